@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# services.sh up|down|status|python: a Docker daemon and a MariaDB server for the test suite, without systemd.
+# `up` installs what is missing (needs root and Debian), starts what does not answer, and writes $BFIA_RT/env.
+# `python` only sees to a Python 3.11 that makes virtual environments.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+rt=${BFIA_RT:-/tmp/bfia-rt}
+sock=${BFIA_DOCKER_SOCK:-/var/run/docker.sock}
+dbport=${BFIA_DB_PORT:-13306}
+mkdir -p "$rt"; chmod 755 "$rt"
+export DOCKER_HOST=unix://$sock
+
+say() { printf '%s %s\n' "$(date +%T)" "$*" >&2; }
+die() { say "FATAL: $*"; exit 1; }
+
+alive() { # a pid file whose process runs; a zombie does not count
+  local pid; [ -s "$1" ] || return 1
+  pid=$(cat "$1"); [ -r "/proc/$pid/status" ] && ! grep -q '^State:.[ZX]' "/proc/$pid/status"
+}
+
+wait_for() { # NAME SECONDS COMMAND...
+  local name=$1 end=$((SECONDS + $2)); shift 2
+  until "$@" >/dev/null 2>&1; do [ $SECONDS -lt $end ] || die "$name is not ready"; sleep 0.1; done
+  say "$name is ready"
+}
+
+install_packages() {
+  local missing=() p
+  for p in "$@"; do dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || missing+=("$p"); done
+  [ ${#missing[@]} -eq 0 ] && return
+  say "installing ${missing[*]}"
+  local options=(-o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
+  apt-get "${options[@]}" update -qq
+  DEBIAN_FRONTEND=noninteractive apt-get "${options[@]}" install -y -qq --no-install-recommends "${missing[@]}" \
+    >"$rt/apt.log" 2>&1 || { tail -20 "$rt/apt.log" >&2; die "apt-get install failed"; }
+}
+
+python_up() { # a Python 3.11 that makes virtual environments with pip in them; Debian has parts of it in extra packages
+  local trial; trial=$(mktemp -d)
+  if ! python3.11 -m venv "$trial/venv" >/dev/null 2>&1 || ! "$trial/venv/bin/python" -m pip --version >/dev/null 2>&1; then
+    install_packages python3.11 python3.11-venv python3-pip
+  fi
+  rm -rf "$trial"
+}
+
+mount_cgroups() { # a container without systemd may have none mounted
+  mountpoint -q /sys/fs/cgroup && return
+  mount -t tmpfs cgroup /sys/fs/cgroup
+  local name
+  for name in $(awk '!/^#/ && $4 == 1 {print $1}' /proc/cgroups); do
+    mkdir -p "/sys/fs/cgroup/$name"
+    mount -n -t cgroup -o "$name" cgroup "/sys/fs/cgroup/$name" || rmdir "/sys/fs/cgroup/$name"
+  done
+}
+
+docker_up() {
+  docker info >/dev/null 2>&1 && return
+  mount_cgroups
+  if ! alive "$rt/dockerd.pid"; then # what a killed daemon left behind
+    rm -f "$rt/dockerd.pid" "$sock"
+    if alive "$rt/docker-exec/containerd/containerd.pid"; then
+      kill -9 "$(cat "$rt/docker-exec/containerd/containerd.pid")"; sleep 0.3
+    fi
+    rm -rf "$rt/docker-exec/containerd"
+  fi
+  nohup setsid /usr/sbin/dockerd --data-root "$rt/docker" --exec-root "$rt/docker-exec" -H "unix://$sock" \
+    --pidfile "$rt/dockerd.pid" --log-level warn >"$rt/dockerd.log" 2>&1 </dev/null &
+  wait_for dockerd 60 docker info
+}
+
+mariadb_up() {
+  alive "$rt/db.pid" && return
+  mkdir -p "$rt/db"; chown mysql "$rt/db"
+  [ -d "$rt/db/data/mysql" ] || mariadb-install-db --no-defaults --user=mysql --datadir="$rt/db/data" \
+    --auth-root-authentication-method=normal --skip-test-db >"$rt/db-install.log" 2>&1 || die "mariadb-install-db failed"
+  nohup setsid /usr/sbin/mariadbd --no-defaults --user=mysql --datadir="$rt/db/data" --socket="$rt/db/s.sock" \
+    --pid-file="$rt/db/m.pid" --bind-address=127.0.0.1 --port="$dbport" --skip-name-resolve --max-connections=500 \
+    --character-set-server=utf8mb4 --collation-server=utf8mb4_bin >"$rt/db.log" 2>&1 </dev/null &
+  echo $! >"$rt/db.pid"
+  wait_for mariadb 30 mariadb-admin --no-defaults -uroot -S "$rt/db/s.sock" ping
+  mariadb --no-defaults -uroot -S "$rt/db/s.sock" -e \
+    "create user if not exists bfia@'127.0.0.1' identified by 'bfia'; grant all on \`bfia\\_%\`.* to bfia@'127.0.0.1'"
+}
+
+base_image() {
+  docker image inspect bfia-base:py311 >/dev/null 2>&1 || bash "$here/mkbase.sh" "$rt/base" bfia-base:py311 >&2
+}
+
+case ${1:-up} in
+  up)
+    install_packages docker.io iptables mariadb-server mariadb-client busybox-static docker-compose make
+    python_up; docker_up; mariadb_up; base_image
+    {
+      printf 'export DOCKER_HOST=unix://%s\n' "$sock"
+      printf 'export BFIA_TEST_DB_URL=mysql+pymysql://bfia:bfia@127.0.0.1:%s\n' "$dbport"
+      printf 'export BFIA_TEST_BASE_IMAGE=bfia-base:py311\n'
+    } >"$rt/env"
+    ;;
+  python) python_up ;;
+  down) for f in "$rt/db.pid" "$rt/dockerd.pid"; do if alive "$f"; then kill "$(cat "$f")"; rm -f "$f"; fi; done ;;
+  status)
+    if alive "$rt/db.pid"; then echo "mariadb up"; else echo "mariadb down"; fi
+    if docker info >/dev/null 2>&1; then echo "docker up"; else echo "docker down"; fi ;;
+  *) die "usage: services.sh up|down|status|python" ;;
+esac

@@ -1,0 +1,71 @@
+# Everything a developer or a first user needs; `make help` lists it.
+PYTHON ?= python3.11
+ENGINE ?= process
+DATA ?= breast
+VENV := .venv
+VENDOR := .venv-vendor
+RUN := $(VENV)/bin/python
+WORKERS ?= 2
+
+.PHONY: help setup demo test test-fast check fmt lock bench clean
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+PIP_INSTALL := -m pip install -q --disable-pip-version-check
+
+$(VENV)/.run: requirements/gateway.txt # what running needs
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) $(PIP_INSTALL) --require-hashes -r $<
+	@touch $@
+
+$(VENV)/.done: $(VENV)/.run requirements/dev.txt pyproject.toml # and what developing needs
+	$(RUN) $(PIP_INSTALL) --require-hashes -r requirements/dev.txt
+	$(RUN) $(PIP_INSTALL) --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENDOR)/.run: examples/reference_vendor/requirements.txt
+	$(PYTHON) -m venv $(VENDOR)
+	$(VENDOR)/bin/python $(PIP_INSTALL) --require-hashes -r $<
+	@touch $@
+
+$(VENDOR)/.done: $(VENDOR)/.run examples/reference_vendor/requirements-test.txt
+	$(VENDOR)/bin/python $(PIP_INSTALL) --require-hashes -r examples/reference_vendor/requirements-test.txt
+	@touch $@
+
+setup: $(VENV)/.done $(VENDOR)/.done ## make both virtual environments
+
+demo: $(VENV)/.run $(VENDOR)/.run ## two institutions train a model together (ENGINE=process|docker DATA=breast|credit ARGS=--keep)
+	$(RUN) -m gateway.cli.main demo --engine $(ENGINE) --data $(DATA) $(ARGS)
+
+test: setup ## the whole suite; without Docker or MariaDB it says what was not shown (ARGS=-k...)
+	$(VENDOR)/bin/python -m pytest examples/reference_vendor/tests -q -p no:cacheprovider
+	$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup $(ARGS)
+
+test-fast: setup ## only what takes milliseconds
+	$(RUN) -m pytest -q -m "not slow and not docker and not mariadb" tests/domain tests/registry tests/routes tests/store
+
+check: setup ## format, lint, types, the rooms' import rules
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+fmt: setup ## put the code into form
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+bench: setup ## measure against bare containers, in one run
+	$(RUN) -m tests.bench $(ARGS)
+
+lock: ## renew the hash-pinned requirement files
+	$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --no-header pyproject.toml -o requirements/gateway.txt
+	$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --no-header pyproject.toml --group dev -o requirements/dev.txt
+	cd examples/reference_vendor && for f in requirements requirements-test; do \
+	  ../../$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	    --no-emit-find-links --no-header $$f.in -o $$f.txt; done
+
+clean: ## remove the environments and everything a demo left
+	rm -rf $(VENV) $(VENDOR) var

@@ -1,0 +1,1 @@
+"""One translator per protocol, at the rim."""

@@ -1,0 +1,335 @@
+"""The transport's routers: push, pop, peek and release for this node's containers, invoke between nodes.
+
+The code of an answer stands in its body; HTTP is 200, save for a body over the limit (413). Requests stay on the
+event loop while they wait; bodies over a quarter of a MiB are read and written in threads.
+"""
+
+import hashlib
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import anyio
+import anyio.to_thread
+from anyio import CapacityLimiter, Semaphore
+from fastapi import APIRouter, FastAPI, Request
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from adapter.bfia import channel_schema as schema
+from adapter.bfia.channel_answer import (
+    IN_THREAD,
+    LOOP,
+    NOT_JOINED,
+    NOT_PERMITTED,
+    ChannelRefused,
+    Handover,
+    refusal,
+    reply,
+    success,
+)
+from adapter.bfia.codec import SUCCESS, Push, decode_ask, decode_envelope, decode_push, encode_answer, require_json
+from adapter.bfia.courier import Courier, PeerRoute
+from adapter.bfia.ptp import INVOKE, PASS_THROUGH, PUSH, Ptp, outgoing, read_ptp, wait_seconds
+from adapter.bfia.sessions import Remembered, UnknownSessions
+from gateway.broker import Broker, Message, SessionReleased
+from gateway.domain.problems import Problem
+from gateway.errors import GatewayError, Invalid, NotFound, PeerUnreachable, TooLarge
+
+X = TypeVar("X")
+
+_POP_SECONDS = 120.0
+_LARGE = 1 << 20
+_LARGE_AT_ONCE = 16
+_CODEC_THREADS = 2
+
+
+@dataclass(frozen=True)
+class ChannelParts:
+    """What the transport's routers work with.
+
+    ``run_of_token`` gives the run that a token belongs to, None for a token of nobody here. ``route_of`` and
+    ``known_sender`` answer from memory; ``session_open`` (False: its job has ended, None: not known here) and
+    ``run_of_token`` may ask a database: they are called in threads and their answers are remembered for a second.
+    ``max_body`` is in bytes, ``retry_for`` and ``stall_for`` (the longest pause within a body) in seconds.
+    ``courier`` holds the connections to peers; whoever runs the routers without their lifespan closes it.
+    """
+
+    node: str
+    institution: str
+    broker: Broker
+    run_of_token: Callable[[str], str | None]
+    route_of: Callable[[str], PeerRoute | None]
+    known_sender: Callable[[str], bool]
+    session_open: Callable[[str], bool | None]
+    max_body: int
+    retry_for: float = 30.0
+    stall_for: float = 10.0
+    unknown_sessions: int = 256
+    courier: Courier = field(default_factory=Courier)
+
+
+def container_router(parts: ChannelParts) -> APIRouter:
+    """Returns push, pop, peek and release, for the containers of this node."""
+    desk = _Desk(parts)
+    router = APIRouter(tags=["channel"], lifespan=_closing(parts.courier))
+    for path, handle, about in (
+        (PUSH, desk.push, schema.PUSH),
+        ("/v1/interconn/chan/pop", desk.pop, schema.POP),
+        ("/v1/interconn/chan/peek", desk.peek, schema.PEEK),
+        ("/v1/interconn/chan/release", desk.release, schema.RELEASE),
+    ):
+        _add(router, path, handle, about)
+    return router
+
+
+def peer_router(parts: ChannelParts) -> APIRouter:
+    """Returns invoke, for the transports of other nodes, and the refusal of transport."""
+    desk = _Desk(parts)
+    router = APIRouter(tags=["channel"], lifespan=_closing(parts.courier))
+    _add(router, INVOKE, desk.invoke, schema.INVOKE)
+    _add(router, "/v1/interconn/chan/transport", _no_stream, schema.TRANSPORT)
+    return router
+
+
+def _add(
+    router: APIRouter, path: str, handle: Callable[[Request], Awaitable[Response]], about: dict[str, Any]
+) -> None:
+    async def endpoint(request: Request) -> Response:
+        try:
+            return await handle(request)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        except GatewayError as error:
+            return refusal(error)
+
+    endpoint.__name__ = "chan_" + path.rpartition("/")[2]
+    router.add_api_route(path, endpoint, methods=["POST"], response_model=None, **about)
+
+
+def _closing(courier: Courier) -> Callable[[FastAPI], Any]:
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await courier.close()
+
+    return lifespan
+
+
+async def _no_stream(request: Request) -> Response:
+    raise ChannelRefused(NOT_PERMITTED, "chan/transport is not served over HTTP; use chan/invoke")
+
+
+class _Desk:
+    """What happens to a request of each kind."""
+
+    def __init__(self, parts: ChannelParts) -> None:
+        self._parts = parts
+        self._broker = parts.broker
+        self._run_of_token = Remembered(parts.run_of_token)
+        self._session_open = Remembered(parts.session_open)
+        self._unknown = UnknownSessions(parts.broker, self._session_open, parts.unknown_sessions)
+        self._large = Semaphore(_LARGE_AT_ONCE)
+        self._codec = CapacityLimiter(_CODEC_THREADS)
+
+    async def push(self, request: Request) -> Response:
+        """Stores a container's message here, or brings it to the node it is for."""
+        ptp = _asked(request)
+        target = self._target(ptp)
+        if target != self._parts.node and ptp.source not in ("", self._parts.node):
+            raise ChannelRefused(LOOP, f"a message of node {ptp.source} for node {target} is not passed on here")
+        route = None if target == self._parts.node else self._parts.route_of(target)
+        if target != self._parts.node and route is None:
+            raise ChannelRefused(NOT_JOINED, f"node {target} has no route here")
+        async with self._body(request) as body:
+            if route is None:
+                run = await self._run(ptp)
+                await self._store(ptp, body, source=self._parts.node, run=run)
+                return success()
+            await self._refuse_ended(ptp.session)
+            return await self._send(ptp, route, body, request.headers.get("content-type", ""))
+
+    def _target(self, ptp: Ptp) -> str:
+        if ptp.target:
+            return ptp.target
+        if ptp.target_institution and ptp.target_institution == self._parts.institution:
+            return self._parts.node
+        if ptp.target_institution:
+            raise ChannelRefused(
+                NOT_JOINED, f"institution {ptp.target_institution} names no node; send x-ptp-target-node-id"
+            )
+        raise Invalid([Problem("x-ptp-target-node-id", "is required", None)])
+
+    async def _send(self, ptp: Ptp, route: PeerRoute, body: bytes, content_type: str) -> Response:
+        headers = outgoing(
+            ptp,
+            node=self._parts.node,
+            institution=self._parts.institution,
+            message_id=ptp.message_id or uuid4().hex,
+            old_names=route.profile == "fate",
+        )
+        headers.append((b"content-type", (content_type or "application/json").encode("latin-1")))
+        try:
+            answer = await self._parts.courier.invoke(route, body, headers, self._parts.retry_for)
+        except PeerUnreachable as error:
+            raise PeerUnreachable(f"node {ptp.target} gave no answer: {error.message}") from error
+        if answer.succeeded:
+            return success()
+        return reply(answer.code, f"node {ptp.target}: {answer.message}")
+
+    async def pop(self, request: Request) -> Response:
+        """Hands the next message to a container, and waits for one if there is none."""
+        return await self._take(request, None)
+
+    async def peek(self, request: Request) -> Response:
+        """Hands the next message to a container if there is one."""
+        return await self._take(request, 0.0)
+
+    async def _take(self, request: Request, seconds: float | None) -> Response:
+        ptp = _asked(request)
+        async with self._body(request) as body:
+            ask = await self._read(body, decode_ask)
+        if seconds is None:
+            seconds = wait_seconds(ptp.timeout, ask.timeout, request.query_params.get("timeout"), _POP_SECONDS)
+        await self._refuse_ended(ptp.session)
+        run = await self._run(ptp)
+        taking = partial(
+            self._broker.pop,
+            ptp.session,
+            ask.topic if ptp.topic is None else ptp.topic,
+            source=None if ptp.target in ("", self._parts.node) else ptp.target,
+            reader=self._reader(ptp, run),
+            run=run,
+            pop_id=ptp.pop_id or None,
+            timeout=seconds,
+        )
+        return Handover(self._broker, taking, partial(self._written, ptp.content_field))
+
+    async def _written(self, content_field: str, message: Message) -> list[bytes]:
+        metadata = {"x-ptp-source-node-id": message.source, "x-ptp-topic": message.topic}
+        write = partial(encode_answer, SUCCESS, "success", message.payload, metadata, content_field)
+        if len(message.payload) <= IN_THREAD:
+            return write()
+        return await anyio.to_thread.run_sync(write, limiter=self._codec)
+
+    async def release(self, request: Request) -> Response:
+        """Drops a topic for a container or, without a topic, what was kept for repeats of its pops."""
+        ptp = _asked(request)
+        async with self._body(request) as body:
+            ask = await self._read(body, decode_ask)
+        run = await self._run(ptp)
+        topic = ptp.topic if ptp.topic is not None else ask.topic if ask.topic_given else None
+        await self._broker.release(ptp.session, topic, reader=self._reader(ptp, run), run=run)
+        return success()
+
+    async def invoke(self, request: Request) -> Response:
+        """Stores a message that another node's transport brings."""
+        headers = request.headers.raw
+        ptp = None
+        if request.headers.get("x-ptp-version", request.headers.get("x_ptp_version", "")).strip() == PASS_THROUGH:
+            ptp = _asked(request)
+            self._check_invoke(ptp)
+        async with self._body(request) as body:
+            if ptp is None:
+                require_json(request.headers.get("content-type", ""), request.headers.get("x-ptp-topic"))
+                envelope = await self._read(body, decode_envelope)
+                ptp, body = read_ptp(headers, envelope.metadata), envelope.payload
+                self._check_invoke(ptp)
+            await self._store(ptp, body, source=ptp.source, run=None)
+        return success()
+
+    def _check_invoke(self, ptp: Ptp) -> None:
+        if not self._parts.known_sender(ptp.source):
+            raise ChannelRefused(NOT_JOINED, f"node {ptp.source or '(none named)'} is not known here")
+        if ptp.target not in ("", self._parts.node):
+            raise ChannelRefused(LOOP, f"this is node {self._parts.node}; nothing is passed on to {ptp.target}")
+        if not ptp.is_push:
+            raise NotFound(f"x-ptp-uri {ptp.uri!r} is not served between nodes; only {PUSH} is")
+
+    async def _store(self, ptp: Ptp, body: bytes, *, source: str, run: str | None) -> None:
+        push, sequence = await self._read(body, partial(_read_push, ptp))
+        if not self._broker.holds(ptp.session):
+            await self._refuse_ended(ptp.session)
+            await self._unknown.admit(ptp.session)
+        topic = push.topic if ptp.topic is None else ptp.topic
+        await self._broker.push(ptp.session, topic, source, push.payload, run=run, sequence=sequence)
+
+    async def _refuse_ended(self, session: str) -> None:
+        if not self._broker.holds(session) and await self._session_open(session) is False:
+            raise SessionReleased(f"session {session} has ended")
+
+    async def _run(self, ptp: Ptp) -> str | None:
+        return await self._run_of_token(ptp.token) if ptp.token else None
+
+    def _reader(self, ptp: Ptp, run: str | None) -> str:
+        """Names who pops: its run, or else its node and token; as a digest, for it is written to disk."""
+        return (
+            _digest("run", run) if run is not None else _digest("node", ptp.source or self._parts.node, ptp.token)
+        )
+
+    @asynccontextmanager
+    async def _body(self, request: Request) -> AsyncIterator[bytes]:
+        """Reads the body, and holds one of a few places while a large one is in memory. Raises TooLarge."""
+        length = request.headers.get("content-length", "")
+        if len(length) > 18 or (length.isdigit() and int(length) > self._parts.max_body):
+            raise TooLarge(f"a body may have at most {self._parts.max_body} bytes")
+        if length.isdigit() and int(length) <= _LARGE:
+            yield await self._received(request)
+            return
+        async with self._large:
+            yield await self._received(request)
+
+    async def _received(self, request: Request) -> bytes:
+        chunks: list[bytes] = []
+        size = 0
+        async with aclosing(request.stream()) as stream:
+            while (chunk := await self._next_chunk(stream)) is not None:
+                size += len(chunk)
+                if size > self._parts.max_body:
+                    raise TooLarge(f"a body may have at most {self._parts.max_body} bytes")
+                chunks.append(chunk)
+        return b"".join(chunks)
+
+    async def _next_chunk(self, stream: AsyncIterator[bytes]) -> bytes | None:
+        """Waits for more of a body, but not for long: senders that stall would keep all the large ones' places."""
+        try:
+            with anyio.fail_after(self._parts.stall_for):
+                return await anext(stream, None)
+        except TimeoutError:
+            rule = f"must arrive without pauses of more than {self._parts.stall_for:g} s"
+            raise Invalid([Problem("body", rule)]) from None
+
+    async def _read(self, body: bytes, decode: Callable[[bytes], X]) -> X:
+        if len(body) <= IN_THREAD:
+            return decode(body)
+        return await anyio.to_thread.run_sync(decode, body, limiter=self._codec)
+
+
+def _asked(request: Request) -> Ptp:
+    ptp = read_ptp(request.headers.raw)
+    require_json(request.headers.get("content-type", ""), ptp.topic)
+    return ptp
+
+
+def _read_push(ptp: Ptp, body: bytes) -> tuple[Push, str | None]:
+    """Reads a push and what its repeats are recognised by.
+
+    The sender's own sequence counts together with its token and a checksum: a second attempt of a task, or a
+    sender that means something else by the word, must not lose messages. Else it is the id of the push.
+    """
+    push = decode_push(body)
+    if sequence := push.metadata.get("sequence", ""):
+        checksum = f"{len(push.payload)} {zlib.crc32(push.payload)}"
+        return push, _digest("sequence", ptp.token, sequence, checksum)
+    return push, _digest("message", ptp.message_id) if ptp.message_id else None
+
+
+def _digest(*parts: str) -> str:
+    text = "\0".join(parts).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(text, digest_size=16).hexdigest()

@@ -1,0 +1,301 @@
+"""Calls other nodes: `SchedulerApi` and `ParticipantApi` over HTTP.
+
+A call is made once. Who repeats it, and when, is the scheduler's to decide, by whether repeating is safe; here
+a failure only becomes an exception that says whether the request can have arrived.
+"""
+
+import json
+import re
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+
+from adapter.bfia import headers, translate
+from adapter.bfia.profiles import PROFILES, SUCCESS_CODES, Profile
+from gateway.domain.model import Ending, JobSpec, NodeId
+from gateway.domain.problems import Problem
+from gateway.domain.states import JobStatus, Outcome, TaskStatus
+from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, PeerUnreachable, Refused
+from gateway.ports import JobView, TaskNews, TaskReport, TaskView, as_mapping
+from gateway.tracing import traced
+from route_table.live import LiveRoutes
+from route_table.model import Route, UnknownNode
+
+INTERCONN = "/v1/interconn/schedule"
+
+_LARGEST_ANSWER = 32 * 1024**2
+"""bytes; what is longer is no answer of this protocol"""
+
+
+LONGEST_CALL = 10.0
+"""Seconds of one control request, whatever the route says: the scheduler counts on it before it asks again."""
+
+
+class Connections:
+    """One kept-open HTTP client per peer address."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._clients: dict[str, httpx.Client] = {}
+
+    def to(self, url: str) -> httpx.Client:
+        with self._lock:
+            if url not in self._clients:
+                limits = httpx.Limits(max_connections=32, max_keepalive_connections=8, keepalive_expiry=4)
+                self._clients[url] = httpx.Client(base_url=url, limits=limits, trust_env=False)
+            return self._clients[url]
+
+    def close(self) -> None:
+        with self._lock:
+            for client in self._clients.values():
+                client.close()
+            self._clients.clear()
+
+
+class Peer:
+    """One peer, as its route describes it at the moment of the call. Raises `Refused` and `PeerUnreachable`."""
+
+    def __init__(self, me: NodeId, node: NodeId, routes: LiveRoutes, connections: Connections) -> None:
+        self._me = me
+        self._node = node
+        self._routes = routes
+        self._connections = connections
+
+    @property
+    def _route(self) -> Route:
+        try:
+            return self._routes.table.resolve(self._node)
+        except UnknownNode as error:
+            raise Refused(str(error), reason="NODE_UNKNOWN") from error
+
+    @property
+    def profile(self) -> Profile:
+        return PROFILES[self._route.profile]
+
+    def post(self, path: str, body: Mapping[str, Any], patience: float = 1.0) -> Mapping[str, Any]:
+        return self.call("POST", path, body, patience=patience)
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any],
+        *,
+        query: Mapping[str, str] | None = None,
+        patience: float = 1.0,
+    ) -> Mapping[str, Any]:
+        route = self._route
+        seconds = min(route.deadline, LONGEST_CALL) * patience
+        request = self._connections.to(route.url).build_request(
+            method,
+            INTERCONN + path,
+            content=json.dumps(body, ensure_ascii=False).encode(),
+            params=query,
+            headers={"content-type": "application/json", **headers.outgoing(self._me, self._node)},
+            timeout=httpx.Timeout(seconds, connect=min(3.0, seconds), pool=min(1.0, seconds)),
+        )
+        try:
+            status, content = self._exchange(request, route.url, seconds)
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            raise PeerUnreachable(
+                f"cannot connect to {self._node} at {route.url}: {error}", delivered=False
+            ) from error
+        except httpx.HTTPError as error:
+            what = type(error).__name__
+            raise PeerUnreachable(f"no answer from {self._node} at {route.url}: {what} {error}") from error
+        if status in (502, 503, 504):
+            raise PeerUnreachable(f"{self._node} at {route.url} answers HTTP {status}")
+        return self._data(status, content)
+
+    def _exchange(self, request: httpx.Request, url: str, seconds: float) -> tuple[int, bytes]:
+        """Return status and body of the answer; the client's own timeouts are for one read each, this for all."""
+        end = time.monotonic() + seconds
+        answer = self._connections.to(url).send(request, stream=True)
+        content = bytearray()
+        try:
+            for chunk in answer.iter_bytes():
+                content += chunk
+                if len(content) > _LARGEST_ANSWER:
+                    return answer.status_code, b""
+                if time.monotonic() > end:
+                    raise httpx.ReadTimeout("the answer does not end", request=request)
+        finally:
+            answer.close()
+        return answer.status_code, bytes(content)
+
+    def _data(self, status: int, content: bytes) -> Mapping[str, Any]:
+        """Read an answer: success code 0 or 200, error text ``msg`` or ``message``, missing data as empty."""
+        try:
+            body = json.loads(content)
+        except (ValueError, RecursionError):
+            body = None
+        if not isinstance(body, Mapping):
+            text = f"{self._node} answers HTTP {status} without a JSON object"
+            raise Refused(text, reason="NO_ENVELOPE")
+        code = body.get("code")
+        number = _number(code)
+        data = body.get("data")
+        if number in SUCCESS_CODES and 200 <= status < 300:
+            beside = {k: v for k, v in body.items() if k not in ("code", "msg", "message", "data")}
+            return {**beside, **as_mapping(data)}
+        said = str(body.get("msg") or body.get("message") or f"code {code}")
+        raise _refusal(f"{self._node}: {said}", number, as_mapping(data))
+
+
+class SchedulerClient:
+    """`SchedulerApi` of a peer."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+
+    def submit_job(self, spec: JobSpec, sender: NodeId) -> None:
+        with traced(spec.trace_id):
+            self._peer.post("/job/create_all", translate.create_body(spec, self._peer.profile), patience=3.0)
+
+    def report_task(self, report: TaskReport, sender: NodeId) -> None:
+        profile = self._peer.profile
+        if not profile.accepts_callback:
+            return
+        body = {
+            "task_id": report.task_id,
+            "role": report.role,
+            "status": translate.said_status(report.status, profile),
+        }
+        if report.failure is not None:
+            body["failed_by"] = report.failure.as_dict()  # type: ignore[assignment]
+        self._peer.post("/task/callback", body)
+
+    def job_status(self, job_id: str, sender: NodeId) -> JobView:
+        ways = ("GET", "POST") if self._peer.profile.status_by_get else ("POST", "GET")
+        asked = {"job_id": job_id}
+        try:
+            data = self._peer.call(ways[0], "/job/status_all", asked, query=asked)
+        except Refused as refused:
+            try:
+                data = self._peer.call(ways[1], "/job/status_all", asked, query=asked)
+            except Refused:
+                raise refused from None
+        return _job_view(job_id, data)
+
+    def stop_job(self, job_id: str, task_name: str, sender: NodeId) -> None:
+        body = {"job_id": job_id}
+        if task_name:
+            body["task_name"] = task_name
+        self._peer.post("/job/stop_all", body)
+
+
+class ParticipantClient:
+    """`ParticipantApi` of a peer."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+
+    def create_job(self, spec: JobSpec, sender: NodeId) -> None:
+        profile = self._peer.profile
+        try:
+            self._peer.post("/job/create", translate.create_body(spec, profile))
+        except Refused as refused:
+            if not profile.says_exists or profile.says_exists not in refused.message:
+                raise  # else it has it from an earlier try whose answer was lost: ids are random
+
+    def start_job(self, job_id: str, sender: NodeId) -> None:
+        self._peer.post("/job/start", {"job_id": job_id})
+
+    def start_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
+        self._peer.post("/task/start", {"job_id": job_id, "task_id": task_id, "task_name": task_name})
+
+    def poll_task(self, task_id: str, role: str, sender: NodeId) -> TaskNews:
+        try:
+            data = self._peer.post("/task/poll", {"task_id": task_id, "role": role})
+        except Refused as refused:
+            unknown = refused.reason == Refused.reason and self._peer.profile.poll_error_means_unknown
+            if unknown or refused.reason == "TASK_UNKNOWN":
+                raise NotFound(refused.message, reason="TASK_UNKNOWN") from refused
+            raise
+        status = translate.heard_status(data.get("status"))
+        failed = as_mapping(data.get("failed_by"))
+        return TaskNews(status, translate.failure_of(failed))
+
+    def stop_job(self, job_id: str, task_name: str, ending: Ending | None, sender: NodeId) -> None:
+        body: dict[str, Any] = {"job_id": job_id}
+        if task_name:
+            body["task_name"] = task_name
+        if ending is not None:
+            body["outcome"] = str(ending.outcome)
+            if ending.failure is not None:
+                body["failed_by"] = ending.failure.as_dict()
+        self._peer.post("/job/stop", body)
+
+    def stop_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
+        if self._peer.profile.stops_task_by_id or not job_id:
+            self._peer.post("/task/stop", {"task_id": task_id})
+        else:
+            self._peer.post("/job/stop", {"job_id": job_id, "task_name": task_name})
+
+
+def _number(code: Any) -> int | None:
+    """Read a code, a number or its text; None for what is neither."""
+    if isinstance(code, int) and not isinstance(code, bool):
+        return code
+    return int(code) if isinstance(code, str) and re.fullmatch(r"-?[0-9]{1,9}", code) else None
+
+
+def _refusal(said: str, code: int | None, data: Mapping[str, Any]) -> GatewayError:
+    """Return a refusal as the error that it was at the peer; one that names no reason of its own just refuses."""
+    reason = data.get("reason")
+    if not isinstance(reason, str) or not reason:
+        return Refused(said)
+    problems = _problems(data.get("problems"))
+    if code == Invalid.code and problems:
+        return Invalid(problems, reason=reason)
+    kind = {NotAllowed.code: NotAllowed, NotFound.code: NotFound}.get(code or 0, Refused)
+    return kind(said, reason=reason)
+
+
+def _problems(found: Any) -> list[Problem]:
+    entries = found if isinstance(found, list) else []
+    return [
+        Problem(str(entry.get("path") or ""), str(entry.get("rule") or ""), entry.get("got"))
+        for entry in entries
+        if isinstance(entry, Mapping)
+    ]
+
+
+def _job_view(job_id: str, data: Mapping[str, Any]) -> JobView:
+    if not data.get("job_status") and "status" not in data:
+        raise NotFound(f"job {job_id} is not known there", reason="JOB_UNKNOWN")
+    states = {str(k): translate.heard_status(v) for k, v in as_mapping(data.get("status")).items()}
+    status = translate.job_status(str(data.get("job_status") or "")) or _derived(set(states.values()))
+    tasks = data.get("tasks")
+    told = {str(t.get("task_id")): t for t in (tasks if isinstance(tasks, list) else ()) if isinstance(t, Mapping)}
+    outcome, progress = data.get("outcome"), data.get("progress")
+    return JobView(
+        job_id,
+        status,
+        [_task_view(key, state, told.get(key, {})) for key, state in states.items()],
+        Outcome(outcome) if isinstance(outcome, str) and outcome in Outcome.__members__ else None,
+        translate.failure_of(as_mapping(data.get("failed_by"))),
+        progress if isinstance(progress, int) and not isinstance(progress, bool) else 0,
+        scheduler=str(data.get("scheduler") or ""),
+    )
+
+
+def _task_view(task_id: str, status: TaskStatus, told: Mapping[str, Any]) -> TaskView:
+    """Return a task's state, and what else is told of it: name, why it failed, how it is at each party."""
+    parties = {
+        str(node): {str(role): translate.heard_status(state) for role, state in as_mapping(roles).items()}
+        for node, roles in as_mapping(told.get("parties")).items()
+    }
+    failure = translate.failure_of(as_mapping(told.get("failed_by")))
+    return TaskView(task_id, str(told.get("task_name") or task_id), status, failure, parties)
+
+
+def _derived(found: set[TaskStatus]) -> JobStatus:
+    """Return the state of a job whose tasks are in these states."""
+    if found <= {TaskStatus.PENDING}:
+        return JobStatus.PENDING
+    over = found <= {TaskStatus.SUCCESS} or TaskStatus.FAILED in found
+    return JobStatus.FINISHED if over else JobStatus.RUNNING

@@ -1,0 +1,255 @@
+"""``/v2/component/upload``: tables for this node's jobs, from the server's own disk or with the request.
+
+The keys are those the first users of this gateway have; ``overwrite`` and ``description`` are ours, ``drop`` is a
+second word for ``overwrite``.
+"""
+
+import json
+from typing import Annotated, Any, Self
+
+import anyio
+import anyio.to_thread
+from anyio import CapacityLimiter
+from fastapi import APIRouter, Body, Request
+from fastapi.openapi.models import Example
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from adapter.bfia.asking import Sender, on
+from adapter.bfia.data_form import FILE, Form, receive
+from adapter.bfia.envelope import problems_of
+from gateway.dataset_model import Dataset
+from gateway.dataset_upload import (
+    MAX_PARTITIONS,
+    Upload,
+    delimiter_rule,
+    meta_rule,
+    name_rule,
+    namespace_rule,
+    text_rule,
+)
+from gateway.datasets import Datasets
+from gateway.domain.model import Address
+from gateway.domain.problems import Problem
+from gateway.errors import Invalid
+
+_LARGEST_BODY = 1024 * 1024
+_AT_ONCE = 2
+"""uploads that are converted at the same time; others wait"""
+
+
+def _follows(rule: Any) -> AfterValidator:
+    def check(text: str) -> str:
+        if broken := rule(text):
+            raise _wrong(broken)
+        return text
+
+    return AfterValidator(check)
+
+
+def _wrong(rule: str) -> PydanticCustomError:
+    return PydanticCustomError("rule", "{rule}", {"rule": rule})
+
+
+def _no_boolean(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise _wrong("must be a whole number")
+    return value
+
+
+def _read_meta(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value) if value.strip() else {}
+    except (ValueError, RecursionError):
+        raise _wrong("must be a JSON object, or the text of one") from None
+
+
+def _without_nulls(value: Any) -> Any:
+    return {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
+
+
+class Meta(BaseModel):
+    """What the columns mean. Further keys are kept beside the data."""
+
+    model_config = ConfigDict(extra="allow")
+
+    delimiter: Annotated[str, _follows(delimiter_rule)] = Field(
+        default=",", description="Character between the cells of the file; in the storage it is a comma."
+    )
+    label_name: str = Field(default="", description="Column that holds the label, where there is one.")
+    match_id_name: str = Field(
+        default="", description="Column that holds the ids to match with other parties; each id once."
+    )
+
+    _nulls = model_validator(mode="before")(_without_nulls)
+
+    @model_validator(mode="after")
+    def _kept(self) -> Self:
+        if broken := meta_rule(self.model_extra or {}):
+            raise _wrong(broken)
+        return self
+
+
+class UploadKeys(BaseModel):
+    """What both ways of uploading have in common."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    head: bool = Field(
+        default=True, description="The first line names the columns. If not, they are called x0, x1, …"
+    )
+    partitions: Annotated[int, BeforeValidator(_no_boolean)] = Field(
+        default=1, ge=1, le=MAX_PARTITIONS, description="Into how many files the table is divided, by match id."
+    )
+    extend_sid: bool = Field(default=False, description="Put a column sid first, unique in every row.")
+    meta: Annotated[Meta, BeforeValidator(_read_meta, json_schema_input_type=Meta | str)] = Field(
+        default=Meta(), description="What the columns mean; an object or its JSON text."
+    )
+    namespace: Annotated[str, _follows(namespace_rule)] = Field(description="First part of the dataset's id.")
+    name: Annotated[str, _follows(name_rule)] = Field(description="Second part: the id is namespace#name.")
+    overwrite: bool = Field(default=False, description="Replace a dataset of the same namespace and name.")
+    drop: bool = Field(default=False, description="The same as overwrite.")
+    description: Annotated[str, _follows(text_rule)] = Field(default="", description="Free text.")
+
+    _nulls = model_validator(mode="before")(_without_nulls)
+
+    def upload(self) -> Upload:
+        return Upload(
+            address=Address(self.namespace, self.name),
+            head=self.head,
+            partitions=self.partitions,
+            extend_sid=self.extend_sid,
+            delimiter=self.meta.delimiter,
+            label_name=self.meta.label_name,
+            match_id_name=self.meta.match_id_name,
+            extra=self.meta.model_extra or {},
+            description=self.description,
+            overwrite=self.overwrite or self.drop,
+        )
+
+
+class UploadBody(UploadKeys):
+    """An upload of a file that lies on the server."""
+
+    file: str = Field(
+        min_length=1, description="Path on the server, below a folder of the setting data.roots; relative to it."
+    )
+
+
+class Stored(BaseModel):
+    """What was stored."""
+
+    namespace: str
+    name: str
+    dataset_id: str = Field(description="namespace#name, as jobs name the dataset.")
+    count: int = Field(description="Rows.")
+    columns: list[str] = Field(description="As in the storage: with sid, if it was asked for.")
+    partitions: int
+    checksum: str = Field(description="sha256 of the uploaded file, hex.")
+
+
+class UploadAnswer(BaseModel):
+    code: int
+    message: str
+    data: Stored
+
+
+EXAMPLE: dict[str, Any] = {
+    "file": "examples/data/breast_hetero_guest.csv",
+    "head": True,
+    "partitions": 16,
+    "extend_sid": True,
+    "meta": {"delimiter": ",", "label_name": "y", "match_id_name": "id"},
+    "namespace": "experiment",
+    "name": "breast_hetero_guest",
+}
+
+
+def router(datasets: Datasets, max_upload: int) -> APIRouter:
+    """Return the upload paths; ``max_upload``: bytes of the largest file that may be sent."""
+    router = APIRouter(tags=["data"])
+    converting = CapacityLimiter(_AT_ONCE)
+    receiving = CapacityLimiter(16)
+
+    @router.post(
+        "/v2/component/upload", summary="Store a table from the server's disk", max_body_size=_LARGEST_BODY
+    )
+    async def upload(
+        sender: Sender,
+        body: Annotated[
+            UploadBody,
+            Body(openapi_examples={"a guest's table": Example(summary="A guest's table", value=EXAMPLE)}),
+        ],
+    ) -> UploadAnswer:
+        """The file must be on the server already. To send it along, use `/v2/component/upload/file`."""
+        wanted = body.upload()
+        return _answer(await on(converting, sender, lambda: datasets.upload_from_path(wanted, body.file)))
+
+    @router.post(
+        "/v2/component/upload/file",
+        summary="Store a table that comes with the request",
+        openapi_extra={"requestBody": _form_described()},
+    )
+    async def upload_file(request: Request, sender: Sender) -> UploadAnswer:
+        """The same keys as form fields, `meta` as JSON text, and the part `file` with a filename."""
+        received = await on(receiving, sender, lambda: datasets.receive(max_upload))
+        try:
+            form = await receive(request, received.write, max_upload)
+            wanted = _upload_of(form)
+            filename = form.filename or ""
+            return _answer(
+                await on(converting, sender, lambda: datasets.upload_from_file(wanted, received, filename))
+            )
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(received.close)
+
+    return router
+
+
+def _upload_of(form: Form) -> Upload:
+    """Return what a form asks for; an empty field is an absent one. Raises `Invalid` with every problem."""
+    problems = list(form.problems)
+    if form.filename is None and not any(p.path == FILE for p in problems):
+        problems.append(Problem(FILE, "must be there, as a part with a filename"))
+    try:
+        keys = UploadKeys.model_validate({k: v for k, v in form.fields.items() if v})
+    except ValidationError as error:
+        raise Invalid([*problems, *problems_of(error.errors())]) from error
+    if problems:
+        raise Invalid(problems)
+    return keys.upload()
+
+
+def _answer(dataset: Dataset) -> UploadAnswer:
+    stored = Stored(
+        namespace=dataset.namespace,
+        name=dataset.name,
+        dataset_id=dataset.dataset_id,
+        count=dataset.count,
+        columns=list(dataset.columns),
+        partitions=dataset.partitions,
+        checksum=dataset.checksum,
+    )
+    return UploadAnswer(code=0, message="success", data=stored)
+
+
+def _form_described() -> dict[str, Any]:
+    schema = UploadKeys.model_json_schema()
+    schema.pop("$defs")
+    properties = schema["properties"]
+    properties["meta"] = {"type": "string", "description": properties["meta"]["description"]}
+    properties[FILE] = {"type": "string", "format": "binary", "description": "The table, as CSV in UTF-8."}
+    schema["required"] = [*schema["required"], FILE]
+    example = {**EXAMPLE, "meta": json.dumps(EXAMPLE["meta"]), FILE: "id,y,x0\n1,0,0.5\n2,1,0.25\n"}
+    return {"required": True, "content": {"multipart/form-data": {"schema": schema, "example": example}}}

@@ -1,0 +1,137 @@
+"""Every answer of this protocol is ``{code, msg, data}``; errors too, whatever raised them.
+
+Known endpoints answer HTTP 200 with a non-zero code, validation included; 404, 405, 413 and 500 keep their HTTP
+status. The user's own interface (``/v2/provider``, ``/v2/component``) says ``message`` instead of ``msg``.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from adapter.bfia.profiles import Profile
+from adapter.bfia.reading import NotFit
+from gateway.domain.problems import Problem
+from gateway.errors import GatewayError, Invalid
+
+log = structlog.get_logger(__name__)
+
+_OWN_INTERFACE = ("/v2/provider", "/v2/component")
+_KEPT_STATUS = frozenset({404, 405, 413})
+_LONGEST_TEXT = 20_000
+_REASONS = {404: "PATH_UNKNOWN", 405: "METHOD_NOT_ALLOWED", 413: "TOO_LARGE", 415: "MEDIA_TYPE", 422: "INVALID"}
+
+
+def ok(data: Mapping[str, Any] | None = None, profile: Profile | None = None, **extra: Any) -> dict[str, Any]:
+    """Return a success; ``extra`` are fields that one peer reads beside ``data``."""
+    code = profile.answer_code if profile else 0
+    return {"code": code, "msg": "success", "data": dict(data or {}), **extra}
+
+
+def install(app: FastAPI) -> None:
+    """Make every error of this application answer in the envelope."""
+
+    @app.exception_handler(GatewayError)
+    def known(request: Request, error: GatewayError) -> JSONResponse:
+        status = 413 if error.code == 413 else 200
+        return _answer(request, status, error.code, error.reason, error.message, error.problems)
+
+    @app.exception_handler(RequestValidationError)
+    def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        unread = error.__cause__
+        wrong = Invalid(unread.problems if isinstance(unread, NotFit) else problems_of(error.errors()))
+        return _answer(request, 200, wrong.code, wrong.reason, wrong.message, wrong.problems)
+
+    @app.exception_handler(HTTPException)
+    def http(request: Request, error: HTTPException) -> JSONResponse:
+        status = error.status_code if error.status_code in _KEPT_STATUS else 200
+        reason = _REASONS.get(error.status_code, "BAD_REQUEST")
+        text = str(error.detail)
+        if error.status_code == 404:
+            text = f"no such path on this listener: {request.url.path}"
+        if error.status_code == 405:
+            text = f"{request.method} is not served at {request.url.path}"
+        answer = _answer(request, status, error.status_code, reason, text)
+        answer.headers.update(error.headers or {})
+        return answer
+
+    @app.exception_handler(RecursionError)
+    def too_deep(request: Request, error: RecursionError) -> JSONResponse:
+        return _answer(request, 200, 400, "INVALID", "the body is nested too deeply")
+
+    @app.exception_handler(Exception)
+    def bug(request: Request, error: Exception) -> JSONResponse:
+        log.error("an error nobody foresaw", path=request.url.path, exc_info=error)
+        return _answer(request, 500, 500, "INTERNAL", "an error inside the gateway; its log has the trace")
+
+
+class TooLargeInEnvelope:
+    """Answers a body over the limit in the envelope: the server's own limiter answers it as plain text."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        replaced = False
+
+        async def pass_on(message: Message) -> None:
+            nonlocal replaced
+            if message["type"] == "http.response.start" and message["status"] == 413:
+                replaced = (b"content-type", b"application/json") not in message.get("headers", ())
+                if replaced:
+                    text = "the body is larger than this path takes"
+                    answer = _answer(Request(scope), 413, 413, "TOO_LARGE", text)
+                    answer.headers["connection"] = "close"
+                    await answer(scope, receive, send)
+            if not replaced:
+                await send(message)
+
+        await self._app(scope, receive, pass_on)
+
+
+def _answer(
+    request: Request, status: int, code: int, reason: str, text: str, problems: tuple[Problem, ...] = ()
+) -> JSONResponse:
+    own = request.url.path.startswith(_OWN_INTERFACE)
+    data: dict[str, Any] = {"reason": reason}
+    if problems:
+        data["problems"] = [
+            {"path": _shown(p.path), "rule": _shown(p.rule), "got": _shown(p.got)} for p in problems
+        ]
+    body = {"code": code, "message" if own else "msg": _shown(f"{reason}: {text}", _LONGEST_TEXT), "data": data}
+    return JSONResponse(body, status_code=status)
+
+
+def problems_of(errors: Any) -> list[Problem]:
+    """Turn the framework's list of validation errors into problems with our kind of path."""
+    found = []
+    for error in errors:
+        where = list(error.get("loc", ()))
+        if where and where[0] in ("body", "query", "path", "header"):
+            where = where[1:]
+        found.append(Problem(join(where) or "body", str(error.get("msg", "is not valid")), error.get("input")))
+    return found
+
+
+def join(parts: Any) -> str:
+    """Join keys and indices into a path such as ``config.role.guest[0]``."""
+    path = ""
+    for part in parts:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
+    return path
+
+
+def _shown(value: Any, limit: int = 500) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, (bool, int, type(None))):
+        return value
+    text = value if isinstance(value, str) else repr(value)
+    text = text.encode("utf-8", "replace").decode()
+    return text if len(text) <= limit else text[:limit] + "…"

@@ -1,0 +1,60 @@
+"""The environment of a container (component layer 3.3, 3.4): system.*, config.*, runtime.*.
+
+Booleans are ``True`` and ``False``, numbers decimal text, objects and lists JSON in UTF-8; a null parameter
+is left out and an empty text stays set.
+"""
+
+import json
+from typing import Any
+
+from gateway.domain.model import Address, LocalJob, Run
+from gateway.ports import Site
+
+
+def session_id(job_id: str) -> str:
+    """Return the transport session of a job (control layer 2.2)."""
+    return f"session_{job_id}"
+
+
+def environment(local: LocalJob, run: Run, site: Site) -> dict[str, str]:
+    """Return every variable that the container of this run gets."""
+    spec = local.spec
+    variables = {
+        "system.storage": site.storage_url,
+        "system.callback": site.callback_url,
+        "system.transport": site.transport,
+        "config.self_role": run.party.label,
+        "config.task_id": run.task_id,
+        "config.session_id": session_id(spec.job_id),
+        "config.trace_id": spec.trace_id,
+        "config.token": run.token,
+        "config.log.path": site.log_path,
+    }
+    for party in spec.parties:
+        if not run.roles or party.role in run.roles:
+            variables[f"config.node_id.{party.label}"] = party.node
+            variables[f"config.inst_id.{party.label}"] = site.institution_of.get(party.node) or party.node
+    variables["runtime.component.name"] = run.component.name
+    for name, value in run.parameters.items():
+        if value is not None:
+            variables[f"runtime.component.parameter.{name}"] = encoded(value)
+    for name, address in run.inputs.items():
+        variables[f"runtime.component.input.{name}"] = _address(address)
+    for name, address in run.outputs.items():
+        variables[f"runtime.component.output.{name}"] = _address(address)
+    return variables
+
+
+def encoded(value: Any) -> str:
+    """Write a parameter's value as text."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "True" if value else "False"
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _address(address: Address) -> str:
+    return json.dumps(address.as_dict(), ensure_ascii=False)

@@ -1,0 +1,70 @@
+"""The x-* headers: sent in full, read in every spelling (management layer, "Common HTTP headers").
+
+Signing is not part of this module yet: ``x-auth-sign`` is sent with the word that says so.
+"""
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+from uuid import uuid4
+
+from fastapi import Header, Request
+
+from gateway.domain.model import NodeId
+from gateway.tracing import current_trace, new_trace_id
+
+UNSIGNED = "unsigned"
+
+
+def outgoing(source: NodeId, target: NodeId, trace_id: str = "") -> dict[str, str]:
+    """Return all headers of one request; nonce and timestamp (ms) are fresh at every try."""
+    return {
+        "x-auth-sign": UNSIGNED,
+        "x-csrf-protection": uuid4().hex,
+        "x-source-node-id": source,
+        "x-node-id": source,
+        "x-target-node-id": target,
+        "x-nonce": str(uuid4()),
+        "x-trace-id": trace_id or current_trace() or new_trace_id(),
+        "x-timestamp": str(time.time_ns() // 1_000_000),
+    }
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """What the headers of a request say; empty where they say nothing."""
+
+    source: NodeId
+    target: NodeId
+    trace_id: str
+
+
+_TRACE = re.compile(r"[\x21-\x7e]{1,128}")
+"""trace ids that can be passed on in a header and an environment; another is taken for none"""
+_SOURCE = ("x-source-node-id", "x-node-id")
+
+
+def incoming(request: Request) -> Incoming:
+    """Read a request's headers, in hyphen or underscore form, old or new name."""
+    said = request.headers
+    trace = _either(said, "x-trace-id")
+    return Incoming(
+        source=next((v for name in _SOURCE if (v := _either(said, name))), ""),
+        target=_either(said, "x-target-node-id"),
+        trace_id=trace if _TRACE.fullmatch(trace) else "",
+    )
+
+
+def _either(said: Mapping[str, str], name: str) -> str:
+    value = said.get(name) or said.get(name.replace("-", "_")) or ""
+    return value.strip()
+
+
+def described(
+    x_source_node_id: Annotated[
+        str, Header(description="The node that asks.", examples=["JG0100001100000010"])
+    ] = "",
+) -> None:
+    """Show the header that tells the sender in the interface description; `incoming` is what reads it."""

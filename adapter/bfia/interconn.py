@@ -1,0 +1,164 @@
+"""``/v1/interconn/schedule``: what other nodes ask of this one (control layer 3)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Depends, Query, Request
+
+from adapter.bfia import examples, translate, wire
+from adapter.bfia.asking import Sender, asked, on, required
+from adapter.bfia.envelope import ok
+from adapter.bfia.headers import described
+from adapter.bfia.profiles import Profile
+from adapter.bfia.reading import JsonRoute
+from gateway.domain.model import NodeId
+from gateway.errors import NotAllowed
+from gateway.ports import Limiters, ParticipantApi, SchedulerApi, TaskReport
+from gateway.tracing import new_trace_id
+
+SCHEDULE = "/v1/interconn/schedule"
+_STATUS_ALL = wire.JobId.model_json_schema() | {"example": examples.STATUS_ALL}
+"""what stands in the query or, as with most peers, in the body"""
+
+
+@dataclass(frozen=True)
+class InterconnParts:
+    node: NodeId
+    scheduler: SchedulerApi
+    participant: ParticipantApi
+    limiters: Limiters
+    profile_of: Callable[[NodeId], Profile]
+    knows: Callable[[NodeId], bool]
+
+
+def router(parts: InterconnParts) -> APIRouter:
+    """Return the paths for peers."""
+    router = APIRouter(tags=["between nodes"], route_class=JsonRoute, dependencies=[Depends(described)])
+
+    def known(sender: Sender) -> NodeId:
+        """Return the sender's node id. Raises `NotAllowed` where it names none, or one without a route."""
+        if not sender.source:
+            raise NotAllowed("say which node asks, in the header x-source-node-id")
+        return named(sender)
+
+    def named(sender: Sender) -> NodeId:
+        """Return the sender's node id, "" where it names none. Raises `NotAllowed` for one without a route."""
+        if sender.source and not parts.knows(sender.source):
+            raise NotAllowed(f"node {sender.source} has no enabled route here")
+        return sender.source
+
+    @router.post(f"{SCHEDULE}/job/create_all", summary="An initiator asks this node to schedule a job (3.1)")
+    async def create_all(
+        body: Annotated[wire.CreateJob, Body(openapi_examples=examples.SUBMIT_JOB)], sender: Sender
+    ) -> dict[str, Any]:
+        source = known(sender)
+        trace = sender.trace_id or new_trace_id()
+        spec = translate.job_spec(body, body.job_id, parts.node, trace)
+        await on(parts.limiters.peers, sender, lambda: parts.scheduler.submit_job(spec, source))
+        return ok({"job_id": body.job_id}, parts.profile_of(source))
+
+    @router.post(f"{SCHEDULE}/job/create", summary="The scheduling node creates a job here (3.2)")
+    async def create(
+        body: Annotated[wire.CreateJob, Body(openapi_examples=examples.CREATE_JOB)], sender: Sender
+    ) -> dict[str, Any]:
+        source = known(sender)
+        trace = sender.trace_id or new_trace_id()
+        spec = translate.job_spec(body, body.job_id, source, trace)
+        await on(parts.limiters.rest, sender, lambda: parts.participant.create_job(spec, source))
+        return ok({"job_id": body.job_id}, parts.profile_of(source))
+
+    @router.post(f"{SCHEDULE}/job/start", summary="The scheduling node starts a job (3.3)")
+    async def start(
+        body: Annotated[wire.JobId, Body(openapi_examples=examples.START_JOB)], sender: Sender
+    ) -> dict[str, Any]:
+        source = known(sender)
+        await on(parts.limiters.rest, sender, lambda: parts.participant.start_job(body.job_id, source))
+        return ok(profile=parts.profile_of(source))
+
+    @router.post(f"{SCHEDULE}/task/start", summary="The scheduling node starts a task (3.4)")
+    async def start_task(
+        body: Annotated[wire.StartTask, Body(openapi_examples=examples.START_TASK)], sender: Sender
+    ) -> dict[str, Any]:
+        source = known(sender)
+        await on(
+            parts.limiters.rest,
+            sender,
+            lambda: parts.participant.start_task(body.job_id, body.task_id, body.task_name, source),
+        )
+        return ok(profile=parts.profile_of(source))
+
+    @router.post(
+        f"{SCHEDULE}/job/stop_all", summary="A node of the job asks this node to stop it everywhere (3.5)"
+    )
+    async def stop_all(
+        body: Annotated[wire.StopAll, Body(openapi_examples=examples.STOP_ALL)], sender: Sender
+    ) -> dict[str, Any]:
+        source = known(sender)
+        await on(
+            parts.limiters.rest, sender, lambda: parts.scheduler.stop_job(body.job_id, body.task_name, source)
+        )
+        return ok(profile=parts.profile_of(source))
+
+    @router.post(f"{SCHEDULE}/job/stop", summary="The scheduling node ends a job, or one of its tasks (3.6)")
+    async def stop(
+        body: Annotated[wire.StopJob, Body(openapi_examples=examples.STOP_JOB)], sender: Sender
+    ) -> dict[str, Any]:
+        source = known(sender)
+        ending = translate.ending(body, datetime.now(UTC), source)
+        await on(
+            parts.limiters.rest,
+            sender,
+            lambda: parts.participant.stop_job(body.job_id, body.task_name, ending, source),
+        )
+        return ok(profile=parts.profile_of(source))
+
+    @router.post(f"{SCHEDULE}/task/stop", summary="The scheduling node ends a task (one peer's own path)")
+    async def stop_task(
+        body: Annotated[wire.StopTask, Body(openapi_examples=examples.STOP_TASK)], sender: Sender
+    ) -> dict[str, Any]:
+        source = known(sender)
+        await on(parts.limiters.rest, sender, lambda: parts.participant.stop_task("", body.task_id, "", source))
+        return ok(profile=parts.profile_of(source))
+
+    @router.get(f"{SCHEDULE}/job/status_all", include_in_schema=False)
+    @router.post(
+        f"{SCHEDULE}/job/status_all",
+        summary="State of a job that this node schedules (3.7)",
+        openapi_extra={"requestBody": {"content": {"application/json": {"schema": _STATUS_ALL}}}},
+    )
+    async def status_all(
+        request: Request, sender: Sender, job_id: str | None = Query(default=None, description="the job's id")
+    ) -> dict[str, Any]:
+        source = known(sender)
+        wanted = required(await asked(request, "job_id"), "job_id")
+        view = await on(parts.limiters.rest, sender, lambda: parts.scheduler.job_status(wanted, source))
+        profile = parts.profile_of(source)
+        return ok(translate.status_body(view, profile), profile)
+
+    @router.post(f"{SCHEDULE}/task/poll", summary="The scheduling node asks for a task's state (3.8)")
+    async def poll(
+        body: Annotated[wire.PollTask, Body(openapi_examples=examples.POLL_TASK)], sender: Sender
+    ) -> dict[str, Any]:
+        source = known(sender)
+        news = await on(
+            parts.limiters.news, sender, lambda: parts.participant.poll_task(body.task_id, body.role, source)
+        )
+        profile = parts.profile_of(source)
+        data: dict[str, Any] = {"status": translate.said_status(news.status, profile)}
+        if news.failure is not None:
+            data["failed_by"] = news.failure.as_dict()
+        return ok(data, profile)
+
+    @router.post(f"{SCHEDULE}/task/callback", summary="A participating node reports a task's state (3.9)")
+    async def report(
+        body: Annotated[wire.ReportTask, Body(openapi_examples=examples.REPORT_TASK)], sender: Sender
+    ) -> dict[str, Any]:
+        source = named(sender)  # else the one node of that role
+        status = translate.task_status(body.status)
+        news = TaskReport(body.task_id, body.role, status, translate.failure(body.failed_by))
+        await on(parts.limiters.news, sender, lambda: parts.scheduler.report_task(news, source))
+        return ok(profile=parts.profile_of(source))
+
+    return router

@@ -1,0 +1,55 @@
+"""What differs between peers, as data. A profile belongs to a route; no code asks who the peer is."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How one kind of peer deviates from spec v1.2.0."""
+
+    name: str
+    answer_code: int = 0
+    """the success code that this peer understands"""
+    accepts_callback: bool = True
+    """whether it serves ``task/callback``"""
+    says_null: bool = True
+    """whether an absent ``flow_id`` may be left out; else it is sent as an empty text"""
+    status_by_get: bool = False
+    """whether its ``status_all`` is served for GET"""
+    knows_ready: bool = True
+    """whether READY is one of its task states"""
+    reads_job_status: bool = True
+    """whether a job's state, or anything else, may stand beside the map of task states in ``status_all``"""
+    poll_error_means_unknown: bool = False
+    """whether any refusal of a poll says that the task is not known there"""
+    says_exists: str = ""
+    """words of its refusal of a job that it already has; empty: it takes the repetition as such"""
+    reads_task_entries: bool = False
+    """whether a party takes part only where it has an entry in ``task_params``"""
+    stops_task_by_id: bool = False
+    """whether a single task is stopped by ``task/stop``; its ``job/stop`` would end the whole job"""
+
+
+PROFILES: Mapping[str, Profile] = {
+    p.name: p
+    for p in (
+        Profile("spec"),
+        Profile("fate", says_null=False, status_by_get=True, poll_error_means_unknown=True),
+        Profile(
+            "kuscia",
+            answer_code=200,
+            accepts_callback=False,
+            status_by_get=True,
+            knows_ready=False,
+            reads_job_status=False,
+            poll_error_means_unknown=True,
+            says_exists="already exists",
+            reads_task_entries=True,
+            stops_task_by_id=True,
+        ),
+    )
+}
+
+SUCCESS_CODES = frozenset({0, 200})
+"""What a peer's success may look like (0 in v1.2.0, 200 in v1.0 and at one peer)."""

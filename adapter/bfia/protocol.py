@@ -1,0 +1,34 @@
+"""`ProtocolAdapter` of this folder: clients for calls that go out, and the environment of containers."""
+
+from adapter.bfia.client import Connections, ParticipantClient, Peer, SchedulerClient
+from adapter.bfia.environment import environment
+from adapter.bfia.translate import PROTOCOL
+from gateway.domain.model import LocalJob, NodeId, Run
+from gateway.ports import ParticipantApi, SchedulerApi, Site
+from route_table.live import LiveRoutes
+
+
+class BfiaProtocol:
+    """Hands out clients; each reads its peer's route anew at every call."""
+
+    name = PROTOCOL
+
+    def __init__(self, me: NodeId, routes: LiveRoutes) -> None:
+        self._me = me
+        self._routes = routes
+        self._connections = Connections()
+
+    def scheduler(self, node: NodeId) -> SchedulerApi:
+        return SchedulerClient(self._peer(node))
+
+    def participant(self, node: NodeId) -> ParticipantApi:
+        return ParticipantClient(self._peer(node))
+
+    def environment(self, local: LocalJob, run: Run, site: Site) -> dict[str, str]:
+        return environment(local, run, site)
+
+    def close(self) -> None:
+        self._connections.close()
+
+    def _peer(self, node: NodeId) -> Peer:
+        return Peer(self._me, node, self._routes, self._connections)

@@ -1,0 +1,219 @@
+"""Wire <-> domain, both ways, without side effects."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from adapter.bfia import wire
+from adapter.bfia.profiles import PROFILES, Profile
+from gateway.domain.dag import ComponentRef, Dag, DagInput, DagNode, DagOutput
+from gateway.domain.model import Ending, Failure, JobSpec, NodeId, Party
+from gateway.domain.problems import Problem
+from gateway.domain.states import JobStatus, Outcome, TaskStatus
+from gateway.errors import Invalid
+from gateway.ports import JobView
+
+PROTOCOL = "bfia"
+
+
+def job_spec(body: wire.CreateAll, job_id: str, scheduler: NodeId, trace_id: str) -> JobSpec:
+    """Return what the body asks for. Rules beyond the shape are the domain's to check."""
+    config = body.config
+    return JobSpec(
+        job_id=job_id,
+        flow_id=body.flow_id,
+        dag=_dag(body.dag),
+        parties=tuple(Party(role, i, node) for role, nodes in config.role.items() for i, node in enumerate(nodes)),
+        initiator=config.initiator.node_id,
+        initiator_role=config.initiator.role,
+        scheduler=scheduler,
+        protocol=PROTOCOL,
+        trace_id=trace_id,
+        job_params=config.job_params,
+        task_params=config.task_params,
+        version=config.version,
+    )
+
+
+def _dag(body: wire.DagBody) -> Dag:
+    return Dag(
+        tuple(
+            DagNode(
+                c.name,
+                ComponentRef(c.provider, c.version, c.component_name),
+                tuple(_input(i) for i in c.input),
+                tuple(DagOutput(o.type, o.key) for o in c.output),
+            )
+            for c in body.components
+        ),
+        body.version,
+    )
+
+
+def _input(body: wire.DagIo) -> DagInput:
+    task, _, key = body.key.partition(".")
+    return DagInput(body.type, task, key)
+
+
+def create_body(spec: JobSpec, profile: Profile) -> dict[str, Any]:
+    """Return the body of ``create_all`` and ``create`` between nodes."""
+    job_params, task_params = _one_by_one(spec, spec.job_params), _one_by_one(spec, spec.task_params)
+    if profile.reads_task_entries:
+        task_params = _entries_for_all(spec, task_params)
+    roles: dict[str, list[str]] = {}
+    for party in spec.parties:
+        roles.setdefault(party.role, []).append(party.node)
+    body: dict[str, Any] = {
+        "job_id": spec.job_id,
+        "flow_id": spec.flow_id,
+        "dag": {"components": [_component(n) for n in spec.dag.nodes], "version": spec.dag.version},
+        "config": {
+            "initiator": {"role": spec.initiator_role, "node_id": spec.initiator},
+            "role": roles,
+            "job_params": job_params,
+            "task_params": task_params,
+            "version": spec.version,
+        },
+    }
+    if not profile.says_null:
+        body["old_job_id"] = ""
+    return body
+
+
+def _component(node: DagNode) -> dict[str, Any]:
+    ref = node.component
+    return {
+        "name": node.name,
+        "componentName": ref.name,
+        "module_name": ref.name,
+        "provider": ref.provider,
+        "code": ref.provider,
+        "version": ref.version,
+        "input": [{"type": i.type, "key": f"{i.task}.{i.key}"} for i in node.inputs],
+        "output": [{"type": o.type, "key": o.key} for o in node.outputs],
+    }
+
+
+def _one_by_one(spec: JobSpec, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Write entries of several indices, such as ``0|1``, once for each: not every peer reads them otherwise.
+
+    Indices that no party has are left out, so that a long key does not multiply its entry.
+    """
+    parties = {(p.role, str(p.index)) for p in spec.parties}
+    result: dict[str, Any] = {}
+    for role, by_index in params.items():
+        if role == "common" or not isinstance(by_index, Mapping):
+            result[role] = by_index
+            continue
+        single: dict[str, Any] = {}
+        for key, entry in by_index.items():
+            for index in dict.fromkeys(key.split("|")):
+                if (role, index) not in parties:
+                    continue
+                single[index] = _overlaid(single.get(index), entry)
+        result[role] = single
+    return result
+
+
+def _overlaid(old: Any, new: Any) -> Any:
+    """Lay one entry over another as `gateway.domain.parameters` does: by task, shallow."""
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return new
+    both = {
+        k: {**old[k], **v} for k, v in new.items() if isinstance(v, Mapping) and isinstance(old.get(k), Mapping)
+    }
+    return {**old, **new, **both}
+
+
+def _entries_for_all(spec: JobSpec, task_params: Mapping[str, Any]) -> dict[str, Any]:
+    params = {k: dict(v) if isinstance(v, Mapping) else v for k, v in task_params.items()}
+    for party in spec.parties:
+        by_index = params.setdefault(party.role, {})
+        entry = dict(by_index.get(str(party.index)) or {})
+        for node in spec.dag.nodes:
+            entry.setdefault(node.name, {})
+        by_index[str(party.index)] = entry
+    return params
+
+
+def failure_body(failure: Failure | None) -> dict[str, Any] | None:
+    return failure.as_dict() if failure else None
+
+
+def failure(body: wire.Failed | None) -> Failure | None:
+    if body is None or not body.reason:
+        return None
+    return Failure(body.reason, body.message, body.node, body.role, body.task, body.exit_code)
+
+
+def failure_of(body: Mapping[str, Any]) -> Failure | None:
+    """Read why something failed from a peer's answer; None where it does not say."""
+    try:
+        return failure(wire.Failed.model_validate(body)) if body else None
+    except ValueError:
+        return None
+
+
+def ending(body: wire.StopJob, at: Any, sender: NodeId) -> Ending | None:
+    """Return how the scheduler says the job ended; None where it does not say."""
+    try:
+        outcome = Outcome(body.outcome)
+    except ValueError:
+        return None
+    return Ending(outcome, at, failure(body.failed_by), sender)
+
+
+def task_status(text: str, path: str = "status") -> TaskStatus:
+    """Read a task's state. Raises `Invalid` for a word that is none."""
+    try:
+        return TaskStatus(text.upper())
+    except ValueError:
+        allowed = ", ".join(TaskStatus)
+        raise Invalid([Problem(path, f"must be one of {allowed}", text)], reason="STATUS_UNKNOWN") from None
+
+
+def heard_status(said: Any) -> TaskStatus:
+    """Read a task's state as a peer answers it; an empty text, for a phase it has no word for, is PENDING.
+
+    Raises `Invalid` for what is no state.
+    """
+    return TaskStatus.PENDING if said == "" else task_status(str(said))
+
+
+def job_status(text: str) -> JobStatus | None:
+    """Read a job's state as peers write it; SUCCESS and FAILED of a job mean FINISHED, other words nothing."""
+    word = text.upper()
+    if word in ("SUCCESS", "FAILED"):
+        return JobStatus.FINISHED
+    return JobStatus(word) if word in JobStatus.__members__ else None
+
+
+def said_status(status: TaskStatus, profile: Profile) -> str:
+    """Return the state in the peer's words."""
+    return str(TaskStatus.PENDING if status is TaskStatus.READY and not profile.knows_ready else status)
+
+
+def status_body(view: JobView, profile: Profile = PROFILES["spec"]) -> dict[str, Any]:
+    """Return the data of ``status_all``: the standard's two fields, ours beside them where the peer bears that."""
+    states = {t.task_id: said_status(t.status, profile) for t in view.tasks}
+    if not profile.reads_job_status:
+        return {"status": states}
+    return {
+        "job_id": view.job_id,
+        "job_status": str(view.status),
+        "status": states,
+        "outcome": str(view.outcome) if view.outcome else None,
+        "progress": view.progress,
+        "failed_by": failure_body(view.failure),
+        "scheduler": view.scheduler,
+        "warnings": list(view.warnings),
+        "tasks": [
+            {
+                "task_id": t.task_id,
+                "task_name": t.name,
+                "status": str(t.status),
+                "parties": {n: {r: str(s) for r, s in roles.items()} for n, roles in t.nodes.items()},
+                "failed_by": failure_body(t.failure),
+            }
+            for t in view.tasks
+        ],
+    }

@@ -1,0 +1,192 @@
+"""The bodies of the control layer, requests and replies; no other file has these field names.
+
+Reading is liberal: unknown fields are kept aside, the second spellings that peers use are accepted.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from provider_registry.limits import not_json, too_large
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="allow", populate_by_name=True, coerce_numbers_to_str=False)
+
+
+def _text_or_empty(value: Any) -> Any:
+    return "" if value is None else value
+
+
+Text = Annotated[str, BeforeValidator(_text_or_empty)]
+"""A text in which null stands for the empty one, as some peers send it."""
+
+Id = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\x21-\x7e]+$")]
+
+
+def _dict_or_empty(value: Any) -> Any:
+    return {} if value is None else value
+
+
+def _fit(value: dict[str, Any]) -> dict[str, Any]:
+    if problem := too_large(value) or not_json(value):
+        raise PydanticCustomError("unfit", "{rule}", {"rule": problem.rule})
+    return value
+
+
+Object = Annotated[dict[str, Any], BeforeValidator(_dict_or_empty), AfterValidator(_fit)]
+"""Free content, within the bounds that also hold for descriptions: depth, number of values, amount of text."""
+
+MOST_PARTIES = 1000
+_MOST_ROLES = 50
+_MOST_ENDS = 100
+"""inputs, or outputs, of one component"""
+
+
+def _few_roles(roles: Any) -> Any:
+    if isinstance(roles, dict) and len(roles) > _MOST_ROLES:
+        raise PydanticCustomError("roles", "must not name more than {most} roles", {"most": _MOST_ROLES})
+    return roles
+
+
+def _few_parties(roles: dict[str, list[str]]) -> dict[str, list[str]]:
+    if sum(map(len, roles.values())) > MOST_PARTIES:
+        raise PydanticCustomError("parties", "must not name more than {most} parties", {"most": MOST_PARTIES})
+    return roles
+
+
+class DagIo(Body):
+    """An input (``key`` is ``<task>.<output key>``) or an output of a component."""
+
+    type: str
+    key: str
+
+
+class DagComponent(Body):
+    name: str
+    component_name: str = Field(validation_alias=AliasChoices("componentName", "module_name"))
+    provider: str = Field(validation_alias=AliasChoices("provider", "code"))
+    version: str
+    input: list[DagIo] = Field(
+        default_factory=list, max_length=_MOST_ENDS, validation_alias=AliasChoices("input", "inputData")
+    )
+    output: list[DagIo] = Field(
+        default_factory=list, max_length=_MOST_ENDS, validation_alias=AliasChoices("output", "outputData")
+    )
+
+
+class DagBody(Body):
+    components: list[DagComponent] = Field(max_length=1000)
+    version: str = "2.0"
+
+
+class Initiator(Body):
+    role: str
+    node_id: str = Field(validation_alias=AliasChoices("node_id", "nodeId"))
+
+
+class ConfigBody(Body):
+    initiator: Initiator
+    role: Annotated[
+        dict[str, Annotated[list[Id], Field(max_length=MOST_PARTIES)]],
+        BeforeValidator(_few_roles),
+        AfterValidator(_few_parties),
+    ]
+    job_params: Object = Field(default_factory=dict)
+    task_params: Object = Field(default_factory=dict)
+    version: str = "2.0.0"
+
+
+class CreateAll(Body):
+    """``POST /v1/platform/schedule/job/create_all`` (control layer 5.1)."""
+
+    flow_id: Text = Field(default="", max_length=200)
+    dag: DagBody
+    config: ConfigBody = Field(validation_alias=AliasChoices("config", "conf"))
+
+
+class CreateJob(CreateAll):
+    """``job/create_all`` and ``job/create`` between nodes (3.1, 3.2)."""
+
+    job_id: Id
+
+
+class JobId(Body):
+    """``job/start`` (3.3)."""
+
+    job_id: Id
+
+
+class StartTask(Body):
+    """``task/start`` (3.4)."""
+
+    job_id: Id
+    task_id: Id
+    task_name: str
+
+
+class Failed(Body):
+    """Why a job or task failed: an extension field, equal at every party."""
+
+    reason: str = ""
+    message: Text = ""
+    node: Text = ""
+    role: Text = ""
+    task: Text = ""
+    exit_code: int | None = None
+
+
+class StopAll(Body):
+    """``job/stop_all`` (3.5, 5.2): the whole job at every node, or one task and what follows it."""
+
+    job_id: Id
+    task_name: Text = ""
+
+
+class StopTaskOfJob(Body):
+    """``job/stop_task`` (5.7): one task, and what follows it, at every node."""
+
+    job_id: Id
+    task_name: str = Field(min_length=1)
+
+
+class StopTask(Body):
+    """``task/stop``: one task, and what follows it, at the node that is asked; of one peer, in no version."""
+
+    task_id: Id
+
+
+class StopJob(Body):
+    """``job/stop`` (3.6): the whole job, or one task and what follows it."""
+
+    job_id: Id
+    task_name: Text = ""
+    outcome: Text = ""
+    failed_by: Failed | None = None
+
+
+class PollTask(Body):
+    """``task/poll`` (3.8)."""
+
+    task_id: Id
+    role: Text = ""
+
+
+class ReportTask(Body):
+    """``task/callback`` between nodes (3.9)."""
+
+    task_id: Id
+    status: str
+    role: Text = ""
+    failed_by: Failed | None = None
+
+
+class ContainerCallback(Body):
+    """``task/callback`` of a container (4.1)."""
+
+    task_id: Text = ""
+    status: str
+    role: Text = ""
+    result_code: Text = Field(default="", validation_alias=AliasChoices("result_code", "resultCode"))
+    result_message: Text = Field(default="", validation_alias=AliasChoices("result_message", "resultMessage"))

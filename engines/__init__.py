@@ -1,0 +1,1 @@
+"""Runs of algorithm images: the interface is `engines.base.Engine`. Nothing here knows of jobs."""

@@ -1,0 +1,223 @@
+"""What every engine offers: start a named run once, look at it, stop it, keep its logs, forget it.
+
+A run is known by its name alone, so that each call may be repeated without harm. Engines hold no truth of
+their own: after a restart of the gateway, a new engine object tells the same of the runs of the old one.
+
+    EngineError            ENGINE_FAILED
+    ├── EngineDown         ENGINE_DOWN         no answer from the engine
+    ├── ImageNotFound      IMAGE_NOT_FOUND     nothing is ever fetched implicitly
+    ├── CommandNotFound    COMMAND_NOT_FOUND   the image has no such executable
+    ├── CreateFailed       CREATE_FAILED       refused for another reason, in the engine's words
+    ├── NoSpace            NO_SPACE            a disk is full
+    └── NotSupported       NOT_SUPPORTED       this engine cannot apply what was asked for
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+CAPABILITIES = frozenset({"fractional_cpu", "oom_flag", "network", "mounts"})
+"""What an engine may declare. What it does not, it refuses with `NotSupported` or leaves out of a probe."""
+
+LARGEST_VARIABLE = 128 * 1024
+"""Bytes of one NAME=value with its closing zero byte: what Linux hands to a new program at most."""
+
+KILLED = 9
+FIRST_SIGNAL_CODE = 128
+
+
+class EngineError(Exception):
+    """The engine could not do it. ``reason`` is stable."""
+
+    reason = "ENGINE_FAILED"
+
+
+class EngineDown(EngineError):
+    reason = "ENGINE_DOWN"
+
+
+class ImageNotFound(EngineError):
+    reason = "IMAGE_NOT_FOUND"
+
+
+class CommandNotFound(EngineError):
+    reason = "COMMAND_NOT_FOUND"
+
+
+class CreateFailed(EngineError):
+    reason = "CREATE_FAILED"
+
+
+class NoSpace(EngineError):
+    reason = "NO_SPACE"
+
+
+class NotSupported(EngineError):
+    reason = "NOT_SUPPORTED"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a run may use at most; None is without a limit."""
+
+    cpu: float | None = None
+    """cores"""
+    memory: int | None = None
+    """bytes; swap does not come on top"""
+    pids: int | None = 512
+    """processes and threads"""
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A file or folder that a run sees."""
+
+    source: Path
+    """as the gateway sees it"""
+    target: str
+    """as the run sees it"""
+    read_only: bool = True
+
+
+@dataclass(frozen=True)
+class LaunchSpec:
+    """What to run."""
+
+    name: str
+    image: str
+    environment: Mapping[str, str]
+    labels: Mapping[str, str]
+    limits: Limits = Limits()
+    mounts: tuple[Mount, ...] = ()
+    command: tuple[str, ...] | None = None
+    """instead of the image's own command"""
+
+
+@dataclass(frozen=True)
+class Running:
+    started_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Exited:
+    """How a run ended. One that died by a signal has the code 128 + signal. Times are aware, in UTC."""
+
+    code: int
+    signal: int | None = None
+    oom_killed: bool = False
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Nothing by that name was started here, or it was removed."""
+
+
+Probe = Running | Exited | Missing
+
+
+@dataclass(frozen=True)
+class Found:
+    """A run that the engine knows."""
+
+    name: str
+    labels: Mapping[str, str]
+    probe: Probe = field(default_factory=Missing)
+
+
+@dataclass(frozen=True)
+class Logs:
+    stdout: bytes = b""
+    stderr: bytes = b""
+
+
+class Watch(Protocol):
+    """A subscription to exits."""
+
+    def close(self) -> None:
+        """End it. No call begins after this returns, except one that is under way."""
+
+
+class Engine(Protocol):
+    """Runs images. Every method may be called from several threads and raises only `EngineError`."""
+
+    kind: str
+    capabilities: frozenset[str]
+
+    def check(self) -> None:
+        """Return if the engine answers. Raises `EngineDown`."""
+
+    def image_digest(self, image: str) -> str:
+        """Return what tells the content of the image from others. Raises `ImageNotFound`."""
+
+    def launch(self, spec: LaunchSpec) -> None:
+        """Start the run; do nothing if it was started before, be it over or not. Return once it is up."""
+
+    def probe(self, name: str) -> Probe:
+        """Look at a run."""
+
+    def stop(self, name: str, grace: float) -> None:
+        """Ask the run to end, kill it after ``grace`` seconds, return when it is over. Unknown: nothing to do."""
+
+    def logs(self, name: str, tail: int | None = None) -> Logs:
+        """Return what it wrote so far, of each stream the last ``tail`` bytes. Unknown: nothing."""
+
+    def save_logs(self, name: str, directory: Path) -> None:
+        """Write stdout.log and stderr.log into the directory. Unknown: what is there stays as it is."""
+
+    def remove(self, name: str) -> None:
+        """Forget the run with everything that belongs to it, killing it if it runs. Unknown: nothing to do."""
+
+    def list(self) -> Sequence[Found]:
+        """Return the runs of this node and this installation, and of no other."""
+
+    def watch(self, on_exit: Callable[[str], None]) -> Watch:
+        """Call ``on_exit(name)`` soon after each exit, from a thread of its own.
+
+        Runs that were over before are told first. A name may be told more than once.
+        """
+
+    def close(self) -> None:
+        """Give back threads and connections. Runs go on."""
+
+
+def signal_of(code: int) -> int | None:
+    """Return the signal that an exit code stands for, by the custom of shells and container engines."""
+    signal = code - FIRST_SIGNAL_CODE
+    return signal if 0 < signal <= 64 else None
+
+
+def check_environment(environment: Mapping[str, str]) -> None:
+    """Raise `CreateFailed`, naming every variable that no program can be given."""
+    problems = []
+    for name, value in environment.items():
+        if not name or "=" in name or "\0" in name:
+            problems.append(f"{name!r} is not a name of a variable")
+        elif "\0" in value:
+            problems.append(f"{name} contains a zero byte")
+        else:
+            try:
+                size = len(name.encode()) + len(value.encode()) + 2
+            except UnicodeEncodeError:
+                problems.append(f"{name} contains characters that UTF-8 cannot express")
+            else:
+                if size > LARGEST_VARIABLE:
+                    problems.append(f"{name} is {size} bytes with its name, {LARGEST_VARIABLE} are possible")
+    if problems:
+        raise CreateFailed("environment: " + "; ".join(problems))
+
+
+def check_limits(limits: Limits) -> None:
+    """Raise `CreateFailed`, naming every limit that makes no sense."""
+    asked = {"cpu": limits.cpu, "memory": limits.memory, "pids": limits.pids}
+    problems = [
+        f"{name} {value} is no number above 0"
+        for name, value in asked.items()
+        if value is not None and not 0 < value < math.inf
+    ]
+    if problems:
+        raise CreateFailed("limits: " + "; ".join(problems))

@@ -1,0 +1,3 @@
+"""The engine for a Docker daemon; the only place that knows Docker's client."""
+
+from engines.containerd.engine import ContainerdEngine as ContainerdEngine

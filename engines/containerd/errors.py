@@ -1,0 +1,61 @@
+"""Turns what the Docker client raises into the engines' errors."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from docker.errors import APIError, DockerException
+from urllib3.exceptions import HTTPError
+
+from engines.base import (
+    CommandNotFound,
+    CreateFailed,
+    EngineDown,
+    EngineError,
+    ImageNotFound,
+    NoSpace,
+)
+
+_NO_EXECUTABLE = re.compile(
+    r'exec: "(?!docker-init)[^"]*": (executable file not found|stat .*no such file|no such file)'
+    r"|no command specified",
+    re.IGNORECASE,
+)
+_NO_NETWORK = re.compile(r"network \S+ not found", re.IGNORECASE)
+
+
+@contextmanager
+def translated(otherwise: type[EngineError] = EngineError) -> Iterator[None]:
+    """Raise what the daemon refuses by its name or as ``otherwise``, and `EngineDown` if it is away."""
+    try:
+        yield
+    except APIError as error:
+        raise _refusal(error, otherwise) from error
+    except (DockerException, HTTPError, OSError) as error:  # OSError: every failure of a request is one
+        raise EngineDown(f"the container engine does not answer: {error}") from error
+
+
+def network_is_gone(error: APIError) -> bool:
+    return _NO_NETWORK.search(words(error)) is not None
+
+
+def image_is_gone(error: APIError) -> bool:
+    return error.status_code == 404 and "no such image" in words(error).lower()
+
+
+def words(error: APIError) -> str:
+    """Return what the daemon said."""
+    return str(error.explanation or error)
+
+
+def _refusal(error: APIError, otherwise: type[EngineError]) -> EngineError:
+    text = words(error)
+    if "no space left on device" in text.lower():
+        return NoSpace(text)
+    if otherwise is not CreateFailed:
+        return otherwise(text)
+    if image_is_gone(error):
+        return ImageNotFound(text)
+    if _NO_EXECUTABLE.search(text):
+        return CommandNotFound(text)
+    return CreateFailed(text)

@@ -1,0 +1,98 @@
+"""The bridge network of a node's containers."""
+
+import hashlib
+import ipaddress
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from docker import APIClient
+from docker.errors import APIError, NotFound
+
+from engines.base import EngineError
+from engines.containerd.errors import translated
+
+_TAKEN = (403, 409)
+"""the daemon's answers if the bridge or the name is there already"""
+_PATIENCE, _PAUSE = 10.0, 0.05
+
+
+class NodeNetwork:
+    """One network, made when it is first needed.
+
+    The daemon lets two gateways that start at the same moment make two networks of one name, and then starts no
+    container in either. It does not let two have one bridge: hence the bridge gets a name, too.
+    """
+
+    def __init__(self, client: Callable[[], APIClient], name: str, labels: Mapping[str, str]) -> None:
+        self.name = name
+        self._client = client
+        self._labels = dict(labels)
+        self._lock = threading.Lock()
+        self._id: str | None = None
+
+    def ensure(self) -> str:
+        """Return the network's id; make the network unless it is known to be there. Raises APIError."""
+        with self._lock:
+            if self._id is None:
+                self._id = self._find() or self._make()
+            return self._id
+
+    def forget(self) -> None:
+        """Look again before the next use."""
+        with self._lock:
+            self._id = None
+
+    def address(self) -> str:
+        """Return this host's IPv4 address in the network. Raises `EngineError`."""
+        self.forget()
+        with translated():
+            pools = self._client().inspect_network(self.ensure())["IPAM"]["Config"] or []
+        for pool in pools:
+            network = ipaddress.ip_network(pool["Subnet"])
+            if network.version == 4:
+                return str(pool.get("Gateway") or next(network.hosts()))
+        raise EngineError(f"the network {self.name} has no IPv4 addresses")
+
+    def remove(self) -> None:
+        """Take the network away; nothing to do if there is none. Raises `EngineError` while it is in use."""
+        self.forget()
+        with translated():
+            for network in self._all():
+                self._remove(network["Id"])
+
+    def _make(self) -> str:
+        bridge = "bfia" + hashlib.sha256(self.name.encode()).hexdigest()[:11]
+        options = {"com.docker.network.bridge.name": bridge}
+        try:
+            made = self._client().create_network(
+                self.name, driver="bridge", options=options, check_duplicate=True, labels=self._labels
+            )
+        except APIError as error:
+            if error.status_code not in _TAKEN:
+                raise
+            return self._made_by_another(error)
+        return str(made["Id"])
+
+    def _made_by_another(self, refusal: APIError) -> str:
+        """Return the network that another gateway makes just now; it can be seen only once that is done."""
+        until = time.monotonic() + _PATIENCE
+        while (found := self._find()) is None:
+            if time.monotonic() > until:
+                raise refusal
+            time.sleep(_PAUSE)
+        return found
+
+    def _find(self) -> str | None:
+        return next((str(network["Id"]) for network in self._all()), None)
+
+    def _all(self) -> list[dict[str, Any]]:
+        found = self._client().networks(names=[self.name])  # the daemon takes the name for a part of one
+        return [network for network in found if network["Name"] == self.name]
+
+    def _remove(self, network: str) -> None:
+        try:
+            self._client().remove_network(network)
+        except NotFound:
+            return

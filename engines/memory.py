@@ -1,0 +1,259 @@
+"""Scripted runs, for tests of what uses an engine. Passes the same contract suite as the real ones."""
+
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from engines import logfiles
+from engines.base import (
+    CAPABILITIES,
+    FIRST_SIGNAL_CODE,
+    KILLED,
+    CreateFailed,
+    EngineDown,
+    EngineError,
+    Exited,
+    Found,
+    ImageNotFound,
+    LaunchSpec,
+    Logs,
+    Missing,
+    NotSupported,
+    Probe,
+    Running,
+    Watch,
+    check_environment,
+    check_limits,
+    signal_of,
+)
+from engines.naming import is_name, owned
+from engines.watching import Subscribers
+
+TERMINATED = 15
+
+
+@dataclass(frozen=True)
+class Script:
+    """What a run does."""
+
+    code: int | None = 0
+    """the exit code; None: it runs until it is stopped, or ended by `MemoryEngine.finish`"""
+    stdout: bytes = b""
+    stderr: bytes = b""
+    oom_killed: bool = False
+    on_term: int | None = FIRST_SIGNAL_CODE + TERMINATED
+    """the exit code when it is asked to end; None: it takes no notice and is killed"""
+    refused: EngineError | None = None
+    """raised by `launch` instead"""
+    body: "Callable[[LaunchSpec, Inside], int] | None" = None
+    """runs in a thread of its own and returns the exit code; one that raises ends with code 1"""
+
+
+Image = Script | Callable[[LaunchSpec], Script]
+"""A script, or what writes one for a run by its environment."""
+
+
+class Inside:
+    """What a script's body has at hand."""
+
+    def __init__(self, run: "_Run") -> None:
+        self._run = run
+        self.asked_to_end = run.asked_to_end
+
+    def say(self, text: bytes) -> None:
+        """Write to stdout."""
+        self._run.stdout += text
+
+    def complain(self, text: bytes) -> None:
+        """Write to stderr."""
+        self._run.stderr += text
+
+
+@dataclass
+class _Run:
+    spec: LaunchSpec
+    script: Script
+    probe: Probe
+    stdout: bytearray = field(default_factory=bytearray)
+    stderr: bytearray = field(default_factory=bytearray)
+    asked_to_end: threading.Event = field(default_factory=threading.Event)
+    ended: threading.Event = field(default_factory=threading.Event)
+
+
+class MemoryWorld:
+    """What outlives an engine object: its runs."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.runs: dict[str, _Run] = {}
+        self.subscribers = Subscribers()
+        self.down = False
+        """while it is set, every call raises `EngineDown`"""
+
+
+class MemoryEngine:
+    """See `engines.base.Engine` for what each method promises."""
+
+    kind = "memory"
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        installation: str,
+        images: Mapping[str, Image],
+        world: MemoryWorld | None = None,
+        capabilities: frozenset[str] = CAPABILITIES,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._node = node
+        self._installation = installation
+        self._images = images
+        self._clock = clock
+        self.capabilities = capabilities
+        self.world = MemoryWorld() if world is None else world
+        self.launches: list[LaunchSpec] = []
+        """every call of `launch` that came through to here, repetitions included"""
+        self._watches: list[Watch] = []
+
+    def check(self) -> None:
+        if self.world.down:
+            raise EngineDown("the engine does not answer")
+
+    def image_digest(self, image: str) -> str:
+        self._image(image)
+        return f"memory:{image}"
+
+    def launch(self, spec: LaunchSpec) -> None:
+        self.check()
+        check_environment(spec.environment)
+        check_limits(spec.limits)
+        if not is_name(spec.name):
+            raise CreateFailed(f"{spec.name!r} cannot be the name of a run")
+        if spec.mounts and "mounts" not in self.capabilities:
+            raise NotSupported("this engine cannot mount")
+        if spec.limits.cpu is not None and spec.limits.cpu % 1 and "fractional_cpu" not in self.capabilities:
+            raise NotSupported(f"cpu {spec.limits.cpu}: this engine gives whole cores only")
+        image = self._image(spec.image)
+        with self.world.lock:
+            self.launches.append(spec)
+            known = self.world.runs.get(spec.name)
+            if known is not None:
+                if not owned(known.spec.labels, self._node, self._installation):
+                    raise CreateFailed(f"the name {spec.name} is taken by another installation")
+                return
+            script = image(spec) if callable(image) else image
+            if script.refused is not None:
+                raise script.refused
+            run = _Run(spec, script, Running(self._clock()), bytearray(script.stdout), bytearray(script.stderr))
+            self.world.runs[spec.name] = run
+            if script.body is not None:
+                threading.Thread(
+                    target=self._act, args=(run, script.body), name=f"memory-{spec.name}", daemon=True
+                ).start()
+            elif script.code is not None:
+                self._end(run, script.code)
+
+    def finish(self, name: str, code: int = 0, *, oom_killed: bool = False) -> None:
+        """End a run that goes on, as its program would. Raises KeyError for an unknown name."""
+        with self.world.lock:
+            run = self.world.runs[name]
+            run.script = replace(run.script, oom_killed=oom_killed)
+            self._end(run, code)
+
+    def probe(self, name: str) -> Probe:
+        run = self._run(name)
+        return Missing() if run is None else run.probe
+
+    def stop(self, name: str, grace: float) -> None:
+        run = self._run(name)
+        if run is None or run.ended.is_set():
+            return
+        run.asked_to_end.set()
+        if run.script.on_term is not None:
+            if run.script.body is None:
+                self._end(run, run.script.on_term)
+            else:
+                run.ended.wait(max(0.0, grace))
+        self._end(run, FIRST_SIGNAL_CODE + KILLED)
+
+    def logs(self, name: str, tail: int | None = None) -> Logs:
+        run = self._run(name)
+        if run is None:
+            return Logs()
+        return Logs(logfiles.last([bytes(run.stdout)], tail), logfiles.last([bytes(run.stderr)], tail))
+
+    def save_logs(self, name: str, directory: Path) -> None:
+        run = self._run(name)
+        if run is None:
+            return
+        for stream, text in zip(logfiles.STREAMS, (run.stdout, run.stderr), strict=True):
+            logfiles.save(directory, stream, [bytes(text)])
+
+    def remove(self, name: str) -> None:
+        run = self._run(name)
+        if run is not None:
+            self._end(run, FIRST_SIGNAL_CODE + KILLED)
+            with self.world.lock:
+                self.world.runs.pop(name, None)
+
+    def list(self) -> Sequence[Found]:
+        self.check()
+        with self.world.lock:
+            return [
+                Found(name, dict(run.spec.labels), run.probe)
+                for name, run in self.world.runs.items()
+                if owned(run.spec.labels, self._node, self._installation)
+            ]
+
+    def watch(self, on_exit: Callable[[str], None]) -> Watch:
+        mine = self._owns
+        with self.world.lock:
+            watch = self.world.subscribers.add(lambda name: on_exit(name) if mine(name) else None)
+            for name, run in self.world.runs.items():
+                if run.ended.is_set():
+                    watch.tell(name)
+        self._watches.append(watch)
+        return watch
+
+    def close(self) -> None:
+        for watch in self._watches:
+            watch.close()
+
+    def _owns(self, name: str) -> bool:
+        with self.world.lock:
+            run = self.world.runs.get(name)
+        return run is None or owned(run.spec.labels, self._node, self._installation)
+
+    def _image(self, image: str) -> Image:
+        self.check()
+        if image not in self._images:
+            raise ImageNotFound(f"there is no image {image}")
+        return self._images[image]
+
+    def _run(self, name: str) -> _Run | None:
+        self.check()
+        with self.world.lock:
+            run = self.world.runs.get(name)
+        return run if run is not None and owned(run.spec.labels, self._node, self._installation) else None
+
+    def _act(self, run: _Run, body: Callable[[LaunchSpec, Inside], int]) -> None:
+        try:
+            code = body(run.spec, Inside(run))
+        except Exception:
+            run.stderr += traceback.format_exc().encode()
+            code = 1
+        self._end(run, code)
+
+    def _end(self, run: _Run, code: int) -> None:
+        """Record the end; the first one counts."""
+        with self.world.lock:
+            if run.ended.is_set():
+                return
+            started = run.probe.started_at if isinstance(run.probe, Running) else None
+            run.probe = Exited(code, signal_of(code), run.script.oom_killed, started, self._clock())
+            run.ended.set()
+            self.world.subscribers.tell(run.spec.name)

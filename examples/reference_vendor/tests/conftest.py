@@ -1,0 +1,22 @@
+"""Fixtures that several files of this suite share."""
+
+from collections.abc import Iterator
+
+import pytest
+from loopback import Loopback
+
+
+@pytest.fixture
+def loopback() -> Iterator[Loopback]:
+    """A transport module that already listens."""
+    server = Loopback().listen()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def deaf() -> Iterator[Loopback]:
+    """A transport module that refuses connections until ``listen``."""
+    server = Loopback()
+    yield server
+    server.close()

@@ -1,0 +1,135 @@
+"""The environment contract: what is read, how texts become values, and how everything wrong is named at once."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from refvendor.contract import BadParameters
+from refvendor.env import Address, decode, read
+
+COMPLETE = {
+    "system.storage": "file:///data",
+    "system.transport": "10.0.0.1:7304",
+    "system.callback": "http://10.0.0.1/callback",
+    "config.self_role": "host.1",
+    "config.task_id": "task_1",
+    "config.session_id": "session_1",
+    "config.trace_id": "trace",
+    "config.token": "token",
+    "config.log.path": "/logs",
+    "config.node_id.guest.0": "A",
+    "config.node_id.host.0": "B",
+    "config.node_id.host.1": "C",
+    "config.inst_id.host.1": "IC",
+    "runtime.component.name": "Intersection",
+    "runtime.component.parameter.id": "id",
+    "runtime.component.parameter.rsa_params": '{"key_length": 2048}',
+    "runtime.component.input.train_data": '{"namespace": "ns", "name": "in"}',
+    "runtime.component.output.train_data": '{"namespace": "ns", "name": "out"}',
+    "PATH": "/usr/bin",
+}
+
+
+def test_a_complete_environment_is_read():
+    found = read(COMPLETE)
+    assert found.task.me == "host.1"
+    assert found.task.parties == {"guest": ("A",), "host": ("B", "C")}
+    assert found.task.parameters == {"id": "id", "rsa_params": {"key_length": 2048}}
+    assert found.task.inputs == ("train_data",) and found.task.outputs == ("train_data",)
+    assert found.inputs == {"train_data": Address("ns", "in")}
+    assert found.institutions == {"host.1": "IC"}
+    assert (found.token, found.trace_id, found.log_path, found.deadline) == ("token", "trace", "/logs", 3600.0)
+
+
+def test_only_what_every_platform_sets_is_required():
+    minimal = {
+        k: v for k, v in COMPLETE.items() if k not in ("system.callback", "config.log.path", "config.token")
+    }
+    assert read(minimal).callback == ""
+
+
+def test_every_missing_variable_is_named():
+    with pytest.raises(BadParameters) as caught:
+        read({})
+    for name in ("system.storage", "system.transport", "config.self_role", "config.task_id", "config.session_id"):
+        assert name in str(caught.value)
+    assert "runtime.component.name" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "named"),
+    [
+        ("config.self_role", "guest.0,host.0", "config.self_role"),
+        ("config.self_role", "guest.x", "config.self_role"),
+        ("config.self_role", "arbiter.0", "config.node_id.arbiter.0"),
+        ("config.node_id.host.7", "D", "config.node_id.host.2"),
+        ("config.node_id.host.99999999999999999999", "D", "config.node_id.host.99999999999999999999"),
+        ("config.node_id.host", "D", "config.node_id.host:"),
+        ("config.node_id.guest.0", "", "config.node_id.guest.0"),
+        ("runtime.component.input.train_data", "ns#in", "runtime.component.input.train_data"),
+        (
+            "runtime.component.input.train_data",
+            '{"namespace": 1, "name": "x"}',
+            "runtime.component.input.train_data",
+        ),
+        ("runtime.component.output.model", "[]", "runtime.component.output.model"),
+        ("config.deadline", "soon", "config.deadline"),
+        ("config.deadline", "-1", "config.deadline"),
+        ("config.deadline", "nan", "config.deadline"),
+    ],
+)
+def test_what_cannot_work_is_named(name, value, named):
+    with pytest.raises(BadParameters) as caught:
+        read(COMPLETE | {name: value, "config.session_id": ""})
+    assert named in str(caught.value)
+    assert "config.session_id" in str(caught.value), "all problems come at once"
+
+
+def test_a_role_without_index_is_the_first():
+    assert read(COMPLETE | {"config.self_role": "guest"}).task.me == "guest.0"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("True", True),
+        ("true", True),
+        ("FALSE", False),
+        ("2048", 2048),
+        ("0.0001", 0.0001),
+        ("", ""),
+        ("id", "id"),
+        ('["auc", "ks"]', ["auc", "ks"]),
+        ('{"a": {"b": false}}', {"a": {"b": False}}),
+        ('"quoted"', "quoted"),
+        ("007", "007"),
+        ("1e5", "1e5"),
+        ("0.50", "0.50"),
+        ("NaN", "NaN"),
+        ("Infinity", "Infinity"),
+        ("null", "null"),
+        ("{broken", "{broken"),
+        ("9" * 5000, "9" * 5000),
+        ("[" * 100_000, "[" * 100_000),
+    ],
+)
+def test_texts_become_values(text, value):
+    found = decode(text)
+    assert found == value and type(found) is type(value)
+
+
+@given(st.text())
+def test_no_text_breaks_the_reader_and_plain_text_stays(text):
+    found = decode(text)
+    if isinstance(found, str) and found != text:
+        assert json.loads(text) == found
+    if not isinstance(found, str | bool):
+        assert json.loads(text) == found
+
+
+@given(st.one_of(st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.booleans()))
+def test_a_scalar_keeps_its_spelling_or_its_value(value):
+    text = json.dumps(value)
+    assert decode(text) == value
+    assert decode(str(value)) == value

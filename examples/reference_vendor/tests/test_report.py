@@ -1,0 +1,84 @@
+"""The callback: what it says, how long it tries, and that it never matters to the run."""
+
+import threading
+
+import pytest
+from refvendor.report import Reporter
+
+
+class Lines(list):
+    def __call__(self, level, message, **fields):
+        self.append((level, message, fields))
+
+
+def reporter(url, log=None, sleep=lambda seconds: None):
+    return Reporter(url, "task_1", "guest.0", Lines() if log is None else log, sleep)
+
+
+def test_bodies_are_those_of_the_protocol(loopback):
+    tell = reporter(loopback.callback)
+    assert tell.running() and tell.succeeded() and tell.failed("why", "4444")
+    always = {"task_id": "task_1", "role": "guest.0"}
+    assert loopback.callbacks == [
+        always | {"status": "RUNNING"},
+        always | {"status": "SUCCESS", "result_code": "00000000"},
+        always | {"status": "FAILED", "result_code": "4444", "result_message": "why"},
+    ]
+
+
+def test_a_long_reason_is_cut(loopback):
+    reporter(loopback.callback).failed("x" * 100_000)
+    assert len(loopback.callbacks[0]["result_message"]) == 2000
+
+
+def test_trouble_that_passes_is_tried_again(loopback):
+    left = ["reset", "503", "lose answer"]
+    loopback.fault = lambda request: left.pop(0) if left else None
+    assert reporter(loopback.callback).succeeded()
+    assert loopback.callbacks[-1]["status"] == "SUCCESS"
+    assert len(loopback.requests) == 4
+
+
+def test_nobody_listening_costs_a_warning(deaf):
+    log, pauses = Lines(), []
+    assert not reporter(deaf.callback, log, pauses.append).failed("why", seconds=0.7)
+    assert pauses[:2] == [0.2, 0.4]
+    assert log[-1][1] == "callback not heard" and log[-1][2]["status"] == "FAILED"
+
+
+def test_a_listener_that_never_answers_does_not_hold_the_run(loopback):
+    hold = threading.Event()
+    loopback.fault = lambda request: hold.wait(20) and None
+    assert not reporter(loopback.callback).succeeded(seconds=0.3)
+    hold.set()
+
+
+@pytest.mark.parametrize(
+    ("answer", "cause"),
+    [((200, {"code": 404, "msg": "no such task"}), "code 404 no such task"), ((403, {}), "HTTP 403")],
+)
+def test_a_refusal_is_not_repeated(loopback, answer, cause):
+    loopback.callback_answer = answer
+    log = Lines()
+    assert not reporter(loopback.callback, log).succeeded()
+    assert log[-1][2]["cause"] == cause
+    assert len(loopback.requests) == 1
+
+
+@pytest.mark.parametrize("answer", [{"code": 0}, {"code": "0"}, {"code": 200}, [], "ok", {}])
+def test_any_other_answer_is_a_yes(loopback, answer):
+    loopback.callback_answer = (200, answer)
+    assert reporter(loopback.callback).running()
+
+
+@pytest.mark.parametrize("url", ["ftp://x/y", "http://", "nonsense", "http://[", "http://h:x/"])
+def test_a_callback_that_is_no_url_costs_a_warning(url):
+    log = Lines()
+    assert not reporter(url, log).succeeded()
+    assert log[-1][2]["cause"] == "system.callback is no http URL"
+
+
+def test_no_callback_at_all_is_fine():
+    log = Lines()
+    assert not reporter("", log).succeeded()
+    assert log == []

@@ -1,0 +1,258 @@
+"""Whole runs of the image's process: exit codes, report, last line, signals. The transport is on loopback."""
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent.parent
+DATA = HERE.parent / "data"
+RSA = {"intersect_method": "rsa", "only_output_key": "False", "rsa_params": '{"key_length": 1024}'}
+
+
+def environment(loopback, root, role="guest", **changes):
+    values = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(HERE),
+        "PYTHONWARNINGS": "error",
+        "system.storage": f"file://{root}",
+        "system.transport": loopback.address,
+        "system.callback": loopback.callback,
+        "config.self_role": f"{role}.0",
+        "config.task_id": "task_1",
+        "config.session_id": "session_1",
+        "config.trace_id": "trace",
+        "config.token": f"token-{role}",
+        "config.log.path": str(root / "logs" / role),
+        "config.node_id.guest.0": "N1",
+        "config.node_id.host.0": "N1",
+        "config.inst_id.guest.0": "I1",
+        "config.inst_id.host.0": "I1",
+        "config.deadline": "30",
+        "runtime.component.name": "Intersection",
+        "runtime.component.input.train_data": json.dumps({"namespace": "testspace", "name": f"test_{role}"}),
+        "runtime.component.output.train_data": json.dumps({"namespace": f"job-{role}-0", "name": "data"}),
+        "runtime.component.output.train-intersection": json.dumps(
+            {"namespace": f"job-{role}-0", "name": "report"}
+        ),
+    }
+    for name, value in RSA.items():
+        values[f"runtime.component.parameter.{name}"] = value
+    return {name: value for name, value in (values | changes).items() if value is not None}
+
+
+@contextmanager
+def started(env, *arguments):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "refvendor", *arguments],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def ended(process):
+    """The exit code and the log lines."""
+    out, err = process.communicate(timeout=60)
+    assert err == ""
+    return process.returncode, [json.loads(line) for line in out.splitlines()]
+
+
+def run(env, *arguments):
+    with started(env, *arguments) as process:
+        return ended(process)
+
+
+def statuses(loopback, role):
+    return [body["status"] for body in loopback.callbacks if body["role"] == f"{role}.0"]
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A storage with the two parties' breast-cancer data: one in partitions, one as a plain file."""
+    lines = (DATA / "breast_hetero_guest.csv").read_text().splitlines(keepends=True)
+    directory = tmp_path / "testspace" / "test_guest"
+    directory.mkdir(parents=True)
+    for number in range(4):
+        (directory / f"data_{number}").write_text(lines[0] + "".join(lines[1 + number :: 4]))
+    (tmp_path / "testspace" / "test_host").write_bytes((DATA / "breast_hetero_host.csv").read_bytes())
+    return tmp_path
+
+
+def rows(path):
+    with path.open(newline="") as file:
+        return list(csv.reader(file))
+
+
+def test_two_processes_intersect_real_data(loopback, root):
+    with (
+        started(environment(loopback, root, "guest")) as guest,
+        started(environment(loopback, root, "host")) as host,
+    ):
+        for process in (guest, host):
+            code, lines = ended(process)
+            assert code == 0
+            last = lines[-1]
+            assert (last["result_code"], last["status"], last["exit_code"]) == ("00000000", "SUCCESS", 0)
+            assert all({"time", "level", "message"} <= set(line) for line in lines)
+            assert re.fullmatch(r"2\d{3}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", last["time"])
+    for role, width in (("guest", 12), ("host", 21)):
+        output = rows(root / f"job-{role}-0" / "data" / "data_0")
+        ids = [row[0] for row in output[1:]]
+        assert len(ids) == 509 and ids == sorted(ids) and {len(row) for row in output} == {width}
+        assert rows(root / f"job-{role}-0" / "report" / "data_0") == [
+            ["party", "count"],
+            ["guest.0", "540"],
+            ["host.0", "535"],
+            ["intersection", "509"],
+        ]
+        assert statuses(loopback, role) == ["RUNNING", "SUCCESS"]
+        (copy,) = (root / "logs" / role).iterdir()
+        assert json.loads(copy.read_text().splitlines()[-1])["result_code"] == "00000000"
+    assert loopback.held() == 0, "both released what they read"
+    finished = [body for body in loopback.callbacks if body["status"] == "SUCCESS"]
+    assert {body["result_code"] for body in finished} == {"00000000"}
+    bodies = " ".join(json.dumps(request.body) for request in loopback.requests)
+    assert not any(row[0] in bodies for row in rows(DATA / "breast_hetero_guest.csv")[1:20])
+
+
+def test_an_empty_environment_names_every_variable_and_exits_2():
+    code, lines = run({"PATH": os.environ["PATH"], "PYTHONPATH": str(HERE)})
+    assert code == 2
+    assert lines[-1]["result_code"] == "99999999"
+    for name in ("system.storage", "system.transport", "config.self_role", "config.task_id", "config.session_id"):
+        assert name in lines[-1]["result_message"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "words"),
+    [
+        ({"runtime.component.parameter.intersect_method": "dh"}, 2, "intersect_method"),
+        ({"runtime.component.parameter.rsa_params": '{"key_length": 512}'}, 2, "rsa_params.key_length"),
+        ({"runtime.component.name": "Union"}, 2, "runtime.component.name: must be one of Intersection"),
+        ({"config.self_role": "arbiter.0", "config.node_id.arbiter.0": "N1"}, 2, "has the roles guest, host"),
+        ({"system.transport": "nowhere"}, 2, "system.transport"),
+        ({"config.session_id": None, "config.node_id.host.0": ""}, 2, "config.node_id.host.0"),
+        ({"config.deadline": "0.5"}, 3, "host.0's message hello 0 did not come"),
+        ({"system.storage": "s3://h:1?username=u&password=hunter2&bucket=b"}, 4, "s3 is not supported"),
+    ],
+)
+def test_exit_codes_and_reports_of_failures(loopback, root, changes, code, words):
+    found, lines = run(environment(loopback, root, **changes))
+    assert found == code
+    last = lines[-1]
+    assert (last["status"], last["result_code"], last["exit_code"]) == ("FAILED", "99999999", code)
+    assert words in last["result_message"]
+    assert "hunter2" not in json.dumps(lines)
+    report = loopback.callbacks[-1]
+    assert (report["status"], report["result_code"]) == ("FAILED", "99999999")
+    assert words in report["result_message"]
+
+
+def test_a_failing_party_ends_its_peer_with_it(loopback, root):
+    (root / "testspace" / "test_host").unlink()
+    with (
+        started(environment(loopback, root, "guest")) as guest,
+        started(environment(loopback, root, "host")) as host,
+    ):
+        host_code, host_lines = ended(host)
+        guest_code, guest_lines = ended(guest)
+    assert (host_code, guest_code) == (4, 1)
+    assert "testspace/test_host" in host_lines[-1]["result_message"]
+    assert "host.0 gave up" in guest_lines[-1]["result_message"]
+    assert not (root / "job-guest-0").exists(), "nothing half-written"
+
+
+def test_an_output_that_cannot_be_written_exits_4(loopback, root):
+    (root / "job-guest-0").write_text("in the way")
+    with (
+        started(environment(loopback, root, "guest")) as guest,
+        started(environment(loopback, root, "host")) as host,
+    ):
+        assert ended(guest)[0] == 4
+        assert ended(host)[0] == 0
+    assert statuses(loopback, "guest") == ["RUNNING", "FAILED"]
+
+
+def test_a_callback_that_fails_does_not_matter(loopback, root):
+    loopback.fault = lambda request: "500" if request.path == "/callback" else None
+    with (
+        started(environment(loopback, root, "guest")) as guest,
+        started(environment(loopback, root, "host", **{"system.callback": "http://127.0.0.1:9/none"})) as host,
+    ):
+        for process in (guest, host):
+            code, lines = ended(process)
+            assert code == 0
+            assert lines[-1]["result_code"] == "00000000"
+            assert any(line["message"] == "callback not heard" for line in lines)
+
+
+def test_a_log_directory_that_cannot_be_written_does_not_matter(loopback, root):
+    (root / "logs").write_text("in the way")
+    code, lines = run(environment(loopback, root, **{"config.deadline": "0.2"}))
+    assert code == 3
+    assert any(line["message"] == "log directory cannot be written" for line in lines)
+
+
+@pytest.mark.parametrize("callback", ["heard", "held"])
+def test_sigterm_reports_and_exits_143(loopback, root, callback):
+    if callback == "held":
+        loopback.fault = lambda request: "503" if request.path == "/callback" else None
+    with started(environment(loopback, root)) as guest:
+        loopback.wait_for(lambda: any(request.verb == "pop" for request in loopback.requests))
+        guest.send_signal(signal.SIGTERM)
+        code, lines = ended(guest)
+    assert code == 143
+    assert (lines[-1]["status"], lines[-1]["result_code"], lines[-1]["exit_code"]) == ("FAILED", "99999999", 143)
+    if callback == "heard":
+        assert statuses(loopback, "guest") == ["RUNNING", "FAILED"]
+        assert loopback.callbacks[-1]["result_message"] == "terminated by SIGTERM"
+
+
+def test_the_selftest_passes():
+    code, lines = run({"PATH": os.environ["PATH"], "PYTHONPATH": str(HERE)}, "--selftest")
+    assert code == 0
+    assert lines[-1]["result_code"] == "00000000"
+    assert {line["component"] for line in lines[:-1]} == {"Intersection", "HeteroSecureBoost", "HeteroLR"}
+
+
+def test_help_names_the_exit_codes():
+    with started({"PATH": os.environ["PATH"], "PYTHONPATH": str(HERE)}, "--help") as process:
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0 and err == ""
+    for words in ("--describe NAME", "--list", "--registration", "--selftest", "4 storage", "143 terminated"):
+        assert words in " ".join(out.split())
+
+
+def test_a_failure_without_a_name_keeps_its_words_to_itself(loopback, root):
+    """A bug may quote data: the platform hears its type, the party's own log the rest."""
+    path = root / "sitecustomize.py"
+    path.write_text(
+        "import refvendor.components.intersection as i\n"
+        "def broken(*a):\n    raise KeyError('secret-person-1')\n"
+        "i.read_rows = broken\n"
+    )
+    with (
+        started(environment(loopback, root, "guest", PYTHONPATH=f"{HERE}{os.pathsep}{root}")) as guest,
+        started(environment(loopback, root, "host")) as host,
+    ):
+        code, lines = ended(guest)
+        assert ended(host)[0] == 1
+    assert code == 1
+    assert lines[-1]["result_message"] == "internal error: KeyError"
+    assert "secret-person-1" not in json.dumps(loopback.callbacks)
+    assert any("secret-person-1" in line.get("trace", "") for line in lines)

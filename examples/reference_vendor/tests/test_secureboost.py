@@ -1,0 +1,550 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from refvendor.components import hetero_secureboost as secureboost
+from refvendor.components.encrypted_trees import CipherOfTree, HostOfTrees, RemoteSource, Slot
+from refvendor.components.links import BadMessage, NotAligned, PeerFailed, connect
+from refvendor.components.split_search import FRACTION, SplitRule, bin_features, candidates, gains, left_sums
+from refvendor.components.training import Rows, read_rows, sigmoid
+from refvendor.components.trees import Boosted, LocalSource, boost
+from refvendor.contract import BadParameters, Io, Log, Net, Table, Task
+from refvendor.crypto import paillier
+from refvendor.memory import MemoryChannel, MemoryNet, TaskRun, run_parties
+from sklearn.ensemble import GradientBoostingClassifier
+from sklearn.metrics import roc_auc_score, roc_curve
+from training_data import (
+    EXAMPLES,
+    SMALL_KEY,
+    PlainWire,
+    a_task,
+    breast_cancer,
+    labels_of,
+    made_up,
+    no_log,
+    random_tables,
+    readable,
+    scores_of,
+    together,
+    traces,
+)
+
+USERS_JOB = json.loads((EXAMPLES / "create_all_psi_sbt.json").read_text())
+USERS = USERS_JOB["config"]["task_params"]["common"]["hetero_secureboost_1"]
+KEY = paillier.generate(1024)
+
+
+def train(parameters: Mapping[str, Any], guest: Table, *hosts: Table, task_id: str = "task_1") -> TaskRun:
+    inputs = {"guest.0": {"train_data": guest}}
+    inputs |= {f"host.{i}": {"train_data": host} for i, host in enumerate(hosts)}
+    values = {"encrypt_param": SMALL_KEY, **parameters}
+    return run_parties("HeteroSecureBoost", secureboost.ROLES, inputs, values, task_id=task_id)
+
+
+def rows_of(parameters: Mapping[str, Any], guest: Table, *hosts: Table) -> dict[str, Rows]:
+    common = secureboost.read_parameters(a_task(parameters), no_log).common
+    return {
+        "guest.0": read_rows(guest, common, True, no_log),
+        **{f"host.{i}": read_rows(host, common, False, no_log) for i, host in enumerate(hosts)},
+    }
+
+
+def pooled(parameters: Mapping[str, Any], guest: Table, *hosts: Table) -> Boosted:
+    read = secureboost.read_parameters(a_task(parameters), no_log)
+    return secureboost.pooled(rows_of(parameters, guest, *hosts), "guest.0", read)
+
+
+def assert_lossless(run: TaskRun, plain: Boosted) -> None:
+    """Scores, losses and trees are those of the pooled run, digit for digit."""
+    guest = run.checked()["guest.0"].io
+    assert np.abs(scores_of(guest.tables["train_data"]) - sigmoid(plain.scores)).max() == 0.0
+    assert [entry["loss"] for entry in guest.values["train-loss"]["loss"]] == plain.losses
+    assert [[resolved(run, node) for node in tree] for tree in guest.values["model"]["trees"]] == plain.trees
+
+
+def resolved(run: TaskRun, node: Mapping[str, Any]) -> dict[str, Any]:
+    """A node of the guest's model with the reference replaced by what the host's part says."""
+    if "split" not in node:
+        return dict(node)
+    split = run[node["party"]].io.values["model"]["splits"][node["split"]]
+    assert (split["split"], split["node"]) == (node["split"], node["node"])
+    kept = {name: value for name, value in node.items() if name != "split"}
+    return {**kept, "feature": split["feature"], "threshold": split["threshold"]}
+
+
+@pytest.mark.parametrize("key_length", [1024, 2048])
+def test_the_users_job_on_breast_cancer_is_lossless(key_length: int) -> None:
+    guest, host = breast_cancer("guest"), breast_cancer("host")
+    run = train({**USERS, "encrypt_param": {"key_length": key_length}}, guest, host)
+    assert_lossless(run, pooled(USERS, guest, host))
+    reports = run["guest.0"].io.values
+    labels, scores = labels_of(guest), scores_of(run["guest.0"].io.tables["train_data"])
+    false_rate, true_rate, _ = roc_curve(labels, scores)
+    assert reports["train-auc"]["auc"] == pytest.approx(roc_auc_score(labels, scores), abs=1e-12)
+    assert reports["train-auc"]["ks"] == pytest.approx((true_rate - false_rate).max(), abs=1e-12)
+    assert max(point["ks"] for point in reports["train-ks"]) == reports["train-auc"]["ks"]
+    trees = [line for line in run["guest.0"].lines if line[1] == "tree finished"]
+    assert [(fields["tree"], fields["of"]) for _, _, fields in trees] == [(1, 2), (2, 2)]
+
+
+@pytest.mark.parametrize(("trees", "depth", "rate"), [(2, 5, 0.5), (5, 3, 0.3), (10, 3, 0.15)])
+def test_the_auc_is_that_of_scikit_learn(trees: int, depth: int, rate: float) -> None:
+    guest, host = breast_cancer("guest"), breast_cancer("host")
+    parameters = {"num_trees": trees, "learning_rate": rate, "tree_param": {"max_depth": depth}}
+    parts = rows_of(parameters, guest, host)
+    features = np.column_stack([parts["guest.0"].values, parts["host.0"].values])
+    theirs = GradientBoostingClassifier(
+        n_estimators=trees, max_depth=depth, learning_rate=rate, random_state=0
+    ).fit(features, labels_of(guest))
+    expected = roc_auc_score(labels_of(guest), theirs.decision_function(features))
+    ours = roc_auc_score(labels_of(guest), pooled(parameters, guest, host).scores)
+    assert abs(ours - expected) <= 0.01
+
+
+def test_two_hosts_are_lossless_too() -> None:
+    guest, first = random_tables(80, 2, 3)
+    _, second = random_tables(80, 2, 4, seed=9)
+    parameters = {"num_trees": 3, "learning_rate": 0.5, "bin_num": 8, "subsample_feature_rate": 0.7}
+    run = train(parameters, guest, first, second)
+    assert_lossless(run, pooled(parameters, guest, first, second))
+    parties = {node.get("party") for tree in run["guest.0"].io.values["model"]["trees"] for node in tree}
+    assert {"host.0", "host.1"} <= parties
+
+
+@st.composite
+def awkward_tables(draw: st.DrawFn) -> tuple[Table, Table]:
+    """Few different values, so that splits tie and bins are empty; zeros are missing cells."""
+    rows = draw(st.integers(4, 24))
+    small = st.integers(0, draw(st.integers(1, 4)))
+
+    def block(columns: int) -> np.ndarray:
+        cells = draw(st.lists(small, min_size=rows * columns, max_size=rows * columns))
+        return np.array(cells, dtype=float).reshape(rows, columns)
+
+    labels = np.array(draw(st.lists(st.integers(0, 1), min_size=rows, max_size=rows)))
+    labels[0], labels[1] = 0, 1
+    return made_up(block(draw(st.integers(0, 2))), block(draw(st.integers(0, 3))), labels, missing=True)
+
+
+@settings(max_examples=12, deadline=None)
+@given(tables=awkward_tables(), depth=st.integers(1, 4), least=st.integers(1, 3), bins=st.integers(2, 4))
+def test_any_data_with_ties_gaps_and_missing_cells_is_lossless(
+    tables: tuple[Table, Table], depth: int, least: int, bins: int
+) -> None:
+    parameters = {
+        "num_trees": 2,
+        "bin_num": bins,
+        "n_iter_no_change": False,
+        "tree_param": {"max_depth": depth, "min_leaf_node": least, "criterion_params": [0, 0.1]},
+    }
+    assert_lossless(train(parameters, *tables), pooled(parameters, *tables))
+
+
+def test_tied_splits_end_in_the_same_model_however_the_host_shuffles() -> None:
+    draw = np.random.default_rng(3)
+    column = draw.integers(0, 6, size=60).astype(float)
+    labels = (column + draw.normal(size=60) > 2.5).astype(int)
+    twins = np.column_stack([-column, column, column])
+    guest, host = made_up(np.zeros((60, 1)), twins, labels)
+    models = [train({"num_trees": 1}, guest, host).checked()["host.0"].io.values["model"] for _ in range(4)]
+    assert all(model == models[0] for model in models)
+    assert {split["feature"] for split in models[0]["splits"]} == {"h0"}
+    same_at_guest, _ = made_up(twins, np.zeros((60, 1)), labels)
+    tied = train({"num_trees": 1}, same_at_guest, host).checked()
+    assert tied["host.0"].io.values["model"]["splits"] == []
+
+
+def test_the_root_split_is_the_best_of_all_by_exact_arithmetic() -> None:
+    guest, host = random_tables(40, 2, 2)
+    parts = rows_of({}, guest, host)
+    parameters = {"num_trees": 1, "bin_num": 256, "tree_param": {"max_depth": 1, "criterion_params": [1, 0]}}
+    root = pooled(parameters, guest, host).trees[0][0]
+    y, best = labels_of(guest), Fraction(0)
+    p = Fraction(float(y.mean()))
+
+    def strength(rows: Sequence[int]) -> Fraction:
+        return sum((p - Fraction(y[r]) for r in rows), Fraction(0)) ** 2 / (len(rows) * p * (1 - p) + 1)
+
+    everyone = range(len(y))
+    for party, rows in parts.items():
+        for place, name in enumerate(rows.names):
+            for threshold in sorted(set(rows.values[:, place]))[:-1]:
+                left = [r for r in everyone if rows.values[r, place] <= threshold]
+                gain = strength(left) + strength([r for r in everyone if r not in left]) - strength(everyone)
+                if gain > best:
+                    best, expected = gain, (party, name, threshold)
+    assert (root["party"], root["feature"], root["threshold"]) == expected
+
+
+def test_walking_both_parts_of_the_model_gives_the_scores() -> None:
+    guest, host = random_tables(70, 2, 3)
+    run = train({"num_trees": 3, "learning_rate": 0.4}, guest, host).checked()
+    parts = rows_of({}, guest, host)
+    model = run["guest.0"].io.values["model"]
+    totals = np.full(70, model["base_score"])
+    for tree in model["trees"]:
+        nodes = {node["node"]: resolved(run, node) for node in tree}
+        step = np.zeros(70)
+        for row in range(70):
+            node = nodes[0]
+            while "leaf" not in node:
+                part = parts[node["party"]]
+                value = part.values[row, part.names.index(node["feature"])]
+                node = nodes[node["left"] if value <= node["threshold"] else node["right"]]
+            step[row] = node["leaf"]
+        totals = totals + step
+    assert np.array_equal(sigmoid(totals), scores_of(run["guest.0"].io.tables["train_data"]))
+
+
+def test_every_party_writes_every_declared_output() -> None:
+    guest, host = random_tables(40, 2, 2)
+    run = train({"num_trees": 1}, guest, host).checked()
+    names = {"train_data", "model", "train-loss", "train-auc", "train-ks"}
+    for party in run.parties.values():
+        assert {*party.io.tables, *party.io.values} == names
+        json.dumps(party.io.values, allow_nan=False)
+    assert run["host.0"].io.tables["train_data"] == Table(["id"], [[row[0]] for row in host.rows])
+    assert run["host.0"].io.values["train-auc"] == {"held_by": ["guest.0"]}
+    table = run["guest.0"].io.tables["train_data"]
+    assert table.header == ["id", "y", "score", "prediction"]
+    assert [row[:2] for row in table.rows] == [row[:2] for row in guest.rows]
+
+
+def test_neither_model_part_tells_the_other_partys_secrets() -> None:
+    guest, host = random_tables(60, 2, 3)
+    run = train({"num_trees": 2}, guest, host).checked()
+    guests, hosts = (json.dumps(run[party].io.values["model"]) for party in ("guest.0", "host.0"))
+    assert '"h0"' in hosts and '"h0"' not in guests
+    assert '"g0"' in guests and '"g0"' not in hosts
+    assert "leaf" in guests and "leaf" not in hosts
+    for split in run["host.0"].io.values["model"]["splits"]:
+        assert repr(split["threshold"]) not in guests
+
+
+def test_the_local_baseline_is_the_guest_alone() -> None:
+    guest, host = breast_cancer("guest"), breast_cancer("host")
+    parameters = {**USERS, "report_local_baseline": "true"}
+    reported = train(parameters, guest, host).checked()["guest.0"].io.values["train-auc"]
+    alone = pooled(parameters, guest)
+    expected = roc_auc_score(labels_of(guest), alone.scores)
+    assert reported["local_baseline"]["auc"] == pytest.approx(expected, abs=1e-12)
+    assert reported["local_baseline"]["auc"] < reported["auc"]
+
+
+def test_training_stops_early_only_if_it_may() -> None:
+    guest, host = random_tables(60, 2, 2)
+    lasting = {"num_trees": 4, "tol": 10}
+    for value, trees in (("True", 1), (True, 1), ("", 1), ("False", 4), (False, 4)):
+        report = train({**lasting, "n_iter_no_change": value}, guest, host).checked()["guest.0"].io.values
+        assert len(report["train-loss"]["loss"]) == trees
+        assert report["train-loss"]["stopped_early"] == (trees == 1)
+
+
+def test_parties_with_other_ids_or_another_order_fail_at_once_and_say_so() -> None:
+    guest, host = random_tables(40, 2, 2)
+    swapped = Table(host.header, [host.rows[1], host.rows[0], *host.rows[2:]])
+    fewer = Table(host.header, host.rows[:-1])
+    for other in (swapped, fewer):
+        run = train({}, guest, other)
+        for party, peer in (("guest.0", "host.0"), ("host.0", "guest.0")):
+            error = run[party].error
+            assert isinstance(error, NotAligned)
+            assert peer in str(error) and "Intersection" in str(error)
+            assert "person" not in str(error)
+        assert not any(line[1] == "tree finished" for line in run["guest.0"].lines)
+        assert len(run.channel.sent) <= 4
+
+
+def test_a_second_host_learns_at_once_that_the_first_is_not_aligned() -> None:
+    channel, task = MemoryChannel(), a_task({})
+
+    def say_hello(me: str, peers: list[str], ids: list[str]) -> Any:
+        links = connect(task, MemoryNet(channel, me), peers, ids)
+        return links["guest.0"].expect("start")
+
+    def failing(me: str, peers: list[str], ids: list[str], error: type[Exception]) -> Any:
+        def work() -> None:
+            with pytest.raises(error):
+                say_hello(me, peers, ids)
+
+        return work
+
+    together(
+        failing("guest.0", ["host.0", "host.1"], ["a", "b"], NotAligned),
+        failing("host.0", ["guest.0"], ["b", "a"], NotAligned),
+        failing("host.1", ["guest.0"], ["a", "b"], PeerFailed),
+    )
+
+
+def test_a_party_that_fails_tells_its_peers_without_its_reason() -> None:
+    guest, host = random_tables(40, 2, 2)
+
+    def broken(task: Task, io: Io, net: Net, log: Log) -> None:
+        links = connect(task, net, ["guest.0"], [row[0] for row in host.rows])
+        links["guest.0"].expect("start")
+        links["guest.0"].send("abort")
+
+    inputs = {"guest.0": {"train_data": guest}, "host.0": {"train_data": host}}
+    roles = {"guest": secureboost.guest, "host": broken}
+    run = run_parties("HeteroSecureBoost", roles, inputs, {"encrypt_param": SMALL_KEY})
+    assert isinstance(run["guest.0"].error, PeerFailed)
+    assert str(run["guest.0"].error) == "host.0 gave up, see its log"
+
+
+def plainly(guest: Table, host: Table, parameters: Mapping[str, Any]) -> tuple[PlainWire, dict[str, Rows]]:
+    """Train over links that are not sealed, to read what a peer itself can read."""
+    read = secureboost.read_parameters(a_task(parameters), no_log)
+    parts = rows_of(parameters, guest, host)
+    bins = {name: bin_features(rows.names, rows.values, read.bin_num) for name, rows in parts.items()}
+    wire = PlainWire()
+    total = len(guest.rows)
+
+    def lead() -> None:
+        remote = RemoteSource(wire.link("guest.0", "host.0"), KEY, total, CipherOfTree(KEY, total))
+        own = LocalSource("guest.0", bins["guest.0"], 1.0)
+        boost([own, remote], parts["guest.0"].label_values, read.plan, lambda tree, loss: None)
+        remote.finish()
+
+    follower = HostOfTrees(wire.link("host.0", "guest.0"), "host.0", bins["host.0"], 1.0)
+    together(lead, follower.serve)
+    return wire, parts
+
+
+def gradients_of(parts: Mapping[str, Rows]) -> list[int]:
+    """The first tree's gradients, of all rows and per class."""
+    y = parts["guest.0"].label_values
+    p = np.full(len(y), y.mean())
+    g = np.rint((p - y) * 2.0**FRACTION).astype(np.int64)
+    h = np.rint(p * (1 - p) * 2.0**FRACTION).astype(np.int64)
+    return [*g.tolist(), *h.tolist(), *Slot(len(y)).join(g, h), int(g[y == 1].sum()), int(g[y == 0].sum())]
+
+
+def test_the_channel_carries_no_id_label_gradient_or_feature_value() -> None:
+    guest, host = breast_cancer("guest"), breast_cancer("host")
+    run = train(USERS, guest, host).checked()
+    parts, data = rows_of(USERS, guest, host), run.channel.all_bytes()
+    for party, rows in parts.items():
+        for what, forms in traces(rows, [g for g in gradients_of(parts) if abs(g) < 1 << 62]).items():
+            assert not readable(forms, data), f"{what} of {party} is readable"
+    kinds = {message.name for message in run.channel.sent}
+    assert kinds == {"hello", "train"}
+
+
+def test_not_even_the_peer_is_sent_a_label_gradient_or_feature_value() -> None:
+    guest, host = random_tables(60, 2, 3)
+    wire, parts = plainly(guest, host, {"num_trees": 2, "tree_param": {"max_depth": 3}})
+    data = b"\n".join(frame for *_, frame in wire.frames)
+    secrets_of = {party: traces(rows, gradients_of(parts)[: 2 * 60]) for party, rows in parts.items()}
+    for party, found in secrets_of.items():
+        for what, forms in found.items():
+            long_enough = [form for form in forms if len(form) >= 6]
+            assert not readable(long_enough, data), f"{what} of {party} is readable"
+    sent = {(source, message.kind): set(message.fields) for source, _, message, _ in wire.frames}
+    assert sent == {
+        ("guest.0", "start"): {"rows"},
+        ("guest.0", "tree"): {"tree"},
+        ("guest.0", "level"): {"nodes"},
+        ("guest.0", "choose"): {"nodes", "positions"},
+        ("guest.0", "finish"): set(),
+        ("host.0", "offers"): {"node", "count"},
+        ("host.0", "parted"): {"splits"},
+    }
+
+
+def test_two_runs_share_no_ciphertext() -> None:
+    guest, host = random_tables(30, 1, 2)
+    seen: list[set[bytes]] = []
+    for _ in range(2):
+        wire, _ = plainly(guest, host, {"num_trees": 1})
+        blobs = [m.blob() for _, _, m, _ in wire.frames if m.kind in ("tree", "offers")]
+        size = KEY.cipher_bytes
+        ciphers = [blob[i : i + size] for blob in blobs for i in range(0, len(blob), size)]
+        assert len(set(ciphers)) == len(ciphers) > 30
+        seen.append(set(ciphers))
+    assert not seen[0] & seen[1]
+    runs = [train({"num_trees": 1}, guest, host).checked() for _ in range(2)]
+    payloads = [{m.payload for m in run.channel.sent} for run in runs]
+    assert not payloads[0] & payloads[1]
+    assert runs[0]["guest.0"].io.tables == runs[1]["guest.0"].io.tables
+
+
+def test_the_host_shuffles_what_it_offers() -> None:
+    guest, host = random_tables(60, 1, 4)
+    wire, _ = plainly(guest, host, {"num_trees": 1, "tree_param": {"max_depth": 1}})
+    (offers,) = [m for _, _, m, _ in wire.frames if m.kind == "offers"]
+    slot, count = Slot(60), offers.fields["count"]
+    packed = -(-count // KEY.slots(slot.bits))
+    counts = slot.part(KEY.unpack(KEY.decrypt(KEY.load(offers.blob(), packed)), slot.bits, count)).count
+    rows = rows_of({}, guest, host)["host.0"]
+    bins = bin_features(rows.names, rows.values, 32)
+    everyone = np.arange(60)
+    zero = np.zeros(60, np.int64)
+    in_order = left_sums(bins, candidates(bins, [0, 1, 2, 3], everyone), everyone, zero, zero).count
+    assert sorted(counts) == sorted(in_order)
+    assert counts.tolist() != in_order.tolist()
+
+
+def host_of_trees(rows: int = 30) -> tuple[PlainWire, HostOfTrees]:
+    _, host = random_tables(rows, 1, 2)
+    values = np.array([[float(cell) for cell in row[1:]] for row in host.rows])
+    wire = PlainWire()
+    return wire, HostOfTrees(wire.link("host.0", "guest.0"), "host.0", bin_features(["h0", "h1"], values, 8), 1.0)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [("tree", {"tree": 0}, [])],
+        [("start", {"rows": 29}, [KEY.to_bytes()])],
+        [("start", {"rows": 30}, [])],
+        [("start", {"rows": 30}, [b"no key"])],
+        [("start", {"rows": True}, [KEY.to_bytes()])],
+        [("start", {"rows": 30}, [KEY.to_bytes()]), ("tree", {"tree": 0}, [b"\x01" * 100])],
+        [("start", {"rows": 30}, [KEY.to_bytes()]), ("tree", {"tree": -1}, [bytes(30 * 256)])],
+        [("start", {"rows": 30}, [KEY.to_bytes()]), ("level", {"nodes": [0]}, [])],
+        [("start", {"rows": 30}, [KEY.to_bytes()]), ("level", {"nodes": [0]}, [bytes(9)])],
+        [("start", {"rows": 30}, [KEY.to_bytes()]), ("level", {"nodes": "all"}, [bytes(4)])],
+        [("start", {"rows": 30}, [KEY.to_bytes()]), ("choose", {"nodes": [0], "positions": [[0]]}, [])],
+        [("start", {"rows": 30}, [KEY.to_bytes()]), ("choose", {"nodes": [0], "positions": 7}, [])],
+        [("start", {"rows": 30}, [KEY.to_bytes()]), ("choose", {"nodes": [0], "positions": [[]]}, [])],
+        [("start", {"rows": 30}, [KEY.to_bytes()]), ("surprise", {}, [])],
+    ],
+)
+def test_the_host_refuses_messages_that_cannot_be(messages: list[tuple[str, dict[str, Any], list[bytes]]]) -> None:
+    wire, host = host_of_trees()
+    for message in messages:
+        wire.link("guest.0", "host.0").send(*message)
+    with pytest.raises((BadMessage, paillier.BadCiphertext)):
+        host.serve()
+
+
+def test_a_position_that_was_not_offered_is_refused() -> None:
+    wire, host = host_of_trees()
+    guest = wire.link("guest.0", "host.0")
+    guest.send("start", {"rows": 30}, [KEY.to_bytes()])
+    guest.send("tree", {"tree": 0}, [KEY.dump(KEY.encrypt([1] * 30))])
+    guest.send("level", {"nodes": [0]}, [b"\xff\xff\xff\xfc"])
+    guest.send("choose", {"nodes": [0], "positions": [[10**6]]})
+    with pytest.raises(BadMessage, match="never offered"):
+        host.serve()
+
+
+def test_the_guest_refuses_split_rows_that_do_not_match_the_offer() -> None:
+    wire = PlainWire()
+    host = wire.link("host.0", "guest.0")
+    remote = RemoteSource(wire.link("guest.0", "host.0"), KEY, 8, CipherOfTree(KEY, 8))
+    slot, rows = Slot(8), np.arange(8)
+    g = np.full(8, 1 << 20, np.int64)
+    three = sum(slot.join(g, g)[:3])
+    remote.begin_tree(0, g, g)
+    remote.search({0: rows})
+    host.send("offers", {"node": 0, "count": 1}, [KEY.dump(KEY.encrypt([three]))])
+    sums = remote.offers(0)
+    assert (sums.count.tolist(), sums.g.tolist(), sums.h.tolist()) == ([3], [3 << 20], [3 << 20])
+    for fields, mask in (({"splits": [0]}, b"\xc0"), ({"splits": []}, b"\xe0"), ({"splits": [0]}, b"")):
+        host.send("parted", fields, [mask])
+        with pytest.raises(BadMessage):
+            remote.choose({0: [0]})
+    host.send("parted", {"splits": [0]}, [b"\xe0"])
+    assert remote.choose({0: [0]})[0].left.tolist() == [0, 1, 2]
+    for number in (1, 0):
+        remote.search({0: rows})
+        host.send("offers", {"node": number, "count": 1}, [KEY.dump(KEY.encrypt([sum(slot.join(g, g))]))])
+        with pytest.raises(BadMessage):
+            remote.offers(0)
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.data(), rows=st.integers(1, 5000))
+def test_a_slot_holds_the_sums_of_any_gradients(data: st.DataObject, rows: int) -> None:
+    slot, top = Slot(rows), 1 << FRACTION
+    g = data.draw(st.sampled_from([-top, top, 0, 12345]))
+    h = data.draw(st.sampled_from([0, top // 4, 17]))
+    (one,) = slot.join(np.array([g]), np.array([h]))
+    assert 0 <= one * rows < 1 << slot.bits
+    sums = slot.part([one * rows])
+    assert (sums.count[0], sums.g[0], sums.h[0]) == (rows, rows * g, rows * h)
+
+
+def test_a_split_with_a_side_that_is_too_small_gains_nothing() -> None:
+    bins = bin_features(["a"], np.arange(6.0)[:, np.newaxis], 32)
+    rows = np.arange(6)
+    g = np.array([-3, -3, -3, 3, 3, 3], np.int64) << FRACTION
+    h = np.full(6, 1 << 20, np.int64)
+    left = left_sums(bins, candidates(bins, [0], rows), rows, g, h)
+    free = gains(left, 6, int(g.sum()), int(h.sum()), SplitRule())
+    held = gains(left, 6, int(g.sum()), int(h.sum()), SplitRule(min_leaf_rows=3))
+    assert np.isfinite(free).all() and free.argmax() == 2
+    assert np.isfinite(held).tolist() == [False, False, True, False, False]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    values=st.lists(st.one_of(st.floats(-1e6, 1e6), st.just(float("nan"))), min_size=1, max_size=60),
+    bin_num=st.integers(2, 9),
+)
+def test_bins_are_few_ordered_and_never_empty(values: list[float], bin_num: int) -> None:
+    column = np.array(values)[:, np.newaxis]
+    bins = bin_features(["a"], column, bin_num)
+    cuts, codes = bins.cuts[0], bins.codes[:, 0]
+    assert len(cuts) < bin_num and np.all(np.diff(cuts) > 0)
+    for value, code in zip(values, codes, strict=True):
+        assert code == (0 if np.isnan(value) else sum(value > cut for cut in cuts))
+    if not np.isnan(column).all():
+        assert set(codes) >= set(range(1, len(cuts) + 1))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda t: t.header.__setitem__(0, "key"), "id: train_data has no column 'id'"),
+        (lambda t: t.header.__setitem__(1, "outcome"), "label: train_data has no column 'y'"),
+        (lambda t: t.header.__setitem__(2, "g1"), "column names occur twice: g1"),
+        (lambda t: t.rows[3].__setitem__(0, "person-00000"), "1 rows repeat another row's id"),
+        (lambda t: t.rows[3].__setitem__(1, "2"), "label: column 'y' must hold two classes"),
+        (lambda t: t.rows[3].__setitem__(1, ""), "label: column 'y' must hold two classes"),
+        (lambda t: [row.__setitem__(1, "1") for row in t.rows], "label: column 'y' must hold two classes"),
+        (lambda t: t.rows[3].__setitem__(2, "secret"), "1 cells of column 'g0' are no finite numbers"),
+        (lambda t: t.rows[3].__setitem__(2, "inf"), "1 cells of column 'g0' are no finite numbers"),
+        (lambda t: t.rows[3].pop(), "1 rows do not have 4 cells"),
+        (lambda t: t.rows.clear(), "train_data: has no rows"),
+    ],
+)
+def test_rows_that_cannot_be_trained_on_are_refused_by_column_not_by_value(change: Any, words: str) -> None:
+    guest, _ = random_tables(20, 2, 2)
+    change(guest)
+    with pytest.raises(BadParameters) as caught:
+        rows_of({}, guest)
+    assert words in str(caught.value)
+    assert "secret" not in str(caught.value) and "person" not in str(caught.value)
+
+
+def test_labels_of_minus_one_and_one_and_text_columns_are_understood() -> None:
+    guest, _ = random_tables(20, 2, 2)
+    expected = labels_of(guest)
+    for row in guest.rows:
+        row[1] = "-1.0" if row[1] == "0" else "1"
+        row += ["a town", "77"]
+    guest.header += ["town", "extend_sid"]
+    warned: list[str] = []
+    common = secureboost.read_parameters(a_task({}), no_log).common
+    rows = read_rows(guest, common, True, lambda level, message, **fields: warned.append(f"{level} {fields}"))
+    assert np.array_equal(rows.label_values, expected)
+    assert rows.names == ["g0", "g1"]
+    assert warned == ["warning {'column': 'town'}"]
+
+
+def test_the_search_for_readable_secrets_finds_them() -> None:
+    guest, _ = random_tables(30, 2, 1)
+    rows = rows_of({}, guest)["guest.0"]
+    for what, forms in traces(rows, [123456789]).items():
+        for form in forms:
+            assert readable(forms, b"some " + form + b" bytes"), what
+        assert not readable(forms, b"some bytes" * 100)

@@ -1,0 +1,319 @@
+"""Messages over a real loopback server that refuses, resets, loses answers and is busy."""
+
+import json
+import socket
+import threading
+
+import pytest
+from refvendor.channel import CALL_PAUSES, Caller, ChannelRefused, Deadline, parse_address, payload_of
+from refvendor.contract import BadParameters, PeerTimeout, Task, VendorError
+from refvendor.transport import ChannelNet
+
+
+class Lines(list):
+    def __call__(self, level, message, **fields):
+        self.append((level, message, fields))
+
+
+OPENED: list[ChannelNet] = []
+
+
+@pytest.fixture(autouse=True)
+def close_connections():
+    """What a test opens is closed after it; a socket left open is an error in this suite."""
+    yield
+    while OPENED:
+        caller = OPENED.pop()
+        caller._pusher.close()
+        caller._popper.close()
+
+
+def net(server, me, *, seconds=20.0, chunk=4 * 2**20, task_id="task_1", log=None):
+    role, _, index = me.partition(".")
+    parties = {"guest": ("node-1",), "host": ("node-1", "node-2")}
+    opened = ChannelNet(
+        Task("Intersection", task_id, role, int(index), parties),
+        server.address,
+        session="session_1",
+        token="token",
+        trace="trace",
+        institutions={"guest.0": "inst-1"},
+        deadline=Deadline(seconds),
+        log=Lines() if log is None else log,
+        chunk=chunk,
+    )
+    OPENED.append(opened)
+    return opened
+
+
+def pushes(server):
+    return [request for request in server.requests if request.verb == "push"]
+
+
+def fail_first(times, fault, verb=None):
+    """A fault for the first requests of a verb; with a very large ``times`` for all of them."""
+    left = [times]
+
+    def decide(request):
+        if (verb is None or request.verb == verb) and left[0] > 0:
+            left[0] -= 1
+            return fault
+        return None
+
+    return decide
+
+
+def test_messages_of_one_name_arrive_in_order_and_names_do_not_mix(loopback):
+    guest, host = net(loopback, "guest.0"), net(loopback, "host.0")
+    for payload in (b"first", b"", b"third"):
+        guest.send("host.0", "a", payload)
+    guest.send("host.0", "b", b"other name")
+    guest.send("host.1", "a", b"other party")
+    assert host.recv("guest.0", "b") == b"other name"
+    assert [host.recv("guest.0", "a") for _ in range(3)] == [b"first", b"", b"third"]
+    assert net(loopback, "host.1").recv("guest.0", "a") == b"other party"
+
+
+def test_both_ways_on_one_node_do_not_mix(loopback):
+    guest, host = net(loopback, "guest.0"), net(loopback, "host.0")
+    guest.send("host.0", "x", b"from guest")
+    host.send("guest.0", "x", b"from host")
+    assert (guest.recv("host.0", "x"), host.recv("guest.0", "x")) == (b"from host", b"from guest")
+
+
+def test_tasks_of_one_session_do_not_mix(loopback):
+    net(loopback, "guest.0", task_id="task_1").send("host.0", "x", b"one")
+    net(loopback, "guest.0", task_id="task_2").send("host.0", "x", b"two")
+    assert net(loopback, "host.0", task_id="task_2").recv("guest.0", "x") == b"two"
+
+
+@pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 20, 95])
+def test_long_messages_travel_in_parts(loopback, size):
+    payload = bytes(range(256))[:size]
+    guest, host = net(loopback, "guest.0", chunk=10), net(loopback, "host.0")
+    guest.send("host.0", "x", payload)
+    guest.send("host.0", "x", b"next")
+    assert host.recv("guest.0", "x") == payload
+    assert host.recv("guest.0", "x") == b"next"
+    assert len(pushes(loopback)) == max(1, -(-size // 10)) + 1
+
+
+def test_a_message_above_the_real_chunk_size_passes(loopback):
+    payload = bytes(5 * 2**20)
+    net(loopback, "guest.0").send("host.0", "x", payload)
+    assert len(pushes(loopback)) == 2
+    assert net(loopback, "host.0").recv("guest.0", "x") == payload
+
+
+def test_the_wire_form_is_that_of_the_protocol(loopback):
+    net(loopback, "guest.0").send("host.1", "x", b"payload")
+    net(loopback, "host.1").recv("guest.0", "x")
+    push, pop = loopback.requests[0], loopback.requests[1]
+    assert (push.path, pop.path) == ("/v1/interconn/chan/push", "/v1/interconn/chan/pop")
+    assert push.headers["content-type"] == "application/json"
+    assert {name: value for name, value in push.headers.items() if name.startswith("x-ptp")} == {
+        "x-ptp-session-id": "session_1",
+        "x-ptp-token": "token",
+        "x-ptp-trace-id": "trace",
+        "x-ptp-tech-provider-code": "reference",
+        "x-ptp-source-node-id": "node-1",
+        "x-ptp-source-inst-id": "inst-1",
+        "x-ptp-target-node-id": "node-2",
+    }
+    assert set(push.body) == {"topic", "payload", "metadata"}
+    assert push.body["topic"] == pop.body["topic"] == "task_1:guest.0:host.1:x:0:0"
+    assert push.body["metadata"]["sequence"].isdecimal()
+    assert pop.headers["x-ptp-target-node-id"] == pop.headers["x-ptp-source-node-id"] == "node-2", "its own node"
+    assert 1000 <= pop.body["timeout"] <= 30_000
+
+
+def test_sequences_differ_between_pushes_and_between_attempts(loopback):
+    for _ in range(2):
+        sender = net(loopback, "guest.0")
+        sender.send("host.0", "x", b"1")
+        sender.send("host.0", "x", b"2")
+    assert len({push.body["metadata"]["sequence"] for push in pushes(loopback)}) == 4
+
+
+def test_refused_connections_are_tried_until_somebody_listens(deaf):
+    log = Lines()
+    sender = net(deaf, "guest.0", log=log)
+    done = threading.Thread(target=sender.send, args=("host.0", "x", b"late"))
+    refused = threading.Event()
+    sender._pusher._sleep = lambda seconds: (refused.set(), threading.Event().wait(seconds))
+    done.start()
+    assert refused.wait(10)
+    deaf.listen()
+    assert net(deaf, "host.0").recv("guest.0", "x") == b"late"
+    done.join(10)
+    assert not done.is_alive()
+    assert any("ConnectionRefusedError" in fields["cause"] for _, _, fields in log)
+
+
+@pytest.mark.parametrize("fault", ["reset", "lose answer", "502", "E0000000607", "E0000000700"])
+@pytest.mark.parametrize("verb", ["push", "pop"])
+def test_what_passes_is_tried_again_and_nothing_is_lost_or_doubled(loopback, fault, verb):
+    loopback.fault = fail_first(3, fault, verb)
+    guest, host = net(loopback, "guest.0"), net(loopback, "host.0")
+    for payload in (b"1", b"2", b"3"):
+        guest.send("host.0", "x", payload)
+    assert [host.recv("guest.0", "x") for _ in range(3)] == [b"1", b"2", b"3"]
+    assert sum(request.verb == verb for request in loopback.requests) == 6
+
+
+def test_a_repeated_pop_carries_the_same_id_and_the_next_message_another(loopback):
+    loopback.fault = fail_first(2, "lose answer", "pop")
+    guest, host = net(loopback, "guest.0"), net(loopback, "host.0")
+    guest.send("host.0", "x", b"1")
+    guest.send("host.0", "x", b"2")
+    host.recv("guest.0", "x"), host.recv("guest.0", "x")
+    ids = [request.headers["x-ptp-pop-id"] for request in loopback.requests if request.verb == "pop"]
+    assert ids[0] == ids[1] == ids[2] != ids[3]
+
+
+def test_a_kept_connection_that_the_server_closed_costs_nothing(loopback):
+    log, pauses = Lines(), []
+    guest = net(loopback, "guest.0", log=log)
+    guest._pusher._sleep = pauses.append
+    guest.send("host.0", "x", b"1")
+    guest._pusher._connection.sock.shutdown(socket.SHUT_RDWR)
+    guest.send("host.0", "x", b"2")
+    assert log == pauses == []
+    host = net(loopback, "host.0")
+    assert [host.recv("guest.0", "x") for _ in range(2)] == [b"1", b"2"]
+
+
+def test_empty_pops_are_repeated_until_the_message_comes(loopback):
+    got = []
+    host = net(loopback, "host.0")
+    waiting = threading.Thread(target=lambda: got.append(host.recv("guest.0", "x")))
+    waiting.start()
+    loopback.wait_for(lambda: sum(request.verb == "pop" for request in loopback.requests) >= 3)
+    net(loopback, "guest.0").send("host.0", "x", b"at last")
+    waiting.join(10)
+    assert got == [b"at last"]
+
+
+def test_a_transport_that_says_timeout_is_asked_again(loopback):
+    loopback.fault = fail_first(2, "E0000000601", "pop")
+    net(loopback, "guest.0").send("host.0", "x", b"1")
+    assert net(loopback, "host.0").recv("guest.0", "x") == b"1"
+
+
+def test_the_deadline_ends_waiting_for_a_peer(loopback):
+    with pytest.raises(PeerTimeout, match=r"guest\.0's message x 0 did not come"):
+        net(loopback, "host.0", seconds=0.4).recv("guest.0", "x")
+
+
+def test_the_deadline_ends_waiting_for_the_transport(deaf):
+    with pytest.raises(PeerTimeout, match=r"transport push: no success before the task's deadline.*Refused"):
+        net(deaf, "guest.0", seconds=0.3).send("host.0", "x", b"1")
+
+
+def test_a_code_that_no_repetition_cures_is_named_at_once(loopback):
+    loopback.fault = fail_first(99, "E0000000608")
+    with pytest.raises(ChannelRefused, match="transport push: E0000000608 as the test wants"):
+        net(loopback, "guest.0").send("host.0", "x", b"1")
+    assert len(loopback.requests) == 1
+
+
+def test_an_answer_without_a_code_is_named(loopback):
+    loopback.fault = fail_first(99, "404")
+    with pytest.raises(ChannelRefused, match="HTTP 404 without a code"):
+        net(loopback, "host.0").recv("guest.0", "x")
+
+
+def test_closing_releases_what_was_received(loopback):
+    guest, host = net(loopback, "guest.0"), net(loopback, "host.0")
+    guest.send("host.0", "x", b"1")
+    guest.send("host.0", "x", bytes(300 * 2**10))
+    guest.send("host.0", "y", b"never read")
+    host.recv("guest.0", "x")
+    assert loopback.held() == 3
+    host.recv("guest.0", "x")
+    assert loopback.held() == 1, "a large message is freed when it is read"
+    host.close()
+    guest.close()
+    assert loopback.held() == 1, "another party's unread message is not touched"
+
+
+def test_closing_never_fails(loopback):
+    host = net(loopback, "host.0")
+    net(loopback, "guest.0").send("host.0", "x", b"1")
+    host.recv("guest.0", "x")
+    loopback.fault = fail_first(99, "E0000000404")
+    host.close()
+    loopback.close()
+    host.close()
+
+
+def test_a_party_that_is_not_in_the_task_is_refused(loopback):
+    guest = net(loopback, "guest.0")
+    for party in ("host.2", "arbiter.0", "host", "host.-1", ""):
+        with pytest.raises(VendorError, match="no party of this task"):
+            guest.send(party, "x", b"")
+        with pytest.raises(VendorError, match="no party of this task"):
+            guest.recv(party, "x")
+    assert loopback.requests == []
+
+
+def test_pauses_grow_to_their_limit():
+    pauses = []
+    clock = [0.0]
+
+    def sleep(seconds):
+        pauses.append(seconds)
+        clock[0] += seconds
+
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        caller = Caller(address, Deadline(30, lambda: clock[0]), Lines(), sleep)
+        with pytest.raises(PeerTimeout):
+            caller.call("push", {}, {})
+    first, longest = CALL_PAUSES
+    assert 0.8 * first <= pauses[0] <= 1.2 * first
+    assert 0.8 * longest <= max(pauses) <= 1.2 * longest
+    assert sum(pauses) == pytest.approx(30)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("10.0.0.1:7304", ("10.0.0.1", 7304, "")),
+        ("gateway:80", ("gateway", 80, "")),
+        ("[::1]:7304", ("::1", 7304, "")),
+        ("http://gateway", ("gateway", 80, "")),
+        ("http://gateway:81/prefix/", ("gateway", 81, "/prefix")),
+    ],
+)
+def test_addresses_of_the_transport(text, expected):
+    assert parse_address(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "gateway", "gateway:x", ":80", "https://gateway:1", "[::1", "h:99999"])
+def test_addresses_that_cannot_work_are_refused(text):
+    with pytest.raises(BadParameters, match=r"system\.transport"):
+        parse_address(text)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ({"content": "+/8="}, b"\xfb\xff"),
+        ({"content": "-_8"}, b"\xfb\xff"),
+        ({"payload": "+/8"}, b"\xfb\xff"),
+        ({"content": "", "payload": "AA=="}, b"\x00"),
+        ({"content": [-5, 255, 0]}, b"\xfb\xff\x00"),
+        ({"content": None}, b""),
+        ({}, b""),
+    ],
+)
+def test_payloads_in_all_spellings(answer, expected):
+    assert payload_of(json.loads(json.dumps(answer))) == expected
+
+
+@pytest.mark.parametrize("content", ["*", "A", ["x"], {"a": 1}, 5])
+def test_payloads_that_do_not_decode_are_refused(content):
+    with pytest.raises(ChannelRefused):
+        payload_of({"content": content})

@@ -1,0 +1,1 @@
+"""Decides what should happen to a job, carries it out, and writes down what came back."""

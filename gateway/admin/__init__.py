@@ -1,0 +1,1 @@
+"""Our own API for operators: what the protocol has no words for."""

@@ -1,0 +1,31 @@
+"""How the operators' paths answer."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio.to_thread
+from fastapi.responses import JSONResponse
+
+from gateway.errors import GatewayError
+from gateway.ports import Limiters
+
+Answer = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Runs work in a thread; what the gateway can name becomes an answer with its HTTP status."""
+
+
+def answering(limiters: Limiters) -> Answer:
+    async def answer(work: Callable[[], Any]) -> Any:
+        try:
+            return await anyio.to_thread.run_sync(work, limiter=limiters.rest)
+        except GatewayError as error:
+            return refusal(error)
+
+    return answer
+
+
+def refusal(error: GatewayError) -> JSONResponse:
+    data: dict[str, Any] = {"reason": error.reason}
+    if error.problems:
+        data["problems"] = [{"path": p.path, "rule": p.rule, "got": str(p.got)} for p in error.problems]
+    body = {"code": error.code, "msg": f"{error.reason}: {error.message}", "data": data}
+    return JSONResponse(body, status_code=error.code)

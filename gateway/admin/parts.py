@@ -1,0 +1,30 @@
+"""What the operators' paths work with."""
+
+from dataclasses import dataclass
+
+from engines.base import Engine
+from gateway.broker.broker import Broker
+from gateway.coordinator import Coordinator
+from gateway.domain.model import NodeId
+from gateway.ports import Limiters
+from gateway.run_logs import RunLogs
+from gateway.storage import FileStorage
+from gateway.store.store import Store
+from provider_registry.registry import Registry
+from route_table.live import LiveRoutes
+
+
+@dataclass(frozen=True)
+class AdminParts:
+    node: NodeId
+    owner: str
+    """gateway instance and engine: whose containers these are where several share a database"""
+    store: Store
+    coordinator: Coordinator
+    routes: LiveRoutes
+    registry: Registry
+    engine: Engine
+    broker: Broker
+    storage: FileStorage
+    run_logs: RunLogs
+    limiters: Limiters

@@ -1,0 +1,169 @@
+"""``/api/v1`` and ``/health``: a job in full, its timeline, its runs and logs. Real HTTP statuses."""
+
+from typing import Any
+from urllib.parse import quote
+
+import anyio.to_thread
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse
+
+from engines.base import EngineError
+from gateway.admin.answers import answering
+from gateway.admin.orphans import count, orphans
+from gateway.admin.outputs import add_outputs
+from gateway.admin.parts import AdminParts
+from gateway.domain.dag import DagNode
+from gateway.domain.model import CallState, JobSpec, LocalJob, Party, Run
+from gateway.domain.parameters import effective
+from gateway.domain.states import RunStatus
+from gateway.log_copies import STREAMS
+from gateway.ports import JobView
+from gateway.store.store import to_plain
+from provider_registry.registry import Unknown
+
+DEFAULT = "component default"
+"""origin of a value that the job does not set; the component takes it by itself, it is never handed over"""
+
+
+def router(parts: AdminParts) -> APIRouter:
+    """Return the operators' paths beyond the protocol."""
+    router = APIRouter(tags=["operators"])
+    run = answering(parts.limiters)
+
+    @router.get("/health/live", summary="The process answers")
+    async def live() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @router.get("/health/ready", summary="Database, engine and routes are usable", response_model=None)
+    async def ready() -> JSONResponse:
+        found = await anyio.to_thread.run_sync(lambda: _checks(parts), limiter=parts.limiters.rest)
+        good = all(check["ok"] for check in found.values())
+        return JSONResponse({"ready": good, "checks": found}, status_code=200 if good else 503)
+
+    @router.get("/api/v1/jobs", summary="Jobs scheduled here or taken part in", response_model=None)
+    async def jobs(flow_id: str | None = None, limit: int = 100) -> Any:
+        return await run(lambda: {"jobs": _jobs(parts, flow_id, max(1, min(limit, 1000)))})
+
+    @router.get(
+        "/api/v1/jobs/{job_id}", summary="A job in full: parties, parameters, runs here", response_model=None
+    )
+    async def job(job_id: str) -> Any:
+        return await run(lambda: _job(parts, job_id))
+
+    @router.get("/api/v1/jobs/{job_id}/timeline", summary="All that happened to a job", response_model=None)
+    async def timeline(job_id: str) -> Any:
+        return await run(lambda: {"timeline": [_entry(e) for e in parts.store.timeline(job_id)]})
+
+    @router.get(
+        "/api/v1/orphans", summary="Runs that only the engine or only the store knows of", response_model=None
+    )
+    async def lost_and_unknown() -> Any:
+        return await run(lambda: orphans(parts))
+
+    add_outputs(router, parts, run)
+    return router
+
+
+def _checks(parts: AdminParts) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {"database": {"ok": True}}
+    try:
+        parts.store.jobs.list(limit=1)
+    except Exception as error:  # whatever the driver raises, readiness is a yes or a no
+        found["database"] = {"ok": False, "cause": type(error).__name__}
+    try:
+        parts.engine.check()
+        found["engine"] = {"ok": True, "kind": parts.engine.kind}
+    except EngineError as error:
+        found["engine"] = {"ok": False, "kind": parts.engine.kind, "cause": f"{error.reason}: {error}"}
+    problems = [str(p) for p in parts.routes.problems]
+    found["routes"] = {"ok": not problems, "nodes": len(parts.routes.table.routes), "problems": problems}
+    if found["engine"]["ok"] and found["database"]["ok"]:
+        found["orphans"] = count(parts)
+    found["channel"] = {"ok": True, **parts.broker.usage()._asdict()}
+    return found
+
+
+def _jobs(parts: AdminParts, flow_id: str | None, limit: int) -> list[dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for side, records in (("scheduler", parts.store.jobs), ("participant", parts.store.local_jobs)):
+        for one in records.list(flow_id, limit):
+            entry = found.setdefault(one.job_id, {**to_plain(one), "sides": []})
+            entry["sides"].append(side)
+    return sorted(found.values(), key=lambda e: e["created_at"], reverse=True)[:limit]
+
+
+def _job(parts: AdminParts, job_id: str) -> dict[str, Any]:
+    view: JobView = parts.coordinator.status(job_id)
+    local = parts.store.local_jobs.find(job_id)
+    job = None if local else parts.store.jobs.find(job_id)
+    spec = local.spec if local else job.spec if job else None
+    return {
+        **to_plain(view),
+        **(_known(parts, spec, local) if spec else _handed_in(parts, view)),
+        "runs": [_run(parts, job_id, r) for r in local.runs] if local else [],
+        "local_warnings": list(local.warnings) if local else [],
+    }
+
+
+def _known(parts: AdminParts, spec: JobSpec, local: LocalJob | None) -> dict[str, Any]:
+    return {
+        "initiator": spec.initiator,
+        "trace_id": spec.trace_id,
+        "parties": [to_plain(p) for p in spec.parties],
+        "parameters": {
+            party.label: {node.name: _parameters(parts, spec, party, node) for node in spec.dag.nodes}
+            for party in spec.parties
+            if local is None or party.node == local.node
+        },
+    }
+
+
+def _handed_in(parts: AdminParts, view: JobView) -> dict[str, Any]:
+    """Return what can be told of a job that this node handed in elsewhere and has no part in."""
+    roles = dict.fromkeys((role, node) for task in view.tasks for node, own in task.nodes.items() for role in own)
+    return {
+        "scheduler": view.scheduler or parts.store.scheduler_of(view.job_id) or "",
+        "initiator": parts.node,
+        "trace_id": None,
+        "parties": [{"role": role, "index": None, "node": node} for role, node in roles],
+        "parameters": {},
+    }
+
+
+def _parameters(parts: AdminParts, spec: JobSpec, party: Party, node: DagNode) -> dict[str, Any]:
+    """Return a task's parameters at a party, each with its origin; of what the job leaves open, the default."""
+    shown = {name: to_plain(value) for name, value in effective(spec.task_params, party, node.name).items()}
+    ref = node.component
+    try:
+        _, component = parts.registry.find(ref.provider, ref.version, ref.name)
+    except Unknown:
+        return shown
+    if party.role in component.roles:
+        for parameter in component.parameters:
+            if parameter.default not in (None, ""):
+                shown.setdefault(parameter.name, {"value": parameter.default, "origin": DEFAULT})
+    return shown
+
+
+def _run(parts: AdminParts, job_id: str, run: Run) -> dict[str, Any]:
+    shown = to_plain(run)
+    shown.pop("run_id")  # the container's credential
+    shown.pop("token")
+    for inner in ("launch", "stop", "collect", "told"):
+        shown.pop(inner)
+    place = f"{run.party.label}/{quote(run.task_name, safe='')}"
+    shown["log"] = f"/api/v1/jobs/{quote(job_id, safe='')}/runs/{place}/log"
+    if run.status is RunStatus.FAILED and run.launch.state is CallState.OK:
+        shown["last_lines"] = _last_lines(parts, job_id, run)
+    return dict(shown)
+
+
+def _last_lines(parts: AdminParts, job_id: str, run: Run, count: int = 100) -> list[str]:
+    total = parts.run_logs.read_run(job_id, run, STREAMS, 0, 0).total
+    return [
+        line.text for line in parts.run_logs.read_run(job_id, run, STREAMS, max(0, total - count), count).lines
+    ]
+
+
+def _entry(entry: Any) -> dict[str, Any]:
+    return dict(to_plain(entry))

@@ -1,0 +1,121 @@
+"""One application per listener: peers, this node's containers, this node's operators.
+
+Each adapter brings routers; a path that two of them declare on one listener is refused at start, a path on the
+wrong listener is not there.
+"""
+
+import hmac
+import ipaddress
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from fastapi import APIRouter, FastAPI
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+
+@dataclass(frozen=True)
+class Mounted:
+    """A router and the largest body its paths take, in bytes."""
+
+    router: APIRouter
+    max_body: int | None
+
+
+class PathTaken(Exception):
+    """Two adapters declare the same path and method on one listener."""
+
+
+def create_app(title: str, routers: Sequence[Mounted], *, documented: bool = False) -> FastAPI:
+    """Return the application of one listener. Raises `PathTaken`."""
+    _refuse_duplicates(m.router for m in routers)
+    app = FastAPI(
+        title=f"BFIA interconnection gateway: {title}",
+        version="0.1.0",
+        docs_url="/docs" if documented else None,
+        redoc_url=None,
+        openapi_url="/openapi.json" if documented else None,
+        redirect_slashes=False,
+        strict_content_type=False,
+    )
+    for mounted in routers:
+        app.include_router(mounted.router, max_body_size=mounted.max_body)
+    return app
+
+
+def _refuse_duplicates(routers: Iterable[APIRouter]) -> None:
+    seen: set[tuple[str, str]] = set()
+    for router in routers:
+        for route in router.routes:
+            for method in getattr(route, "methods", None) or ("*",):
+                key = (method, getattr(route, "path", ""))
+                if key in seen:
+                    raise PathTaken(f"{key[0]} {key[1]} is declared twice on one listener")
+                seen.add(key)
+
+
+class TokenNeeded:
+    """Asks for ``Authorization: Bearer`` on every path of the operators' listener but health."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._expected = f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not self._may(scope):
+            answer = JSONResponse(
+                {
+                    "code": 401,
+                    "msg": "NO_TOKEN: send Authorization: Bearer <token>; the token is auth.token in the settings",
+                    "data": {"reason": "NO_TOKEN"},
+                },
+                status_code=401,
+                headers={"www-authenticate": "Bearer"},
+            )
+            await answer(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _may(self, scope: Scope) -> bool:
+        if scope["path"] in ("/health/live", "/health/ready"):
+            return True
+        said = next((v for k, v in scope["headers"] if k == b"authorization"), b"")
+        return hmac.compare_digest(said, self._expected)
+
+
+class LoopbackOnly:
+    """Refuses requests that a page of another site makes a browser on this machine send.
+
+    For a listener without a token: what it trusts is that only this machine reaches it. A foreign page is told by
+    its ``Origin``, or by a name in ``Host`` that was made to lead here.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not _from_here(scope):
+            text = "without auth.mode: on this listener serves requests to and from loopback addresses only"
+            body = {"code": 403, "msg": f"FOREIGN_ORIGIN: {text}", "data": {"reason": "FOREIGN_ORIGIN"}}
+            await JSONResponse(body, status_code=403)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+
+def _from_here(scope: Scope) -> bool:
+    hosts = [v.decode("latin-1") for k, v in scope["headers"] if k == b"host"]
+    origins = [v.decode("latin-1") for k, v in scope["headers"] if k == b"origin"]
+    return (
+        len(hosts) == 1
+        and _is_loopback(f"//{hosts[0]}")
+        and all("://" in origin and _is_loopback(origin) for origin in origins)
+    )
+
+
+def _is_loopback(url: str) -> bool:
+    try:
+        host = urlsplit(url).hostname or ""
+        return "@" not in url and (host == "localhost" or ipaddress.ip_address(host).is_loopback)
+    except ValueError:
+        return False

@@ -1,0 +1,381 @@
+"""The broker: push, pop, peek and release on sessions that outlive the process.
+
+It lives on one event loop. Waiting is done here and only here: readers wait for a message, writers for
+room, and both are woken by what they wait for; nothing polls.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+import anyio
+import anyio.to_thread
+
+from gateway.broker.channel import Channel, Stored
+from gateway.broker.model import BrokerLimits, BufferFull, Message, SessionReleased, Usage
+from gateway.broker.session import Pool, Session
+from gateway.broker.spool import Kind, Spool, folder_name, folders, remove_tree
+from gateway.broker.tombstones import Tombstones
+from gateway.errors import Busy, GatewayError, TooLarge
+
+log = logging.getLogger(__name__)
+
+
+class Broker:
+    """The mailboxes of one node, kept under one folder that no other process may use at the same time.
+
+    Call ``recover`` once before anything else and ``close`` at the end.
+    """
+
+    def __init__(
+        self, root: Path, limits: BrokerLimits | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._root = root
+        self._limits = limits if limits is not None else BrokerLimits()
+        self._clock = clock
+        self._pool = Pool(self._limits)
+        self._sessions: dict[str, Session] = {}
+        self._used: dict[str, float] = {}
+        self._tombstones = Tombstones(root, self._limits.tombstone_seconds, clock)
+        self._readers: dict[str, dict[str, dict[asyncio.Event, None]]] = {}
+        self._writers: dict[Session, list[asyncio.Event]] = {}
+        self._lock: IO[bytes] | None = None
+
+    def recover(self) -> None:
+        """Takes over the folder and reads back every session that has not ended.
+
+        Raises Busy if another process uses the folder.
+        """
+        self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = self._take_lock()
+        self._tombstones.load()
+        ended = self._tombstones.folders()
+        for folder in folders(self._root):
+            if folder.name in ended:
+                remove_tree(folder)
+            else:
+                self._recover_session(folder)
+
+    def _take_lock(self) -> IO[bytes]:
+        lock = (self._root / "lock").open("ab")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            raise Busy(f"another process uses the channel's folder {self._root}") from error
+        return lock
+
+    def _recover_session(self, folder: Path) -> None:
+        spool = Spool(folder)
+        records, torn = spool.load()
+        if torn:
+            log.warning("torn record cut off", extra={"folder": folder.name, "bytes": torn})
+        if not records or records[0].kind is not Kind.OPEN:
+            remove_tree(folder)
+            return
+        session = Session(str(records[0].head["session"]), spool, self._limits, self._pool)
+        session.load(records)
+        self._sessions[session.name] = session
+        self._used[session.name] = self._clock()
+
+    def close(self) -> None:
+        """Lets the folder go. What is stored stays; nothing is held back that would still have to be written."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def usage(self) -> Usage:
+        """Returns how much is waiting to be delivered."""
+        messages = sum(session.messages for session in self._sessions.values())
+        return Usage(len(self._sessions), messages, self._pool.bytes)
+
+    def sessions(self) -> tuple[str, ...]:
+        """Returns the names of the sessions that hold something on disk."""
+        return tuple(self._sessions)
+
+    def holds(self, session: str) -> bool:
+        """Says whether there is such a session here, read or unread, that has not ended."""
+        return session in self._sessions
+
+    def idle(self, seconds: float) -> tuple[str, ...]:
+        """Returns the sessions that nobody pushed to or popped from for so long."""
+        before = self._clock() - seconds
+        return tuple(session for session, used in self._used.items() if used <= before)
+
+    def released(self, session: str) -> bool:
+        """Says whether the session has ended, as far as that is remembered."""
+        return session in self._tombstones
+
+    async def push(
+        self,
+        session: str,
+        topic: str,
+        source: str,
+        payload: bytes,
+        *,
+        run: str | None = None,
+        sequence: str | None = None,
+        wait: float = 5.0,
+    ) -> None:
+        """Appends a message; it is on disk when this returns. A repeat of a sequence is accepted and not stored.
+
+        Waits up to ``wait`` seconds for room. Raises BufferFull if there is none then (or the disk refuses),
+        TooLarge if there never will be, SessionReleased if the session has ended.
+        """
+        self._refuse_released(session)
+        self._refuse_oversize(len(payload))
+        channel = Channel(session, topic, source)
+        box = self._open(session)
+        if box.seen(channel, sequence):
+            return
+        try:
+            await self._hold_room(box, len(payload), wait)
+            try:
+                await self._store(box, channel, payload, run, sequence)
+            except BaseException:
+                box.unhold(len(payload))
+                self._wake_writers()
+                raise
+        finally:
+            if not box.on_disk and not box.messages and box not in self._writers and not box.ended:
+                self._sessions.pop(session, None)
+                self._used.pop(session, None)
+        self._wake_readers(session, topic)
+
+    async def _store(
+        self, box: Session, channel: Channel, payload: bytes, run: str | None, sequence: str | None
+    ) -> None:
+        large = len(payload) > self._limits.inline_bytes
+        with self._disk(box):
+            stored = Stored(
+                number=box.new_number(),
+                topic=channel.topic,
+                source=channel.source,
+                run=run,
+                sequence=sequence,
+                size=len(payload),
+                offset=None if large else 0,
+            )
+            if large:
+                await anyio.to_thread.run_sync(box.spool.write_payload, stored.number, payload)
+        if box.ended:
+            raise SessionReleased(f"session {channel.session} has ended")
+        if box.seen(channel, sequence):  # its repeat came while this one waited or was being written
+            box.spool.remove_payload(stored.number)
+            box.unhold(len(payload))
+            self._wake_writers()
+            return
+        with self._disk(box):
+            box.add(stored, payload)
+
+    @contextlib.contextmanager
+    def _disk(self, box: Session) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if box.ended:
+                raise SessionReleased(f"session {box.name} has ended") from error
+            raise BufferFull(f"the message cannot be stored: {error.strerror}") from error
+
+    async def _hold_room(self, box: Session, size: int, wait: float) -> None:
+        waiting = self._writers.get(box)
+        if waiting is None and self._fits(box, size):
+            box.hold(size)
+            return
+        ticket = asyncio.Event()
+        waiting = self._writers.setdefault(box, [])
+        waiting.append(ticket)
+        try:
+            with anyio.move_on_after(max(wait, 0.0)):
+                while not (waiting[0] is ticket and self._fits(box, size)):
+                    ticket.clear()
+                    await ticket.wait()
+                    if box.ended:
+                        raise SessionReleased(f"session {box.name} has ended")
+                box.hold(size)
+                return
+        finally:
+            waiting.remove(ticket)
+            if not waiting:
+                del self._writers[box]
+            self._wake_writers()
+        raise BufferFull(f"session {box.name} has no room for {size} bytes: {box.messages} messages are unread")
+
+    def _fits(self, box: Session, size: int) -> bool:
+        return (
+            box.bytes + size <= self._limits.session_bytes
+            and box.messages < self._limits.session_messages
+            and self._pool.bytes + size <= self._limits.total_bytes
+        )
+
+    async def pop(
+        self,
+        session: str,
+        topic: str,
+        *,
+        source: str | None = None,
+        reader: str,
+        run: str | None = None,
+        pop_id: str | None = None,
+        timeout: float = 120.0,
+    ) -> Message | None:
+        """Takes the next message of that source (None: of any, by arrival), or gives None after ``timeout``.
+
+        A run never gets what it pushed itself. The caller must call ``delivered`` or ``returned`` with the
+        message afterwards; if this call is cancelled, the message stays. With a ``pop_id`` the message is kept
+        after its delivery, and the same reader, topic and pop id get it again. Raises SessionReleased.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + min(max(timeout, 0.0), self._limits.pop_seconds)
+        arrival = asyncio.Event()
+        try:
+            while True:
+                self._refuse_released(session)
+                box = self._sessions.get(session)
+                if box is not None:
+                    self._used[session] = self._clock()
+                    stored = box.take(topic, source=source, reader=reader, run=run, pop_id=pop_id)
+                    if stored is not None:
+                        return await self._message(box, stored)
+                if loop.time() >= end:
+                    return None
+                self._readers.setdefault(session, {}).setdefault(topic, {})[arrival] = None
+                arrival.clear()
+                with anyio.move_on_after(end - loop.time()):
+                    await arrival.wait()
+        finally:
+            self._stop_waiting(session, topic, arrival)
+
+    async def peek(
+        self,
+        session: str,
+        topic: str,
+        *,
+        source: str | None = None,
+        reader: str,
+        run: str | None = None,
+        pop_id: str | None = None,
+    ) -> Message | None:
+        """Takes the next message if there is one now. Like deployed peers, and unlike its name, it removes it."""
+        return await self.pop(session, topic, source=source, reader=reader, run=run, pop_id=pop_id, timeout=0.0)
+
+    async def _message(self, box: Session, stored: Stored) -> Message:
+        try:
+            if stored.size > self._limits.inline_bytes:
+                payload = await anyio.to_thread.run_sync(box.payload, stored)
+            else:
+                payload = box.payload(stored)
+        except OSError as error:
+            self._give_back(box, stored.topic, stored.number)
+            if box.ended:
+                raise SessionReleased(f"session {box.name} has ended") from error
+            log.error("payload unreadable", extra={"session": box.name, "number": stored.number})
+            raise GatewayError(f"a stored message cannot be read: {error.strerror}") from error
+        except BaseException:
+            self._give_back(box, stored.topic, stored.number)
+            raise
+        return Message(
+            payload=payload,
+            source=stored.source,
+            topic=stored.topic,
+            run=stored.run,
+            sequence=stored.sequence,
+            session=box.name,
+            number=stored.number,
+        )
+
+    def delivered(self, message: Message) -> None:
+        """Notes that the answer with this message was sent wholly."""
+        box = self._sessions.get(message.session)
+        if box is not None and box.delivered(message.number):
+            self._wake_writers()
+
+    def returned(self, message: Message) -> None:
+        """Notes that the answer with this message did not get out: it is unread again, in its old place."""
+        box = self._sessions.get(message.session)
+        if box is not None:
+            self._give_back(box, message.topic, message.number)
+
+    def _give_back(self, box: Session, topic: str, number: int) -> None:
+        if box.returned(number):
+            self._wake_readers(box.name, topic)
+
+    async def release(
+        self, session: str, topic: str | None = None, *, reader: str, run: str | None = None
+    ) -> None:
+        """Drops a topic's unread messages, as far as this reader could get them, and what was sent to the reader.
+
+        Without a topic only the latter: a container releases its session when it ends, and by then others
+        on this node may not have read what is meant for them. Those messages go with ``end_session``.
+        """
+        box = self._sessions.get(session)
+        if box is not None and box.release(topic, reader=reader, run=run):
+            self._wake_writers()
+
+    async def end_session(self, session: str) -> None:
+        """Frees everything of a session whose job has ended, wakes all who wait, and refuses it from now on."""
+        self._tombstones.add(session)
+        box = self._sessions.pop(session, None)
+        self._used.pop(session, None)
+        gone = None
+        if box is not None:
+            box.end()
+            gone = self._retire(box)
+        for topic in list(self._readers.get(session, {})):
+            self._wake_readers(session, topic)
+        if box is not None:
+            for ticket in self._writers.get(box, []):
+                ticket.set()
+        self._wake_writers()
+        if gone is not None:
+            await anyio.to_thread.run_sync(partial(remove_tree, gone))
+
+    def _retire(self, box: Session) -> Path | None:
+        try:
+            return box.spool.retire() if box.on_disk else None
+        except OSError as error:
+            log.warning("folder not removed", extra={"session": box.name, "error": str(error)})
+            return None
+
+    def _open(self, session: str) -> Session:
+        box = self._sessions.get(session)
+        if box is None:
+            if len(self._sessions) >= self._limits.sessions:
+                raise BufferFull(f"{self._limits.sessions} sessions are open, which is the limit")
+            spool = Spool(self._root / folder_name(session))
+            box = self._sessions[session] = Session(session, spool, self._limits, self._pool)
+        self._used[session] = self._clock()
+        return box
+
+    def _refuse_released(self, session: str) -> None:
+        if self.released(session):
+            raise SessionReleased(f"session {session} has ended")
+
+    def _refuse_oversize(self, size: int) -> None:
+        limit = min(self._limits.message_bytes, self._limits.session_bytes, self._limits.total_bytes)
+        if size > limit:
+            raise TooLarge(f"a message of {size} bytes is over the limit of {limit}")
+
+    def _wake_readers(self, session: str, topic: str) -> None:
+        for arrival in self._readers.get(session, {}).get(topic, {}):
+            arrival.set()
+
+    def _stop_waiting(self, session: str, topic: str, arrival: asyncio.Event) -> None:
+        topics = self._readers.get(session)
+        if topics is None or arrival not in topics.get(topic, {}):
+            return
+        del topics[topic][arrival]
+        if not topics[topic]:
+            del topics[topic]
+        if not topics:
+            del self._readers[session]
+
+    def _wake_writers(self) -> None:
+        for waiting in self._writers.values():
+            waiting[0].set()

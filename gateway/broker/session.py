@@ -1,0 +1,378 @@
+"""One session's messages: where each one stands, in memory and on disk alike.
+
+Nothing here waits. Every change of state is one call that appends its record and changes memory without
+giving up the event loop in between, so there is nothing to lock. A message moves
+
+    unread ──take──▶ being sent ──delivered──▶ gone, or kept for a repeat of its pop
+       ▲                  │                                        │
+       └────returned──────┘                next call on the topic ─┴──▶ gone
+"""
+
+import hashlib
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.broker.channel import Channel, Mailbox, Stored
+from gateway.broker.model import BrokerLimits
+from gateway.broker.spool import Kind, Record, Spool
+
+_DIGEST = 16
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Flight:
+    """A message that was handed to a reader. ``sending`` counts the answers that carry it just now."""
+
+    stored: Stored
+    reader: str
+    pop_id: str | None
+    sending: int = 0
+    sent: bool = False
+
+
+class Pool:
+    """What all sessions share: the room on disk, counted in payload bytes, and the memory for small payloads."""
+
+    def __init__(self, limits: BrokerLimits) -> None:
+        self.bytes = 0
+        self._cache_room = limits.cache_bytes
+
+    def keep(self, stored: Stored, payload: bytes) -> None:
+        """Keeps the payload in memory if there is room."""
+        if len(payload) <= self._cache_room:
+            self._cache_room -= len(payload)
+            stored.payload = payload
+
+    def drop(self, stored: Stored) -> None:
+        """Gives a payload's memory back."""
+        if stored.payload is not None:
+            self._cache_room += len(stored.payload)
+            stored.payload = None
+
+
+class Session:
+    """The mailboxes of one session, what is on its way to readers, and the spool that remembers both."""
+
+    def __init__(self, name: str, spool: Spool, limits: BrokerLimits, pool: Pool) -> None:
+        self.name = name
+        self.spool = spool
+        self.messages = 0
+        self.bytes = 0
+        self.on_disk = False
+        self.ended = False
+        self._limits = limits
+        self._pool = pool
+        self._next = 0
+        self._rewritten = 0
+        self._mailboxes: dict[str, Mailbox] = {}
+        self._flights: dict[int, Flight] = {}
+        self._repeats: dict[tuple[str, str, str], Flight] = {}
+        self._kept: dict[str, dict[int, Flight]] = {}
+        self._seen: dict[bytes, None] = {}
+
+    def load(self, records: list[Record]) -> None:
+        """Rebuilds the state from the journal. A message whose payload file is missing is dropped and logged."""
+        self.on_disk = True
+        unread: dict[int, Stored] = {}
+        for record in records:
+            self._replay(record, unread)
+        files = self.spool.payloads()
+        for stored in list(unread.values()) + [flight.stored for flight in self._flights.values()]:
+            if stored.offset is None and files.pop(stored.number, -1) != stored.size:
+                log.error("payload missing", extra={"session": self.name, "number": stored.number})
+                unread.pop(stored.number, None)
+                self._forget(self._flights.get(stored.number))
+                self.spool.remove_payload(stored.number)
+        for number in files:
+            self.spool.remove_payload(number)
+            self._next = max(self._next, number + 1)
+        for number in sorted(unread):
+            self._mailbox(unread[number].topic).put(unread[number])
+            self.hold(unread[number].size)
+
+    def _replay(self, record: Record, unread: dict[int, Stored]) -> None:
+        head = record.head
+        match record.kind:
+            case Kind.OPEN:
+                self._next = int(head["next"])
+            case Kind.PUSH:
+                stored = Stored(
+                    number=head["n"],
+                    topic=head["t"],
+                    source=head["s"],
+                    run=head["r"],
+                    sequence=head["q"],
+                    size=head["z"],
+                    offset=None if head["f"] else record.offset,
+                )
+                unread[stored.number] = stored
+                self._next = max(self._next, stored.number + 1)
+                self._remember(stored)
+            case Kind.TAKEN:
+                taken = unread.pop(head["n"], None)
+                if taken is not None:
+                    self._keep(self._fly(Flight(taken, head["reader"], head["pop"], sent=True)))
+            case Kind.BACK:
+                back = self._flights.get(head["n"])
+                if back is not None:
+                    self._forget(back)
+                    unread[back.stored.number] = back.stored
+            case Kind.READ:
+                for number in head["n"]:
+                    unread.pop(number, None)
+                    self._forget(self._flights.get(number))
+            case Kind.SEEN:
+                body = self.spool.read(record.offset, record.size)
+                self._seen.update((body[i : i + _DIGEST], None) for i in range(0, len(body), _DIGEST))
+
+    def hold(self, size: int) -> None:
+        """Counts one message of that size against the session's room."""
+        self.messages += 1
+        self.bytes += size
+        self._pool.bytes += size
+
+    def unhold(self, size: int) -> None:
+        """Takes one message of that size off the count."""
+        if not self.ended:
+            self.messages -= 1
+            self.bytes -= size
+            self._pool.bytes -= size
+
+    def new_number(self) -> int:
+        """Returns the number of the next message and begins the spool if this is the first one."""
+        if not self.on_disk:
+            self.spool.create(self.name)
+            self.on_disk = True
+        self._next += 1
+        return self._next - 1
+
+    def seen(self, channel: Channel, sequence: str | None) -> bool:
+        """Says whether a push with this sequence has been stored before on this channel."""
+        return sequence is not None and _digest(channel, sequence) in self._seen
+
+    def add(self, stored: Stored, payload: bytes) -> None:
+        """Stores one message for which room is held; OSError if the disk refuses, and then nothing changed."""
+        inline = stored.offset is not None
+        try:
+            offset = self.spool.append(Kind.PUSH, _push_head(stored), payload if inline else b"")
+        except OSError:
+            self.spool.remove_payload(stored.number)
+            raise
+        if inline:
+            stored.offset = offset
+            self._pool.keep(stored, payload)
+        self._remember(stored)
+        self._mailbox(stored.topic).put(stored)
+
+    def take(
+        self, topic: str, *, source: str | None, reader: str, run: str | None, pop_id: str | None
+    ) -> Stored | None:
+        """Hands out the next message; the same one again for the same reader, topic and pop id.
+
+        Any other call of a reader on a topic shows that it has what was sent to it there before.
+        """
+        if pop_id is not None and (flight := self._repeats.get((reader, topic, pop_id))) is not None:
+            self._kept.get(reader, {}).pop(flight.stored.number, None)
+            flight.sending += 1
+            return flight.stored
+        self._drop([f for f in self._kept.get(reader, {}).values() if f.stored.topic == topic])
+        mailbox = self._mailboxes.get(topic)
+        stored = mailbox.take(source, run) if mailbox is not None else None
+        if stored is None:
+            return None
+        self._tidy(topic)
+        self._fly(Flight(stored, reader, pop_id, sending=1))
+        if pop_id is not None:
+            self._note(Kind.TAKEN, {"n": stored.number, "reader": reader, "pop": pop_id})
+        return stored
+
+    def delivered(self, number: int) -> bool:
+        """Notes that an answer with this message was sent wholly. True when that made room for new messages."""
+        flight = self._flights.get(number)
+        if flight is None:
+            return False
+        flight.sending -= 1
+        first, flight.sent = not flight.sent, True
+        if first:
+            self.unhold(flight.stored.size)
+        if flight.pop_id is None:
+            self._drop([flight])
+        elif flight.sending == 0:
+            self._keep(flight)
+            self._trim(flight.reader)
+        return first
+
+    def returned(self, number: int) -> bool:
+        """Notes that an answer did not get out. True when the message is unread again."""
+        flight = self._flights.get(number)
+        if flight is None:
+            return False
+        flight.sending -= 1
+        if flight.sending:
+            return False
+        if flight.sent:
+            self._keep(flight)
+            return False
+        if flight.pop_id is not None:
+            self._note(Kind.BACK, {"n": number})
+        self._forget(flight)
+        self._mailbox(flight.stored.topic).put_back(flight.stored)
+        return True
+
+    def release(self, topic: str | None, *, reader: str, run: str | None) -> bool:
+        """Drops what was sent to this reader (on that topic) and, with a topic, what it could still read there."""
+        kept = self._kept.get(reader, {}).values()
+        self._drop([f for f in kept if topic is None or f.stored.topic == topic])
+        mailbox = self._mailboxes.get(topic) if topic is not None else None
+        if topic is None or mailbox is None:
+            return False
+        dropped = mailbox.clear(run)
+        self._tidy(topic)
+        for stored in dropped:
+            self.unhold(stored.size)
+        self._discard(dropped)
+        return bool(dropped)
+
+    def payload(self, stored: Stored) -> bytes:
+        """Reads a message's payload from memory or disk; blocks for a large one."""
+        if stored.payload is not None:
+            return stored.payload
+        if stored.offset is not None:
+            return self.spool.read(stored.offset, stored.size)
+        return self.spool.read_payload(stored.number)
+
+    def end(self) -> None:
+        """Forgets everything in memory; the caller removes the folder."""
+        self._pool.bytes -= self.bytes
+        self.messages = self.bytes = 0
+        self.ended = True
+        for stored in self._live():
+            self._pool.drop(stored)
+        self._mailboxes.clear()
+        self._flights.clear()
+        self._repeats.clear()
+        self._kept.clear()
+
+    def _live(self) -> Iterator[Stored]:
+        for mailbox in self._mailboxes.values():
+            yield from mailbox.all()
+        yield from (flight.stored for flight in self._flights.values())
+
+    def _mailbox(self, topic: str) -> Mailbox:
+        return self._mailboxes.setdefault(topic, Mailbox())
+
+    def _tidy(self, topic: str) -> None:
+        if not self._mailboxes.get(topic, True):
+            del self._mailboxes[topic]
+
+    def _remember(self, stored: Stored) -> None:
+        if stored.sequence is not None:
+            self._seen[_digest(Channel(self.name, stored.topic, stored.source), stored.sequence)] = None
+        while len(self._seen) > self._limits.repeats:
+            del self._seen[next(iter(self._seen))]
+
+    def _fly(self, flight: Flight) -> Flight:
+        self._flights[flight.stored.number] = flight
+        if flight.pop_id is not None:
+            self._repeats[flight.reader, flight.stored.topic, flight.pop_id] = flight
+        return flight
+
+    def _keep(self, flight: Flight) -> None:
+        self._kept.setdefault(flight.reader, {})[flight.stored.number] = flight
+
+    def _trim(self, reader: str) -> None:
+        """Holds a reader's kept answers to their bounds, the oldest first, and never its newest one."""
+        kept = list(self._kept[reader].values())
+        size = sum(flight.stored.size for flight in kept)
+        surplus = []
+        while len(kept) > 1 and (len(kept) > self._limits.kept_messages or size > self._limits.kept_bytes):
+            surplus.append(kept.pop(0))
+            size -= surplus[-1].stored.size
+        self._drop(surplus)
+
+    def _drop(self, flights: list[Flight]) -> None:
+        for flight in flights:
+            self._forget(flight)
+        self._discard([flight.stored for flight in flights])
+
+    def _forget(self, flight: Flight | None) -> None:
+        if flight is None:
+            return
+        self._flights.pop(flight.stored.number, None)
+        if flight.pop_id is not None:
+            self._repeats.pop((flight.reader, flight.stored.topic, flight.pop_id), None)
+        kept = self._kept.get(flight.reader, {})
+        kept.pop(flight.stored.number, None)
+        if not kept:
+            self._kept.pop(flight.reader, None)
+
+    def _discard(self, read: list[Stored]) -> None:
+        """Takes messages that nobody needs any more off the disk."""
+        if not read:
+            return
+        self._note(Kind.READ, {"n": [stored.number for stored in read]})
+        for stored in read:
+            self._pool.drop(stored)
+            if stored.offset is None:
+                self.spool.remove_payload(stored.number)
+        self._compact()
+
+    def _note(self, kind: Kind, head: dict[str, Any]) -> None:
+        """Writes what became of a message. A full disk must not stop reading, which is what empties it."""
+        try:
+            self.spool.append(kind, head)
+        except OSError as error:
+            log.warning(
+                "journal not written", extra={"session": self.name, "kind": kind.name, "error": str(error)}
+            )
+
+    def _compact(self) -> None:
+        """Rewrites a long journal without what is of no use any more, when nothing is left or it has doubled."""
+        if self.spool.size <= self._limits.compact_bytes:
+            return
+        anything_left = bool(self._mailboxes or self._flights)
+        if anything_left and self.spool.size <= 2 * self._rewritten:
+            return
+        live = sorted(self._live(), key=lambda stored: stored.number)
+        try:
+            offsets = self.spool.rewrite(self._snapshot(live))
+        except OSError as error:
+            log.warning("journal not rewritten", extra={"session": self.name, "error": str(error)})
+            return
+        self._rewritten = self.spool.size
+        for stored, offset in zip(live, offsets[2:], strict=False):
+            stored.offset = offset if stored.offset is not None else None
+
+    def _snapshot(self, live: list[Stored]) -> Iterator[tuple[Kind, dict[str, Any], bytes]]:
+        yield Kind.OPEN, {"session": self.name, "next": self._next}, b""
+        yield Kind.SEEN, {}, b"".join(self._seen)
+        for stored in live:
+            inline = stored.offset is not None
+            yield Kind.PUSH, _push_head(stored), self.payload(stored) if inline else b""
+        for flight in self._flights.values():
+            if flight.pop_id is not None:
+                yield Kind.TAKEN, {"n": flight.stored.number, "reader": flight.reader, "pop": flight.pop_id}, b""
+
+
+def _push_head(stored: Stored) -> dict[str, Any]:
+    return {
+        "n": stored.number,
+        "t": stored.topic,
+        "s": stored.source,
+        "r": stored.run,
+        "q": stored.sequence,
+        "z": stored.size,
+        "f": stored.offset is None,
+    }
+
+
+def _digest(channel: Channel, sequence: str) -> bytes:
+    digest = hashlib.blake2b(digest_size=_DIGEST)
+    for part in (channel.topic, channel.source, sequence):
+        raw = part.encode("utf-8", "surrogatepass")
+        digest.update(len(raw).to_bytes(4, "big") + raw)
+    return digest.digest()

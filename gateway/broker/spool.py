@@ -1,0 +1,201 @@
+"""One session on disk: an append-only journal of records, and a file for each large payload.
+
+A record is ``kind, head length, body length, crc`` followed by the head (JSON) and the body (bytes). The
+threat is the death of the process, not of the machine: nothing is synced, and all that can go wrong is a
+last record cut short, which is cut off when the journal is read. The names of files never contain
+anything that came from outside; the session's name stands inside the journal.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_LEAD = struct.Struct("<BIQI")
+_MOST_HEAD = 1 << 20
+_JOURNAL = "journal"
+
+
+class Kind(IntEnum):
+    """What a record tells. The numbers are on disk: never reuse one."""
+
+    OPEN = 1  # {session, next}: first record of a journal
+    PUSH = 2  # a message came; body is its payload, or empty when it has a file of its own
+    TAKEN = 3  # a message is on its way to (reader, pop id)
+    BACK = 4  # it did not get there and is unread again
+    READ = 5  # messages that nobody needs any more
+    SEEN = 6  # body: digests of earlier pushes, kept when the journal is rewritten
+
+
+class Record(NamedTuple):
+    """One record: its kind, its head, and where its body lies in the journal."""
+
+    kind: Kind
+    head: dict[str, Any]
+    offset: int
+    size: int
+
+
+def folder_name(session: str) -> str:
+    """Names a session's folder: a hash, so that no session id can choose a path."""
+    return hashlib.sha256(session.encode("utf-8", "surrogatepass")).hexdigest()[:40]
+
+
+def read_journal(path: Path) -> tuple[list[Record], int]:
+    """Reads every whole record; returns them with the length in bytes of the sound part of the file."""
+    records: list[Record] = []
+    sound = 0
+    with path.open("rb") as file:
+        length = os.fstat(file.fileno()).st_size
+        while len(lead := file.read(_LEAD.size)) == _LEAD.size:
+            kind, head_size, body_size, crc = _LEAD.unpack(lead)
+            offset = sound + _LEAD.size + head_size
+            if head_size > _MOST_HEAD or offset + body_size > length:
+                break
+            raw = file.read(head_size)
+            if zlib.crc32(raw, kind) != crc or kind not in Kind.__members__.values():
+                break
+            records.append(Record(Kind(kind), json.loads(raw), offset, body_size))
+            sound = offset + body_size
+            file.seek(sound)
+    return records, sound
+
+
+class Spool:
+    """The folder of one session. Every method blocks; only those on large payloads take noticeable time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._path = folder / _JOURNAL
+        self.size = 0
+
+    def create(self, session: str) -> None:
+        """Makes the folder, in place of whatever an earlier failure left there, and begins the journal."""
+        remove_tree(self._folder)
+        self._folder.mkdir(mode=0o700)
+        self.size = 0
+        self.append(Kind.OPEN, {"session": session, "next": 0})
+
+    def load(self) -> tuple[list[Record], int]:
+        """Reads the journal and cuts off a torn end; returns the records and how many bytes were cut."""
+        if not self._path.exists():
+            return [], 0
+        records, self.size = read_journal(self._path)
+        torn = self._path.stat().st_size - self.size
+        if torn:
+            os.truncate(self._path, self.size)
+        return records, torn
+
+    def append(self, kind: Kind, head: dict[str, Any], body: bytes = b"") -> int:
+        """Writes one record and returns where its body lies. On OSError the journal is as it was before."""
+        record = _record(kind, head, body)
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            try:
+                _write_all(descriptor, record)
+            except OSError:
+                os.ftruncate(descriptor, self.size)
+                raise
+        finally:
+            os.close(descriptor)
+        self.size += len(record)
+        return self.size - len(body)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Reads the body of a record."""
+        with self._path.open("rb") as file:
+            payload = os.pread(file.fileno(), size, offset)
+        if len(payload) != size:
+            raise OSError(f"the journal ends before byte {offset + size}")
+        return payload
+
+    def rewrite(self, records: Iterable[tuple[Kind, dict[str, Any], bytes]]) -> list[int]:
+        """Replaces the journal by these records in one step; returns where each body now lies."""
+        fresh = self._path.with_suffix(".new")
+        offsets: list[int] = []
+        size = 0
+        with open(fresh, "wb", opener=_private) as file:
+            for kind, head, body in records:
+                record = _record(kind, head, body)
+                file.write(record)
+                size += len(record)
+                offsets.append(size - len(body))
+        fresh.replace(self._path)
+        self.size = size
+        return offsets
+
+    def write_payload(self, number: int, payload: bytes) -> None:
+        """Writes a large payload into its own file. On failure no file is left."""
+        path = self._payload_path(number)
+        try:
+            with open(path, "wb", buffering=0, opener=_private) as file:
+                _write_all(file.fileno(), payload)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                path.unlink()
+            raise
+
+    def read_payload(self, number: int) -> bytes:
+        """Reads a large payload."""
+        return self._payload_path(number).read_bytes()
+
+    def remove_payload(self, number: int) -> None:
+        """Deletes a large payload; it is fine if it is gone already."""
+        with contextlib.suppress(FileNotFoundError):
+            self._payload_path(number).unlink()
+
+    def payloads(self) -> dict[int, int]:
+        """Returns number and size of every payload file that is there, and removes other leftovers."""
+        found: dict[int, int] = {}
+        for path in self._folder.iterdir():
+            if path.suffix == ".payload" and path.stem.isascii() and path.stem.isdigit():
+                found[int(path.stem)] = path.stat().st_size
+            elif path.name != _JOURNAL:
+                path.unlink()
+        return found
+
+    def _payload_path(self, number: int) -> Path:
+        return self._folder / f"{number}.payload"
+
+    def retire(self) -> Path:
+        """Moves the folder out of the way in one step and returns where it is now, for ``remove_tree``."""
+        gone = self._folder.with_name(f"{self._folder.name}.gone")
+        shutil.rmtree(gone, ignore_errors=True)
+        self._folder.rename(gone)
+        return gone
+
+
+def remove_tree(folder: Path) -> None:
+    """Deletes a retired folder; what resists is left for the next start."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def folders(root: Path) -> Iterator[Path]:
+    """Lists the session folders under a root and removes retired ones."""
+    for path in sorted(root.iterdir()):
+        if path.is_dir() and path.suffix == ".gone":
+            remove_tree(path)
+        elif path.is_dir():
+            yield path
+
+
+def _record(kind: Kind, head: dict[str, Any], body: bytes) -> bytes:
+    raw = json.dumps(head, separators=(",", ":")).encode("ascii")
+    return b"".join((_LEAD.pack(kind, len(raw), len(body), zlib.crc32(raw, kind)), raw, body))
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -1,0 +1,97 @@
+"""The commented configuration that ``init`` writes, made from the settings themselves."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import docker
+from docker.errors import DockerException
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from gateway.settings import DEFAULT_STORAGE, Settings
+
+ROUTES = """\
+# Node id -> how its gateway is reached. This node itself needs no entry.
+# Ids are text: quote those that YAML would read otherwise, such as "0123".
+#
+# JG0100001100000000:
+#   host: 127.0.0.1          # or  url: https://gateway.example.com/bfia
+#   port: 7380
+#   profile: spec            # spec | fate | kuscia: how the peer deviates from the standard
+#   deadline: 10             # seconds for one request
+{}
+"""
+
+_PROCESS_IMAGES = """\
+    # Image name -> the command that stands for it, such as
+    # images: {"unionpay:2.0.0": {command: [env, PYTHONPATH=/path/to/vendor, python3, -m, refvendor]}}
+    images: {}
+"""
+
+
+def docker_answers() -> bool:
+    """Say whether a Docker daemon is reachable."""
+    try:
+        client = docker.from_env(timeout=3)
+    except DockerException:
+        return False
+    try:
+        client.ping()
+    except (DockerException, OSError):
+        return False
+    finally:
+        client.close()
+    return True
+
+
+def example(node: str, engine: str, routes: str, folder: Path) -> str:
+    """Return a configuration for a file in the folder, with every setting, its meaning and its default."""
+    storage = f"file://{folder.resolve() / DEFAULT_STORAGE}"
+    chosen = {"node.id": node, "engine.kind": engine, "route_table.file": routes, "storage.url": storage}
+    lines = ["# Configuration of one BFIA interconnection gateway.", "# Environment variables go over this file:"]
+    lines += ["# BFIA_GATEWAY__ENGINE__KIND=process stands for engine.kind.", ""]
+    for name, field in Settings.model_fields.items():
+        lines += _setting(name, field, "", 0, chosen)
+    return "\n".join(lines) + "\n"
+
+
+def _setting(name: str, field: FieldInfo, path: str, depth: int, chosen: dict[str, str]) -> list[str]:
+    pad = "  " * depth
+    full = f"{path}{name}"
+    default = field.get_default(call_default_factory=True)
+    if full == "engine.process":
+        return [f"{pad}process:", _PROCESS_IMAGES.rstrip()]
+    section = _section(field)
+    if section is not None and (isinstance(default, BaseModel) or default is PydanticUndefined):
+        about = (field.description or section.__doc__ or "").strip().partition("\n")[0]
+        lines = [f"{pad}# {about}"] if about else []
+        lines.append(f"{pad}{name}:")
+        for inner, inner_field in section.model_fields.items():
+            value = getattr(default, inner) if isinstance(default, BaseModel) else inner_field.default
+            shown = inner_field if value is PydanticUndefined else _with_default(inner_field, value)
+            lines += _setting(inner, shown, f"{full}.", depth + 1, chosen)
+        return lines
+    value = chosen.get(full, default)
+    about = f"  # {field.description}" if field.description else ""
+    return [f"{pad}{name}: {_yaml(value)}{about}"]
+
+
+def _with_default(field: FieldInfo, value: Any) -> FieldInfo:
+    return FieldInfo(annotation=field.annotation, default=value, description=field.description)
+
+
+def _section(field: FieldInfo) -> type[BaseModel] | None:
+    candidates = [field.annotation, *getattr(field.annotation, "__args__", ())]
+    return next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
+
+
+def _yaml(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, (bool, int, float)):
+        return json.dumps(value)
+    if isinstance(value, (list, dict)):
+        return json.dumps([str(v) for v in value]) if isinstance(value, list) else json.dumps(value)
+    return json.dumps(str(value), ensure_ascii=False)

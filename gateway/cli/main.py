@@ -1,0 +1,133 @@
+"""``bfia-gateway``: write a configuration, serve a node, show the demo."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    help="Gateway that lets a privacy-computing platform run joint jobs with any other that speaks BFIA v1.2.0.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+)
+
+EXIT_BAD_INPUT = 2
+
+
+class EngineKind(StrEnum):
+    process = "process"
+    docker = "docker"
+
+
+class DemoData(StrEnum):
+    breast = "breast"
+    credit = "credit"
+
+
+@app.command()
+def init(
+    node: Annotated[str, typer.Option(help="Id of this node.")] = "JG0100001100000010",
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("node.yml"),
+    engine: Annotated[EngineKind | None, typer.Option(help="Default: docker if a daemon answers.")] = None,
+    force: Annotated[bool, typer.Option(help="Overwrite files that are there.")] = False,
+) -> None:
+    """Write a commented configuration and an empty route table beside it.
+
+    Example: bfia-gateway init --node JG0100001100000010 -o node.yml
+    """
+    from gateway.cli.example import ROUTES, docker_answers, example
+
+    routes = output.with_name("routes.yml")
+    taken = [str(f) for f in (output, routes) if f.exists()]
+    if taken and not force:
+        _fail(f"{' and '.join(taken)} exist already; give --force to overwrite, or another --output")
+    kind = engine or (EngineKind.docker if docker_answers() else EngineKind.process)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(example(node, str(kind), routes.name, output.parent), encoding="utf-8")
+    routes.write_text(ROUTES, encoding="utf-8")
+    typer.echo(f"wrote {output} and {routes}; engine kind: {kind}")
+    if kind is EngineKind.process:
+        typer.echo(
+            "the process engine runs vendor code with the gateway's own rights: for trials, not for production"
+        )
+    typer.echo(f"next: bfia-gateway serve --config {output}")
+
+
+@app.command()
+def serve(
+    config: Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", exists=False)] = Path(
+        "node.yml"
+    ),
+    log_format: Annotated[str, typer.Option(help="text or json")] = "text",
+    ready_file: Annotated[
+        Path | None, typer.Option(help="Write the listeners' addresses there (JSON) once they answer.")
+    ] = None,
+) -> None:
+    """Serve one node until SIGTERM or Ctrl-C. Containers that run go on and are taken up at the next start.
+
+    Example: bfia-gateway serve --config node.yml
+    """
+    from gateway.cli.serving import run
+    from gateway.errors import Invalid
+
+    try:
+        run(config, log_format, ready_file)
+    except Invalid as error:
+        typer.echo(f"{config} cannot be used ({error.reason}):", err=True)
+        for problem in error.problems:
+            typer.echo(f"  {problem}", err=True)
+        raise typer.Exit(EXIT_BAD_INPUT) from None
+    except OSError as error:
+        _fail(str(error))
+
+
+@app.command()
+def demo(
+    engine: Annotated[EngineKind, typer.Option(help="How the vendor's code runs.")] = EngineKind.process,
+    data: Annotated[
+        DemoData, typer.Option(help="breast: breast-cancer diagnosis; credit: synthetic credit scoring.")
+    ] = DemoData.breast,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the two nodes up afterwards.")] = False,
+    directory: Annotated[Path, typer.Option("--dir", help="Where the nodes keep their state.")] = Path("var/demo"),
+    base_image: Annotated[str, typer.Option(help="With --engine docker: image with Python 3.11.")] = "",
+    key_length: Annotated[int, typer.Option(help="Bits of the Paillier keys.")] = 2048,
+) -> None:
+    """Two institutions train a model together on this machine, from upload to result.
+
+    Example: bfia-gateway demo --data credit
+    """
+    from gateway.cli.demo import Options, run
+    from gateway.cli.demo_nodes import DemoFailed
+
+    try:
+        run(Options(str(engine), str(data), keep, directory, base_image, key_length))
+    except DemoFailed as error:
+        typer.echo(f"\nThe demo failed: {error}", err=True)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        typer.echo("\nStopped.", err=True)
+        raise typer.Exit(130) from None
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    from importlib.metadata import version
+
+    typer.echo(version("bfia-gateway"))
+
+
+def _fail(text: str) -> None:
+    typer.echo(text, err=True)
+    raise typer.Exit(EXIT_BAD_INPUT)
+
+
+def main() -> None:
+    """Entry point of the console script. Exit codes: 0 done, 1 failed, 2 bad input or configuration."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

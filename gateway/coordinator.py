@@ -1,0 +1,318 @@
+"""Use cases of the scheduling node: take a job in, tell of it, take in news, stop it."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from uuid import uuid4
+
+from gateway.domain import dag as flow
+from gateway.domain import execute, parameters, schedule
+from gateway.domain.model import Job, JobSpec, LocalJob, NodeId, NodeJob, NodeTask, Run, Task
+from gateway.domain.problems import Problem
+from gateway.domain.states import JOB, JobStatus, Outcome, TaskStatus, ended
+from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, NotFound, PeerUnreachable, Refused
+from gateway.peers import Peers
+from gateway.ports import Clock, JobView, SchedulerApi, TaskReport, TaskView
+from gateway.scheduler import Scheduler
+from gateway.store.store import Store
+from gateway.tracing import current_trace, traced
+from provider_registry.registry import Registry, Unknown
+from route_table.live import LiveRoutes
+from route_table.model import UnknownNode
+
+
+class Coordinator:
+    """Implements `gateway.ports.SchedulerApi`."""
+
+    def __init__(
+        self,
+        store: Store,
+        scheduler: Scheduler,
+        peers: Peers,
+        registry: Registry,
+        routes: LiveRoutes,
+        clock: Clock,
+        answer_within: float = 30.0,
+    ) -> None:
+        self._store = store
+        self._scheduler = scheduler
+        self._peers = peers
+        self._registry = registry
+        self._routes = routes
+        self._clock = clock
+        self._answer_within = answer_within
+
+    def hand_in(self, spec: JobSpec) -> str:
+        """Take a job from this node's own platform to the node that schedules it; return its id.
+
+        Raises `Invalid` with every problem, `Refused` with each node's reason.
+        """
+        self._check(spec)
+        if spec.scheduler != self._peers.node:  # else the job itself is the record
+            self._store.add_submission(spec.job_id, spec.flow_id, spec.scheduler, self._clock())
+        try:
+            with traced(spec.trace_id):
+                self._peers.scheduler(spec.scheduler, spec.protocol).submit_job(spec, self._peers.node)
+        except PeerUnreachable:
+            raise  # it may have arrived: the record is how to find out
+        except GatewayError:
+            self._store.drop_submission(spec.job_id)
+            raise
+        return spec.job_id
+
+    def submit_job(self, spec: JobSpec, sender: NodeId) -> None:
+        if sender not in ("", spec.initiator, self._peers.node):
+            raise NotAllowed(f"only the initiator {spec.initiator} may submit this job, not {sender}")
+        warnings = self._check(spec)
+        job = self._new(spec, warnings)
+        if not self._scheduler.begin(job):
+            known = self._store.jobs.get(spec.job_id)
+            if known.digest != job.digest:
+                raise Conflict(f"job {spec.job_id} is here already, with another body", reason="JOB_ID_CONFLICT")
+        job = self._scheduler.wait(spec.job_id, _decided, self._answer_within)
+        if job.ending is not None and job.outcome in (Outcome.REJECTED, Outcome.STOPPED):
+            raise Refused(_refusal(job), reason=job.ending.failure.reason if job.ending.failure else "REFUSED")
+        if not _decided(job):
+            raise PeerUnreachable(f"not every node has answered within {self._answer_within:g} s")
+
+    def status(self, job_id: str) -> JobView:
+        """Tell of a job, whichever node schedules it. Raises `NotFound`."""
+        job = self._store.jobs.find(job_id)
+        if job is not None:
+            return view(job)
+        local = self._store.local_jobs.find(job_id)
+        scheduler = self._elsewhere_scheduled(job_id, local)
+        try:
+            with traced(local.spec.trace_id if local else current_trace()):
+                found = scheduler.job_status(job_id, self._peers.node)
+        except PeerUnreachable:
+            if local is None:
+                raise
+            return _local_view(local)
+        return _with_ids(found, local) if local else found
+
+    def _elsewhere_scheduled(self, job_id: str, local: LocalJob | None) -> SchedulerApi:
+        """Return the way to the node that schedules a job which is not scheduled here. Raises `NotFound`."""
+        protocol = local.spec.protocol if local else "bfia"
+        scheduler = local.spec.scheduler if local else self._store.scheduler_of(job_id)
+        if scheduler is None:
+            raise NotFound(f"no job {job_id} was submitted, is scheduled or runs here", reason="JOB_UNKNOWN")
+        return self._peers.scheduler(scheduler, protocol)
+
+    def jobs(self, flow_id: str | None) -> Mapping[str, JobStatus]:
+        """Return every job this node submitted, schedules or takes part in, newest first."""
+        here = {one.job_id: one for one in self._store.local_jobs.list(flow_id)}
+        here |= {one.job_id: one for one in self._store.jobs.list(flow_id)}  # who schedules a job knows best
+        newest_first = sorted(here.values(), key=lambda one: one.created_at, reverse=True)
+        found = {one.job_id: JobStatus(one.status) for one in newest_first}
+        for job_id, _ in self._store.submissions(flow_id):
+            if job_id not in found:
+                found[job_id] = self._elsewhere(job_id)
+        return found
+
+    def _elsewhere(self, job_id: str) -> JobStatus:
+        try:
+            return self.status(job_id).status
+        except GatewayError:  # refused there, or not to be reached now
+            return JobStatus.PENDING
+
+    def stop(self, job_id: str, task_name: str = "") -> None:
+        """Have the node that schedules a job stop it. Raises `NotFound`, `PeerUnreachable`."""
+        if self._store.jobs.find(job_id) is not None:
+            self.stop_job(job_id, task_name, self._peers.node)
+            return
+        local = self._store.local_jobs.find(job_id)
+        if local is not None and task_name:
+            _known_task(local.spec, task_name)
+        if local is not None and ended(JOB, local.status):
+            return
+        scheduler = self._elsewhere_scheduled(job_id, local)
+        with traced(local.spec.trace_id if local else current_trace()):
+            scheduler.stop_job(job_id, task_name, self._peers.node)
+
+    def stop_job(self, job_id: str, task_name: str, sender: NodeId) -> None:
+        job = self._scheduled(job_id, sender)
+        by, now = sender or self._peers.node, self._clock()
+        if not task_name:
+            self._scheduler.record(job_id, schedule.StopAsked(by, now))
+            return
+        _known_task(job.spec, task_name)
+        self._scheduler.record(job_id, schedule.TaskStopAsked(task_name, by, now))
+
+    def job_status(self, job_id: str, sender: NodeId) -> JobView:
+        return view(self._scheduled(job_id, sender))
+
+    def _scheduled(self, job_id: str, sender: NodeId) -> Job:
+        """Return a job that this node schedules. Raises `NotFound`, and `NotAllowed` for a node without a part."""
+        job = self._store.jobs.find(job_id)
+        if job is None:
+            raise NotFound(f"no job {job_id} is scheduled here", reason="JOB_UNKNOWN")
+        if sender and sender not in (self._peers.node, job.spec.initiator, *job.spec.nodes):
+            raise NotAllowed(f"node {sender} has no part in job {job_id}")
+        return job
+
+    def report_task(self, report: TaskReport, sender: NodeId) -> None:
+        job_id = self._store.job_of_task(report.task_id)
+        if job_id is None:
+            raise NotFound(f"no task {report.task_id} is scheduled here", reason="TASK_UNKNOWN")
+        job = self._store.jobs.get(job_id)
+        node = sender or _only_node_of(job, report)
+        task = next(t for t in job.tasks.values() if t.task_id == report.task_id)
+        if node not in task.nodes:
+            raise NotAllowed(f"node {node or '(not named)'} has no part in task {report.task_id}")
+        heard = schedule.Heard(
+            report.task_id,
+            node,
+            report.role,
+            report.status,
+            self._clock(),
+            report.failure,
+            pushed=True,
+        )
+        self._scheduler.record(job_id, heard)
+
+    def _check(self, spec: JobSpec) -> list[str]:
+        problems = flow.check(spec.dag)
+        more, warnings = parameters.check(spec)
+        problems += more
+        for role in dict.fromkeys(p.role for p in spec.parties):
+            for party in (p for p in spec.parties if p.role == role and p.node != self._peers.node):
+                try:
+                    self._routes.table.resolve(party.node)
+                except UnknownNode as error:
+                    problems.append(Problem(f"config.role.{role}[{party.index}]", str(error), party.node))
+        if problems:
+            unknown_only = all(p.path.startswith("config.role.") for p in problems)
+            raise Invalid(problems, reason="NODE_UNKNOWN" if unknown_only else None)
+        return [str(w) for w in warnings]
+
+    def _new(self, spec: JobSpec, warnings: list[str]) -> Job:
+        tasks = {}
+        for node in spec.dag.nodes:
+            roles = self._roles(node)
+            here: dict[NodeId, dict[str, TaskStatus]] = {}
+            for party in spec.parties:
+                if roles is None or party.role in roles:
+                    here.setdefault(party.node, {})[party.role] = TaskStatus.PENDING
+            tasks[node.name] = Task(
+                node.name,
+                f"task_{uuid4().hex}",
+                TaskStatus.PENDING,
+                {name: NodeTask(name, states) for name, states in here.items()},
+            )
+        idle = [name for name, task in tasks.items() if not task.nodes]
+        if idle:
+            raise Invalid(
+                Problem(f"dag.components.{n}", "no node of the job has a role in this component", n) for n in idle
+            )
+        return Job(
+            spec,
+            JobStatus.PENDING,
+            self._clock(),
+            {n: NodeJob(n) for n in spec.nodes},
+            tasks,
+            warnings=tuple(warnings),
+            digest=digest(spec),
+        ).noted(self._clock(), "job PENDING", spec.initiator)
+
+    def _roles(self, node: flow.DagNode) -> tuple[str, ...] | None:
+        ref = node.component
+        try:
+            _, component = self._registry.find(ref.provider, ref.version, ref.name)
+        except Unknown:
+            return None  # we ask every node; one without a role says so
+        return component.roles
+
+
+def digest(spec: JobSpec) -> str:
+    """Return a fingerprint of what was submitted; the trace id is no part of it."""
+    body = asdict(replace(spec, trace_id=""))
+    body["dag"].pop("_by_name", None)
+    return hashlib.sha256(json.dumps(body, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+def view(job: Job) -> JobView:
+    """Return the job as others are told of it."""
+    return JobView(
+        job.id,
+        job.status,
+        [
+            TaskView(
+                t.task_id,
+                t.name,
+                t.status,
+                t.failure,
+                {n: dict(part.roles) for n, part in t.nodes.items()},
+                t.started_at,
+            )
+            for t in job.tasks.values()
+        ],
+        job.outcome,
+        job.ending.failure if job.ending else None,
+        job.progress,
+        job.spec.flow_id,
+        job.spec.scheduler,
+        job.warnings,
+    )
+
+
+def _with_ids(found: JobView, local: LocalJob) -> JobView:
+    """Give tasks that a peer knows by their names the ids they run under here, and the others their names."""
+    by_name = {run.task_name: run.task_id for run in local.runs}
+    by_id = {task_id: name for name, task_id in by_name.items()}
+    tasks = [
+        replace(task, name=by_id[task.task_id])
+        if task.task_id in by_id
+        else replace(task, task_id=by_name.get(task.task_id, task.task_id))
+        for task in found.tasks
+    ]
+    return replace(found, tasks=tasks)
+
+
+def _local_view(local: LocalJob) -> JobView:
+    """Return what this node knows of a job by itself, for when the scheduling node does not answer."""
+    by_task: dict[str, list[Run]] = {}
+    for run in local.runs:
+        by_task.setdefault(run.task_id, []).append(run)
+    tasks = [
+        TaskView(task_id, runs[0].task_name, execute.merge_runs(runs), nodes={local.node: {}})
+        for task_id, runs in by_task.items()
+    ]
+    return JobView(
+        local.id,
+        local.status,
+        tasks,
+        local.ending.outcome if local.ending else None,
+        local.ending.failure if local.ending else None,
+        flow_id=local.spec.flow_id,
+        scheduler=local.spec.scheduler,
+        warnings=local.warnings,
+    )
+
+
+def _known_task(spec: JobSpec, name: str) -> None:
+    """Raise `NotFound` for a task that the flow does not have."""
+    if spec.dag.get(name) is None:
+        raise NotFound(f"job {spec.job_id} has no task {name}", reason="TASK_UNKNOWN")
+
+
+def _decided(job: Job) -> bool:
+    return job.status is not JobStatus.PENDING
+
+
+def _refusal(job: Job) -> str:
+    said = [
+        f"{n.node}: {n.create.reason} {n.create.message}".strip() for n in job.nodes.values() if n.create.reason
+    ]
+    if said:
+        return "; ".join(said)
+    failure = job.ending.failure if job.ending else None
+    return failure.message if failure and failure.message else "the job was stopped before every node accepted it"
+
+
+def _only_node_of(job: Job, report: TaskReport) -> NodeId:
+    """Find the reporting node by its role, where only one node has that role."""
+    role = report.role.partition(".")[0]
+    nodes = {p.node for p in job.spec.parties if p.role == role}
+    return nodes.pop() if len(nodes) == 1 else ""

@@ -1,0 +1,167 @@
+"""The flow of a job: which component instances there are and who needs whose output."""
+
+from collections.abc import Iterable, Set
+from dataclasses import dataclass, field
+from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
+
+from gateway.domain.names import LARGEST_NAME, name_rule
+from gateway.domain.problems import Problem
+
+_SHOWN = 10
+"""how many of a component's outputs a problem lists"""
+
+
+@dataclass(frozen=True)
+class ComponentRef:
+    """The key of a component: vendor, version, class name."""
+
+    provider: str
+    version: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.provider}:{self.version}/{self.name}"
+
+
+@dataclass(frozen=True)
+class DagInput:
+    """An input that is another instance's output."""
+
+    type: str
+    task: str
+    key: str
+
+
+@dataclass(frozen=True)
+class DagOutput:
+    type: str
+    key: str
+
+
+@dataclass(frozen=True)
+class DagNode:
+    """One named component instance; its name is the task's name."""
+
+    name: str
+    component: ComponentRef
+    inputs: tuple[DagInput, ...] = ()
+    outputs: tuple[DagOutput, ...] = ()
+
+    @cached_property
+    def upstream(self) -> frozenset[str]:
+        return frozenset(i.task for i in self.inputs)
+
+
+@dataclass(frozen=True)
+class Dag:
+    nodes: tuple[DagNode, ...]
+    version: str = "2.0"
+    _by_name: dict[str, DagNode] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._by_name.update({node.name: node for node in self.nodes})
+
+    def get(self, name: str) -> DagNode | None:
+        return self._by_name.get(name)
+
+    def __getitem__(self, name: str) -> DagNode:
+        return self._by_name[name]
+
+
+def check(dag: Dag, path: str = "dag") -> list[Problem]:
+    """Find everything wrong with the flow's structure, naming the edge.
+
+    Rules: at least one component; names present, unique and without a dot (the separator of
+    ``<task>.<key>``); output keys unique; every input names an existing task and one of its outputs of the
+    same type group; no cycle.
+    """
+    if not dag.nodes:
+        return [Problem(f"{path}.components", "must hold at least one component", [])]
+    problems: list[Problem] = []
+    seen: set[str] = set()
+    for i, node in enumerate(dag.nodes):
+        at = f"{path}.components[{i}]"
+        if rule := name_rule(node.name, LARGEST_NAME // 2):
+            problems.append(Problem(f"{at}.name", rule, node.name))
+        if "." in node.name:
+            problems.append(Problem(f"{at}.name", "must not contain a dot", node.name))
+        if node.name in seen:
+            problems.append(Problem(f"{at}.name", "must be unique in the flow", node.name))
+        seen.add(node.name)
+        keys: set[str] = set()
+        for j, output in enumerate(node.outputs):
+            if rule := name_rule(output.key, LARGEST_NAME // 2):
+                problems.append(Problem(f"{at}.output[{j}].key", rule, output.key))
+            elif output.key in keys:
+                problems.append(Problem(f"{at}.output[{j}].key", "must be unique in its component", output.key))
+            keys.add(output.key)
+        for j, wanted in enumerate(node.inputs):
+            problems += _check_input(dag, node, wanted, f"{at}.input[{j}]")
+    try:
+        TopologicalSorter({n.name: n.upstream for n in dag.nodes}).prepare()
+    except CycleError as error:
+        problems.append(Problem(f"{path}.components", "must not form a cycle", " -> ".join(error.args[1])))
+    return problems
+
+
+def _check_input(dag: Dag, node: DagNode, wanted: DagInput, at: str) -> list[Problem]:
+    edge = f"{wanted.task}.{wanted.key}"
+    if not wanted.task or not wanted.key:
+        return [Problem(f"{at}.key", "must read <task>.<output key>", edge)]
+    source = dag.get(wanted.task)
+    if source is None:
+        return [Problem(f"{at}.key", f"{node.name} needs the output of a task that is not in the flow", edge)]
+    output = next((o for o in source.outputs if o.key == wanted.key), None)
+    if output is None:
+        has = ", ".join(o.key for o in source.outputs[:_SHOWN]) or "no output"
+        has += ", …" if len(source.outputs) > _SHOWN else ""
+        return [
+            Problem(f"{at}.key", f"{node.name} needs an output that {wanted.task} does not have ({has})", edge)
+        ]
+    if group(output.type) != group(wanted.type):
+        return [
+            Problem(
+                f"{at}.type",
+                f"{node.name} needs {edge} as {wanted.type}, but it is a {output.type}",
+                wanted.type,
+            )
+        ]
+    return []
+
+
+_DATA = frozenset({"data", "dataset", "datasets", "training_set", "test_set", "validate_set"})
+
+
+def group(kind: str) -> str:
+    """Fold an artefact type into data, model or metric, the groups in which types agree."""
+    if kind in _DATA:
+        return "data"
+    return "model" if "model" in kind else "metric"
+
+
+def order(dag: Dag) -> list[str]:
+    """Return the names so that each follows all it needs; equal ranks in the flow's own order."""
+    place = {node.name: i for i, node in enumerate(dag.nodes)}
+    sorter = TopologicalSorter({n.name: n.upstream for n in dag.nodes})
+    sorter.prepare()
+    names: list[str] = []
+    while sorter.is_active():
+        rank = sorted(sorter.get_ready(), key=place.__getitem__)
+        names += rank
+        sorter.done(*rank)
+    return names
+
+
+def ready(dag: Dag, done: Set[str], begun: Set[str]) -> list[str]:
+    """Return the tasks that may start now: not begun, and all they need is done."""
+    return [n.name for n in dag.nodes if n.name not in begun and n.upstream <= done]
+
+
+def downstream(dag: Dag, names: Iterable[str]) -> frozenset[str]:
+    """Return these tasks and everything that needs their output, directly or not."""
+    found = set(names)
+    for name in order(dag):
+        if dag[name].upstream & found:
+            found.add(name)
+    return frozenset(found)

@@ -1,0 +1,366 @@
+"""The values the gateway reasons about. All frozen; a change makes a new value.
+
+A job has two records. `Job` is the scheduling node's: what it knows of everyone. `LocalJob` is a
+participating node's: what it accepted and what it runs. A node that does both has both.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, Self
+
+from gateway.domain.dag import ComponentRef, Dag
+from gateway.domain.states import (
+    JobStatus,
+    Outcome,
+    RunStatus,
+    TaskStatus,
+    merge,
+)
+
+NodeId = str
+
+
+@dataclass(frozen=True)
+class Party:
+    """One role of a job: its position in the role's list, and the node that plays it."""
+
+    role: str
+    index: int
+    node: NodeId
+
+    @property
+    def label(self) -> str:
+        return f"{self.role}.{self.index}"
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """What was submitted. Never changes."""
+
+    job_id: str
+    flow_id: str
+    dag: Dag
+    parties: tuple[Party, ...]
+    initiator: NodeId
+    initiator_role: str
+    scheduler: NodeId
+    protocol: str
+    trace_id: str
+    job_params: Mapping[str, Any] = field(default_factory=dict)
+    """common, then role -> index -> settings of the job there"""
+    task_params: Mapping[str, Any] = field(default_factory=dict)
+    """common, then role -> index, then task -> parameters"""
+    version: str = "2.0.0"
+
+    @cached_property
+    def nodes(self) -> tuple[NodeId, ...]:
+        """Every node of the job once, in the order of the parties."""
+        return tuple(dict.fromkeys(p.node for p in self.parties))
+
+    def parties_at(self, node: NodeId) -> tuple[Party, ...]:
+        return tuple(p for p in self.parties if p.node == node)
+
+    @property
+    def by_callback(self) -> bool:
+        """Whether participants push their states; by default the scheduler polls."""
+        common = self.job_params.get("common")
+        return isinstance(common, Mapping) and common.get("sync_type") == "callback"
+
+    def for_node(self, node: NodeId) -> Self:
+        """Return what that node is told: entries of parties at other nodes are emptied."""
+        mine = {p.label for p in self.parties_at(node)}
+        return replace(
+            self,
+            job_params=_only(self.job_params, mine),
+            task_params=_only(self.task_params, mine),
+        )
+
+
+def _only(params: Mapping[str, Any], mine: set[str]) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for role, by_index in params.items():
+        if role == "common" or not isinstance(by_index, Mapping):
+            kept[role] = by_index
+            continue
+        kept[role] = {
+            key: value if any(f"{role}.{i}" in mine for i in key.split("|")) else {}
+            for key, value in by_index.items()
+        }
+    return kept
+
+
+@dataclass(frozen=True)
+class Note:
+    """One line of a job's timeline: what happened, to whom, caused by whom."""
+
+    at: datetime
+    event: str
+    by: str = ""
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+class CallState(StrEnum):
+    IDLE = "IDLE"
+    SENT = "SENT"
+    OK = "OK"
+    REFUSED = "REFUSED"
+    LOST = "LOST"
+    """no answer came; may be tried again at `Call.due_at`"""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request to one node: the record of the intent, and what came back."""
+
+    state: CallState = CallState.IDLE
+    sent_at: datetime | None = None
+    due_at: datetime | None = None
+    tries: int = 0
+    reason: str = ""
+    message: str = ""
+
+    @property
+    def settled(self) -> bool:
+        return self.state in (CallState.OK, CallState.REFUSED)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why something did not work, in words that every party gets alike."""
+
+    reason: str
+    message: str = ""
+    node: NodeId = ""
+    role: str = ""
+    task: str = ""
+    exit_code: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "reason": self.reason,
+            "message": self.message,
+            "node": self.node,
+            "role": self.role,
+            "task": self.task,
+            "exit_code": self.exit_code,
+        }
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The decision that a job ends, or that a task is stopped, and how; made once."""
+
+    outcome: Outcome
+    at: datetime
+    failure: Failure | None = None
+    by: str = ""
+
+
+@dataclass(frozen=True)
+class NodeJob:
+    """What the scheduler knows of one node's part in the job as a whole."""
+
+    node: NodeId
+    create: Call = Call()
+    start: Call = Call()
+    stop: Call = Call()
+    unreachable_since: datetime | None = None
+    pushes: bool = False
+    """the node has reported by itself, so it need not be asked often"""
+
+
+@dataclass(frozen=True)
+class NodeTask:
+    """What the scheduler knows of one node's part in a task."""
+
+    node: NodeId
+    roles: Mapping[str, TaskStatus]
+    start: Call = Call()
+    poll: Call = Call()
+    stop: Call = Call()
+    heard_at: datetime | None = None
+    polls: int = 0
+    """polls since the last news; the pause between them grows with it"""
+    denials: int = 0
+    """polls refused in a row"""
+    unknowns: int = 0
+    """how often the node did not know the task after a start had been sent"""
+
+    @property
+    def status(self) -> TaskStatus:
+        return merge(self.roles.values())
+
+
+@dataclass(frozen=True)
+class Task:
+    """The scheduler's record of one instance of the flow."""
+
+    name: str
+    task_id: str
+    status: TaskStatus
+    nodes: Mapping[NodeId, NodeTask]
+    attempt: int = 0
+    failure: Failure | None = None
+    ending: Ending | None = None
+    """set once the task is to stop at every node, or never to start; what it becomes then is its status"""
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """The scheduling node's record of a job."""
+
+    spec: JobSpec
+    status: JobStatus
+    created_at: datetime
+    nodes: Mapping[NodeId, NodeJob]
+    tasks: Mapping[str, Task]
+    outcome: Outcome | None = None
+    ending: Ending | None = None
+    ended_at: datetime | None = None
+    warnings: tuple[str, ...] = ()
+    digest: str = ""
+    """of the submitted body: the same id with another body is a conflict"""
+    notes: tuple[Note, ...] = field(default=(), compare=False)
+    """lines for the timeline that are not written yet; the store drains them"""
+
+    @property
+    def id(self) -> str:
+        return self.spec.job_id
+
+    def noted(self, at: datetime, event: str, by: str = "", **detail: Any) -> Self:
+        return replace(self, notes=(*self.notes, Note(at, event, by, detail)))
+
+    @property
+    def progress(self) -> int:
+        """Return the share of finished tasks in percent; 100 only once the job has succeeded."""
+        if self.outcome is Outcome.SUCCEEDED:
+            return 100
+        done = sum(t.status is TaskStatus.SUCCESS for t in self.tasks.values())
+        return min(99, 100 * done // len(self.tasks)) if self.tasks else 0
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a table, model or report lies in a node's storage."""
+
+    namespace: str
+    name: str
+
+    def as_dict(self) -> dict[str, str]:
+        return {"namespace": self.namespace, "name": self.name}
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a container ended, as the engine tells it."""
+
+    code: int
+    signal: int | None = None
+    oom_killed: bool = False
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    missing_outputs: tuple[str, ...] = ()
+    """outputs that the job names and that are not in the storage"""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the scheduling node was last told of a run, and the call under way."""
+
+    status: TaskStatus | None = None
+    call: Call = Call()
+
+
+@dataclass(frozen=True)
+class Run:
+    """One container run of (task, role, index, attempt) on this node."""
+
+    run_id: str
+    """random; part of the callback address handed to the container, told to nobody else"""
+    name: str
+    """deterministic: the container's name"""
+    task_id: str
+    task_name: str
+    party: Party
+    component: ComponentRef
+    image: str
+    created_at: datetime
+    attempt: int = 0
+    status: RunStatus = RunStatus.WAITING
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, Address] = field(default_factory=dict)
+    """name in the component's description -> address"""
+    outputs: Mapping[str, Address] = field(default_factory=dict)
+    """name in the component's description -> address"""
+    output_keys: Mapping[str, str] = field(default_factory=dict)
+    """key in the flow -> name in the component's description"""
+    limits: Mapping[str, float | None] = field(default_factory=dict)
+    roles: tuple[str, ...] = ()
+    """roles that take part in the task"""
+    results: Mapping[str, str] = field(default_factory=dict)
+    """the vendor's result codes and what they mean"""
+    launch: Call = Call()
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    probe_at: datetime | None = None
+    reported: TaskStatus | None = None
+    reported_at: datetime | None = None
+    result_code: str = ""
+    result_message: str = ""
+    exit: Exit | None = None
+    stop_at: datetime | None = None
+    stop: Call = Call()
+    failure: Failure | None = None
+    no_callback: bool = False
+    collect: Call = Call()
+    told: Told = Told()
+    image_digest: str = ""
+    token: str = ""
+    """random; the container's name on the channel. Partners see it there, so it opens nothing"""
+    owner: str = ""
+    """gateway instance and engine that own the container"""
+
+    @property
+    def over(self) -> bool:
+        return self.status in (RunStatus.SUCCESS, RunStatus.FAILED)
+
+
+@dataclass(frozen=True)
+class LocalJob:
+    """A participating node's record of a job."""
+
+    spec: JobSpec
+    node: NodeId
+    status: JobStatus
+    created_at: datetime
+    digest: str
+    runs: tuple[Run, ...] = ()
+    ended_at: datetime | None = None
+    ending: Ending | None = None
+    closed: bool = False
+    """everything the job held here is given back"""
+    close: Call = Call()
+    warnings: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = field(default=(), compare=False)
+
+    @property
+    def id(self) -> str:
+        return self.spec.job_id
+
+    def noted(self, at: datetime, event: str, by: str = "", **detail: Any) -> Self:
+        return replace(self, notes=(*self.notes, Note(at, event, by, detail)))
+
+    def runs_of(self, task_id: str, role: str = "", index: int | None = None) -> tuple[Run, ...]:
+        """Return the runs of a task, narrowed to a role and an index where they are given."""
+        return tuple(
+            run
+            for run in self.runs
+            if run.task_id == task_id
+            and (not role or run.party.role == role)
+            and (index is None or run.party.index == index)
+        )

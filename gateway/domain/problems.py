@@ -1,0 +1,15 @@
+"""What is wrong with an input, as a value."""
+
+from typing import Any, NamedTuple
+
+
+class Problem(NamedTuple):
+    """One thing wrong in an input: where, which rule, and what was found there."""
+
+    path: str
+    rule: str
+    got: Any = None
+
+    def __str__(self) -> str:
+        got = repr(self.got)
+        return f"{self.path}: {self.rule} (got {got if len(got) <= 200 else got[:200] + '…'})"

@@ -1,0 +1,81 @@
+"""What the stop of a task takes with it, and what stopped tasks become.
+
+A stop is a decision, made once and kept in `Task.ending`; from then on nothing of the task is started any more,
+and whatever else happens to it happens because of the stop. Only a success that was under way still counts.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from gateway.domain.dag import downstream
+from gateway.domain.model import CallState, Ending, Failure, Job, NodeId, NodeTask, Task
+from gateway.domain.states import TASK, Outcome, TaskStatus, ended, may, move
+
+
+def ask(job: Job, name: str, by: NodeId, at: datetime, message: str) -> Job:
+    """Decide that a task and all that needs its output stop; nothing where it is over or stopping already."""
+    root = job.tasks[name]
+    if job.ending is not None or root.ending is not None or ended(TASK, root.status):
+        return job
+    failure = Failure("STOPPED", message or f"stopped by {by}", task=name)
+    ending = Ending(Outcome.STOPPED, at, failure, by)
+    along = downstream(job.spec.dag, [name])
+    names = [n for n, task in job.tasks.items() if n in along and task.ending is None]
+    tasks = {n: replace(job.tasks[n], ending=ending) for n in names}
+    return replace(job, tasks={**job.tasks, **tasks}).noted(at, "task stop asked", by, task=name, tasks=names)
+
+
+def what_is_left(job: Job) -> list[str]:
+    """Return the tasks that are still to succeed: those that have not yet, and are not stopped."""
+    return [t.name for t in job.tasks.values() if t.ending is None and t.status is not TaskStatus.SUCCESS]
+
+
+def ending_by_tasks(job: Job, at: datetime) -> Ending | None:
+    """Return how the job ends because its tasks were stopped; None while some can still run, or none was."""
+    first = next((t.ending for t in job.tasks.values() if t.ending is not None), None)
+    return None if first is None or what_is_left(job) else replace(first, at=at)
+
+
+def cause(job: Job, task: Task, failure: Failure) -> Failure:
+    """Return why a task fails: the stop, if it or its job is being stopped, else what its node says."""
+    if task.ending is not None:
+        return task.ending.failure or failure
+    if job.ending is not None and job.ending.outcome is Outcome.STOPPED and job.ending.failure is not None:
+        return replace(job.ending.failure, task=task.name)
+    return failure
+
+
+def is_there(part: NodeTask) -> bool:
+    """Say whether the node has taken the task: it said so, or told how it is."""
+    return part.start.state is CallState.OK or any(s is not TaskStatus.PENDING for s in part.roles.values())
+
+
+def without_rest(task: Task) -> Task:
+    """Count as failed what will never start: the parts, not begun, of a stopped task that began elsewhere."""
+    never = {n: part for n, part in task.nodes.items() if part.start.state is CallState.IDLE}
+    if task.ending is None or not never or not any(map(is_there, task.nodes.values())):
+        return task
+    return _with_nodes(task, {n: _failed(part) for n, part in never.items()})
+
+
+def closed(job: Job, task: Task, at: datetime) -> Task:
+    """Return the task as the end of its job leaves it: what began and has not succeeded has failed, everywhere."""
+    begun = any(part.start.state is not CallState.IDLE or is_there(part) for part in task.nodes.values())
+    if task.status is TaskStatus.SUCCESS or not begun:
+        return task
+    task = _with_nodes(task, {n: _failed(part) for n, part in task.nodes.items()})
+    if not may(TASK, task.status, TaskStatus.FAILED):
+        return task
+    failure = task.failure or cause(job, task, Failure("STOPPED", "stopped with its job", task=task.name))
+    return replace(task, status=move(TASK, task.status, TaskStatus.FAILED), ended_at=at, failure=failure)
+
+
+def _failed(part: NodeTask) -> NodeTask:
+    roles = {r: s if ended(TASK, s) else TaskStatus.FAILED for r, s in part.roles.items()}
+    return part if roles == part.roles else replace(part, roles=roles)
+
+
+def _with_nodes(task: Task, nodes: Mapping[NodeId, NodeTask]) -> Task:
+    nodes = {**task.nodes, **nodes}
+    return task if nodes == task.nodes else replace(task, nodes=nodes)

@@ -1,0 +1,107 @@
+"""The family of errors that the gateway answers with.
+
+They are raised where they are known and turned into an answer in one handler per adapter. Anything
+else that is raised is a bug: it is logged with its trace and answered without its text.
+
+    GatewayError
+    ├── Invalid            bad input; carries every Problem
+    ├── NotFound           nothing by that name here
+    ├── Conflict           the same name with other content
+    ├── NotAllowed         the sender may not do that
+    ├── Refused            a peer, or this node, said no; carries a stable reason
+    ├── PeerUnreachable    no answer from a peer
+    ├── EngineFailed       the container engine could not do it
+    ├── TooLarge           the body is over its limit
+    └── Busy               a bounded resource is used up just now
+"""
+
+from collections.abc import Iterable
+from itertools import islice
+
+from gateway.domain.problems import Problem as Problem
+
+MOST_PROBLEMS = 200
+
+
+class GatewayError(Exception):
+    """Something the gateway can name. ``reason`` is stable, ``code`` is HTTP-like."""
+
+    reason = "INTERNAL"
+    code = 500
+
+    def __init__(self, message: str, *, reason: str | None = None) -> None:
+        super().__init__(message)
+        if reason is not None:
+            self.reason = reason
+
+    @property
+    def message(self) -> str:
+        return str(self.args[0]) if self.args else self.reason
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        return ()
+
+
+class Invalid(GatewayError):
+    """Bad input. Every problem is told at once, each with its path; of a flood, the first `MOST_PROBLEMS`."""
+
+    reason = "INVALID"
+    code = 400
+
+    def __init__(self, problems: Iterable[Problem], *, reason: str | None = None) -> None:
+        self._problems = tuple(Problem(*p) for p in islice(problems, MOST_PROBLEMS + 1))
+        if len(self._problems) > MOST_PROBLEMS:
+            more = Problem("(document)", f"has more than the {MOST_PROBLEMS} problems listed here")
+            self._problems = (*self._problems[:MOST_PROBLEMS], more)
+        super().__init__("; ".join(map(str, self._problems)), reason=reason)
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        return self._problems
+
+
+class NotFound(GatewayError):
+    reason = "NOT_FOUND"
+    code = 404
+
+
+class Conflict(GatewayError):
+    reason = "CONFLICT"
+    code = 409
+
+
+class NotAllowed(GatewayError):
+    reason = "NOT_AUTHORISED"
+    code = 403
+
+
+class Refused(GatewayError):
+    reason = "REFUSED"
+    code = 409
+
+
+class PeerUnreachable(GatewayError):
+    """No answer came. ``delivered`` is False when the request certainly never reached the peer."""
+
+    reason = "PEER_UNREACHABLE"
+    code = 503
+
+    def __init__(self, message: str, *, delivered: bool = True) -> None:
+        super().__init__(message)
+        self.delivered = delivered
+
+
+class EngineFailed(GatewayError):
+    reason = "ENGINE_FAILED"
+    code = 500
+
+
+class TooLarge(GatewayError):
+    reason = "TOO_LARGE"
+    code = 413
+
+
+class Busy(GatewayError):
+    reason = "BUSY"
+    code = 503

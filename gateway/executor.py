@@ -1,0 +1,314 @@
+"""Carries out what `gateway.domain.execute` decides, on the engine; wakes on the engine's exit events.
+
+As in the scheduler there is one way in, `record`, which stores news and decisions in one write before
+anything is done in the world.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import structlog
+
+from engines.base import Engine, EngineError, Exited, LaunchSpec, Limits, Missing, Watch
+from engines.naming import labels
+from gateway.domain import execute
+from gateway.domain.execute import (
+    Action,
+    Close,
+    Collect,
+    Done,
+    Event,
+    Gone,
+    HasExited,
+    Launch,
+    Launched,
+    LaunchFailed,
+    Probe,
+    Restarted,
+    Seen,
+    StopRun,
+    Tell,
+    Timing,
+)
+from gateway.domain.model import Exit, Failure, LocalJob, NodeId, Run
+from gateway.domain.states import TaskStatus
+from gateway.errors import Busy, EngineFailed, GatewayError, PeerUnreachable
+from gateway.loop import Lanes, Loop
+from gateway.peers import Peers
+from gateway.ports import Clock, Outputs, Site, TaskReport
+from gateway.store.store import Store, outside_transaction
+from gateway.tracing import traced
+from gateway.workspace import Workspace
+
+log = structlog.get_logger(__name__)
+
+Change = Callable[[LocalJob], LocalJob]
+
+_LAST_WORDS = 16 * 1024
+"""bytes at the end of standard output in which a result code is looked for"""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What every container of this node is told alike; known once the listeners are up."""
+
+    callback_base: str
+    transport: str
+    institution_of: Callable[[NodeId], str]
+
+
+class Executor:
+    """The shell around the execution rules."""
+
+    def __init__(
+        self,
+        store: Store,
+        engine: Engine,
+        peers: Peers,
+        workspace: Workspace,
+        outputs: Outputs,
+        clock: Clock,
+        lanes: Lanes,
+        place: Callable[[], Place],
+        close_session: Callable[[str], None],
+        installation: str,
+        owner: str = "",
+        timing: Timing = Timing(),
+    ) -> None:
+        self._store = store
+        self._engine = engine
+        self._peers = peers
+        self._workspace = workspace
+        self._outputs = outputs
+        self._clock = clock
+        self._lanes = lanes
+        self._place = place
+        self._close_session = close_session
+        self._installation = installation
+        self._owner = owner
+        self._timing = timing
+        self._watch: Watch | None = None
+        self.loop = Loop("executor", self.advance, self._overdue)
+
+    def start(self) -> None:
+        """Take up what an earlier process of this node left, then watch the engine."""
+        for job_id in self._store.local_jobs.unfinished():
+            self.record(job_id, Restarted(self._clock(), self._owner))
+        self._watch = self._engine.watch(self._on_exit)
+        self.loop.start()
+
+    def stop(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+        self.loop.stop()
+
+    def advance(self, job_id: str) -> datetime | None:
+        """Do everything that is due for a job here; return when it is due next."""
+        return execute.next_due(self._change(job_id, lambda local: local), self._timing, self._owner)
+
+    def record(self, job_id: str, *events: Event) -> LocalJob:
+        """Take in news and do what follows from it."""
+
+        def change(local: LocalJob) -> LocalJob:
+            for event in events:
+                local = execute.apply(local, event, self._timing)
+            return local
+
+        return self.change(job_id, change)
+
+    def change(self, job_id: str, change: Change) -> LocalJob:
+        """Change the record of a job here and do what follows from it."""
+        local = self._change(job_id, change)
+        due = execute.next_due(local, self._timing, self._owner)
+        if due is not None:
+            self.loop.wake(job_id, due)
+        return local
+
+    def log_directory(self, run: Run) -> Path:
+        return self._workspace.logs(run)
+
+    def _overdue(self, now: datetime) -> Iterable[str]:
+        return self._store.local_jobs.due(now)
+
+    def _on_exit(self, name: str) -> None:
+        found = self._store.job_of_container(name)
+        if found is None:
+            return
+        job_id, run_id = found
+        self._lanes.submit("engine-exit", lambda: self._look(job_id, run_id))
+
+    def _look(self, job_id: str, run_id: str) -> None:
+        local = self._store.local_jobs.get(job_id)
+        run = next(r for r in local.runs if r.run_id == run_id)
+        if run.exit is None:
+            self.record(job_id, self._probe(run))
+
+    def _change(self, job_id: str, change: Change) -> LocalJob:
+        now = self._clock()
+
+        def decide(local: LocalJob) -> tuple[LocalJob, list[Action]]:
+            return execute.step(change(local), now, self._timing, self._owner)
+
+        local, actions = self._store.local_jobs.decide(job_id, decide)
+        for action in actions:
+            lane = self._lane(local, action)
+            self._lanes.submit(lane, lambda action=action: self._perform(local, action))  # type: ignore[misc]
+        return local
+
+    def _lane(self, local: LocalJob, action: Action) -> str:
+        match action:
+            case Tell():
+                return local.spec.scheduler
+            case StopRun() | Collect():
+                return "engine-end"
+            case _:
+                return "engine"
+
+    def _perform(self, local: LocalJob, action: Action) -> None:
+        with traced(local.spec.trace_id):
+            try:
+                events = self._do(local, action)
+            except Exception:
+                log.exception(
+                    "an action ended in a way nobody foresaw", job=local.id, action=type(action).__name__
+                )
+                events = [self._unforeseen(action)]
+            self.record(local.id, *events)
+
+    def _unforeseen(self, action: Action) -> Event:
+        """Return what a bug of ours means for the run: a launch has failed, all else is tried again."""
+        text = "an error inside the gateway; its log has the trace"
+        match action:
+            case Launch():
+                return LaunchFailed(action.run, Failure("INTERNAL", text), self._clock())
+            case Probe():
+                return Seen(action.run, self._clock())
+            case _:
+                return Done(action, self._clock(), final=False, message=text)
+
+    def _do(self, local: LocalJob, action: Action) -> list[Event]:
+        outside_transaction()
+        match action:
+            case Close():
+                self._close_session(local.id)
+                return [Done(action, self._clock())]
+            case Tell():
+                return [self._tell(local, _run(local, action.run), action)]
+            case Launch():
+                return [self._launch(local, _run(local, action.run))]
+            case Probe():
+                return [self._probe(_run(local, action.run))]
+            case StopRun():
+                return self._stop(_run(local, action.run), action)
+            case Collect():
+                return [self._collect(_run(local, action.run), action)]
+
+    def _launch(self, local: LocalJob, run: Run) -> Event:
+        try:
+            digest = self._engine.image_digest(run.image)
+            self._engine.launch(self._spec(local, run))
+        except EngineError as error:
+            return LaunchFailed(run.run_id, Failure(error.reason, str(error)), self._clock())
+        except EngineFailed as error:
+            return LaunchFailed(run.run_id, Failure(error.reason, error.message), self._clock())
+        except (OSError, GatewayError) as error:
+            return LaunchFailed(run.run_id, Failure("CREATE_FAILED", str(error)), self._clock())
+        return Launched(run.run_id, self._clock(), digest)
+
+    def _spec(self, local: LocalJob, run: Run) -> LaunchSpec:
+        placement = self._workspace.prepare(run)
+        place = self._place()
+        site = Site(
+            storage_url=placement.storage_url,
+            callback_url=f"{place.callback_base}/v1/platform/schedule/task/callback?run={run.run_id}",
+            transport=place.transport,
+            log_path=placement.log_path,
+            institution_of={n: place.institution_of(n) for n in local.spec.nodes},
+        )
+        environment = self._peers.adapter(local.spec.protocol).environment(local, run, site)
+        party = run.party
+        return LaunchSpec(
+            name=run.name,
+            image=run.image,
+            environment=environment,
+            labels=labels(
+                local.node, self._installation, local.id, run.task_id, party.role, party.index, run.attempt
+            ),
+            limits=_limits(run.limits),
+            mounts=placement.mounts,
+        )
+
+    def _probe(self, run: Run) -> Event:
+        try:
+            probe = self._engine.probe(run.name)
+        except EngineError:
+            return Seen(run.run_id, self._clock())
+        if isinstance(probe, Missing):
+            return Gone(run.run_id, self._clock())
+        if not isinstance(probe, Exited):
+            return Seen(run.run_id, self._clock())
+        missing = tuple(name for name, address in run.outputs.items() if not self._outputs.exists(address))
+        exit_ = Exit(probe.code, probe.signal, probe.oom_killed, probe.started_at, probe.finished_at, missing)
+        code, message = ("", "") if run.result_code else self._last_words(run)
+        return HasExited(run.run_id, exit_, self._clock(), code, message)
+
+    def _last_words(self, run: Run) -> tuple[str, str]:
+        """Return result code and message from the last line of standard output, where that is JSON with them."""
+        try:
+            lines = self._engine.logs(run.name, tail=_LAST_WORDS).stdout.splitlines()
+            said = json.loads(lines[-1]) if lines else None
+        except (EngineError, ValueError, RecursionError):
+            return "", ""
+        if not isinstance(said, dict):
+            return "", ""
+        code, message = said.get("result_code"), said.get("result_message")
+        return str(code or "")[:100], str(message or "")[:1000]
+
+    def _stop(self, run: Run, action: StopRun) -> list[Event]:
+        try:
+            self._engine.stop(run.name, action.grace)
+        except EngineError as error:
+            return [Done(action, self._clock(), final=False, message=str(error))]
+        return [self._probe(run), Done(action, self._clock())]
+
+    def _collect(self, run: Run, action: Collect) -> Event:
+        try:
+            self._engine.stop(run.name, self._timing.stop_grace)
+            self._engine.save_logs(run.name, self._workspace.logs(run))
+            self._engine.remove(run.name)
+            self._workspace.clear(run)
+        except (EngineError, OSError) as error:
+            return Done(action, self._clock(), final=False, message=str(error))
+        return Done(action, self._clock())
+
+    def _tell(self, local: LocalJob, run: Run, action: Tell) -> Event:
+        report = TaskReport(run.task_id, run.party.role, self._status_of_role(local, run), run.failure, local.id)
+        try:
+            self._peers.scheduler(local.spec.scheduler, local.spec.protocol).report_task(report, local.node)
+        except (PeerUnreachable, Busy) as error:
+            return Done(action, self._clock(), final=False, message=error.message)
+        except GatewayError as error:  # it does not want to know: it will ask
+            return Done(action, self._clock(), message=f"{error.reason} {error.message}")
+        return Done(action, self._clock())
+
+    @staticmethod
+    def _status_of_role(local: LocalJob, run: Run) -> TaskStatus:
+        runs = local.runs_of(run.task_id, run.party.role)
+        return execute.merge_runs(runs)
+
+
+def _run(local: LocalJob, run_id: str) -> Run:
+    return next(r for r in local.runs if r.run_id == run_id)
+
+
+def _limits(limits: Mapping[str, float | None]) -> Limits:
+    memory = limits.get("memory")
+    pids = limits.get("pids")
+    return Limits(
+        cpu=limits.get("cpu"),
+        memory=None if memory is None else int(memory),
+        pids=None if pids is None else int(pids),
+    )

@@ -1,0 +1,153 @@
+"""The only waiting in the core: a loop that advances what is due, and lanes for calls that may hang.
+
+`Loop` knows keys (job ids) and when each is due next. A key is advanced by one worker at a time; a wake that
+comes meanwhile makes it be advanced once more. Every few seconds it asks the store what is due, which is how
+work left behind by a dead process is found.
+"""
+
+import heapq
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+
+class Loop:
+    """Advances keys when they are due. ``advance(key)`` returns when the key is due next, or None."""
+
+    def __init__(
+        self,
+        name: str,
+        advance: Callable[[str], datetime | None],
+        overdue: Callable[[datetime], Iterable[str]],
+        *,
+        every: float = 2.0,
+        workers: int = 2,
+    ) -> None:
+        self._name = name
+        self._advance = advance
+        self._overdue = overdue
+        self._every = every
+        self._workers = workers
+        self._condition = threading.Condition()
+        self._heap: list[tuple[float, int, str]] = []
+        self._order = itertools.count()
+        self._soonest: dict[str, float] = {}
+        self._busy: set[str] = set()
+        self._again: set[str] = set()
+        self._threads: list[threading.Thread] = []
+        self._stopping = threading.Event()
+
+    def start(self) -> None:
+        self._threads = [
+            threading.Thread(target=self._work, name=f"{self._name}-{i}", daemon=True)
+            for i in range(self._workers)
+        ]
+        self._threads.append(threading.Thread(target=self._tick, name=f"{self._name}-tick", daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Let the work in hand end; start nothing new."""
+        self._stopping.set()
+        with self._condition:
+            self._condition.notify_all()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(timeout=10)
+
+    def wake(self, key: str, at: datetime | None = None) -> None:
+        """Have the key advanced now, or at the given time."""
+        delay = 0.0 if at is None else (at - datetime.now(UTC)).total_seconds() if at.year > 1 else 0.0
+        when = time.monotonic() + max(delay, 0.0)
+        with self._condition:
+            known = self._soonest.get(key)
+            if known is not None and known <= when:
+                return
+            self._soonest[key] = when
+            heapq.heappush(self._heap, (when, next(self._order), key))
+            self._condition.notify_all()
+
+    def _tick(self) -> None:
+        while True:
+            try:
+                for key in self._overdue(datetime.now(UTC)):
+                    self.wake(key)
+            except Exception:
+                log.exception("cannot ask what is due", loop=self._name)
+            if self._stopping.wait(self._every):
+                return
+
+    def _work(self) -> None:
+        while (key := self._next()) is not None:
+            try:
+                due = self._advance(key)
+            except Exception:
+                log.exception("cannot advance", loop=self._name, key=key)
+                due = None
+            with self._condition:
+                self._busy.discard(key)
+                again = key in self._again
+                self._again.discard(key)
+            if again:
+                self.wake(key)
+            elif due is not None:
+                self.wake(key, due)
+
+    def _next(self) -> str | None:
+        with self._condition:
+            while not self._stopping.is_set():
+                now = time.monotonic()
+                if not self._heap or self._heap[0][0] > now:
+                    self._condition.wait(self._heap[0][0] - now if self._heap else None)
+                    continue
+                when, _, key = heapq.heappop(self._heap)
+                if self._soonest.get(key) != when:
+                    continue  # woken earlier meanwhile: another entry stands for it
+                del self._soonest[key]
+                if key in self._busy:
+                    self._again.add(key)
+                    continue
+                self._busy.add(key)
+                if self._heap:  # whoever waits waits for what this worker now takes: let it look at the rest
+                    self._condition.notify()
+                return key
+        return None
+
+
+class Lanes:
+    """A few threads per name (a peer, the engine), so that whoever hangs delays only what is meant for it."""
+
+    def __init__(self, threads: int = 8) -> None:
+        self._threads = threads
+        self._lock = threading.Lock()
+        self._lanes: dict[str, ThreadPoolExecutor] = {}
+        self._closed = False
+
+    def submit(self, lane: str, work: Callable[[], None]) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            if lane not in self._lanes:
+                self._lanes[lane] = ThreadPoolExecutor(self._threads, thread_name_prefix=f"lane-{lane}")
+            self._lanes[lane].submit(self._run, work)
+
+    @staticmethod
+    def _run(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception:
+            log.exception("work in a lane failed")
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            lanes = list(self._lanes.values())
+        for lane in lanes:
+            lane.shutdown(wait=True, cancel_futures=True)

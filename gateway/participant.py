@@ -1,0 +1,211 @@
+"""Use cases of a participating node: accept a job, run its tasks, answer for them, end it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from gateway.coordinator import digest
+from gateway.domain import dag as flow
+from gateway.domain import execute, parameters
+from gateway.domain.model import (
+    Ending,
+    JobSpec,
+    LocalJob,
+    NodeId,
+)
+from gateway.domain.names import LARGEST_NAME, index_of, name_rule
+from gateway.domain.problems import Problem
+from gateway.domain.states import JOB, JobStatus, RunStatus, ended, move
+from gateway.errors import Conflict, Invalid, NotAllowed, NotFound, Refused
+from gateway.executor import Executor
+from gateway.ports import Callback, Clock, TaskNews
+from gateway.store.store import Store
+from gateway.task_plan import TaskPlanner
+from provider_registry.registry import Registry, Unknown
+
+
+class Participant:
+    """Implements `gateway.ports.ParticipantApi`."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        store: Store,
+        executor: Executor,
+        planner: TaskPlanner,
+        registry: Registry,
+        knows: Callable[[NodeId], bool],
+        clock: Clock,
+    ) -> None:
+        self._node = node
+        self._store = store
+        self._executor = executor
+        self._planner = planner
+        self._registry = registry
+        self._knows = knows
+        self._clock = clock
+
+    def create_job(self, spec: JobSpec, sender: NodeId) -> None:
+        if sender and not self._knows(sender):
+            raise NotAllowed(f"node {sender} has no route here")
+        if not spec.parties_at(self._node):
+            raise Refused(f"the job names no role of node {self._node}", reason="NOT_A_PARTY")
+        asked_wrong, _ = parameters.check(spec)
+        problems = [*flow.check(spec.dag), *asked_wrong]
+        if problems:
+            raise Invalid(problems)
+        problems, warnings = self._planner.check(spec)
+        if problems:
+            raise Invalid(problems)
+        now = self._clock()
+        local = LocalJob(
+            spec,
+            self._node,
+            JobStatus.READY,
+            now,
+            digest(spec),
+            warnings=tuple(str(w) for w in warnings),
+        ).noted(now, "job READY here", sender)
+        if not self._store.local_jobs.add(local, spec.flow_id):
+            known = self._store.local_jobs.get(spec.job_id)
+            if known.digest != local.digest:
+                raise Conflict(f"job {spec.job_id} is here already, with another body", reason="JOB_ID_CONFLICT")
+
+    def start_job(self, job_id: str, sender: NodeId) -> None:
+        self._mine(job_id, sender)
+
+        def start(local: LocalJob) -> LocalJob:
+            if local.status is JobStatus.RUNNING:
+                return local
+            if ended(JOB, local.status):
+                raise Conflict(f"job {job_id} has ended here", reason="JOB_ENDED")
+            return replace(local, status=move(JOB, local.status, JobStatus.RUNNING)).noted(
+                self._clock(), "job RUNNING here", sender
+            )
+
+        self._store.local_jobs.update(job_id, start)
+
+    def start_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
+        local = self._mine(job_id, sender)
+        if local.runs_of(task_id):
+            return
+        if rule := name_rule(task_id, LARGEST_NAME // 3):
+            raise Invalid([Problem("task_id", rule, task_id)])
+        node = local.spec.dag.get(task_name)
+        if node is None:
+            raise NotFound(f"job {job_id} has no task {task_name}", reason="TASK_UNKNOWN")
+        if self._store.local_job_of_task(task_id) not in (None, job_id):  # the same start may come twice at once
+            raise Conflict(f"task id {task_id} belongs to another job here", reason="TASK_ID_CONFLICT")
+        runs = self._planner.runs(local, node, task_id)
+        now = self._clock()
+
+        def add(local: LocalJob) -> LocalJob:
+            if local.runs_of(task_id):
+                return local
+            if ended(JOB, local.status):
+                raise Conflict(f"job {job_id} has ended here", reason="JOB_ENDED")
+            if any(run.task_name == task_name for run in local.runs):
+                raise Conflict(f"task {task_name} runs here under another task id", reason="TASK_ID_CONFLICT")
+            status = local.status
+            if status is JobStatus.READY:  # the start of the job itself may be on its way yet
+                status = move(JOB, status, JobStatus.RUNNING)
+            local = replace(local, status=status, runs=(*local.runs, *runs))
+            return local.noted(now, "task accepted", sender, task=task_name, task_id=task_id)
+
+        self._executor.change(job_id, add)
+
+    def poll_task(self, task_id: str, role: str, sender: NodeId) -> TaskNews:
+        local = self._of_task(task_id)
+        self._allow(local, sender)
+        name, _, index = role.partition(".")
+        runs = local.runs_of(task_id, name, _index(index))
+        if not runs:
+            raise NotFound(f"task {task_id} has no role {role} here", reason="ROLE_UNKNOWN")
+        failed = next((run.failure for run in runs if run.failure), None)
+        return TaskNews(execute.merge_runs(runs), failed)
+
+    def stop_job(self, job_id: str, task_name: str, ending: Ending | None, sender: NodeId) -> None:
+        local = self._mine(job_id, sender)
+        if task_name:
+            self._stop_task(local, task_name, sender)
+        else:
+            self._executor.record(job_id, execute.StopAsked(self._clock(), None, ending, sender))
+
+    def stop_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
+        if job_id:
+            local = self._mine(job_id, sender)
+        else:
+            local = self._of_task(task_id)
+            self._allow(local, sender)
+        self._stop_task(local, task_name or local.runs_of(task_id)[0].task_name, sender)
+
+    def _stop_task(self, local: LocalJob, task_name: str, sender: NodeId) -> None:
+        """End a task's runs and those of what follows it.
+
+        A task that succeeded keeps what followed it: some peers tidy up after a success in this way. The same
+        where it never started: what follows it cannot run here then, unless it succeeded at other nodes.
+        """
+        if local.spec.dag.get(task_name) is None:
+            raise NotFound(f"job {local.id} has no task {task_name}", reason="TASK_UNKNOWN")
+        runs = [run for run in local.runs if run.task_name == task_name]
+        if all(run.status is RunStatus.SUCCESS for run in runs):
+            return
+        tasks = flow.downstream(local.spec.dag, [task_name])
+        self._executor.record(local.id, execute.StopAsked(self._clock(), tasks, None, sender))
+
+    def callback(self, said: Callback) -> None:
+        """Take in what a container reports. Raises `NotFound` for a run that is not known here."""
+        job_id, run_id = self._find_run(said)
+        reported = execute.Reported(
+            run_id, said.status, self._clock(), said.result_code, self._message(job_id, run_id, said)
+        )
+        self._executor.record(job_id, reported)
+
+    def _message(self, job_id: str, run_id: str, said: Callback) -> str:
+        if said.result_message or not said.result_code:
+            return said.result_message
+        local = self._store.local_jobs.get(job_id)
+        run = next(r for r in local.runs if r.run_id == run_id)
+        try:
+            ref = run.component
+            _, component = self._registry.find(ref.provider, ref.version, ref.name)
+        except Unknown:
+            return ""
+        return component.result_message(said.result_code) or ""
+
+    def _find_run(self, said: Callback) -> tuple[str, str]:
+        if said.run_id:
+            job_id = self._store.job_of_run(said.run_id)
+            if job_id is None:
+                raise NotFound("no run of this node has that token", reason="RUN_UNKNOWN")
+            return job_id, said.run_id
+        local = self._of_task(said.task_id)
+        name, _, index = said.role.partition(".")
+        runs = local.runs_of(said.task_id, name, _index(index))
+        if len(runs) != 1:
+            raise NotAllowed(
+                f"{said.role or 'no role'} of task {said.task_id} does not tell which of {len(runs)} runs reports"
+            )
+        return local.id, runs[0].run_id
+
+    def _of_task(self, task_id: str) -> LocalJob:
+        job_id = self._store.local_job_of_task(task_id)
+        if job_id is None:
+            raise NotFound(f"no task {task_id} runs here", reason="TASK_UNKNOWN")
+        return self._store.local_jobs.get(job_id)
+
+    def _mine(self, job_id: str, sender: NodeId) -> LocalJob:
+        local = self._store.local_jobs.get(job_id)
+        self._allow(local, sender)
+        return local
+
+    def _allow(self, local: LocalJob, sender: NodeId) -> None:
+        if sender and sender != local.spec.scheduler:
+            raise NotAllowed(f"only {local.spec.scheduler}, which schedules job {local.id}, may do that")
+
+
+def _index(text: str) -> int | None:
+    """Return the index that a role such as ``guest.0`` names: None for none, -1 for one that no party has."""
+    if not text:
+        return None
+    index = index_of(text)
+    return -1 if index is None else index

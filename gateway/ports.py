@@ -1,0 +1,191 @@
+"""What the core offers to adapters, and what adapters offer to the core.
+
+The same two interfaces are implemented by the use cases of this node (`Coordinator`, `Participant`) and by each
+protocol's client, so a call looks the same whether it stays in the process or goes out.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+
+from anyio import CapacityLimiter
+
+from gateway.domain.model import Address, Ending, Failure, JobSpec, LocalJob, NodeId, Run
+from gateway.domain.states import JobStatus, Outcome, TaskStatus
+
+
+@dataclass(frozen=True)
+class TaskNews:
+    """The state of a task at one node, or of one role there."""
+
+    status: TaskStatus
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True)
+class TaskReport:
+    """News that a participating node sends to the scheduling node."""
+
+    task_id: str
+    role: str
+    status: TaskStatus
+    failure: Failure | None = None
+    job_id: str = ""
+
+
+@dataclass(frozen=True)
+class Callback:
+    """What a container says of itself."""
+
+    status: TaskStatus
+    task_id: str = ""
+    role: str = ""
+    run_id: str = ""
+    result_code: str = ""
+    result_message: str = ""
+
+
+@dataclass(frozen=True)
+class TaskView:
+    task_id: str
+    name: str
+    status: TaskStatus
+    failure: Failure | None = None
+    nodes: Mapping[NodeId, Mapping[str, TaskStatus]] = field(default_factory=dict)
+    since: datetime | None = None
+
+
+@dataclass(frozen=True)
+class JobView:
+    """A job as anyone who may ask is told of it."""
+
+    job_id: str
+    status: JobStatus
+    tasks: Sequence[TaskView] = ()
+    outcome: Outcome | None = None
+    failure: Failure | None = None
+    progress: int = 0
+    flow_id: str = ""
+    scheduler: NodeId = ""
+    warnings: Sequence[str] = ()
+
+
+class SchedulerApi(Protocol):
+    """What a scheduling node does for initiators and participants."""
+
+    def submit_job(self, spec: JobSpec, sender: NodeId) -> None:
+        """Create the job at every node; return when all accepted. Raises `Refused`, `Invalid`, `Conflict`."""
+
+    def stop_job(self, job_id: str, task_name: str, sender: NodeId) -> None:
+        """Stop the job everywhere (``task_name`` empty), or one task and all that needs its output.
+
+        What is over stays as it is, with all that follows it. Repeated: no error. Raises `NotFound`, and
+        `NotAllowed` for a node without a part in the job.
+        """
+
+    def job_status(self, job_id: str, sender: NodeId) -> JobView:
+        """Raises `NotFound`."""
+
+    def report_task(self, report: TaskReport, sender: NodeId) -> None:
+        """Take in news. Late or repeated news is no error. Raises `NotFound` for a task unknown here."""
+
+
+class ParticipantApi(Protocol):
+    """What a participating node does for the scheduling node. Every call may be repeated without harm."""
+
+    def create_job(self, spec: JobSpec, sender: NodeId) -> None:
+        """Check and store the job. Raises `Invalid` with every problem, `Conflict`, `NotAllowed`."""
+
+    def start_job(self, job_id: str, sender: NodeId) -> None: ...
+
+    def start_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
+        """Accept the task's runs; they start afterwards. Raises `Refused` with NO_ROLE_HERE where it has none."""
+
+    def poll_task(self, task_id: str, role: str, sender: NodeId) -> TaskNews:
+        """Raises `NotFound` with TASK_UNKNOWN."""
+
+    def stop_job(self, job_id: str, task_name: str, ending: Ending | None, sender: NodeId) -> None:
+        """End the job here (``task_name`` empty) or one task and what follows it."""
+
+    def stop_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
+        """End one task and what follows it; one that has succeeded, or never started, is left as it is.
+
+        Some peers know it by its id only: then ``job_id`` and ``task_name`` are empty. Raises `NotFound`.
+        """
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a container is told about the place it runs in."""
+
+    storage_url: str
+    callback_url: str
+    transport: str
+    """host:port, without a scheme"""
+    log_path: str
+    institution_of: Mapping[NodeId, str]
+
+
+class OwnJobs(SchedulerApi, Protocol):
+    """What this node's own platform may ask beyond `SchedulerApi`."""
+
+    def hand_in(self, spec: JobSpec) -> str:
+        """Take a job to the node that schedules it; return its id."""
+
+    def status(self, job_id: str) -> JobView:
+        """Tell of a job, whichever node schedules it. Raises `NotFound`."""
+
+    def stop(self, job_id: str, task_name: str = "") -> None:
+        """Have the node that schedules a job stop it, or one task and what follows it.
+
+        Raises `NotFound`, `PeerUnreachable`.
+        """
+
+    def jobs(self, flow_id: str | None) -> Mapping[str, JobStatus]:
+        """Return every job this node submitted, schedules or takes part in, newest first."""
+
+
+class OwnRuns(ParticipantApi, Protocol):
+    """What this node's own containers may tell."""
+
+    def callback(self, said: Callback) -> None:
+        """Raises `NotFound` for a run unknown here, `NotAllowed` where the run is ambiguous."""
+
+
+class ProtocolAdapter(Protocol):
+    """A protocol: its client for calls that go out, and the container's environment it defines."""
+
+    name: str
+
+    def scheduler(self, node: NodeId) -> SchedulerApi: ...
+
+    def participant(self, node: NodeId) -> ParticipantApi: ...
+
+    def environment(self, local: LocalJob, run: Run, site: Site) -> dict[str, str]: ...
+
+
+@dataclass(frozen=True)
+class Limiters:
+    """Threads for blocking use cases, apart by what they wait for, so that slow peers starve nobody."""
+
+    peers: CapacityLimiter
+    """requests that wait for other nodes"""
+    news: CapacityLimiter
+    """callbacks and polls: short, and jobs stand still without them"""
+    rest: CapacityLimiter
+
+
+class Clock(Protocol):
+    def __call__(self) -> datetime: ...
+
+
+class Outputs(Protocol):
+    """The part of the storage that the core asks."""
+
+    def exists(self, address: Address) -> bool: ...
+
+
+def as_mapping(value: Any) -> Mapping[str, Any]:
+    """Return the value if it is a mapping, else an empty one."""
+    return value if isinstance(value, Mapping) else {}

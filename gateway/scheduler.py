@@ -1,0 +1,224 @@
+"""Carries out what `gateway.domain.schedule` decides: records, calls the nodes, records what came back.
+
+There is one way in, `record`: it applies the news, takes every decision that is now due, stores both in one
+write (which is the claim on the calls), and only then hands the calls to the lane of each node.
+"""
+
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+
+import structlog
+
+from gateway.domain import schedule
+from gateway.domain.model import Failure, Job
+from gateway.domain.schedule import (
+    CreateAt,
+    Event,
+    Heard,
+    NotPlayed,
+    PollTaskAt,
+    Request,
+    StartAt,
+    StartTaskAt,
+    StopAt,
+    StopTaskAt,
+    Timing,
+)
+from gateway.errors import Busy, GatewayError, Invalid, NotFound, PeerUnreachable
+from gateway.loop import Lanes, Loop
+from gateway.peers import Peers
+from gateway.ports import Clock
+from gateway.store.store import Store
+from gateway.tracing import traced
+
+log = structlog.get_logger(__name__)
+
+Change = Callable[[Job], Job]
+
+_LONGEST_WAIT = timedelta(seconds=1)
+"""between the claim of a request and its sending; the rest of `Timing.call_deadline` is the call's own"""
+
+
+class Scheduler:
+    """The shell around the scheduling rules."""
+
+    def __init__(self, store: Store, peers: Peers, clock: Clock, lanes: Lanes, timing: Timing = Timing()) -> None:
+        self._store = store
+        self._peers = peers
+        self._clock = clock
+        self._lanes = lanes
+        self._timing = timing
+        self._waiting = _Waiting()
+        self.loop = Loop("scheduler", self.advance, self._overdue)
+
+    def advance(self, job_id: str) -> datetime | None:
+        """Do everything that is due for a job; return when it is due next."""
+        return schedule.next_due(self._change(job_id, lambda job: job), self._timing)
+
+    def begin(self, job: Job) -> bool:
+        """Store a new job and do what is due at once. Returns False, and does nothing, when its id is taken."""
+        now = self._clock()
+        job, requests = schedule.step(job, now, self._timing)
+        if not self._store.jobs.add(job, job.spec.flow_id):
+            return False
+        self._send(job, requests, now)
+        return True
+
+    def record(self, job_id: str, *events: Event) -> Job:
+        """Take in news of a job and do what follows from it."""
+
+        def change(job: Job) -> Job:
+            for event in events:
+                job = schedule.apply(job, event, self._timing)
+            return job
+
+        job = self._change(job_id, change)
+        due = schedule.next_due(job, self._timing)
+        if due is not None:
+            self.loop.wake(job_id, due)
+        return job
+
+    def wait(self, job_id: str, until: Callable[[Job], bool], timeout: float) -> Job:
+        """Wait until the job is as wanted, or the time is over; return it as it is then."""
+        future = self._waiting.add(job_id, until)
+        try:
+            job = self._store.jobs.get(job_id)
+            end = self._clock().timestamp() + timeout
+            while not until(job) and (left := end - self._clock().timestamp()) > 0:
+                try:
+                    return future.result(min(left, 1.0))
+                except FutureTimeout:  # another process on this database may have moved it
+                    job = self._store.jobs.get(job_id)
+            return job
+        finally:
+            self._waiting.drop(job_id, future)
+
+    def _overdue(self, now: datetime) -> Iterable[str]:
+        return self._store.jobs.due(now)
+
+    def _change(self, job_id: str, change: Change) -> Job:
+        now = self._clock()
+
+        def decide(job: Job) -> tuple[Job, list[Request]]:
+            return schedule.step(change(job), now, self._timing)
+
+        job, requests = self._store.jobs.decide(job_id, decide)
+        self._send(job, requests, now)
+        self._waiting.tell(job)
+        return job
+
+    def _send(self, job: Job, requests: list[Request], claimed: datetime) -> None:
+        for request in requests:
+            work = partial(self._perform, job, request, claimed)
+            self._lanes.submit(request.node, work)
+
+    def _perform(self, job: Job, request: Request, claimed: datetime) -> None:
+        """Make one call and record its end.
+
+        The start of a task that waited long in its lane is not sent: its deadline is counted from the claim, and
+        asking after it too early would start the task twice. All else may come late or twice without harm.
+        """
+        with traced(job.spec.trace_id):
+            try:
+                now = self._clock()
+                if isinstance(request, StartTaskAt) and now - claimed > _LONGEST_WAIT:
+                    changes = self._applied(schedule.Lost(request, now, False, "overtaken", unsent=claimed))
+                else:
+                    changes = self._call(job, request)
+            except (Invalid, NotFound) as error:
+                changes = self._refused(request, error)
+            except (PeerUnreachable, Busy) as error:
+                delivered = error.delivered if isinstance(error, PeerUnreachable) else False
+                changes = self._applied(schedule.Lost(request, self._clock(), delivered, error.message))
+            except GatewayError as error:
+                changes = self._refused(request, error)
+            except Exception:
+                log.exception("a call ended in a way nobody foresaw", job=job.id, request=str(request))
+                failure = Failure("INTERNAL", "an error inside the gateway; its log has the trace")
+                changes = self._applied(schedule.Denied(request, failure, self._clock()))
+            due = schedule.next_due(self._change(job.id, changes), self._timing)
+            if due is not None:
+                self.loop.wake(job.id, due)
+
+    def _applied(self, *events: Event) -> Change:
+        def change(job: Job) -> Job:
+            for event in events:
+                job = schedule.apply(job, event, self._timing)
+            return job
+
+        return change
+
+    def _refused(self, request: Request, error: GatewayError) -> Change:
+        now = self._clock()
+        if isinstance(request, PollTaskAt) and error.reason == "TASK_UNKNOWN":
+            return self._applied(schedule.UnknownThere(request, now))
+        if isinstance(request, StartTaskAt) and error.reason == "NO_ROLE_HERE":
+            return lambda job: schedule.exclude(job, request, now)
+        failure = Failure(error.reason, error.message, request.node)
+        return self._applied(schedule.Denied(request, failure, now))
+
+    def _call(self, job: Job, request: Request) -> Change:
+        peer = self._peers.participant(request.node, job.spec.protocol)
+        me = self._peers.node
+        match request:
+            case CreateAt():
+                peer.create_job(job.spec.for_node(request.node), me)
+            case StartAt():
+                peer.start_job(job.id, me)
+            case StartTaskAt():
+                peer.start_task(job.id, job.tasks[request.task].task_id, request.task, me)
+            case StopAt():
+                peer.stop_job(job.id, "", job.ending, me)
+            case StopTaskAt():
+                peer.stop_task(job.id, job.tasks[request.task].task_id, request.task, me)
+            case PollTaskAt():
+                task_id = job.tasks[request.task].task_id
+                heard: list[Event] = []
+                for role in request.roles:
+                    try:
+                        news = peer.poll_task(task_id, role, me)
+                    except NotFound as error:
+                        if error.reason != "ROLE_UNKNOWN" or len(request.roles) == 1:
+                            raise
+                        heard.append(NotPlayed(task_id, request.node, role, self._clock()))
+                        continue
+                    now = self._clock()
+                    heard.append(Heard(task_id, request.node, role, news.status, now, news.failure))
+                return self._applied(*heard, schedule.Answered(request, self._clock()))
+        return self._applied(schedule.Answered(request, self._clock()))
+
+
+class _Waiting:
+    """Requests that wait for a job to change."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._futures: dict[str, list[tuple[Callable[[Job], bool], Future[Job]]]] = {}
+
+    def add(self, job_id: str, until: Callable[[Job], bool]) -> Future[Job]:
+        future: Future[Job] = Future()
+        with self._lock:
+            self._futures.setdefault(job_id, []).append((until, future))
+        return future
+
+    def drop(self, job_id: str, future: Future[Job]) -> None:
+        with self._lock:
+            left = [entry for entry in self._futures.get(job_id, []) if entry[1] is not future]
+            if left:
+                self._futures[job_id] = left
+            else:
+                self._futures.pop(job_id, None)
+
+    def tell(self, job: Job) -> None:
+        with self._lock:
+            entries = list(self._futures.get(job.id, ()))
+        for until, future in entries:
+            if until(job):
+                with suppress(InvalidStateError):  # told by another thread just now
+                    future.set_result(replace(job, notes=()))

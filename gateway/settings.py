@@ -1,0 +1,370 @@
+"""The configuration: one YAML file, the environment over it (``BFIA_GATEWAY__ENGINE__KIND``), read once.
+
+Unknown keys and wrong values are refused all together, each with its path. Nothing else in the project reads the
+environment for configuration.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
+
+from gateway.domain.problems import Problem
+from gateway.errors import Invalid
+
+PREFIX = "BFIA_GATEWAY__"
+DEFAULT_STORAGE = "var/storage"
+"""Beside the configuration file."""
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _bind(value: str) -> str:
+    host, _, port = value.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ValueError("must read <address>:<port>, such as 127.0.0.1:7380")
+    return value
+
+
+def _http(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("must be an http:// or https:// address")
+    return value.rstrip("/")
+
+
+def _database(value: str) -> str:
+    if value.startswith("sqlite+pysqlite:"):  # the same by its longer name
+        value = "sqlite:" + value.removeprefix("sqlite+pysqlite:")
+    if value.startswith("sqlite:"):
+        if not re.fullmatch(r"sqlite:///[^?]+", value) or value == "sqlite:///:memory:":
+            raise ValueError("must name a file: sqlite:///path, without options")
+        return value
+    parts = urlsplit(value)
+    try:
+        usable = parts.scheme == "mysql+pymysql" and parts.hostname and parts.path.strip("/") and parts.port != 0
+    except ValueError:  # a port that is none
+        usable = False
+    if not usable:
+        raise ValueError("must read sqlite:///path or mysql+pymysql://user:password@host:port/database")
+    return value
+
+
+def _file_url(value: str) -> str:
+    if not value.startswith("file://"):
+        raise ValueError(f"storage kind {value.partition(':')[0]!r} is not supported yet; use file:///path")
+    if not value.startswith("file:///"):
+        raise ValueError("must be file:// and an absolute path: file:///path")
+    return value
+
+
+def _token(value: str) -> str:
+    if value.lower().startswith("change-me"):
+        raise ValueError("is still the example's; put one of your own, such as from: openssl rand -hex 24")
+    return value
+
+
+Bind = Annotated[str, AfterValidator(_bind)]
+HttpUrl = Annotated[str, AfterValidator(_http)]
+NodeName = Annotated[
+    str,
+    BeforeValidator(lambda v: str(v) if isinstance(v, int) and not isinstance(v, bool) else v),
+    Field(min_length=1, max_length=100, pattern=r"^[\x21-\x7e]+$"),
+]
+
+
+class Node(Section):
+    """Who this node is."""
+
+    id: NodeName = Field(description="Id of this node, as peers and jobs name it.")
+    institution: str = Field(default="", description="Id of the institution that owns it; default: the node's id.")
+    coordinator: str = Field(
+        default="", description="Node that schedules the jobs submitted here; default: this node."
+    )
+
+
+class Listener(Section):
+    bind: Bind = Field(description="Address and port to listen on.")
+    advertise: HttpUrl | None = Field(default=None, description="The same place as others reach it.")
+
+
+class OperatorListener(Section):
+    bind: Bind = Field(default="127.0.0.1:7382", description="Address and port of the operator's interface.")
+
+
+class Listen(Section):
+    """Three listeners in one process: for peers, for this node's containers, for its operators."""
+
+    peer: Listener = Field(default=Listener(bind="0.0.0.0:7380"), description="For other nodes.")
+    container: Listener | None = Field(
+        default=Listener(bind="127.0.0.1:7381"),
+        description="For this node's containers; null serves them on the peer listener (one-port mode).",
+    )
+    operator: OperatorListener = Field(default=OperatorListener(), description="For this node's own platform.")
+
+
+class Database(Section):
+    url: Annotated[str, AfterValidator(_database)] = Field(
+        default="sqlite:///var/gateway.db",
+        description="SQLAlchemy address: sqlite:///path or mysql+pymysql://user:password@host/database.",
+    )
+
+
+class Storage(Section):
+    url: Annotated[str, AfterValidator(_file_url)] | None = Field(
+        default=None,
+        description="Where tables, models and reports lie: file:///path; default: var/storage beside this file.",
+    )
+
+    @property
+    def path(self) -> Path:
+        """Return the folder."""
+        return Path((self.url or DEFAULT_STORAGE).removeprefix("file://"))
+
+
+class Image(Section):
+    command: list[str] = Field(min_length=1, description="Command line that stands for the image.")
+
+
+class ProcessEngineSettings(Section):
+    images: dict[str, Image] = Field(default_factory=dict, description="Image name -> the command that runs it.")
+
+
+class StorageSource(Section):
+    """The Docker daemon's view of the storage, where the gateway itself runs in a container."""
+
+    bind: str | None = Field(default=None, description="Folder on the daemon's host.")
+    volume: str | None = Field(default=None, description="Name of a Docker volume.")
+
+    @model_validator(mode="after")
+    def _one(self) -> "StorageSource":
+        if (self.bind is None) == (self.volume is None):
+            raise ValueError("must have exactly one of bind and volume")
+        return self
+
+
+class DockerEngineSettings(Section):
+    base_url: str = Field(default="", description="Address of the Docker daemon; empty: as DOCKER_HOST says.")
+    network: str = Field(default="", description="Bridge network of the containers; default: bfia-<node>.")
+    network_mode: Literal["bridge", "host"] = Field(default="bridge", description="host gives up isolation.")
+    user: str = Field(default="65534:65534", description="User of containers whose image would run as root.")
+    read_only_root: bool = Field(
+        default=False, description="Containers can write only their outputs, their log and a small /tmp."
+    )
+    storage_source: StorageSource | None = Field(
+        default=None, description="How the daemon sees the storage, if the gateway is itself in a container."
+    )
+    runs_source: StorageSource | None = Field(
+        default=None, description="The same for the folder of run logs (var/runs)."
+    )
+
+
+class EngineSettings(Section):
+    kind: Literal["docker", "process"] = Field(
+        description="docker, or process (runs vendor code with the gateway's own rights). No default."
+    )
+    docker: DockerEngineSettings = Field(default=DockerEngineSettings(), description="For kind docker.")
+    process: ProcessEngineSettings = Field(default=ProcessEngineSettings(), description="For kind process.")
+
+
+class RouteTableSettings(Section):
+    file: Path | None = Field(default=None, description="YAML file: node id -> how to reach it.")
+
+
+class Data(Section):
+    roots: list[Path] = Field(
+        default_factory=list,
+        description="Folders from which data may be uploaded by server path; empty: that is off.",
+    )
+    max_upload_bytes: int = Field(default=16 * 1024**3, gt=0, description="Largest uploaded file, in bytes.")
+
+
+class Auth(Section):
+    mode: Literal["off", "on"] = Field(
+        default="off", description="off only while the operator listener is on the loopback address."
+    )
+    token: Annotated[str, AfterValidator(_token)] = Field(
+        default="", description="The bearer token that mode on asks for on every operator path."
+    )
+
+    @model_validator(mode="after")
+    def _has_token(self) -> "Auth":
+        if self.mode == "on" and len(self.token) < 16:
+            raise ValueError("mode on needs a token of at least 16 characters")
+        return self
+
+
+class LimitSettings(Section):
+    cpu: float | None = Field(
+        default=None, gt=0, description="Cores of a task that asks for none; null: no limit."
+    )
+    memory_gib: float | None = Field(
+        default=None, gt=0, description="Memory in GiB of a task that asks for none; null: no limit."
+    )
+    pids: int | None = Field(default=512, gt=0, description="Processes and threads of a container.")
+    body_bytes: int = Field(default=32 * 1024**2, gt=0, description="Largest body of a control request, in bytes.")
+    message_bytes: int = Field(default=256 * 1024**2, gt=0, description="Largest channel message, in bytes.")
+    session_bytes: int = Field(default=2 * 1024**3, gt=0, description="Unread bytes of one job's channel.")
+    unreachable_seconds: float = Field(
+        default=600.0, gt=0, description="A running job whose node is silent for this long fails."
+    )
+
+
+class Settings(BaseSettings):
+    """Everything an admin can set."""
+
+    model_config = SettingsConfigDict(
+        extra="forbid",
+        frozen=True,
+        env_prefix=PREFIX,
+        env_nested_delimiter="__",
+        nested_model_default_partial_update=True,
+    )
+
+    node: Node
+    listen: Listen = Listen()
+    database: Database = Database()
+    storage: Storage = Storage()
+    engine: EngineSettings
+    route_table: RouteTableSettings = RouteTableSettings()
+    data: Data = Data()
+    auth: Auth = Auth()
+    limits: LimitSettings = LimitSettings()
+    state_dir: Path = Field(
+        default=Path("var"), description="Folder of everything else that is kept: logs, spools."
+    )
+
+    @model_validator(mode="after")
+    def _guarded(self) -> "Settings":
+        host = self.listen.operator.bind.rpartition(":")[0].strip("[]")
+        if self.auth.mode == "off" and host not in ("127.0.0.1", "::1", "localhost"):
+            raise ValueError(
+                "auth.mode: off is allowed only while listen.operator.bind is on the loopback address; "
+                "set auth.mode: on and auth.token"
+            )
+        return self
+
+
+def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Settings:
+    """Read the configuration. Raises `Invalid` with every problem and its path.
+
+    Relative paths are relative to the configuration file's folder (to the working folder without a file).
+    """
+    data: Any = {}
+    if path is not None:
+        try:
+            data = yaml.load(
+                path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+            )
+        except OSError as error:
+            raise Invalid([Problem(str(path), "cannot be read", error.strerror)]) from error
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise Invalid([Problem(str(path), "must be YAML", str(error))]) from error
+    data = {} if data is None else data
+    if not isinstance(data, dict):
+        raise Invalid([Problem(str(path), "must be a YAML mapping", type(data).__name__)])
+    data = _merged(data, overrides or {})
+    base = path.resolve().parent if path is not None else Path.cwd()
+    unknown = [
+        Problem(name, "is no setting; see `bfia-gateway init`", _HIDDEN)
+        for name in os.environ
+        if name.startswith(PREFIX) and name[len(PREFIX) :].partition("__")[0].lower() not in Settings.model_fields
+    ]
+    try:
+        settings = _from(data)
+    except ValidationError as error:
+        found = [
+            Problem(".".join(map(str, e["loc"])) or "settings", e["msg"], _shown(e["loc"], e.get("input")))
+            for e in error.errors()
+        ]
+        raise Invalid([*unknown, *found]) from error
+    except SettingsError as error:  # an environment variable for a section that is no JSON
+        raise Invalid([*unknown, Problem(f"{PREFIX}…", str(error), _HIDDEN)]) from error
+    if unknown:
+        raise Invalid(unknown)
+    return _anchored(settings, base)
+
+
+_HIDDEN = "(not shown)"
+
+
+def _shown(path: tuple[int | str, ...], value: Any) -> Any:
+    """Return what was found at the path, but no secret."""
+    if not path:
+        return None
+    if path[0] == "auth" and path[-1] != "mode":
+        return _HIDDEN
+    return without_password(str(value)) if path[0] == "database" else value
+
+
+def without_password(url: str) -> str:
+    """Return the address without its user, password and options."""
+    return re.sub(r"(?s)\?.*", "?***", re.sub(r"(?s)://.*@", "://***@", url))
+
+
+def _from(data: dict[str, Any]) -> Settings:
+    class Read(Settings):
+        @classmethod
+        def settings_customise_sources(  # the environment over the file, nothing else
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return env_settings, InitSettingsSource(settings_cls, init_kwargs=data)
+
+    return Settings.model_construct(**dict(Read()))
+
+
+def _merged(data: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(data)
+    for key, value in over.items():
+        old = result.get(key)
+        result[key] = _merged(old, value) if isinstance(value, Mapping) and isinstance(old, Mapping) else value
+    return result
+
+
+def _anchored(settings: Settings, base: Path) -> Settings:
+    def at(path: Path) -> Path:
+        return path if path.is_absolute() else base / path
+
+    url = settings.database.url
+    if url.startswith("sqlite:///") and not url.startswith("sqlite:////"):
+        url = f"sqlite:///{base / url.removeprefix('sqlite:///')}"
+    storage = settings.storage.url
+    if storage is None:
+        storage = f"file://{base / DEFAULT_STORAGE}"
+    file = settings.route_table.file
+    return settings.model_copy(
+        update={
+            "state_dir": at(settings.state_dir),
+            "database": Database(url=url),
+            "storage": Storage(url=storage),
+            "route_table": RouteTableSettings(file=at(file) if file else None),
+            "data": settings.data.model_copy(update={"roots": [at(r) for r in settings.data.roots]}),
+        }
+    )

@@ -1,0 +1,224 @@
+"""The one place that opens the bytes of tables, models and reports: ``file://`` storage.
+
+Written form: a folder ``<root>/<namespace>/<name>`` with ``data_0``, ``data_1``, … and a JSON file ``metadata``.
+Every ``data_<n>`` of a table is a complete CSV file (UTF-8, comma) with the header line of its own, so a
+component may read one partition alone or all of them in order. A plain file ``<root>/<namespace>/<name>`` is read
+too, as some algorithm images write it.
+
+Outputs are written by other people's images, so nothing here follows a symbolic link or opens what is not a file.
+"""
+
+import csv
+import hashlib
+import io
+import json
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from gateway.domain.model import Address
+from gateway.domain.names import LARGEST_NAME as LARGEST_NAME
+from gateway.domain.names import name_rule as name_rule
+from gateway.domain.problems import Problem
+from gateway.errors import Conflict, Invalid, NotFound, TooLarge
+from gateway.storage_staging import Staging, Taken, alone, clear_leftovers, drop_if_empty
+
+METADATA = "metadata"
+PARTITION = "data_"
+_CHUNK = 1024 * 1024
+
+
+class FileStorage:
+    """Tables, models and reports below one folder. Opening it clears what a dead process was writing."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        clear_leftovers(self.root)
+
+    # ------------------------------------------------------------ reading
+
+    def path(self, address: Address) -> Path:
+        """Return the place of an address. Raises `Invalid` for a name that is no plain folder name."""
+        named = (("namespace", address.namespace), ("name", address.name))
+        wrong = [Problem(key, rule, text) for key, text in named if (rule := name_rule(text))]
+        if wrong:
+            raise Invalid(wrong, reason="NAME_NOT_ALLOWED")
+        return self.root / address.namespace / address.name
+
+    def exists(self, address: Address) -> bool:
+        """Tell whether data lies there; an empty folder is none, a name that is not allowed names none."""
+        try:
+            path = self.path(address)
+        except Invalid:
+            return False
+        return _is_file(path) or (_is_folder(path) and _is_file(path / f"{PARTITION}0"))
+
+    def taken(self, address: Address) -> bool:
+        """Tell whether anything but an empty folder lies there. Raises `Invalid`."""
+        path = self.path(address)
+        return os.path.lexists(path) and not (_is_folder(path) and not any(path.iterdir()))
+
+    def partitions(self, address: Address) -> list[Path]:
+        """Return the files of the data, in order. Raises `NotFound` where there are none or one is missing."""
+        path = self.path(address)
+        if _is_file(path):
+            return [path]
+        found = []
+        for entry in path.iterdir() if _is_folder(path) else ():
+            number = entry.name.removeprefix(PARTITION)
+            if entry.name == f"{PARTITION}{number}" and number.isascii() and number.isdigit():
+                found.append(int(number))
+        for expected, there in enumerate(sorted(found)):
+            if there != expected:
+                raise NotFound(f"{_id(address)} lacks its part {PARTITION}{expected}", reason="DATA_MISSING")
+        if not found:
+            raise NotFound(f"nothing lies at {_id(address)} in the storage", reason="DATA_MISSING")
+        return [path / f"{PARTITION}{number}" for number in range(len(found))]
+
+    def metadata(self, address: Address) -> dict[str, Any]:
+        """Return what is known of the data; empty where nothing is. Raises `Invalid` if no JSON object."""
+        path = self.path(address)
+        if not _is_folder(path) or not os.path.lexists(path / METADATA):
+            return {}
+        value = _json(path / METADATA, f"{_id(address)}/{METADATA}", limit=64 * 1024 * 1024)
+        if not isinstance(value, dict):
+            raise Invalid([Problem(f"{_id(address)}/{METADATA}", "must be a JSON object")], reason="DATA_BROKEN")
+        return value
+
+    def open_partition(self, address: Address, number: int = 0) -> BinaryIO:
+        """Open one file of the data. Raises `NotFound`."""
+        parts = self.partitions(address)
+        if not 0 <= number < len(parts):
+            raise NotFound(f"{_id(address)} has no part {PARTITION}{number}", reason="DATA_MISSING")
+        return _opened(parts[number], _id(address))
+
+    def read_json(self, address: Address, limit: int = 16 * 1024 * 1024) -> Any:
+        """Return a report's content. Raises `NotFound`, `TooLarge` above ``limit`` bytes, `Invalid` if no JSON."""
+        return _json(self.partitions(address)[0], _id(address), limit)
+
+    def stream(self, address: Address, chunk: int = _CHUNK) -> Iterator[bytes]:
+        """Yield the bytes of all parts, one after the other. Raises `NotFound` before the first byte."""
+        for part in self.partitions(address):
+            with _opened(part, _id(address)) as file:
+                while data := file.read(chunk):
+                    yield data
+
+    def checksum(self, address: Address) -> str:
+        """Return the sha256 of what `stream` yields, in hex. Raises `NotFound`."""
+        digest = hashlib.sha256()
+        for data in self.stream(address):
+            digest.update(data)
+        return digest.hexdigest()
+
+    def columns(self, address: Address) -> list[str]:
+        """Return the header of a table. Raises `NotFound`, `Invalid` where there is none or no CSV."""
+        header = next(self._records(address, 0), None)
+        if not header:
+            raise Invalid([Problem(_id(address), "has no header line")], reason="DATA_BROKEN")
+        return header
+
+    def iter_rows(self, address: Address) -> Iterator[list[str]]:
+        """Yield the rows of a table, part by part, without headers. Raises `NotFound`, `Invalid` if no CSV."""
+        header = self.columns(address)
+        for number in range(len(self.partitions(address))):
+            rows = self._records(address, number)
+            first = next(rows, header)
+            if first != header:
+                yield first
+            yield from rows
+
+    def _records(self, address: Address, number: int) -> Iterator[list[str]]:
+        with (
+            self.open_partition(address, number) as file,
+            io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text,
+        ):
+            try:
+                yield from (row for row in csv.reader(text, strict=True) if row)
+            except (csv.Error, UnicodeDecodeError) as error:
+                part = f"{_id(address)}/{PARTITION}{number}"
+                raise Invalid([Problem(part, "is not CSV in UTF-8", str(error))], reason="DATA_BROKEN") from error
+
+    # ------------------------------------------------------------ writing
+
+    def staging(self) -> Staging:
+        """Begin a write; nothing of it is seen before `published`, nothing is left after its end."""
+        return Staging(self.root)
+
+    @contextmanager
+    def published(self, staging: Staging, address: Address, *, overwrite: bool) -> Iterator[None]:
+        """Put what was written into place for good once the block ends; if it raises, all is as before.
+
+        Raises `Conflict` where something lies there and ``overwrite`` is False, `Invalid` for a bad name.
+        """
+        self.path(address)
+        try:
+            with staging.published(address.namespace, address.name, overwrite=overwrite):
+                yield
+        except Taken:
+            raise taken(address) from None
+
+    def delete(self, address: Address) -> bool:
+        """Delete what lies at an address; False where nothing does. Raises `Invalid` for a bad name."""
+        path = self.path(address)
+        if not os.path.lexists(path):
+            return False
+        with self.staging() as staging, alone(self.root):
+            try:
+                staging.take(path)
+            except FileNotFoundError:
+                return False
+            drop_if_empty(path.parent)
+        return True
+
+
+def taken(address: Address) -> Conflict:
+    """Return the refusal to write where something lies."""
+    return Conflict(
+        f"{_id(address)} exists; to replace it say so: overwrite (or drop): true", reason="DATASET_EXISTS"
+    )
+
+
+def _id(address: Address) -> str:
+    return f"{address.namespace}#{address.name}"
+
+
+def _is_file(path: Path) -> bool:
+    return _mode_is(path, stat.S_ISREG)
+
+
+def _is_folder(path: Path) -> bool:
+    return _mode_is(path, stat.S_ISDIR)
+
+
+def _mode_is(path: Path, kind: Any) -> bool:
+    try:
+        return bool(kind(path.lstat().st_mode))
+    except (OSError, ValueError):
+        return False
+
+
+def _opened(path: Path, what: str) -> BinaryIO:
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise NotFound(
+            f"{what}: {path.name} cannot be opened ({error.strerror})", reason="DATA_MISSING"
+        ) from error
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise NotFound(f"{what}: {path.name} is not a file", reason="DATA_MISSING")
+    return os.fdopen(handle, "rb")
+
+
+def _json(path: Path, what: str, limit: int) -> Any:
+    with _opened(path, what) as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise TooLarge(f"{what} has more than {limit} bytes")
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise Invalid([Problem(what, "is not JSON", str(error))], reason="DATA_BROKEN") from error

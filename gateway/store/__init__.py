@@ -1,0 +1,1 @@
+"""The one place that knows SQL. The rest of the code holds domain values, never rows or sessions."""

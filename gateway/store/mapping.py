@@ -1,0 +1,97 @@
+"""Domain value <-> JSON; the only code that knows both.
+
+A converter is built once per type from its annotations. What a stored text lacks takes the field's default, so
+that a field can be added without rewriting rows; what it has beyond the type is left out.
+"""
+
+import json
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from datetime import datetime
+from enum import Enum
+from functools import cache
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+Convert = Callable[[Any], Any]
+
+
+def dumps(value: Any) -> str:
+    """Write a domain value (or plain data) as JSON text."""
+    return json.dumps(value, default=_plain, ensure_ascii=False, separators=(",", ":"))
+
+
+def loads(cls: type[T], text: str, **elsewhere: Any) -> T:
+    """Read a value of this type from what `dumps` wrote; ``elsewhere``: fields that have a column of their own."""
+    data = json.loads(text)
+    kind: Any = cls
+    return cast(T, _of_dataclass(kind)(data, elsewhere) if elsewhere else _reader(kind)(data))
+
+
+def to_plain(value: Any) -> Any:
+    """Return the value as dictionaries, lists and scalars."""
+    return json.loads(dumps(value))
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {name: getattr(value, name) for name in _stored(type(value))}
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    raise TypeError(f"cannot store a {type(value).__name__}")
+
+
+_ELSEWHERE = ("notes", "spec")
+"""Fields of a job's record that have a table or a column of their own."""
+
+
+@cache
+def _stored(cls: type) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(cls) if f.init and f.name not in _ELSEWHERE)
+
+
+@cache
+def _reader(annotation: Any) -> Convert:
+    origin = get_origin(annotation)
+    if origin in (Union, types.UnionType):
+        return _optional(annotation)
+    if origin is tuple:
+        item = _reader(get_args(annotation)[0])
+        return lambda values: tuple(map(item, values))
+    if origin is not None and issubclass(origin, Mapping):
+        key, value = map(_reader, get_args(annotation))
+        return lambda pairs: {key(k): value(v) for k, v in pairs.items()}
+    if annotation is Any or not isinstance(annotation, type):
+        return lambda value: value
+    if is_dataclass(annotation):
+        return _of_dataclass(annotation)
+    if issubclass(annotation, datetime):
+        return datetime.fromisoformat
+    if issubclass(annotation, Enum):
+        return annotation
+    return lambda value: value
+
+
+def _optional(annotation: Any) -> Convert:
+    inner = [a for a in get_args(annotation) if a is not type(None)]
+    convert: Convert = _reader(inner[0]) if len(inner) == 1 else lambda value: value
+    return lambda value: None if value is None else convert(value)
+
+
+@cache
+def _of_dataclass(cls: type) -> Callable[..., Any]:
+    hints = get_type_hints(cls)
+    known = [f for f in fields(cls) if f.name in _stored(cls)]
+    optional = {f.name for f in known if f.default is not MISSING or f.default_factory is not MISSING}
+    readers = [(f.name, _reader(hints[f.name]), f.name in optional) for f in known]
+
+    def read(data: Mapping[str, Any], elsewhere: Mapping[str, Any] = types.MappingProxyType({})) -> Any:
+        kept = {n: convert(data[n]) for n, convert, has in readers if n in data or not has}
+        return cls(**kept, **elsewhere)
+
+    return read

@@ -1,0 +1,64 @@
+"""Brings a database to the newest schema, once, whoever starts first."""
+
+import sqlite3
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from alembic.util.exc import CommandError
+
+from gateway.domain.problems import Problem
+from gateway.errors import Invalid
+from gateway.store.store import connect
+
+_LOCK = "bfia_gateway_migration"
+
+
+def opened(url: str) -> sa.Engine:
+    """Connect to a database and bring it to the newest schema.
+
+    Raises `Invalid` with the cause, and without the password, for an address that leads to no usable database.
+    """
+    try:
+        engine = connect(url)
+    except (sa.exc.SQLAlchemyError, ValueError) as error:
+        raise Invalid([_problem(error, None)], reason="DATABASE_UNUSABLE") from error
+    try:
+        with engine.connect():  # the driver raises TypeError for options that it does not know
+            pass
+        migrate(engine)
+    except (sa.exc.SQLAlchemyError, sqlite3.Error, CommandError, TimeoutError, TypeError, ValueError) as error:
+        engine.dispose()
+        raise Invalid([_problem(error, engine.url.set(query={}))], reason="DATABASE_UNUSABLE") from error
+    return engine
+
+
+def _problem(error: Exception, url: sa.URL | None) -> Problem:
+    cause = error.orig if isinstance(error, sa.exc.DBAPIError) and error.orig else error
+    shown = url.render_as_string(hide_password=True) if url else None
+    return Problem("database.url", f"leads to no usable database: {cause}", shown)
+
+
+def migrate(engine: sa.Engine) -> None:
+    """Run what is missing of the migrations, under a lock on the database."""
+    if engine.dialect.name == "sqlite":
+        with engine.begin() as connection:  # begins with the write lock
+            _upgrade(connection)
+        return
+    with engine.connect() as connection:
+        if not connection.execute(sa.text("select get_lock(:name, 60)"), {"name": _LOCK}).scalar():
+            raise TimeoutError("another gateway holds the migration lock for more than 60 s")
+        try:
+            _upgrade(connection)
+            connection.commit()
+        finally:
+            connection.execute(sa.text("select release_lock(:name)"), {"name": _LOCK})
+            connection.commit()
+
+
+def _upgrade(connection: sa.Connection) -> None:
+    config = Config()
+    config.set_main_option("script_location", "gateway:store/migrations")
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")

@@ -1,0 +1,455 @@
+"""Loads and changes the two records of a job in short transactions.
+
+One verb changes state: `Records.update` loads the value, calls the pure change, and writes it under
+``WHERE version = :seen``; on a lost race it loads and calls again, which is safe because the change is pure.
+"""
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import lru_cache, partial
+from typing import Any, Generic, TypeVar
+
+import sqlalchemy as sa
+
+from gateway.domain import execute, schedule
+from gateway.domain.model import Job, JobSpec, LocalJob, Note
+from gateway.domain.states import RunStatus
+from gateway.errors import NotFound
+from gateway.store import tables
+from gateway.store.announcing import announce
+from gateway.store.mapping import dumps, loads, to_plain
+
+R = TypeVar("R", Job, LocalJob)
+X = TypeVar("X")
+
+_open = threading.local()
+
+
+def outside_transaction() -> None:
+    """Refuse to go on while this thread holds a transaction: nothing slow may happen inside one."""
+    if getattr(_open, "depth", 0):
+        raise RuntimeError("a call to a peer or an engine inside a database transaction")
+
+
+def connect(url: str, *, connections: int = 6) -> sa.Engine:
+    """Open a database. At most ``connections`` threads are in it at once; more only cost time."""
+    if url.startswith("sqlite"):
+        engine = sa.create_engine(url, pool_size=connections, max_overflow=0, pool_timeout=60)
+        sa.event.listen(engine, "connect", _sqlite_connect)
+        sa.event.listen(engine, "begin", _sqlite_begin)
+        return engine
+    return sa.create_engine(
+        url, pool_size=connections, max_overflow=0, pool_timeout=60, pool_recycle=600, pool_pre_ping=True
+    )
+
+
+def _sqlite_connect(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # we begin ourselves: the driver would begin too late for a write lock
+    cursor = connection.cursor()
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "busy_timeout=10000", "foreign_keys=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _sqlite_begin(connection: sa.Connection) -> None:
+    if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def repeating(work: Callable[[], X], times: int = 8) -> X:
+    """Do one short transaction again when the database chose it to end a deadlock, or another won a race."""
+    for left in reversed(range(times)):
+        try:
+            return work()
+        except (sa.exc.OperationalError, sa.exc.IntegrityError) as error:
+            lost = isinstance(error, sa.exc.IntegrityError) or getattr(error.orig, "args", ())[:1] in (
+                (1213,),
+                (1020,),
+            )
+            if not left or not lost:
+                raise
+    raise AssertionError("unreachable")
+
+
+@dataclass(frozen=True)
+class TimelineEntry:
+    """One written line of a job's timeline."""
+
+    at: datetime
+    side: str
+    event: str
+    by: str
+    detail: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class LaunchedRun:
+    """A run whose container was started and is not known to have ended."""
+
+    name: str
+    job_id: str
+    task_id: str
+    role: str
+    index: int
+    attempt: int
+    status: str
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A job as lists show it."""
+
+    job_id: str
+    flow_id: str
+    status: str
+    outcome: str | None
+    created_at: datetime
+
+
+class Store:
+    """All that is kept. Every method is one short transaction."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        self._reading = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._writer: Any = threading.Lock() if engine.dialect.name == "sqlite" else _NoLock()
+        self.jobs = Records[Job](self, tables.job, "scheduler", Job, schedule.next_due, _task_rows, tables.task)
+        self.local_jobs = Records[LocalJob](
+            self, tables.local_job, "participant", LocalJob, execute.next_due, _run_rows, tables.run
+        )
+
+    @contextmanager
+    def read(self) -> Iterator[sa.Connection]:
+        with self._reading.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[sa.Connection]:
+        _open.depth = getattr(_open, "depth", 0) + 1
+        try:
+            with self._writer, self._engine.begin() as connection:
+                yield connection
+        finally:
+            _open.depth -= 1
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def installation(self) -> str:
+        """Return the id that was made with this database."""
+        with self.write() as connection:
+            found = connection.execute(sa.select(tables.installation.c.id)).scalar()
+            if found:
+                return str(found)
+            made = str(uuid.uuid4())
+            connection.execute(tables.installation.insert().values(id=made, created_at=time.time()))
+            return made
+
+    def job_of_task(self, task_id: str) -> str | None:
+        """Return the job that this node schedules and the task belongs to."""
+        with self.read() as connection:
+            return connection.execute(
+                sa.select(tables.task.c.job_id).where(tables.task.c.task_id == task_id)
+            ).scalar()
+
+    def local_job_of_task(self, task_id: str) -> str | None:
+        """Return the job that this node takes part in and the task's runs belong to."""
+        with self.read() as connection:
+            return connection.execute(
+                sa.select(tables.run.c.job_id).where(tables.run.c.task_id == task_id).limit(1)
+            ).scalar()
+
+    def job_of_run(self, run_id: str) -> str | None:
+        with self.read() as connection:
+            return connection.execute(sa.select(tables.run.c.job_id).where(tables.run.c.run_id == run_id)).scalar()
+
+    def name_of_token(self, token: str) -> str | None:
+        """Return the name of the run that has this token on the channel."""
+        t = tables.run
+        with self.read() as connection:
+            return connection.execute(sa.select(t.c.name).where(t.c.token == token)).scalar()
+
+    def job_of_container(self, name: str) -> tuple[str, str] | None:
+        """Return (job id, run id) of the run whose container has this name."""
+        with self.read() as connection:
+            row = connection.execute(
+                sa.select(tables.run.c.job_id, tables.run.c.run_id).where(tables.run.c.name == name)
+            ).first()
+        return (row.job_id, row.run_id) if row else None
+
+    def launched(self, owner: str) -> list[LaunchedRun]:
+        """Return the runs of one owner, or of nobody in particular, that should have a container just now."""
+        t = tables.run
+        query = sa.select(t.c.name, t.c.job_id, t.c.task_id, t.c.role, t.c.idx, t.c.attempt, t.c.status).where(
+            t.c.status.in_((RunStatus.RUNNING, RunStatus.STOPPING)), t.c.owner.in_((owner, ""))
+        )
+        with self.read() as connection:
+            return [LaunchedRun(*row) for row in connection.execute(query)]
+
+    def timeline(self, job_id: str) -> list[TimelineEntry]:
+        """Return what happened to a job, oldest first."""
+        t = tables.timeline
+        with self.read() as connection:
+            rows = connection.execute(sa.select(t).where(t.c.job_id == job_id).order_by(t.c.id)).all()
+        return [TimelineEntry(_time(r.at), r.side, r.event, r.actor, loads(dict, r.detail)) for r in rows]
+
+    def add_submission(self, job_id: str, flow_id: str, scheduler: str, at: datetime) -> None:
+        with self.write() as connection:
+            if not connection.execute(
+                sa.select(tables.submission.c.job_id).where(tables.submission.c.job_id == job_id)
+            ).scalar():
+                connection.execute(
+                    tables.submission.insert().values(
+                        job_id=job_id, flow_id=flow_id, scheduler=scheduler, created_at=at.timestamp()
+                    )
+                )
+
+    def drop_submission(self, job_id: str) -> None:
+        """Forget a job that the scheduling node did not take."""
+        with self.write() as connection:
+            connection.execute(tables.submission.delete().where(tables.submission.c.job_id == job_id))
+
+    def submissions(self, flow_id: str | None = None) -> list[tuple[str, str]]:
+        """Return (job id, scheduling node) of the jobs handed in here, newest first."""
+        t = tables.submission
+        query = sa.select(t.c.job_id, t.c.scheduler).order_by(t.c.created_at.desc())
+        if flow_id is not None:
+            query = query.where(t.c.flow_id == flow_id)
+        with self.read() as connection:
+            return [(r.job_id, r.scheduler) for r in connection.execute(query)]
+
+    def scheduler_of(self, job_id: str) -> str | None:
+        t = tables.submission
+        with self.read() as connection:
+            return connection.execute(sa.select(t.c.scheduler).where(t.c.job_id == job_id)).scalar()
+
+
+class Records(Generic[R]):
+    """One of the two records per job."""
+
+    def __init__(
+        self,
+        store: Store,
+        table: sa.Table,
+        side: str,
+        cls: type[R],
+        next_due: Callable[..., datetime | None],
+        rows: Callable[[R], dict[str, dict[str, Any]]],
+        row_table: sa.Table,
+    ) -> None:
+        self._store = store
+        self._table = table
+        self._side = side
+        self._cls: type[R] = cls
+        self._next_due = next_due
+        self._rows: Callable[[R], dict[str, dict[str, Any]]] = rows
+        self._row_table = row_table
+        self._row_key = row_table.primary_key.columns[0]
+
+    def add(self, value: R, flow_id: str) -> bool:
+        """Store a new record. Returns False, and stores nothing, when the id is there already."""
+        t = self._table
+        try:
+            with self._store.write() as connection:
+                connection.execute(
+                    t.insert().values(
+                        job_id=value.id,
+                        flow_id=flow_id,
+                        version=1,
+                        digest=value.digest,
+                        spec=dumps(value.spec),
+                        created_at=value.created_at.timestamp(),
+                        **self._columns(value),
+                    )
+                )
+                self._write_rows(connection, {}, self._rows(value))
+                self._write_notes(connection, value)
+        except sa.exc.IntegrityError:
+            if self.find(value.id) is None:
+                raise
+            return False
+        announce(self._side, value.spec, value.notes)
+        return True
+
+    def find(self, job_id: str) -> R | None:
+        found = self._load(job_id)
+        return found[0] if found else None
+
+    def get(self, job_id: str) -> R:
+        """Return the record. Raises `NotFound`."""
+        found = self.find(job_id)
+        if found is None:
+            raise NotFound(f"no job {job_id} here", reason="JOB_UNKNOWN")
+        return found
+
+    def update(self, job_id: str, change: Callable[[R], R]) -> R:
+        """Change a record. Raises `NotFound` and whatever ``change`` raises; then nothing is changed."""
+        return self.decide(job_id, lambda value: (change(value), None))[0]
+
+    def decide(self, job_id: str, change: Callable[[R], tuple[R, X]]) -> tuple[R, X]:
+        """Change a record and return what the change decided beside it; it may be called more than once."""
+        while True:
+            found = self._load(job_id)
+            if found is None:
+                raise NotFound(f"no job {job_id} here", reason="JOB_UNKNOWN")
+            old, version = found
+            new, extra = change(old)
+            if new is old:
+                return old, extra
+            if repeating(partial(self._save, old, new, version)):
+                return _drained(new), extra
+
+    def due(self, now: datetime, limit: int = 1000) -> list[str]:
+        """Return the jobs that have something to do by now, the longest overdue first."""
+        t = self._table
+        query = sa.select(t.c.job_id).where(t.c.due_at <= now.timestamp()).order_by(t.c.due_at).limit(limit)
+        with self._store.read() as connection:
+            return list(connection.execute(query).scalars())
+
+    def list(self, flow_id: str | None = None, limit: int | None = None) -> list[Listed]:
+        """Return the jobs, newest first."""
+        t = self._table
+        query = sa.select(t.c.job_id, t.c.flow_id, t.c.status, t.c.outcome, t.c.created_at)
+        query = query.order_by(t.c.created_at.desc()).limit(limit)
+        if flow_id is not None:
+            query = query.where(t.c.flow_id == flow_id)
+        with self._store.read() as connection:
+            return [
+                Listed(r.job_id, r.flow_id, r.status, r.outcome, _time(r.created_at))
+                for r in connection.execute(query)
+            ]
+
+    def unfinished(self) -> Iterable[str]:
+        """Return the jobs that news or time can still change."""
+        t = self._table
+        query = sa.select(t.c.job_id).where(
+            sa.or_(t.c.status.not_in(("FINISHED", "REJECTED")), t.c.due_at.is_not(None))
+        )
+        with self._store.read() as connection:
+            return list(connection.execute(query).scalars())
+
+    def _load(self, job_id: str) -> tuple[R, int] | None:
+        t = self._table
+        with self._store.read() as connection:
+            row = connection.execute(
+                sa.select(t.c.state, t.c.spec, t.c.version).where(t.c.job_id == job_id)
+            ).first()
+        if row is None:
+            return None
+        return loads(self._cls, row.state, spec=_spec(row.spec)), row.version
+
+    def _save(self, old: R, new: R, version: int) -> bool:
+        t = self._table
+        with self._store.write() as connection:
+            done = connection.execute(
+                t.update()
+                .where(t.c.job_id == old.id, t.c.version == version)
+                .values(version=version + 1, **self._columns(new))
+            )
+            if done.rowcount != 1:
+                return False
+            self._write_rows(connection, self._rows(old), self._rows(new))
+            self._write_notes(connection, new)
+        announce(self._side, new.spec, new.notes)
+        return True
+
+    def _columns(self, value: R) -> dict[str, Any]:
+        due = self._next_due(value)
+        outcome = value.outcome if isinstance(value, Job) else (value.ending and value.ending.outcome)
+        return {
+            "status": str(value.status),
+            "outcome": str(outcome) if outcome else None,
+            "due_at": None if due is None else max(due.timestamp(), 0.0) if due.year > 1 else 0.0,
+            "state": dumps(value),
+        }
+
+    def _write_rows(
+        self, connection: sa.Connection, old: dict[str, dict[str, Any]], new: dict[str, dict[str, Any]]
+    ) -> None:
+        for key, row in new.items():
+            if key not in old:
+                connection.execute(self._row_table.insert().values(**row))
+            elif old[key] != row:
+                connection.execute(self._row_table.update().where(self._row_key == key).values(**row))
+
+    def _write_notes(self, connection: sa.Connection, value: R) -> None:
+        if not value.notes:
+            return
+        connection.execute(tables.timeline.insert(), [self._note_row(value.id, note) for note in value.notes])
+
+    def _note_row(self, job_id: str, note: Note) -> dict[str, Any]:
+        return {
+            "job_id": job_id,
+            "side": self._side,
+            "at": note.at.timestamp() if note.at.year > 1 else 0.0,
+            "event": note.event[:255],
+            "actor": note.by[:255],
+            "detail": dumps(note.detail),
+        }
+
+
+def _drained(value: R) -> R:
+    return replace(value, notes=())
+
+
+@lru_cache(maxsize=4096)
+def _spec(text: str) -> JobSpec:
+    return loads(JobSpec, text)
+
+
+def _task_rows(job: Job) -> dict[str, dict[str, Any]]:
+    return {
+        t.task_id: {
+            "task_id": t.task_id,
+            "job_id": job.id,
+            "name": t.name,
+            "status": str(t.status),
+            "attempt": t.attempt,
+        }
+        for t in job.tasks.values()
+    }
+
+
+def _run_rows(local: LocalJob) -> dict[str, dict[str, Any]]:
+    return {
+        r.run_id: {
+            "run_id": r.run_id,
+            "name": r.name,
+            "token": r.token,
+            "job_id": local.id,
+            "task_id": r.task_id,
+            "role": r.party.role,
+            "idx": r.party.index,
+            "attempt": r.attempt,
+            "status": str(r.status),
+            "owner": r.owner,
+        }
+        for r in local.runs
+    }
+
+
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+class _NoLock:
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+__all__ = [
+    "LaunchedRun",
+    "Listed",
+    "Records",
+    "Store",
+    "TimelineEntry",
+    "connect",
+    "outside_transaction",
+    "to_plain",
+]

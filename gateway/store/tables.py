@@ -1,0 +1,122 @@
+"""Every table and column of the project.
+
+A job is one row: what is queried or raced for (status, due time, version) has columns of its own, the rest of
+the record is one JSON text beside it, written as a whole under the version. `task` and `run` repeat from that
+text what other queries need: which job a task id belongs to, which containers there should be.
+Times are seconds since the epoch, UTC.
+"""
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+
+metadata = sa.MetaData()
+
+LongText = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
+Seconds: sa.Double[float] = sa.Double()
+Id = sa.String(128)
+
+
+def _job_table(name: str) -> sa.Table:
+    return sa.Table(
+        name,
+        metadata,
+        sa.Column("job_id", Id, primary_key=True),
+        sa.Column("flow_id", sa.String(255), nullable=False),
+        sa.Column("status", sa.String(16), nullable=False),
+        sa.Column("outcome", sa.String(16)),
+        sa.Column("created_at", Seconds, nullable=False),
+        sa.Column("due_at", Seconds),
+        sa.Column("version", sa.Integer, nullable=False),
+        sa.Column("digest", sa.String(64), nullable=False),
+        sa.Column("spec", LongText, nullable=False),
+        sa.Column("state", LongText, nullable=False),
+        sa.Index(f"{name}_due", "due_at"),
+        sa.Index(f"{name}_flow", "flow_id", "created_at"),
+        sa.Index(f"{name}_created", "created_at"),
+    )
+
+
+job = _job_table("job")
+"""What this node schedules."""
+
+local_job = _job_table("local_job")
+"""What this node takes part in."""
+
+task = sa.Table(
+    "task",
+    metadata,
+    sa.Column("task_id", Id, primary_key=True),
+    sa.Column("job_id", Id, nullable=False),
+    sa.Column("name", sa.String(255), nullable=False),
+    sa.Column("status", sa.String(16), nullable=False),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Index("task_job", "job_id"),
+)
+
+run = sa.Table(
+    "run",
+    metadata,
+    sa.Column("run_id", Id, primary_key=True),
+    sa.Column("name", sa.String(64), nullable=False, unique=True),
+    sa.Column("token", sa.String(64), nullable=False),
+    sa.Column("job_id", Id, nullable=False),
+    sa.Column("task_id", Id, nullable=False),
+    sa.Column("role", sa.String(64), nullable=False),
+    sa.Column("idx", sa.Integer, nullable=False),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("status", sa.String(16), nullable=False),
+    sa.Column("owner", sa.String(255), nullable=False),
+    sa.Index("run_token", "token"),
+    sa.Index("run_job", "job_id"),
+    sa.Index("run_task", "task_id"),
+    sa.Index("run_status", "status"),
+)
+
+timeline = sa.Table(
+    "timeline",
+    metadata,
+    sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True, autoincrement=True),
+    sa.Column("job_id", Id, nullable=False),
+    sa.Column("side", sa.String(16), nullable=False),
+    sa.Column("at", Seconds, nullable=False),
+    sa.Column("event", sa.String(255), nullable=False),
+    sa.Column("actor", sa.String(255), nullable=False),
+    sa.Column("detail", LongText, nullable=False),
+    sa.Index("timeline_job", "job_id", "id"),
+)
+"""Append-only: every state change of a job and every call made for it."""
+
+submission = sa.Table(
+    "submission",
+    metadata,
+    sa.Column("job_id", Id, primary_key=True),
+    sa.Column("flow_id", sa.String(255), nullable=False),
+    sa.Column("scheduler", Id, nullable=False),
+    sa.Column("created_at", Seconds, nullable=False),
+)
+"""Jobs that were handed in here, and which node schedules them."""
+
+provider = sa.Table(
+    "provider",
+    metadata,
+    sa.Column("provider_key", sa.String(255), primary_key=True),
+    sa.Column("document", LongText, nullable=False),
+    sa.Column("updated_at", Seconds, nullable=False),
+)
+
+dataset = sa.Table(
+    "dataset",
+    metadata,
+    sa.Column("namespace", Id, primary_key=True),
+    sa.Column("name", sa.String(255), primary_key=True),
+    sa.Column("document", LongText, nullable=False),
+    sa.Column("created_at", Seconds, nullable=False),
+)
+
+installation = sa.Table(
+    "installation",
+    metadata,
+    sa.Column("id", sa.String(36), primary_key=True),
+    sa.Column("created_at", Seconds, nullable=False),
+)
+"""One row, made with the database: tells this installation's containers from another's."""

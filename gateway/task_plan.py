@@ -1,0 +1,283 @@
+"""What a job's tasks need at this node: components, parameters, data in and out, limits; and what is wrong."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from engines.naming import run_name
+from gateway.datasets import Datasets
+from gateway.domain import parameters
+from gateway.domain.dag import DagNode
+from gateway.domain.model import Address, JobSpec, LocalJob, NodeId, Party, Run
+from gateway.domain.problems import Problem
+from gateway.errors import GatewayError, Invalid, Refused
+from gateway.ports import Clock, Outputs, as_mapping
+from provider_registry.matching import format_problem, match_inputs, match_outputs
+from provider_registry.model import Component, Provider
+from provider_registry.patterns import SECONDS as PATTERN_SECONDS
+from provider_registry.registry import Registry, Unknown
+from provider_registry.values import check as check_values
+
+GIB = 1024**3
+_ABSURD = 2.0**32
+"""cores or GiB that no machine has; engines would fail on the number itself"""
+TABLE_FORMAT = "csv"
+"""how uploaded tables lie in the storage"""
+STORAGE_KIND = "file"
+"""what containers get their data from, in the words of ``storageEngine``"""
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What a task gets when the job asks for nothing (-1 or absent); None is no limit."""
+
+    cpu: float | None = None
+    memory: int | None = None
+    pids: int | None = 512
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """One local run as it will be started, or what is wrong with it."""
+
+    party: Party
+    component: Component
+    provider: Provider
+    parameters: Mapping[str, Any]
+    inputs: Mapping[str, Address]
+    outputs: Mapping[str, Address]
+    output_keys: Mapping[str, str]
+    limits: Mapping[str, float | None]
+    problems: Sequence[Problem] = ()
+    warnings: Sequence[Problem] = field(default=())
+
+
+class TaskPlanner:
+    """Turns tasks of a job into runs of this node."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        registry: Registry,
+        datasets: Datasets,
+        outputs: Outputs,
+        clock: Clock,
+        defaults: Defaults = Defaults(),
+        owner: str = "",
+    ) -> None:
+        self._node = node
+        self._registry = registry
+        self._datasets = datasets
+        self._outputs = outputs
+        self._clock = clock
+        self._defaults = defaults
+        self._owner = owner
+
+    def check(self, spec: JobSpec) -> tuple[list[Problem], list[Problem]]:
+        """Find what is wrong here with a job: (problems that refuse it, warnings)."""
+        patience = _Patience()
+        problems: list[Problem] = []
+        warnings: list[Problem] = []
+        elsewhere: dict[str, Problem] = {}
+        for i, node in enumerate(spec.dag.nodes):
+            try:
+                provider, component = self._find(node)
+            except Refused as error:
+                problems.append(
+                    Problem(f"dag.components[{i}]", f"{error.reason}: {error.message}", str(node.component))
+                )
+                continue
+            for party in spec.parties_at(self._node):
+                if party.role not in component.roles:
+                    continue
+                if warning := _storage_problem(node, component):
+                    elsewhere.setdefault(str(node.component), warning)
+                plan = self._plan(spec, node, "", party, provider, component, patience)
+                problems += plan.problems
+                warnings += plan.warnings
+                warnings += self._format_warnings(spec, node, party, component)
+        return problems, [*elsewhere.values(), *warnings]
+
+    def _format_warnings(self, spec: JobSpec, node: DagNode, party: Party, component: Component) -> list[Problem]:
+        """Warn of data in a format that the declared input does not list, naming both."""
+        inputs = {spec.name: spec for spec in component.inputs}
+        if not node.inputs:
+            own = parameters.data_location(spec.task_params, party, node.name)
+            at = f"config.task_params.{party.label}.{node.name}"
+            found = [format_problem(TABLE_FORMAT, component.inputs[0], at)] if own and component.inputs else []
+            return [Problem(*p) for p in found if p]
+        matched = match_inputs([(i.type, f"{i.task}.{i.key}") for i in node.inputs], component.inputs)
+        warnings = []
+        for wanted, name in matched.items():
+            task, _, key = wanted.partition(".")
+            upstream = spec.dag[task]
+            try:
+                _, source = self._find(upstream)
+            except Refused:  # told as a problem of that task
+                continue
+            outputs = match_outputs([(o.type, o.key) for o in upstream.outputs], source.outputs)
+            formats = next((o.formats for o in source.outputs if o.name == outputs.get(key)), ())
+            if formats and (
+                problem := format_problem(formats[0], inputs[name], f"dag.components.{node.name}.input")
+            ):
+                warnings.append(Problem(problem.path, f"{problem.rule}, from {wanted}", problem.got))
+        return warnings
+
+    def _find(self, node: DagNode) -> tuple[Provider, Component]:
+        ref = node.component
+        try:
+            return self._registry.find(ref.provider, ref.version, ref.name)
+        except Unknown as error:
+            raise Refused(str(error), reason=error.reason) from error
+
+    def runs(self, local: LocalJob, node: DagNode, task_id: str) -> tuple[Run, ...]:
+        """Return the runs of a task here, one per party.
+
+        Raises `Refused` (NO_ROLE_HERE, COMPONENT_UNKNOWN, …), `Invalid` (INPUT_MISSING).
+        """
+        provider, component = self._find(node)
+        parties = [p for p in local.spec.parties_at(self._node) if p.role in component.roles]
+        if not parties:
+            raise Refused(
+                f"{node.component} has roles {', '.join(component.roles)}, none of which node {self._node} plays",
+                reason="NO_ROLE_HERE",
+            )
+        patience = _Patience()
+        plans = [
+            self._plan(local.spec, node, task_id, p, provider, component, patience, local.runs) for p in parties
+        ]
+        if problems := [p for plan in plans for p in plan.problems]:
+            raise Invalid(problems, reason="INPUT_MISSING")
+        return tuple(self._run(local, node, task_id, plan) for plan in plans)
+
+    def _run(self, local: LocalJob, node: DagNode, task_id: str, plan: _Planned) -> Run:
+        party = plan.party
+        return Run(
+            run_id=uuid4().hex + uuid4().hex,
+            token=uuid4().hex,
+            name=run_name(self._node, local.id, task_id, party.role, party.index, 0),
+            task_id=task_id,
+            task_name=node.name,
+            party=party,
+            component=node.component,
+            image=plan.provider.image_for(node.component.name),
+            created_at=self._clock(),
+            parameters=plan.parameters,
+            inputs=plan.inputs,
+            outputs=plan.outputs,
+            output_keys=plan.output_keys,
+            limits=plan.limits,
+            roles=plan.component.roles,
+            results={r.code: r.message for r in plan.component.results},
+            owner=self._owner,
+        )
+
+    def _plan(
+        self,
+        spec: JobSpec,
+        node: DagNode,
+        task_id: str,
+        party: Party,
+        provider: Provider,
+        component: Component,
+        patience: "_Patience",
+        runs: Sequence[Run] = (),
+    ) -> _Planned:
+        values = {k: v.value for k, v in parameters.effective(spec.task_params, party, node.name).items()}
+        at = f"config.task_params.{party.label}.{node.name}"
+        found = check_values(values, component, at, seconds=patience.left())
+        problems = [Problem(*p) for p in found.errors]
+        warnings = [Problem(*p) for p in found.warnings]
+        matched = match_outputs([(o.type, o.key) for o in node.outputs], component.outputs)
+        prefix = f"{spec.job_id}-{party.role}-{party.index}"
+        outputs = {name: Address(prefix, f"{task_id}-{key}") for key, name in matched.items()}
+        inputs, missing = self._inputs(spec, node, party, component, runs, at)
+        return _Planned(
+            party,
+            component,
+            provider,
+            values,
+            inputs,
+            outputs,
+            dict(matched),
+            self._limits(spec, party),
+            [*problems, *missing],
+            warnings,
+        )
+
+    def _inputs(
+        self, spec: JobSpec, node: DagNode, party: Party, component: Component, runs: Sequence[Run], at: str
+    ) -> tuple[dict[str, Address], list[Problem]]:
+        if not node.inputs:
+            return self._own_data(spec, node, party, component, at)
+        found: dict[str, Address] = {}
+        problems: list[Problem] = []
+        matched = match_inputs([(i.type, f"{i.task}.{i.key}") for i in node.inputs], component.inputs)
+        for wanted, name in matched.items():
+            task, _, key = wanted.partition(".")
+            run = next((r for r in runs if r.task_name == task and r.party == party), None)
+            if run is None or key not in run.output_keys:
+                continue  # this party had no part in the upstream task
+            address = run.outputs[run.output_keys[key]]
+            if self._outputs.exists(address):
+                found[name] = address
+            else:
+                rule = f"{party.label} has no output {key} of task {task}"
+                problems.append(Problem(f"dag.components.{node.name}.input", rule, wanted))
+        return found, problems
+
+    def _own_data(
+        self, spec: JobSpec, node: DagNode, party: Party, component: Component, at: str
+    ) -> tuple[dict[str, Address], list[Problem]]:
+        where = parameters.data_location(spec.task_params, party, node.name)
+        if where is None or not component.inputs:
+            return {}, []
+        try:
+            address = self._datasets.resolve(**where)
+        except GatewayError as error:
+            key = "dataset_id" if "dataset_id" in where else "name"
+            return {}, [Problem(f"{at}.{key}", error.message, where.get(key))]
+        return {component.inputs[0].name: address}, []
+
+    def _limits(self, spec: JobSpec, party: Party) -> dict[str, float | None]:
+        by_index = as_mapping(spec.job_params.get(party.role))
+        asked: dict[str, Any] = {}
+        for key, settings in by_index.items():
+            if str(party.index) in str(key).split("|"):
+                asked |= as_mapping(as_mapping(settings).get("resources"))
+        cpu = _positive(asked.get("cpu"))
+        memory = _positive(asked.get("memory"))
+        return {
+            "cpu": self._defaults.cpu if cpu is None else cpu,
+            "memory": self._defaults.memory if memory is None else memory * GIB,
+            "pids": self._defaults.pids,
+        }
+
+
+def _storage_problem(node: DagNode, component: Component) -> Problem | None:
+    """Return what is odd about a component that does not claim to read this node's kind of storage."""
+    if not component.storage_engines or STORAGE_KIND in map(str.lower, component.storage_engines):
+        return None
+    rule = f"the description's storageEngine does not list {STORAGE_KIND}, which is what this node has"
+    return Problem(f"dag.components.{node.name}", rule, list(component.storage_engines))
+
+
+class _Patience:
+    """How long the regular expressions of all descriptions in one request may take together."""
+
+    def __init__(self) -> None:
+        self._end = time.monotonic() + PATTERN_SECONDS
+
+    def left(self) -> float:
+        return max(self._end - time.monotonic(), 0.0)
+
+
+def _positive(value: Any) -> float | None:
+    """Return an asked amount; -1, absent or unreadable means the site's default."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if 0 < number < _ABSURD else None

@@ -1,0 +1,372 @@
+"""Builds every object once from the settings; the only file that sees everything and names concrete classes."""
+
+import fcntl
+import socket
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TextIO
+from uuid import uuid4
+
+import structlog
+from anyio import CapacityLimiter
+from starlette.types import ASGIApp
+
+from adapter.bfia import channel, data, envelope, interconn, logs, platform, provider
+from adapter.bfia.client import LONGEST_CALL
+from adapter.bfia.courier import Courier, PeerRoute
+from adapter.bfia.environment import session_id
+from adapter.bfia.profiles import PROFILES, Profile
+from adapter.bfia.protocol import BfiaProtocol
+from engines.base import Engine, EngineError
+from engines.containerd import ContainerdEngine
+from engines.process import ProcessEngine
+from gateway.admin import logs as admin_logs
+from gateway.admin.parts import AdminParts
+from gateway.admin.router import router as admin_router
+from gateway.app import LoopbackOnly, Mounted, TokenNeeded, create_app
+from gateway.broker.broker import Broker
+from gateway.broker.model import BrokerLimits
+from gateway.coordinator import Coordinator
+from gateway.datasets import Datasets
+from gateway.domain.problems import Problem
+from gateway.domain.schedule import Timing
+from gateway.errors import EngineFailed, Invalid
+from gateway.executor import Executor, Place
+from gateway.loop import Lanes
+from gateway.participant import Participant
+from gateway.peers import Peers
+from gateway.ports import Limiters
+from gateway.run_logs import RunLogs
+from gateway.scheduler import Scheduler
+from gateway.server import bound, port_of
+from gateway.settings import Settings, StorageSource
+from gateway.storage import FileStorage
+from gateway.store.leaves import SqlDatasets, SqlProviders
+from gateway.store.migrate import opened
+from gateway.store.store import Store
+from gateway.task_plan import Defaults, TaskPlanner
+from gateway.workspace import Workspace
+from provider_registry.registry import Registry
+from route_table.live import LiveRoutes
+from route_table.model import UnknownNode
+
+log = structlog.get_logger(__name__)
+
+GIB = 1024**3
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Gateway:
+    """One node: its parts, its listeners' applications and sockets, and how to start and stop it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Callable[[], datetime] = now,
+        engine: Callable[[Settings, str], Engine] | None = None,
+    ) -> None:
+        """Build the node. ``engine`` makes its engine from the settings and the installation's id."""
+        self.settings = settings
+        node = settings.node.id
+        settings.state_dir.mkdir(parents=True, exist_ok=True)
+        self._lock = _only_process(settings)
+        self.store = Store(opened(settings.database.url))
+        installation = self.store.installation()
+        self.storage = FileStorage(settings.storage.path)
+        self.datasets = Datasets(self.storage, SqlDatasets(self.store), settings.data.roots)
+        self.registry = Registry(SqlProviders(self.store))
+        self.routes = LiveRoutes(settings.route_table.file)
+        self.engine = (engine or _engine)(settings, installation)
+        self.broker = Broker(
+            settings.state_dir / "channel",
+            BrokerLimits(message_bytes=settings.limits.message_bytes, session_bytes=settings.limits.session_bytes),
+        )
+        self.protocol = BfiaProtocol(node, self.routes)
+        self.peers = Peers(node, {self.protocol.name: self.protocol})
+        self._lanes = Lanes()
+        # a claim may wait 1 s in its lane, a connection 1 s for a place and 3 s to come up
+        timing = Timing(call_deadline=LONGEST_CALL + 6.0, unreachable_limit=settings.limits.unreachable_seconds)
+        self.scheduler = Scheduler(self.store, self.peers, clock, self._lanes, timing)
+        contained = settings.engine.kind == "docker"
+        self._owner = owner = f"{_instance(settings.state_dir)}/{settings.engine.kind}"
+        workspace = Workspace(settings.storage.path, settings.state_dir / "runs", contained=contained)
+        self.run_logs = RunLogs(node, self.store, self.engine, workspace)
+        self.executor = Executor(
+            self.store,
+            self.engine,
+            self.peers,
+            workspace,
+            self.storage,
+            clock,
+            self._lanes,
+            self._where,
+            self._end_session,
+            installation,
+            owner,
+        )
+        self.coordinator = Coordinator(self.store, self.scheduler, self.peers, self.registry, self.routes, clock)
+        limits = settings.limits
+        planner = TaskPlanner(
+            node,
+            self.registry,
+            self.datasets,
+            self.storage,
+            clock,
+            Defaults(limits.cpu, int(limits.memory_gib * GIB) if limits.memory_gib else None, limits.pids),
+            owner=owner,
+        )
+        self.participant = Participant(node, self.store, self.executor, planner, self.registry, self.knows, clock)
+        self.peers.settle_here(self.coordinator, self.participant)
+        self._end_of_session: list[Callable[[str], None]] = []
+        self.courier = Courier()
+        self._unreached = False
+        self.sockets = self._listen()
+        self._place = self._containers_see()
+        self.apps = self._applications()
+
+    # ------------------------------------------------------------ life
+
+    def start(self) -> None:
+        """Take up what an earlier process left, then begin."""
+        self.broker.recover()
+        self.executor.start()
+        self.scheduler.loop.start()
+
+    def stop(self) -> None:
+        """Let the work in hand end. Containers run on; the next process takes them up again."""
+        self.scheduler.loop.stop()
+        self.executor.stop()
+        self._lanes.close()
+        self.protocol.close()
+        self.broker.close()
+        self.engine.close()
+        self.store.close()
+        if self._lock is not None:
+            self._lock.close()
+
+    def on_session_end(self, end: Callable[[str], None]) -> None:
+        """Name what is to happen on the event loop when a transport session ends."""
+        self._end_of_session.append(end)
+
+    def knows(self, node: str) -> bool:
+        return node == self.settings.node.id or self.routes.table.knows(node)
+
+    def addresses(self) -> dict[str, str]:
+        """Return where each listener is reached on this machine."""
+        return {
+            name: f"http://{_host(socks[0])}:{port_of(socks[0])}" for name, socks in self.sockets.items() if socks
+        }
+
+    # ------------------------------------------------------------ parts
+
+    def _end_session(self, job_id: str) -> None:
+        for end in self._end_of_session:
+            end(session_id(job_id))
+
+    def _where(self) -> Place:
+        """Return where containers find this gateway. Raises `EngineFailed` where they cannot."""
+        if self._unreached:
+            text = "the engine did not answer when this gateway started, so containers cannot reach it: restart it"
+            raise EngineFailed(text, reason="ENGINE_DOWN")
+        return self._place
+
+    def _institution(self, node: str) -> str:
+        if node == self.settings.node.id:
+            return self.settings.node.institution or node
+        try:
+            return self.routes.table.resolve(node).institution or node
+        except UnknownNode:
+            return node
+
+    def _listen(self) -> dict[str, list[socket.socket]]:
+        listen = self.settings.listen
+        sockets = {"peer": [bound(listen.peer.bind)], "operator": [bound(listen.operator.bind)]}
+        if listen.container is not None:
+            first = bound(listen.container.bind)
+            sockets["container"] = [first]
+            gateway = self._bridge()
+            if gateway and listen.container.advertise is None and _host(first) not in ("0.0.0.0", gateway):
+                sockets["container"].append(bound(f"{gateway}:{port_of(first)}"))
+        return sockets
+
+    def _bridge(self) -> str:
+        """Return the address at which containers reach this host; empty where there is none of their own."""
+        if not isinstance(self.engine, ContainerdEngine) or self.settings.engine.docker.network_mode == "host":
+            return ""
+        try:
+            return self.engine.gateway_address()
+        except EngineError as error:
+            log.warning("the container engine does not answer: restart the gateway once it does", cause=str(error))
+            self._unreached = True
+            return ""
+
+    def _containers_see(self) -> Place:
+        listen = self.settings.listen
+        chosen = listen.container or listen.peer
+        socks = self.sockets["container" if listen.container else "peer"]
+        host = _host(socks[-1])
+        if host == "0.0.0.0":
+            host = self._bridge() or "127.0.0.1"
+        base = chosen.advertise or f"http://{host}:{port_of(socks[-1])}"
+        return Place(base, base.partition("://")[2], self._institution)
+
+    def _applications(self) -> dict[str, ASGIApp]:
+        settings = self.settings
+        limiters = Limiters(CapacityLimiter(64), CapacityLimiter(8), CapacityLimiter(16))
+        body = settings.limits.body_bytes
+        platform_parts = platform.PlatformParts(
+            settings.node.id,
+            settings.node.coordinator or settings.node.id,
+            self.coordinator,
+            self.participant,
+            limiters,
+        )
+        chan = channel.ChannelParts(
+            node=settings.node.id,
+            institution=settings.node.institution or settings.node.id,
+            broker=self.broker,
+            run_of_token=self._run_of_token,
+            route_of=self._route_of,
+            known_sender=self.knows,
+            session_open=self._session_open,
+            max_body=settings.limits.message_bytes * 4 // 3 + 65536,
+            courier=self.courier,
+        )
+        between = interconn.InterconnParts(
+            settings.node.id, self.coordinator, self.participant, limiters, self._profile_of, self.knows
+        )
+        for_peers = [Mounted(interconn.router(between), body), Mounted(channel.peer_router(chan), None)]
+        for_containers = [
+            Mounted(platform.container_router(platform_parts), body),
+            Mounted(channel.container_router(chan), None),
+        ]
+        for_operators = [
+            Mounted(platform.operator_router(platform_parts), body),
+            Mounted(logs.router(logs.LogParts(self.run_logs, limiters)), body),
+            Mounted(admin_logs.router(admin_logs.LogParts(self.run_logs, limiters)), body),
+            Mounted(provider.router(self.registry, limiters), body),
+            Mounted(data.router(self.datasets, settings.data.max_upload_bytes), None),
+            Mounted(
+                admin_router(
+                    AdminParts(
+                        node=settings.node.id,
+                        owner=self._owner,
+                        store=self.store,
+                        coordinator=self.coordinator,
+                        routes=self.routes,
+                        registry=self.registry,
+                        engine=self.engine,
+                        broker=self.broker,
+                        storage=self.storage,
+                        run_logs=self.run_logs,
+                        limiters=limiters,
+                    )
+                ),
+                body,
+            ),
+        ]
+        apps: dict[str, Any] = {
+            "operator": create_app("operators", for_operators, documented=True),
+        }
+        if settings.listen.container is None:
+            apps["peer"] = create_app("peers and containers", [*for_peers, *for_containers], documented=True)
+        else:
+            apps["peer"] = create_app("peers", for_peers, documented=True)
+            apps["container"] = create_app("containers", for_containers, documented=True)
+        for name, app in apps.items():
+            envelope.install(app)
+            apps[name] = envelope.TooLargeInEnvelope(app)
+        if settings.auth.mode == "on":
+            apps["operator"] = TokenNeeded(apps["operator"], settings.auth.token)
+        else:
+            apps["operator"] = LoopbackOnly(apps["operator"])
+        return apps
+
+    def _profile_of(self, node: str) -> Profile:
+        try:
+            return PROFILES[self.routes.table.resolve(node).profile]
+        except UnknownNode:
+            return PROFILES["spec"]
+
+    def _route_of(self, node: str) -> PeerRoute | None:
+        try:
+            route = self.routes.table.resolve(node)
+        except UnknownNode:
+            return None
+        return PeerRoute(url=route.url, deadline=route.deadline, profile=route.profile)
+
+    def _run_of_token(self, token: str) -> str | None:
+        return self.store.name_of_token(token) if token else None
+
+    def _session_open(self, session: str) -> bool | None:
+        prefix = session_id("")
+        local = self.store.local_jobs.find(session.removeprefix(prefix)) if session.startswith(prefix) else None
+        return None if local is None else not local.closed
+
+
+def _engine(settings: Settings, installation: str) -> Engine:
+    node = settings.node.id
+    if settings.engine.kind == "process":
+        images = {name: tuple(image.command) for name, image in settings.engine.process.images.items()}
+        return ProcessEngine(
+            node=node, installation=installation, images=images, run_root=settings.state_dir / "process"
+        )
+    docker = settings.engine.docker
+    return ContainerdEngine(
+        node=node,
+        installation=installation,
+        base_url=docker.base_url,
+        network=docker.network or None,
+        user=docker.user,
+        storage_source=_source(docker.storage_source),
+        storage_root=settings.storage.path,
+        runs_source=_source(docker.runs_source),
+        runs_root=settings.state_dir / "runs",
+        network_mode=docker.network_mode,
+        read_only_root=docker.read_only_root,
+    )
+
+
+def _source(source: StorageSource | None) -> dict[str, str] | None:
+    return source.model_dump(exclude_none=True) if source else None
+
+
+def _only_process(settings: Settings) -> TextIO | None:
+    """Hold a lock beside an SQLite file: several gateways share MariaDB, never SQLite. Raises `Invalid`."""
+    url = settings.database.url
+    if not url.startswith("sqlite:///"):
+        return None
+    file = Path(url.removeprefix("sqlite:///")).resolve()  # the same file by another path has the same lock
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lock = file.with_name(file.name + ".lock").open("w")
+    except OSError as error:
+        rule = f"cannot be used: {error.strerror}"
+        raise Invalid([Problem("database.url", rule, url)], reason="DATABASE_UNUSABLE") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        rule = "is in use by another gateway process; several of them need mysql+pymysql://…"
+        raise Invalid([Problem("database.url", rule, url)], reason="DATABASE_IN_USE") from None
+    return lock
+
+
+def _instance(state_dir: Path) -> str:
+    """Return this gateway's own id, made with its state folder: runs belong to one of several gateways."""
+    file = state_dir / "instance"
+    if not file.exists():
+        part = file.with_suffix(".part")
+        part.write_text(uuid4().hex, encoding="ascii")
+        part.replace(file)
+    return file.read_text(encoding="ascii")
+
+
+def _host(sock: socket.socket) -> str:
+    host = str(sock.getsockname()[0])
+    return f"[{host}]" if ":" in host else host

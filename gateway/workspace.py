@@ -1,0 +1,85 @@
+"""Where a run finds its data and leaves its outputs, seen from the gateway and from inside the container."""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from engines.base import Mount
+from gateway.domain.model import Address, Run
+from gateway.domain.names import name_rule
+
+INSIDE = "/bfia/storage"
+"""Where a container sees its part of the storage."""
+
+INSIDE_LOG = "/bfia/log"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """One run's view of the storage."""
+
+    storage_url: str
+    log_path: str
+    mounts: tuple[Mount, ...] = ()
+
+
+class Workspace:
+    """Prepares and clears the places of runs.
+
+    Contained: the container gets its inputs read-only and its own outputs read-write, never the storage's root.
+    Not contained (process engine): the run sees the root, with the gateway's own rights.
+    """
+
+    def __init__(self, root: Path, runs: Path, *, contained: bool) -> None:
+        self._root = root.absolute()
+        self._runs = runs.absolute()
+        self._contained = contained
+
+    def logs(self, run: Run) -> Path:
+        """Return the directory in which a run's logs are kept."""
+        return self._runs / run.name
+
+    def prepare(self, run: Run) -> Placement:
+        """Make the run's directories; say how the run sees them."""
+        log = self.logs(run) / "log"
+        log.mkdir(parents=True, exist_ok=True)
+        outputs = [self._path(address) for address in run.outputs.values()]
+        if not self._contained:
+            self._root.mkdir(parents=True, exist_ok=True)
+            return Placement(f"file://{self._root}", str(log))
+        log.chmod(0o777)  # the image's own user, whoever that is, writes here
+        for path in outputs:
+            path.mkdir(parents=True, exist_ok=True)
+            path.chmod(0o777)
+        mounts = [Mount(log, INSIDE_LOG, read_only=False)]
+        mounts += [Mount(self._path(a), self._inside(a), read_only=True) for a in _once(run.inputs)]
+        mounts += [Mount(self._path(a), self._inside(a), read_only=False) for a in _once(run.outputs)]
+        return Placement(f"file://{INSIDE}", INSIDE_LOG, tuple(mounts))
+
+    def clear(self, run: Run) -> None:
+        """Take away what the run left empty."""
+        for address in run.outputs.values():
+            path = self._path(address)
+            if path.is_dir() and not any(path.iterdir()):
+                path.rmdir()
+                if path.parent != self._root and not any(path.parent.iterdir()):
+                    path.parent.rmdir()
+
+    def forget(self, run: Run) -> None:
+        """Delete a run's logs."""
+        shutil.rmtree(self.logs(run), ignore_errors=True)
+
+    def _path(self, address: Address) -> Path:
+        for name in (address.namespace, address.name):
+            if rule := name_rule(name):  # checked where jobs come in; a path outside the root must be impossible
+                raise ValueError(f"{name!r} {rule}")
+        return self._root / address.namespace / address.name
+
+    @staticmethod
+    def _inside(address: Address) -> str:
+        return f"{INSIDE}/{address.namespace}/{address.name}"
+
+
+def _once(addresses: Mapping[str, Address]) -> list[Address]:
+    return list(dict.fromkeys(addresses.values()))

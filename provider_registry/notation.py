@@ -1,0 +1,132 @@
+"""The spellings that descriptions use in the field, each read into one value.
+
+Vendors copy an example that spells booleans as text, lists as single strings and expressions as placeholders.
+Every function takes what the schema lets through and returns the value; those that may meet something they cannot
+read also return a remark, worded to follow the field's path, or None.
+"""
+
+import json
+import re
+from typing import Any
+
+from provider_registry import patterns
+from provider_registry.kinds import number
+from provider_registry.limits import as_text, encodable
+from provider_registry.model import Validator
+
+MAX_BINDING = 1000
+"""values that are read from a list given as JSON text; a real list is bounded by the schema"""
+
+_FUNCTION = re.compile(r"call_function\s{1,8}([A-Za-z_][\w.]{0,255})\s{0,8}(?:\(\s{0,8}\))?")
+_EXPRESSION = re.compile(r"regular\s{0,8}[:：-](.*)", re.DOTALL)
+_RANGE = re.compile(r"[(\[]([^,]{0,64}),([^,]{0,64})[)\]]")
+_WIDE = str.maketrans("（），【】［］", "(),[][]")
+_QUOTES = ("''", '""', "‘’", "“”")
+_PLACEHOLDERS = ("", "正则项")
+"""what stands in the published example where an expression would go: no check"""
+_UNBOUNDED = ("", "inf", "-inf", "+inf", "∞", "-∞", "+∞", "sup")
+
+
+def text(value: Any) -> str:
+    """Return display text: absent is empty."""
+    return value if isinstance(value, str) else ""
+
+
+def texts(value: Any) -> tuple[str, ...]:
+    """Read a list of texts, or one text that stands for a list of one; blanks are left out."""
+    values = [value] if isinstance(value, str) else value or []
+    return tuple(v.strip() for v in values if v.strip())
+
+
+def is_optional(value: Any) -> tuple[bool, str | None]:
+    """Read ``optional``: a boolean, its text in any case, or nothing, which means that it may be omitted."""
+    if isinstance(value, bool):
+        return value, None
+    spelled = text(value).strip().lower()
+    return spelled != "false", None if spelled else "is missing; read as true"
+
+
+def default_text(value: Any) -> str | None:
+    """Read ``defaultValue`` as text: None if there is none, empty if it is blank, JSON for what is no text."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value if value.strip() else ""
+    return as_text(value)
+
+
+def binding(value: Any) -> tuple[tuple[str, ...] | None, str | None, str | None]:
+    """Read ``bindingData``: (allowed values as text, or None; callback's name, or None; remark).
+
+    Forms: a list of {label, value} or of plain values, the same list as JSON text, ``call_function name()``,
+    or nothing.
+    """
+    if isinstance(value, str):
+        if not value.strip():
+            return None, None, None
+        called = _FUNCTION.fullmatch(value.strip())
+        if called:
+            return None, called[1], None
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            value = None
+        if not isinstance(value, list):
+            return None, None, "is neither a list nor call_function <name>(); any value is allowed"
+    values: list[str] = []
+    skipped = False
+    for item in (value or [])[:MAX_BINDING]:
+        found = item.get("value") if isinstance(item, dict) else item
+        if isinstance(found, (str, int, float)) and encodable(as_text(found)):
+            values.append(as_text(found))
+        else:
+            skipped = True
+    remark = "has entries without a plain value, which are left out" if skipped else None
+    return tuple(values) or None, None, remark
+
+
+def validator(value: Any) -> tuple[Validator | None, str | None]:
+    """Read ``validator``: an expression, a range, or nothing. A placeholder in either place means no check."""
+    spelled = text(value).strip()
+    if not spelled:
+        return None, None
+    expression = _EXPRESSION.fullmatch(spelled)
+    if expression:
+        return _expression(spelled, expression[1].strip())
+    bounds = _RANGE.fullmatch(spelled.translate(_WIDE))
+    if bounds:
+        return _range(spelled, bounds[1].strip(), bounds[2].strip())
+    return None, "is neither regular:'<expression>' nor (lower,upper); nothing is checked"
+
+
+def _expression(spelled: str, pattern: str) -> tuple[Validator | None, str | None]:
+    if len(pattern) > 1 and pattern[0] + pattern[-1] in _QUOTES:
+        pattern = pattern[1:-1]
+    if pattern.strip() in _PLACEHOLDERS:
+        return None, None
+    flaw = patterns.flaw(pattern)
+    if flaw:
+        return None, f"{flaw}; nothing is checked"
+    return Validator(spelled, pattern=pattern), None
+
+
+def _range(spelled: str, low: str, high: str) -> tuple[Validator | None, str | None]:
+    bounds: list[float | None] = []
+    for bound in (low, high):
+        read = number(bound)
+        if read is None and bound.lower() not in _UNBOUNDED:
+            return None, "has a bound that is not a number; nothing is checked"
+        bounds.append(read)
+    lower, upper = bounds
+    if lower is None and upper is None:
+        return None, None
+    if lower is not None and upper is not None and lower > upper:
+        return None, "has a lower bound above the upper one; nothing is checked"
+    return Validator(spelled, lower, upper), None
+
+
+def depends_on(value: Any) -> tuple[str, ...]:
+    """Read ``dependsOn``: a list, one text with commas, or nothing."""
+    if isinstance(value, str):
+        return texts(value.split(","))
+    return texts(value)

@@ -1,0 +1,162 @@
+"""The bodies that register something, read into a `Provider`; and the form a provider is stored in.
+
+Two requests exist: one provider with all its components, and one component with its image.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from provider_registry import describe, schema
+from provider_registry.limits import MAX_COMPONENTS, ROOT, bounded, join, refuse_unfit, shorten
+from provider_registry.model import Component, InvalidDescription, Problem, Provider
+
+DEVICE = "docker"
+PROTOCOL = "bfia"
+CONTAINER_DEVICES = ("docker", "k8s")
+"""devices that start an image, so that a registration for them has to name one"""
+
+_REQUEST_FIELDS = schema.fields(schema.REGISTRATION)
+
+
+def provider_from_request(body: Any) -> Provider:
+    """Read ``{name, version, device, metadata, protocol, components_description}``.
+
+    The outer name and version are the components' provider and version. Raises InvalidDescription with every
+    problem of the body and of all descriptions in it.
+    """
+    refuse_unfit(body)
+    problems = [*schema.problems(schema.REGISTRATION, body), *_image_problems(body)]
+    described = body.get("components_description") if isinstance(body, Mapping) else None
+    components: dict[str, Component] = {}
+    warnings: list[Problem] = []
+    if isinstance(described, Mapping) and len(described) <= MAX_COMPONENTS:
+        outer = {part: body[part] for part in ("name", "version") if isinstance(body.get(part), str)}
+        for key, document in described.items():
+            if not isinstance(document, Mapping):
+                continue
+            path = join("components_description", key)
+            try:
+                components[key], found = _component(key, document, path, outer)
+            except InvalidDescription as error:
+                problems += error.problems
+            else:
+                warnings += found
+    if problems:
+        raise InvalidDescription(bounded(problems))
+    metadata = body["metadata"]
+    return Provider(
+        name=body["name"],
+        version=body["version"],
+        device=body["device"],
+        protocol=body.get("protocol") or PROTOCOL,
+        image=metadata.get("image") or "",
+        base_url=metadata.get("base_url") or "",
+        metadata=dict(metadata),
+        components=components,
+        warnings=bounded([*_request_remarks(body), *warnings]),
+    )
+
+
+def provider_from_component(body: Any) -> Provider:
+    """Read ``{imageUrl, component_info}`` into a provider that has this one component.
+
+    `Registry.register_component` adds it to what the provider already has; the paths of the warnings are those
+    of the component in its provider's document. Raises InvalidDescription, with paths of the body.
+    """
+    refuse_unfit(body)
+    problems = schema.problems(schema.COMPONENT_REGISTRATION, body)
+    read: Component | None = None
+    warnings: tuple[Problem, ...] = ()
+    info = body.get("component_info") if isinstance(body, Mapping) else None
+    if isinstance(info, Mapping):
+        try:
+            read, warnings = describe.component(info, "component_info")
+        except InvalidDescription as error:
+            told = {(p.path, p.rule) for p in problems}
+            problems += [p for p in error.problems if (p.path, p.rule) not in told]
+    if problems or read is None:
+        raise InvalidDescription(bounded(problems))
+    image = body["imageUrl"]
+    return Provider(
+        name=read.provider,
+        version=read.version,
+        device=DEVICE,
+        protocol=PROTOCOL,
+        image=image,
+        base_url="",
+        metadata={"image": image, "base_url": ""},
+        components={read.name: read},
+        warnings=tuple(w._replace(path=_in_view(w.path, read.name)) for w in warnings),
+    )
+
+
+def from_document(document: Mapping[str, Any]) -> Provider:
+    """Make the provider again whose `Provider.document` this is, without judging it a second time.
+
+    Raises InvalidDescription if the value is no such document.
+    """
+    try:
+        name, version, metadata = document["name"], document["version"], document["metadata"]
+        return Provider(
+            name=name,
+            version=version,
+            device=document["device"],
+            protocol=document["protocol"],
+            image=metadata.get("image") or "",
+            base_url=metadata.get("base_url") or "",
+            metadata=dict(metadata),
+            components={
+                key: describe.from_valid(described, provider=name, version=version)[0]
+                for key, described in document["components_description"].items()
+            },
+            warnings=tuple(Problem(*warning) for warning in document["warnings"]),
+            images=dict(document["images"]),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        problem = Problem(ROOT, f"is not a stored provider: {error!r}", shorten(document))
+        raise InvalidDescription((problem,)) from error
+
+
+def _in_view(path: str, name: str) -> str:
+    return join("components_description", name) + path.removeprefix("component_info")
+
+
+def _component(
+    key: str, document: Mapping[str, Any], path: str, outer: Mapping[str, str]
+) -> tuple[Component, tuple[Problem, ...]]:
+    """Read a description that stands under a key, which has to be its component's name."""
+    remarks: list[Problem] = []
+    if document.get("componentName") is None:
+        remarks.append(Problem(join(path, "componentName"), "is missing; its key is taken"))
+        document = {**document, "componentName": key}
+    elif document["componentName"] != key:
+        remarks.append(
+            Problem(join(path, "componentName"), f"must equal its key, {key[:64]}", document["componentName"])
+        )
+        raise InvalidDescription((remarks[0], *_problems_of(document, path)))
+    read, warnings = describe.component(document, path, provider=outer.get("name"), version=outer.get("version"))
+    return read, (*remarks, *warnings)
+
+
+def _problems_of(document: Mapping[str, Any], path: str) -> tuple[Problem, ...]:
+    try:
+        describe.component(document, path)
+    except InvalidDescription as error:
+        return error.problems
+    return ()
+
+
+def _image_problems(body: Any) -> Iterator[Problem]:
+    metadata = body.get("metadata") if isinstance(body, Mapping) else None
+    if not isinstance(metadata, Mapping) or "image" in metadata:
+        return
+    if body.get("device") in CONTAINER_DEVICES:
+        yield Problem("metadata.image", "is missing")
+
+
+def _request_remarks(body: Mapping[str, Any]) -> Iterator[Problem]:
+    yield from describe.unknown_fields(body, _REQUEST_FIELDS, "")
+    if body["device"] not in CONTAINER_DEVICES:
+        yield Problem("device", "is none of docker, k8s; jobs look for providers on docker", body["device"])
+    if not body.get("components_description"):
+        yield Problem("components_description", "describes no component")

@@ -1,0 +1,185 @@
+"""A job's parameters held against the description of the component that will get them.
+
+The component is the judge of its parameters; descriptions in the field contradict jobs that run well with them.
+So only two things refuse a job: a required parameter that is not there, and text that cannot be read as the
+number it is declared to be. Values outside an enumeration refuse it where the caller is strict. All else is a
+warning. Defaults are never filled in.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from provider_registry import patterns
+from provider_registry.kinds import Kind, kind_of, number, reads_as
+from provider_registry.limits import as_text, bounded, join
+from provider_registry.model import Component, Parameter, Problem
+
+_SHOWN = 20
+"""how many allowed values a problem lists"""
+_NUMERIC = (Kind.INTEGER, Kind.NUMBER)
+
+
+class Findings(NamedTuple):
+    """What is wrong with a task's parameters: what refuses the job, and what is only told."""
+
+    errors: tuple[Problem, ...]
+    warnings: tuple[Problem, ...]
+
+
+def check(
+    parameters: Mapping[str, Any],
+    component: Component,
+    path: str,
+    strict: bool = False,
+    seconds: float = patterns.SECONDS,
+) -> Findings:
+    """Compare the effective parameters of one task with its component's description.
+
+    ``path`` is where the parameters stand in the job. ``strict`` makes a value outside bindingData an error.
+    ``seconds`` bounds the regular expressions of the description, all together; what they have not told by
+    then is a warning. A value of None counts as not given, as it never reaches the container.
+    """
+    declared = {p.name: p for p in component.parameters}
+    given = {name: value for name, value in parameters.items() if value is not None}
+    errors: list[Problem] = []
+    warnings: list[Problem] = []
+    for name, value in given.items():
+        at = join(path, name)
+        if name not in declared:
+            warnings.append(Problem(at, f"is no parameter of {component.name}; passed on as it is", value))
+            continue
+        parameter = declared[name]
+        unreadable, remark = _type_problem(parameter, value)
+        if remark:
+            (errors if unreadable else warnings).append(Problem(at, remark, value))
+        if not _is_listed(parameter, value):
+            rule = f"must be one of {_allowed(parameter)}"
+            (errors if strict else warnings).append(Problem(at, rule, value))
+        warnings += _range_problem(parameter, value, at)
+    warnings += _pattern_problems(given, declared, path, seconds)
+    for parameter in component.parameters:
+        if parameter.name not in given and not parameter.optional:
+            at = join(path, parameter.name)
+            if _is_shown(parameter, given, declared):
+                errors.append(Problem(at, f"is missing; {component.name} requires it"))
+            else:
+                hint = ", ".join(parameter.depends_on[:_SHOWN])
+                warnings.append(Problem(at, f"is missing; required where {hint}"))
+    return Findings(bounded(errors), bounded(warnings))
+
+
+def _type_problem(parameter: Parameter, value: Any) -> tuple[bool, str | None]:
+    """Return (whether it refuses the job, rule or None) for a value of another type than the declared one.
+
+    A value that the description itself names, as default or in bindingData, never refuses the job.
+    """
+    kind = kind_of(parameter.type)
+    if isinstance(value, str):
+        if kind is Kind.TEXT or kind is Kind.OTHER:
+            return False, None
+        if not value.strip():
+            return False, f"is empty where {parameter.type} is declared"
+        if reads_as(kind, value):
+            return False, _respelled(kind, value)
+        named = value == parameter.default or (parameter.binding is not None and value in parameter.binding)
+        return kind in _NUMERIC and not named, f"cannot be read as {parameter.type}"
+    if kind is Kind.OTHER or _is_of(kind, value):
+        return False, None
+    return False, f"is {_name_of(value)} where {parameter.type} is declared"
+
+
+def _respelled(kind: Kind, text: str) -> str | None:
+    """Remark on text that is readable, but perhaps not by every component."""
+    if kind is Kind.BOOLEAN and text not in ("true", "false"):
+        return "is text for a boolean, and neither true nor false as spelled in JSON"
+    if kind is Kind.NUMBER and number(text) is None:
+        return "is not a finite number"
+    if kind is Kind.INTEGER and not text.strip().lstrip("+-").isdigit():
+        return "is a whole number in the spelling of a fraction"
+    return None
+
+
+def _is_of(kind: Kind, value: Any) -> bool:
+    """Tell whether a JSON value other than text is of a kind. Any scalar may stand for text."""
+    if isinstance(value, bool):
+        return kind in (Kind.BOOLEAN, Kind.TEXT)
+    if isinstance(value, int):
+        return kind in (Kind.INTEGER, Kind.NUMBER, Kind.TEXT)
+    if isinstance(value, float):
+        return kind in (Kind.NUMBER, Kind.TEXT)
+    return kind is (Kind.OBJECT if isinstance(value, Mapping) else Kind.LIST)
+
+
+def _name_of(value: Any) -> str:
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, (int, float)):
+        return "a number"
+    return "an object" if isinstance(value, Mapping) else "a list"
+
+
+def _is_listed(parameter: Parameter, value: Any) -> bool:
+    """Tell whether a value is among the allowed ones, if any are listed. Empty text is no choice at all.
+
+    Numbers are compared as numbers, booleans without regard to case, and a list by its elements.
+    """
+    allowed = parameter.binding
+    if allowed is None or value == "":
+        return True
+    if isinstance(value, (list, tuple)):
+        return all(_is_listed(parameter, element) for element in value if not isinstance(element, (list, tuple)))
+    text = as_text(value)
+    if text in allowed:
+        return True
+    if kind_of(parameter.type) is Kind.BOOLEAN or isinstance(value, bool):
+        return text.lower() in {choice.lower() for choice in allowed}
+    read = number(value)
+    return read is not None and any(number(choice) == read for choice in allowed)
+
+
+def _allowed(parameter: Parameter) -> str:
+    values = parameter.binding or ()
+    shown = ", ".join(value[:64] for value in values[:_SHOWN])
+    return f"{shown}, … ({len(values)} in all)" if len(values) > _SHOWN else shown
+
+
+def _range_problem(parameter: Parameter, value: Any, at: str) -> Iterator[Problem]:
+    check = parameter.validator
+    read = number(value)
+    if check is not None and read is not None and not check.in_range(read):
+        yield Problem(at, f"must lie within {check.text}", value)
+
+
+def _pattern_problems(
+    given: Mapping[str, Any], declared: Mapping[str, Parameter], path: str, seconds: float
+) -> Iterator[Problem]:
+    """Match every value that has an expression, all in one go. Empty text is not matched."""
+    asked: list[tuple[str, str, str]] = []
+    for name, value in given.items():
+        check = declared[name].validator if name in declared else None
+        if check is not None and check.pattern is not None and value != "":
+            asked.append((name, check.pattern, as_text(value)))
+    results = patterns.full_matches([(pattern, text) for _, pattern, text in asked], seconds)
+    for (name, pattern, _), matches in zip(asked, results, strict=True):
+        if matches is False:
+            yield Problem(join(path, name), f"must match {pattern}", given[name])
+        elif matches is None:
+            yield Problem(join(path, name), f"could not be checked against {pattern} in time", given[name])
+
+
+def _is_shown(parameter: Parameter, given: Mapping[str, Any], declared: Mapping[str, Parameter]) -> bool:
+    """Tell whether a form would show a parameter: it has no condition, or one of them holds.
+
+    ``name.value`` holds if that parameter has that value, given or by default; ``name`` if it is given.
+    """
+    return not parameter.depends_on or any(_holds(c, given, declared) for c in parameter.depends_on)
+
+
+def _holds(condition: str, given: Mapping[str, Any], declared: Mapping[str, Parameter]) -> bool:
+    if condition in declared:
+        return condition in given
+    name, _, wanted = condition.partition(".")
+    other = declared.get(name)
+    if other is None:
+        return True
+    return as_text(given.get(name, other.default or "")).lower() == wanted.lower()

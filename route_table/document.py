@@ -1,0 +1,178 @@
+"""The YAML form of a route table, read strictly and written back.
+
+One entry per node: ``host`` and ``port`` with an optional ``scheme``, or a ``url`` that may have a path prefix;
+then ``profile``, ``institution``, ``deadline`` in seconds and ``enabled``. A key that is not known is refused,
+since a misspelled ``enabled`` would leave a route open. Every problem is told at once, with its path and line.
+"""
+
+import json
+from collections.abc import Iterator
+
+import yaml
+
+from route_table.entry import MAX_PROBLEMS, NODE_ID, Entry, route_of
+from route_table.model import (
+    DEFAULT_DEADLINE,
+    DEFAULT_PROFILE,
+    InvalidRoutes,
+    Problem,
+    Route,
+    RouteTable,
+)
+from route_table.tree import ROOT, Entries, Items, Node, Scalar, kind, short, step
+
+MAX_TEXT = 4 * 1024 * 1024
+"""characters of a document"""
+MAX_DEPTH = 8
+MAX_EVENTS = 400_000
+MAX_ROUTES = 20_000
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def parse(text: str, version: int = 1) -> RouteTable:
+    """Read a table from its YAML text; ``version`` is what the table will call itself.
+
+    Raises InvalidRoutes with every problem. A text without any entry is refused, as half-written files look like
+    that; an empty table is written ``{}``.
+    """
+    root = _read(text)
+    if not isinstance(root, Entries):
+        if root is None or (isinstance(root, Scalar) and root.is_null):
+            raise InvalidRoutes((Problem(ROOT, "has no entries; write {} for a table without routes"),))
+        rule = f"line {root.line}: must map node ids to routes"
+        raise InvalidRoutes((Problem(ROOT, rule, kind(root)),))
+    if len(root.items) > MAX_ROUTES:
+        rule = f"must not hold more than {MAX_ROUTES} routes"
+        raise InvalidRoutes((Problem(ROOT, rule, len(root.items)),))
+    problems: list[Problem] = []
+    routes: dict[str, Route] = {}
+    lines: dict[str, int] = {}
+    for key, value in root.items:
+        node = key.text
+        path = step("", node)
+        if not NODE_ID.fullmatch(node):
+            rule = "must be a node id: letters, digits and . _ : @ - inside, at most 128 characters"
+            problems.append(Problem(path, f"line {key.line}: {rule}", short(node)))
+        elif node in lines:
+            rule = f"line {key.line}: is given a second time; first in line {lines[node]}"
+            problems.append(Problem(path, rule))
+        lines.setdefault(node, key.line)
+        if isinstance(value, Entries):
+            routes[node] = route_of(node, Entry(node, value, problems))
+        else:
+            rule = f"line {value.line}: must be a mapping with host and port, or url"
+            problems.append(Problem(path, rule, kind(value)))
+        if len(problems) > MAX_PROBLEMS:
+            break
+    if problems:
+        if len(problems) > MAX_PROBLEMS:
+            problems[MAX_PROBLEMS:] = [Problem(ROOT, f"has more than the {MAX_PROBLEMS} problems listed here")]
+        raise InvalidRoutes(tuple(problems))
+    return RouteTable(version, routes)
+
+
+def dump(table: RouteTable) -> str:
+    """Write a table as YAML that `parse` reads into the same routes. Ids and texts are quoted."""
+    if not table.routes:
+        return "{}\n"
+    entries = []
+    for node, route in table.routes.items():
+        lines = [f"{_quoted(node)}:", f"  url: {_quoted(route.url)}"]
+        if route.profile != DEFAULT_PROFILE:
+            lines.append(f"  profile: {_quoted(route.profile)}")
+        if route.institution is not None:
+            lines.append(f"  institution: {_quoted(route.institution)}")
+        if route.deadline != DEFAULT_DEADLINE:
+            lines.append(f"  deadline: {_decimal(route.deadline)}")
+        if not route.enabled:
+            lines.append("  enabled: false")
+        entries.append("\n".join(lines))
+    return "\n".join(entries) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=True)
+
+
+def _decimal(number: float) -> str:
+    """Write a number without an exponent."""
+    text = repr(number).removesuffix(".0")
+    return f"{number:.18f}" if "e" in text else text
+
+
+def _read(text: str) -> Node | None:
+    """Return the tree of a document's text, None if it holds nothing but comments.
+
+    The parser's events are read one by one, so a key such as ``0123``, ``no`` or ``22:30`` stays the text it is, a
+    repeated key is seen, and what could grow without bound (depth, aliases, length) ends the reading at once.
+    """
+    if len(text) > MAX_TEXT:
+        raise _refusal(f"must not be longer than {MAX_TEXT} characters", len(text))
+    try:
+        return _document(_events(text))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}: " if mark else ""
+        raise _refusal(f"{where}is not YAML: {error.problem or error.context}") from error
+    except (yaml.YAMLError, UnicodeError, ValueError) as error:
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise _refusal(f"is not YAML: {reason}") from error
+
+
+def _events(text: str) -> Iterator[yaml.Event]:
+    """Yield the parser's events up to the bounds, refusing those that have no place in a route table."""
+    depth = 0
+    for count, event in enumerate(yaml.parse(text, Loader=_LOADER)):
+        line = _line(event)
+        if count > MAX_EVENTS:
+            raise _refusal(f"line {line}: must not hold more than {MAX_EVENTS} values and marks", count)
+        if isinstance(event, yaml.AliasEvent):
+            raise _refusal(f"line {line}: must not use aliases; write the entry out", short(f"*{event.anchor}"))
+        if isinstance(event, yaml.NodeEvent) and event.anchor is not None:
+            raise _refusal(f"line {line}: must not use anchors; write the entry out", short(f"&{event.anchor}"))
+        if isinstance(event, (yaml.ScalarEvent, yaml.CollectionStartEvent)) and event.tag is not None:
+            raise _refusal(f"line {line}: must not use tags", short(event.tag))
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise _refusal(f"line {line}: must not nest deeper than {MAX_DEPTH} levels", depth)
+        yield event
+
+
+def _document(events: Iterator[yaml.Event]) -> Node | None:
+    root: Node | None = None
+    documents = 0
+    for event in events:
+        if isinstance(event, yaml.DocumentStartEvent):
+            documents += 1
+            if documents > 1:
+                raise _refusal(f"line {_line(event)}: must hold one document only", "a second document")
+        elif isinstance(event, yaml.NodeEvent):
+            root = _node(event, events)
+    return root
+
+
+def _node(event: yaml.Event, events: Iterator[yaml.Event]) -> Node:
+    """Read the node that begins with an event; its depth is bounded by `_events`."""
+    line = _line(event)
+    if isinstance(event, yaml.ScalarEvent):
+        return Scalar(event.value, event.style is None or event.style == "", line)
+    if isinstance(event, yaml.SequenceStartEvent):
+        while not isinstance(following := next(events), yaml.SequenceEndEvent):
+            _node(following, events)
+        return Items(line)
+    items: list[tuple[Scalar, Node]] = []
+    while not isinstance(following := next(events), yaml.MappingEndEvent):
+        key = _node(following, events)
+        if not isinstance(key, Scalar):
+            raise _refusal(f"line {key.line}: must have text for a key", "a list or a mapping")
+        items.append((key, _node(next(events), events)))
+    return Entries(tuple(items), line)
+
+
+def _line(event: yaml.Event) -> int:
+    return event.start_mark.line + 1 if event.start_mark else 1
+
+
+def _refusal(rule: str, got: object = None) -> InvalidRoutes:
+    return InvalidRoutes((Problem(ROOT, rule, got),))

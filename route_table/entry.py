@@ -1,0 +1,189 @@
+"""The rules for one node's entry in a route table."""
+
+import ipaddress
+import math
+import re
+from difflib import get_close_matches
+from urllib.parse import urlsplit
+
+from route_table.model import DEFAULT_DEADLINE, DEFAULT_PROFILE, PROFILES, Problem, Route
+from route_table.tree import MAX_QUOTE, Entries, Node, Scalar, kind, short, step
+
+KEYS = ("host", "port", "scheme", "url", "profile", "institution", "deadline", "enabled")
+SCHEMES = {"http": 80, "https": 443}
+"""scheme -> its own port, which a url leaves out"""
+MAX_DEADLINE = 3600.0
+MAX_PROBLEMS = 200
+
+NODE_ID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:@-]{0,126}[A-Za-z0-9])?")
+_LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
+_PREFIX = re.compile(r"(?:/(?!\.{1,2}(?:/|\Z))(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+)*")
+_NUMBER = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,20})?")
+_YES = ("true", "yes", "on")
+_NO = ("false", "no", "off")
+
+
+class Entry:
+    """One node's entry while it is read: its values by key, and the problems found so far."""
+
+    def __init__(self, node: str, entries: Entries, problems: list[Problem]) -> None:
+        self.path = step("", node)
+        self.line = entries.line
+        self.problems = problems
+        self.values: dict[str, Scalar] = {}
+        for key, value in entries.items:
+            if len(problems) > MAX_PROBLEMS:
+                break
+            self._take(key, value)
+
+    def refuse(self, key: str, rule: str, line: int, got: str | None = None) -> None:
+        path = step(self.path, key) if key else self.path
+        self.problems.append(Problem(path, f"line {line}: {rule}", got))
+
+    def reject(self, key: str, rule: str) -> None:
+        """Refuse the value that stands under a key."""
+        value = self.values[key]
+        self.refuse(key, rule, value.line, short(value.text))
+
+    def text(self, key: str) -> str | None:
+        value = self.values.get(key)
+        return value.text if value else None
+
+    def _take(self, key: Scalar, value: Node) -> None:
+        name = key.text
+        if name not in KEYS:
+            near = get_close_matches(name[:MAX_QUOTE], KEYS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(KEYS)}"
+            self.refuse(name, f"is no key of a route; {hint}", key.line, short(name))
+        elif name in self.values:
+            first = self.values[name].line
+            self.refuse(name, f"is given a second time; first in line {first}", key.line)
+        elif not isinstance(value, Scalar):
+            self.refuse(name, "must be a single value", value.line, kind(value))
+        elif value.is_null or not value.text:
+            self.refuse(name, "has no value; give one or remove the key", value.line)
+        else:
+            self.values[name] = value
+
+
+def route_of(node: str, entry: Entry) -> Route:
+    """Make a route of an entry; where a value is refused, a default stands in and the table is never built."""
+    return Route(
+        node=node,
+        url=_address(entry),
+        profile=_profile(entry),
+        institution=_institution(entry),
+        deadline=_deadline(entry),
+        enabled=_enabled(entry),
+    )
+
+
+def _address(entry: Entry) -> str:
+    parts = [key for key in ("host", "port", "scheme") if key in entry.values]
+    url = entry.text("url")
+    if url is not None:
+        for key in parts:
+            entry.reject(key, "must not stand beside url, which says it all")
+        return _from_url(entry, url)
+    for key in ("host", "port"):
+        if key not in entry.values and not _told(entry, key):
+            entry.refuse(key, "is missing; give host and port, or url", entry.line)
+    scheme = (entry.text("scheme") or "http").lower()
+    if scheme not in SCHEMES:
+        entry.reject("scheme", f"must be one of {', '.join(SCHEMES)}")
+    host = _host(entry.text("host") or "")
+    if host is None and "host" in entry.values:
+        entry.reject("host", "must be a host name or an address, without scheme, port or path")
+    port = _port(entry.text("port") or "")
+    if port is None and "port" in entry.values:
+        entry.reject("port", "must be a whole number from 1 to 65535")
+    return _url(scheme, host or "", port, "")
+
+
+def _told(entry: Entry, key: str) -> bool:
+    """Tell whether a key, or the url in its place, stands in the entry and was already refused."""
+    told = {step(entry.path, key), step(entry.path, "url")}
+    return any(problem.path in told for problem in entry.problems)
+
+
+def _from_url(entry: Entry, text: str) -> str:
+    try:
+        split = urlsplit(text)
+        port = split.port
+    except ValueError:
+        entry.reject("url", "must be a URL such as https://gateway.example:7380/prefix")
+        return ""
+    host = _host(split.hostname or "")
+    prefix = split.path.rstrip("/")
+    for broken, rule in (
+        (text != text.strip() or not text.isprintable(), "must not hold spaces or control characters"),
+        (split.scheme.lower() not in SCHEMES, f"must begin with {' or '.join(f'{s}://' for s in SCHEMES)}"),
+        (host is None, "must name a host"),
+        (port == 0 or split.netloc.endswith(":"), "must have a port from 1 to 65535 where it has one"),
+        ("@" in split.netloc, "must not hold a user name or password"),
+        ("?" in text or "#" in text, "must not have a query or fragment"),
+        (not _PREFIX.fullmatch(prefix), "must have a plain path, if any"),
+    ):
+        if broken:
+            shown = "a URL with a user name or password" if "@" in text else short(text)
+            entry.refuse("url", rule, entry.values["url"].line, shown)
+            return ""
+    return _url(split.scheme.lower(), host or "", port, prefix)
+
+
+def _profile(entry: Entry) -> str:
+    profile = entry.text("profile") or DEFAULT_PROFILE
+    if profile not in PROFILES:
+        near = get_close_matches(profile[:MAX_QUOTE], PROFILES, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        entry.reject("profile", f"must be one of {', '.join(PROFILES)}{hint}")
+    return profile
+
+
+def _institution(entry: Entry) -> str | None:
+    institution = entry.text("institution")
+    if institution is not None and not NODE_ID.fullmatch(institution):
+        entry.reject("institution", "must be an id: letters, digits and . _ : @ - inside")
+    return institution
+
+
+def _deadline(entry: Entry) -> float:
+    text = entry.text("deadline")
+    if text is None:
+        return DEFAULT_DEADLINE
+    deadline = float(text) if _NUMBER.fullmatch(text) else math.nan
+    if not 0 < deadline <= MAX_DEADLINE:
+        entry.reject("deadline", f"must be a number of seconds above 0, at most {MAX_DEADLINE:g}")
+    return deadline
+
+
+def _enabled(entry: Entry) -> bool:
+    text = (entry.text("enabled") or "true").lower()
+    if text not in (*_YES, *_NO):
+        entry.reject("enabled", "must be true or false")
+    return text in _YES
+
+
+def _host(text: str) -> str | None:
+    """Return a host as it stands in a URL: lower case, IPv6 in brackets; None if it is no host."""
+    bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    try:
+        address = ipaddress.ip_address(bare)
+    except ValueError:
+        labels = bare.removesuffix(".").split(".")
+        numeric = labels[-1].isdigit()
+        good = bare == text and len(bare) <= 253 and not numeric and all(map(_LABEL.fullmatch, labels))
+        return bare.lower() if good else None
+    if address.version == 6:
+        return None if "%" in bare else f"[{address.compressed}]"
+    return str(address) if bare == text else None
+
+
+def _port(text: str) -> int | None:
+    port = int(text) if re.fullmatch(r"[0-9]{1,5}", text) else 0
+    return port if 1 <= port <= 65535 else None
+
+
+def _url(scheme: str, host: str, port: int | None, prefix: str) -> str:
+    own = port is None or SCHEMES.get(scheme) == port
+    return f"{scheme}://{host}{'' if own else f':{port}'}{prefix}"

@@ -1,0 +1,175 @@
+import base64
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adapter.bfia.codec import (
+    SUCCESS,
+    decode_answer,
+    decode_ask,
+    decode_base64,
+    decode_push,
+    encode_answer,
+    encode_base64,
+)
+from adapter.bfia.ptp import outgoing, read_ptp, wait_seconds
+from gateway.errors import Invalid
+
+LONG = 70_000
+steady = settings(derandomize=True, deadline=None, max_examples=80)
+
+
+@steady
+@given(st.binary(max_size=400), st.sampled_from([1, 7001]))
+def test_every_spelling_of_bytes_is_read_back(some, times):
+    payload = some * times
+    standard = base64.b64encode(payload).decode()
+    spellings = [
+        standard,
+        standard.rstrip("="),
+        base64.urlsafe_b64encode(payload).decode(),
+        base64.urlsafe_b64encode(payload).decode().rstrip("="),
+        "\n".join(standard[i : i + 76] for i in range(0, len(standard), 76)) + "\n",
+    ]
+    if times == 1:
+        spellings += [list(payload), [b - 256 if b > 127 else b for b in payload]]
+    for spelling in spellings:
+        for name in ("payload", "content"):
+            body = json.dumps({"topic": "t", name: spelling}).encode()
+            assert decode_push(body).payload == payload
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 786431, 786432, 786433, 1572864, 1572865])
+def test_large_bytes_are_sliced_without_a_seam(size):
+    payload = bytes(i * 31 % 251 for i in range(size))
+    text = encode_base64(payload)
+    assert text == base64.b64encode(payload)
+    assert decode_base64(text) == payload
+
+
+@pytest.mark.parametrize("text", [b"A", b"AAAA=AAA", b"AA\0A", b"A" * (1 << 20) + b"=" * 4, b"=" * (1 << 21)])
+def test_what_is_no_base64_is_refused_at_any_length(text):
+    with pytest.raises(ValueError):
+        decode_base64(text)
+
+
+def test_padding_in_the_middle_of_a_long_text_is_refused():
+    with pytest.raises(ValueError):
+        decode_base64(b"A" * ((1 << 20) - 2) + b"==" + b"A" * 1000)
+
+
+texts = st.one_of(st.text(max_size=8), st.sampled_from(["x" * LONG, "x" * LONG + "\\", "x" * LONG + '"']))
+values = st.recursive(
+    texts | st.none() | st.integers(), lambda v: st.lists(v, max_size=3) | st.dictionaries(texts, v, max_size=3)
+)
+
+
+@steady
+@given(st.dictionaries(st.sampled_from(["topic", "metadata", "more", "x" * LONG]), values), st.booleans())
+def test_a_long_text_anywhere_in_the_body_changes_nothing_but_speed(said, ascii_only):
+    """The parser sees a long text or, for speed, a stand-in; what is read and refused is the same."""
+    payload = "QUJD" * LONG
+    plain = json.dumps({"payload": "QUJD"} | said, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
+    long = json.dumps({"payload": payload} | said, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
+    try:
+        expected = decode_push(plain)
+    except Invalid as error:
+        with pytest.raises(Invalid) as raised:
+            decode_push(long)
+        assert [p.path for p in raised.value.problems] == [p.path for p in error.problems]
+    else:
+        found = decode_push(long)
+        assert (found.topic, found.metadata) == (expected.topic, expected.metadata)
+        assert found.payload == b"ABC" * LONG
+
+
+@steady
+@given(st.binary(max_size=300) | st.builds(lambda b: b'{"payload": ' + b, st.binary(max_size=300)), st.booleans())
+def test_no_body_is_more_than_refused(body, padded):
+    body = body + b" " * 70_000 if padded else body
+    for decode in (decode_push, decode_ask, decode_answer):
+        try:
+            decode(body)
+        except Invalid as error:
+            assert error.problems
+
+
+def test_hostile_long_bodies_end_soon():
+    for body in (b'"' * 3_000_000, b'{"a":"' + b"\\" * 3_000_000, b'{"a":' * 300_000, b'["",' * 700_000):
+        with pytest.raises(Invalid):
+            decode_push(body)
+
+
+def test_a_field_that_stands_twice_is_read_as_a_parser_reads_it():
+    first, second = ("QUJD" * LONG).encode(), ("REVG" * LONG).encode()
+    assert decode_push(b'{"payload":"%b","payload":"%b"}' % (first, second)).payload == b"DEF" * LONG
+
+
+@pytest.mark.parametrize("name", ["", "content", "payload", "else"])
+@steady
+@given(st.binary(max_size=100), st.text(), st.dictionaries(st.text(), st.text()))
+def test_an_answer_is_json_with_the_bytes_under_both_names(name, content, message, metadata):
+    said = json.loads(b"".join(encode_answer(SUCCESS, message, content, metadata, name)))
+    fields = {name} if name in ("content", "payload") else {"content", "payload"}
+    assert set(said) == {"code", "message", "metadata"} | fields
+    assert {base64.b64decode(said[field]) for field in fields} == {content}
+    assert (said["code"], said["message"], said["metadata"]) == (SUCCESS, message, metadata)
+    assert decode_answer(json.dumps(said).encode()).content == content
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "message", "content", "good"),
+    [
+        ({"code": "E0000000000", "message": "ok", "content": "aGk="}, "E0000000000", "ok", b"hi", True),
+        ({"code": "E0000000000", "msg": "ok", "payload": "aGk="}, "E0000000000", "ok", b"hi", True),
+        ({"code": 0, "payload": None}, "0", "", b"", True),
+        ({"code": "0", "message": None}, "0", "", b"", True),
+        ({"code": "E0000000601", "message": "timeout"}, "E0000000601", "timeout", b"", False),
+    ],
+)
+def test_answers_of_other_transports_are_understood(body, code, message, content, good):
+    found = decode_answer(json.dumps(body).encode())
+    assert (found.code, found.message, found.content, found.succeeded) == (code, message, content, good)
+
+
+@pytest.mark.parametrize(
+    ("header", "body", "query", "seconds"),
+    [
+        ("", None, None, 120),
+        ("", 0, "0", 120),
+        ("", 5, None, 5),
+        ("", 999, None, 999),
+        ("", 1000, None, 1),
+        ("", 30000, None, 30),
+        ("2500", 30000, "7", 2.5),
+        ("0", None, "7", 7),
+        ("", None, "5000", 5000),
+        ("", float("inf"), None, float("inf")),
+    ],
+)
+def test_a_timeout_in_every_form(header, body, query, seconds):
+    assert wait_seconds(header, body, query, 120) == seconds
+    if body is not None and body < 1e300:
+        asked = decode_ask(json.dumps({"timeout": str(body)}).encode())
+        assert wait_seconds(header, asked.timeout, query, 120) == seconds
+
+
+def test_a_header_counts_more_in_its_own_spelling_than_in_another_or_in_the_body():
+    said = [(b"x_ptp_token", b"underscore"), (b"x-ptp-token", b"hyphen"), (b"x-ptp-from-node-id", b"old")]
+    ptp = read_ptp(said, {"x-ptp-session-id": "s", "x-ptp-token": "inside", "other": "ignored"})
+    assert (ptp.session, ptp.token, ptp.source) == ("s", "hyphen", "old")
+    ptp = read_ptp([(b"x-ptp-source-node-id", b"new"), *said, (b"x_ptp_session_id", b" s ")])
+    assert (ptp.session, ptp.source) == ("s", "new")
+    ptp = read_ptp([(b"x-ptp-tecn-provider-code", b"acme"), (b"x-ptp-session-id", b"s")])
+    assert ptp.provider == "acme"
+
+
+def test_headers_go_out_as_the_bytes_that_came_in():
+    name = "会话".encode()
+    ptp = read_ptp([(b"x-ptp-session-id", name), (b"x-ptp-topic", b"t"), (b"x-ptp-target-inst-id", b"i")])
+    sent = dict(outgoing(ptp, node="n", institution="i", message_id="m", old_names=False))
+    assert sent[b"x-ptp-session-id"] == name
+    assert sent[b"x-ptp-topic"] == b"t"
+    assert b"x-ptp-from-node-id" not in sent

@@ -1,0 +1,334 @@
+"""Uploading over HTTP: both ways, their keys, and every refusal in the envelope."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from adapter.bfia import data, envelope
+from gateway.dataset_model import MemoryDatasets
+from gateway.datasets import Datasets
+from gateway.domain.model import Address
+from gateway.storage import FileStorage
+from gateway.storage_staging import FOLDER
+
+ROOT = Path(__file__).resolve().parents[3]
+USERS = json.loads((ROOT / "examples/upload_breast_hetero_guest.json").read_text())
+TABLE = "id,y,x0\n" + "".join(f"u{i},{i % 2},{i / 8}\n" for i in range(40))
+KEYS = {"namespace": "testspace", "name": "test_guest"}
+
+
+class Site:
+    """A node's data paths, asked in the process."""
+
+    def __init__(self, folder: Path, *, max_upload: int = 10**6) -> None:
+        self.roots = folder / "server"
+        self.roots.mkdir()
+        self.storage = FileStorage(folder / "storage")
+        self.datasets = Datasets(self.storage, MemoryDatasets(), [self.roots])
+        self.app = FastAPI()
+        self.app.include_router(data.router(self.datasets, max_upload))
+        envelope.install(self.app)
+
+    def post(self, path: str, **request: Any) -> httpx.Response:
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(self.app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
+                return await client.post(path, **request)
+
+        return asyncio.run(ask())
+
+    def upload(self, **body: Any) -> dict[str, Any]:
+        headers = {"content-type": "application/json"}
+        return self.post("/v2/component/upload", content=json.dumps(body), headers=headers).json()
+
+    def send(self, content: str | bytes = TABLE, **fields: str) -> dict[str, Any]:
+        return self.post(
+            "/v2/component/upload/file", data={**KEYS, **fields}, files={"file": ("guest.csv", content)}
+        ).json()
+
+    def left(self) -> list[Path]:
+        """Everything in the storage but the file that is only a lock."""
+        return [p for p in self.storage.root.rglob("*") if p.name not in (FOLDER, "places")]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def paths(answer: dict[str, Any]) -> set[str]:
+    return {p["path"] for p in answer["data"]["problems"]}
+
+
+def test_the_users_upload_is_stored_as_asked(site: Site) -> None:
+    file = site.roots / USERS["file"]
+    file.parent.mkdir(parents=True)
+    file.write_text(TABLE)
+    answer = site.upload(**USERS)
+    assert answer == {
+        "code": 0,
+        "message": "success",
+        "data": {
+            "namespace": "experiment",
+            "name": "breast_hetero_guest",
+            "dataset_id": "experiment#breast_hetero_guest",
+            "count": 40,
+            "columns": ["sid", "id", "y", "x0"],
+            "partitions": 16,
+            "checksum": hashlib.sha256(TABLE.encode()).hexdigest(),
+        },
+    }
+    address = site.datasets.resolve("experiment#breast_hetero_guest")
+    assert len(site.storage.partitions(address)) == 16
+    assert data.EXAMPLE == USERS
+
+
+def test_a_file_that_is_sent_is_stored_like_one_from_the_server(site: Site) -> None:
+    (site.roots / "t.csv").write_text(TABLE)
+    meta = {"label_name": "y", "match_id_name": "id", "source": "crm"}
+    by_path = site.upload(file="t.csv", namespace="testspace", name="a", partitions=4, extend_sid=True, meta=meta)
+    sent = site.send(name="b", partitions="4", extend_sid="true", head="true", meta=json.dumps(meta))
+    assert by_path["code"] == sent["code"] == 0
+    assert {**by_path["data"], "name": "", "dataset_id": ""} == {**sent["data"], "name": "", "dataset_id": ""}
+    assert dict(site.datasets.get("testspace#b").meta) == {**meta, "delimiter": ","}
+    assert site.datasets.get("testspace#b").origin == "file:guest.csv"
+    assert site.datasets.get("testspace#a").origin == "path:t.csv"
+
+
+@pytest.mark.parametrize("meta", ['{"match_id_name": "id"}', {"match_id_name": "id"}])
+def test_meta_is_taken_as_object_and_as_text(site: Site, meta: Any) -> None:
+    (site.roots / "t.csv").write_text(TABLE)
+    assert site.upload(file="t.csv", meta=meta, **KEYS)["code"] == 0
+    assert site.datasets.get("testspace#test_guest").meta["match_id_name"] == "id"
+
+
+def test_null_and_absent_are_the_same(site: Site) -> None:
+    (site.roots / "t.csv").write_text(TABLE)
+    nulls = dict.fromkeys(["head", "partitions", "extend_sid", "meta", "drop"])
+    assert site.upload(file="t.csv", **KEYS, **nulls)["code"] == 0
+
+
+@pytest.mark.parametrize("word", ["drop", "overwrite"])
+def test_replacing_has_to_be_said(site: Site, word: str) -> None:
+    assert site.send()["code"] == 0
+    again = site.send("id\n1\n")
+    assert (again["code"], again["data"]["reason"]) == (409, "DATASET_EXISTS")
+    assert site.datasets.get("testspace#test_guest").count == 40
+    assert site.send("id\n1\n", **{word: "true"})["data"]["count"] == 1
+
+
+def test_all_problems_of_a_body_are_told_at_once(site: Site) -> None:
+    answer = site.upload(
+        file="",
+        head="perhaps",
+        partitions=0,
+        meta={"delimiter": "ab", "label_name": 3},
+        namespace="a#b",
+        name="../x",
+        extend_sids=True,
+    )
+    assert answer["code"] == 400
+    assert paths(answer) == {
+        "file",
+        "head",
+        "partitions",
+        "meta.delimiter",
+        "meta.label_name",
+        "namespace",
+        "name",
+        "extend_sids",
+    }
+    assert "message" in answer and "msg" not in answer
+
+
+def test_all_problems_of_a_form_are_told_at_once(site: Site) -> None:
+    answer = site.post(
+        "/v2/component/upload/file",
+        files=[
+            ("file", (None, "/data/on/server.csv")),
+            ("partitions", (None, "1025")),
+            ("meta", (None, "[1]")),
+            ("name", (None, b"\xff")),
+        ],
+    ).json()
+    assert answer["code"] == 400
+    assert paths(answer) == {"file", "partitions", "meta", "name", "namespace"}
+    assert site.left() == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"partitions": True},
+        {"partitions": 1.5},
+        {"meta": "{"},
+        {"meta": "[" * 100_000},
+        {"meta": {"note": "\ud800"}},
+        {"description": "\ud800"},
+        {"name": "\ud800"},
+        {"name": "a/b"},
+        {"name": ".hidden"},
+        {"namespace": "n" * 129},
+        {"name": "n" * 256},
+    ],
+)
+def test_a_value_that_cannot_be_is_named(site: Site, wrong: dict[str, Any]) -> None:
+    (site.roots / "t.csv").write_text(TABLE)
+    answer = site.upload(**{"file": "t.csv", **KEYS, **wrong})
+    assert answer["code"] == 400, answer
+    assert paths(answer) == set(wrong)
+    assert site.left() == []
+
+
+@pytest.mark.parametrize("file", ["../secret.csv", "/etc/hostname", "a/../../secret.csv"])
+def test_a_path_outside_the_roots_is_refused(site: Site, file: str) -> None:
+    (site.roots.parent / "secret.csv").write_text(TABLE)
+    answer = site.upload(file=file, **KEYS)
+    assert (answer["code"], answer["data"]["reason"]) == (403, "PATH_NOT_ALLOWED")
+    assert "/v2/component/upload/file" in answer["message"]
+
+
+def test_a_missing_file_says_where_it_has_to_be(site: Site) -> None:
+    answer = site.upload(file="gone.csv", **KEYS)
+    assert answer["data"]["reason"] == "FILE_NOT_FOUND"
+    assert "on this server" in answer["message"] and "/v2/component/upload/file" in answer["message"]
+
+
+@pytest.mark.parametrize("broken", ["\ud800.csv", "a\0b", "x" * 5000])
+def test_a_path_that_no_file_can_have_is_no_crash(site: Site, broken: str) -> None:
+    assert site.upload(file=broken, **KEYS)["code"] == 400
+
+
+def test_what_is_wrong_with_the_table_is_told_with_its_line(site: Site) -> None:
+    answer = site.send("id,y\n1,0\n1,1\n3\n", meta='{"match_id_name": "id", "label_name": "label"}')
+    assert paths(answer) == {"meta.label_name", "file:3", "file:4"}
+    assert any("id, y" in p["rule"] for p in answer["data"]["problems"])
+    assert site.left() == []
+
+
+def test_a_file_over_the_limit_is_413_and_leaves_nothing(tmp_path: Path) -> None:
+    site = Site(tmp_path, max_upload=1000)
+    response = site.post("/v2/component/upload/file", data=KEYS, files={"file": ("t.csv", b"a\n" * 600)})
+    assert (response.status_code, response.json()["code"]) == (413, 413)
+    announced = site.post("/v2/component/upload/file", data=KEYS, files={"file": ("t.csv", b"a\n" * 2_000_000)})
+    assert announced.status_code == 413
+    assert site.left() == []
+    assert site.send("a\n" * 500)["code"] == 0
+
+
+def test_a_json_body_over_the_limit_is_413(site: Site) -> None:
+    assert site.post("/v2/component/upload", json={"file": "x" * 2_000_000, **KEYS}).status_code == 413
+
+
+async def _parts(*parts: bytes) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part
+
+
+HEAD = b'--b\r\nContent-Disposition: form-data; name="file"; filename="t.csv"\r\n\r\n'
+FIELDS = b"".join(
+    f'--b\r\nContent-Disposition: form-data; name="{k}"\r\n\r\n{v}\r\n'.encode() for k, v in KEYS.items()
+)
+
+
+def raw(site: Site, *parts: bytes, boundary: str = "b") -> dict[str, Any]:
+    headers = {"content-type": f"multipart/form-data; boundary={boundary}"}
+    return site.post("/v2/component/upload/file", content=_parts(*parts), headers=headers).json()
+
+
+def test_a_form_may_come_in_any_pieces(site: Site) -> None:
+    whole = FIELDS + HEAD + TABLE.encode() + b"\r\n--b--"
+    answer = raw(site, *(whole[i : i + 1] for i in range(len(whole))))
+    assert answer["data"]["checksum"] == hashlib.sha256(TABLE.encode()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"nothing of a form",
+        FIELDS + HEAD + b"id\n1\n",
+        FIELDS + HEAD + b"id\n1\n\r\n--b\r\n",
+        b"--b\r\nContent-Disposition: form-data\r\n\r\nx\r\n--b--\r\n",
+        b"--b\r\n" + b"X: " + b"y" * 100_000 + b"\r\n\r\nx\r\n--b--\r\n",
+        HEAD + b"id\n1\n\r\n" + HEAD + b"id\n1\n\r\n--b--\r\n",
+        b'--b\r\nContent-Disposition: form-data; name="k"\r\n\r\n\r\n' * 101 + b"--b--\r\n",
+        FIELDS + FIELDS + HEAD + b"id\n1\n\r\n--b--\r\n",
+    ],
+)
+def test_what_is_no_whole_form_is_refused_and_leaves_nothing(site: Site, body: bytes) -> None:
+    answer = raw(site, body)
+    assert answer["code"] == 400 and answer["data"]["problems"]
+    assert site.left() == []
+
+
+@pytest.mark.parametrize("boundary", ["", "x" * 10_000])
+def test_a_bad_boundary_is_refused(site: Site, boundary: str) -> None:
+    assert raw(site, FIELDS, boundary=boundary)["code"] == 400
+
+
+def test_another_content_type_is_refused(site: Site) -> None:
+    answer = site.post("/v2/component/upload/file", json={"file": "x"}).json()
+    assert paths(answer) == {"content-type"}
+
+
+def test_fields_are_bounded(site: Site) -> None:
+    response = site.post(
+        "/v2/component/upload/file", data={"description": "x" * 2_000_000}, files={"file": ("t", b"")}
+    )
+    assert response.status_code == 413
+
+
+def test_an_upload_that_breaks_off_leaves_nothing(site: Site) -> None:
+    """The client goes away in the middle of the file."""
+    messages = iter(
+        [
+            {"type": "http.request", "body": FIELDS + HEAD + b"id\n" + b"1\n" * 400_000, "more_body": True},
+            {"type": "http.disconnect"},
+        ]
+    )
+    seen: list[list[Path]] = []
+
+    async def receive() -> dict[str, Any]:
+        seen.append(site.left())
+        return next(messages)
+
+    async def send(message: dict[str, Any]) -> None:
+        del message
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v2/component/upload/file",
+        "raw_path": b"/v2/component/upload/file",
+        "query_string": b"",
+        "headers": [(b"content-type", b"multipart/form-data; boundary=b")],
+        "scheme": "http",
+        "server": ("node", 80),
+        "client": ("peer", 1),
+        "http_version": "1.1",
+        "root_path": "",
+    }
+    asyncio.run(site.app(scope, receive, send))
+    assert any(p.name == "upload" and p.parent.parent.name == FOLDER for p in seen[-1])
+    assert site.left() == []
+    assert not site.storage.exists(Address(**KEYS))
+
+
+def test_both_bodies_are_in_the_interface_description(site: Site) -> None:
+    described = site.app.openapi()
+    by_path = described["paths"]["/v2/component/upload"]["post"]["requestBody"]["content"]["application/json"]
+    assert next(iter(by_path["examples"].values()))["value"] == USERS
+    form = described["paths"]["/v2/component/upload/file"]["post"]["requestBody"]["content"]["multipart/form-data"]
+    fields = set(form["schema"]["properties"])
+    body = described["components"]["schemas"]["UploadBody"]["properties"]
+    assert fields == set(body) and set(USERS) <= fields
+    example = dict(form["example"])
+    assert site.send(example.pop("file"), **{k: str(v) for k, v in example.items()})["code"] == 0

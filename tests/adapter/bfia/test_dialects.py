@@ -1,0 +1,323 @@
+"""A whole node among peers of each dialect: what it answers them, and what it makes of their answers.
+
+Bodies of peers are written from what is known of them; none was recorded here.
+"""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from engines.base import LaunchSpec
+from engines.memory import MemoryEngine, Script
+from gateway.domain.model import JobSpec, Run
+from gateway.domain.states import JobStatus, Outcome, TaskStatus
+from gateway.errors import Invalid
+from gateway.ports import Callback
+from gateway.wiring import Gateway
+from provider_registry.registration import provider_from_request
+from tests.adapter.bfia.scripted import Asked, ScriptedPeer, raw, says, scripted
+from tests.builders import a_spec
+from tests.contracts.apis import IMAGE, registration, serving
+from tests.e2e.nodes import free_ports, wait_for
+from tests.inprocess import ME, STRANGER, ask, settings
+
+SPEC, FATE, KUSCIA = "JG0100000000000001", "JG0100000000000002", "JG0100000000000003"
+PROFILES = {SPEC: "spec", FATE: "fate", KUSCIA: "kuscia"}
+CONTROL = "/v1/interconn/schedule"
+
+_numbers = count()
+
+
+@dataclass(frozen=True)
+class Site:
+    """The node, and the one scripted peer that stands for all the others."""
+
+    node: Gateway
+    peer: ScriptedPeer
+    hold: threading.Event
+    """while it is clear, no container comes up"""
+
+    def asks(self, sender: str, path: str, body: Any, method: str = "POST") -> dict[str, Any]:
+        """Ask the node as a peer of some dialect does."""
+        answer = ask(self.node, "peer", method, CONTROL + path, json=body, headers={"x-node-id": sender})
+        assert answer.status_code == 200
+        return dict(answer.json())
+
+    def platform(self, path: str, **params: str) -> dict[str, Any]:
+        return dict(ask(self.node, "operator", "GET", f"/v1/platform/schedule{path}", params=params).json())
+
+    def asked(self, job_id: str) -> list[Asked]:
+        """Return what the peer was asked about a job; an earlier test's job may still be spoken of."""
+        job, local = self.node.store.jobs.find(job_id), self.node.store.local_jobs.find(job_id)
+        ids = {job_id} | {t.task_id for t in (job.tasks.values() if job else ())}
+        ids |= {r.task_id for r in (local.runs if local else ())}
+        return [a for a in self.peer.asked if {a.body.get("job_id"), a.body.get("task_id")} & ids]
+
+    def run(self, job_id: str, label: str) -> Run:
+        """Return a party's run once its container is up."""
+
+        def up() -> Run | None:
+            runs = self.node.store.local_jobs.get(job_id).runs
+            return next((r for r in runs if r.party.label == label and r.started_at is not None), None)
+
+        found: Run = wait_for(up, 20, 0.01, f"{label} of {job_id} is up")
+        return found
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    home, hold = tmp_path_factory.mktemp("node"), threading.Event()
+    hold.set()
+
+    def script(_: LaunchSpec) -> Script:
+        hold.wait(20)
+        return Script(code=None)
+
+    def engine(settings: Any, installation: str) -> MemoryEngine:
+        return MemoryEngine(node=settings.node.id, installation=installation, images={IMAGE: script})
+
+    with scripted() as (peer, url):
+        made = settings(home)
+        _routes(home, {node: {"url": url, "profile": profile} for node, profile in PROFILES.items()})
+        gateway = Gateway(made, engine=engine)
+        gateway.registry.register(provider_from_request(registration()))
+        with serving(gateway):
+            yield Site(gateway, peer, hold)
+
+
+def _routes(home: Path, routes: dict[str, Any]) -> None:
+    (home / "routes.yml").write_text(yaml.safe_dump(routes))
+
+
+@pytest.fixture
+def site(shared: Site) -> Iterator[Site]:
+    shared.peer.asked.clear()
+    shared.peer.will(says())
+    shared.hold.set()
+    yield shared
+    shared.hold.set()
+
+
+def a_job_with(other: str, dag: str = "a", *, scheduler: str = ME) -> JobSpec:
+    """Return a job in which this node is the guest and the other one the host."""
+    roles = {"guest": (ME,), "host": (other,)} if scheduler == ME else {"host": (other,), "guest": (ME,)}
+    return a_spec(dag, roles, job_id=f"job-dialects-{next(_numbers)}", scheduler=scheduler)
+
+
+def by_path(**answers: Any) -> Any:
+    """Answer by the last words of the path, such as ``task_poll``; all else with a bare success."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        words = handler.path.partition("?")[0].removeprefix(CONTROL + "/").replace("/", "_")
+        answers.get(words, answers.get("other", says()))(handler)
+
+    return answer
+
+
+# ---------------------------------------------------------------- what they are answered
+
+
+@pytest.mark.parametrize(
+    ("sender", "code", "word"), [(SPEC, 0, "READY"), (FATE, 0, "READY"), (KUSCIA, 200, "PENDING")]
+)
+def test_a_task_that_is_about_to_start(site: Site, sender: str, code: int, word: str):
+    """READY is a state of the standard that one peer does not know, as it does not know success code 0."""
+    spec = a_job_with(sender, scheduler=sender)
+    site.hold.clear()
+    site.node.participant.create_job(spec, sender)
+    start = {"job_id": spec.job_id, "task_id": f"task-{spec.job_id}", "task_name": "a"}
+    assert site.asks(sender, "/job/start", {"job_id": spec.job_id})["code"] == code
+    assert site.asks(sender, "/task/start", start)["code"] == code
+    said = site.asks(sender, "/task/poll", {"task_id": start["task_id"], "role": "guest"})
+    assert (said["code"], said["data"]) == (code, {"status": word})
+    site.hold.set()
+    site.run(spec.job_id, "guest.0")
+    said = site.asks(sender, "/task/poll", {"task_id": start["task_id"], "role": ""})
+    assert (said["code"], said["data"]) == (code, {"status": "RUNNING"})
+    assert site.asks(sender, "/job/stop", {"job_id": spec.job_id})["code"] == code
+
+
+@pytest.mark.parametrize("sender", PROFILES)
+def test_a_refusal_is_one_in_every_dialect(site: Site, sender: str):
+    for path, body in (
+        ("/task/poll", {"task_id": "task-nowhere", "role": "guest"}),
+        ("/job/start", {"job_id": "job-nowhere"}),
+        ("/job/stop", {"job_id": "job-nowhere"}),
+        ("/task/start", {}),
+    ):
+        said = site.asks(sender, path, body)
+        assert said["code"] not in (0, 200) and said["msg"]
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize("sender", PROFILES)
+def test_the_state_of_a_job(site: Site, sender: str, method: str):
+    """One peer's parser stops at the first text beside the map of states, so it gets the map alone."""
+    site.peer.will(by_path(task_poll=says({"code": 0, "data": {"status": "PENDING"}})))
+    spec = a_job_with(sender)
+    site.hold.clear()
+    site.node.coordinator.submit_job(spec, ME)
+    (task,) = site.node.store.jobs.get(spec.job_id).tasks.values()
+    data = site.asks(sender, "/job/status_all", {"job_id": spec.job_id}, method)["data"]
+    word = data["status"].pop(task.task_id)
+    assert data.pop("status") == {}
+    if sender == KUSCIA:
+        assert data == {} and word in ("PENDING", "RUNNING")
+    else:
+        assert data["job_status"] in ("READY", "RUNNING") and word in ("READY", "RUNNING")
+    site.node.coordinator.stop_job(spec.job_id, "", ME)
+
+
+# ---------------------------------------------------------------- what is made of their answers
+
+
+@pytest.mark.parametrize("other", PROFILES)
+def test_a_job_with_a_peer_of_each_dialect(site: Site, other: str):
+    """From create to the end, with success codes, words and poll answers as that peer gives them."""
+    code = 200 if other == KUSCIA else 0
+    fine = says({"code": code, "msg": "success"}) if other != FATE else says({"code": 0, "message": "success"})
+    states = iter(["", "PENDING", "RUNNING"] if other == KUSCIA else ["READY", "RUNNING", "RUNNING"])
+
+    def poll(handler: BaseHTTPRequestHandler) -> None:
+        says({"code": code, "data": {"status": next(states, "SUCCESS")}})(handler)
+
+    site.peer.will(by_path(task_poll=poll, other=fine))
+    spec = a_job_with(other)
+    site.node.coordinator.submit_job(spec, ME)
+    run = site.run(spec.job_id, "guest.0")
+    site.node.participant.callback(Callback(TaskStatus.SUCCESS, run_id=run.run_id))
+    assert isinstance(site.node.engine, MemoryEngine)
+    site.node.engine.finish(run.name, 0)
+    wait_for(lambda: site.node.store.jobs.get(spec.job_id).ended_at, 20, 0.02, "the job has ended")
+    job = site.node.store.jobs.get(spec.job_id)
+    assert (job.status, job.outcome) == (JobStatus.FINISHED, Outcome.SUCCEEDED)
+    asked = site.asked(spec.job_id)
+    paths = [a.target.removeprefix(CONTROL) for a in asked]
+    assert [p for p in paths if p != "/task/poll"] == ["/job/create", "/job/start", "/task/start", "/job/stop"]
+    assert {a.body["role"] for a in asked if a.target.endswith("/task/poll")} == {"host"}
+    assert len({a.headers["x-trace-id"] for a in asked}) == 1
+
+
+@pytest.mark.parametrize("other", PROFILES)
+def test_a_participant_reports_to_those_who_serve_reports(site: Site, other: str):
+    spec = a_job_with(other, scheduler=other)
+    site.node.participant.create_job(spec, other)
+    site.node.participant.start_task(spec.job_id, f"task-{spec.job_id}", "a", other)
+    site.run(spec.job_id, "guest.0")
+    site.node.participant.stop_job(spec.job_id, "", None, other)
+    wait_for(lambda: site.node.store.local_jobs.get(spec.job_id).closed, 20, 0.02, "everything is given back")
+
+    def told() -> bool:
+        return site.node.store.local_jobs.get(spec.job_id).runs[0].told.status is TaskStatus.FAILED
+
+    wait_for(told, 20, 0.02, "the end is told")
+    asked = site.asked(spec.job_id)
+    said = [a.body["status"] for a in asked if a.target.endswith("/task/callback")]
+    assert said[-1:] == ([] if other == KUSCIA else ["FAILED"])
+    assert other != KUSCIA or asked == []
+
+
+def test_a_lost_answer_is_asked_for_again_with_a_fresh_nonce_and_the_same_job(site: Site):
+    creates = iter([raw(b"", reset=True), raw(b"HTTP/1.1 200 OK\r\n")])
+    site.peer.will(by_path(job_create=lambda handler: next(creates, says())(handler)))
+    spec = a_job_with(SPEC)
+    site.node.coordinator.submit_job(spec, ME)
+    tries = [a for a in site.asked(spec.job_id) if a.target.endswith("/job/create")]
+    assert len(tries) == 3
+    assert len({a.headers["x-nonce"] for a in tries}) == 3
+    assert len({a.raw for a in tries}) == 1 and tries[0].body["job_id"] == spec.job_id
+    site.node.coordinator.stop_job(spec.job_id, "", ME)
+
+
+@pytest.mark.parametrize("keys", ["ids", "names", "both"])
+def test_states_are_resolved_by_id_and_by_name(site: Site, keys: str):
+    """One peer answers ``status_all`` by task names; this node's platform is told ids all the same."""
+    spec = a_job_with(FATE, "a; b", scheduler=FATE)
+    site.node.participant.create_job(spec, FATE)
+    ids = {name: f"task-{spec.job_id}-{name}" for name in "ab"}
+    for name, task_id in ids.items():
+        site.node.participant.start_task(spec.job_id, task_id, name, FATE)
+    key = {"ids": ids, "names": {n: n for n in ids}, "both": {"a": ids["a"], "b": "b"}}[keys]
+    said = {"job_status": "RUNNING", "status": {key["a"]: "SUCCESS", key["b"]: "RUNNING"}}
+    site.peer.will(by_path(job_status_all=says({"code": 0, "message": "success", "data": said})))
+    data = site.platform("/job/status_all", job_id=spec.job_id)["data"]
+    assert data["status"] == {ids["a"]: "SUCCESS", ids["b"]: "RUNNING"}
+    assert {t["task_name"]: t["task_id"] for t in data["tasks"]} == ids
+    site.node.participant.stop_job(spec.job_id, "", None, FATE)
+
+
+def test_a_task_of_other_parties_keeps_the_key_that_the_peer_gave_it(site: Site):
+    spec = a_job_with(FATE, "a; b", scheduler=FATE)
+    site.node.participant.create_job(spec, FATE)
+    said = {"job_status": "RUNNING", "status": {"a": "SUCCESS", "elsewhere": "RUNNING"}}
+    site.peer.will(by_path(job_status_all=says({"code": 0, "data": said})))
+    data = site.platform("/job/status_all", job_id=spec.job_id)["data"]
+    assert data["status"] == {"a": "SUCCESS", "elsewhere": "RUNNING"}
+
+
+def test_a_job_that_the_peer_forgot(site: Site):
+    spec = a_job_with(FATE, scheduler=FATE)
+    site.node.participant.create_job(spec, FATE)
+    site.peer.will(says({"code": 0, "message": "success", "data": {}}))
+    answer = site.platform("/job/status_all", job_id=spec.job_id)
+    assert (answer["code"], answer["data"]["reason"]) == (404, "JOB_UNKNOWN")
+
+
+def test_where_the_peer_does_not_answer_the_nodes_own_knowledge_is_told(site: Site):
+    spec = a_job_with(FATE, scheduler=FATE)
+    site.node.participant.create_job(spec, FATE)
+    site.node.participant.start_task(spec.job_id, f"task-{spec.job_id}", "a", FATE)
+    site.run(spec.job_id, "guest.0")
+    site.peer.will(raw(b"", reset=True))
+    data = site.platform("/job/status_all", job_id=spec.job_id)["data"]
+    assert (data["job_status"], data["status"]) == ("RUNNING", {f"task-{spec.job_id}": "RUNNING"})
+    site.peer.will(says())
+    site.node.participant.stop_job(spec.job_id, "", None, FATE)
+
+
+# ---------------------------------------------------------------- routes
+
+
+def test_the_own_node_needs_no_route(site: Site):
+    spec = a_spec("a", {"guest": (ME,), "host": (ME,)}, job_id=f"job-dialects-{next(_numbers)}")
+    assert ME not in site.node.routes.table.routes
+    site.node.coordinator.hand_in(spec)
+    site.run(spec.job_id, "guest.0")
+    assert site.asked(spec.job_id) == []
+    site.node.coordinator.stop_job(spec.job_id, "", ME)
+
+
+def test_a_node_without_a_route_is_named_with_the_tables_version(site: Site):
+    with pytest.raises(Invalid) as caught:
+        site.node.coordinator.hand_in(a_job_with(STRANGER))
+    (problem,) = caught.value.problems
+    assert (caught.value.reason, problem.path, problem.got) == ("NODE_UNKNOWN", "config.role.host[0]", STRANGER)
+    assert STRANGER in problem.rule and f"version {site.node.routes.table.version}" in problem.rule
+
+
+def test_a_peer_that_is_down_is_tried_again_until_it_is_up(site: Site, tmp_path: Path):
+    """The request never reached it, so nothing has to be asked first."""
+    (port,) = free_ports(1)
+    assert port  # nobody listens there: the answer is a refusal of the connection, every time
+    routes = site.node.settings.route_table.file
+    before = routes.read_text()
+    routes.write_text(yaml.safe_dump(yaml.safe_load(before) | {SPEC: {"host": "127.0.0.1", "port": port}}))
+    site.node.routes.reload()
+    spec = a_job_with(SPEC)
+    done = threading.Thread(target=site.node.coordinator.submit_job, args=(spec, ME))
+    done.start()
+    wait_for(lambda: site.node.store.jobs.find(spec.job_id), 10, 0.01)
+    wait_for(lambda: site.node.store.jobs.get(spec.job_id).nodes[SPEC].unreachable_since, 10, 0.01)
+    routes.write_text(before)
+    site.node.routes.reload()
+    done.join(20)
+    assert not done.is_alive()
+    assert site.node.store.jobs.get(spec.job_id).status in (JobStatus.READY, JobStatus.RUNNING)
+    site.node.coordinator.stop_job(spec.job_id, "", ME)

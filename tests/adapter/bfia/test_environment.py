@@ -1,0 +1,322 @@
+"""What a container is told: the user's own job to the byte, and the rules for values, roles and addresses."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapter.bfia import translate, wire
+from adapter.bfia.environment import encoded, environment
+from engines.base import LaunchSpec, Limits
+from engines.memory import MemoryEngine, Script
+from gateway.domain.model import Address, Ending, Party, Run
+from gateway.domain.states import Outcome, TaskStatus
+from gateway.ports import Callback, Site
+from gateway.wiring import Gateway
+from tests.adapter.bfia import goldens
+from tests.builders import a_local_job, a_run, a_spec
+from tests.contracts.apis import serving
+from tests.e2e.nodes import ROOT, example, wait_for
+from tests.inprocess import ME, ask, settings
+
+JOB = "job-00112233445566778899aabbccddeeff"
+TRACE = "trace_0123456789abcdef0123456789abcdef"
+PSI, TREES = "intersect_rsa_1", "hetero_secureboost_1"
+TASKS = {PSI: "task_11111111111111111111111111111111", TREES: "task_22222222222222222222222222222222"}
+ROLES = ("guest", "host")
+
+INJECTED = "<the run's token>"
+"""stands in the golden files for the one value that is random in every run"""
+
+
+@dataclass(frozen=True)
+class Launched:
+    """What the engine was handed for one run, and the run's record."""
+
+    spec: LaunchSpec
+    run: Run
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the container gets, with the token taken out of the two places where it belongs."""
+        found = dict(self.spec.environment)
+        token, secret = self.run.token, self.run.run_id
+        assert token and found["config.token"] == token and found["system.callback"].endswith(f"?run={secret}")
+        assert secret not in found["config.token"]
+        found["system.callback"] = found["system.callback"].replace(secret, token)
+        for name in ("config.token", "system.callback"):
+            found[name] = found[name].replace(token, INJECTED)
+        assert token not in "".join(found.values())
+        return found
+
+
+# ---------------------------------------------------------------- the user's job
+
+
+@pytest.fixture(scope="module")
+def launched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[tuple[str, str], Launched]]:
+    """Run the user's job, with ids, trace and addresses injected, up to what the engine is handed."""
+    free = "127.0.0.1:0"
+    listen = {
+        "peer": {"bind": free},
+        "container": {"bind": free, "advertise": "http://10.0.0.5:7381"},
+        "operator": {"bind": free},
+    }
+    made = settings(tmp_path_factory.mktemp("node"), listen=listen, engine={"kind": "docker"})
+    node = made.node.model_copy(update={"institution": "JG0100001100000000"})
+    with serving(Gateway(made.model_copy(update={"node": node}), engine=_engine)) as gateway:
+        yield _launched(gateway)
+
+
+def _engine(settings: Any, installation: str) -> MemoryEngine:
+    return MemoryEngine(
+        node=settings.node.id, installation=installation, images={"unionpay:2.0.0": Script(code=None)}
+    )
+
+
+def _launched(gateway: Gateway) -> dict[tuple[str, str], Launched]:
+    registered = ask(gateway, "operator", "POST", "/v2/provider/register", json=example("register_unionpay.json"))
+    assert registered.json() == {"code": 0, "message": "create success"}
+    for role in ROLES:
+        _upload(gateway, role)
+    body = wire.CreateAll.model_validate(example("create_all_psi_sbt.json"))
+    gateway.participant.create_job(translate.job_spec(body, JOB, ME, TRACE), ME)
+    gateway.participant.start_job(JOB, ME)
+    found = {}
+    for task, task_id in TASKS.items():
+        gateway.participant.start_task(JOB, task_id, task, ME)
+        for role in ROLES:
+            found[task, role] = _up(gateway, task, role)
+            _succeed(gateway, found[task, role])
+    gateway.participant.stop_job(JOB, "", Ending(Outcome.SUCCEEDED, datetime.now(UTC)), ME)
+    return found
+
+
+def _upload(gateway: Gateway, role: str) -> None:
+    meta = {"delimiter": ",", "match_id_name": "id"} | ({"label_name": "y"} if role == "guest" else {})
+    form = {"namespace": "testspace", "name": f"test_{role}", "head": "true", "partitions": "1"}
+    path = ROOT / "examples" / "data" / f"breast_hetero_{role}.csv"
+    with path.open("rb") as file:
+        answer = ask(
+            gateway,
+            "operator",
+            "POST",
+            "/v2/component/upload/file",
+            data=form | {"meta": json.dumps(meta)},
+            files={"file": (path.name, file, "text/csv")},
+        )
+    assert answer.json()["code"] == 0, answer.text
+
+
+def _up(gateway: Gateway, task: str, role: str) -> Launched:
+    def find() -> Run | None:
+        runs = gateway.store.local_jobs.get(JOB).runs
+        return next((r for r in runs if (r.task_name, r.party.role) == (task, role) and r.started_at), None)
+
+    run: Run = wait_for(find, 20, 0.01, f"{role} of {task} is up")
+    assert isinstance(gateway.engine, MemoryEngine)
+    (spec,) = (spec for spec in gateway.engine.launches if spec.name == run.name)
+    return Launched(spec, run)
+
+
+def _succeed(gateway: Gateway, one: Launched) -> None:
+    """Do what the container would: write every output where it was told to, report, end."""
+    for mount in one.spec.mounts:
+        if mount.target.startswith("/bfia/storage/") and not mount.read_only:
+            (mount.source / "data_0").write_text("{}")
+    gateway.participant.callback(Callback(TaskStatus.SUCCESS, run_id=one.run.run_id))
+    assert isinstance(gateway.engine, MemoryEngine)
+    gateway.engine.finish(one.spec.name, 0)
+    wait_for(
+        lambda: next(r for r in gateway.store.local_jobs.get(JOB).runs if r.run_id == one.run.run_id).over,
+        20,
+        0.01,
+    )
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("task", TASKS)
+def test_the_users_job_gives_these_environments(
+    launched: Mapping[tuple[str, str], Launched], task: str, role: str
+):
+    goldens.check(f"{task}-{role}", launched[task, role].environment)
+
+
+REQUIRED = {
+    "system.storage",
+    "system.callback",
+    "system.transport",
+    "config.self_role",
+    "config.task_id",
+    "config.session_id",
+    "config.trace_id",
+    "config.token",
+    "config.log.path",
+    "config.node_id.guest.0",
+    "config.node_id.host.0",
+    "config.inst_id.guest.0",
+    "config.inst_id.host.0",
+    "runtime.component.name",
+}
+"""what component layer 3.3 and 3.4 require of every container, for these parties"""
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("task", TASKS)
+def test_everything_that_is_required_is_there_and_says_something(
+    launched: Mapping[tuple[str, str], Launched], task: str, role: str
+):
+    found = launched[task, role].environment
+    assert found.keys() >= REQUIRED
+    assert all(found[name] for name in REQUIRED)
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("task", TASKS)
+def test_every_parameter_of_the_users_job_and_no_other(
+    launched: Mapping[tuple[str, str], Launched], task: str, role: str
+):
+    """Nothing is filled in from the description's defaults; the data's place is no parameter."""
+    prefix = "runtime.component.parameter."
+    found = {k.removeprefix(prefix) for k in launched[task, role].environment if k.startswith(prefix)}
+    assert found == set(example("create_all_psi_sbt.json")["config"]["task_params"]["common"][task])
+
+
+def test_what_one_task_leaves_the_next_one_finds(launched: Mapping[tuple[str, str], Launched]):
+    for role in ROLES:
+        left = launched[PSI, role].environment["runtime.component.output.train_data"]
+        assert launched[TREES, role].environment["runtime.component.input.train_data"] == left
+        assert json.loads(left) == {"namespace": f"{JOB}-{role}-0", "name": f"{TASKS[PSI]}-train_data"}
+
+
+def test_a_container_sees_its_inputs_and_its_outputs_and_nothing_else(
+    launched: Mapping[tuple[str, str], Launched],
+):
+    for (task, role), one in launched.items():
+        seen = {m.target: m.read_only for m in one.spec.mounts}
+        addresses = {
+            k: "/bfia/storage/{namespace}/{name}".format(**json.loads(v))
+            for k, v in one.environment.items()
+            if k.startswith(("runtime.component.input.", "runtime.component.output."))
+        }
+        assert seen == {
+            **{path: k.startswith("runtime.component.input.") for k, path in addresses.items()},
+            "/bfia/log": False,
+        }
+        own = "/bfia/storage/testspace/test_" if task == PSI else f"/bfia/storage/{JOB}-"
+        assert addresses["runtime.component.input.train_data"].startswith(own + role)
+
+
+def test_minus_one_asks_for_no_limit(launched: Mapping[tuple[str, str], Launched]):
+    for one in launched.values():
+        assert one.spec.limits == Limits(cpu=None, memory=None, pids=512)
+
+
+def test_the_container_is_labelled_with_what_it_is(launched: Mapping[tuple[str, str], Launched]):
+    names = {one.spec.name for one in launched.values()}
+    assert len(names) == len(launched)
+    for (task, role), one in launched.items():
+        labels = dict(one.spec.labels)
+        assert labels.pop("bfia.installation")
+        assert labels == {
+            "bfia.node": ME,
+            "bfia.job": JOB,
+            "bfia.task": TASKS[task],
+            "bfia.role": role,
+            "bfia.index": "0",
+            "bfia.attempt": "0",
+        }
+
+
+# ---------------------------------------------------------------- the rules
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("as it is", "as it is"),
+        ("", ""),
+        ('"quoted"', '"quoted"'),
+        (True, "True"),
+        (False, "False"),
+        (0, "0"),
+        (-7, "-7"),
+        (12345678901234567890, "12345678901234567890"),
+        (0.5, "0.5"),
+        (1.0, "1"),
+        (-3.0, "-3"),
+        (0.0001, "0.0001"),
+        ([], "[]"),
+        (["auc", "ks"], '["auc", "ks"]'),
+        ({"max_depth": 5, "need": False, "no": None}, '{"max_depth": 5, "need": false, "no": null}'),
+        ({"名": "值"}, '{"名": "值"}'),
+    ],
+)
+def test_how_a_value_is_written(value: Any, text: str):
+    assert encoded(value) == text
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+
+
+@given(st.lists(JSON_VALUES) | st.dictionaries(st.text(), JSON_VALUES))
+def test_lists_and_objects_come_back_from_their_text(value: Any):
+    assert json.loads(encoded(value)) == value
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False) | st.integers(min_value=-(10**40), max_value=10**40))
+def test_numbers_come_back_from_their_text(value: float):
+    assert float(encoded(value)) == float(value)
+
+
+SITE = Site("file:///s", "http://c/cb?run=r", "10.0.0.5:7381", "/log", {"n1": "i1"})
+
+
+def told(run: Run, **spec: Any) -> dict[str, str]:
+    local = a_local_job(run)
+    return environment(local if not spec else _with_spec(local, **spec), run, SITE)
+
+
+def _with_spec(local: Any, **changes: Any) -> Any:
+    return type(local)(**{**local.__dict__, "spec": a_spec(**changes)})
+
+
+def test_a_null_is_left_out_and_an_empty_text_is_set():
+    found = told(a_run(parameters={"nothing": None, "empty": "", "zero": 0}))
+    assert "runtime.component.parameter.nothing" not in found
+    assert found["runtime.component.parameter.empty"] == ""
+    assert found["runtime.component.parameter.zero"] == "0"
+
+
+def test_only_nodes_whose_role_takes_part_in_the_task_are_named():
+    roles = {"guest": ["n1"], "host": ["n2", "n3"], "arbiter": ["n4"]}
+    found = told(a_run(roles=("guest", "host")), roles=roles)
+    assert {k: v for k, v in found.items() if k.startswith("config.node_id.")} == {
+        "config.node_id.guest.0": "n1",
+        "config.node_id.host.0": "n2",
+        "config.node_id.host.1": "n3",
+    }
+
+
+def test_an_institution_that_is_not_known_is_the_nodes_own_id():
+    found = told(a_run(), roles={"guest": ["n1"], "host": ["n2"]})
+    assert (found["config.inst_id.guest.0"], found["config.inst_id.host.0"]) == ("i1", "n2")
+
+
+def test_a_party_is_told_its_own_index():
+    assert told(a_run(party=Party("host", 2, "n1")))["config.self_role"] == "host.2"
+
+
+def test_addresses_are_written_as_objects():
+    found = told(a_run(inputs={"in": Address("ns", "n")}, outputs={"out": Address("job-guest-0", "task-表")}))
+    assert found["runtime.component.input.in"] == '{"namespace": "ns", "name": "n"}'
+    assert found["runtime.component.output.out"] == '{"namespace": "job-guest-0", "name": "task-表"}'

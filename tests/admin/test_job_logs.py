@@ -1,0 +1,164 @@
+"""A job's steps in the log: one line per note of its timeline, at each node, under one trace id."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from gateway.store.announcing import LONGEST_TEXT
+from gateway.store.migrate import migrate
+from gateway.store.store import Store, connect
+from tests.builders import T0, a_job, a_local_job, a_run
+from tests.e2e.nodes import ROOT, Federation, wait_for
+from tests.inprocess import ME, PEER
+from tests.logs.talk import IMAGE, job, registration
+
+LOGS_OF_BOTH_KINDS = """
+import logging, sys, warnings
+import structlog
+from gateway.cli.serving import configure_logs
+from gateway.tracing import traced
+configure_logs(sys.argv[1])
+with traced("trace_of_the_work"):
+    logging.getLogger("gateway.broker.session").error("payload\\nunreadable", extra={"session": "S1", "number": 7})
+    logging.getLogger("route_table.live").info("route table %s", "changed", extra={"routes": 2})
+    structlog.get_logger("x").info("own", trace_id="trace_of_its_own", got="t" + "0a" * 32)
+try:
+    raise ValueError("0b" * 32)
+except ValueError:
+    logging.getLogger("engines.watching").exception("subscriber failed")
+    structlog.get_logger("x").exception("own failed")
+logging.getLogger("httpx").info("never shown")
+warnings.warn("old thing", DeprecationWarning, stacklevel=1)
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path):
+    engine = connect(f"sqlite:///{tmp_path / 'test.db'}")
+    migrate(engine)
+    store = Store(engine)
+    yield store
+    store.close()
+
+
+def test_each_note_is_one_line_with_its_main_fields(store: Store):
+    local = a_local_job(a_run()).noted(T0, "job READY here", "n2")
+    with capture_logs() as lines:
+        store.local_jobs.add(local, "flow")
+        store.jobs.add(a_job(), "flow")
+        failure = {"reason": "EXIT_1", "message": "m" * 2 * LONGEST_TEXT, "exit_code": 1}
+        store.jobs.update("job-1", lambda j: j.noted(T0, "ending as FAILED", "n1", failure=failure, other="x"))
+    assert lines[0] == {
+        "event": "job READY here",
+        "job": "job-1",
+        "side": "participant",
+        "by": "n2",
+        "trace_id": "trace-1",
+        "log_level": "info",
+    }
+    assert [(e["event"], e["side"]) for e in lines[1:]] == [("ending as FAILED", "scheduler")]
+    assert lines[1]["reason"] == "EXIT_1" and lines[1]["exit_code"] == 1
+    assert len(lines[1]["message"]) <= LONGEST_TEXT + 1 and "other" not in lines[1]
+
+
+def test_a_lost_race_and_a_refused_record_are_not_announced(store: Store):
+    store.jobs.add(a_job(), "flow")
+
+    def change(job):
+        if not raced:
+            raced.append(1)
+            store.jobs.update("job-1", lambda j: replace(j, warnings=("first",)))
+        return job.noted(T0, "changed")
+
+    raced: list[int] = []
+    with capture_logs() as lines:
+        assert not store.jobs.add(a_job().noted(T0, "added again"), "flow")
+        store.jobs.update("job-1", change)
+    assert [e["event"] for e in lines] == ["changed"]
+
+
+@pytest.mark.parametrize("token", ["0123456789abcdef" * 4, "0123456789abcdef" * 2])
+def test_a_runs_token_is_not_in_the_log(store: Store, token: str):
+    store.local_jobs.add(a_local_job(a_run(run_id=token, token=token)), "flow")
+    with capture_logs() as lines:
+        store.local_jobs.update("job-1", lambda j: j.noted(T0, "run FAILED", message=f"at /cb?run={token}: no"))
+    assert lines[0]["message"] == "at /cb?run=***: no"
+    assert token in store.timeline("job-1")[0].detail["message"]
+
+
+def test_a_log_that_cannot_be_written_changes_nothing(store: Store):
+    def broken(*_):
+        raise OSError("no space left")
+
+    structlog.configure(processors=[broken])
+    try:
+        assert store.jobs.add(a_job().noted(T0, "job PENDING"), "flow")
+        store.jobs.update("job-1", lambda j: j.noted(T0, "job READY"))
+    finally:
+        structlog.reset_defaults()
+    assert [e.event for e in store.timeline("job-1")] == ["job PENDING", "job READY"]
+
+
+def logged(log_format: str) -> str:
+    command = [sys.executable, "-W", "default", "-c", LOGS_OF_BOTH_KINDS, log_format]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"NO_COLOR": "1"},
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout == ""
+    return done.stderr
+
+
+def test_both_ways_of_logging_end_in_one_form():
+    lines = {e["event"]: e for e in map(json.loads, logged("json").splitlines())}
+    assert "never shown" not in lines and len(lines) == 6
+    unreadable = lines["payload\nunreadable"]
+    assert (unreadable["session"], unreadable["number"], unreadable["level"]) == ("S1", 7, "error")
+    assert unreadable["trace_id"] == "trace_of_the_work" and unreadable["timestamp"].endswith("Z")
+    assert lines["route table changed"]["routes"] == 2
+    assert lines["own"]["trace_id"] == "trace_of_its_own" and lines["own"]["got"] == "t***"
+    for event in ("subscriber failed", "own failed"):
+        assert lines[event]["exception"].startswith("Traceback") and "0b0b" not in lines[event]["exception"]
+    assert any("old thing" in event for event in lines)
+
+
+def test_text_shows_the_same_fields():
+    text = logged("text")
+    assert "route table changed" in text and "routes=2" in text and "session=S1" in text
+    assert "trace_id=trace_of_the_work" in text and "Traceback" in text and "format_exc_info" not in text
+
+
+@pytest.mark.slow
+def test_one_trace_id_finds_the_steps_of_a_job_at_both_nodes(tmp_path: Path):
+    command = [sys.executable, "-c", "print(42)"]
+    engine = {"kind": "process", "process": {"images": {IMAGE: {"command": command}}}}
+    body = job("guest", "host")
+    body["config"]["role"]["host"] = [PEER]
+    with Federation(tmp_path, [ME, PEER], engine) as federation:
+        for node in federation.nodes.values():
+            node.register(registration())
+        job_id = federation[ME].submit(body)
+        found = federation[ME].wait_job(job_id)
+        wait_for(lambda: federation[PEER].job(job_id)["status"] == "FINISHED", 20)
+        tokens = {}
+        for node in federation.nodes.values():
+            with_trace = [line for line in node.log().splitlines() if f"trace_id={found['trace_id']}" in line]
+            for entry in node.timeline(job_id):
+                assert any(entry["event"] in line and f"job={job_id}" in line for line in with_trace), entry
+            assert any("run SUCCESS" in line for line in with_trace)
+            database = Store(connect(f"sqlite:///{node.home / 'gateway.db'}"))
+            tokens[node.id] = [run.run_id for run in database.local_jobs.get(job_id).runs]
+            database.close()
+            assert tokens[node.id] and not any(token in node.log() for token in tokens[node.id])

@@ -1,0 +1,224 @@
+"""The operators' own paths: a job in full, its outputs, what the engine and the store see differently."""
+
+import hashlib
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engines.base import LaunchSpec
+from engines.naming import labels
+from gateway.admin.preview import MOST_BYTES
+from gateway.domain.dag import Dag, DagOutput
+from gateway.domain.model import Address, LocalJob, Told
+from gateway.domain.states import JobStatus, RunStatus, TaskStatus
+from gateway.ports import JobView, TaskView
+from gateway.wiring import Gateway
+from provider_registry.registration import provider_from_request
+from tests.builders import OK, T0, a_local_job, a_node, a_run, a_spec
+from tests.inprocess import ME, PEER, ask, running
+from tests.registry.builders import a_description, a_parameter, a_request
+
+PARTY = "guest.0"
+KEYS = ("out", "model", "report", "later")
+SLEEPER = "sleeper:1"
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory):
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    engine = {"kind": "process", "process": {"images": {SLEEPER: {"command": command}}}}
+    with running(tmp_path_factory.mktemp("node"), engine=engine) as gateway:
+        yield gateway
+
+
+def over(job_id: str, **changes) -> LocalJob:
+    """Return a job that is over: task ``a`` has run, task ``b`` never began."""
+    first = replace(a_node("a"), outputs=tuple(DagOutput(_type(key), key) for key in KEYS))
+    spec = a_spec(Dag((first, a_node("b", ["a"]))), {"guest": (ME,), "host": (PEER,)}, job_id=job_id)
+    run = a_run(
+        "a",
+        RunStatus.SUCCESS,
+        spec.parties[0],
+        run_id=hashlib.sha256(job_id.encode()).hexdigest(),
+        name=f"bfia-{job_id}",
+        outputs={f"{key}_name": Address(f"{job_id}-guest-0", f"task_a-{key}") for key in KEYS},
+        output_keys={key: f"{key}_name" for key in KEYS},
+        collect=OK,
+        told=Told(TaskStatus.SUCCESS, OK),
+    )
+    local = a_local_job(run, status=JobStatus.FINISHED, closed=True, close=OK)
+    return replace(local, spec=replace(spec, **changes), node=ME)
+
+
+def _type(key: str) -> str:
+    return {"out": "dataset", "later": "dataset"}.get(key, key)
+
+
+def have(node: Gateway, job_id: str, key: str = "out", *parts: bytes) -> str:
+    """Store a job that is over with the bytes of one of its outputs; return the output's path."""
+    if node.store.local_jobs.find(job_id) is None:
+        node.store.local_jobs.add(over(job_id), "flow")
+    folder = node.storage.root / f"{job_id}-guest-0" / f"task_a-{key}"
+    folder.mkdir(parents=True)
+    for number, data in enumerate(parts):
+        (folder / f"data_{number}").write_bytes(data)
+    return f"/api/v1/jobs/{job_id}/outputs/a/{PARTY}/{key}"
+
+
+def get(node: Gateway, path: str, status: int = 200, **params):
+    answer = ask(node, "operator", "GET", path, params=params)
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+def test_a_table_shows_its_first_rows_across_its_parts(node: Gateway):
+    path = have(node, "job-table", "out", b"id,x\n1,a\n2,b\n", 'id,x\n3,值\n4,"d\ne"\n'.encode())
+    seen = get(node, path, rows=3)
+    assert (seen["kind"], seen["type"], seen["partitions"]) == ("table", "dataset", 2)
+    assert (seen["columns"], seen["rows"]) == (["id", "x"], [["1", "a"], ["2", "b"], ["3", "值"]])
+    assert seen["left_out"] == "the rows after the first 3"
+    whole = get(node, path, rows=4)
+    assert whole["rows"][3] == ["4", "d\ne"] and whole["left_out"] == ""
+    assert get(node, path.replace("/a/", "/task_a/"), rows=4) == whole
+    for rows in ("101", "-1", "x"):
+        assert get(node, path, 400, rows=rows)["data"]["problems"][0]["path"] == "rows"
+
+
+def test_no_more_than_a_bound_is_read_of_a_table(node: Gateway):
+    wide = b"1," + b"9" * 100_000 + b"\n"
+    seen = get(node, have(node, "job-wide", "out", b"id,x\n" + wide * 50), rows=100)
+    assert 0 < len(seen["rows"]) < 50 and all(row == ["1", "9" * 100_000] for row in seen["rows"])
+    assert str(MOST_BYTES) in seen["left_out"] and seen["bytes"] == 5 + 50 * len(wide)
+
+
+def test_a_report_is_shown_as_its_value_whatever_its_numbers(node: Gateway):
+    path = have(node, "job-report", "report", b'{"auc": NaN, "ks": 1e999, "text": "\\ud800", "n": [1, true]}')
+    assert get(node, path)["value"] == {"auc": "nan", "ks": "inf", "text": "?", "n": [1, True]}
+    have(node, "job-report", "model", b"[" * 500 + b"]" * 500)
+    assert "nested" in json.dumps(
+        get(node, path.replace("report", "model").replace("job-model", "job-report"))["value"]
+    )
+    listed = get(node, "/api/v1/jobs/job-report/outputs")["outputs"]
+    assert [o["value"]["ks"] for o in listed if o["key"] == "report"] == ["inf"]
+
+
+def test_what_cannot_be_shown_says_why(node: Gateway):
+    binary = get(node, have(node, "job-bin", "model", bytes(range(256))))
+    assert binary["kind"] == "bytes" and "256 bytes" in binary["left_out"] and "value" not in binary
+    large = get(node, have(node, "job-large", "report", b'{"x": "' + b"1" * MOST_BYTES + b'"}'))
+    assert large["kind"] == "json" and large["value"] is None and "more than" in large["left_out"]
+
+
+def test_a_download_is_the_bytes_with_their_checksum(node: Gateway):
+    parts = [b"id\n" + b"1\n" * 900_000, b"id\n2\n"]
+    path = have(node, "job-down", "out", *parts)
+    answer = ask(node, "operator", "GET", path + "/download")
+    assert answer.status_code == 200 and answer.content == b"".join(parts)
+    assert answer.headers["x-checksum-sha256"] == hashlib.sha256(answer.content).hexdigest()
+    assert answer.headers["content-disposition"].startswith('attachment; filename="a-guest.0-out.csv"')
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("job-none/outputs/a/guest.0/out", "JOB_UNKNOWN"),
+        ("job-404/outputs/none/guest.0/out", "TASK_UNKNOWN"),
+        ("job-404/outputs/a/host.0/out", "PARTY_UNKNOWN"),
+        ("job-404/outputs/a/nobody/out", "PARTY_UNKNOWN"),
+        ("job-404/outputs/a/guest.0/none", "OUTPUT_UNKNOWN"),
+        ("job-404/outputs/a/guest.0/later", "OUTPUT_MISSING"),
+        ("job-404/outputs/b/guest.0/out", "OUTPUT_MISSING"),
+    ],
+)
+def test_what_is_not_there_says_which_part_is_unknown(node: Gateway, path: str, reason: str):
+    if node.store.local_jobs.find("job-404") is None:
+        have(node, "job-404", "out", b"id\n1\n")
+    for end in ("", "/download"):
+        assert get(node, f"/api/v1/jobs/{path}{end}", 404)["data"]["reason"] == reason
+
+
+def test_a_job_that_was_only_handed_in_is_told_from_where_it_is_scheduled(node: Gateway, monkeypatch):
+    node.store.add_submission("job-elsewhere", "flow", PEER, T0)
+    task = TaskView("task_1", "a", TaskStatus.RUNNING, nodes={PEER: {"guest": TaskStatus.RUNNING}})
+    view = JobView("job-elsewhere", JobStatus.RUNNING, [task])
+    monkeypatch.setattr(node.coordinator, "status", lambda job_id: view)
+    job = get(node, "/api/v1/jobs/job-elsewhere")
+    assert (job["status"], job["scheduler"], job["initiator"]) == ("RUNNING", PEER, ME)
+    assert job["parties"] == [{"role": "guest", "index": None, "node": PEER}]
+    assert (job["runs"], job["parameters"]) == ([], {})
+
+
+def test_defaults_are_shown_with_their_origin_and_runs_with_the_path_of_their_log(node: Gateway, monkeypatch):
+    optional = [
+        a_parameter(name, defaultValue=value) for name, value in (("set", "1"), ("open", "2"), ("blank", ""))
+    ]
+    description = a_description("Thing", provider="vendor", inputParam=optional, inputData=[], outputData=[])
+    provider = provider_from_request(
+        a_request(description, name="vendor", metadata={"base_url": "", "image": "i:1"})
+    )
+    node.registry.register(provider)
+    params = {"common": {"a": {"set": 7}}}
+    node.store.local_jobs.add(over("job-params", task_params=params), "flow")
+    monkeypatch.setattr(node.coordinator, "status", lambda job_id: JobView(job_id, JobStatus.FINISHED))
+    job = get(node, "/api/v1/jobs/job-params")
+    assert job["parameters"] == {
+        PARTY: {
+            "a": {"set": {"value": 7, "origin": "common"}, "open": {"value": "2", "origin": "component default"}},
+            "b": {
+                "set": {"value": "1", "origin": "component default"},
+                "open": {"value": "2", "origin": "component default"},
+            },
+        }
+    }
+    (run,) = job["runs"]
+    assert run["parameters"] == {}
+    assert run["log"] == "/api/v1/jobs/job-params/runs/guest.0/a/log"
+    assert get(node, run["log"].replace("/a/", "/none/"), 404)["data"]["reason"] != "PATH_UNKNOWN"
+    assert str(node.storage.root.parent) not in json.dumps(job)
+
+
+def test_orphans_are_shown_and_counted_and_left_alone(node: Gateway):
+    assert get(node, "/api/v1/orphans") == {"unknown": [], "lost": []}
+    own = labels(ME, node.store.installation(), "job-x", "task_x", "guest", 0, 0)
+    node.engine.launch(LaunchSpec("bfia-orphan", SLEEPER, {}, own))
+    mine = over("job-lost")
+    lost = replace(mine.runs[0], status=RunStatus.RUNNING, owner=node._owner, probe_at=T0.replace(2999))
+    others = replace(lost, run_id="f" * 64, name="bfia-others", owner="other/process")
+    node.store.local_jobs.add(replace(mine, runs=(lost, others)), "flow")
+    try:
+        found = get(node, "/api/v1/orphans")
+        assert [(o["name"], o["job"], o["state"]) for o in found["unknown"]] == [
+            ("bfia-orphan", "job-x", "running")
+        ]
+        assert [(o["name"], o["job"], o["role"]) for o in found["lost"]] == [
+            ("bfia-job-lost", "job-lost", "guest")
+        ]
+        ready = get(node, "/health/ready")
+        assert ready["ready"] and ready["checks"]["orphans"] == {"ok": True, "unknown": 1, "lost": 1}
+        assert [f.name for f in node.engine.list()] == ["bfia-orphan"]
+    finally:
+        node.engine.remove("bfia-orphan")
+
+
+def test_a_component_for_other_storage_is_one_warning(node: Gateway, tmp_path: Path):
+    description = a_description(
+        "Far", provider="far", inputParam=[], inputData=[], outputData=[], storageEngine=["s3", "hdfs"]
+    )
+    node.registry.register(
+        provider_from_request(a_request(description, name="far", metadata={"base_url": "", "image": SLEEPER}))
+    )
+    dag = Dag(
+        tuple(
+            replace(a_node(n, outputs=()), component=replace(a_node("x").component, provider="far", name="Far"))
+            for n in "ab"
+        )
+    )
+    spec = a_spec(dag, {"guest": (ME,), "host": (ME,)})
+    problems, warnings = node.participant._planner.check(spec)
+    assert problems == []
+    assert [(w.path, w.got) for w in warnings if "storageEngine" in w.rule] == [
+        ("dag.components.a", ["s3", "hdfs"])
+    ]

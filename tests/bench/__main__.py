@@ -1,0 +1,232 @@
+"""``make bench``: makespan against bare containers, create_all, the channel, memory. Prints tables in Markdown.
+
+Every ratio compares figures of this one run on this machine; seconds alone say little elsewhere.
+"""
+
+import argparse
+import base64
+import copy
+import json
+import os
+import platform
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import httpx
+
+from adapter.bfia.examples import REGISTER
+from tests.bench.floor import IMAGE, Floor, build
+from tests.bench.upload import peak_growth, resident, timed, write_table
+from tests.conftest import remove_networks
+from tests.e2e.nodes import Federation, Node
+
+A, B = "JG0100001100000010", "JG0100002200000020"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, prog="make bench ARGS=...")
+    parser.add_argument("--rounds", type=int, default=3, help="repetitions of each makespan; the median is shown")
+    parser.add_argument(
+        "--only", choices=["makespan", "create", "channel", "memory", "upload"], help="one part only"
+    )
+    parser.add_argument("--base", default=os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311"))
+    parser.add_argument("--upload-gib", type=float, default=0.25, help="size of the uploaded table; try 5")
+    asked = parser.parse_args()
+    print(f"Machine: {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}\n")
+    parts = {"makespan": makespan, "create": create_all, "channel": channel, "memory": memory, "upload": upload}
+    for name, part in parts.items():
+        if asked.only in (None, name):
+            part(asked)
+
+
+@contextmanager
+def two_nodes(engine: dict[str, Any]) -> Iterator[tuple[Node, Node]]:
+    with TemporaryDirectory() as home, Federation(Path(home), [A, B], engine) as federation:
+        for node in federation.nodes.values():
+            body = copy.deepcopy(REGISTER["one component"]["value"])
+            body["metadata"]["image"] = IMAGE
+            description = body["components_description"]["Echo"]
+            description["inputData"] = []
+            description["outputData"] = []
+            node.register(body)
+        yield federation[A], federation[B]
+
+
+def chain(tasks: int, mode: str = "poll") -> dict[str, Any]:
+    """Return a job of so many tasks at two parties, each after the one before."""
+    components = []
+    for i in range(tasks):
+        components.append(
+            {
+                "name": f"t{i}",
+                "componentName": "Echo",
+                "provider": "example",
+                "version": "1.0.0",
+                "input": [{"type": "dataset", "key": f"t{i - 1}.d"}] if i else [],
+                "output": [{"type": "dataset", "key": "d"}],
+            }
+        )
+    return {
+        "flow_id": "bench",
+        "dag": {"components": components, "version": "2.0"},
+        "config": {
+            "version": "2.0.0",
+            "initiator": {"role": "guest", "node_id": A},
+            "role": {"guest": [A], "host": [B]},
+            "job_params": {"common": {"sync_type": mode}},
+            "task_params": {"common": {}},
+        },
+    }
+
+
+def makespan(asked: argparse.Namespace) -> None:
+    build(asked.base)
+    rows = []
+    with Floor() as floor, two_nodes({"kind": "docker"}) as (node, _):
+        run_job(node, chain(1))  # warm: image known, network there
+        floor.chain(1, floor.by_api)
+        for tasks in (1, 3, 10):
+            ours: dict[str, list[float]] = {"poll": [], "callback": []}
+            api, command = [], []
+            for _ in range(asked.rounds):
+                api.append(floor.chain(tasks, floor.by_api))
+                for mode, times in ours.items():
+                    times.append(run_job(node, chain(tasks, mode)))
+                command.append(floor.chain(tasks, floor.by_command))
+            poll, callback = (statistics.median(ours[m]) for m in ("poll", "callback"))
+            bare, run = statistics.median(api), statistics.median(command)
+            rows.append(
+                [
+                    tasks,
+                    f"{poll:.2f} s",
+                    f"{callback:.2f} s",
+                    f"{bare:.2f} s",
+                    f"{run:.2f} s",
+                    f"{poll / bare:.2f}",
+                    f"{poll / run:.2f}",
+                ]
+            )
+    remove_networks()
+    heads = ["tasks in a chain", "job, poll", "job, callback", "bare, API", "bare, docker run", "ratio to API"]
+    table("Makespan of a job at two nodes under Docker", [*heads, "ratio to docker run"], rows)
+
+
+def run_job(node: Node, body: dict[str, Any]) -> float:
+    """Return the seconds from before create_all to the job's FINISHED."""
+    began = time.perf_counter()
+    job_id = node.submit(body)
+    with httpx.Client(base_url=node.operator, trust_env=False) as client:
+        while True:
+            params = {"job_id": job_id}
+            data = client.get("/v1/platform/schedule/job/status_all", params=params).json()["data"]
+            if data["job_status"] == "FINISHED":
+                assert data["outcome"] == "SUCCEEDED", data
+                return time.perf_counter() - began
+            time.sleep(0.02)
+
+
+def create_all(asked: argparse.Namespace) -> None:
+    rows = []
+    body = json.dumps(chain(1)).encode()
+    with two_nodes({"kind": "process", "process": {"images": {IMAGE: {"command": ["/bin/true"]}}}}) as (node, _):
+        url = node.operator + "/v1/platform/schedule/job/create_all"
+        for clients, count, rest in ((1, 30, 0.7), (1, 60, 0.0), (8, 160, 0.0), (32, 320, 0.0)):
+            times: list[float] = []
+            local = threading.local()
+
+            def one(_: int, local: Any = local, times: list[float] = times, rest: float = rest) -> None:
+                time.sleep(rest)
+                if not hasattr(local, "client"):
+                    local.client = httpx.Client(trust_env=False, timeout=60)
+                began = time.perf_counter()
+                answer = local.client.post(url, content=body, headers={"content-type": "application/json"}).json()
+                times.append(time.perf_counter() - began)
+                assert answer["code"] == 0, answer
+
+            began = time.perf_counter()
+            with ThreadPoolExecutor(clients) as pool:
+                list(pool.map(one, range(count)))
+            whole = time.perf_counter() - began
+            times.sort()
+            rows.append(
+                [
+                    f"{clients}, each job after the last" if rest else clients,
+                    "" if rest else f"{count / whole:.0f}/s",
+                    f"{times[len(times) // 2] * 1000:.1f} ms",
+                    f"{times[int(len(times) * 0.95)] * 1000:.1f} ms",
+                ]
+            )
+            time.sleep(5)
+    table(
+        "create_all at two nodes (whole jobs: their tasks start and end meanwhile on the same cores)",
+        ["clients", "throughput", "p50", "p95"],
+        rows,
+    )
+
+
+def channel(asked: argparse.Namespace) -> None:
+    rows = []
+    with two_nodes({"kind": "process"}) as (one, other):
+        for label, size, count in (("1 KiB", 1024, 200), ("1 MiB", 1 << 20, 20), ("64 MiB", 64 << 20, 3)):
+            times = push_pop(one, other, size, count)
+            median = statistics.median(times)
+            rows.append([label, f"{median * 1000:.1f} ms", f"{size / median / 1e6:.1f} MB/s"])
+    table("Channel: push at one node, pop at the other (JSON, Base64)", ["message", "median", "rate"], rows)
+
+
+def push_pop(one: Node, other: Node, size: int, count: int) -> list[float]:
+    """Return the seconds from the begin of each push until its message is read at the other node."""
+    payload = base64.b64encode(os.urandom(size)).decode()
+    times = []
+    session = f"session_bench_{size}"
+    with httpx.Client(trust_env=False, timeout=120) as push, httpx.Client(trust_env=False, timeout=120) as pop:
+        for i in range(count):
+            topic = f"t{i}"
+            sent = json.dumps({"topic": topic, "payload": payload}).encode()
+            heads = {"content-type": "application/json", "x-ptp-session-id": session, "x-ptp-token": "bench"}
+            began = time.perf_counter()
+            url = one.addresses["container"] + "/v1/interconn/chan/push"
+            answer = push.post(url, content=sent, headers={**heads, "x-ptp-target-node-id": B}).json()
+            assert answer["code"] == "E0000000000", answer
+            url = other.addresses["container"] + "/v1/interconn/chan/pop"
+            body = json.dumps({"topic": topic, "timeout": 10000}).encode()
+            got = pop.post(url, content=body, headers={**heads, "x-ptp-target-node-id": B}).json()
+            times.append(time.perf_counter() - began)
+            assert (got.get("content") or got.get("payload")) == payload
+    return times
+
+
+def memory(asked: argparse.Namespace) -> None:
+    with two_nodes({"kind": "process"}) as (node, _):
+        time.sleep(2)
+        table("An idle node", ["resident memory"], [[f"{resident(node) / 2**20:.0f} MB"]])
+
+
+def upload(asked: argparse.Namespace) -> None:
+    with TemporaryDirectory() as folder, two_nodes({"kind": "process"}) as (node, _):
+        file = Path(folder) / "table.csv"
+        write_table(file, int(asked.upload_gib * 2**30))
+        work = partial(node.upload, file, "bench", "table", partitions=4)
+        seconds, grown = peak_growth(node, lambda: timed(work))
+        rate = file.stat().st_size / seconds / 1e6
+        row = [f"{asked.upload_gib:g} GiB", f"{seconds:.1f} s", f"{rate:.0f} MB/s", f"{grown / 2**20:.0f} MB"]
+        table("Upload of a table", ["size", "time", "rate", "growth of the node's memory"], [row])
+
+
+def table(title: str, heads: list[str], rows: list[list[Any]]) -> None:
+    print(f"**{title}**\n\n| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
+    for row in rows:
+        print(f"| {' | '.join(map(str, row))} |")
+    print(flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""The floor: the same containers started bare, parties in parallel, stages in sequence."""
+
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import docker
+
+IMAGE = "bfia-bench-noop:1"
+NETWORK = "bfia-bench-floor"
+
+
+def build(base: str) -> None:
+    """Build the no-op image on the given base image."""
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "noop.py").write_text((Path(__file__).parent / "noop.py").read_text())
+        (Path(folder) / "Dockerfile").write_text(
+            f'FROM {base}\nCOPY noop.py /noop.py\nENTRYPOINT ["python3", "-I", "-S", "/noop.py"]\n'
+        )
+        docker.from_env().images.build(path=folder, tag=IMAGE, rm=True)
+
+
+class Floor:
+    """A bridge network of its own and a server for the callbacks on it."""
+
+    def __enter__(self) -> "Floor":
+        self._client = docker.from_env(max_pool_size=16)
+        self._network = self._client.networks.create(NETWORK, driver="bridge")
+        self._network.reload()
+        self._address = self._network.attrs["IPAM"]["Config"][0]["Gateway"]
+
+        class Answer(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["content-length"]))
+                self.send_response(200)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None: ...
+
+        self._server = ThreadingHTTPServer((self._address, 0), Answer)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._network.remove()
+        self._client.close()
+
+    def chain(self, tasks: int, run: Callable[[str, dict[str, str]], None]) -> float:
+        """Return the seconds that a chain of tasks at two parties takes."""
+        callback = f"http://{self._address}:{self._server.server_address[1]}/callback"
+        began = time.perf_counter()
+        with ThreadPoolExecutor(2) as pool:
+            for i in range(tasks):
+                environments = [
+                    {"system.callback": callback, "config.task_id": f"t{i}", "config.self_role": f"{role}.0"}
+                    for role in ("guest", "host")
+                ]
+                list(
+                    pool.map(lambda e: run(f"{NETWORK}-{time.time_ns()}-{e['config.self_role']}", e), environments)
+                )
+        return time.perf_counter() - began
+
+    def by_api(self, name: str, environment: dict[str, str]) -> None:
+        """Start, await and remove one container through the engine's API, as hardened as ours."""
+        container = self._client.containers.create(
+            IMAGE,
+            name=name,
+            environment=environment,
+            network=NETWORK,
+            cap_drop=["ALL"],
+            security_opt=["no-new-privileges"],
+            pids_limit=512,
+            user="65534:65534",
+            init=True,
+        )
+        container.start()
+        container.wait()
+        container.remove()
+
+    def by_command(self, name: str, environment: dict[str, str]) -> None:
+        """The same through ``docker run``."""
+        variables = [part for k, v in environment.items() for part in ("-e", f"{k}={v}")]
+        command = ["docker", "run", "--rm", "--name", name, "--network", NETWORK, "--cap-drop", "ALL"]
+        command += [
+            "--security-opt",
+            "no-new-privileges",
+            "--pids-limit",
+            "512",
+            "--user",
+            "65534:65534",
+            "--init",
+        ]
+        subprocess.run([*command, *variables, IMAGE], check=True)

@@ -1,0 +1,451 @@
+import asyncio
+import resource
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from gateway.broker import Broker, BrokerLimits, BufferFull, SessionReleased
+from gateway.errors import Busy, GatewayError, TooLarge
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+class Opened:
+    """Brokers on one folder, one after the other as after restarts; all are closed at the end."""
+
+    def __init__(self, root):
+        self.root = root
+        self.now = 1000.0
+        self.broker = None
+
+    def __call__(self, **limits):
+        if self.broker is not None:
+            self.broker.close()
+        self.broker = Broker(self.root, BrokerLimits(**limits), clock=lambda: self.now)
+        self.broker.recover()
+        return self.broker
+
+
+@pytest.fixture
+def opened(tmp_path):
+    opened = Opened(tmp_path / "spool")
+    yield opened
+    if opened.broker is not None:
+        opened.broker.close()
+
+
+async def read(broker, topic="t", *, session="s", reader="r", timeout=0.0, **more):
+    """Pops and says that the answer was sent; returns the payload."""
+    message = await broker.pop(session, topic, reader=reader, timeout=timeout, **more)
+    if message is None:
+        return None
+    broker.delivered(message)
+    return message.payload
+
+
+async def waiting(task):
+    """Lets a task run until it waits for something that is not its turn on the loop."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not task.done()
+    return task
+
+
+async def test_a_pop_is_woken_by_the_push_it_waits_for(opened):
+    broker = opened()
+    pop = await waiting(asyncio.ensure_future(read(broker, timeout=100)))
+    await broker.push("s", "other", "n", b"not this")
+    await broker.push("other", "t", "n", b"nor this")
+    await waiting(pop)
+    await broker.push("s", "t", "n", b"this")
+    assert await pop == b"this"
+
+
+async def test_a_pop_that_waits_for_one_source_passes_over_the_others(opened):
+    broker = opened()
+    pop = await waiting(asyncio.ensure_future(read(broker, source="b", timeout=100)))
+    await broker.push("s", "t", "a", b"from a")
+    await waiting(pop)
+    await broker.push("s", "t", "b", b"from b")
+    assert await pop == b"from b"
+    assert await read(broker) == b"from a"
+
+
+async def test_a_pop_ends_empty_when_its_time_is_over(opened):
+    broker = opened(pop_seconds=0.01)
+    assert await broker.pop("s", "t", reader="r", timeout=1e9) is None
+    assert await broker.peek("s", "t", reader="r") is None
+    assert broker.usage() == (0, 0, 0)
+
+
+async def test_a_cancelled_pop_swallows_nothing(opened):
+    broker = opened()
+    gone = await waiting(asyncio.ensure_future(broker.pop("s", "t", reader="r", timeout=100)))
+    next_one = await waiting(asyncio.ensure_future(read(broker, timeout=100)))
+    await broker.push("s", "t", "n", b"kept")
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    assert await next_one == b"kept"
+
+
+async def test_a_pop_cancelled_while_it_reads_a_large_message_swallows_nothing(opened):
+    broker = opened(inline_bytes=10)
+    await broker.push("s", "t", "n", b"x" * 1000)
+    pop = asyncio.ensure_future(broker.pop("s", "t", reader="r", timeout=100))
+    await asyncio.sleep(0)
+    pop.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await pop
+    assert await read(broker) == b"x" * 1000
+
+
+async def test_guest_and_host_on_one_node_never_read_what_they_pushed_themselves(opened):
+    broker = opened()
+    guest = await waiting(asyncio.ensure_future(read(broker, reader="guest", run="G", timeout=100)))
+    host = await waiting(asyncio.ensure_future(read(broker, reader="host", run="H", timeout=100)))
+    await broker.push("s", "t", "n", b"from guest", run="G")
+    assert await host == b"from guest"
+    await waiting(guest)
+    await broker.push("s", "t", "n", b"from host", run="H")
+    assert await guest == b"from host"
+
+
+async def test_a_push_waits_for_room_and_gets_it(opened):
+    broker = opened(session_bytes=10)
+    await broker.push("s", "t", "n", b"0123456789")
+    push = await waiting(asyncio.ensure_future(broker.push("s", "t", "n", b"next", wait=100)))
+    later = await waiting(asyncio.ensure_future(broker.push("s", "t", "n", b"last", wait=100)))
+    assert await read(broker) == b"0123456789"
+    await asyncio.gather(push, later)
+    assert [await read(broker), await read(broker)] == [b"next", b"last"]
+
+
+@pytest.mark.parametrize("limit", [{"session_bytes": 5}, {"total_bytes": 5}, {"session_messages": 1}])
+async def test_a_push_without_room_is_refused_and_leaves_nothing(opened, limit):
+    broker = opened(**limit, inline_bytes=2)
+    await broker.push("s", "t", "n", b"012")
+    for session in {"s", "s" if "session_bytes" in limit or "session_messages" in limit else "other"}:
+        with pytest.raises(BufferFull):
+            await broker.push(session, "t", "n", b"345", wait=0.01, sequence="1")
+    assert broker.usage() == (1, 1, 3)
+    assert len(list(opened.root.glob("*/*.payload"))) == 1
+    assert await read(broker) == b"012"
+    await broker.push("s", "t", "n", b"345", wait=0, sequence="1")
+    assert await read(broker) == b"345"
+
+
+async def test_what_was_delivered_and_is_kept_for_a_repeat_takes_no_room(opened):
+    broker = opened(session_bytes=10)
+    for _ in range(3):
+        await broker.push("s", "t", "n", b"0123456789", wait=0)
+        assert await read(broker, pop_id="same topic" + str(_)) == b"0123456789"
+    assert await read(broker, pop_id="same topic2") == b"0123456789"
+
+
+async def test_messages_that_never_fit_are_refused_at_once(opened):
+    broker = opened(message_bytes=4)
+    with pytest.raises(TooLarge):
+        await broker.push("s", "t", "n", b"12345")
+    assert broker.usage() == (0, 0, 0)
+
+
+async def test_the_number_of_sessions_is_bounded(opened):
+    broker = opened(sessions=1)
+    await broker.push("one", "t", "n", b"")
+    with pytest.raises(BufferFull):
+        await broker.push("two", "t", "n", b"")
+    await broker.end_session("one")
+    await broker.push("two", "t", "n", b"")
+
+
+@pytest.mark.parametrize("size", [3, 3000])
+async def test_a_repeated_push_is_stored_once_even_while_the_first_is_under_way(opened, size):
+    broker = opened(inline_bytes=100)
+    again = [broker.push("s", "t", "n", b"x" * size, sequence="7") for _ in range(5)]
+    await asyncio.gather(*again)
+    await opened().push("s", "t", "n", b"x" * size, sequence="7")
+    assert await read(opened.broker) == b"x" * size
+    assert await read(opened.broker) is None
+    assert list(opened.root.glob("*/*.payload")) == []
+
+
+async def test_a_repeat_is_recognised_per_topic_and_source_and_after_the_message_was_read(opened):
+    broker = opened(compact_bytes=1)
+    await broker.push("s", "t", "n", b"1", sequence="7")
+    await broker.push("s", "t", "m", b"2", sequence="7")
+    await broker.push("s", "u", "n", b"3", sequence="7")
+    assert [await read(broker), await read(broker), await read(broker, "u")] == [b"1", b"2", b"3"]
+    broker = opened()
+    await broker.push("s", "t", "n", b"1", sequence="7")
+    assert await read(broker) is None
+
+
+async def test_only_so_many_pushes_are_remembered(opened):
+    broker = opened(repeats=2)
+    for sequence in "123":
+        await broker.push("s", "t", "n", sequence.encode(), sequence=sequence)
+    await broker.push("s", "t", "n", b"3", sequence="3")
+    await broker.push("s", "t", "n", b"1 again", sequence="1")
+    assert [await read(broker) for _ in range(5)] == [b"1", b"2", b"3", b"1 again", None]
+
+
+async def test_an_answer_is_repeated_for_its_pop_id_also_after_a_restart(opened):
+    broker = opened()
+    await broker.push("s", "t", "n", b"one")
+    await broker.push("s", "t", "n", b"two")
+    assert await read(broker, pop_id="a") == b"one"
+    assert await read(broker, pop_id="a") == b"one"
+    broker = opened()
+    assert await read(broker, pop_id="a") == b"one"
+    assert await read(broker, pop_id="b") == b"two"
+    assert await read(broker, pop_id="a") is None
+
+
+async def test_an_answer_under_way_at_the_crash_is_given_again_to_its_pop_id_only(opened):
+    broker = opened()
+    await broker.push("s", "t", "n", b"one")
+    await broker.pop("s", "t", reader="r", pop_id="a", timeout=0)
+    broker = opened()
+    assert await read(broker, reader="someone else") is None
+    assert await read(broker, pop_id="a") == b"one"
+
+
+async def test_without_a_pop_id_an_answer_under_way_at_the_crash_is_unread_again(opened):
+    broker = opened()
+    await broker.push("s", "t", "n", b"one")
+    await broker.pop("s", "t", reader="r", timeout=0)
+    broker = opened()
+    assert await read(broker) == b"one"
+    assert await read(opened()) is None
+
+
+async def test_two_waiting_repeats_of_one_pop_get_the_same_message(opened):
+    broker = opened()
+    pops = [asyncio.ensure_future(read(broker, pop_id="a", timeout=100)) for _ in range(2)]
+    for pop in pops:
+        await waiting(pop)
+    await broker.push("s", "t", "n", b"one")
+    await broker.push("s", "t", "n", b"two")
+    assert await asyncio.gather(*pops) == [b"one", b"one"]
+
+
+async def test_a_reader_that_never_returns_to_a_topic_does_not_fill_the_disk(opened):
+    broker = opened(kept_messages=3, kept_bytes=1000, inline_bytes=10)
+    for number in range(10):
+        await broker.push("s", f"topic {number}", "n", b"x" * 100)
+        assert await read(broker, f"topic {number}", pop_id=str(number)) == b"x" * 100
+    assert len(list(opened.root.glob("*/*.payload"))) == 3
+    assert await read(broker, "topic 9", pop_id="9") == b"x" * 100
+    await broker.push("s", "large", "n", b"x" * 5000)
+    assert await read(broker, "large", pop_id="l") == b"x" * 5000
+    assert len(list(opened.root.glob("*/*.payload"))) == 1
+    assert await read(broker, "large", pop_id="l") == b"x" * 5000
+
+
+async def test_a_long_session_does_not_grow_on_disk(opened):
+    broker = opened(compact_bytes=2000)
+    await broker.push("s", "stuck", "n", b"nobody reads this yet")
+    for number in range(300):
+        await broker.push("s", "t", "n", b"x" * 100, sequence=None)
+        assert await read(broker, pop_id=str(number)) == b"x" * 100
+    (journal,) = opened.root.glob("*/journal")
+    assert journal.stat().st_size < 5000
+    broker = opened()
+    assert await read(broker, pop_id="299") == b"x" * 100
+    assert await read(broker, "stuck") == b"nobody reads this yet"
+
+
+async def test_releasing_a_topic_drops_it_for_the_reader_and_frees_its_room(opened):
+    broker = opened(session_bytes=20, inline_bytes=5)
+    await broker.push("s", "t", "n", b"to guest  ", run="H")
+    await broker.push("s", "t", "n", b"to host   ", run="G")
+    push = await waiting(asyncio.ensure_future(broker.push("s", "u", "n", b"more", wait=100)))
+    await broker.release("s", "t", reader="guest", run="G")
+    await push
+    broker = opened()
+    assert await read(broker, reader="guest", run="G") is None
+    assert await read(broker, reader="host", run="H") == b"to host   "
+
+
+async def test_a_container_that_releases_its_session_at_its_end_takes_nothing_from_the_others(opened):
+    broker = opened()
+    await broker.push("s", "t", "n", b"for the host, later", run="G")
+    await broker.push("s", "u", "n", b"read", run="H")
+    assert await read(broker, "u", reader="guest", run="G", pop_id="a") == b"read"
+    await broker.release("s", reader="guest", run="G")
+    assert await read(broker, "u", reader="guest", run="G", pop_id="a") is None
+    assert await read(broker, reader="host", run="H") == b"for the host, later"
+    await broker.release("unknown", "t", reader="r")
+
+
+async def test_ending_a_session_frees_everything_and_wakes_everyone(opened):
+    broker = opened(session_bytes=10, inline_bytes=5)
+    await broker.push("s", "t", "n", b"0123456789")
+    await broker.push("other", "t", "n", b"stays")
+    pop = await waiting(asyncio.ensure_future(read(broker, "u", timeout=100)))
+    push = await waiting(asyncio.ensure_future(broker.push("s", "t", "n", b"next", wait=100)))
+    under_way = await broker.pop("s", "t", reader="slow", timeout=0)
+    await broker.end_session("s")
+    for refused in (pop, push, broker.push("s", "t", "n", b"late"), read(broker)):
+        with pytest.raises(SessionReleased):
+            await refused
+    await broker.release("s", "t", reader="r")
+    broker.delivered(under_way)
+    broker.returned(under_way)
+    assert broker.usage() == (1, 1, 5)
+    assert len([path for path in opened.root.iterdir() if path.is_dir()]) == 1
+
+
+async def test_an_ended_session_stays_ended_after_a_restart_until_its_tombstone_is_old(opened):
+    broker = opened()
+    await broker.push("s", "t", "n", b"")
+    await broker.end_session("s")
+    broker = opened()
+    assert broker.released("s")
+    opened.now += 1801
+    assert not broker.released("s")
+    await broker.push("s", "t", "n", b"new")
+    assert await read(opened()) == b"new"
+    await opened.broker.end_session("another")
+    assert len(list(opened.root.glob("*.ended"))) == 1
+
+
+async def test_an_end_cut_short_is_finished_at_the_next_start(opened, tmp_path):
+    broker = opened(inline_bytes=1)
+    await broker.push("s", "t", "n", b"large")
+    (folder,) = [path for path in opened.root.iterdir() if path.is_dir()]
+    folder.rename(tmp_path / "aside")
+    await broker.end_session("s")
+    (tmp_path / "aside").rename(folder)
+    (opened.root / "x.gone").mkdir()
+    broker = opened()
+    assert [path for path in opened.root.iterdir() if path.is_dir()] == []
+    assert broker.usage() == (0, 0, 0)
+
+
+async def test_sessions_nobody_uses_are_told(opened):
+    broker = opened()
+    await broker.push("old", "t", "n", b"")
+    opened.now += 600
+    await broker.push("new", "t", "n", b"")
+    assert broker.idle(600) == ("old",)
+    assert broker.sessions() == ("old", "new")
+    assert await read(broker, session="old") == b""
+    assert broker.idle(600) == ()
+
+
+HOSTILE = ["../../etc/passwd", "/", "", ".", "a" * 5000, "nul\0", "lone \ud800", "会话", "x.gone", "lock"]
+
+
+async def test_hostile_session_ids_neither_meet_nor_leave_the_folder(opened, tmp_path):
+    broker = opened(inline_bytes=3)
+    for number, session in enumerate(HOSTILE):
+        await broker.push(session, session, session, str(number).encode(), run=session, sequence=session)
+    broker = opened(inline_bytes=3)
+    for number, session in enumerate(HOSTILE):
+        assert await read(broker, session, session=session) == str(number).encode()
+        await broker.end_session(session)
+    assert list(tmp_path.iterdir()) == [opened.root]
+    assert {path.suffix for path in opened.root.iterdir()} == {"", ".ended"}
+    broker = opened()
+    assert all(broker.released(session) for session in HOSTILE)
+
+
+async def test_a_journal_cut_at_any_byte_gives_its_whole_records(opened):
+    broker = opened(inline_bytes=30)
+    ends = [0]
+    for number in range(4):
+        await broker.push("s", "t", "n", b"%d" % number * (number * 20))
+        (journal,) = opened.root.glob("*/journal")
+        ends.append(journal.stat().st_size)
+    whole = journal.read_bytes()
+    payloads = {path: path.read_bytes() for path in opened.root.glob("*/*.payload")}
+    for cut in range(0, len(whole), 7):
+        broker.close()
+        journal.parent.mkdir(exist_ok=True)
+        journal.write_bytes(whole[:cut])
+        for path, payload in payloads.items():
+            path.write_bytes(payload)
+        broker = opened(inline_bytes=30)
+        complete = sum(end <= cut for end in ends[1:])
+        assert broker.usage().messages == complete
+        await broker.push("s", "t", "n", b"after")
+        broker = opened(inline_bytes=30)
+        got = [await read(broker) for _ in range(complete + 2)]
+        assert got == [b"%d" % n * (n * 20) for n in range(complete)] + [b"after", None]
+
+
+async def test_a_lost_payload_file_costs_that_message_only(opened):
+    broker = opened(inline_bytes=3)
+    for payload in (b"first", b"second", b"ok"):
+        await broker.push("s", "t", "n", payload)
+    sorted(opened.root.glob("*/*.payload"))[0].unlink()
+    with pytest.raises(GatewayError, match="cannot be read"):
+        await read(broker)
+    broker = opened(inline_bytes=3)
+    assert [await read(broker) for _ in range(3)] == [b"second", b"ok", None]
+
+
+async def test_one_folder_serves_one_process(opened):
+    opened()
+    with pytest.raises(Busy):
+        Broker(opened.root).recover()
+
+
+@pytest.fixture
+def small_files():
+    """Makes every file of this process end at 4 KiB, as a full disk would."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("inline", [10, 10_000])
+async def test_a_full_disk_refuses_the_push_and_damages_nothing(opened, small_files, inline):
+    broker = opened(inline_bytes=inline, cache_bytes=0)
+    await broker.push("s", "t", "n", b"before")
+    with pytest.raises(BufferFull):
+        await broker.push("s", "t", "n", b"x" * 5000, sequence="1")
+    assert broker.usage() == (1, 1, 6)
+    await broker.push("s", "t", "n", b"after")
+    broker = opened(inline_bytes=inline)
+    assert [await read(broker) for _ in range(3)] == [b"before", b"after", None]
+
+
+PUSHER = """
+import asyncio, sys
+from pathlib import Path
+from gateway.broker import Broker, BrokerLimits
+
+async def main():
+    broker = Broker(Path(sys.argv[1]), BrokerLimits(inline_bytes=2000))
+    broker.recover()
+    for number in range(10**6):
+        await broker.push("s", "t", "n", b"%d " % number * 500, sequence=str(number))
+        print(number, flush=True)
+
+asyncio.run(main())
+"""
+
+
+async def test_what_was_acknowledged_before_kill_9_is_there_afterwards(opened):
+    process = subprocess.Popen([sys.executable, "-c", PUSHER, str(opened.root)], stdout=subprocess.PIPE, text=True)
+    told = [process.stdout.readline() for _ in range(50)]
+    process.send_signal(signal.SIGKILL)
+    told += process.communicate()[0].splitlines()
+    last = int(told[-1])
+    broker = opened()
+    got = []
+    while (payload := await read(broker)) is not None:
+        got.append(payload)
+    assert len(got) in (last + 1, last + 2)
+    assert got == [b"%d " % number * 500 for number in range(len(got))]

@@ -1,0 +1,112 @@
+"""What every test shares: which real services there are, and a table at the end of what was not shown.
+
+With CI=true a missing service is a failure, and so is any skip.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import docker
+import pymysql
+import pytest
+import sqlalchemy as sa
+from hypothesis import settings
+
+ROOT = Path(__file__).resolve().parents[1]
+IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
+
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
+
+
+def _docker() -> None:
+    client = docker.from_env(timeout=5)
+    try:
+        client.ping()
+        client.images.get(os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311"))
+    finally:
+        client.close()
+
+
+def _mariadb() -> None:
+    sa.create_engine(os.environ["BFIA_TEST_DB_URL"] + "/").connect().close()
+
+
+PROBES = {"docker": _docker, "mariadb": _mariadb}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    absent = {}
+    for name, probe in PROBES.items():
+        if any(item.get_closest_marker(name) for item in items):
+            try:
+                probe()
+            except Exception as error:
+                absent[name] = f"{name} is not usable here: {type(error).__name__}: {error}"
+    if absent and IN_CI:
+        raise pytest.UsageError("; ".join(absent.values()))
+    for item in items:
+        for name, why in absent.items():
+            if item.get_closest_marker(name):
+                item.add_marker(pytest.mark.skip(reason=why))
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    report = (yield).get_result()  # type: ignore[misc]
+    if IN_CI and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome, report.longrepr = "failed", f"skipped in CI: {report.longrepr}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = terminalreporter.stats.get("skipped", [])
+    if not skipped:
+        return
+    reasons: dict[str, int] = {}
+    for report in skipped:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        reasons[reason] = reasons.get(reason, 0) + 1
+    terminalreporter.section("not shown in this run")
+    for reason, count in sorted(reasons.items()):
+        terminalreporter.line(f"{count:5d}  {reason}")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Take away the nodes' bridge networks, once all workers are done: tests that run beside share them."""
+    if not hasattr(session.config, "workerinput"):
+        remove_networks()
+
+
+def remove_networks() -> None:
+    """Remove the nodes' bridge networks that no container uses any more."""
+    with contextlib.suppress(docker.errors.DockerException):
+        client = docker.from_env(timeout=5)
+        for network in client.networks.list(names=["bfia-JG"]):
+            with contextlib.suppress(docker.errors.APIError):
+                network.remove()
+        client.close()
+
+
+@pytest.fixture
+def mariadb_url(request: pytest.FixtureRequest, worker_id: str) -> Iterator[str]:
+    """A fresh MariaDB database, dropped afterwards."""
+    base = sa.make_url(os.environ["BFIA_TEST_DB_URL"])
+    name = f"bfia_test_{os.getpid()}_{worker_id}_{abs(hash(request.node.nodeid)) % 10**8}"
+    with pymysql.connect(host=base.host, port=base.port, user=base.username, password=base.password) as connection:
+        with connection.cursor() as cursor:
+            cursor.execute(f"create database `{name}`")
+        try:
+            yield str(base.set(database=name).render_as_string(hide_password=False))
+        finally:
+            with connection.cursor() as cursor:
+                cursor.execute(f"drop database `{name}`")
+
+
+@pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.mariadb)])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database of each kind."""
+    if request.param == "mariadb":
+        return str(request.getfixturevalue("mariadb_url"))
+    return f"sqlite:///{tmp_path / 'test.db'}"

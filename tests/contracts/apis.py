@@ -1,0 +1,221 @@
+"""What the two API contract suites run over: two real nodes, and every way to reach the use cases of one.
+
+A further implementation (another protocol's client and router) is one more function in `IMPLEMENTATIONS`; the
+suites stay as they are.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from adapter.bfia.client import Connections, ParticipantClient, Peer, SchedulerClient
+from engines.memory import MemoryEngine, Script
+from gateway.domain.model import Job, LocalJob, NodeId, Run
+from gateway.domain.states import JobStatus, TaskStatus
+from gateway.ports import Callback, ParticipantApi, SchedulerApi
+from gateway.server import serve
+from gateway.wiring import Gateway
+from provider_registry.registration import provider_from_request
+from route_table.live import LiveRoutes
+from tests.e2e.nodes import wait_for
+from tests.inprocess import ME, PEER, STRANGER, settings
+
+THIRD = "JG0100003300000030"
+"""a node that has a route, and no part in any job"""
+
+IMAGE = "vendor:1.0.0"
+
+
+@dataclass(frozen=True)
+class Apis:
+    """One way to reach a node: its two interfaces as the given node sees them."""
+
+    scheduler: Callable[[NodeId], SchedulerApi]
+    participant: Callable[[NodeId], ParticipantApi]
+
+
+Implementation = Callable[[Gateway, Path], AbstractContextManager[Apis]]
+
+
+@contextmanager
+def local(node: Gateway, _home: Path) -> Iterator[Apis]:
+    """The use cases themselves."""
+    yield Apis(lambda _: node.coordinator, lambda _: node.participant)
+
+
+@contextmanager
+def bfia(node: Gateway, home: Path) -> Iterator[Apis]:
+    """The client and the routers of BFIA, over loopback HTTP."""
+    file = home / "routes-to-node.yml"
+    file.write_text(yaml.safe_dump({ME: {"url": node.addresses()["peer"], "deadline": 20}}))
+    routes, connections = LiveRoutes(file), Connections()
+    try:
+        yield Apis(
+            lambda sender: SchedulerClient(Peer(sender, ME, routes, connections)),
+            lambda sender: ParticipantClient(Peer(sender, ME, routes, connections)),
+        )
+    finally:
+        connections.close()
+
+
+IMPLEMENTATIONS: dict[str, Implementation] = {"local": local, "bfia": bfia}
+
+
+@dataclass(frozen=True)
+class World:
+    """The node under test, `ME`, and another one, `PEER`. Their containers run until a test ends them."""
+
+    me: Gateway
+    peer: Gateway
+    home: Path
+
+    def local(self, job_id: str) -> LocalJob:
+        return self.me.store.local_jobs.get(job_id)
+
+    def job(self, job_id: str) -> Job:
+        return self.me.store.jobs.get(job_id)
+
+    def engine(self, node: Gateway | None = None) -> MemoryEngine:
+        engine = (node or self.me).engine
+        assert isinstance(engine, MemoryEngine)
+        return engine
+
+    def run(self, job_id: str, task: str, label: str, node: Gateway | None = None) -> Run:
+        """Return the run of a party once its container is up."""
+
+        def up() -> Run | None:
+            local = (node or self.me).store.local_jobs.find(job_id)
+            runs = local.runs if local else ()
+            return next(
+                (r for r in runs if r.task_name == task and r.party.label == label and r.started_at is not None),
+                None,
+            )
+
+        found: Run = wait_for(up, 20, 0.01, f"{label} of {task} is up")
+        return found
+
+    def end(self, job_id: str, task: str, label: str, code: int = 0, node: Gateway | None = None) -> None:
+        """Let a party's container end, after its report where it succeeds; return when the node knows it."""
+        node = node or self.me
+        run = self.run(job_id, task, label, node)
+        if code == 0:
+            node.participant.callback(Callback(TaskStatus.SUCCESS, run_id=run.run_id))
+        self.engine(node).finish(run.name, code)
+
+        def over() -> bool:
+            return next(r for r in node.store.local_jobs.get(job_id).runs if r.run_id == run.run_id).over
+
+        wait_for(over, 20, 0.01, f"{label} of {task} is over")
+
+    def wait_status(self, job_id: str, status: JobStatus) -> Job:
+        wait_for(lambda: self.job(job_id).status is status, 20, 0.01, f"{job_id} is {status}")
+        return self.job(job_id)
+
+
+def at_once(count: int, work: Callable[[], Any]) -> list[Exception]:
+    """Do the same in so many threads that begin together; return what they raised."""
+    gate, raised = threading.Barrier(count), list[Exception]()
+
+    def run() -> None:
+        gate.wait(10)
+        try:
+            work()
+        except Exception as error:  # the test looks at it
+            raised.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    return raised
+
+
+@contextmanager
+def serving(gateway: Gateway) -> Iterator[Gateway]:
+    """Serve a node that is built already, until the test is over."""
+    up, hold = threading.Event(), dict[str, Any]()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        hold["loop"], hold["stop"] = loop, asyncio.Event()
+
+        def end_session(session: str) -> None:
+            asyncio.run_coroutine_threadsafe(gateway.broker.end_session(session), loop).result(30)
+
+        gateway.on_session_end(end_session)
+        gateway.start()
+        await serve(gateway.apps, gateway.sockets, up.set, hold["stop"])
+        await gateway.courier.close()
+        await asyncio.to_thread(gateway.stop)
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
+    thread.start()
+    try:
+        wait_for(lambda: up.is_set() or not thread.is_alive(), 20, 0.01, "the node is up")
+        yield gateway
+    finally:
+        hold["loop"].call_soon_threadsafe(hold["stop"].set)
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+@contextmanager
+def two_nodes(home: Path) -> Iterator[World]:
+    """Serve two nodes that know each other and `THIRD`, but not `STRANGER`."""
+    nodes = {node: Gateway(settings(home / node, node), engine=_engine) for node in (ME, PEER)}
+    routes = {node: {"url": gateway.addresses()["peer"]} for node, gateway in nodes.items()}
+    routes[THIRD] = {"host": "127.0.0.1", "port": 9}
+    assert STRANGER not in routes
+    with ExitStack() as stack:
+        for node, gateway in nodes.items():
+            others = {n: entry for n, entry in routes.items() if n != node}
+            (home / node / "routes.yml").write_text(yaml.safe_dump(others))
+            gateway.routes.reload()
+            gateway.registry.register(provider_from_request(registration()))
+            stack.enter_context(serving(gateway))
+        yield World(nodes[ME], nodes[PEER], home)
+
+
+def _engine(settings: Any, installation: str) -> MemoryEngine:
+    return MemoryEngine(node=settings.node.id, installation=installation, images={IMAGE: Script(code=None)})
+
+
+def registration() -> dict[str, Any]:
+    """Return a provider: ``Thing`` for guests and hosts, ``Judge`` for arbiters only."""
+
+    def described(name: str, *roles: str) -> dict[str, Any]:
+        table = {"name": "out", "description": "a table", "category": "dataset", "dataFormat": ["csv"]}
+        return {
+            "componentName": name,
+            "title": name,
+            "provider": "vendor",
+            "version": "1.0.0",
+            "description": name,
+            "roleList": list(roles),
+            "desVersion": "1.3.0",
+            "storageEngine": ["file"],
+            "inputParam": [],
+            "inputData": [table],
+            "outputData": [table],
+            "result": [],
+        }
+
+    return {
+        "name": "vendor",
+        "device": "docker",
+        "version": "1.0.0",
+        "metadata": {"base_url": "", "image": IMAGE},
+        "protocol": "bfia",
+        "components_description": {
+            "Thing": described("Thing", "guest", "host"),
+            "Judge": described("Judge", "arbiter"),
+        },
+    }

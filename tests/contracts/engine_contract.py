@@ -1,0 +1,586 @@
+"""What every engine has to pass. A further engine brings a harness and a class derived from `EngineContract`."""
+
+import contextlib
+import json
+import queue
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from engines.base import (
+    CAPABILITIES,
+    CommandNotFound,
+    CreateFailed,
+    Engine,
+    EngineDown,
+    EngineError,
+    Exited,
+    ImageNotFound,
+    LaunchSpec,
+    Limits,
+    Missing,
+    Mount,
+    NotSupported,
+    Running,
+)
+from engines.memory import Inside, Script
+from engines.naming import labels, run_name
+
+LONG = 60.0
+"""seconds that a test waits at most for what has to come"""
+
+PYTHON = "python3"
+"""stands for the interpreter of the engine's own world"""
+
+
+@dataclass(frozen=True)
+class Act:
+    """What a run does: as a command, and as a script of the memory engine."""
+
+    command: tuple[str, ...]
+    script: Script = field(default=Script())
+
+
+def shell(text: str, script: Script) -> Act:
+    return Act(("sh", "-c", text), script)
+
+
+def python(text: str, script: Script) -> Act:
+    return Act((PYTHON, "-c", text), script)
+
+
+def _tell_environment(spec: LaunchSpec, inside: Inside) -> int:
+    inside.say("".join(f"{k}={v}\0" for k, v in spec.environment.items()).encode())
+    return 0
+
+
+def _copy_mounted(spec: LaunchSpec, inside: Inside) -> int:
+    place = {mount.target: mount for mount in spec.mounts}
+    text = (place["/in"].source / "text").read_bytes()
+    (place["/out"].source / "text").write_bytes(text)
+    return 0 if place["/in"].read_only else 1
+
+
+def exits(code: int) -> Act:
+    return shell(f"echo out; echo err >&2; exit {code}", Script(code, b"out\n", b"err\n"))
+
+
+KILLS_ITSELF = shell("kill -9 $$", Script(137))
+WAITS = shell("echo ready; exec sleep 600", Script(None, b"ready\n"))
+ENDS_WELL_ON_TERM = shell("trap 'exit 5' TERM; echo ready; sleep 600 & wait", Script(None, b"ready\n", on_term=5))
+IGNORES_TERM = shell("trap '' TERM; echo ready; while :; do sleep 1; done", Script(None, b"ready\n", on_term=None))
+TELLS_ENVIRONMENT = python(
+    "import sys; sys.stdout.buffer.write(open('/proc/self/environ', 'rb').read())", Script(body=_tell_environment)
+)
+WRITES_MUCH = python("print('x' * 70000 + 'the end', end='')", Script(0, b"x" * 70000 + b"the end"))
+COPIES = shell(
+    "cat /in/text > /out/text || exit 2; echo no > /in/more && exit 3; exit 0", Script(body=_copy_mounted)
+)
+NEEDS_MEMORY = python("b = bytearray(400 * 1024 * 1024); print(len(b))", Script(137, oom_killed=True))
+NO_SUCH_PROGRAM = Act(("/no/such/program",), Script(refused=CommandNotFound("/no/such/program")))
+
+
+class Harness(Protocol):
+    """An engine's world, empty at the start of each test."""
+
+    image: str
+    """an image that exists"""
+    capabilities: frozenset[str]
+    adds: frozenset[str]
+    """variables that a run sees besides those it is given"""
+    daemon: bool
+    """whether there is something that may be away"""
+    installation: str
+    another: str
+    """a second installation in the same world"""
+
+    def engine(self, node: str = ..., installation: str = ...) -> Engine:
+        """Return a new engine object over the same world, by default of node alpha; the harness closes it."""
+
+    def command(self, act: Act) -> tuple[str, ...]: ...
+
+    def down(self) -> contextlib.AbstractContextManager[Engine]:
+        """Give an engine that cannot do anything."""
+
+
+def wait_for(condition: Callable[[], Any], what: str) -> Any:
+    """Return the first true value of the condition; fail if none comes."""
+    pause = threading.Event()
+    for _ in range(int(LONG / 0.02)):
+        value = condition()
+        if value:
+            return value
+        pause.wait(0.02)
+    pytest.fail(f"in vain: {what}")
+
+
+def a_spec(harness: Harness, act: Act, node: str = "alpha", **changes: Any) -> LaunchSpec:
+    """Return a run of its own that does what the act says."""
+    identity = ("job-" + uuid.uuid4().hex, "task_1", "guest", 0, 1)
+    return replace(
+        LaunchSpec(
+            name=run_name(node, *identity),
+            image=harness.image,
+            environment={"config.task_id": "task_1"},
+            labels=labels(node, harness.installation, *identity),
+            command=harness.command(act),
+        ),
+        **changes,
+    )
+
+
+def ended(engine: Engine, name: str) -> Exited:
+    def over() -> Exited | None:
+        probe = engine.probe(name)
+        assert not isinstance(probe, Missing)
+        return probe if isinstance(probe, Exited) else None
+
+    exit_ = wait_for(over, f"the end of {name}")
+    assert isinstance(exit_, Exited)
+    return exit_
+
+
+def said(engine: Engine, name: str, text: bytes) -> None:
+    wait_for(lambda: text in engine.logs(name).stdout, f"{name} says {text!r}")
+
+
+class Heard:
+    """Takes in what a watch tells."""
+
+    def __init__(self) -> None:
+        self._names: queue.Queue[str] = queue.Queue()
+
+    def __call__(self, name: str) -> None:
+        self._names.put(name)
+
+    def of(self, name: str) -> None:
+        while self._names.get(timeout=LONG) != name:
+            continue
+
+
+class EngineContract:
+    """Derive, and give a fixture ``harness``."""
+
+    @pytest.fixture
+    def engine(self, harness: Harness) -> Engine:
+        return harness.engine()
+
+    @pytest.fixture
+    def run(self, harness: Harness, engine: Engine) -> Callable[..., LaunchSpec]:
+        def launch(act: Act, **changes: Any) -> LaunchSpec:
+            spec = a_spec(harness, act, **changes)
+            engine.launch(spec)
+            return spec
+
+        return launch
+
+    # ------------------------------------------------------------ being there
+
+    def test_it_declares_what_it_can(self, engine: Engine, harness: Harness) -> None:
+        assert engine.capabilities == harness.capabilities
+        assert engine.capabilities <= CAPABILITIES
+
+    def test_it_answers(self, engine: Engine) -> None:
+        engine.check()
+
+    def test_an_image_has_a_digest_that_stays(self, harness: Harness, engine: Engine) -> None:
+        assert engine.image_digest(harness.image)
+        assert harness.engine().image_digest(harness.image) == engine.image_digest(harness.image)
+
+    def test_an_engine_that_is_down_says_so(self, harness: Harness) -> None:
+        spec = a_spec(harness, WAITS)
+        with harness.down() as engine:
+            with pytest.raises(EngineError):
+                engine.launch(spec)
+            calls: list[Callable[[], object]] = [engine.check]
+            if harness.daemon:
+                calls += [
+                    lambda: engine.launch(spec),
+                    lambda: engine.image_digest(harness.image),
+                    lambda: engine.probe(spec.name),
+                    lambda: engine.stop(spec.name, 1),
+                    lambda: engine.logs(spec.name),
+                    lambda: engine.remove(spec.name),
+                    engine.list,
+                ]
+            for call in calls:
+                with pytest.raises(EngineDown) as raised:
+                    call()
+                assert raised.value.reason == "ENGINE_DOWN"
+
+    # ------------------------------------------------------------ launching
+
+    @pytest.mark.parametrize("code", [0, 1, 3, 255])
+    def test_a_run_ends_with_its_code(self, engine: Engine, run: Callable[..., LaunchSpec], code: int) -> None:
+        exit_ = ended(engine, run(exits(code)).name)
+        assert (exit_.code, exit_.oom_killed) == (code, False)
+        if code < 128:
+            assert exit_.signal is None
+
+    def test_a_run_that_a_signal_killed_says_which(self, engine: Engine, run: Callable[..., LaunchSpec]) -> None:
+        exit_ = ended(engine, run(KILLS_ITSELF).name)
+        assert (exit_.code, exit_.signal) == (137, 9)
+
+    def test_times_are_known_and_in_order(self, engine: Engine, run: Callable[..., LaunchSpec]) -> None:
+        spec = run(WAITS)
+        running = engine.probe(spec.name)
+        assert isinstance(running, Running)
+        engine.stop(spec.name, 10)
+        exit_ = ended(engine, spec.name)
+        assert running.started_at is not None
+        assert exit_.started_at == running.started_at
+        assert exit_.finished_at is not None
+        assert exit_.finished_at.tzinfo is UTC
+        assert exit_.started_at <= exit_.finished_at
+
+    def test_launching_twice_is_launching_once(self, engine: Engine, run: Callable[..., LaunchSpec]) -> None:
+        spec = run(WAITS)
+        before = engine.probe(spec.name)
+        engine.launch(spec)
+        assert engine.probe(spec.name) == before
+        assert [found.name for found in engine.list()] == [spec.name]
+
+    def test_what_is_over_is_not_started_again(self, engine: Engine, run: Callable[..., LaunchSpec]) -> None:
+        spec = run(exits(1))
+        exit_ = ended(engine, spec.name)
+        engine.launch(spec)
+        assert engine.probe(spec.name) == exit_
+        assert engine.logs(spec.name).stdout == b"out\n"
+
+    def test_launching_from_many_threads_is_launching_once(self, harness: Harness) -> None:
+        engines = [harness.engine(), harness.engine()]
+        spec = a_spec(harness, WAITS)
+        together = threading.Barrier(8)
+        failures: list[Exception] = []
+
+        def launch(engine: Engine) -> None:
+            together.wait(LONG)
+            try:
+                engine.launch(spec)
+            except Exception as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=launch, args=(engines[n % 2],)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LONG)
+        assert [str(failure) for failure in failures] == []
+        assert [found.name for found in engines[0].list()] == [spec.name]
+        said(engines[0], spec.name, b"ready")
+        assert engines[0].logs(spec.name).stdout == b"ready\n"
+
+    def test_a_name_of_another_installation_is_not_taken_over(self, harness: Harness) -> None:
+        spec = a_spec(harness, WAITS)
+        harness.engine().launch(spec)
+        other = harness.engine(installation=harness.another)
+        with pytest.raises(CreateFailed, match="another installation"):
+            other.launch(replace(spec, labels={**spec.labels, "bfia.installation": harness.another}))
+        assert other.probe(spec.name) == Missing()
+        other.stop(spec.name, 0)
+        other.remove(spec.name)
+        assert isinstance(harness.engine().probe(spec.name), Running)
+
+    def test_an_unknown_image_is_named(self, harness: Harness, engine: Engine) -> None:
+        spec = a_spec(harness, WAITS, image="no-such-image:1.0")
+        with pytest.raises(ImageNotFound, match="no-such-image") as raised:
+            engine.launch(spec)
+        assert raised.value.reason == "IMAGE_NOT_FOUND"
+        with pytest.raises(ImageNotFound):
+            engine.image_digest("no-such-image:1.0")
+        assert engine.probe(spec.name) == Missing()
+
+    def test_a_missing_program_is_named_and_leaves_nothing(self, harness: Harness, engine: Engine) -> None:
+        spec = a_spec(harness, NO_SUCH_PROGRAM)
+        for _ in range(2):
+            with pytest.raises(CommandNotFound, match="/no/such/program") as raised:
+                engine.launch(spec)
+            assert raised.value.reason == "COMMAND_NOT_FOUND"
+        assert engine.probe(spec.name) == Missing()
+        assert list(engine.list()) == []
+
+    # ------------------------------------------------------------ environment
+
+    def test_the_environment_arrives_exactly(self, harness: Harness, engine: Engine) -> None:
+        environment = {
+            "system.storage": "file:///bfia/storage",
+            "config.node_id.host.0": "JG0100001100000010",
+            "runtime.component.parameter.grid": json.dumps({"a": [1, {"b": None}], "c": "d=e"}),
+            "runtime.component.parameter.empty": "",
+            "runtime.component.parameter.lines": "one\ntwo\r\n\tthree ",
+            "runtime.component.parameter.text": "联邦学习 'quoted' \"twice\" $HOME `id` \\",
+            "plain": "x" * 100_000,
+        }
+        spec = a_spec(harness, TELLS_ENVIRONMENT, environment=environment)
+        engine.launch(spec)
+        assert ended(engine, spec.name).code == 0
+        told = dict(entry.split("=", 1) for entry in engine.logs(spec.name).stdout.decode().split("\0") if entry)
+        assert {name: told.get(name) for name in environment} == environment
+        assert set(told) - set(environment) <= harness.adds
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [("config.big", "x" * 131_072), ("nul", "a\0b"), ("a=b", "c"), ("", "x"), ("half", "\ud800")],
+    )
+    def test_a_variable_that_cannot_be_is_named(
+        self, harness: Harness, engine: Engine, name: str, value: str
+    ) -> None:
+        spec = a_spec(harness, WAITS, environment={"fine": "1", name: value})
+        with pytest.raises(CreateFailed, match="environment") as raised:
+            engine.launch(spec)
+        assert (name or "''") in str(raised.value)
+        assert "fine" not in str(raised.value)
+        assert engine.probe(spec.name) == Missing()
+
+    @pytest.mark.parametrize(
+        "limits", [Limits(cpu=0), Limits(cpu=float("nan")), Limits(memory=-1), Limits(pids=0)]
+    )
+    def test_a_limit_that_makes_no_sense_is_refused(
+        self, harness: Harness, engine: Engine, limits: Limits
+    ) -> None:
+        with pytest.raises(CreateFailed, match="limits"):
+            engine.launch(a_spec(harness, WAITS, limits=limits))
+
+    # ------------------------------------------------------------ looking and stopping
+
+    def test_what_was_never_started_is_missing_and_harmless(self, engine: Engine, tmp_path: Path) -> None:
+        name = run_name("alpha", "none", "none", "guest", 0, 1)
+        assert engine.probe(name) == Missing()
+        engine.stop(name, 1)
+        engine.remove(name)
+        assert engine.logs(name).stdout == b""
+        (tmp_path / "stdout.log").write_bytes(b"kept")
+        engine.save_logs(name, tmp_path)
+        assert (tmp_path / "stdout.log").read_bytes() == b"kept"
+
+    @pytest.mark.parametrize("name", ["../escape", "", ".", "a/b", "a\0b"])
+    def test_a_name_that_is_none_is_missing(self, harness: Harness, engine: Engine, name: str) -> None:
+        assert engine.probe(name) == Missing()
+        with pytest.raises(CreateFailed, match="name"):
+            engine.launch(a_spec(harness, WAITS, name=name))
+
+    def test_a_run_that_obeys_ends_in_its_own_way(self, engine: Engine, run: Callable[..., LaunchSpec]) -> None:
+        spec = run(ENDS_WELL_ON_TERM)
+        said(engine, spec.name, b"ready")
+        engine.stop(spec.name, LONG)
+        exit_ = engine.probe(spec.name)
+        assert isinstance(exit_, Exited)
+        assert (exit_.code, exit_.signal) == (5, None)
+
+    def test_a_run_that_takes_no_care_ends_by_the_signal(
+        self, engine: Engine, run: Callable[..., LaunchSpec]
+    ) -> None:
+        spec = run(WAITS)
+        said(engine, spec.name, b"ready")
+        engine.stop(spec.name, LONG)
+        exit_ = engine.probe(spec.name)
+        assert isinstance(exit_, Exited)
+        assert (exit_.code, exit_.signal) == (143, 15)
+
+    def test_a_run_that_does_not_obey_is_killed(self, engine: Engine, run: Callable[..., LaunchSpec]) -> None:
+        spec = run(IGNORES_TERM)
+        said(engine, spec.name, b"ready")
+        engine.stop(spec.name, 0.3)
+        exit_ = engine.probe(spec.name)
+        assert isinstance(exit_, Exited)
+        assert (exit_.code, exit_.signal) == (137, 9)
+        engine.stop(spec.name, 1)
+        assert engine.probe(spec.name) == exit_
+
+    def test_stopping_does_not_change_how_a_run_ended(
+        self, engine: Engine, run: Callable[..., LaunchSpec]
+    ) -> None:
+        spec = run(exits(3))
+        exit_ = ended(engine, spec.name)
+        engine.stop(spec.name, 1)
+        assert engine.probe(spec.name) == exit_
+
+    # ------------------------------------------------------------ logs
+
+    def test_logs_are_there_while_it_runs(self, engine: Engine, run: Callable[..., LaunchSpec]) -> None:
+        spec = run(WAITS)
+        said(engine, spec.name, b"ready\n")
+        assert isinstance(engine.probe(spec.name), Running)
+
+    def test_logs_of_a_run_that_is_over_at_once_stay(self, engine: Engine, run: Callable[..., LaunchSpec]) -> None:
+        spec = run(exits(1))
+        ended(engine, spec.name)
+        for _ in range(2):
+            logs = engine.logs(spec.name)
+            assert (logs.stdout, logs.stderr) == (b"out\n", b"err\n")
+
+    def test_the_end_of_a_log_can_be_read_alone(self, engine: Engine, run: Callable[..., LaunchSpec]) -> None:
+        spec = run(WRITES_MUCH)
+        ended(engine, spec.name)
+        assert engine.logs(spec.name, tail=7).stdout == b"the end"
+        assert engine.logs(spec.name, tail=0).stdout == b""
+        assert len(engine.logs(spec.name, tail=1_000_000).stdout) == 70_007
+        assert len(engine.logs(spec.name).stdout) == 70_007
+
+    def test_logs_are_saved_before_the_run_is_forgotten(
+        self, engine: Engine, run: Callable[..., LaunchSpec], tmp_path: Path
+    ) -> None:
+        spec = run(exits(1))
+        ended(engine, spec.name)
+        target = tmp_path / "deep" / "er"
+        engine.save_logs(spec.name, target)
+        engine.remove(spec.name)
+        engine.save_logs(spec.name, target)  # repeated after a crash: what was saved is not lost
+        assert {p.name: p.read_bytes() for p in target.iterdir()} == {
+            "stdout.log": b"out\n",
+            "stderr.log": b"err\n",
+        }
+
+    # ------------------------------------------------------------ forgetting and listing
+
+    def test_what_is_removed_is_missing(self, engine: Engine, run: Callable[..., LaunchSpec]) -> None:
+        spec = run(exits(0))
+        ended(engine, spec.name)
+        for _ in range(2):
+            engine.remove(spec.name)
+            assert engine.probe(spec.name) == Missing()
+        assert list(engine.list()) == []
+
+    def test_removing_ends_what_runs(
+        self, harness: Harness, engine: Engine, run: Callable[..., LaunchSpec]
+    ) -> None:
+        spec = run(IGNORES_TERM)
+        engine.remove(spec.name)
+        assert engine.probe(spec.name) == Missing()
+        engine.launch(replace(spec, command=harness.command(exits(4))))
+        assert ended(engine, spec.name).code == 4
+
+    def test_the_list_is_of_this_node_and_installation(self, harness: Harness) -> None:
+        alpha, beta = harness.engine("alpha"), harness.engine("beta")
+        other = harness.engine("alpha", harness.another)
+        one, two = a_spec(harness, WAITS), a_spec(harness, exits(2), node="beta")
+        three = a_spec(harness, WAITS)
+        three = replace(three, labels={**three.labels, "bfia.installation": harness.another})
+        for engine, spec in ((alpha, one), (beta, two), (other, three)):
+            engine.launch(spec)
+        ended(beta, two.name)
+        for engine, spec in ((alpha, one), (beta, two), (other, three)):
+            (found,) = engine.list()
+            assert found.name == spec.name
+            assert {**found.labels, **spec.labels} == found.labels
+            assert found.probe == engine.probe(spec.name)
+
+    # ------------------------------------------------------------ watching
+
+    def test_an_exit_is_told(self, engine: Engine, run: Callable[..., LaunchSpec]) -> None:
+        heard = Heard()
+        engine.watch(heard)
+        for spec in (run(exits(0)), run(exits(1))):
+            heard.of(spec.name)
+            assert isinstance(engine.probe(spec.name), Exited)
+
+    def test_an_exit_that_nobody_watched_is_told_later(
+        self, harness: Harness, engine: Engine, run: Callable[..., LaunchSpec]
+    ) -> None:
+        spec = run(exits(1))
+        ended(engine, spec.name)
+        engine.close()
+        heard = Heard()
+        harness.engine().watch(heard)
+        heard.of(spec.name)
+
+    def test_a_failing_subscriber_is_told_the_next_exit(
+        self, engine: Engine, run: Callable[..., LaunchSpec]
+    ) -> None:
+        heard = Heard()
+
+        def fails(name: str) -> None:
+            heard(name)
+            raise RuntimeError("the subscriber is broken")
+
+        engine.watch(fails)
+        for _ in range(2):
+            heard.of(run(exits(0)).name)
+
+    def test_a_closed_watch_is_silent(self, engine: Engine, run: Callable[..., LaunchSpec]) -> None:
+        silent, heard = Heard(), Heard()
+        engine.watch(silent).close()
+        engine.watch(heard)
+        heard.of(run(exits(0)).name)
+        assert silent._names.empty()
+
+    # ------------------------------------------------------------ starting anew
+
+    def test_a_new_object_takes_up_the_runs_of_the_old(
+        self, harness: Harness, engine: Engine, run: Callable[..., LaunchSpec]
+    ) -> None:
+        goes_on, over = run(WAITS), run(exits(3))
+        said(engine, goes_on.name, b"ready")
+        exit_ = ended(engine, over.name)
+        engine.close()
+        heard, anew = Heard(), harness.engine()
+        anew.watch(heard)
+        assert anew.probe(over.name) == exit_
+        assert anew.logs(over.name).stdout == b"out\n"
+        assert isinstance(anew.probe(goes_on.name), Running)
+        anew.launch(goes_on)
+        assert anew.logs(goes_on.name).stdout == b"ready\n"
+        anew.stop(goes_on.name, LONG)
+        assert ended(anew, goes_on.name).code == 143
+        heard.of(goes_on.name)
+
+    # ------------------------------------------------------------ what only some engines can
+
+    def test_mounts_are_seen_as_asked(self, harness: Harness, engine: Engine, tmp_path: Path) -> None:
+        source, target = tmp_path / "in", tmp_path / "out"
+        source.mkdir(mode=0o755)
+        target.mkdir()
+        target.chmod(0o777)
+        (source / "text").write_text("联邦\n", encoding="utf-8")
+        mounts = (Mount(source, "/in"), Mount(target, "/out", read_only=False))
+        spec = a_spec(harness, COPIES, mounts=mounts)
+        if "mounts" not in harness.capabilities:
+            with pytest.raises(NotSupported):
+                engine.launch(spec)
+            return
+        engine.launch(spec)
+        assert ended(engine, spec.name).code == 0, engine.logs(spec.name)
+        assert (target / "text").read_text(encoding="utf-8") == "联邦\n"
+        assert sorted(p.name for p in source.iterdir()) == ["text"]
+
+    def test_a_part_of_a_core_is_given_or_refused(self, harness: Harness, engine: Engine) -> None:
+        spec = a_spec(harness, exits(0), limits=Limits(cpu=0.5))
+        if "fractional_cpu" not in harness.capabilities:
+            with pytest.raises(NotSupported) as raised:
+                engine.launch(spec)
+            assert raised.value.reason == "NOT_SUPPORTED"
+            assert engine.probe(spec.name) == Missing()
+            return
+        engine.launch(spec)
+        assert ended(engine, spec.name).code == 0
+
+    def test_a_run_does_not_get_more_memory_than_granted(self, harness: Harness, engine: Engine) -> None:
+        spec = a_spec(harness, NEEDS_MEMORY, limits=Limits(memory=100 * 1024 * 1024))
+        engine.launch(spec)
+        exit_ = ended(engine, spec.name)
+        assert exit_.code != 0
+        assert exit_.oom_killed is ("oom_flag" in harness.capabilities)
+
+
+def scripts(*acts: Act) -> Mapping[tuple[str, ...], Script]:
+    return {act.command: act.script for act in acts}
+
+
+ALL_SCRIPTS = scripts(
+    *(exits(code) for code in (0, 1, 2, 3, 4, 255)),
+    KILLS_ITSELF,
+    WAITS,
+    ENDS_WELL_ON_TERM,
+    IGNORES_TERM,
+    TELLS_ENVIRONMENT,
+    WRITES_MUCH,
+    COPIES,
+    NEEDS_MEMORY,
+    NO_SUCH_PROGRAM,
+)

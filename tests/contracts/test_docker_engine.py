@@ -1,0 +1,484 @@
+"""What only the Docker engine promises: hardening, limits, network, the daemon's view, its absence."""
+
+import contextlib
+import io
+import os
+import shutil
+import socket
+import socketserver
+import tarfile
+import tempfile
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+from docker.errors import APIError
+
+from engines.base import (
+    CommandNotFound,
+    CreateFailed,
+    EngineError,
+    Exited,
+    Limits,
+    Missing,
+    Mount,
+    NoSpace,
+    Running,
+)
+from engines.containerd import ContainerdEngine
+from engines.containerd.errors import translated
+from engines.containerd.view import Source, as_the_daemon_sees, source_of
+from engines.memory import Script
+from tests.contracts.engine_contract import (
+    COPIES,
+    NEEDS_MEMORY,
+    WAITS,
+    Act,
+    Heard,
+    a_spec,
+    ended,
+    exits,
+    said,
+    shell,
+)
+from tests.contracts.test_engines import DockerHarness
+
+NOTHING = Script()
+MIB = 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def network() -> Iterator[str]:
+    name = f"bfia-contract-{uuid.uuid4().hex[:12]}"
+    yield name
+    engine = ContainerdEngine(node="alpha", installation="none", network=name)
+    engine.remove_network()
+    engine.close()
+
+
+@pytest.fixture
+def harness(network: str) -> Iterator[DockerHarness]:
+    with contextlib.closing(DockerHarness(network)) as harness:
+        yield harness
+
+
+@pytest.fixture
+def engine(harness: DockerHarness) -> ContainerdEngine:
+    return harness.engine()
+
+
+@pytest.fixture
+def daemon() -> Iterator[docker.DockerClient]:
+    client = docker.from_env()
+    yield client
+    client.close()
+
+
+# ------------------------------------------------------------ without a daemon
+
+
+def test_only_what_lies_below_a_source_is_seen_elsewhere(tmp_path: Path) -> None:
+    sources = source_of(tmp_path / "storage", {"bind": "/srv/data"}) + source_of(
+        tmp_path / "runs", {"volume": "runs"}
+    )
+
+    def seen(path: Path) -> str:
+        mount = as_the_daemon_sees(Mount(path, "/in"), sources, lambda volume: f"/volumes/{volume}/_data")
+        return str(mount["Source"])
+
+    assert seen(tmp_path / "storage" / "ns" / "name") == "/srv/data/ns/name"
+    assert seen(tmp_path / "storage") == "/srv/data"
+    assert seen(tmp_path / "runs" / "bfia-1" / "log") == "/volumes/runs/_data/bfia-1/log"
+    assert seen(tmp_path / "storage-2" / "x") == str(tmp_path / "storage-2" / "x")
+
+
+@pytest.mark.parametrize(("source", "target"), [("storage/../../etc", "/in"), ("storage/a", "/in/../../etc")])
+def test_a_mount_cannot_lead_out_of_its_folder(tmp_path: Path, source: str, target: str) -> None:
+    with pytest.raises(CreateFailed, match="leads out"):
+        as_the_daemon_sees(Mount(tmp_path / source, target), (Source(tmp_path, "/srv"),), str)
+
+
+@pytest.mark.parametrize("configured", [{}, {"bind": "/a", "volume": "b"}, {"nfs": "x"}])
+def test_a_source_is_one_of_two(tmp_path: Path, configured: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="bind and volume"):
+        source_of(tmp_path, configured)
+    with pytest.raises(ValueError, match="bind and volume"):
+        source_of(None, {"bind": "/a"})
+
+
+def test_a_network_mode_is_one_of_two() -> None:
+    with pytest.raises(ValueError, match="bridge or host"):
+        ContainerdEngine(node="a", installation="b", network_mode="container:x")
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("write /var/lib/docker/x: no space left on device", NoSpace),
+        ('starting container process caused: exec: "x": executable file not found in $PATH', CommandNotFound),
+        ('exec: "/x/y": stat /x/y: no such file or directory: unknown', CommandNotFound),
+        ('exec: "docker-init": executable file not found in $PATH', CreateFailed),
+        ("driver failed programming external connectivity", CreateFailed),
+    ],
+)
+def test_the_words_of_the_daemon_are_understood(text: str, error: type[EngineError]) -> None:
+    with pytest.raises(error) as raised, translated(CreateFailed):
+        raise APIError("500 Server Error", response=None, explanation=text)
+    assert type(raised.value) is error
+    assert str(raised.value) == text
+
+
+# ------------------------------------------------------------ what a container gets
+
+
+def inspect(daemon: docker.DockerClient, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = daemon.api.inspect_container(name)
+    return found
+
+
+def launch(harness: DockerHarness, engine: ContainerdEngine, act: Act, **changes: object) -> str:
+    spec = a_spec(harness, act, **changes)
+    engine.launch(spec)
+    return spec.name
+
+
+@pytest.mark.docker
+def test_a_container_is_hardened_and_limited(
+    harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient
+) -> None:
+    limits = Limits(cpu=0.5, memory=64 * MIB, pids=33)
+    name = launch(harness, engine, WAITS, limits=limits)
+    found = inspect(daemon, name)
+    host = found["HostConfig"]
+    assert host["NanoCpus"] == 500_000_000
+    assert host["Memory"] == host["MemorySwap"] == 64 * MIB
+    assert host["PidsLimit"] == 33
+    assert host["CapDrop"] == ["ALL"]
+    assert host["SecurityOpt"] == ["no-new-privileges:true"]
+    assert host["Privileged"] is False
+    assert host["Init"] is True
+    assert host["LogConfig"]["Type"] == "json-file"
+    assert set(host["LogConfig"]["Config"]) == {"max-size", "max-file"}
+    assert found["Mounts"] == []
+    assert found["Config"]["User"] == "65534:65534"
+    assert found["Config"]["Labels"]["bfia.image"] == harness.image
+    assert found["Image"] == engine.image_digest(harness.image)
+
+
+@pytest.mark.docker
+def test_a_read_only_root_leaves_only_a_small_tmp_to_write(
+    harness: DockerHarness, engine: ContainerdEngine
+) -> None:
+    engine._read_only_root = True
+    text = "echo x > /new 2>/dev/null && exit 1; echo x > /tmp/new || exit 2; exit 0"
+    run = launch(harness, engine, exits(0), command=("sh", "-c", text))
+    assert ended(engine, run).code == 0
+    engine.remove(run)
+
+
+@pytest.mark.docker
+def test_the_limits_hold_inside(harness: DockerHarness, engine: ContainerdEngine) -> None:
+    act = shell("id -u; grep -E 'CapEff|NoNewPrivs' /proc/self/status; ls /var/run/docker.sock", NOTHING)
+    name = launch(harness, engine, act)
+    ended(engine, name)
+    words = engine.logs(name).stdout.split()
+    assert words == [b"65534", b"CapEff:", b"0000000000000000", b"NoNewPrivs:", b"1"]
+
+
+@pytest.mark.docker
+def test_nothing_is_limited_that_was_not_asked(
+    harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient
+) -> None:
+    name = launch(harness, engine, exits(0), limits=Limits(pids=None))
+    host = inspect(daemon, name)["HostConfig"]
+    assert (host["NanoCpus"], host["Memory"], host["PidsLimit"]) == (0, 0, None)
+
+
+@pytest.mark.docker
+def test_too_much_memory_is_told_from_other_failures(harness: DockerHarness, engine: ContainerdEngine) -> None:
+    over = launch(harness, engine, NEEDS_MEMORY, limits=Limits(memory=64 * MIB))
+    killed = launch(harness, engine, shell("kill -9 $$", NOTHING))
+    assert ended(engine, over).oom_killed
+    assert not ended(engine, killed).oom_killed
+
+
+@pytest.mark.docker
+def test_an_image_keeps_its_own_user(
+    harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient
+) -> None:
+    name = f"bfia-contract-{uuid.uuid4().hex[:12]}"
+    text = f'FROM {harness.image}\nUSER 1234\nWORKDIR /tmp\nENTRYPOINT ["sh", "-c"]\nCMD ["id -u; pwd"]\n'
+    daemon.images.build(fileobj=io.BytesIO(text.encode()), tag=name, rm=True)
+    try:
+        run = launch(harness, engine, exits(0), image=name, command=None)
+        assert ended(engine, run).code == 0
+        assert engine.logs(run).stdout == b"1234\n/tmp\n"
+        engine.remove(run)
+    finally:
+        daemon.images.remove(name, force=True)
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("command", [("no-such",), ("/etc/passwd",), ("/tmp",), ("",)])
+def test_what_is_no_program_is_noticed_at_launch(
+    harness: DockerHarness, engine: ContainerdEngine, command: tuple[str, ...]
+) -> None:
+    spec = a_spec(harness, WAITS, command=command)
+    with pytest.raises(CommandNotFound):
+        engine.launch(spec)
+    assert engine.probe(spec.name) == Missing()
+
+
+@pytest.mark.docker
+def test_a_failed_start_leaves_nothing(
+    harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient, tmp_path: Path
+) -> None:
+    missing = (Mount(tmp_path / "none", "/in"),)
+    onto_a_file = (Mount(tmp_path, "/etc/passwd"),)  # refused only when it starts
+    for mounts in (missing, onto_a_file):
+        spec = a_spec(harness, WAITS, mounts=mounts)
+        with pytest.raises(CreateFailed) as raised:
+            engine.launch(spec)
+        assert str(raised.value)
+        assert daemon.api.containers(all=True, filters={"name": spec.name}) == []
+
+
+@pytest.mark.docker
+def test_a_container_that_was_made_but_not_started_is_started(
+    harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient
+) -> None:
+    spec = a_spec(harness, exits(3))
+    daemon.api.create_container(
+        harness.image, command=list(spec.command or ()), name=spec.name, labels=dict(spec.labels)
+    )
+    assert engine.probe(spec.name) == Missing()
+    engine.launch(spec)
+    assert ended(engine, spec.name).code == 3
+
+
+@pytest.mark.docker
+def test_removing_takes_the_volumes_of_the_image_along(
+    harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient
+) -> None:
+    name = f"bfia-contract-{uuid.uuid4().hex[:12]}"
+    text = f"FROM {harness.image}\nVOLUME /data\n"
+    daemon.images.build(fileobj=io.BytesIO(text.encode()), tag=name, rm=True)
+    try:
+        run = launch(harness, engine, exits(0), image=name)
+        (mount,) = inspect(daemon, run)["Mounts"]
+        ended(engine, run)
+        engine.remove(run)
+        assert mount["Name"] not in [volume.name for volume in daemon.volumes.list()]
+    finally:
+        daemon.images.remove(name, force=True)
+
+
+# ------------------------------------------------------------ the daemon's view of the storage
+
+
+@pytest.fixture
+def volume(harness: DockerHarness, daemon: docker.DockerClient) -> Iterator[str]:
+    """Give a volume that holds ns/in/text and an ns/out that everybody may write to."""
+    found = daemon.volumes.create(f"bfia-contract-{uuid.uuid4().hex[:12]}")
+    helper = daemon.containers.create(harness.image, ["true"], volumes={found.name: {"bind": "/v", "mode": "rw"}})
+    with io.BytesIO() as buffer:
+        with tarfile.open(fileobj=buffer, mode="w") as archive:
+            for name, mode in (("ns", 0o755), ("ns/in", 0o755), ("ns/out", 0o777)):
+                folder = tarfile.TarInfo(name)
+                folder.type, folder.mode = tarfile.DIRTYPE, mode
+                archive.addfile(folder)
+            file = tarfile.TarInfo("ns/in/text")
+            file.size, file.mode = 4, 0o644
+            archive.addfile(file, io.BytesIO(b"text"))
+        helper.put_archive("/v", buffer.getvalue())
+    helper.remove()
+    yield found.name
+    for left in daemon.containers.list(all=True, ignore_removed=True, filters={"volume": found.name}):
+        left.remove(force=True)
+    found.remove(force=True)
+
+
+@pytest.mark.docker
+def test_mounts_below_the_storage_come_from_its_volume(harness: DockerHarness, volume: str) -> None:
+    storage = Path("/seen/only/by/the/gateway")
+    engine = harness.engine(storage_root=storage, storage_source={"volume": volume})
+    mounts = (Mount(storage / "ns" / "in", "/in"), Mount(storage / "ns" / "out", "/out", read_only=False))
+    name = launch(harness, engine, COPIES, mounts=mounts)
+    assert ended(engine, name).code == 0
+    check = launch(harness, engine, shell("cat /in/text", NOTHING), mounts=(Mount(storage / "ns" / "out", "/in"),))
+    assert ended(engine, check).code == 0
+    assert engine.logs(check).stdout == b"text"
+
+
+@pytest.mark.docker
+def test_mounts_below_the_storage_come_from_the_folder_of_the_host(harness: DockerHarness, tmp_path: Path) -> None:
+    (tmp_path / "ns").mkdir(mode=0o755)
+    (tmp_path / "ns" / "text").write_text("here")
+    storage = Path("/seen/only/by/the/gateway")
+    engine = harness.engine(storage_root=storage, storage_source={"bind": str(tmp_path)})
+    name = launch(harness, engine, shell("cat /in/text", NOTHING), mounts=(Mount(storage / "ns", "/in"),))
+    assert ended(engine, name).code == 0
+    assert engine.logs(name).stdout == b"here"
+
+
+@pytest.mark.docker
+def test_an_unknown_volume_is_named(harness: DockerHarness) -> None:
+    engine = harness.engine(storage_root=Path("/s"), storage_source={"volume": "bfia-no-such-volume"})
+    with pytest.raises(CreateFailed, match="bfia-no-such-volume"):
+        launch(harness, engine, exits(0), mounts=(Mount(Path("/s/a"), "/in"),))
+
+
+# ------------------------------------------------------------ network
+
+
+@pytest.mark.docker
+def test_containers_reach_this_host_at_the_gateway_address(
+    harness: DockerHarness, engine: ContainerdEngine
+) -> None:
+    with socket.create_server((engine.gateway_address(), 0)) as server:
+        server.settimeout(60)
+        host, port = server.getsockname()[:2]
+        name = launch(harness, engine, shell(f"echo hello | nc -w 5 {host} {port}", NOTHING))
+        connection, _ = server.accept()
+        with connection:
+            assert connection.makefile("rb").readline() == b"hello\n"
+    ended(engine, name)
+
+
+@pytest.mark.docker
+def test_every_node_has_a_network_of_its_own_that_comes_back(
+    harness: DockerHarness, daemon: docker.DockerClient
+) -> None:
+    node = f"机构 {uuid.uuid4().hex[:8]}"
+    engine = harness.engine(node, network=None)
+    try:
+        for _ in range(2):  # the second time it was taken away behind our back
+            name = launch(harness, engine, exits(0), node=node)
+            (network,) = inspect(daemon, name)["NetworkSettings"]["Networks"]
+            assert network.startswith("bfia-")
+            assert network.isascii()
+            labels = daemon.api.inspect_network(network)["Labels"]
+            assert labels == {"bfia.node": node, "bfia.installation": harness.installation}
+            ended(engine, name)
+            engine.remove(name)
+            daemon.api.remove_network(network)
+    finally:
+        for found in engine.list():
+            engine.remove(found.name)
+        engine.remove_network()
+        engine.remove_network()
+
+
+@pytest.mark.docker
+def test_host_networking_is_had_by_asking(harness: DockerHarness, daemon: docker.DockerClient) -> None:
+    engine = harness.engine(network_mode="host")
+    name = launch(harness, engine, exits(0))
+    assert ended(engine, name).code == 0
+    assert inspect(daemon, name)["HostConfig"]["NetworkMode"] == "host"
+    assert engine.gateway_address() == "127.0.0.1"
+
+
+# ------------------------------------------------------------ the daemon goes away
+
+
+class Door:
+    """A socket in front of the daemon's that can be shut and opened again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.url = f"unix://{path}"
+        self._behind = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://")
+        self._connections: set[socket.socket] = set()
+        self._server: socketserver.ThreadingUnixStreamServer | None = None
+
+    def open(self) -> None:
+        door = self
+
+        class Handler(socketserver.BaseRequestHandler):
+            def handle(self) -> None:
+                with socket.socket(socket.AF_UNIX) as behind:
+                    behind.connect(door._behind)
+                    door._connections |= {self.request, behind}
+                    back = threading.Thread(target=pass_on, args=(behind, self.request), daemon=True)
+                    back.start()
+                    pass_on(self.request, behind)
+                    back.join()
+
+        self._server = socketserver.ThreadingUnixStreamServer(str(self.path), Handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def shut(self) -> None:
+        assert self._server is not None
+        self._server.shutdown()
+        self.path.unlink()
+        for connection in self._connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        self._server.server_close()
+        self._connections.clear()
+
+
+def pass_on(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while chunk := source.recv(65536):
+            target.sendall(chunk)
+    with contextlib.suppress(OSError):
+        target.shutdown(socket.SHUT_WR)
+
+
+@pytest.fixture
+def door() -> Iterator[Door]:
+    folder = Path(tempfile.mkdtemp(prefix="bfia-"))  # a socket's path must be short
+    door = Door(folder / "s")
+    door.open()
+    yield door
+    with contextlib.suppress(FileNotFoundError):
+        door.shut()
+    shutil.rmtree(folder)
+
+
+@pytest.mark.docker
+def test_exits_are_told_also_after_the_daemon_was_away(
+    harness: DockerHarness, engine: ContainerdEngine, door: Door
+) -> None:
+    through = harness.engine(base_url=door.url)
+    heard = Heard()
+    watch = through.watch(heard)
+    heard.of(launch(harness, engine, exits(0)))
+    missed = launch(harness, engine, WAITS)
+    door.shut()
+    with pytest.raises(EngineError) as raised:
+        through.probe(missed)
+    assert raised.value.reason == "ENGINE_DOWN"
+    engine.stop(missed, 5)
+    door.open()
+    heard.of(missed)
+    assert isinstance(through.probe(missed), Exited)
+    heard.of(launch(harness, engine, exits(0)))
+    watch.close()
+
+
+@pytest.mark.docker
+def test_an_engine_object_made_while_the_daemon_is_away_works_once_it_is_back(
+    harness: DockerHarness, door: Door
+) -> None:
+    door.shut()
+    engine = harness.engine(base_url=door.url)
+    heard = Heard()
+    watch = engine.watch(heard)
+    with pytest.raises(EngineError):
+        engine.check()
+    door.open()
+    engine.check()
+    name = launch(harness, engine, WAITS)
+    said(engine, name, b"ready")
+    assert isinstance(engine.probe(name), Running)
+    engine.stop(name, 5)
+    heard.of(name)
+    watch.close()
+    engine.close()

@@ -1,0 +1,427 @@
+"""What every `ParticipantApi` has to do alike: the use cases themselves, and each protocol's client and router.
+
+The node under test plays one guest and two hosts of jobs that `PEER` schedules.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import count
+from typing import Any
+
+import pytest
+
+from gateway.domain.dag import ComponentRef, Dag
+from gateway.domain.model import Ending, Failure, JobSpec, NodeId
+from gateway.domain.states import JobStatus, Outcome, TaskStatus
+from gateway.errors import GatewayError
+from gateway.ports import ParticipantApi, TaskNews
+from tests.builders import a_dag, a_spec
+from tests.contracts.apis import IMPLEMENTATIONS, THIRD, Apis, World, at_once, two_nodes
+from tests.e2e.nodes import wait_for
+from tests.inprocess import ME, PEER, STRANGER
+
+RUNNING, SUCCESS, FAILED = TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED
+ROLES = {"arbiter": (PEER,), "guest": (ME,), "host": (ME, ME)}
+PARTIES = ("guest.0", "host.0", "host.1")
+
+_numbers = count()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with two_nodes(tmp_path_factory.mktemp("nodes")) as world:
+        yield world
+
+
+@pytest.fixture(scope="module", params=IMPLEMENTATIONS)
+def apis(request: pytest.FixtureRequest, world: World) -> Iterator[Apis]:
+    with IMPLEMENTATIONS[request.param](world.me, world.home) as apis:
+        yield apis
+
+
+@pytest.fixture
+def api(apis: Apis) -> ParticipantApi:
+    """The interface as the scheduling node sees it."""
+    return apis.participant(PEER)
+
+
+@pytest.fixture
+def scratch(world: World) -> Iterator[list[str]]:
+    """Jobs of this test; their containers are ended with it."""
+    jobs: list[str] = []
+    yield jobs
+    for job_id in jobs:
+        if world.me.store.local_jobs.find(job_id) is not None:
+            world.me.participant.stop_job(job_id, "", None, "")
+
+
+@pytest.fixture
+def job(scratch: list[str]) -> JobSpec:
+    return a_job_of(scratch)
+
+
+def a_job_of(scratch: list[str], dag: str | Dag = "a", **changes: Any) -> JobSpec:
+    spec = a_spec(dag, ROLES, job_id=f"job-participant-{next(_numbers)}", **changes)
+    scratch.append(spec.job_id)
+    return spec
+
+
+def started(api: ParticipantApi, world: World, spec: JobSpec, task: str = "a") -> str:
+    """Create the job, start one of its tasks, and wait until all its containers are up; return the task's id."""
+    api.create_job(spec, PEER)
+    api.start_job(spec.job_id, PEER)
+    task_id = f"task-{spec.job_id}-{task}"
+    api.start_task(spec.job_id, task_id, task, PEER)
+    for label in PARTIES:
+        world.run(spec.job_id, task, label)
+    return task_id
+
+
+def refusal(call: Any, *args: Any) -> tuple[str, int]:
+    """Return the reason and the code with which a call is refused."""
+    with pytest.raises(GatewayError) as caught:
+        call(*args)
+    return caught.value.reason, caught.value.code
+
+
+def judged(dag: Dag) -> Dag:
+    """Return the flow with a component in which this node has no role."""
+    return Dag(tuple(replace(n, component=ComponentRef("vendor", "1.0.0", "Judge")) for n in dag.nodes))
+
+
+# ---------------------------------------------------------------- create
+
+
+def test_creating_is_accepting(api: ParticipantApi, world: World, job: JobSpec):
+    api.create_job(job, PEER)
+    local = world.local(job.job_id)
+    assert local.status is JobStatus.READY and local.runs == ()
+    assert replace(local.spec, trace_id="") == replace(job, trace_id="")
+
+
+def test_creating_again_changes_nothing(api: ParticipantApi, world: World, job: JobSpec):
+    api.create_job(job, PEER)
+    first = world.local(job.job_id)
+    api.create_job(job, PEER)
+    api.start_job(job.job_id, PEER)
+    api.create_job(job, PEER)
+    assert world.local(job.job_id) == replace(first, status=JobStatus.RUNNING)
+
+
+def test_another_job_of_the_same_id_is_a_conflict(api: ParticipantApi, world: World, job: JobSpec):
+    api.create_job(job, PEER)
+    first = world.local(job.job_id)
+    for other in (
+        replace(job, flow_id="another"),
+        replace(job, task_params={"common": {"a": {"x": 1}}}),
+        replace(job, dag=a_dag("a; b")),
+    ):
+        assert refusal(api.create_job, other, PEER) == ("JOB_ID_CONFLICT", 409)
+    assert world.local(job.job_id) == first
+
+
+def test_many_that_create_at_once_make_one_job(api: ParticipantApi, world: World, job: JobSpec):
+    assert at_once(5, lambda: api.create_job(job, PEER)) == []
+    assert [e.event for e in world.me.store.timeline(job.job_id)] == ["job READY here"]
+
+
+def test_every_problem_is_told_at_once(api: ParticipantApi, world: World, scratch: list[str]):
+    flow = a_dag("a -> b; c")
+    unknown = replace(flow.nodes[2], component=ComponentRef("vendor", "9", "Thing"))
+    spec = a_job_of(
+        scratch,
+        Dag((flow.nodes[0], flow.nodes[1], unknown)),
+        task_params={"guest": {"0": {"a": {"dataset_id": "no#such"}}}, "host": {"1": {"a": {"dataset_id": "no"}}}},
+    )
+    with pytest.raises(GatewayError) as caught:
+        api.create_job(spec, PEER)
+    assert (caught.value.reason, caught.value.code) == ("INVALID", 400)
+    found = {p.path: p for p in caught.value.problems}
+    assert set(found) == {
+        "dag.components[2]",
+        "config.task_params.guest.0.a.dataset_id",
+        "config.task_params.host.1.a.dataset_id",
+    }
+    assert found["dag.components[2]"].rule.startswith("VERSION_UNKNOWN: provider vendor")
+    assert found["config.task_params.guest.0.a.dataset_id"].got == "no#such"
+    assert world.me.store.local_jobs.find(spec.job_id) is None
+
+
+def test_a_cycle_is_refused(api: ParticipantApi, world: World, scratch: list[str]):
+    spec = a_job_of(scratch, a_dag("a -> b -> a"))
+    assert refusal(api.create_job, spec, PEER) == ("INVALID", 400)
+    assert world.me.store.local_jobs.find(spec.job_id) is None
+
+
+def test_a_job_of_other_nodes_is_refused(api: ParticipantApi, world: World, scratch: list[str]):
+    spec = replace(a_job_of(scratch), parties=a_spec("a", {"arbiter": (PEER,), "guest": (THIRD,)}).parties)
+    assert refusal(api.create_job, spec, PEER) == ("NOT_A_PARTY", 409)
+    assert world.me.store.local_jobs.find(spec.job_id) is None
+
+
+def test_a_sender_without_a_route_is_refused(apis: Apis, world: World, job: JobSpec):
+    assert refusal(apis.participant(STRANGER).create_job, job, STRANGER) == ("NOT_AUTHORISED", 403)
+    assert world.me.store.local_jobs.find(job.job_id) is None
+
+
+# ---------------------------------------------------------------- who may
+
+
+def test_only_the_scheduling_node_may_go_on(apis: Apis, api: ParticipantApi, world: World, job: JobSpec):
+    task_id = started(api, world, job)
+    for sender in (THIRD, STRANGER):
+        other = apis.participant(sender)
+        for call in _calls(other, job.job_id, task_id, sender):
+            assert refusal(call) == ("NOT_AUTHORISED", 403)
+    assert [str(r.status) for r in world.local(job.job_id).runs] == ["RUNNING"] * 3
+
+
+def _calls(api: ParticipantApi, job_id: str, task_id: str, sender: NodeId) -> list[Any]:
+    return [
+        lambda: api.start_job(job_id, sender),
+        lambda: api.start_task(job_id, "task-new", "a", sender),
+        lambda: api.poll_task(task_id, "", sender),
+        lambda: api.stop_job(job_id, "", None, sender),
+        lambda: api.stop_job(job_id, "a", None, sender),
+        lambda: api.stop_task(job_id, task_id, "a", sender),
+        lambda: api.stop_task("", task_id, "", sender),
+    ]
+
+
+def test_what_nobody_knows(api: ParticipantApi):
+    nowhere = "job-nowhere"
+    assert refusal(api.start_job, nowhere, PEER) == ("JOB_UNKNOWN", 404)
+    assert refusal(api.start_task, nowhere, "task-x", "a", PEER) == ("JOB_UNKNOWN", 404)
+    assert refusal(api.stop_job, nowhere, "", None, PEER) == ("JOB_UNKNOWN", 404)
+    assert refusal(api.stop_job, nowhere, "a", None, PEER) == ("JOB_UNKNOWN", 404)
+    assert refusal(api.stop_task, nowhere, "task-x", "a", PEER) == ("JOB_UNKNOWN", 404)
+    assert refusal(api.stop_task, "", "task-nowhere", "", PEER) == ("TASK_UNKNOWN", 404)
+    for role in ("", "guest", "guest.0"):
+        assert refusal(api.poll_task, "task-nowhere", role, PEER) == ("TASK_UNKNOWN", 404)
+
+
+# ---------------------------------------------------------------- start
+
+
+def test_starting_a_job_again_changes_nothing(api: ParticipantApi, world: World, job: JobSpec):
+    api.create_job(job, PEER)
+    for _ in range(3):
+        api.start_job(job.job_id, PEER)
+    assert world.local(job.job_id).status is JobStatus.RUNNING
+    events = [e.event for e in world.me.store.timeline(job.job_id)]
+    assert events == ["job READY here", "job RUNNING here"]
+
+
+def test_a_task_starts_once_however_often_it_is_asked_for(api: ParticipantApi, world: World, scratch: list[str]):
+    for _ in range(8):  # what happens between two of the calls differs from time to time
+        job = a_job_of(scratch)
+        api.create_job(job, PEER)
+        task_id = f"task-{job.job_id}"
+        assert at_once(6, lambda job=job, task_id=task_id: api.start_task(job.job_id, task_id, "a", PEER)) == []
+        runs = [world.run(job.job_id, "a", label) for label in PARTIES]
+        api.start_task(job.job_id, task_id, "a", PEER)
+        assert [r.party.label for r in world.local(job.job_id).runs] == list(PARTIES)
+        launched = [spec.name for spec in world.engine().launches if spec.labels["bfia.job"] == job.job_id]
+        assert sorted(launched) == sorted(run.name for run in runs)
+
+
+def test_a_task_started_before_its_job_starts_the_job(api: ParticipantApi, world: World, job: JobSpec):
+    """The two calls may overtake each other."""
+    api.create_job(job, PEER)
+    api.start_task(job.job_id, f"task-{job.job_id}", "a", PEER)
+    assert world.local(job.job_id).status is JobStatus.RUNNING
+    api.start_job(job.job_id, PEER)
+    assert world.local(job.job_id).status is JobStatus.RUNNING
+
+
+def test_a_task_runs_under_one_id(api: ParticipantApi, world: World, job: JobSpec):
+    started(api, world, job)
+    assert refusal(api.start_task, job.job_id, "task-other", "a", PEER) == ("TASK_ID_CONFLICT", 409)
+    assert len(world.local(job.job_id).runs) == len(PARTIES)
+
+
+def test_a_task_that_the_flow_does_not_have(api: ParticipantApi, job: JobSpec):
+    api.create_job(job, PEER)
+    assert refusal(api.start_task, job.job_id, "task-x", "nothing", PEER) == ("TASK_UNKNOWN", 404)
+
+
+@pytest.mark.parametrize("task_id", ["../x", "a/b", "a\\b", ".."])
+def test_a_task_id_that_could_become_another_place(api: ParticipantApi, world: World, job: JobSpec, task_id: str):
+    api.create_job(job, PEER)
+    assert refusal(api.start_task, job.job_id, task_id, "a", PEER) == ("INVALID", 400)
+    assert world.local(job.job_id).runs == ()
+
+
+def test_no_role_here(api: ParticipantApi, world: World, scratch: list[str]):
+    spec = a_job_of(scratch, judged(a_dag()))
+    api.create_job(spec, PEER)
+    api.start_job(spec.job_id, PEER)
+    assert refusal(api.start_task, spec.job_id, "task-judge", "a", PEER) == ("NO_ROLE_HERE", 409)
+    assert world.local(spec.job_id).runs == ()
+    assert refusal(api.poll_task, "task-judge", "", PEER) == ("TASK_UNKNOWN", 404)
+
+
+def test_a_task_whose_input_was_never_written(api: ParticipantApi, world: World, scratch: list[str]):
+    """Nothing starts then, at no party of this node."""
+    spec = a_job_of(scratch, "a -> b")
+    started(api, world, spec)
+    for label in PARTIES:
+        world.end(spec.job_id, "a", label)
+    before = len(world.engine().launches)
+    assert refusal(api.start_task, spec.job_id, "task-b", "b", PEER) == ("INPUT_MISSING", 400)
+    assert {r.task_name for r in world.local(spec.job_id).runs} == {"a"}
+    assert len(world.engine().launches) == before
+
+
+def test_a_task_whose_input_is_there(api: ParticipantApi, world: World, scratch: list[str]):
+    spec = a_job_of(scratch, "a -> b")
+    task_id = started(api, world, spec)
+    for label in PARTIES:
+        table = world.me.settings.storage.path / f"{spec.job_id}-{label.replace('.', '-')}" / f"{task_id}-out"
+        table.mkdir(parents=True)
+        (table / "data_0").write_text("id\n1\n")
+        world.end(spec.job_id, "a", label)
+    api.start_task(spec.job_id, "task-b-" + spec.job_id, "b", PEER)
+    run = world.run(spec.job_id, "b", "host.1")
+    assert run.inputs["out"] == world.run(spec.job_id, "a", "host.1").outputs["out"]
+
+
+# ---------------------------------------------------------------- poll
+
+
+def test_each_role_and_index_answers_for_itself(api: ParticipantApi, world: World, job: JobSpec):
+    task_id = started(api, world, job)
+
+    def said(*roles: str) -> list[TaskStatus]:
+        return [api.poll_task(task_id, role, PEER).status for role in roles]
+
+    assert said("guest", "guest.0", "host", "host.0", "host.1", "") == [RUNNING] * 6
+    world.end(job.job_id, "a", "guest.0")
+    assert said("guest", "guest.0") == [SUCCESS] * 2
+    assert said("host", "") == [RUNNING] * 2
+    world.end(job.job_id, "a", "host.1")
+    assert said("host.0", "host.1", "host", "") == [RUNNING, SUCCESS, RUNNING, RUNNING]
+    world.end(job.job_id, "a", "host.0")
+    assert said("host.0", "host", "", "guest") == [SUCCESS] * 4
+
+
+def test_a_failure_is_told_with_its_cause(api: ParticipantApi, world: World, job: JobSpec):
+    task_id = started(api, world, job)
+    world.end(job.job_id, "a", "host.1", code=3)
+    why = Failure("EXIT_3", "exit code 3", ME, "host", "a", 3)
+    assert api.poll_task(task_id, "host.1", PEER) == TaskNews(FAILED, why)
+    assert api.poll_task(task_id, "host", PEER) == TaskNews(FAILED, why)
+    assert api.poll_task(task_id, "", PEER) == TaskNews(FAILED, why)
+    assert api.poll_task(task_id, "host.0", PEER) == TaskNews(RUNNING)
+    assert api.poll_task(task_id, "guest", PEER) == TaskNews(RUNNING)
+
+
+@pytest.mark.parametrize("role", ["arbiter", "arbiter.0", "guest.1", "host.2", "nobody"])
+def test_a_role_that_is_not_played_here(api: ParticipantApi, world: World, job: JobSpec, role: str):
+    task_id = started(api, world, job)
+    assert refusal(api.poll_task, task_id, role, PEER) == ("ROLE_UNKNOWN", 404)
+
+
+# ---------------------------------------------------------------- stop
+
+
+def _by_job(api: ParticipantApi, job_id: str, task_id: str, name: str) -> None:
+    api.stop_job(job_id, name, None, PEER)
+
+
+def _by_name(api: ParticipantApi, job_id: str, task_id: str, name: str) -> None:
+    api.stop_task(job_id, task_id, name, PEER)
+
+
+def _by_id(api: ParticipantApi, job_id: str, task_id: str, name: str) -> None:
+    api.stop_task("", task_id, "", PEER)
+
+
+WAYS = pytest.mark.parametrize("stop", [_by_job, _by_name, _by_id])
+"""the ways in which a scheduling node may ask for the end of one task"""
+
+
+@WAYS
+def test_stopping_a_task_that_succeeded_only_tidies_up(
+    api: ParticipantApi, world: World, scratch: list[str], stop: Any
+):
+    """Some peers send this after every task that went well."""
+    spec = a_job_of(scratch, "a; b")
+    task_id = started(api, world, spec)
+    for label in PARTIES:
+        world.end(spec.job_id, "a", label)
+    for _ in range(2):
+        stop(api, spec.job_id, task_id, "a")
+    assert api.poll_task(task_id, "", PEER) == TaskNews(SUCCESS)
+    assert world.local(spec.job_id).status is JobStatus.RUNNING
+    api.start_task(spec.job_id, f"task-b-{spec.job_id}", "b", PEER)
+    assert world.run(spec.job_id, "b", "guest.0").stop_at is None
+
+
+@WAYS
+def test_stopping_a_task_that_runs_ends_it_and_what_follows_it(
+    api: ParticipantApi, world: World, scratch: list[str], stop: Any
+):
+    spec = a_job_of(scratch, "a -> b; c")
+    tasks = {name: f"task-{spec.job_id}-{name}" for name in "bac"}  # whoever schedules answers for the order
+    api.create_job(spec, PEER)
+    for name, task_id in tasks.items():
+        api.start_task(spec.job_id, task_id, name, PEER)
+        world.run(spec.job_id, name, "host.1")
+    for _ in range(2):
+        stop(api, spec.job_id, tasks["a"], "a")
+    for name in "ab":
+        news = wait_for(lambda name=name: _over(api, tasks[name]), 20, 0.01)
+        assert news.failure.reason == "STOPPED" and news.failure.task == name
+    assert api.poll_task(tasks["c"], "host.1", PEER) == TaskNews(RUNNING)
+    assert world.local(spec.job_id).status is JobStatus.RUNNING
+
+
+def _over(api: ParticipantApi, task_id: str) -> TaskNews | None:
+    news = api.poll_task(task_id, "", PEER)
+    return news if news.status is FAILED else None
+
+
+def test_a_task_that_the_flow_does_not_have_cannot_be_stopped(api: ParticipantApi, job: JobSpec):
+    api.create_job(job, PEER)
+    assert refusal(api.stop_job, job.job_id, "nothing", None, PEER) == ("TASK_UNKNOWN", 404)
+    assert refusal(api.stop_task, job.job_id, "task-x", "nothing", PEER) == ("TASK_UNKNOWN", 404)
+
+
+def test_stopping_the_job_ends_everything_and_keeps_the_ending(api: ParticipantApi, world: World, job: JobSpec):
+    task_id = started(api, world, job)
+    why = Failure("EXIT_1", "exit code 1", PEER, "arbiter", "a", 1)
+    for _ in range(2):
+        api.stop_job(job.job_id, "", Ending(Outcome.FAILED, datetime.now(UTC), why, PEER), PEER)
+    wait_for(lambda: _over(api, task_id), 20, 0.01)
+    local = world.local(job.job_id)
+    assert local.status is JobStatus.FINISHED
+    assert local.ending is not None
+    assert (local.ending.outcome, local.ending.failure, local.ending.by) == (Outcome.FAILED, why, PEER)
+    assert refusal(api.start_job, job.job_id, PEER) == ("JOB_ENDED", 409)
+    assert refusal(api.start_task, job.job_id, "task-late", "a", PEER) == ("JOB_ENDED", 409)
+    api.create_job(job, PEER)  # a late repetition of the first call is still no conflict
+    assert world.local(job.job_id).status is JobStatus.FINISHED
+    api.start_task(job.job_id, task_id, "a", PEER)  # and of a start neither
+    assert api.poll_task(task_id, "", PEER).status is FAILED
+
+
+def test_stopping_a_job_whose_tasks_all_succeeded_ends_it_well(api: ParticipantApi, world: World, job: JobSpec):
+    task_id = started(api, world, job)
+    for label in PARTIES:
+        world.end(job.job_id, "a", label)
+    api.stop_job(job.job_id, "", Ending(Outcome.SUCCEEDED, datetime.now(UTC), None, PEER), PEER)
+    local = world.local(job.job_id)
+    assert local.status is JobStatus.FINISHED and local.ending is not None
+    assert local.ending.outcome is Outcome.SUCCEEDED
+    assert api.poll_task(task_id, "", PEER) == TaskNews(SUCCESS)
+
+
+def test_stopping_a_job_that_never_began(api: ParticipantApi, world: World, job: JobSpec):
+    api.create_job(job, PEER)
+    for _ in range(2):
+        api.stop_job(job.job_id, "", None, PEER)
+    local = world.local(job.job_id)
+    assert local.status is JobStatus.FINISHED and local.runs == () and local.ending is None
+    assert refusal(api.start_task, job.job_id, "task-late", "a", PEER) == ("JOB_ENDED", 409)

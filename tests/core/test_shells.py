@@ -1,0 +1,124 @@
+"""What the shells do where the rules cannot help: bugs, races, several gateways."""
+
+import copy
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+
+from adapter.bfia.examples import CREATE_ALL, REGISTER
+from engines.base import LaunchSpec
+from engines.process import ProcessEngine
+from gateway.domain import execute
+from gateway.domain.model import Call, CallState
+from gateway.domain.states import RunStatus
+from gateway.errors import EngineFailed
+from gateway.scheduler import _Waiting
+from gateway.wiring import Gateway
+from tests.builders import a_job, a_local_job, a_run
+from tests.e2e.nodes import wait_for
+from tests.inprocess import ME, PEER, STRANGER, ask, running
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def submit(node: Gateway) -> httpx.Response:
+    assert ask(
+        node, "operator", "POST", "/v2/provider/register", json=REGISTER["one component"]["value"]
+    ).is_success
+    body = copy.deepcopy(CREATE_ALL["two parties"]["value"])
+    return ask(node, "operator", "POST", "/v1/platform/schedule/job/create_all", json=body)
+
+
+def test_a_bug_in_an_engine_fails_the_run_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with running(tmp_path) as node:
+
+        def broken(self: ProcessEngine, spec: LaunchSpec) -> None:
+            raise RuntimeError("a bug")
+
+        monkeypatch.setattr(ProcessEngine, "launch", broken)
+        monkeypatch.setattr(ProcessEngine, "image_digest", lambda self, image: "x")
+        job_id = submit(node).json()["data"]["job_id"]
+        wait_for(lambda: str(node.store.jobs.get(job_id).status) == "FINISHED", 20)
+        assert node.store.jobs.get(job_id).ending.failure.reason == "INTERNAL"
+
+
+def test_requests_that_wait_are_told_once_by_many_threads():
+    waiting, job = _Waiting(), a_job()
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(500):
+            futures = [waiting.add(job.id, lambda job: True) for _ in range(3)]
+            for telling in [pool.submit(waiting.tell, job) for _ in range(4)]:
+                telling.result()
+            assert all(future.done() for future in futures)
+            for future in futures:
+                waiting.drop(job.id, future)
+
+
+def test_runs_of_another_gateway_are_left_to_it():
+    mine = a_run("a", status=RunStatus.LAUNCHING, owner="me", launch=Call(CallState.SENT, NOW, None, 1))
+    other = a_run("b", status=RunStatus.LAUNCHING, owner="other", launch=Call(CallState.SENT, NOW, None, 1))
+    local = a_local_job(mine, other)
+    later = NOW + timedelta(days=1)
+    assert {c.run for c in execute.plan(local, later, owner="me")} == {mine.run_id}
+    assert {c.run for c in execute.plan(local, later)} == {mine.run_id, other.run_id}
+    again = execute.apply(local, execute.Restarted(later, "me"))
+    assert [r.launch.state for r in again.runs] == [CallState.LOST, CallState.SENT]
+
+
+def test_a_second_gateway_on_the_database_leaves_running_runs_alone(tmp_path: Path):
+    engine = {"kind": "process", "process": {"images": {"example:1.0.0": {"command": ["/bin/sleep", "60"]}}}}
+    with running(tmp_path / "one", engine=engine) as node:
+        job_id = submit(node).json()["data"]["job_id"]
+        wait_for(lambda: {str(r.status) for r in node.store.local_jobs.get(job_id).runs} == {"RUNNING"}, 15)
+        local = node.store.local_jobs.get(job_id)
+        assert len({r.owner for r in local.runs}) == 1
+        assert execute.plan(local, NOW + timedelta(days=365), owner="another/process") == []
+
+
+def test_a_job_that_the_scheduling_node_refuses_is_not_listed(tmp_path: Path):
+    routes = tmp_path / "a" / "routes.yml"
+    with running(tmp_path / "b", PEER) as other:
+        routes.parent.mkdir()
+        port = other.addresses()["peer"].rpartition(":")[2]
+        routes.write_text(f"{PEER}: {{host: 127.0.0.1, port: {port}}}\n{STRANGER}: {{host: 127.0.0.1, port: 1}}\n")
+        over = {"node": {"id": ME, "coordinator": PEER}}
+        with running(tmp_path / "a", **over) as node:
+            body = copy.deepcopy(CREATE_ALL["two parties"]["value"])
+            body["config"]["role"]["host"] = [STRANGER]
+            answer = ask(node, "operator", "POST", "/v1/platform/schedule/job/create_all", json=body).json()
+            assert answer["code"] != 0
+            listed = ask(node, "operator", "GET", "/v1/platform/schedule/job/query_job_list").json()
+            assert listed["data"]["job_list"] == {}
+
+
+def test_fifty_identical_posts_make_one_job(tmp_path: Path):
+    engine = {"kind": "process", "process": {"images": {"example:1.0.0": {"command": ["/bin/sleep", "60"]}}}}
+    with running(tmp_path, engine=engine) as node:
+        submit(node)
+        body = copy.deepcopy(CREATE_ALL["two parties"]["value"]) | {"job_id": "job-fifty"}
+        gate = threading.Barrier(10)
+
+        def post(_: int) -> int:
+            gate.wait(10)
+            path = "/v1/interconn/schedule/job/create_all"
+            headers = {"x-source-node-id": node.settings.node.id}
+            return int(ask(node, "peer", "POST", path, json=body, headers=headers).json()["code"])
+
+        with ThreadPoolExecutor(10) as pool:
+            assert set(pool.map(post, range(50))) == {0}
+        created = [e for e in node.store.timeline("job-fifty") if e.event == "create accepted"]
+        assert len(created) == 1
+
+
+def test_containers_that_could_not_reach_the_gateway_are_not_started(tmp_path: Path):
+    engine = {"kind": "docker", "docker": {"base_url": "tcp://127.0.0.1:1"}}
+    with running(tmp_path, engine=engine) as node:
+        with pytest.raises(EngineFailed, match="restart"):
+            node._where()
+        job_id = submit(node).json()["data"]["job_id"]
+        wait_for(lambda: str(node.store.jobs.get(job_id).status) == "FINISHED", 20)
+        assert node.store.jobs.get(job_id).ending.failure.reason == "ENGINE_DOWN"

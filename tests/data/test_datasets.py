@@ -1,0 +1,555 @@
+"""Datasets: what an upload becomes, what it refuses, and how a dataset is found again."""
+
+import csv
+import io
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+import zlib
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.dataset_model import Dataset, MemoryDatasets
+from gateway.dataset_upload import Upload
+from gateway.datasets import Datasets
+from gateway.domain.model import Address
+from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, NotFound
+from gateway.storage import FileStorage
+from gateway.storage_staging import FOLDER
+
+HERE = Address("testspace", "test_guest")
+NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
+
+
+class Site:
+    def __init__(self, folder: Path, repository: MemoryDatasets | None = None) -> None:
+        self.storage = FileStorage(folder / "storage")
+        self.repository = repository or MemoryDatasets()
+        self.roots = [folder / "one", folder / "two"]
+        self.datasets = Datasets(self.storage, self.repository, self.roots, lambda: NOW)
+
+    def store(self, content: str | bytes, filename: str = "t.csv", **wanted: Any) -> Dataset:
+        received = self.datasets.receive()
+        try:
+            received.write(content.encode() if isinstance(content, str) else content)
+            return self.datasets.upload_from_file(Upload(**{"address": HERE, **wanted}), received, filename)
+        finally:
+            received.close()
+
+    def problems(self, content: str | bytes, **wanted: Any) -> list[tuple[str, str]]:
+        with pytest.raises(Invalid) as caught:
+            self.store(content, **wanted)
+        assert self.empty()
+        return [(p.path, p.rule) for p in caught.value.problems]
+
+    def parts(self, address: Address = HERE) -> list[str]:
+        return [p.read_bytes().decode() for p in self.storage.partitions(address)]
+
+    def empty(self) -> bool:
+        """Whether neither a table nor anything half-written is in the storage."""
+        return not [p for p in self.storage.root.glob("*/*") if p != self.storage.root / FOLDER / "places"]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def paths(problems: list[tuple[str, str]]) -> list[str]:
+    return [path for path, _ in problems]
+
+
+# ---------------------------------------------------------------- what is stored
+
+
+def test_a_table_is_stored_as_the_components_read_it(site: Site) -> None:
+    dataset = site.store(
+        'id;y;age;name\n007;1;31;"a;b"\n008;0;40.5;"say ""x"", or"\n',
+        delimiter=";",
+        label_name="y",
+        match_id_name="id",
+        extend_sid=True,
+        extra={"source": "crm"},
+        description="customers",
+    )
+    assert dataset.columns == ("sid", "id", "y", "age", "name")
+    assert dataset.types == ("string", "string", "int", "float", "string")
+    (part,) = site.parts()
+    header, first, second = part.splitlines()
+    assert header == "sid,id,y,age,name"
+    assert first.endswith("-1,007,1,31,a;b")
+    assert second.endswith('-2,008,0,40.5,"say ""x"", or"')
+    metadata = site.storage.metadata(HERE)
+    assert metadata == {
+        "name": "test_guest",
+        "namespace": "testspace",
+        "count": 2,
+        "partitions": 1,
+        "column_info": [{"name": n, "type": t} for n, t in zip(dataset.columns, dataset.types, strict=True)],
+        "data_type": "dense",
+        "description": "customers",
+        "create_time": NOW.timestamp(),
+        "expire_time": None,
+        "file_type": "csv",
+        "id_column": "id",
+        "label_column": "y",
+        "sid_column": "sid",
+        "meta": {"source": "crm", "delimiter": ",", "label_name": "y", "match_id_name": "id"},
+        "origin": {
+            "source": "file:t.csv",
+            "delimiter": ";",
+            "checksum": dataset.checksum,
+            "size": dataset.size,
+        },
+    }
+    assert site.datasets.get("testspace#test_guest") == dataset
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_line_ends_and_byte_order_mark_are_of_no_meaning(site: Site, mark: bytes, end: bytes) -> None:
+    site.store(mark + end.join([b"id,x", b"", b"1,2", "é,3".encode()]), match_id_name="id")
+    assert site.parts() == ["id,x\n1,2\né,3\n"]
+
+
+def test_without_a_header_the_columns_are_numbered(site: Site) -> None:
+    dataset = site.store("a,1\nb,2\n", head=False, match_id_name="x0", label_name="x1")
+    assert (dataset.columns, dataset.count) == (("x0", "x1"), 2)
+    assert site.parts() == ["x0,x1\na,1\nb,2\n"]
+
+
+def test_every_partition_has_the_header_even_an_empty_one(site: Site) -> None:
+    site.store("id\n1\n2\n", partitions=1024, match_id_name="id")
+    parts = site.parts()
+    assert len(parts) == 1024
+    assert Counter(parts) == {"id\n": 1022, "id\n1\n": 1, "id\n2\n": 1}
+
+
+def test_equal_ids_of_two_tables_have_the_same_partition(site: Site) -> None:
+    guest, host = Address("n", "guest"), Address("n", "host")
+    site.store(
+        "id,x\n" + "".join(f"u{i},{i}\n" for i in range(100)), address=guest, partitions=8, match_id_name="id"
+    )
+    rows = "".join(f"{i};u{i}\n" for i in range(99, 0, -1))
+    site.store("z;k\n" + rows, address=host, partitions=8, match_id_name="k", delimiter=";")
+    for a, b in zip(site.parts(guest), site.parts(host), strict=True):
+        ids = {line.split(",")[0] for line in a.splitlines()[1:]} - {"u0"}
+        assert ids == {line.split(",")[1] for line in b.splitlines()[1:]}
+
+
+def test_sids_are_the_same_for_the_same_upload_and_others_for_other_content(site: Site) -> None:
+    first = site.store("id\n1\n", extend_sid=True) and site.parts()
+    again = site.store("id\n1\n", extend_sid=True, overwrite=True) and site.parts()
+    other = site.store("id\n2\n", extend_sid=True, overwrite=True) and site.parts()
+    assert first == again
+    assert first[0].split("\n")[1].split(",")[0] != other[0].split("\n")[1].split(",")[0]
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind"),
+    [
+        (["1", "-2", ""], "int"),
+        (["1", "2.5", "1e-3"], "float"),
+        (["1", "nan"], "float"),
+        (["true", "False", ""], "boolean"),
+        (["1", "true"], "string"),
+        (["true", "1"], "string"),
+        (["1_000"], "string"),
+        (["", ""], "string"),
+        (["1"] * 5000 + ["x"], "string"),
+        (["1"] * 5000 + ["1.5"], "float"),
+        (["9" * 5000], "float"),
+    ],
+)
+def test_the_type_of_a_column_fits_every_cell(site: Site, cells: list[str], kind: str) -> None:
+    assert site.store("k,x\n" + "".join(f"k,{c}\n" for c in cells)).types == ("string", kind)
+
+
+CELL = st.text(
+    st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=8
+) | st.sampled_from(["", '"', ",", ";", "\r", "\n", "\r\n", 'a"b', " ", "1", "\ufeff"])
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[list[list[str]], dict[str, Any]]:
+    width = draw(st.integers(1, 4))
+    rows = draw(st.lists(st.lists(CELL, min_size=width, max_size=width), min_size=1, max_size=25))
+    rows = [row for row in rows if any(row)] or [["x"] * width]
+    wanted: dict[str, Any] = {
+        "partitions": draw(st.integers(1, 6)),
+        "extend_sid": draw(st.booleans()),
+        "delimiter": draw(st.sampled_from(",;|\t ü")),
+    }
+    if draw(st.booleans()):
+        wanted["match_id_name"] = "c0"
+        rows = [[f"{i}{row[0]}", *row[1:]] for i, row in enumerate(rows)]
+    return rows, wanted
+
+
+def quoted(cells: list[str], delimiter: str) -> str:
+    return delimiter.join('"' + cell.replace('"', '""') + '"' for cell in cells) + "\n"
+
+
+@settings(max_examples=150)
+@given(tables())
+def test_every_row_arrives_once_unchanged_in_its_partition(table: tuple[list[list[str]], dict[str, Any]]) -> None:
+    rows, wanted = table
+    with tempfile.TemporaryDirectory() as folder:
+        site = Site(Path(folder))
+        header = [f"c{i}" for i in range(len(rows[0]))]
+        text = "".join(quoted(line, wanted["delimiter"]) for line in [header, *rows])
+        dataset = site.store(text, **wanted)
+        sid = wanted["extend_sid"]
+        assert dataset.count == len(rows)
+        assert site.storage.columns(HERE) == list(dataset.columns) == (["sid", *header] if sid else header)
+        stored = list(site.storage.iter_rows(HERE))
+        assert sorted(row[1:] if sid else row for row in stored) == sorted(rows)
+        if sid:
+            sids = [row[0] for row in stored]
+            assert len(set(sids)) == len(rows)
+            assert {int(s.rpartition("-")[2]) for s in sids} == set(range(1, len(rows) + 1))
+        for number, text in enumerate(site.parts()):
+            header_line, *part = csv.reader(io.StringIO(text, newline=""))
+            assert header_line == list(dataset.columns)
+            for row in part:
+                if "match_id_name" in wanted:
+                    assert zlib.crc32(row[int(sid)].encode()) % dataset.partitions == number
+
+
+def test_rows_without_a_match_id_are_divided_by_their_number(site: Site) -> None:
+    site.store("x\n" + "".join(f"{i}\n" for i in range(1, 50)), partitions=4)
+    for number, part in enumerate(site.parts()):
+        assert {zlib.crc32(row.encode()) % 4 for row in part.splitlines()[1:]} <= {number}
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("content", "path", "word"),
+    [
+        (b"", "file", "empty"),
+        (b"\n\n", "file", "empty"),
+        (b"\xef\xbb\xbf", "file", "empty"),
+        (b"id,x\n", "file", "row after the header"),
+        ("id,x\n1,2\n".encode("utf-16"), "file:1", "UTF-16"),
+        (b"id,x\n1,2\n2,\xff\n", "file:3", "UTF-8"),
+        (b"id,x\n1,2\n2,\0\n", "file:3", "NUL"),
+        (b'id,x\n1,"2\n', "file:2", "quote is not closed"),
+        (b'id,x\n1,"2"3\n', "file:2", "CSV"),
+        (b"id,x\r1,2\r", "file:1", "lone CR"),
+        (b"id,x\n1,2\n3\n", "file:3", "2 cells"),
+        (b'id,x\n1,"a\nb"\n3\n', "file:4", "2 cells"),
+        (b"id,\n1,2\n", "file:1", "printable name"),
+        (b'id,"a\nb"\n1,2\n', "file:1", "printable name"),
+        (b"id,x,x\n1,2,3\n", "file:1", "another column"),
+        (b"id,x\n ,2\n", "file:2", "match id"),
+        (b"id,x\n1,2\n2,2\n1,3\n", "file:4", "that of line 2"),
+        (b"key,x\n1,2\n", "meta.match_id_name", "key, x"),
+    ],
+)
+def test_a_broken_table_is_refused_with_its_line(site: Site, content: bytes, path: str, word: str) -> None:
+    found = site.problems(content, match_id_name="id")
+    assert any(p == path and word in rule for p, rule in found), found
+
+
+def test_an_endless_line_or_row_is_refused_early(site: Site) -> None:
+    assert paths(site.problems(b"x" * 9_000_000)) == ["file:1"]
+    assert paths(site.problems(b'id\n"' + b'\n","' * 2_000_000)) != []
+    assert paths(site.problems("x" + ",x" * 200_000)) == ["file:1"]
+
+
+def test_of_each_kind_the_first_twenty_are_told_and_the_rest_counted(site: Site) -> None:
+    found = site.problems("id,x\n" + "1\n" * 30 + "7,7\n" * 25, match_id_name="id")
+    ragged = [p for p, rule in found if "cells" in rule]
+    repeated = [p for p, rule in found if "line 32" in rule]
+    assert ragged[:20] == [f"file:{i}" for i in range(2, 22)]
+    assert repeated == [f"file:{i}" for i in range(33, 53)]
+    assert ("file", "10 more of this kind: number of cells") in found
+    assert ("file", "4 more of this kind: repeated ids") in found
+
+
+def test_a_sid_column_of_the_file_itself_is_not_doubled(site: Site) -> None:
+    assert paths(site.problems("sid,x\n1,2\n", extend_sid=True)) == ["extend_sid"]
+    assert site.store("sid,x\n1,2\n").columns == ("sid", "x")
+
+
+def test_label_and_id_must_be_two_columns(site: Site) -> None:
+    assert paths(site.problems("id,x\n1,2\n", label_name="id", match_id_name="id")) == ["meta.label_name"]
+
+
+def test_an_upload_that_cannot_be_tells_all_that_is_wrong() -> None:
+    with pytest.raises(Invalid) as caught:
+        Upload(
+            Address("a#b", ".."), partitions=1025, delimiter='"', extra={"x": float("nan")}, description="\ud800"
+        )
+    assert [p.path for p in caught.value.problems] == [
+        "namespace",
+        "name",
+        "meta.delimiter",
+        "meta",
+        "description",
+        "partitions",
+    ]
+
+
+def test_a_taken_name_is_refused_before_the_file_is_read(site: Site) -> None:
+    site.store("id\n1\n")
+    with pytest.raises(Conflict):
+        site.store(b"\xff")
+    with pytest.raises(Invalid):
+        site.store(b"\xff", overwrite=True)
+    assert site.parts() == ["id\n1\n"]
+
+
+def test_a_record_that_cannot_be_kept_leaves_all_as_it_was(tmp_path: Path) -> None:
+    class Broken(MemoryDatasets):
+        def put(self, dataset: Dataset) -> None:
+            raise ConnectionError("the database is away")
+
+    site = Site(tmp_path, Broken())
+    with pytest.raises(GatewayError):
+        site.store("id\n1\n")
+    assert site.empty()
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(site: Site) -> None:
+    code = textwrap.dedent("""
+        import resource, signal, sys
+        from pathlib import Path
+        from tests.data.test_datasets import Site
+        from gateway.errors import GatewayError
+
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
+        site = Site(Path(sys.argv[1]))
+        for content in (b"id,x\\n" + b"12345678,1\\n" * 200_000, b"x;y\\n" + b"1;2\\n" * 249_000):
+            try:
+                site.store(content, extend_sid=True, delimiter=";")
+            except GatewayError as error:
+                assert error.reason == "STORAGE_FAILED", error.reason
+            else:
+                raise AssertionError("was stored")
+            assert site.empty()
+    """)
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", code, str(site.storage.root.parent)], cwd=root, check=True)
+
+
+# ---------------------------------------------------------------- from the server's disk
+
+
+@pytest.fixture
+def served(site: Site, tmp_path: Path) -> Site:
+    for root in site.roots:
+        (root / "in").mkdir(parents=True)
+    (site.roots[0] / "in" / "a.csv").write_text("id\n1\n")
+    (site.roots[1] / "in" / "a.csv").write_text("id\n2\n")
+    (site.roots[1] / "in" / "b.csv").write_text("id\n3\n")
+    (tmp_path / "secret.csv").write_text("id\n9\n")
+    return site
+
+
+@pytest.mark.parametrize(("path", "row"), [("in/a.csv", "1"), ("in/b.csv", "3"), ("in//./b.csv", "3")])
+def test_a_relative_path_is_looked_up_below_each_root_in_order(served: Site, path: str, row: str) -> None:
+    dataset = served.datasets.upload_from_path(Upload(HERE), path)
+    assert served.parts() == [f"id\n{row}\n"]
+    assert dataset.origin == f"path:{path}"
+
+
+def test_an_absolute_path_below_a_root_is_taken(served: Site) -> None:
+    served.datasets.upload_from_path(Upload(HERE), str(served.roots[1] / "in" / "a.csv"))
+    assert served.parts() == ["id\n2\n"]
+
+
+def test_a_link_inside_a_root_is_followed_and_one_that_leads_out_is_not(served: Site, tmp_path: Path) -> None:
+    (served.roots[0] / "inside").symlink_to(served.roots[0] / "in")
+    (served.roots[0] / "out.csv").symlink_to(tmp_path / "secret.csv")
+    (served.roots[0] / "up").symlink_to(tmp_path)
+    served.datasets.upload_from_path(Upload(HERE), "inside/a.csv")
+    for path in ("out.csv", "up/secret.csv", str(served.roots[0] / "up" / "secret.csv")):
+        with pytest.raises(NotAllowed) as caught:
+            served.datasets.upload_from_path(Upload(Address("n", "x")), path)
+        assert caught.value.reason == "PATH_NOT_ALLOWED"
+
+
+def test_a_root_may_itself_be_a_link(served: Site, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(served.roots[0])
+    datasets = Datasets(served.storage, served.repository, [tmp_path / "link"])
+    datasets.upload_from_path(Upload(HERE), "in/a.csv")
+    datasets.upload_from_path(Upload(HERE, overwrite=True), str(tmp_path / "link" / "in" / "a.csv"))
+    datasets.upload_from_path(Upload(HERE, overwrite=True), str(served.roots[0] / "in" / "a.csv"))
+
+
+@pytest.mark.parametrize("path", ["../secret.csv", "in/../../secret.csv", "/etc/hostname", "/nowhere/at/all"])
+def test_elsewhere_is_refused_whether_it_exists_or_not(served: Site, path: str) -> None:
+    with pytest.raises(NotAllowed) as caught:
+        served.datasets.upload_from_path(Upload(HERE), path)
+    assert caught.value.reason == "PATH_NOT_ALLOWED"
+    assert "/v2/component/upload/file" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "path", ["", " ", ".", "in", "gone.csv", "a\0", "\ud800", "x" * 300, "in/a.csv/x", "pipe"]
+)
+def test_what_is_no_file_there_is_refused(served: Site, path: str) -> None:
+    os.mkfifo(served.roots[0] / "pipe")
+    with pytest.raises(Invalid) as caught:
+        served.datasets.upload_from_path(Upload(HERE), path)
+    assert [p.path for p in caught.value.problems] == ["file"]
+
+
+def test_without_roots_it_is_off_and_says_so(served: Site) -> None:
+    datasets = Datasets(served.storage, served.repository, [])
+    with pytest.raises(NotAllowed, match=r"data\.roots is empty.*/v2/component/upload/file"):
+        datasets.upload_from_path(Upload(HERE), "in/a.csv")
+
+
+@settings(max_examples=200)
+@given(st.lists(st.sampled_from(["..", ".", "in", "up", "secret.csv", "a.csv", "/", "\0", ""]), max_size=6))
+def test_no_path_leads_to_a_file_outside_the_roots(parts: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        site = Site(Path(folder))
+        (site.roots[0] / "in").mkdir(parents=True)
+        (site.roots[0] / "in" / "a.csv").write_text("id\n1\n")
+        (site.roots[0] / "up").symlink_to(folder)
+        (Path(folder) / "secret.csv").write_text("id\n9\n")
+        try:
+            site.datasets.upload_from_path(Upload(HERE), "/".join(parts))
+        except (Invalid, NotAllowed):
+            assert site.empty()
+        else:
+            assert site.parts() == ["id\n1\n"]
+
+
+# ---------------------------------------------------------------- finding it again
+
+
+def test_both_forms_name_the_same_dataset(site: Site) -> None:
+    site.store("id\n1\n")
+    assert site.datasets.resolve("testspace#test_guest") == HERE
+    assert site.datasets.resolve(namespace="testspace", name="test_guest") == HERE
+    assert site.datasets.get("testspace#test_guest") == site.datasets.get(namespace="testspace", name="test_guest")
+
+
+def test_an_id_is_divided_at_its_first_hash(site: Site) -> None:
+    site.store("id\n1\n", address=Address("a", "b#c"))
+    assert site.datasets.resolve("a#b#c") == Address("a", "b#c")
+
+
+@pytest.mark.parametrize(
+    "dataset_id", ["", "#", "nohash", "a#", "#b", "../..#x", "a#../../etc", "gone#gone", "\ud800#x"]
+)
+def test_an_unknown_id_is_not_found(site: Site, dataset_id: str) -> None:
+    for ask in (site.datasets.resolve, site.datasets.get):
+        with pytest.raises(NotFound) as caught:
+            ask(dataset_id)
+        assert caught.value.reason == "DATASET_UNKNOWN"
+
+
+def test_a_table_that_only_lies_in_the_storage_resolves(site: Site) -> None:
+    site.store("id\n1\n", description="kept")
+    stored = site.repository.get("testspace", "test_guest")
+    site.repository.delete("testspace", "test_guest")
+    assert site.datasets.resolve("testspace#test_guest") == HERE
+    assert site.datasets.get("testspace#test_guest") == stored
+    assert site.datasets.list() == []
+
+
+def test_what_an_algorithm_wrote_is_told_as_far_as_it_says(site: Site) -> None:
+    path = site.storage.path(HERE)
+    path.mkdir(parents=True)
+    (path / "data_0").write_text("id\n1\n")
+    assert site.datasets.get("testspace#test_guest").columns == ()
+    (path / "metadata").write_text(
+        '{"count": 1, "create_time": "soon", "column_info": [{"name": "id"}, 3], "meta": []}'
+    )
+    dataset = site.datasets.get("testspace#test_guest")
+    assert (dataset.columns, dataset.types, dataset.count) == (("id",), ("string",), 1)
+
+
+def test_a_disabled_dataset_refuses_and_stays_so_when_replaced(site: Site) -> None:
+    site.repository.put(replace(site.store("id\n1\n"), disabled=True))
+    site.store("id\n2\n", overwrite=True)
+    with pytest.raises(NotAllowed, match="disabled"):
+        site.datasets.resolve("testspace#test_guest")
+    assert site.datasets.get("testspace#test_guest").disabled
+
+
+def test_the_storage_is_believed_where_the_record_is_older(site: Site) -> None:
+    old = site.store("id\n1\n")
+    site.store("id\n1\n2\n", overwrite=True)
+    site.repository.put(old)
+    assert site.datasets.get("testspace#test_guest").count == 2
+
+
+def test_a_deleted_dataset_is_gone(site: Site) -> None:
+    site.store("id\n1\n")
+    assert [d.dataset_id for d in site.datasets.list()] == ["testspace#test_guest"]
+    site.datasets.delete("testspace#test_guest")
+    assert site.empty() and site.datasets.list() == []
+    with pytest.raises(NotFound):
+        site.datasets.delete("testspace#test_guest")
+    with pytest.raises(GatewayError):
+        site.datasets.delete("../..#x")
+
+
+# ---------------------------------------------------------------- size
+
+
+@pytest.mark.slow
+def test_a_large_upload_needs_little_memory(tmp_path: Path) -> None:
+    """40 MB with hostile ids: every row but a few repeats one, and all of them are found."""
+    code = textwrap.dedent("""
+        import resource, sys
+        from pathlib import Path
+        from gateway.errors import Invalid
+        from tests.data.test_datasets import HERE, Site
+
+        def rows(of):
+            for start in range(0, 1_300_000, 10_000):
+                yield "".join(f"{of(i)},{i % 2},0.12345,{i}.5\\n" for i in range(start, start + 10_000)).encode()
+
+        def send(of, **wanted):
+            received = site.datasets.receive()
+            received.write(b"id,y,a,b\\n")
+            for data in rows(of):
+                received.write(data)
+            try:
+                return site.datasets.upload_from_file(Upload(HERE, match_id_name="id", **wanted), received, "t")
+            finally:
+                received.close()
+
+        from gateway.dataset_upload import Upload
+        site = Site(Path(sys.argv[1]))
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        stored = send(lambda i: f"user{i:08d}", partitions=64, extend_sid=True)
+        assert stored.count == 1_300_000 and stored.size > 40e6, stored.size
+        try:
+            send(lambda i: "same", overwrite=True)
+            raise AssertionError
+        except Invalid as error:
+            assert any("1299979 more" in p.rule for p in error.problems), error
+        growth = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        assert growth < 200 * 1024, f"{growth} KiB"
+        print(growth)
+    """)
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=root, check=True)
+
+
+def test_a_received_file_is_only_in_the_storage(site: Site) -> None:
+    received = site.datasets.receive()
+    received.write(b"id\n1\n")
+    assert [p.name for p in site.storage.root.rglob("upload")] == ["upload"]
+    received.close()
+    assert site.empty()

@@ -1,0 +1,318 @@
+"""The storage: what may name a place, what is read, and that a write is whole or not there."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.domain.model import Address
+from gateway.errors import Conflict, Invalid, NotFound, TooLarge
+from gateway.storage import FileStorage, name_rule
+from gateway.storage_staging import FOLDER
+
+HERE = Address("ns", "name")
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> FileStorage:
+    return FileStorage(tmp_path / "storage")
+
+
+def put(storage: FileStorage, address: Address = HERE, overwrite: bool = False, **files: str) -> None:
+    with storage.staging() as staging:
+        for name, text in files.items():
+            (staging.table / name).write_text(text)
+        with storage.published(staging, address, overwrite=overwrite):
+            pass
+
+
+def lay(storage: FileStorage, address: Address = HERE, **files: str) -> Path:
+    """Write as a container does: straight to the place."""
+    path = storage.path(address)
+    path.mkdir(parents=True)
+    for name, text in files.items():
+        (path / name).write_text(text)
+    return path
+
+
+def seen(storage: FileStorage) -> set[str]:
+    """The places in use, and whatever staging holds."""
+    found = {str(p.relative_to(storage.root)) for p in storage.root.glob("*/*")}
+    return found - {f"{FOLDER}/places"}
+
+
+HOSTILE = [
+    "",
+    ".",
+    "..",
+    "../x",
+    "a/b",
+    "/etc",
+    "a\\b",
+    "a\0",
+    "a\nb",
+    "\x7f",
+    "a\x85",
+    "\ud800",
+    ".staging",
+    " a",
+    "a ",
+]
+
+
+@pytest.mark.parametrize("name", [*HOSTILE, "x" * 256, "ü" * 128])
+def test_a_hostile_name_is_refused_and_names_nothing(storage: FileStorage, name: str) -> None:
+    for address, path in ((Address(name, "a"), "namespace"), (Address("a", name), "name")):
+        with pytest.raises(Invalid) as caught:
+            storage.path(address)
+        assert [p.path for p in caught.value.problems] == [path]
+        assert not storage.exists(address)
+
+
+def test_both_names_are_told_at_once(storage: FileStorage) -> None:
+    with pytest.raises(Invalid) as caught:
+        storage.path(Address("..", ""))
+    assert [p.path for p in caught.value.problems] == ["namespace", "name"]
+
+
+@given(st.text(), st.text())
+def test_no_name_escapes_the_root(namespace: str, name: str) -> None:
+    storage = FileStorage(Path("/nowhere/at/all"))
+    try:
+        path = storage.path(Address(namespace, name))
+    except Invalid:
+        assert name_rule(namespace) or name_rule(name)
+        return
+    assert os.path.normpath(path) == str(path)
+    assert path.parent.parent == storage.root
+    assert path.parent.name == namespace != FOLDER and path.name == name
+    os.fsencode(path)
+
+
+def test_data_is_there_once_it_has_a_first_part(storage: FileStorage) -> None:
+    path = lay(storage)
+    assert not storage.exists(HERE) and not storage.taken(HERE)
+    (path / "metadata").write_text("{}")
+    assert not storage.exists(HERE) and storage.taken(HERE)
+    (path / "data_0").write_text("a\n1\n")
+    assert storage.exists(HERE)
+
+
+def test_parts_are_read_in_order_with_or_without_headers(storage: FileStorage) -> None:
+    parts = {f"data_{i}": f"id,x\n{i},1\n" for i in range(12)}
+    parts["data_3"] = '3,"a\nb"\n'
+    parts["data_4"] = ""
+    parts["data_5"] = "id,x\n"
+    lay(storage, **parts)
+    ids = [row[0] for row in storage.iter_rows(HERE)]
+    assert ids == [str(i) for i in range(12) if i not in (4, 5)]
+    assert storage.columns(HERE) == ["id", "x"]
+    assert storage.metadata(HERE) == {}
+    whole = "".join(parts[f"data_{i}"] for i in range(12)).encode()
+    assert b"".join(storage.stream(HERE, chunk=7)) == whole
+    assert storage.checksum(HERE) == hashlib.sha256(whole).hexdigest()
+
+
+def test_a_plain_file_is_read_too(storage: FileStorage) -> None:
+    (storage.root / "ns").mkdir(parents=True)
+    (storage.root / "ns" / "name").write_bytes(b"\xef\xbb\xbfid,x\r\n1,2\r\n")
+    assert storage.exists(HERE)
+    assert list(storage.iter_rows(HERE)) == [["1", "2"]]
+    assert storage.metadata(HERE) == {}
+    with storage.open_partition(HERE) as file:
+        assert file.read(2) == b"\xef\xbb"
+
+
+def test_a_missing_part_is_named(storage: FileStorage) -> None:
+    lay(storage, data_0="a\n", data_2="a\n")
+    with pytest.raises(NotFound, match="data_1"):
+        list(storage.iter_rows(HERE))
+    with pytest.raises(NotFound):
+        storage.open_partition(Address("ns", "other"))
+    with pytest.raises(NotFound):
+        lay(storage, Address("ns", "b"), data_0="a\n")
+        storage.open_partition(Address("ns", "b"), 1)
+
+
+def test_a_report_is_read_as_json(storage: FileStorage) -> None:
+    lay(storage, data_0='{"auc": 0.97}', metadata='{"file_type": "json"}')
+    assert storage.read_json(HERE) == {"auc": 0.97}
+    assert storage.metadata(HERE) == {"file_type": "json"}
+    with pytest.raises(TooLarge):
+        storage.read_json(HERE, limit=5)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 200_000, "\udcff"])
+def test_a_broken_report_is_no_crash(storage: FileStorage, text: str) -> None:
+    (lay(storage) / "data_0").write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(Invalid):
+        storage.read_json(HERE)
+
+
+@pytest.mark.parametrize("text", ["", 'a,"b', 'a\n"x"y\n'])
+def test_a_broken_table_is_no_crash(storage: FileStorage, text: str) -> None:
+    lay(storage, data_0=text, metadata="[]")
+    with pytest.raises(Invalid):
+        list(storage.iter_rows(HERE))
+    with pytest.raises(Invalid):
+        storage.metadata(HERE)
+
+
+def test_what_an_image_links_to_is_not_read(storage: FileStorage, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text('{"key": 1}')
+    path = lay(storage)
+    (path / "data_0").symlink_to(tmp_path / "secret")
+    (path / "metadata").symlink_to(tmp_path / "secret")
+    assert not storage.exists(HERE)
+    with pytest.raises(NotFound):
+        storage.read_json(HERE)
+    with pytest.raises(NotFound):
+        storage.metadata(HERE)
+
+
+def test_a_pipe_or_folder_in_place_of_data_does_not_hang(storage: FileStorage) -> None:
+    path = lay(storage)
+    os.mkfifo(path / "data_0")
+    (path / "metadata").mkdir()
+    for read in (storage.read_json, storage.metadata):
+        with pytest.raises(NotFound):
+            read(HERE)
+
+
+def test_a_write_is_seen_whole_and_readable_by_any_user(storage: FileStorage) -> None:
+    old = os.umask(0o077)
+    try:
+        put(storage, data_0="a\n1\n", metadata="{}")
+    finally:
+        os.umask(old)
+    path = storage.path(HERE)
+    assert [p.stat().st_mode & 0o777 for p in (path.parent, path, path / "data_0")] == [0o755, 0o755, 0o644]
+    assert seen(storage) == {"ns/name"}
+
+
+def test_a_write_over_something_is_refused_unless_said(storage: FileStorage) -> None:
+    put(storage, data_0="a\n1\n")
+    with pytest.raises(Conflict):
+        put(storage, data_0="a\n2\n")
+    assert list(storage.iter_rows(HERE)) == [["1"]]
+    put(storage, overwrite=True, data_0="a\n3\n")
+    assert list(storage.iter_rows(HERE)) == [["3"]]
+    assert seen(storage) == {"ns/name"}
+
+
+def test_a_plain_file_counts_as_something(storage: FileStorage) -> None:
+    (storage.root / "ns").mkdir(parents=True)
+    (storage.root / "ns" / "name").write_text("a\n1\n")
+    with pytest.raises(Conflict):
+        put(storage, data_0="a\n2\n")
+    put(storage, overwrite=True, data_0="a\n2\n")
+    assert list(storage.iter_rows(HERE)) == [["2"]]
+
+
+@pytest.mark.parametrize("before", [None, "a\n1\n"])
+def test_a_failure_while_publishing_takes_all_back(storage: FileStorage, before: str | None) -> None:
+    if before:
+        put(storage, data_0=before)
+    with pytest.raises(RuntimeError), storage.staging() as staging:
+        (staging.table / "data_0").write_text("a\n2\n")
+        with storage.published(staging, HERE, overwrite=True):
+            assert list(storage.iter_rows(HERE)) == [["2"]]
+            raise RuntimeError
+    assert seen(storage) == ({"ns/name"} if before else set())
+    assert (storage.root / "ns").exists() is bool(before)
+    if before:
+        assert list(storage.iter_rows(HERE)) == [["1"]]
+
+
+def test_deleting_leaves_nothing(storage: FileStorage) -> None:
+    put(storage, data_0="a\n1\n")
+    put(storage, Address("ns", "other"), data_0="a\n1\n")
+    assert storage.delete(HERE)
+    assert not storage.delete(HERE)
+    assert storage.delete(Address("ns", "other"))
+    assert seen(storage) == set() and not (storage.root / "ns").exists()
+
+
+WRITER = """
+    import os, signal, sys
+    from pathlib import Path
+    from gateway import storage_staging
+    from gateway.domain.model import Address
+    from gateway.storage import FileStorage
+
+    storage, at = FileStorage(Path(sys.argv[1])), sys.argv[2]
+
+    def die(*_):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def rename(self, target, _rename=Path.rename):
+        if at == "between" and self.name == "new":
+            die()
+        return _rename(self, target)
+
+    Path.rename = rename
+    staging = storage.staging()
+    (staging.table / "data_0").write_text("a\\n2\\n")
+    if at == "writing":
+        die()
+    with storage.published(staging, Address("ns", "name"), overwrite=True):
+        die()
+"""
+
+
+@pytest.mark.parametrize(("at", "row"), [("writing", "1"), ("between", "2"), ("published", "2")])
+def test_a_process_that_dies_leaves_the_old_or_the_new(storage: FileStorage, at: str, row: str) -> None:
+    put(storage, data_0="a\n1\n")
+    code = textwrap.dedent(WRITER)
+    done = subprocess.run([sys.executable, "-c", code, str(storage.root), at], cwd=Path(__file__).parents[2])
+    assert done.returncode == -9
+    assert len(seen(storage)) > 1
+    again = FileStorage(storage.root)
+    assert list(again.iter_rows(HERE)) == [[row]]
+    assert seen(again) == {"ns/name"}
+
+
+def test_a_write_under_way_survives_another_start(storage: FileStorage) -> None:
+    with storage.staging() as staging:
+        (staging.table / "data_0").write_text("a\n1\n")
+        FileStorage(storage.root)
+        with storage.published(staging, HERE, overwrite=False):
+            pass
+    assert list(storage.iter_rows(HERE)) == [["1"]]
+
+
+def test_opening_a_storage_makes_no_folder(tmp_path: Path) -> None:
+    FileStorage(tmp_path / "later")
+    assert not (tmp_path / "later").exists()
+
+
+def test_metadata_is_json(storage: FileStorage) -> None:
+    put(storage, data_0="a\n1\n", metadata=json.dumps({"count": 1}))
+    assert storage.metadata(HERE)["count"] == 1
+
+
+def test_of_many_writes_at_once_one_wins_and_the_rest_are_told(storage: FileStorage) -> None:
+    def write(number: int) -> bool:
+        try:
+            put(storage, data_0=f"a\n{number}\n")
+        except Conflict:
+            return False
+        return True
+
+    def replace(number: int) -> None:
+        put(storage, overwrite=True, data_0=f"a\n{number}\n", data_1=f"a\n{number}\n")
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(write, range(16))) == 1
+        list(pool.map(replace, range(16)))
+    first, second = storage.iter_rows(HERE)
+    assert first == second
+    assert seen(storage) == {"ns/name"}

@@ -1,0 +1,195 @@
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.domain.dag import ComponentRef, Dag, DagInput, DagOutput, check, downstream, group, order, ready
+from tests.builders import a_dag, a_node
+from tests.domain.strategies import REPEATABLE, dags
+
+
+def _said(dag: Dag) -> list[tuple[str, str]]:
+    return [(problem.path, problem.rule) for problem in check(dag)]
+
+
+def test_a_sound_flow_has_no_problem():
+    assert check(a_dag("a -> b -> d; a -> c -> d")) == []
+
+
+def test_a_flow_needs_a_component():
+    assert _said(Dag(())) == [("dag.components", "must hold at least one component")]
+
+
+def test_a_cycle_is_named_edge_by_edge():
+    [problem] = check(a_dag("a -> b -> c -> a; d"))
+    assert problem.path == "dag.components"
+    assert problem.rule == "must not form a cycle"
+    edges = problem.got.split(" -> ")
+    assert edges[0] == edges[-1]
+    assert {(x, y) for x, y in itertools.pairwise(edges)} == {("a", "b"), ("b", "c"), ("c", "a")}
+
+
+def test_a_task_that_needs_itself_is_a_cycle():
+    [problem] = check(Dag((a_node("a", ["a"]),)))
+    assert problem.got == "a -> a"
+
+
+def test_an_unknown_upstream_is_named_with_the_edge():
+    [problem] = check(Dag((a_node("a"), a_node("b", ["a", "x"]))))
+    assert problem.path == "dag.components[1].input[1].key"
+    assert problem.got == "x.out"
+    assert "b needs" in problem.rule
+
+
+def test_an_unknown_output_is_named_with_the_edge_and_what_there_is():
+    node = replace(a_node("b"), inputs=(DagInput("dataset", "a", "nothing"),))
+    [problem] = check(Dag((a_node("a", outputs=("x", "y")), node)))
+    assert problem.path == "dag.components[1].input[0].key"
+    assert problem.got == "a.nothing"
+    assert "(x, y)" in problem.rule
+
+
+def test_an_output_of_a_task_without_any_is_unknown():
+    [problem] = check(Dag((a_node("a", outputs=()), a_node("b", ["a"]))))
+    assert "no output" in problem.rule
+
+
+@pytest.mark.parametrize("wanted", [DagInput("dataset", "a", ""), DagInput("dataset", "", "out")])
+def test_half_an_edge_is_refused(wanted):
+    [problem] = check(Dag((a_node("a"), replace(a_node("b"), inputs=(wanted,)))))
+    assert (problem.path, problem.rule) == ("dag.components[1].input[0].key", "must read <task>.<output key>")
+
+
+def test_a_type_that_does_not_match_is_named_with_the_edge():
+    node = replace(a_node("b"), inputs=(DagInput("model", "a", "out"),))
+    [problem] = check(Dag((a_node("a"), node)))
+    assert (problem.path, problem.got) == ("dag.components[1].input[0].type", "model")
+    assert "b needs a.out as model, but it is a dataset" in problem.rule
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        *((k, "data") for k in ("data", "dataset", "datasets", "training_set", "test_set", "validate_set")),
+        *((k, "model") for k in ("model", "input_model", "model_1")),
+        *((k, "metric") for k in ("metric", "report", "")),
+    ],
+)
+def test_types_agree_within_their_group(kind, expected):
+    assert group(kind) == expected
+
+
+def test_a_name_must_be_there_once_and_hold_no_dot():
+    dag = Dag((a_node("a"), a_node("a"), a_node(""), a_node("a.b")))
+    assert set(_said(dag)) == {
+        ("dag.components[1].name", "must be unique in the flow"),
+        ("dag.components[2].name", "must not be empty"),
+        ("dag.components[3].name", "must not contain a dot"),
+    }
+
+
+def test_output_keys_must_be_there_once():
+    dag = Dag((a_node("a", outputs=("x", "x", "")),))
+    assert _said(dag) == [
+        ("dag.components[0].output[1].key", "must be unique in its component"),
+        ("dag.components[0].output[2].key", "must not be empty"),
+    ]
+
+
+def test_every_problem_is_told_at_once():
+    wrong_type = replace(a_node("d"), inputs=(DagInput("model", "a", "out"),))
+    dag = Dag((a_node("a", ["c"]), a_node("c", ["a"]), a_node("b.", ["x"]), a_node("a"), wrong_type))
+    rules = " / ".join(problem.rule for problem in check(dag))
+    for part in ("unique", "dot", "not in the flow", "as model"):
+        assert part in rules
+
+
+def test_the_path_starts_where_the_caller_says():
+    assert check(Dag(()), "body.dag")[0].path == "body.dag.components"
+
+
+def test_a_flow_finds_its_nodes_by_name():
+    dag = a_dag("a -> b")
+    assert dag["b"].upstream == {"a"}
+    assert dag.get("x") is None
+    with pytest.raises(KeyError):
+        dag["x"]
+
+
+def test_equal_ranks_keep_the_order_of_the_flow():
+    assert order(a_dag("x; y; y -> p; x -> q")) == ["x", "y", "p", "q"]
+    assert order(a_dag("b -> c; a -> c")) == ["b", "a", "c"]
+
+
+def test_independent_tasks_are_ready_together():
+    dag = a_dag("a -> c; b -> c")
+    assert ready(dag, set(), set()) == ["a", "b"]
+    assert ready(dag, {"a"}, {"a", "b"}) == []
+    assert ready(dag, {"a", "b"}, {"a", "b"}) == ["c"]
+
+
+def test_downstream_of_a_task_is_all_that_needs_it_directly_or_not():
+    dag = a_dag("a -> b -> c; x -> c; x -> y")
+    assert downstream(dag, ["b"]) == {"b", "c"}
+    assert downstream(dag, ["x"]) == {"x", "y", "c"}
+    assert downstream(dag, []) == frozenset()
+
+
+@given(dags())
+@REPEATABLE
+def test_a_flow_without_a_cycle_is_sound_and_its_order_puts_upstreams_first(dag):
+    assert check(dag) == []
+    names = order(dag)
+    assert sorted(names) == sorted(node.name for node in dag.nodes)
+    for node in dag.nodes:
+        assert all(names.index(up) < names.index(node.name) for up in node.upstream)
+
+
+@given(dags(), st.data())
+@REPEATABLE
+def test_turning_an_edge_round_gives_a_cycle_wherever_there_is_a_second_way(dag, data):
+    node = data.draw(st.sampled_from(dag.nodes))
+    below = sorted(downstream(dag, [node.name]))
+    source = data.draw(st.sampled_from(below))
+    closed = replace(node, inputs=(*node.inputs, DagInput("dataset", source, "out")))
+    cyclic = Dag(tuple(closed if n.name == node.name else n for n in dag.nodes))
+    [problem] = check(cyclic)
+    edges = problem.got.split(" -> ")
+    assert all(before in cyclic[after].upstream for before, after in itertools.pairwise(edges))
+
+
+@given(dags(), st.data())
+@REPEATABLE
+def test_whatever_ends_first_tasks_become_ready_only_after_their_upstreams(dag, data):
+    done: set[str] = set()
+    begun: set[str] = set()
+    while now := ready(dag, done, begun):
+        assert not set(now) & begun
+        assert all(dag[name].upstream <= done for name in now)
+        begun |= set(now)
+        while begun - done and not ready(dag, done, begun):
+            done.add(data.draw(st.sampled_from(sorted(begun - done))))
+    assert done == begun == {node.name for node in dag.nodes}
+
+
+@given(dags(), st.data())
+@REPEATABLE
+def test_downstream_is_closed_and_holds_nothing_else(dag, data):
+    first = data.draw(st.frozensets(st.sampled_from([n.name for n in dag.nodes])))
+    found = downstream(dag, first)
+    assert found >= first
+    for node in dag.nodes:
+        assert (node.name in found) is (node.name in first or bool(node.upstream & found))
+
+
+def test_a_component_is_written_as_provider_version_and_name():
+    assert str(ComponentRef("unionpay", "2.0.0", "Intersection")) == "unionpay:2.0.0/Intersection"
+
+
+def test_equal_flows_are_equal_values():
+    assert a_dag("a -> b") == a_dag("a -> b")
+    assert hash(a_dag("a")) == hash(a_dag("a"))
+    assert a_dag("a") != replace(a_dag("a"), nodes=(a_node("a", outputs=()),))
+    assert DagOutput("data", "x") != DagOutput("data", "y")

@@ -1,0 +1,74 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.domain.model import Failure, Party
+from gateway.domain.problems import Problem
+from gateway.domain.states import JobStatus, Outcome, TaskStatus
+from tests.builders import a_job, a_local_job, a_run, a_spec
+from tests.domain.strategies import REPEATABLE
+
+RUNNING, SUCCESS = TaskStatus.RUNNING, TaskStatus.SUCCESS
+
+
+def test_a_node_with_two_roles_counts_once_in_the_order_of_the_parties():
+    spec = a_spec("a", {"guest": ("n2", "n1"), "host": ("n2", "n3")})
+    assert spec.nodes == ("n2", "n1", "n3")
+    assert [p.label for p in spec.parties_at("n2")] == ["guest.0", "host.0"]
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [({}, False), ({"common": {"sync_type": "poll"}}, False), ({"common": {"sync_type": "callback"}}, True)],
+)
+def test_participants_push_only_where_the_job_says_so(params, expected):
+    assert a_spec(job_params=params).by_callback is expected
+
+
+@given(st.lists(st.sampled_from(TaskStatus), min_size=1, max_size=6), st.sampled_from([None, *Outcome]))
+@REPEATABLE
+def test_progress_is_the_share_of_successes_and_whole_only_for_a_succeeded_job(statuses, outcome):
+    names = [f"t{i}" for i in range(len(statuses))]
+    job = a_job("; ".join(names), JobStatus.RUNNING, **dict(zip(names, statuses, strict=True)))
+    job = replace(job, outcome=outcome)
+    done = statuses.count(SUCCESS)
+    assert job.progress == (100 if outcome is Outcome.SUCCEEDED else min(99, 100 * done // len(statuses)))
+
+
+def test_a_job_without_tasks_has_no_progress():
+    assert replace(a_job(), tasks={}).progress == 0
+
+
+def test_the_states_of_a_nodes_roles_merge():
+    job = a_job("a", JobStatus.RUNNING, roles={"guest": ("n1",), "arbiter": ("n1",)}, a=RUNNING)
+    part = job.tasks["a"].nodes["n1"]
+    assert replace(part, roles={"guest": SUCCESS, "arbiter": RUNNING}).status is RUNNING
+    assert replace(part, roles={"guest": SUCCESS, "arbiter": SUCCESS}).status is SUCCESS
+
+
+def test_runs_are_found_by_task_role_and_index():
+    guest, host, second = (Party("guest", 0, "n1"), Party("host", 0, "n1"), Party("host", 1, "n1"))
+    local = a_local_job(*(a_run("a", party=p) for p in (guest, host, second)), a_run("b", party=guest))
+    assert len(local.runs_of("task_a")) == 3
+    assert [r.party for r in local.runs_of("task_a", "host")] == [host, second]
+    assert [r.party for r in local.runs_of("task_a", "host", 0)] == [host]
+    assert local.runs_of("task_x") == ()
+
+
+def test_the_timeline_is_no_part_of_a_jobs_value():
+    job = a_job()
+    noted = job.noted(job.created_at, "something", "n1", more=1)
+    assert noted == job
+    assert [(n.event, n.by, n.detail) for n in noted.notes] == [("something", "n1", {"more": 1})]
+
+
+def test_a_failure_is_told_with_all_its_words():
+    failure = Failure("EXIT_1", "exit code 1", "n2", "host", "a", 1)
+    assert Failure(**failure.as_dict()) == failure
+
+
+def test_a_problem_shows_what_was_found_but_not_without_end():
+    assert str(Problem("a.b", "must be", "x")) == "a.b: must be (got 'x')"
+    assert len(str(Problem("a.b", "must be", "x" * 10_000))) < 300

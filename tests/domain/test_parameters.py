@@ -1,0 +1,179 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.domain.model import Party
+from gateway.domain.parameters import Effective, check, data_location, effective
+from tests.builders import a_spec
+from tests.domain.strategies import REPEATABLE
+
+GUEST_0, GUEST_1, HOST_0 = Party("guest", 0, "n1"), Party("guest", 1, "n2"), Party("host", 0, "n3")
+
+
+def _values(params, party, task="a"):
+    return {name: found.value for name, found in effective(params, party, task).items()}
+
+
+def test_common_values_hold_for_every_party():
+    params = {"common": {"a": {"depth": 3}}}
+    assert effective(params, GUEST_0, "a") == {"depth": Effective(3, "common")}
+    assert _values(params, HOST_0) == {"depth": 3}
+
+
+def test_a_partys_own_entry_wins_over_common_and_says_where_it_is_from():
+    params = {"common": {"a": {"depth": 3, "rate": 1}}, "guest": {"0": {"a": {"depth": 5}}}}
+    assert effective(params, GUEST_0, "a") == {"depth": Effective(5, "guest.0"), "rate": Effective(1, "common")}
+    assert _values(params, GUEST_1) == {"depth": 3, "rate": 1}
+
+
+@pytest.mark.parametrize(("party", "expected"), [(GUEST_0, 5), (GUEST_1, 5), (Party("guest", 2, "n4"), 3)])
+def test_one_entry_may_stand_for_several_indices(party, expected):
+    params = {"common": {"a": {"depth": 3}}, "guest": {"0|1": {"a": {"depth": 5}}}}
+    assert _values(params, party) == {"depth": expected}
+
+
+def test_an_index_is_no_prefix_of_another():
+    params = {"guest": {"1": {"a": {"x": 1}}}}
+    assert _values(params, Party("guest", 11, "n")) == {}
+    assert _values(params, Party("guest", 1, "n")) == {"x": 1}
+
+
+def test_values_are_replaced_whole_not_merged_into():
+    params = {"common": {"a": {"deep": {"x": 1, "y": 2}}}, "guest": {"0": {"a": {"deep": {"x": 3}}}}}
+    assert _values(params, GUEST_0) == {"deep": {"x": 3}}
+
+
+def test_an_empty_or_null_value_of_a_party_wins_too():
+    params = {"common": {"a": {"x": 1, "y": 2}}, "guest": {"0": {"a": {"x": None, "y": ""}}}}
+    assert _values(params, GUEST_0) == {"x": None, "y": ""}
+
+
+def test_values_of_other_tasks_and_roles_do_not_count():
+    params = {"common": {"b": {"x": 1}}, "guest": {"0": {"b": {"x": 2}}}, "host": {"0": {"a": {"x": 3}}}}
+    assert _values(params, GUEST_0) == {}
+
+
+@pytest.mark.parametrize(
+    "params", [{}, {"common": None, "guest": []}, {"common": {"a": 1}, "guest": {"0": {"a": 2}}}]
+)
+def test_what_is_no_object_counts_as_nothing(params):
+    assert _values(params, GUEST_0) == {}
+    assert data_location(params, GUEST_0, "a") is None
+
+
+def test_a_dataset_of_the_partys_own_entry_is_a_location_and_no_parameter():
+    params = {"guest": {"0": {"a": {"dataset_id": "space#table", "x": 1}}}}
+    assert _values(params, GUEST_0) == {"x": 1}
+    assert data_location(params, GUEST_0, "a") == {"dataset_id": "space#table"}
+
+
+def test_namespace_and_name_are_a_location_and_parameters_as_well():
+    params = {"guest": {"0": {"a": {"namespace": "space", "name": "table"}}}}
+    assert data_location(params, GUEST_0, "a") == {"namespace": "space", "name": "table"}
+    assert _values(params, GUEST_0) == {"namespace": "space", "name": "table"}
+
+
+def test_a_dataset_id_wins_over_namespace_and_name():
+    params = {"guest": {"0": {"a": {"namespace": "space", "name": "table", "dataset_id": 7}}}}
+    assert data_location(params, GUEST_0, "a") == {"dataset_id": "7"}
+
+
+def test_common_values_are_never_a_location():
+    params = {"common": {"a": {"namespace": "space", "name": "table", "dataset_id": "x"}}}
+    assert data_location(params, GUEST_0, "a") is None
+    assert _values(params, GUEST_0)["namespace"] == "space"
+
+
+def test_half_a_location_is_none():
+    assert data_location({"guest": {"0": {"a": {"name": "table"}}}}, GUEST_0, "a") is None
+
+
+NAMES = st.sampled_from(["x", "y", "dataset_id", "namespace"])
+BY_TASK = st.dictionaries(st.sampled_from(["a", "b"]), st.dictionaries(NAMES, st.integers()))
+BY_INDEX = st.dictionaries(st.sampled_from(["0", "1", "0|1", "1|2"]), BY_TASK)
+PARAMS = st.fixed_dictionaries({}, optional={"common": BY_TASK, "guest": BY_INDEX, "host": BY_INDEX})
+
+
+@given(PARAMS, st.sampled_from([GUEST_0, GUEST_1, HOST_0]))
+@REPEATABLE
+def test_every_value_is_the_one_of_the_entry_it_names(params, party):
+    found = effective(params, party, "a")
+    common = params.get("common", {}).get("a", {})
+    for name, value in found.items():
+        if value.origin == "common":
+            assert common[name] == value.value
+        else:
+            role, _, key = value.origin.partition(".")
+            assert role == party.role
+            assert str(party.index) in key.split("|")
+            assert params[role][key]["a"][name] == value.value
+    assert found.keys() >= common.keys()
+
+
+@given(PARAMS)
+@REPEATABLE
+def test_a_node_is_told_its_own_entries_and_the_empty_shell_of_the_others(params):
+    spec = a_spec("a", {"guest": ("n1", "n2"), "host": ("n3",)}, task_params=params, job_params=params)
+    told = spec.for_node("n1")
+    for mine in (told.task_params, told.job_params):
+        assert mine.keys() == params.keys()
+        assert mine.get("common") == params.get("common")
+        for key, entry in mine.get("guest", {}).items():
+            assert entry == (params["guest"][key] if "0" in key.split("|") else {})
+        assert all(entry == {} for entry in mine.get("host", {}).values())
+    assert effective(told.task_params, GUEST_0, "a") == effective(params, GUEST_0, "a")
+    assert replace(told, task_params=params, job_params=params) == spec
+
+
+# ---------------------------------------------------------------- check
+
+
+def test_a_sound_job_has_neither_problems_nor_warnings():
+    spec = a_spec("a", task_params={"common": {"a": {}}, "guest": {"0": {"a": {"x": 1}}}, "host": {"0": {}}})
+    assert check(spec) == ([], [])
+
+
+def test_a_job_needs_a_party():
+    [problem], _ = check(a_spec("a", {}))
+    assert problem.path == "config.role"
+
+
+def test_the_initiator_must_hold_the_role_it_claims():
+    [problem], _ = check(a_spec(initiator_role="host"))
+    assert (problem.path, problem.got) == ("config.initiator.node_id", "n1")
+    assert "config.role.host" in problem.rule
+
+
+def test_parameters_of_what_the_job_does_not_have_are_warned_of_each_with_its_path():
+    params = {
+        "common": {"x": {}},
+        "guest": {"0": {"y": {}}, "1": {}, "0|7": {}, "z": {}},
+        "arbiter": {"0": {"a": {}}},
+    }
+    problems, warnings = check(a_spec("a", task_params=params))
+    assert problems == []
+    assert [w.path for w in warnings] == [
+        "config.task_params.common.x",
+        "config.task_params.guest.1",
+        "config.task_params.guest.0|7",
+        "config.task_params.guest.z",
+        "config.task_params.guest.0.y",
+        "config.task_params.arbiter.0",
+    ]
+
+
+def test_what_must_be_an_object_is_refused_where_it_is_none():
+    problems, _ = check(a_spec(job_params={"guest": [1]}, task_params={"common": "x"}))
+    assert [(p.path, p.rule) for p in problems] == [
+        ("config.job_params.guest", "must be an object"),
+        ("config.task_params.common", "must be an object"),
+    ]
+
+
+def test_settings_of_the_job_are_not_taken_for_tasks():
+    assert check(a_spec(job_params={"common": {"sync_type": "poll"}, "guest": {"0": {"resources": {}}}})) == (
+        [],
+        [],
+    )

@@ -1,0 +1,426 @@
+"""A workshop in which the execution rules are played: one node, its containers, an engine that loses answers.
+
+A `Shift` says what will happen; `Workshop(shift).run()` plays it and raises `Broken` at the first thing that
+must never happen. The process that executes may die at every pause; the next one begins with `Restarted`.
+Containers and the scheduling node live on.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from gateway.domain import execute
+from gateway.domain.execute import (
+    Action,
+    Close,
+    Collect,
+    Done,
+    Event,
+    Gone,
+    HasExited,
+    Launch,
+    Launched,
+    LaunchFailed,
+    Probe,
+    Reported,
+    Restarted,
+    Seen,
+    StopAsked,
+    StopRun,
+    Tell,
+    Timing,
+)
+from gateway.domain.model import Ending, Exit, Failure, LocalJob, Run
+from gateway.domain.states import JOB, RUN, Outcome, RunStatus, TaskStatus, ended, may
+from tests.builders import T0
+from tests.domain.clockwork import Broken, Clockwork, Life, Process, Stored
+
+Change = Callable[[LocalJob], LocalJob]
+Outcomes = Callable[[datetime], list[Event]]
+
+CALL_LASTS = 10.0
+"""No call of the engine or of another node lasts longer, whether it is answered or not."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a container does, in seconds after its launch; it says RUNNING first."""
+
+    says: tuple[tuple[float, TaskStatus], ...] = ((0.0, TaskStatus.RUNNING), (1.0, TaskStatus.SUCCESS))
+    exits: float | None = 1.1
+    """None: only a stop ends it"""
+    code: int = 0
+    oom: bool = False
+    missing: tuple[str, ...] = ()
+    vanishes: float | None = None
+    """somebody else removes the container"""
+    refused: str = ""
+    """the engine never launches it, for this reason"""
+
+
+@dataclass(frozen=True)
+class Shift:
+    """What will happen. The ``seed`` draws times and the trouble of the engine."""
+
+    local: LocalJob
+    programs: Mapping[str, Program] = field(default_factory=dict)
+    """by container name"""
+    stop_task_at: tuple[tuple[float, str], ...] = ()
+    stop_at: float | None = None
+    """None: the scheduling node ends the job when every run is over"""
+    trouble: float = 0.0
+    crash: float = 0.0
+    """chance of the process to die at each pause"""
+    dies_at: int | None = None
+    """the pause at which the first process dies for certain"""
+    trouble_until: float = 0.0
+    seed: int = 0
+
+    def program(self, name: str) -> Program:
+        return self.programs.get(name, Program())
+
+
+@dataclass
+class Box:
+    """A container as the engine knows it."""
+
+    program: Program
+    born: float
+    exit: Exit | None = None
+    heard: list[TaskStatus] = field(default_factory=list)
+    """what the executing process has taken in of its reports"""
+
+
+class Workshop:
+    """Plays a shift."""
+
+    def __init__(self, shift: Shift, timing: Timing = Timing()) -> None:
+        self.shift = shift
+        self.timing = timing
+        self.works = Clockwork(shift.seed)
+        self.store = Stored(shift.local, self._check_move)
+        self.boxes: dict[str, Box] = {}
+        self.past: dict[str, Box] = {}
+        """every container there ever was"""
+        self.created: Counter[str] = Counter()
+        self.told: dict[str, list[TaskStatus]] = {}
+        self.actions: Counter[Action] = Counter()
+        self.closed = 0
+        self.engine_failed: set[str] = set()
+        self._life = Life("nobody")
+        self.lives = 0
+        self._next_tick = float("inf")
+        self._asked_to_end = False
+
+    @property
+    def local(self) -> LocalJob:
+        return self.store.value
+
+    @property
+    def trouble(self) -> bool:
+        return self.works.now < self.shift.trouble_until and self.works.chance(self.shift.trouble)
+
+    def run(self, seconds: float = 3000.0) -> LocalJob:
+        """Play the shift to its end and return the job. Raises `Broken`."""
+        try:
+            self._begin_life()
+            for when, task in self.shift.stop_task_at:
+                self._ask(StopAsked(T0, frozenset({task}), None, "n1"), when)
+            if self.shift.stop_at is not None:
+                self._end_job(self.shift.stop_at)
+            self.works.run(seconds)
+            self._check_end()
+        except Exception as error:
+            error.add_note("\n".join(self.works.story))
+            raise
+        return self.local
+
+    # ------------------------------------------------------------ the process that executes
+
+    def _begin_life(self) -> None:
+        self.lives += 1
+        dies_at = self.shift.dies_at if self.lives == 1 else None
+        self._life = Life(f"process {self.lives}", self.shift.crash, self.shift.trouble_until, dies_at)
+        self._life.on_death = lambda: self.works.call(self._begin_life, self.works.random.uniform(1.0, 20.0))
+        self._next_tick = float("inf")
+        if self.lives > 1:  # before it does or hears anything else
+            local = execute.apply(self.local, Restarted(self.works.clock()), self.timing)
+            self.store.save(replace(local, notes=()), self.store.version)
+        self._wake()
+
+    def _wake(self) -> None:
+        due = execute.next_due(self.local, self.timing)
+        if due is None:
+            return
+        at = max((due - T0).total_seconds(), self.works.now) if due.year > 1 else self.works.now
+        if at < self._next_tick:
+            self._next_tick = at
+            self.works.spawn(self._tick(at), self._life, at - self.works.now)
+
+    def _tick(self, at: float) -> Process:
+        if self._next_tick == at:
+            self._next_tick = float("inf")
+            yield self.works.pause(0.05)
+            yield from self._record([])
+            self._wake()
+
+    def _news(self, event: Event) -> None:
+        self.works.spawn(self._record([event]), self._life)
+
+    def _record(self, events: Iterable[Event]) -> Process:
+        """Do as the shell does: take in news, decide, store both in one write, then act."""
+        now, life = self.works.clock(), self._life
+        while True:
+            old, version = self.store.load()
+            yield self.works.pause(0.02)
+            local = old
+            for event in events:
+                local = execute.apply(local, event, self.timing)
+            local, actions = execute.step(local, now, self.timing)
+            if local is old or self.store.save(replace(local, notes=()), version):
+                break
+        again = set(actions) & set(execute.plan(local, now, self.timing))
+        if again:
+            raise Broken(f"still planned right after they were claimed: {again}")
+        self._note_heard(events)
+        self._wake()
+        self._end_when_over()
+        for action in actions:
+            self.works.spawn(self._act(action), life, self.works.pause(0.2))
+
+    def _note_heard(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if isinstance(event, Reported):
+                run = _run(self.local, event.run)
+                if run.name in self.past:
+                    self.past[run.name].heard.append(event.status)
+
+    def _act(self, action: Action) -> Process:
+        self.works.say(f"{action}")
+        self.actions[action] += 1
+        if self.trouble:
+            kind = self.works.random.choice(("refused", "answer lost", "never returns", "slow"))
+            self.works.say(f"  … {kind}")
+        else:
+            kind = "well"
+        if kind == "refused":
+            yield 0.01
+            yield from self._record(self._failed(action))
+            return
+        yield self.works.random.uniform(0.0, CALL_LASTS if kind != "well" else 0.1)
+        outcomes = self._effect(action)
+        if kind == "never returns":
+            return
+        yield self.works.pause(0.1)
+        yield from self._record(self._failed(action) if kind == "answer lost" else outcomes(self.works.clock()))
+
+    def _failed(self, action: Action) -> list[Event]:
+        """Return what the shell makes of an engine or a node that did not answer properly."""
+        now = self.works.clock()
+        match action:
+            case Launch():
+                self.engine_failed.add(action.run)
+                return [LaunchFailed(action.run, Failure("ENGINE_DOWN", "no answer"), now)]
+            case Probe():
+                return [Seen(action.run, now)]
+            case StopRun() | Collect() | Tell() | Close():
+                return [Done(action, now, final=False, message="no answer")]
+
+    # ------------------------------------------------------------ what actions do
+
+    def _effect(self, action: Action) -> Outcomes:
+        if isinstance(action, Close):
+            self.closed += 1
+            if self.boxes:
+                raise Broken(f"closed while the engine still holds {sorted(self.boxes)}")
+            return lambda at: [Done(action, at)]
+        run = _run(self.local, action.run)
+        match action:
+            case Launch():
+                return self._launch(run)
+            case Probe():
+                return self._probe(run)
+            case StopRun():
+                self._kill(run.name)
+                # now and then the look after the stop cannot be taken
+                look = (lambda at: [Seen(run.run_id, at)]) if self.trouble else self._probe(run)
+                return lambda at: [*look(at), Done(action, at)]
+            case Collect():
+                if not run.over:
+                    raise Broken(f"{run.run_id} is collected while it is {run.status}")
+                self.boxes.pop(run.name, None)
+                return lambda at: [Done(action, at)]
+            case Tell():
+                self.told.setdefault(run.run_id, []).append(action.status)
+                return lambda at: [Done(action, at)]
+
+    def _launch(self, run: Run) -> Outcomes:
+        program = self.shift.program(run.name)
+        if program.refused:
+            failure = Failure(program.refused, "said the engine")
+            return lambda at: [LaunchFailed(run.run_id, failure, at)]
+        if run.name not in self.boxes:
+            self.created[run.name] += 1
+            if self.created[run.name] > 1 and program.vanishes is None:
+                raise Broken(f"{run.name} is launched again")
+            self.boxes[run.name] = self.past[run.name] = Box(program, self.works.now)
+            self._live(run, program)
+        return lambda at: [Launched(run.run_id, at, "sha256:0")]
+
+    def _live(self, run: Run, program: Program) -> None:
+        for when, status in program.says:
+            for _ in range(self.works.random.choice((1, 1, 2))):
+                self.works.call(lambda status=status: self._say(run, status), when)
+        if program.exits is not None:
+            self.works.call(lambda: self._exit(run, program.code, program.oom), program.exits)
+        if program.vanishes is not None:
+            self.works.call(lambda: self.boxes.pop(run.name, None), program.vanishes)
+
+    def _say(self, run: Run, status: TaskStatus) -> None:
+        box = self.boxes.get(run.name)
+        if box is None or (box.exit is not None and box.exit.code in (137, 143)):
+            return  # it was killed before it came to that
+        if self._life.alive and not self.trouble:
+            self._news(Reported(run.run_id, status, self.works.clock()))
+
+    def _exit(self, run: Run, code: int, oom: bool = False) -> None:
+        box = self.boxes.get(run.name)
+        if box is None or box.exit is not None:
+            return
+        box.exit = Exit(code, 9 if code == 137 else None, oom, None, self.works.clock(), box.program.missing)
+        self.works.say(f"{run.name} exits with {code}")
+        if self._life.alive and not self.trouble:
+            self.works.spawn(self._look(run), self._life)
+
+    def _look(self, run: Run) -> Process:
+        """The engine tells of an exit: the shell looks and records what it sees."""
+        yield self.works.pause(0.1)
+        yield from self._record(self._probe(run)(self.works.clock()))
+
+    def _kill(self, name: str) -> None:
+        run = next(r for r in self.local.runs if r.name == name)
+        self._exit(run, self.works.random.choice((0, 137, 143)))
+
+    def _probe(self, run: Run) -> Outcomes:
+        box = self.boxes.get(run.name)
+        if box is None:
+            return lambda at: [Gone(run.run_id, at)]
+        exit_ = box.exit
+        if exit_ is None:
+            return lambda at: [Seen(run.run_id, at)]
+        return lambda at: [HasExited(run.run_id, exit_, at)]
+
+    # ------------------------------------------------------------ the scheduling node
+
+    def _end_when_over(self) -> None:
+        local = self.local
+        if self._asked_to_end or self.shift.stop_at is not None or not all(run.over for run in local.runs):
+            return
+        self._asked_to_end = True
+        self._end_job(self.works.now + self.works.random.uniform(0.0, 2.0))
+
+    def _end_job(self, when: float) -> None:
+        good = all(run.status is RunStatus.SUCCESS for run in self.local.runs)
+        ending = Ending(Outcome.SUCCEEDED if good else Outcome.FAILED, T0)
+        self._ask(StopAsked(T0, None, ending, "n1"), when)
+
+    def _ask(self, stop: StopAsked, when: float) -> None:
+        """The scheduling node asks until a process lives to answer."""
+
+        def ask() -> None:
+            if not self._life.alive:
+                self.works.call(ask, 1.0)
+                return
+            self.works.say(f"{stop}")
+            self.works.spawn(self._record([replace(stop, at=self.works.clock())]))
+
+        self.works.call(ask, max(when - self.works.now, 0.0))
+
+    # ------------------------------------------------------------ what must always hold
+
+    @staticmethod
+    def _check_move(old: LocalJob, new: LocalJob) -> None:
+        if old.status is not new.status and not may(JOB, old.status, new.status):
+            raise Broken(f"the job goes from {old.status} to {new.status}")
+        for before, run in zip(old.runs, new.runs, strict=True):
+            if run.status not in soon(before.status):
+                raise Broken(f"{run.run_id} goes from {before.status} to {run.status}")
+            if before.over and (run.failure, run.ended_at) != (before.failure, before.ended_at):
+                raise Broken(f"{run.run_id} changes after its end")
+            if run.over is not (run.ended_at is not None):
+                raise Broken(f"{run.run_id} is {run.status} with end {run.ended_at}")
+            if (run.failure is not None) is not (run.status is RunStatus.FAILED):
+                raise Broken(f"{run.run_id} is {run.status} with failure {run.failure}")
+        if old.closed and not new.closed:
+            raise Broken("a closed job opens again")
+
+    def _check_end(self) -> None:
+        local = self.local
+        if not local.closed or not ended(JOB, local.status):
+            raise Broken(f"nothing is left to do; the job is {local.status} and not closed")
+        if self.boxes:
+            raise Broken(f"the engine still holds {sorted(self.boxes)}")
+        for run in local.runs:
+            if not run.over:
+                raise Broken(f"{run.run_id} is {run.status} for ever")
+            self._check_run(run)
+            told = self.told.get(run.run_id, [])
+            if (TaskStatus.SUCCESS if run.failure is None else TaskStatus.FAILED) not in told:
+                raise Broken(f"{run.run_id} is {run.status}, and the scheduling node was told {told}")
+        if not self.shift.trouble and not self.shift.crash and self.shift.dies_at is None:
+            often = [a for a, n in self.actions.items() if n > 1 and not isinstance(a, Probe)]
+            if often:
+                raise Broken(f"done more than once although nothing went wrong: {often}")
+
+    def _check_run(self, run: Run) -> None:
+        """Compare how the run ended with what its container did."""
+        box = self.past.get(run.name)
+        if run.failure is None:
+            right = box is not None and self._rightly_succeeded(run, box)
+        else:
+            right = self._rightly_failed(run, run.failure, box)
+        if not right:
+            raise Broken(f"{run.run_id} is {run.status}, {run.failure}; its container: {box}")
+
+    def _rightly_succeeded(self, run: Run, box: Box) -> bool:
+        if TaskStatus.FAILED in box.heard and box.heard.index(TaskStatus.FAILED) == 0:
+            return False
+        if run.exit is not None and run.exit.code == 0:
+            said = run.reported is TaskStatus.SUCCESS
+            return said is not run.no_callback and (said or not run.exit.missing_outputs)
+        waited = (run.ended_at - run.reported_at).total_seconds() if run.ended_at and run.reported_at else 0.0
+        return run.reported is TaskStatus.SUCCESS and waited >= self.timing.linger
+
+    def _rightly_failed(self, run: Run, failure: Failure, box: Box | None) -> bool:
+        if (failure.node, failure.role, failure.task) != (run.party.node, run.party.role, run.task_name):
+            return False
+        match failure.reason:
+            case "STOPPED":
+                return run.stop_at is not None
+            case "ENGINE_DOWN":
+                return run.run_id in self.engine_failed
+            case "GONE":
+                return box is not None and box.program.vanishes is not None
+            case "REPORTED_FAILED":
+                return run.reported is TaskStatus.FAILED and failure.exit_code in (None, 0)
+            case "NO_CALLBACK":
+                return (
+                    box is not None and box.exit is not None and box.exit.code == 0 and bool(box.program.missing)
+                )
+            case "OOM_KILLED":
+                return box is not None and box.exit is not None and box.exit.oom_killed
+            case reason if reason.startswith("EXIT_"):
+                return box is not None and box.exit is not None and reason == f"EXIT_{box.exit.code}" != "EXIT_0"
+            case reason:
+                return reason == self.shift.program(run.name).refused != ""
+
+
+def soon(status: RunStatus) -> set[RunStatus]:
+    """Return where one write may lead: nowhere, one move of the table or two."""
+    once = {status} | RUN[status]
+    return once.union(*(RUN[s] for s in once))
+
+
+def _run(local: LocalJob, run_id: str) -> Run:
+    return next(run for run in local.runs if run.run_id == run_id)

@@ -1,0 +1,477 @@
+"""A world in which the scheduling rules are played: nodes, a network that fails, planners that crash.
+
+A `Plot` says what will happen; `World(plot).run()` plays it and raises `Broken` at the first thing that must
+never happen. Planners do what the scheduler's shell does: load, decide, store (the claim), call, record; they
+may die at every pause between. Nodes are stricter than real ones: no second start of a task is forgiven.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import datetime
+
+from gateway.domain import schedule
+from gateway.domain.dag import downstream
+from gateway.domain.model import Failure, Job, NodeId, Task
+from gateway.domain.schedule import (
+    CreateAt,
+    Heard,
+    PollTaskAt,
+    Request,
+    StartAt,
+    StartTaskAt,
+    StopAsked,
+    StopAt,
+    StopTaskAt,
+    TaskStopAsked,
+    Timing,
+)
+from gateway.domain.states import JOB, TASK, Outcome, TaskStatus, ended, may
+from tests.builders import T0
+from tests.domain.clockwork import Broken, Clockwork, Life, Process, Stored
+from tests.domain.plot import Fate, Outage, Plot
+
+CLIENT_DEADLINE = 10.0
+"""A client waits this long for an answer; a request arrives within it or never."""
+
+Change = Callable[[Job], Job]
+Answer = Callable[[datetime], list[Change]]
+"""What a planner does with an answer; the argument is when it has it."""
+
+
+class NodeSim:
+    """A participating node: answers requests, and lives through the fates of its tasks."""
+
+    def __init__(self, world: "World", node: NodeId) -> None:
+        self.world = world
+        self.plot = world.plot
+        self.node = node
+        self.created = False
+        self.ended = False
+        self.tasks: dict[str, dict[str, TaskStatus]] = {}
+        self.failures: dict[str, Failure] = {}
+        self.starts: Counter[str] = Counter()
+        self.forgot: Counter[str] = Counter()
+        self.creates = 0
+        self.stopping: set[str] = set()
+        """tasks whose containers are being ended: what these say counts no more"""
+
+    def answer(self, request: Request) -> Answer:
+        match request:
+            case CreateAt():
+                self.creates += 1
+                if self.node in self.plot.refuses_create:
+                    return self._no(request, "COMPONENT_UNKNOWN")
+                self.created = True
+            case StopAt():
+                if not self.created:
+                    return self._no(request, "JOB_UNKNOWN")
+                self._stop()
+            case _ if not self.created:
+                return self._no(request, "JOB_UNKNOWN")
+            case StopTaskAt():
+                self._stop_task(request.task)
+            case _ if self.ended and not isinstance(request, PollTaskAt):
+                return self._no(request, "JOB_ENDED")
+            case StartAt():
+                if self.node in self.plot.refuses_start:
+                    return self._no(request, "NOT_TODAY")
+            case StartTaskAt():
+                return self._start_task(request)
+            case PollTaskAt():
+                return self._poll(request)
+        return lambda at: [_apply(schedule.Answered(request, at))]
+
+    def _no(self, request: Request, reason: str) -> Answer:
+        failure = Failure(reason, f"said {self.node}", self.node)
+        return lambda at: [_apply(schedule.Denied(request, failure, at))]
+
+    def _start_task(self, request: StartTaskAt) -> Answer:
+        name = request.task
+        if (name, self.node) in self.plot.refuses_task:
+            return self._no(request, "INPUT_MISSING")
+        roles = self.plot.roles(name, self.node)
+        if not roles:
+            return lambda at: [lambda job: schedule.exclude(job, request, at)]
+        if name in self.tasks:
+            raise Broken(f"{name} starts twice at {self.node}")
+        if name in self.stopping:
+            raise Broken(f"{name} starts at {self.node} after it was stopped there")
+        self.world.check_upstream(name, self.node)
+        self.starts[name] += 1
+        self.tasks[name] = dict.fromkeys(roles, TaskStatus.READY)
+        if (name, self.node) in self.plot.forgets and not self.forgot[name]:
+            self.world.works.call(lambda: self._forget(name), self.world.works.random.uniform(0.0, 5.0))
+        else:
+            for role in roles:
+                fate = self.plot.fate(name, self.node, role)
+                self.world.works.spawn(self._live(name, role, fate))
+        return lambda at: [_apply(schedule.Answered(request, at))]
+
+    def _forget(self, name: str) -> None:
+        if not self.ended:
+            self.world.works.say(f"{self.node} forgets {name}")
+            self.forgot[name] += 1
+            del self.tasks[name]
+
+    def _poll(self, request: PollTaskAt) -> Answer:
+        known = self.tasks.get(request.task)
+        if known is None:
+            return lambda at: [_apply(schedule.UnknownThere(request, at))]
+        news = [(role, known[role]) for role in request.roles]
+        task_id = f"task_{request.task}"
+
+        def heard(at: datetime) -> list[Change]:
+            events = [
+                Heard(task_id, self.node, role, status, at, self.failures.get(f"{request.task}.{role}"))
+                for role, status in news
+            ]
+            return [*map(_apply, events), _apply(schedule.Answered(request, at))]
+
+        return heard
+
+    def _live(self, name: str, role: str, fate: Fate) -> Process:
+        yield fate.runs
+        self._become(name, role, TaskStatus.RUNNING)
+        yield max(fate.ends - fate.runs, 0.0)
+        self._become(name, role, fate.status, "BROKE" if fate.status is TaskStatus.FAILED else "")
+
+    def _become(self, name: str, role: str, status: TaskStatus, reason: str = "") -> None:
+        roles = self.tasks[name]
+        if ended(TASK, roles[role]) or (name in self.stopping and reason != "STOPPED"):
+            return
+        roles[role] = status
+        self.world.works.say(f"{self.node} {name} {role} is {status} {reason}")
+        if reason:
+            self.failures[f"{name}.{role}"] = Failure(reason, "at the node", self.node, role, name, 1)
+        if self.node in self.plot.pushes:
+            failure = self.failures.get(f"{name}.{role}")
+            self.world.push(self.node, Heard(f"task_{name}", self.node, role, status, T0, failure, pushed=True))
+
+    def _stop(self) -> None:
+        self.ended = True
+        for name in self.tasks:
+            self._kill(name)
+
+    def _stop_task(self, name: str) -> None:
+        """End a task and what follows it, a while later as containers do; one that succeeded is left alone."""
+        if all(status is TaskStatus.SUCCESS for status in self.tasks.get(name, {"": None}).values()):
+            return
+        for task in downstream(self.plot.spec.dag, [name]) - self.stopping:
+            self.stopping.add(task)
+            self.world.works.call(lambda task=task: self._kill(task), self.world.works.random.uniform(0.0, 5.0))
+
+    def _kill(self, name: str) -> None:
+        for role in self.tasks.get(name, ()):
+            self._become(name, role, TaskStatus.FAILED, "STOPPED")
+
+
+def _apply(event: schedule.Event) -> Change:
+    return lambda job: schedule.apply(job, event)
+
+
+class World:
+    """Plays a plot."""
+
+    def __init__(self, plot: Plot, timing: Timing = Timing()) -> None:
+        self.plot = plot
+        self.timing = timing
+        self.works = Clockwork(plot.seed)
+        self.store = Stored(plot.job(), self._check_move)
+        self.nodes = {node: NodeSim(self, node) for node in plot.spec.nodes}
+        self.calls: Counter[Request] = Counter()
+        self.troubled: set[type[Request]] = set()
+        self.stopped: set[str] = set()
+        """tasks of which a stop was taken in before they were over"""
+        self._planners: list[Life] = []
+        self.lives = 0
+        self._next_tick: dict[Life, float] = {}
+        self.ended_at = 0.0
+
+    @property
+    def job(self) -> Job:
+        return self.store.value
+
+    @property
+    def trouble(self) -> bool:
+        return self.works.now < self.plot.trouble_until
+
+    def run(self, seconds: float = 6000.0) -> Job:
+        """Play the plot to its end and return the job. Raises `Broken`."""
+        try:
+            for _ in range(self.plot.planners):
+                self._begin_planner()
+            if self.plot.stop_at is not None:
+                self.works.call(lambda: self._ask(StopAsked("n1", T0)), self.plot.stop_at)
+            for when, task in self.plot.stop_tasks:
+                self.works.call(lambda task=task: self._ask(TaskStopAsked(task, "n1", T0)), when)
+            self.works.run(seconds)
+            self._check_end()
+        except Exception as error:
+            error.add_note("\n".join(self.works.story))
+            raise
+        return self.job
+
+    # ------------------------------------------------------------ planners
+
+    def _begin_planner(self) -> None:
+        self.lives += 1
+        dies_at = self.plot.dies_at if self.lives == 1 else None
+        life = Life(f"planner {self.lives}", self.plot.crash, self.plot.trouble_until, dies_at)
+        life.on_death = lambda: self._bury(life)
+        self._planners.append(life)
+        self._wake()
+
+    def _bury(self, life: Life) -> None:
+        self._planners.remove(life)
+        self.works.call(self._begin_planner, self.works.random.uniform(0.0, 20.0))
+
+    def _wake(self) -> None:
+        due = schedule.next_due(self.job, self.timing)
+        if due is None:
+            return
+        at = max((due - T0).total_seconds(), self.works.now) if due.year > 1 else self.works.now
+        for life in self._planners:
+            if self._next_tick.get(life, float("inf")) > at:
+                self._next_tick[life] = at
+                self.works.spawn(self._tick(life, at), life, at - self.works.now)
+
+    def _tick(self, life: Life, at: float) -> Process:
+        if self._next_tick.get(life) == at:
+            del self._next_tick[life]
+            yield self.works.pause(0.05)
+            yield from self._record(life, [])
+            self._wake()
+
+    def _record(self, life: Life, changes: Iterable[Change], stops: str = "") -> Process:
+        """Do as the shell does: take in news, decide, store both in one write, then make the calls."""
+        now = self.works.clock()
+        while True:
+            old, version = self.store.load()
+            yield self.works.pause(0.02)
+            job = old
+            for change in changes:
+                job = change(job)
+            job, requests = schedule.step(job, now, self.timing)
+            if job is old or self.store.save(replace(job, notes=()), version):
+                break
+        again = set(requests) & set(schedule.plan(job, now, self.timing))
+        if again:
+            raise Broken(f"still planned right after they were claimed: {again}")
+        if stops and old.ending is None and not ended(TASK, old.tasks[stops].status):
+            self.stopped |= downstream(old.spec.dag, [stops])
+        self._wake()
+        for request in requests:
+            if isinstance(request, StartTaskAt) and request.task in self.stopped:
+                raise Broken(f"{request} after its stop was asked")
+            self.works.spawn(self._call(life, request), life, self.works.pause(1.0))
+
+    def _call(self, life: Life, request: Request) -> Process:
+        self.calls[request] += 1
+        self.works.say(f"{life.name} calls {request}")
+        news, wait = self._send(request)
+        yield wait
+        changes = news(self.works.clock())
+        yield self.works.pause(0.5)
+        if self.trouble and self.works.chance(self.plot.stalls):
+            self.works.say(f"{life.name} stalls with the answer to {request}")
+            yield self.works.random.uniform(0.0, 30.0)
+        yield from self._record(life, changes)
+
+    def _ask(self, stop: StopAsked | TaskStopAsked) -> None:
+        """A user's stop: repeated until a planner lives that takes it in."""
+        if not self._planners:
+            self.works.call(lambda: self._ask(stop), 1.0)
+            return
+        self.works.say(f"somebody asks: {stop}")
+        # whoever asks waits for the answer, so this record is not lost to a crash
+        task = stop.task if isinstance(stop, TaskStopAsked) else ""
+        change = _apply(replace(stop, at=self.works.clock()))
+        self.works.spawn(self._record(self._planners[0], [change], stops=task))
+
+    # ------------------------------------------------------------ the network
+
+    def _out(self, node: NodeId) -> Outage | None:
+        now = self.works.now
+        return next((o for o in self.plot.outages if o.node == node and o.begins <= now < o.ends), None)
+
+    def _send(self, request: Request) -> tuple[Answer, float]:
+        """Send a request on its way; return what the caller will know, and after how long."""
+        random = self.works.random
+        if outage := self._out(request.node):
+            self.troubled.add(type(request))
+            if outage.hangs:
+                return self._lost(request, delivered=True), CLIENT_DEADLINE
+            return self._lost(request, delivered=False), 0.01
+        there, back = random.uniform(0.0, 0.1), random.uniform(0.0, 0.1)
+        kind = "well"
+        if self.trouble and self.works.chance(self.plot.trouble):
+            self.troubled.add(type(request))
+            kind = random.choice(("refused", "dropped", "no answer", "cut", "slow"))
+            there, back = random.uniform(0.0, CLIENT_DEADLINE), random.uniform(0.0, CLIENT_DEADLINE)
+            self.works.say(f"  … {kind}")
+        if kind == "refused":
+            return self._lost(request, delivered=False), 0.01
+        if kind == "dropped":
+            return self._lost(request, delivered=True), CLIENT_DEADLINE
+        answer: list[Answer] = []
+        self.works.call(lambda: answer.append(self._arrive(request)), there)
+        if kind == "no answer" or there + back >= CLIENT_DEADLINE:
+            return self._lost(request, delivered=True), CLIENT_DEADLINE
+        if kind == "cut":
+            return self._lost(request, delivered=True), random.uniform(0.0, there + back)
+        return (lambda at: answer[0](at)), there + back
+
+    def _arrive(self, request: Request) -> Answer:
+        self.works.say(f"  {request} arrives")
+        return self.nodes[request.node].answer(request)
+
+    @staticmethod
+    def _lost(request: Request, *, delivered: bool) -> Answer:
+        return lambda at: [_apply(schedule.Lost(request, at, delivered, "no answer"))]
+
+    def push(self, node: NodeId, news: Heard) -> None:
+        """Bring a node's own report to whichever planner lives; it may get lost, late or twice."""
+        copies = 1
+        delay = self.works.random.uniform(0.0, 0.2)
+        if self._out(node):
+            return
+        if self.trouble and self.works.chance(self.plot.trouble):
+            copies = self.works.random.choice((0, 2))
+            delay = self.works.random.uniform(0.0, 30.0)
+        for i in range(copies):
+            self.works.call(lambda: self._pushed(news), delay * (i + 1))
+
+    def _pushed(self, news: Heard) -> None:
+        if self._planners:
+            life = self.works.random.choice(self._planners)
+            self.works.spawn(self._record(life, [_apply(replace(news, at=self.works.clock()))]), life)
+
+    # ------------------------------------------------------------ what must always hold
+
+    def check_upstream(self, name: str, node: NodeId) -> None:
+        for upstream in self.plot.spec.dag[name].upstream:
+            for there in self.nodes.values():
+                for role in self.plot.roles(upstream, there.node):
+                    if there.tasks.get(upstream, {}).get(role) is not TaskStatus.SUCCESS:
+                        raise Broken(f"{name} starts at {node} before {upstream} is done at {there.node}")
+
+    def _check_move(self, old: Job, new: Job) -> None:
+        if old.status is not new.status and not may(JOB, old.status, new.status):
+            raise Broken(f"the job goes from {old.status} to {new.status}")
+        for name, task in new.tasks.items():
+            before = old.tasks[name].status
+            if before is not task.status and not may(TASK, before, task.status):
+                raise Broken(f"{name} goes from {before} to {task.status}")
+            for node, part in task.nodes.items():
+                for role, status in part.roles.items():
+                    was = old.tasks[name].nodes[node].roles[role]
+                    if was is not status and not may(TASK, was, status):
+                        raise Broken(f"{name} of {role} at {node} goes from {was} to {status}")
+        if new.progress < old.progress:
+            raise Broken(f"progress falls from {old.progress} to {new.progress}")
+        if (new.progress == 100) is not (new.outcome is Outcome.SUCCEEDED):
+            raise Broken(f"progress is {new.progress} and the outcome {new.outcome}")
+        if (new.outcome is not None) is not ended(JOB, new.status):
+            raise Broken(f"{new.status} with outcome {new.outcome}")
+        if old.ending is not None and new.ending != old.ending:
+            raise Broken("how the job ends is decided twice")
+        if ended(JOB, old.status):
+            if (new.status, new.outcome, new.ended_at) != (old.status, old.outcome, old.ended_at):
+                raise Broken("the job changes after its end")
+            if {n: t.status for n, t in new.tasks.items()} != {n: t.status for n, t in old.tasks.items()}:
+                raise Broken("a task changes after the end of its job")
+        elif ended(JOB, new.status):
+            self.ended_at = self.works.now
+            self.works.say(f"the job is {new.status}, {new.outcome}")
+
+    def _check_end(self) -> None:
+        job, plot = self.job, self.plot
+        if not ended(JOB, job.status) or job.outcome is None or job.ending is None:
+            raise Broken(f"nothing is left to do and the job is {job.status}")
+        for there in self.nodes.values():
+            if there.created and not there.ended:
+                raise Broken(f"{there.node} still holds the job")
+            for name, count in there.starts.items():
+                if count > 1 + there.forgot[name]:
+                    raise Broken(f"{name} was started {count} times at {there.node}")
+        _check_outcome(self, job.outcome, job.ending.failure)
+        for name, task in job.tasks.items():
+            _check_task(self, name, task)
+        for request in self.calls:
+            if isinstance(request, schedule.TaskRequest):
+                name = request.task
+                if name not in plot.unknown and not plot.roles(name, request.node):
+                    raise Broken(f"{request} although the node has no role in {name}")
+        if not (plot.trouble or plot.crash or plot.stalls or plot.outages or plot.dies_at):
+            often = [r for r, n in self.calls.items() if n > 1 and not isinstance(r, StartTaskAt | PollTaskAt)]
+            if often:
+                raise Broken(f"called more than once although nothing went wrong: {often}")
+
+
+def _done(world: World, name: str) -> bool:
+    """Whether every role of the task has succeeded at its node."""
+    return all(
+        there.tasks.get(name, {}).get(role) is TaskStatus.SUCCESS
+        for there in world.nodes.values()
+        for role in world.plot.roles(name, there.node)
+    )
+
+
+def _check_task(world: World, name: str, task: Task) -> None:
+    """Compare a task of an ended job with its nodes: nothing of it runs, and nobody believes that it does."""
+    if task.status is TaskStatus.RUNNING:
+        raise Broken(f"{name} is RUNNING for ever")
+    if task.status is TaskStatus.FAILED and task.failure is None:
+        raise Broken(f"{name} has failed for no reason")
+    if task.ending is not None and task.status is TaskStatus.FAILED and task.failure != task.ending.failure:
+        raise Broken(f"{name} was stopped, and has failed because of {task.failure}")
+    for node, part in task.nodes.items():
+        there = world.nodes[node].tasks.get(name, {})
+        for role, status in part.roles.items():
+            if status is TaskStatus.SUCCESS and there.get(role) is not TaskStatus.SUCCESS:
+                raise Broken(f"{name} of {role} is {status}, and {there.get(role)} at {node}")
+            if task.status is TaskStatus.FAILED and not ended(TASK, status):
+                raise Broken(f"{name} has failed, and is {status} of {role} at {node}")
+        if running := [role for role, status in there.items() if not ended(TASK, status)]:
+            raise Broken(f"{name} of {running} still runs at {node}")
+
+
+def _check_outcome(world: World, outcome: Outcome, failure: Failure | None) -> None:
+    """Compare how the job ended with what the nodes did."""
+    plot = world.plot
+    done = all(_done(world, n.name) for n in plot.spec.dag.nodes)
+    long_out = {o.node for o in plot.outages if o.ends - o.begins > world.timing.unreachable_limit - 30.0}
+    if outcome is Outcome.SUCCEEDED:
+        if not done or failure is not None:
+            raise Broken(f"a success, but {failure or 'not every task succeeded at its node'}")
+        return
+    if failure is None:
+        raise Broken(f"{outcome} for no reason")
+    if failure.task in world.stopped:
+        if outcome is not Outcome.STOPPED:
+            raise Broken(f"{outcome} because of {failure}, which was asked to stop")
+        left = [n.name for n in plot.spec.dag.nodes if n.name not in world.stopped and not _done(world, n.name)]
+        if left:
+            raise Broken(f"the job was stopped for its stopped tasks while {left} could go on")
+        return
+    there = world.nodes.get(failure.node)
+    match outcome, failure.reason:
+        case Outcome.STOPPED, "STOPPED":
+            right = plot.stop_at is not None
+        case Outcome.REJECTED, "COMPONENT_UNKNOWN":
+            right = failure.node in plot.refuses_create
+        case Outcome.REJECTED, "PEER_UNREACHABLE":
+            right = CreateAt in world.troubled
+        case Outcome.FAILED, "FAILED_TO_RUN":
+            right = failure.node in plot.refuses_start
+        case Outcome.FAILED, "INPUT_MISSING":
+            right = (failure.task, failure.node) in plot.refuses_task
+        case Outcome.FAILED, "BROKE":
+            right = there is not None and there.failures.get(f"{failure.task}.{failure.role}") == failure
+        case Outcome.FAILED, "UNREACHABLE":
+            right = failure.node in long_out
+        case _:
+            right = False
+    if not right:
+        raise Broken(f"{outcome} because of {failure}, which is not what happened")

@@ -1,0 +1,249 @@
+"""Real gateway nodes for tests: own processes, own databases, loopback ports; killed and started at will."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+VENDOR = ROOT / "examples" / "reference_vendor"
+VENDOR_COMMAND = [
+    str(ROOT / ".venv-vendor" / "bin" / "python"),
+    "-c",
+    f"import sys; sys.path.insert(0, {str(VENDOR)!r}); from refvendor.__main__ import main; sys.exit(main())",
+]
+REFERENCE_IMAGE = "bfia-reference-vendor:1.0.0"
+
+
+def free_ports(count: int) -> list[int]:
+    socks = [socket.socket() for _ in range(count)]
+    for sock in socks:
+        sock.bind(("127.0.0.1", 0))
+    ports = [sock.getsockname()[1] for sock in socks]
+    for sock in socks:
+        sock.close()
+    return ports
+
+
+def wait_for(what: Callable[[], Any], seconds: float = 60.0, every: float = 0.05, about: str = "") -> Any:
+    """Ask until the answer is true. Raises `AssertionError` after ``seconds``."""
+    end = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < end, f"{about or what} is not so after {seconds:g} s"
+        time.sleep(every)
+    return found
+
+
+@dataclass
+class Node:
+    """One gateway node."""
+
+    id: str
+    home: Path
+    settings: dict[str, Any]
+    process: subprocess.Popen[bytes] | None = None
+    addresses: dict[str, Any] = field(default_factory=dict)
+    starts: int = 0
+
+    def start(self, wait: bool = True) -> None:
+        self.home.mkdir(parents=True, exist_ok=True)
+        (self.home / "node.yml").write_text(yaml.safe_dump(self.settings))
+        ready = self.home / "ready.json"
+        ready.unlink(missing_ok=True)
+        self.starts += 1
+        with (self.home / f"gateway-{self.starts}.log").open("wb") as log:
+            command = [sys.executable, "-m", "gateway.cli.main", "serve", "-c", str(self.home / "node.yml")]
+            command += ["--ready-file", str(ready)]
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, start_new_session=True)
+        if wait:
+            self.ready()
+
+    def ready(self) -> None:
+        def up() -> bool:
+            assert self.process is not None and self.process.poll() is None, self.log()
+            return (self.home / "ready.json").exists()
+
+        wait_for(up, 30, about=f"node {self.id} is up")
+        self.addresses = json.loads((self.home / "ready.json").read_text())
+
+    def log(self) -> str:
+        return "\n".join(p.read_text(errors="replace") for p in sorted(self.home.glob("gateway-*.log")))
+
+    def kill(self) -> None:
+        """End the process as a power cut would."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> None:
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+
+    @property
+    def operator(self) -> str:
+        return str(self.addresses["operator"])
+
+    @property
+    def peer(self) -> str:
+        return str(self.addresses["peer"])
+
+    @property
+    def storage(self) -> Path:
+        return self.home / "storage"
+
+    def get(self, path: str, **params: Any) -> dict[str, Any]:
+        return dict(httpx.get(self.operator + path, params=params, timeout=60, trust_env=False).json())
+
+    def post(self, path: str, body: Any) -> dict[str, Any]:
+        return dict(httpx.post(self.operator + path, json=body, timeout=60, trust_env=False).json())
+
+    def register(self, body: Any) -> None:
+        answer = self.post("/v2/provider/register", body)
+        assert answer["code"] == 0, answer
+
+    def upload(self, file: Path, namespace: str, name: str, **more: Any) -> dict[str, Any]:
+        meta = {"delimiter": ",", "match_id_name": "id"} | more.pop("meta", {})
+        form = {"namespace": namespace, "name": name, "head": "true", "partitions": "1", "meta": json.dumps(meta)}
+        with file.open("rb") as stream:
+            answer = httpx.post(
+                self.operator + "/v2/component/upload/file",
+                data=form | {k: str(v) for k, v in more.items()},
+                files={"file": (file.name, stream, "text/csv")},
+                timeout=600,
+                trust_env=False,
+            ).json()
+        assert answer["code"] == 0, answer
+        return dict(answer["data"])
+
+    def submit(self, body: Any, path: str = "/v1/platform/schedule/job/create_all") -> str:
+        answer = self.post(path, body)
+        assert answer["code"] == 0, answer
+        assert set(answer) == {"code", "data", "msg"} and answer["msg"] == "success", answer
+        return str(answer["data"]["job_id"])
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        return self.get(f"/api/v1/jobs/{job_id}")
+
+    def outputs(self, job_id: str) -> dict[tuple[str, str, str], dict[str, Any]]:
+        found = self.get(f"/api/v1/jobs/{job_id}/outputs")["outputs"]
+        return {(o["task"], o["party"], o["key"]): o for o in found}
+
+    def timeline(self, job_id: str) -> list[dict[str, Any]]:
+        return list(self.get(f"/api/v1/jobs/{job_id}/timeline")["timeline"])
+
+    def wait_job(self, job_id: str, seconds: float = 90.0, outcome: str | None = "SUCCEEDED") -> dict[str, Any]:
+        """Wait for the job's end; fail with all that is known of it when it ends otherwise."""
+
+        def over() -> dict[str, Any] | None:
+            job = self.job(job_id)
+            return job if job.get("status") in ("FINISHED", "REJECTED") else None
+
+        try:
+            job = wait_for(over, seconds, 0.1, f"job {job_id} has ended")
+        except AssertionError as error:
+            raise AssertionError(
+                f"{error}\n{json.dumps(self.job(job_id), indent=1)}\n{self.log()[-4000:]}"
+            ) from None
+        if outcome is not None and job["outcome"] != outcome:
+            lines = "\n".join(str(e) for e in self.timeline(job_id))
+            raise AssertionError(
+                f"{job['outcome']}: {job['failure']}\n{lines}\n{self.run_logs()}\n{self.log()[-3000:]}"
+            )
+        return job
+
+    def run_logs(self) -> str:
+        parts = []
+        for path in sorted((self.home / "state" / "runs").glob("*/std*.log")):
+            parts.append(f"--- {path.parent.name}/{path.name}\n{path.read_text(errors='replace')[-1500:]}")
+        return "\n".join(parts)
+
+
+class Federation:
+    """Some nodes that know each other. Use as a context: all are stopped at the end."""
+
+    def __init__(self, home: Path, ids: Iterable[str], engine: Mapping[str, Any], **settings: Any) -> None:
+        self.nodes: dict[str, Node] = {}
+        ids = list(ids)
+        ports = {node: free_ports(3) for node in ids}
+        for node in ids:
+            peer, container, operator = ports[node]
+            own: dict[str, Any] = {
+                "node": {"id": node},
+                "listen": {
+                    "peer": {"bind": f"127.0.0.1:{peer}"},
+                    "container": {"bind": f"127.0.0.1:{container}"},
+                    "operator": {"bind": f"127.0.0.1:{operator}"},
+                },
+                "database": {"url": "sqlite:///gateway.db"},
+                "storage": {"url": f"file://{home / node / 'storage'}"},
+                "state_dir": "state",
+                "engine": dict(engine),
+                "route_table": {"file": "routes.yml"},
+                **settings,
+            }
+            self.nodes[node] = Node(node, home / node, own)
+            (home / node).mkdir(parents=True)
+            routes = {n: {"host": "127.0.0.1", "port": ports[n][0]} for n in ids if n != node}
+            (home / node / "routes.yml").write_text(yaml.safe_dump(routes))
+
+    def __enter__(self) -> "Federation":
+        try:
+            for node in self.nodes.values():
+                node.start(wait=False)
+            for node in self.nodes.values():
+                node.ready()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for node in self.nodes.values():
+            node.stop()
+            # runs whose directory is gone are ended by their supervisors
+            shutil.rmtree(node.home / "state" / "process", ignore_errors=True)
+
+    def __getitem__(self, node: str) -> Node:
+        return self.nodes[node]
+
+    def __iter__(self) -> Iterable[Node]:  # type: ignore[override]
+        return iter(self.nodes.values())
+
+
+def process_engine(*images: str, command: list[str] | None = None) -> dict[str, Any]:
+    """Return the settings of a process engine in which these images run the reference vendor's code."""
+    chosen = command or VENDOR_COMMAND
+    return {
+        "kind": "process",
+        "process": {"images": {i: {"command": chosen} for i in images or (REFERENCE_IMAGE,)}},
+    }
+
+
+def example(name: str) -> Any:
+    return json.loads((ROOT / "examples" / name).read_text(encoding="utf-8"))
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

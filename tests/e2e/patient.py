@@ -1,0 +1,33 @@
+"""A component for tests of stopping: says that it is there, waits as long as it is told, and succeeds."""
+
+import json
+import os
+import signal
+import time
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+told = dict(os.environ)
+task, role = told["config.task_id"], told["config.self_role"]
+wanted = {k.removeprefix("runtime.component.parameter."): v for k, v in told.items() if ".parameter." in k}
+
+if wanted.get("stubborn") == "True":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+(Path(wanted["register"]) / f"{wanted['name']}.{role}.{os.getpid()}").touch()
+
+
+def say(status: str) -> None:
+    body = json.dumps({"task_id": task, "role": role, "status": status}).encode()
+    request = urllib.request.Request(told["system.callback"], body, {"content-type": "application/json"})
+    urllib.request.urlopen(request, timeout=10).read()
+
+
+say("RUNNING")
+time.sleep(float(wanted["lasts"]))
+storage = Path(urllib.parse.urlsplit(told["system.storage"]).path)
+for address in (json.loads(v) for k, v in told.items() if k.startswith("runtime.component.output.")):
+    table = storage / address["namespace"] / address["name"]
+    table.parent.mkdir(parents=True, exist_ok=True)
+    table.write_text("id,x\n1,2\n")
+say("SUCCESS")

@@ -1,0 +1,386 @@
+"""The Compose files as they are: images built without a registry, two nodes on MariaDB, real jobs across them."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import docker
+import httpx
+import pytest
+import yaml
+
+from tests.e2e import jobs
+from tests.e2e.nodes import ROOT, example, free_ports, wait_for
+
+BASE = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
+COMPOSE = ROOT / "compose"
+IMAGES = ROOT / "tests" / "images"
+SHELL = json.loads((IMAGES / "shell_vendor" / "register.json").read_text(encoding="utf-8"))
+LABEL = "bfia.installation"
+
+
+def compose_command() -> list[str]:
+    """Return how Compose is called here, as version 1's program or version 2's plugin; empty without either."""
+    if shutil.which("docker-compose"):
+        return ["docker-compose"]
+    plugin = ["docker", "compose"]
+    if shutil.which(plugin[0]) and subprocess.run([*plugin, "version"], capture_output=True).returncode == 0:
+        return plugin
+    return []
+
+
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.skipif(not compose_command(), reason="Compose is not installed here"),
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.xdist_group("compose"),
+]
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A node's operator interface, as its own platform uses it."""
+
+    url: str
+    token: str
+
+    def ask(self, method: str, path: str, **kwargs: Any) -> Any:
+        headers = {"authorization": f"Bearer {self.token}"}
+        answer = httpx.request(method, self.url + path, headers=headers, timeout=60, trust_env=False, **kwargs)
+        body = answer.json()
+        assert answer.status_code == 200 and body.get("code", 0) == 0, (path, answer.status_code, body)
+        return body
+
+    def register(self, body: Any) -> None:
+        self.ask("POST", "/v2/provider/register", json=body)
+
+    def upload(self, role: str) -> dict[str, Any]:
+        meta = {"delimiter": ",", "match_id_name": "id"} | ({"label_name": "y"} if role == "guest" else {})
+        form = {"namespace": "testspace", "name": f"test_{role}", "head": "true", "partitions": "2"}
+        with (jobs.DATA / f"breast_hetero_{role}.csv").open("rb") as stream:
+            files = {"file": (f"{role}.csv", stream, "text/csv")}
+            answer = self.ask(
+                "POST", "/v2/component/upload/file", data=form | {"meta": json.dumps(meta)}, files=files
+            )
+        return dict(answer["data"])
+
+    def submit(self, body: Any) -> str:
+        return str(self.ask("POST", "/v1/platform/schedule/job/create_all", json=body)["data"]["job_id"])
+
+    def ended(self, job_id: str, seconds: float) -> dict[str, Any]:
+        """Wait for the job's end; all that is known of it is in the failure if it does not succeed."""
+
+        def over() -> dict[str, Any] | None:
+            job: dict[str, Any] = self.ask("GET", f"/api/v1/jobs/{job_id}")
+            return job if job["status"] in ("FINISHED", "REJECTED") else None
+
+        job: dict[str, Any] = wait_for(over, seconds, 0.2, f"job {job_id} has ended")
+        timeline = self.ask("GET", f"/api/v1/jobs/{job_id}/timeline")["timeline"]
+        assert job["outcome"] == "SUCCEEDED", (job["failure"], timeline)
+        return job
+
+    def values(self, job_id: str, party: str) -> dict[tuple[str, str], Any]:
+        """Return what a party's reports and models hold; every output of it must be there."""
+        found = [o for o in self.ask("GET", f"/api/v1/jobs/{job_id}/outputs")["outputs"] if o["party"] == party]
+        assert found and all(o["there"] for o in found), found
+        return {(o["task"], o["key"]): o["value"] for o in found}
+
+
+class Project:
+    """One Compose project under a name that nobody else has, with free ports."""
+
+    def __init__(self, file: str, images: Mapping[str, str]) -> None:
+        self.name = f"bfiatest{uuid4().hex[:10]}"
+        self.file = COMPOSE / file
+        self._client = docker.from_env(timeout=60)
+        self._ports = free_ports(3)
+        self._tokens = {"bank": uuid4().hex, "partner": uuid4().hex}
+        self._environment = {
+            **{k: os.environ[k] for k in ("PATH", "HOME", "DOCKER_HOST") if k in os.environ},
+            **images,
+            "COMPOSE_PROJECT_NAME": self.name,
+            "BFIA_PREFIX": self.name,
+            "BANK_OPERATOR_PORT": str(self._ports[0]),
+            "PARTNER_OPERATOR_PORT": str(self._ports[1]),
+            "BANK_PEER_PORT": str(self._ports[2]),
+            "BANK_TOKEN": self._tokens["bank"],
+            "PARTNER_TOKEN": self._tokens["partner"],
+            "MARIADB_ROOT_PASSWORD": uuid4().hex,
+            "BANK_DB_PASSWORD": uuid4().hex,
+            "PARTNER_DB_PASSWORD": uuid4().hex,
+            "DOCKER_SOCKET": os.environ.get("DOCKER_HOST", "").removeprefix("unix://") or "/var/run/docker.sock",
+        }
+
+    def __enter__(self) -> "Project":
+        try:
+            self.run("up", "-d")
+            self.wait_healthy()
+        except BaseException:
+            print(self.logs())
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.run("stop")  # first, so that no gateway starts another container
+            for container in self._mine(all=True):
+                if LABEL in container.labels:
+                    container.remove(force=True, v=True)
+            self.run("down", "-v", "--remove-orphans")
+            assert not self.leftovers()
+        finally:
+            self._client.close()
+
+    def run(self, *arguments: str) -> str:
+        command = [*compose_command(), "-f", str(self.file), *arguments]
+        done = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def operator(self, service: str) -> Operator:
+        port = self._ports[0 if service == "bank" else 1]
+        return Operator(f"http://127.0.0.1:{port}", self._tokens[service])
+
+    def wait_healthy(self) -> None:
+        """Wait until all services answer. Raises `AssertionError` after 2 minutes, or when one died."""
+        wait_for(self._healthy, 120, 0.5, f"{self.file.name} is healthy")
+
+    def exec(self, service: str, *command: str) -> str:
+        return self.run("exec", "-T", service, *command)
+
+    def logs(self) -> str:
+        """Return the ends of the logs of everything in this project."""
+        parts = [
+            f"--- {c.name} {c.status}\n{c.logs(tail=80).decode(errors='replace')}" for c in self._mine(all=True)
+        ]
+        return "\n".join(parts)
+
+    def leftovers(self) -> list[str]:
+        """Return the names of whatever is still there of this project."""
+        networks = [n.name for n in self._client.networks.list(names=[self.name])]
+        volumes = [v.name for v in self._client.volumes.list(filters={"name": self.name})]
+        return [*networks, *volumes, *(c.name for c in self._mine(all=True))]
+
+    def _mine(self, **kwargs: Any) -> list[Any]:
+        """Return this project's containers, and those that its gateways started on its networks."""
+        networks = {n.name for n in self._client.networks.list(names=[self.name])}
+        found = self._client.containers.list(ignore_removed=True, **kwargs)
+        return [
+            c
+            for c in found
+            if c.labels.get("com.docker.compose.project") == self.name
+            or networks & set(c.attrs["NetworkSettings"]["Networks"])
+        ]
+
+    def _healthy(self) -> bool:
+        states = {c.name: c.attrs["State"] for c in self._mine(all=True) if LABEL not in c.labels}
+        died = {name: s for name, s in states.items() if s["Status"] in ("exited", "dead")}
+        assert not died, died
+        return bool(states) and all(s.get("Health", {}).get("Status") == "healthy" for s in states.values())
+
+
+def built(command: list[str], **environment: str) -> str:
+    """Run a build script. Raises `AssertionError` with what it said."""
+    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def gateway_image() -> Iterator[str]:
+    """The gateway's image, built as the document says, from the base that needs no registry."""
+    tag = f"bfia-gateway:test-{uuid4().hex[:10]}"
+    built(["bash", str(COMPOSE / "build.sh"), BASE, tag], PYTHON=sys.executable)
+    yield tag
+    client = docker.from_env()
+    client.images.remove(tag)
+    client.close()
+
+
+@pytest.fixture(scope="module")
+def mariadb_image(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A MariaDB image from Debian's packages, kept for the next run while nothing of it changes."""
+    if given := os.environ.get("BFIA_TEST_MARIADB_IMAGE"):
+        return given
+    if not shutil.which("apt-get"):
+        pytest.skip("MariaDB's image is made from Debian's packages, or named by BFIA_TEST_MARIADB_IMAGE")
+    folder = IMAGES / "mariadb"
+    parts = [ROOT / ".ci" / "mkbase.sh", *sorted(p for p in folder.iterdir() if p.is_file())]
+    tag = "bfia-test-mariadb:" + hashlib.sha256(b"".join(p.read_bytes() for p in parts)).hexdigest()[:12]
+    client = docker.from_env(timeout=120)
+    try:
+        if not client.images.list(tag):
+            packages = (folder / "packages.txt").read_text().split()
+            base = f"{tag}-base"
+            built(["bash", str(parts[0]), str(tmp_path_factory.mktemp("mariadb")), base, *packages])
+            client.images.build(path=str(folder), tag=tag, buildargs={"BASE": base}, rm=True)
+            client.images.remove(base)
+    finally:
+        client.close()
+    return tag
+
+
+@pytest.fixture(scope="module")
+def shell_image() -> str:
+    """The second vendor's image."""
+    client = docker.from_env(timeout=60)
+    tag = SHELL["metadata"]["image"]
+    client.images.build(path=str(IMAGES / "shell_vendor"), tag=tag, buildargs={"BASE": BASE}, rm=True)
+    client.close()
+    return str(tag)
+
+
+@pytest.fixture(scope="module")
+def two_nodes(gateway_image: str, mariadb_image: str) -> Iterator[Project]:
+    """Two nodes that know both vendors, each with its party's table."""
+    with Project("two-nodes.yml", {"GATEWAY_IMAGE": gateway_image, "MARIADB_IMAGE": mariadb_image}) as project:
+        for service, role in (("bank", "guest"), ("partner", "host")):
+            node = project.operator(service)
+            node.register(example("register_unionpay.json"))
+            node.register(SHELL)
+            node.upload(role)
+        yield project
+
+
+@pytest.fixture(autouse=True)
+def show_logs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Print the gateways' logs when the test fails."""
+    before = request.session.testsfailed
+    yield
+    project = request.node.funcargs.get("two_nodes")
+    if request.session.testsfailed > before and project is not None:
+        print(project.logs())
+
+
+def echo_job(guest: str, host: str) -> dict[str, Any]:
+    """One Echo at a guest and a host."""
+    return {
+        "flow_id": "compose",
+        "dag": {
+            "version": "2.0",
+            "components": [
+                {
+                    "name": "echo_1",
+                    "componentName": "Echo",
+                    "provider": SHELL["name"],
+                    "version": SHELL["version"],
+                    "input": [],
+                    "output": [{"type": "dataset", "key": "data0"}, {"type": "report", "key": "report0"}],
+                }
+            ],
+        },
+        "config": {
+            "version": "2.0.0",
+            "initiator": {"role": "guest", "node_id": guest},
+            "role": {"guest": [guest], "host": [host]},
+            "job_params": {"common": {"sync_type": "poll"}},
+            "task_params": {
+                "common": {},
+                "guest": {"0": {"echo_1": {"dataset_id": "testspace#test_guest"}}},
+                "host": {"0": {"echo_1": {"dataset_id": "testspace#test_host"}}},
+            },
+        },
+    }
+
+
+def rows_of(role: str) -> int:
+    return len((jobs.DATA / f"breast_hetero_{role}.csv").read_text(encoding="utf-8").splitlines()) - 1
+
+
+@pytest.mark.parametrize("file", ["one-node.yml", "two-nodes.yml"])
+def test_the_file_and_the_example_environment_are_valid(file: str) -> None:
+    for line in (COMPOSE / ".env.example").read_text(encoding="utf-8").splitlines():
+        assert not line or line.startswith("#") or "=" in line
+    command = [
+        *compose_command(),
+        "--env-file",
+        str(COMPOSE / ".env.example"),
+        "-f",
+        str(COMPOSE / file),
+        "config",
+    ]
+    environment = {k: os.environ[k] for k in ("PATH", "HOME") if k in os.environ}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "not set" not in done.stderr, done.stderr
+    services = yaml.safe_load(done.stdout)["services"]
+    for name in {"bank", "partner"} & set(services):
+        ports = [str(p) for p in services[name]["ports"]]
+        assert any("7382" in p and "127.0.0.1" in p for p in ports), "operators' port on the loopback address only"
+
+
+def test_a_missing_token_is_named(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    command = [
+        *compose_command(),
+        "--env-file",
+        str(tmp_path / "empty"),
+        "-f",
+        str(COMPOSE / "one-node.yml"),
+        "config",
+    ]
+    environment = {k: os.environ[k] for k in ("PATH", "HOME") if k in os.environ}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode != 0 and "BANK_TOKEN" in done.stderr
+
+
+def test_one_node_plays_both_roles(gateway_image: str, shell_image: str) -> None:
+    with Project("one-node.yml", {"GATEWAY_IMAGE": gateway_image}) as project:
+        bank = project.operator("bank")
+        try:
+            bank.register(SHELL)
+            bank.upload("guest")
+            bank.upload("host")
+            job_id = bank.submit(echo_job(jobs.GUEST, jobs.GUEST))
+            bank.ended(job_id, 90)
+        except BaseException:
+            print(project.logs())
+            raise
+
+
+def test_the_second_vendor_runs_across_two_nodes(two_nodes: Project, shell_image: str) -> None:
+    bank, partner = two_nodes.operator("bank"), two_nodes.operator("partner")
+    job_id = bank.submit(echo_job(jobs.GUEST, jobs.HOST))
+    bank.ended(job_id, 120)
+    guest, host = (rows_of(role) for role in ("guest", "host"))
+    assert guest != host
+    assert bank.values(job_id, "guest.0")["echo_1", "report0"] == {"rows": guest, "peer_rows": host}
+    assert partner.values(job_id, "host.0")["echo_1", "report0"] == {"rows": host, "peer_rows": guest}
+
+
+def test_the_users_job_runs_across_two_nodes(two_nodes: Project, reference_image: str) -> None:
+    bank, partner = two_nodes.operator("bank"), two_nodes.operator("partner")
+    job_id = bank.submit(jobs.user_job(jobs.GUEST, jobs.HOST))
+    job = bank.ended(job_id, 300)
+    assert {t["status"] for t in job["tasks"]} == {"SUCCESS"} and job["progress"] == 100
+    found = bank.values(job_id, "guest.0")
+    assert found["hetero_secureboost_1", "report1"]["auc"] > 0.99
+    assert partner.values(job_id, "host.0")
+
+
+def test_a_node_goes_on_after_its_container_is_made_anew(two_nodes: Project, shell_image: str) -> None:
+    bank = two_nodes.operator("bank")
+    job_id = bank.submit(echo_job(jobs.GUEST, jobs.HOST))
+    two_nodes.run("up", "-d", "--force-recreate", "--no-deps", "bank")
+    two_nodes.wait_healthy()
+    job = bank.ended(job_id, 120)
+    assert {t["status"] for t in job["tasks"]} == {"SUCCESS"}
+    logs = two_nodes.exec("bank", "sh", "-c", "cat /var/lib/bfia/state/runs/*/log/echo-guest.0.log")
+    assert "done" in logs
+
+
+def test_operators_need_the_token(two_nodes: Project) -> None:
+    bank = two_nodes.operator("bank")
+    assert httpx.get(f"{bank.url}/api/v1/jobs", trust_env=False).status_code == 401
+    wrong = {"authorization": f"Bearer {two_nodes.operator('partner').token}"}
+    assert httpx.get(f"{bank.url}/api/v1/jobs", headers=wrong, trust_env=False).status_code == 401

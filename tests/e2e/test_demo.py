@@ -1,0 +1,199 @@
+"""The demo, as a newcomer runs it."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.cli import demo as demo_command
+from gateway.cli.demo_nodes import NodeProcess
+from tests.e2e.nodes import ROOT, alive, wait_for
+
+
+def demo(home: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gateway.cli.main", "demo", "--dir", str(home), *options]
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, timeout=200, env=os.environ | environment, check=False
+    )
+
+
+def processes_below(home: Path) -> list[str]:
+    """Return the command lines of processes that have to do with this folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                folder = os.readlink(entry / "cwd")
+            except OSError:
+                continue
+            if str(home) in line or str(home) in folder:
+                found.append(line)
+    return found
+
+
+def training(home: Path) -> bool:
+    """Say whether both parties of the demo's job are in the midst of training."""
+    try:
+        operator = json.loads((home / "bank" / "ready.json").read_text())["operator"]
+        found = httpx.get(f"{operator}/api/v1/jobs", trust_env=False).json()["jobs"]
+        if not found:
+            return False
+        job = httpx.get(f"{operator}/api/v1/jobs/{found[0]['job_id']}", trust_env=False).json()
+    except (OSError, httpx.HTTPError):
+        return False
+    states = [s for task in job["tasks"] for node in task["nodes"].values() for s in node.values()]
+    assert job["status"] not in ("FINISHED", "REJECTED"), job
+    return job["tasks"][1]["name"] == "secureboost" and states[2:] == ["RUNNING", "RUNNING"]
+
+
+def hear_signals() -> None:
+    """Undo what a test run in the background of a shell has inherited."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def containers_below(home: Path) -> list[str]:
+    """Return the containers that have to do with this folder."""
+    listed = subprocess.run(
+        ["docker", "ps", "-aq", "--filter", "label=bfia.node"], capture_output=True, text=True, check=True
+    )
+    found = []
+    for container in listed.stdout.split():
+        shown = subprocess.run(["docker", "inspect", container], capture_output=True, text=True, check=False)
+        if json.dumps(str(home))[1:-1] in shown.stdout:
+            found.append(container)
+    return found
+
+
+def interrupted(home: Path, number: signal.Signals, engine: str, at_work: Callable[[], bool]) -> None:
+    """Run the demo, send it the signal in mid-training, and see it end."""
+    command = [sys.executable, "-m", "gateway.cli.main", "demo", "--dir", str(home), "--engine", engine]
+    said = home.with_name("said")
+    with (
+        said.open("w") as output,
+        subprocess.Popen(command, stdout=output, stderr=output, cwd=ROOT, preexec_fn=hear_signals) as process,
+    ):
+        try:
+            wait_for(lambda: process.poll() is not None or training(home), 90, 0.1, "both parties train")
+            assert process.poll() is None, said.read_text()
+            assert at_work()
+            process.send_signal(number)
+            assert process.wait(60) == 130, said.read_text()
+        finally:
+            process.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_demo_that_is_interrupted_in_mid_training_leaves_nothing_running(tmp_path: Path, number: signal.Signals):
+    home = tmp_path / "demo"
+    interrupted(home, number, "process", lambda: any("supervisor.py" in line for line in processes_below(home)))
+    assert processes_below(tmp_path) == []
+    assert not (home / "bank" / "state" / "process").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.docker
+def test_an_interrupted_demo_leaves_no_container(tmp_path: Path, reference_image: str):
+    home = tmp_path / "demo"
+    interrupted(home, signal.SIGTERM, "docker", lambda: containers_below(home) != [])
+    assert containers_below(home) == []
+    assert processes_below(tmp_path) == []
+
+
+def test_the_result_comes_from_answers_and_no_nodes_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    asked = []
+
+    def answer(method: str, url: str, **_: object) -> dict[str, object]:
+        asked.append(url)
+        return {
+            "kind": "table",
+            "columns": ["party", "count"],
+            "rows": [["guest", "540"], ["intersection", "509"]],
+        }
+
+    monkeypatch.setattr(demo_command, "_ask", answer)
+    node = NodeProcess("JG1", tmp_path / "nowhere", addresses={"operator": "http://bank"})
+    assert demo_command._common_ids(node, "job-1") == "509"
+    assert asked == ["http://bank/api/v1/jobs/job-1/outputs/intersect/guest.0/report0"]
+
+
+def test_a_folder_that_no_demo_made_is_left_alone(tmp_path: Path):
+    home = tmp_path / "mine"
+    (home / "bank").mkdir(parents=True)
+    (home / "bank" / "accounts").write_text("precious")
+    done = demo(home)
+    assert done.returncode == 1 and "not made by a demo" in done.stderr and str(home) in done.stderr
+    assert (home / "bank" / "accounts").read_text() == "precious"
+    assert [p.name for p in home.iterdir()] == ["bank"]
+
+
+def test_a_folder_of_a_demo_is_used_again_but_what_others_put_there_stays(tmp_path: Path):
+    home = tmp_path / "demo"
+    refuse = {"BFIA_GATEWAY__LIMITS__BODY_BYTES": "none"}
+    assert "did not start" in demo(home, **refuse).stderr
+    (home / "notes").write_text("mine")
+    (home / "bank" / "old").touch()
+    assert "did not start" in demo(home, **refuse).stderr
+    assert (home / "notes").read_text() == "mine"
+    assert not (home / "bank" / "old").exists()
+
+
+@pytest.mark.slow
+def test_a_folder_whose_nodes_still_run_is_refused(tmp_path: Path):
+    home = tmp_path / "demo"
+    done = demo(home, "--keep", "--key-length", "1024")
+    pids = {name: json.loads((home / name / "ready.json").read_text())["pid"] for name in ("bank", "partner")}
+    try:
+        assert done.returncode == 0, done.stdout + done.stderr
+        again = demo(home)
+        assert again.returncode == 1 and "still run" in again.stderr
+        assert set(again.stderr.partition("kill ")[2].split()) == {str(p) for p in pids.values()}
+        assert all(alive(pid) for pid in pids.values())
+        assert (home / "bank" / "gateway.db").exists()
+    finally:
+        for pid in pids.values():
+            os.kill(pid, signal.SIGTERM)
+    wait_for(lambda: not processes_below(tmp_path), 30, about="the nodes that were kept are stopped")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("data", ["breast", "credit"])
+def test_the_demo_shows_the_result_and_leaves_nothing_running(tmp_path: Path, data: str):
+    done = demo(tmp_path / "demo", "--data", data, "--key-length", "1024")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for text in ("common ids", "AUC, both together", "AUC, the bank alone", "loss per tree", "models and reports"):
+        assert text in done.stdout, done.stdout
+    assert re.search(r"common ids +[1-9]", done.stdout)
+    assert ("synthetic" in done.stdout) == (data == "credit")
+    assert processes_below(tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.docker
+def test_the_demo_with_containers(tmp_path: Path, reference_image: str):
+    done = demo(tmp_path / "demo", "--engine", "docker", "--key-length", "1024")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert processes_below(tmp_path) == []
+    assert containers_below(tmp_path) == []
+
+
+def test_a_demo_that_cannot_start_says_why(tmp_path: Path):
+    done = demo(tmp_path / "demo", BFIA_GATEWAY__LIMITS__BODY_BYTES="none")
+    assert done.returncode == 1
+    assert "did not start" in done.stderr and "limits.body_bytes" in done.stderr
+    assert processes_below(tmp_path) == []
+
+
+def test_a_demo_whose_job_fails_says_why(tmp_path: Path):
+    done = demo(tmp_path / "demo", "--key-length", "512")
+    assert done.returncode == 1
+    assert "The demo failed" in done.stderr and "key_length" in done.stderr
+    assert processes_below(tmp_path) == []

@@ -1,0 +1,87 @@
+"""What goes over the wire, recorded between real nodes, with the scheduler on a third node."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.e2e import jobs
+from tests.e2e.nodes import Federation, process_engine
+from tests.e2e.recorder import Recorder, Seen
+
+SCHEDULER = "JG0100009900000099"
+CONTROL = "/v1/interconn/schedule"
+HEADERS = (
+    "x-auth-sign",
+    "x-csrf-protection",
+    "x-source-node-id",
+    "x-target-node-id",
+    "x-nonce",
+    "x-trace-id",
+    "x-timestamp",
+)
+
+
+def record(federation: Federation, seen: list[Seen]) -> list[Recorder]:
+    """Put a recorder before every node's peer listener and write it into everybody's routes."""
+    recorders = []
+    for node in federation.nodes.values():
+        recorders.append(Recorder(node.id, f"http://{node.settings['listen']['peer']['bind']}", seen).__enter__())
+    for node in federation.nodes.values():
+        routes = {r.name: {"host": "127.0.0.1", "port": r.port} for r in recorders if r.name != node.id}
+        (node.home / "routes.yml").write_text(yaml.safe_dump(routes))
+    return recorders
+
+
+@pytest.mark.slow
+def test_the_scheduler_on_a_third_node(tmp_path: Path):
+    seen: list[Seen] = []
+    ids = [jobs.GUEST, jobs.HOST, SCHEDULER]
+    federation = Federation(tmp_path, ids, process_engine("unionpay:2.0.0"))
+    federation[jobs.GUEST].settings["node"]["coordinator"] = SCHEDULER
+    recorders = record(federation, seen)
+    with federation:
+        jobs.prepare(federation, jobs.GUEST, jobs.HOST)
+        guest = federation[jobs.GUEST]
+        job_id = guest.submit(jobs.with_key_length(jobs.user_job(jobs.GUEST, jobs.HOST), 1024))
+        job = guest.wait_job(job_id)
+        assert job["scheduler"] == SCHEDULER
+        stops = [s for s in seen if s.path == f"{CONTROL}/job/stop"]
+        assert {s.to for s in stops} == {jobs.GUEST, jobs.HOST}
+    for recorder in recorders:
+        recorder.__exit__()
+
+    control = [s for s in seen if s.path.startswith(CONTROL)]
+    count = Counter((s.path.removeprefix(CONTROL), s.to) for s in control)
+    assert count["/job/create_all", SCHEDULER] == 1
+    for node in (jobs.GUEST, jobs.HOST):
+        assert count["/job/create", node] == 1
+        assert count["/job/start", node] == 1
+        started = [s.body["task_name"] for s in control if s.path.endswith("/task/start") and s.to == node]
+        assert started == ["intersect_rsa_1", "hetero_secureboost_1"]
+    order = [s.path.removeprefix(CONTROL) for s in control if s.to == jobs.HOST and "poll" not in s.path]
+    assert order == ["/job/create", "/job/start", "/task/start", "/task/start", "/job/stop"]
+
+    assert {s.path for s in control if s.to == SCHEDULER} <= {  # it has no role, so no task is started there
+        f"{CONTROL}/job/create_all",
+        f"{CONTROL}/job/status_all",
+        f"{CONTROL}/job/status_all?job_id={job_id}",
+        f"{CONTROL}/task/callback",
+    }
+
+    for one in control:
+        assert all(one.headers.get(h) for h in HEADERS), one
+        assert one.headers["x-target-node-id"] == one.to
+        assert one.answer["code"] == 0 and set(one.answer) >= {"code", "msg", "data"}
+    assert len({s.headers["x-nonce"] for s in control}) == len(control)
+    assert len({s.headers["x-trace-id"] for s in control}) == 1
+    trace = control[0].headers["x-trace-id"]
+    assert job["trace_id"] == trace
+
+    created = {s.to: s.body for s in control if s.path.endswith("/job/create")}
+    assert created[jobs.HOST]["config"]["task_params"]["guest"] == {"0": {}}
+    assert created[jobs.GUEST]["config"]["task_params"]["host"] == {"0": {}}
+    assert "test_guest" not in json.dumps(created[jobs.HOST])
+    assert "test_host" not in json.dumps(created[jobs.GUEST])

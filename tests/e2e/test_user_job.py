@@ -1,0 +1,98 @@
+"""The user's own requests, unchanged, from upload to model and reports."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import jobs
+from tests.e2e.conftest import EngineChoice
+from tests.e2e.nodes import ROOT, Federation, Node, example, wait_for
+
+TASKS = {"intersect_rsa_1", "hetero_secureboost_1"}
+
+
+def check_user_job(guest: Node, host: Node, job_id: str) -> None:
+    """Assert what the user is to find after the job: every task SUCCESS, model and reports at both parties."""
+    job = guest.wait_job(job_id)
+    assert {t["name"]: t["status"] for t in job["tasks"]} == dict.fromkeys(TASKS, "SUCCESS")
+    assert job["progress"] == 100
+    for node, party in ((guest, "guest.0"), (host, "host.0")):
+        outputs = {k: o for k, o in node.outputs(job_id).items() if k[1] == party}
+        assert {k[0] for k in outputs} == TASKS
+        assert all(o["there"] for o in outputs.values()), outputs
+    outputs = guest.outputs(job_id)
+    scores = outputs["hetero_secureboost_1", "guest.0", "report1"]["value"]
+    assert scores["auc"] > 0.99 and scores["ks"] > 0.9
+    assert outputs["hetero_secureboost_1", "guest.0", "model0"]["value"]
+    aligned = outputs["intersect_rsa_1", "guest.0", "train_data"]
+    meta = json.loads((guest.storage / aligned["namespace"] / aligned["name"] / "metadata").read_text())
+    assert meta["count"] == 509
+
+
+@pytest.mark.slow
+def test_one_node_plays_both_roles(engine: EngineChoice, tmp_path: Path):
+    with Federation(tmp_path, [jobs.GUEST], engine.settings) as federation:
+        node = federation[jobs.GUEST]
+        first = node.post("/v2/provider/register", example("register_unionpay.json"))
+        second = node.post("/v2/provider/register", example("register_unionpay.json"))
+        assert first == {"code": 0, "message": "create success"}
+        assert second == {"code": 0, "message": "update success"}
+        jobs.upload(node, "guest")
+        jobs.upload(node, "host")
+        job_id = node.submit(example("create_all_psi_sbt.json"), "/v2/schedule/job/create_all")
+        assert node.get("/v1/platform/schedule/job/query_job_list")["data"]["job_list"][job_id] in (
+            "READY",
+            "RUNNING",
+        )
+        check_user_job(node, node, job_id)
+        status = node.get("/v1/platform/schedule/job/status_all", job_id=job_id)["data"]
+        assert status["job_status"] == "FINISHED"
+        assert set(status["status"].values()) == {"SUCCESS"}
+        warnings = node.job(job_id)["local_warnings"]
+        assert any("rsa_params" in w for w in warnings)
+
+
+@pytest.mark.slow
+def test_two_nodes(engine: EngineChoice, tmp_path: Path):
+    with Federation(tmp_path, [jobs.GUEST, jobs.HOST], engine.settings) as federation:
+        jobs.prepare(federation, jobs.GUEST, jobs.HOST)
+        guest, host = federation[jobs.GUEST], federation[jobs.HOST]
+        body = jobs.with_key_length(jobs.user_job(jobs.GUEST, jobs.HOST), 1024)
+        job_id = guest.submit(body)
+        check_user_job(guest, host, job_id)
+        wait_for(lambda: host.job(job_id)["status"] == "FINISHED", 10)
+        for node in (guest, host):  # nothing of the job is held any more
+            wait_for(lambda node=node: node.get("/health/ready")["checks"]["channel"]["sessions"] == 0, 10)
+
+
+@pytest.mark.slow
+def test_hetero_lr_with_an_arbiter_on_a_third_node(engine: EngineChoice, tmp_path: Path):
+    nodes = [jobs.GUEST, jobs.HOST, jobs.ARBITER]
+    with Federation(tmp_path, nodes, engine.settings) as federation:
+        jobs.prepare(federation, jobs.GUEST, jobs.HOST)
+        guest = federation[jobs.GUEST]
+        job_id = guest.submit(jobs.lr_job(*nodes))
+        job = guest.wait_job(job_id)
+        by_name = {t["name"]: t for t in job["tasks"]}
+        assert set(by_name["hetero_lr_1"]["nodes"]) == set(nodes)
+        assert set(by_name["intersect_rsa_1"]["nodes"]) == {jobs.GUEST, jobs.HOST}  # the arbiter has no reader
+        assert guest.outputs(job_id)["hetero_lr_1", "guest.0", "report0"]["there"]
+
+
+def test_the_users_upload_body_through_both_endpoints(tmp_path: Path):
+    body = example("upload_breast_hetero_guest.json")
+    settings = {"data": {"roots": [str(ROOT)]}}
+    with Federation(tmp_path, [jobs.GUEST], {"kind": "process"}, **settings) as federation:
+        node = federation[jobs.GUEST]
+        by_path = node.post("/v2/component/upload", body)
+        assert by_path["code"] == 0, by_path
+        again = node.post("/v2/component/upload", body)
+        assert again["code"] != 0  # overwriting is asked for, never assumed
+        found = node.upload(
+            ROOT / body["file"], "experiment", "by_form", partitions=16, extend_sid="true", meta=body["meta"]
+        )
+        assert found["partitions"] == by_path["data"]["partitions"] == 16
+        assert "sid" in found["columns"]
+        folder = node.storage / "experiment" / body["name"]
+        assert {p.name for p in folder.iterdir()} == {f"data_{i}" for i in range(16)} | {"metadata"}

@@ -1,0 +1,524 @@
+"""Requests meant to hurt: each is refused or taken in a moment, and meanwhile the node answers everybody else."""
+
+import asyncio
+import copy
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from adapter.bfia.examples import CREATE_ALL, CREATE_JOB, JOB, REGISTER, START_JOB, START_TASK, TASK
+from gateway.wiring import Gateway
+from tests.adapter.bfia.test_channel import Node
+from tests.e2e.nodes import wait_for
+from tests.fuzz.nodes import LISTENERS, a_node, judged
+from tests.inprocess import ME
+
+pytestmark = pytest.mark.xdist_group("hostile")  # one node and one pulse for all of them, the last test last
+
+PLATFORM = "/v1/platform/schedule"
+CONTROL = "/v1/interconn/schedule"
+CHANNEL = "/v1/interconn/chan"
+SUBMIT = f"{PLATFORM}/job/create_all"
+REGISTRATION = "/v2/provider/register"
+SOON = 30.0
+"""seconds; an answer that takes longer counts as none"""
+PULSE_BOUND = 1.0
+"""seconds in which health answers 99 times of 100; 0.1 is wanted, and more may be the fault of a busy machine"""
+CHANNEL_HEADERS = {"x-ptp-session-id": "session_hostile", "x-ptp-target-node-id": ME}
+
+
+class Target:
+    """The node under attack."""
+
+    def __init__(self, node: Gateway) -> None:
+        self.node = node
+        self.client = httpx.Client(timeout=SOON, trust_env=False)
+
+    def post(self, listener: str, path: str, body: Any, **headers: str) -> dict[str, Any]:
+        content = body if isinstance(body, (bytes, str)) else json.dumps(body)
+        headers = {"content-type": "application/json", "x-source-node-id": ME} | headers
+        url = self.node.addresses()[listener] + path
+        return judged(self.client.post(url, content=content, headers=headers))
+
+    def get(self, path: str, **params: str) -> dict[str, Any]:
+        return judged(self.client.get(self.node.addresses()["operator"] + path, params=params))
+
+    def submit(self, body: Any) -> dict[str, Any]:
+        return self.post("operator", SUBMIT, body)
+
+    def raw(self, listener: str, data: bytes) -> socket.socket:
+        """Send bytes on a connection of its own."""
+        host, _, port = self.node.addresses()[listener].removeprefix("http://").rpartition(":")
+        sock = socket.create_connection((host, int(port)), timeout=SOON)
+        sock.sendall(data)
+        return sock
+
+
+@pytest.fixture(scope="module")
+def pulse() -> list[float]:
+    """How long each answer of health took, from the first hostile request to the last."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory, pulse: list[float]) -> Iterator[Target]:
+    with a_node(tmp_path_factory.mktemp("node")) as node:
+        found = Target(node)
+        assert found.post("operator", REGISTRATION, REGISTER["one component"]["value"])["code"] == 0
+        with beating(node, pulse):
+            yield found
+        found.client.close()
+
+
+@contextmanager
+def beating(node: Gateway, times: list[float]) -> Iterator[None]:
+    """Ask for the node's health all the while."""
+    over = threading.Event()
+
+    def beat() -> None:
+        with httpx.Client(timeout=SOON, trust_env=False) as client:
+            while not over.wait(0.01):
+                begun = time.monotonic()
+                alive = client.get(node.addresses()["operator"] + "/health/live").status_code == 200
+                times.append(time.monotonic() - begun if alive else SOON)
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def a_job(**more: Any) -> dict[str, Any]:
+    return copy.deepcopy(CREATE_ALL["two parties"]["value"]) | more
+
+
+def a_provider(**more: Any) -> dict[str, Any]:
+    return copy.deepcopy(REGISTER["one component"]["value"]) | more
+
+
+def with_parameter(text: str) -> bytes:
+    """Return a job with one parameter, whose value is this JSON text."""
+    body = a_job()
+    body["config"]["task_params"] = {"common": {"echo_1": {"wild": "@@"}}}
+    return json.dumps(body).encode().replace(b'"@@"', text.encode("utf-8", "surrogatepass"))
+
+
+def with_roles(**roles: Any) -> dict[str, Any]:
+    body = a_job()
+    body["config"]["role"] |= roles
+    return body
+
+
+def with_components(components: list[Any]) -> dict[str, Any]:
+    body = a_job()
+    body["dag"]["components"] = components
+    return body
+
+
+def component(number: int, **more: Any) -> dict[str, Any]:
+    return {**a_job()["dag"]["components"][0], "name": f"echo_{number}", **more}
+
+
+def chain(length: int, **more: Any) -> list[dict[str, Any]]:
+    """Return components of which each waits for the one before."""
+    first = component(0, **more)
+    wants = ([{"type": "dataset", "key": f"echo_{i}.data0"}] for i in range(length - 1))
+    return [first, *(component(i, input=want, **more) for i, want in enumerate(wants, 1))]
+
+
+def nested(depth: int, kind: str) -> str:
+    return "[" * depth + "1" + "]" * depth if kind == "lists" else '{"a":' * depth + "1" + "}" * depth
+
+
+# ---------------------------------------------------------------- size
+
+
+def test_a_registration_of_50_megabytes(target: Target):
+    body = b'{"name": "' + b"x" * (50 << 20) + b'"}'
+    assert target.post("operator", REGISTRATION, body)["code"] == 413
+    assert target.get("/v2/provider/query", name="x")["data"] == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[]," * (10 << 20) + b"1",
+        b'{"a":1},' * (3 << 20) + b"1",
+        b'"' + b"x" * (30 << 20) + b'"',
+        b'"' + b"\\u00e9" * (5 << 20) + b'"',
+        b"[]," * 33_000 + b"1",
+    ],
+    ids=["empty lists", "objects", "text", "escapes", "few enough lists"],
+)
+def test_as_much_as_the_limit_of_bodies_takes(target: Target, content: bytes):
+    body = a_provider()
+    body["metadata"]["much"] = "@@"
+    wild = json.dumps(body).encode().replace(b'"@@"', b"[" + content + b"]")
+    assert target.post("operator", REGISTRATION, wild)["code"] in (0, 400)
+    assert target.submit(json.dumps(a_job()).encode()[:-1] + b', "much": [' + content + b"]}")["code"] in (0, 400)
+
+
+def test_a_thousand_components_in_a_provider(target: Target):
+    one = a_provider()["components_description"]["Echo"]
+    many = {f"C{i}": {**one, "componentName": f"C{i}"} for i in range(1000)}
+    found = target.post("operator", REGISTRATION, a_provider(name="many", components_description=many))
+    assert found["code"] == 400 and "500" in found["message"]
+    few = dict(list(many.items())[:100])
+    assert target.post("operator", REGISTRATION, a_provider(name="many", components_description=few))["code"] == 0
+
+
+def test_a_thousand_components_in_a_job(target: Target):
+    found = target.submit(with_components(chain(1000)))
+    assert found["code"] == 0
+    assert len(target.get(f"{PLATFORM}/job/status_all", job_id=found["data"]["job_id"])["data"]["tasks"]) == 1000
+    assert target.submit(with_components(chain(1001)))["code"] == 400
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        with_roles(guest=[ME] * 100_000),
+        with_roles(guest=[ME] * 30_000),
+        with_roles(guest=[ME] * 1000),
+        with_roles(guest=["x" * 10_000]),
+        with_roles(**{f"r{i}": [ME] for i in range(30_000)}),
+        with_roles(**{f"r{i}": 5 for i in range(30_000)}),
+        with_components([{}] * 30_000),
+        with_components([component(i, input=[{}] * 30) for i in range(1000)]),
+        with_components([component(0, input=[{"type": "dataset", "key": "a.b"}] * 20_000)]),
+        with_components([component(i % 2) for i in range(1000)]),
+    ],
+    ids=[
+        "100k parties",
+        "30k parties",
+        "1000 parties at one node",
+        "an id of 10 kB",
+        "30k roles",
+        "30k wrong roles",
+        "30k empty components",
+        "30k empty inputs",
+        "20k inputs of one component",
+        "names that repeat",
+    ],
+)
+def test_more_of_a_kind_than_any_job_has(target: Target, body: dict[str, Any]):
+    before = target.get(f"{PLATFORM}/job/query_job_list")["data"]["job_list"].keys()
+    found = target.submit(body)
+    assert found["code"] == 400 and len(found["data"]["problems"]) <= 201
+    assert target.get(f"{PLATFORM}/job/query_job_list")["data"]["job_list"].keys() == before
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"guest": {"|".join(map(str, range(100_000))): {}}},
+        {"guest": {str(i): {} for i in range(30_000)}},
+        {"common": {f"t{i}": {} for i in range(30_000)}},
+        {"guest": {"9" * 5000: {}, "²": {}, "0|": {}, "": {}}},
+    ],
+    ids=["a long index", "many indices", "many tasks", "strange indices"],
+)
+def test_entries_for_what_the_job_does_not_have(target: Target, params: dict[str, Any]):
+    body = with_components(chain(20))
+    body["config"]["task_params"] = params
+    found = target.submit(body)
+    assert found["code"] in (0, 400)
+    if found["code"] == 0:
+        shown = target.get(f"{PLATFORM}/job/status_all", job_id=found["data"]["job_id"])["data"]
+        assert 0 < len(shown["warnings"]) <= 200
+
+
+# ---------------------------------------------------------------- depth, numbers, texts
+
+
+@pytest.mark.parametrize("kind", ["lists", "objects"])
+@pytest.mark.parametrize("depth", [100, 500, 900, 10_000, 100_000])
+def test_deep_nesting(target: Target, depth: int, kind: str):
+    deep = nested(depth, kind)
+    assert target.submit(with_parameter(deep))["code"] == 400
+    assert target.submit(deep)["code"] == 400
+    body = json.dumps(a_provider(name="deep", metadata="@@")).replace('"@@"', deep)
+    assert target.post("operator", REGISTRATION, body)["code"] == 400
+    assert target.post("peer", f"{CONTROL}/job/start", f'{{"job_id": "j", "more": {deep}}}')["code"] in (400, 404)
+    said = target.post("container", f"{CHANNEL}/push", f'{{"payload": {deep}}}', **CHANNEL_HEADERS)
+    assert said["code"] == "E0000000400"
+
+
+@pytest.mark.parametrize(
+    "text", ["NaN", "Infinity", "-Infinity", "1e400", "-1e400", "9" * 5000, "-" + "9" * 5000, "9" * 4000]
+)
+def test_numbers_that_no_other_reader_of_json_takes(target: Target, text: str):
+    assert target.submit(with_parameter(text))["code"] == 400
+    body = json.dumps(a_provider(name="number", metadata={"image": "i", "n": "@@"})).replace('"@@"', text)
+    assert target.post("operator", REGISTRATION, body)["code"] == 400
+    failed = f'{{"job_id": "j", "failed_by": {{"reason": "r", "exit_code": {text}}}}}'
+    assert target.post("peer", f"{CONTROL}/job/stop", failed)["code"] in (400, 404)
+    said = target.post(
+        "container", f"{CHANNEL}/pop", f'{{"timeout": {text}}}', **CHANNEL_HEADERS, **{"x-ptp-timeout": ".1"}
+    )
+    assert said["code"] in ("E0000000000", "E0000000400")
+
+
+@pytest.mark.parametrize(
+    "amount", ["1e308", "9" * 400, '"inf"', '"nan"', '"1e999"', "[]", "true", "-0.0", "5e-324"]
+)
+@pytest.mark.parametrize("resource", ["cpu", "memory"])
+def test_amounts_that_no_machine_has(target: Target, resource: str, amount: str):
+    body = a_job()
+    body["config"]["job_params"] |= {"guest": {"0": {"resources": {resource: "@@"}}}}
+    found = target.submit(json.dumps(body).replace('"@@"', amount))
+    assert found["code"] == 0
+    assert target.get(f"/api/v1/jobs/{found['data']['job_id']}")["job_id"] == found["data"]["job_id"]
+
+
+@pytest.mark.parametrize("text", [r'"\ud800"', r'{"\udfff": 1}', '"\ud800"', r'["a", {"b": "\udc00\ud800"}]'])
+def test_half_of_a_surrogate_pair(target: Target, text: str):
+    found = target.submit(with_parameter(text))
+    assert found["code"] == 400
+    assert found["data"]["problems"][0]["path"].startswith("config.task_params.common.echo_1.wild")
+    raw = text.encode("utf-8", "surrogatepass")
+    for listener, path, field in (
+        ("operator", SUBMIT, b"flow_id"),
+        ("operator", f"{PLATFORM}/job/stop_all", b"job_id"),
+        ("operator", "/v2/provider/delete", b"name"),
+        ("operator", REGISTRATION, b"name"),
+        ("peer", f"{CONTROL}/job/status_all", b"job_id"),
+        ("peer", f"{CONTROL}/task/poll", b"task_id"),
+        ("container", f"{PLATFORM}/task/callback", b"task_id"),
+    ):
+        assert target.post(listener, path, b'{"%s": %s, "status": "SUCCESS"}' % (field, raw))["code"] == 400
+    target.post("container", f"{CHANNEL}/push", b'{"topic": %s, "payload": "aGk="}' % raw, **CHANNEL_HEADERS)
+
+
+def test_whole_surrogate_pairs_are_text(target: Target):
+    assert target.submit(with_parameter(r'"\ud83d\ude00"'))["code"] == 0
+
+
+def test_zero_characters_fail_the_task_and_not_the_node(target: Target):
+    job_id = target.submit(with_parameter(r'"a\u0000b"'))["data"]["job_id"]
+    job = wait_for(lambda: (j := target.get(f"/api/v1/jobs/{job_id}"))["status"] == "FINISHED" and j, SOON)
+    assert job["failure"]["reason"] == "CREATE_FAILED" and "zero byte" in job["failure"]["message"]
+    for path in (SUBMIT, REGISTRATION, "/v2/component/upload"):
+        target.post("operator", path, json.dumps(a_job(flow_id="\0", name="\0", file="a\0b", namespace="\0")))
+    assert target.get(f"{PLATFORM}/job/query_job_list", flow_id="\0")["code"] == 0
+
+
+def test_keys_that_stand_twice(target: Target):
+    twice = b'{"flow_id": "first", ' + json.dumps(a_job(flow_id="second")).encode()[1:]
+    assert target.submit(twice)["code"] == 0
+    assert target.get(f"{PLATFORM}/job/query_job_list", flow_id="first")["data"]["job_list"] == {}
+
+
+@pytest.mark.parametrize(
+    "role", ["guest." + "9" * 5000, "guest.-1", "guest.٣", "guest.0.0", "guest.²", "x" * 10_000]
+)
+def test_roles_that_no_party_has(target: Target, role: str):
+    for path, body in (("/job/create", CREATE_JOB), ("/job/start", START_JOB), ("/task/start", START_TASK)):
+        said = target.post("peer", CONTROL + path, next(iter(body.values()))["value"])
+        assert said["code"] == 0 or said["data"]["reason"] == "JOB_ENDED"
+    asked = {"task_id": TASK, "role": role, "status": "RUNNING"}
+    assert target.post("peer", f"{CONTROL}/task/poll", asked)["data"]["reason"] == "ROLE_UNKNOWN"
+    assert target.post("container", f"{PLATFORM}/task/callback", asked)["data"]["reason"] == "NOT_AUTHORISED"
+    target.post("peer", f"{CONTROL}/task/callback", asked)
+
+
+def test_ids_of_10_kilobytes(target: Target):
+    long = "x" * 10_000
+    for listener, path in (
+        ("peer", f"{CONTROL}/job/start"),
+        ("peer", f"{CONTROL}/task/start"),
+        ("peer", f"{CONTROL}/job/stop"),
+        ("peer", f"{CONTROL}/task/poll"),
+        ("peer", f"{CONTROL}/job/status_all"),
+        ("operator", f"{PLATFORM}/job/stop_all"),
+        ("container", f"{PLATFORM}/task/callback"),
+    ):
+        body = {"job_id": long, "task_id": long, "task_name": long, "role": long, "status": "RUNNING"}
+        assert target.post(listener, path, body)["code"] in (400, 404)
+    target.get(f"{PLATFORM}/job/status_all", job_id=long)
+    target.get(f"/api/v1/jobs/{long}")
+    found = target.submit(with_components([component(0, provider=long, version=long, componentName=long)]))
+    assert found["code"] != 0 and len(found["msg"]) < 21_000
+
+
+# ---------------------------------------------------------------- expressions
+
+
+def test_catastrophic_expressions_in_a_description_and_a_job_that_uses_it(target: Target):
+    parameters = [
+        {"name": f"p{i}", "title": "p", "type": "string", "optional": "true", "validator": "regular:'(a+)+$'"}
+        for i in range(50)
+    ]
+    provider = a_provider(name="catastrophe")
+    provider["components_description"]["Echo"] |= {"inputParam": parameters, "provider": "catastrophe"}
+    assert target.post("operator", REGISTRATION, provider)["code"] == 0
+    body = with_components(chain(20, provider="catastrophe"))
+    values = {f"p{i}": "a" * 60 + "!" for i in range(50)}
+    body["config"]["task_params"] = {"common": {f"echo_{i}": values for i in range(20)}}
+    begun = time.monotonic()
+    found = target.submit(body)
+    assert found["code"] == 0 and time.monotonic() - begun < SOON / 2  # one second for all 2,000, not for each
+    local = target.node.store.local_jobs.get(found["data"]["job_id"])
+    assert any("could not be checked" in warning for warning in local.warnings)
+
+
+# ---------------------------------------------------------------- headers and connections
+
+CONTROL_CHARACTERS = [
+    b"\x01",
+    b"a\x00b",
+    b"a\rb",
+    b"a\x7f",
+    b"\xff\xfe",
+    b"\xc3\xa9",
+    b"\t",
+    b"x" * 10_000,
+    b"x" * 300_000,
+]
+
+
+@pytest.mark.parametrize("value", CONTROL_CHARACTERS, ids=lambda value: repr(value[:5]))
+@pytest.mark.parametrize(
+    ("listener", "path", "name"),
+    [
+        ("peer", f"{CONTROL}/job/start", b"x-source-node-id"),
+        ("peer", f"{CONTROL}/job/start", b"x_trace_id"),
+        ("peer", f"{CHANNEL}/invoke", b"x-ptp-source-node-id"),
+        ("container", f"{CHANNEL}/push", b"x-ptp-session-id"),
+        ("container", f"{CHANNEL}/push", b"x-ptp-token"),
+        ("operator", REGISTRATION, b"content-type"),
+    ],
+)
+def test_headers_with_what_headers_cannot_hold(
+    target: Target, listener: str, path: str, name: bytes, value: bytes
+):
+    request = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 14\r\n".encode()
+    with target.raw(listener, request + name + b": " + value + b'\r\n\r\n{"job_id":"j"}') as sock:
+        answer = sock.recv(65536)
+    status = answer.split(b" ", 2)[1]
+    assert answer.startswith(b"HTTP/1.1 ") and status in (b"200", b"400"), answer[:200]
+
+
+def test_a_trace_id_that_cannot_be_passed_on_is_replaced(target: Target):
+    for hostile in ("é", "x" * 10_000, "a b"):
+        headers = {"x-trace-id": hostile.encode("latin-1").decode("latin-1")}
+        url = target.node.addresses()["operator"] + SUBMIT
+        raw = [
+            (k.encode(), v.encode("latin-1")) for k, v in (headers | {"content-type": "application/json"}).items()
+        ]
+        found = judged(target.client.post(url, json=a_job(), headers=raw))
+        trace = target.node.store.jobs.get(found["data"]["job_id"]).spec.trace_id
+        assert trace.startswith("trace_") and len(trace) < 100
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "text/plain",
+        "application/xml",
+        "multipart/form-data",
+        "application/x-www-form-urlencoded",
+        "x",
+        "a/b;c",
+        ";",
+        "é",
+    ],
+)
+def test_wrong_content_types(target: Target, kind: str):
+    raw = kind.encode("latin-1").decode("latin-1")
+    body = json.dumps(a_job(job_id=JOB)).encode()
+    for listener, path in (
+        ("operator", SUBMIT),
+        ("operator", REGISTRATION),
+        ("operator", "/v2/component/upload"),
+        ("operator", "/v2/component/upload/file"),
+        ("peer", f"{CONTROL}/job/create"),
+        ("container", f"{PLATFORM}/task/callback"),
+        ("container", f"{CHANNEL}/push"),
+    ):
+        url = target.node.addresses()[listener] + path
+        headers = [(b"content-type", raw.encode("latin-1"))]
+        headers += [(k.encode(), v.encode()) for k, v in CHANNEL_HEADERS.items()]
+        found = judged(target.client.post(url, content=body, headers=headers))
+        assert found["code"] in (400, 415, "E0000000400", "E0000000616")
+
+
+def test_bodies_that_never_end_keep_nobody_waiting(target: Target):
+    paths = {
+        "operator": [SUBMIT, REGISTRATION, "/v2/component/upload/file"],
+        "peer": [f"{CONTROL}/job/create", f"{CHANNEL}/invoke"],
+        "container": [f"{CHANNEL}/push", f"{PLATFORM}/task/callback"],
+    }
+    held = []
+    try:
+        for listener in LISTENERS:
+            for path in paths[listener] * 6:
+                head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+                head += "".join(f"{k}: {v}\r\n" for k, v in CHANNEL_HEADERS.items())
+                held.append(
+                    target.raw(listener, f'{head}transfer-encoding: chunked\r\n\r\n9\r\n{{"topic":\r\n'.encode())
+                )
+                held.append(target.raw(listener, f'{head}content-length: 2000000\r\n\r\n{{"topic":'.encode()))
+        assert target.submit(a_job())["code"] == 0
+        assert target.post("peer", f"{CONTROL}/job/start", {"job_id": "none"})["code"] == 404
+        said = target.post("container", f"{CHANNEL}/push", {"payload": "aGk="}, **CHANNEL_HEADERS)
+        assert said["code"] == "E0000000000"
+    finally:
+        for sock in held:
+            sock.close()
+
+
+def test_large_messages_pass_where_others_stall(tmp_path: Path):
+    """More senders than there are places for large messages stop in the middle of theirs."""
+
+    async def scenario() -> None:
+        node = Node("alpha", tmp_path, stall_for=0.2)
+        await node.start()
+        host, _, port = node.url.removeprefix("http://").rpartition(":")
+        names = {"x-ptp-session-id": "session_stalled", "x-ptp-target-node-id": "alpha"}
+        head = f"POST {CHANNEL}/push HTTP/1.1\r\nhost: {host}\r\ncontent-length: 2000000\r\n"
+        head += "".join(f"{k}: {v}\r\n" for k, v in names.items()) + "\r\n{"
+        stalled = [await asyncio.open_connection(host, int(port)) for _ in range(40)]
+        try:
+            for _, writer in stalled:
+                writer.write(head.encode())
+                await writer.drain()
+            async with httpx.AsyncClient(timeout=SOON, trust_env=False) as client:
+                large = {"payload": "a" * 2_000_000}
+                said = await client.post(f"{node.url}{CHANNEL}/push", json=large, headers=names)
+            assert said.json()["code"] == "E0000000000"
+            assert b"E0000000400" in await stalled[0][0].readuntil(b"}")
+        finally:
+            for _, writer in stalled:
+                writer.close()
+                await writer.wait_closed()
+            await node.stop()
+            node.socket.close()
+
+    asyncio.run(scenario())
+
+
+# ---------------------------------------------------------------- the pulse; keep this the last test
+
+
+def test_health_answered_all_the_while(target: Target, pulse: list[float], capsys: pytest.CaptureFixture[str]):
+    times = sorted(pulse)
+    assert len(times) > 100
+    p99 = times[int(len(times) * 0.99)]
+    with capsys.disabled():
+        print(
+            f"\nhealth under attack: {len(times)} answers, p50 {times[len(times) // 2] * 1000:.0f} ms, "
+            f"p99 {p99 * 1000:.0f} ms, slowest {times[-1] * 1000:.0f} ms"
+        )
+    assert p99 < PULSE_BOUND

@@ -1,0 +1,152 @@
+"""The interface description: every body is described, and every example in it works."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from adapter.bfia.examples import JOB, JOB_HERE, TASK_HERE
+from gateway.wiring import Gateway
+from tests.fuzz.nodes import LISTENERS, a_node, described, judged
+
+ORDER = (
+    "/v2/provider/register",
+    "/component/register",
+    "/v2/component/upload",
+    "/platform/schedule/job/create_all",
+    "/interconn/schedule/job/create_all",
+    "/job/create",
+    "/job/start",
+    "/task/start",
+    "/job/status_all",
+    "/task/poll",
+    "/platform/schedule/task/callback",
+    "/interconn/schedule/task/callback",
+    "/chan/push",
+    "/chan/invoke",
+    "/chan/pop",
+    "/chan/peek",
+    "/chan/release",
+    "/job/stop_task",
+    "/task/stop",
+    "/job/stop",
+    "/job/stop_all",
+    "/v2/provider/delete",
+)
+"""in which a fresh node takes the examples; a path that is not named comes last"""
+NOT_SERVED = {"/v1/interconn/chan/transport": "E0000000614"}
+"""paths that refuse everything, by a code of their own"""
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with a_node(tmp_path_factory.mktemp("node"), "/bin/sleep", "20") as gateway:
+        yield gateway
+        for job_id in gateway.coordinator.jobs(None):
+            if gateway.store.local_jobs.find(job_id):
+                gateway.participant.stop_job(job_id, "", None, "")
+
+
+def posts(node: Gateway) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for listener in LISTENERS:
+        for path, methods in described(node, listener)["paths"].items():
+            if "post" in methods:
+                yield listener, path, methods["post"]
+
+
+def examples(operation: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Return (content type, example) of everything that a request body is shown with."""
+    for kind, content in operation["requestBody"]["content"].items():
+        schema = content["schema"]
+        found = [e["value"] for e in content.get("examples", {}).values()]
+        found += [part["example"] for part in (content, schema) if "example" in part]
+        yield from ((kind, value) for value in found + schema.get("examples", []))
+
+
+def place(path: str) -> int:
+    return next((i for i, end in enumerate(ORDER) if path.endswith(end)), len(ORDER))
+
+
+def test_every_post_describes_its_body_and_shows_an_example(node: Gateway):
+    found = list(posts(node))
+    assert len(found) > 20
+    for listener, path, operation in found:
+        content = operation["requestBody"]["content"]
+        assert all(c["schema"] for c in content.values()), f"{listener} {path}"
+        assert list(examples(operation)), f"{listener} {path} shows no example"
+
+
+def test_no_two_operations_have_one_name(node: Gateway):
+    for listener in LISTENERS:
+        paths = described(node, listener)["paths"].values()
+        names = [o["operationId"] for methods in paths for o in methods.values() if "operationId" in o]
+        assert len(names) == len(set(names))
+
+
+def test_every_reference_of_a_description_leads_somewhere(node: Gateway):
+    for listener in LISTENERS:
+        text = httpx.get(node.addresses()[listener] + "/openapi.json", trust_env=False).text
+        document = described(node, listener)
+        for reference in set(re.findall(r'"\$ref":\s*"#/([^"]+)"', text)):
+            part: Any = document
+            for step in reference.split("/"):
+                part = part[step]
+            assert part
+
+
+def test_every_example_is_taken_by_a_fresh_node(node: Gateway):
+    made: dict[str, str] = {}
+    shown = sorted(posts(node), key=lambda found: place(found[1]))
+    for listener, path, operation in shown:
+        for kind, example in examples(operation):
+            answer = sent(node, listener, path, operation, kind, with_ids(example, made))
+            body = judged(answer)
+            if path in NOT_SERVED:
+                assert body["code"] == NOT_SERVED[path]
+                continue
+            assert body["code"] in (0, "E0000000000"), f"{listener} {path}: {body}"
+            if path.endswith("interconn/schedule/job/create_all"):
+                task, *_ = node.store.jobs.get(JOB_HERE).tasks.values()
+                made[TASK_HERE] = task.task_id
+
+
+def with_ids(example: Any, made: dict[str, str]) -> Any:
+    """Put the ids that the node has made itself in the place of the example's."""
+    if isinstance(example, dict):
+        return {k: made.get(v, v) if isinstance(v, str) else v for k, v in example.items()}
+    return example
+
+
+def headers_of(operation: dict[str, Any]) -> dict[str, str]:
+    """Return the headers of an operation, as the description shows them."""
+    shown = (p for p in operation.get("parameters", ()) if p["in"] == "header")
+    return {p["name"]: p["example"] if "example" in p else p["schema"]["examples"][0] for p in shown}
+
+
+def sent(
+    node: Gateway, listener: str, path: str, operation: dict[str, Any], kind: str, example: Any
+) -> httpx.Response:
+    """Send an example with the headers that the description shows beside it."""
+    headers = headers_of(operation)
+    request: dict[str, Any] = {"json": example}
+    if kind == "multipart/form-data":
+        form = dict(example)
+        request = {
+            "files": {"file": ("table.csv", form.pop("file"))},
+            "data": {k: str(v) for k, v in form.items()},
+        }
+        request["data"]["name"] = "another"  # the same table as in the other way of uploading
+    url = node.addresses()[listener] + path
+    return httpx.post(url, headers=headers, timeout=30, trust_env=False, **request)
+
+
+def test_the_examples_that_name_a_job_name_one_that_another_example_makes(node: Gateway):
+    created = set()
+    named = set()
+    for _, path, operation in posts(node):
+        for _, example in examples(operation):
+            if isinstance(example, dict) and "job_id" in example:
+                (created if "/job/create" in path else named).add(example["job_id"])
+    assert named <= created == {JOB, JOB_HERE}

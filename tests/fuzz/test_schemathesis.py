@@ -1,0 +1,148 @@
+"""Fuzzes all listeners along their own descriptions: any answer is a decided one, and comes soon."""
+
+import copy
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, Verbosity, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode
+
+from adapter.bfia.examples import JOB, TASK
+from gateway.wiring import Gateway
+from tests.fuzz.nodes import LISTENERS, a_node, described, judged
+from tests.fuzz.test_openapi import examples, headers_of, place, posts, sent
+from tests.inprocess import ask
+
+SOON = 30.0
+"""seconds; far more than any answer takes, and far less than one takes that hangs"""
+POP = "/v1/interconn/chan/pop"
+REPEATABLE = settings(
+    derandomize=True,
+    deadline=None,
+    database=None,
+    phases=[Phase.generate],
+    verbosity=Verbosity.quiet,
+    suppress_health_check=list(HealthCheck),
+)
+MODES = {"fitting": GenerationMode.POSITIVE, "unfit": GenerationMode.NEGATIVE}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A node that has taken each example once, so that what follows finds jobs, tasks and messages."""
+    with a_node(tmp_path_factory.mktemp("node")) as gateway:
+        for listener, path, operation in sorted(posts(gateway), key=lambda found: place(found[1])):
+            if not path.endswith(("delete", "stop", "stop_all", "stop_task", "release", "pop")):
+                for kind, example in examples(operation):
+                    judged(sent(gateway, listener, path, operation, kind, example))
+        yield gateway
+        assert ask(gateway, "operator", "GET", "/health/ready").json()["ready"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("listener", LISTENERS)
+def test_whatever_is_sent_is_decided_upon(node: Gateway, listener: str, mode: str):
+    tried = 0
+    with requests.Session() as session:
+        session.trust_env = False
+        for found in schemathesis.openapi.from_dict(described(node, listener)).get_all_operations():
+            operation = found.ok()
+
+            @settings(REPEATABLE, max_examples=12)
+            @given(case=operation.as_strategy(generation_mode=MODES[mode]))
+            def send(case: Any) -> None:
+                nonlocal tried
+                tried += 1
+                if case.path == POP:
+                    case.headers = {**(case.headers or {}), "x-ptp-timeout": "0.01"}
+                answer = case.call(base_url=node.addresses()[listener], session=session, timeout=SOON)
+                judged(httpx.Response(answer.status_code, headers=_plain(answer.headers), content=answer.content))
+                assert answer.elapsed < SOON
+
+            try:
+                send()
+            except Unsatisfiable:  # where all that is asked for is text, anything fits
+                assert mode == "unfit" and operation.method == "get"
+    assert tried > 20
+
+
+def _plain(headers: Any) -> dict[str, str]:
+    return {"content-type": headers.get("content-type", [""])[0]}
+
+
+WILD = st.one_of(
+    st.sampled_from(
+        [None, True, 0, -1, 2**31, 2**63, 10**400, 0.5, -0.0, 1e308, "", " ", ".", "..", "/", "#", "a#b"]
+    ),
+    st.sampled_from(
+        ["\0", "a\nb", "\u202e", "\ufeff", "é", "x" * 300, "9" * 5000, "-1", "NaN", JOB, TASK, "guest"]
+    ),
+    st.sampled_from([[], {}, [[]], [None], {"": None}, {"common": None}, {"0|1|x": {}}, [{}] * 50, {"a": [{}]}]),
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(max_size=9),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
+        max_leaves=8,
+    ),
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Return every place in a JSON value, as the steps that lead to it."""
+    yield path
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for step, child in children:
+        yield from places(child, (*path, step))
+
+
+def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    """Return the value with something else in one place."""
+    if not path:
+        return new
+    value = copy.copy(value)
+    value[path[0]] = changed(value[path[0]], path[1:], new)
+    return value
+
+
+@pytest.mark.parametrize("listener", LISTENERS)
+def test_an_example_with_anything_anywhere_in_it_is_decided_upon(node: Gateway, listener: str):
+    """The same as above, but nearer to what is right: most of the body fits, so that it gets further."""
+    with httpx.Client(timeout=SOON, trust_env=False) as client:
+        for where, path, operation in list(posts(node)):
+            if where != listener or path == POP:
+                continue
+            headers = headers_of(operation)
+            for kind, example in examples(operation):
+                if kind == "application/json":
+                    _change(client, node.addresses()[listener] + path, headers, example)
+
+
+def _change(client: httpx.Client, url: str, headers: dict[str, str], example: Any) -> None:
+    every = list(places(example))
+
+    @settings(REPEATABLE, max_examples=min(4 * len(every), 60))
+    @given(st.lists(st.tuples(st.sampled_from(every), WILD), min_size=1, max_size=2))
+    def send(changes: list[tuple[tuple[Any, ...], Any]]) -> None:
+        body = example
+        for path, new in changes:
+            try:
+                body = changed(body, path, new)
+            except (KeyError, IndexError, TypeError):
+                continue  # the first change has taken this place away
+        begun = time.monotonic()
+        content = json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        judged(client.post(url, content=content, headers={**headers, "content-type": "application/json"}))
+        assert time.monotonic() - begun < SOON
+
+    send()

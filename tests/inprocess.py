@@ -1,0 +1,81 @@
+"""A gateway node in the test's own process, on real loopback sockets."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from engines.base import EngineDown
+from gateway.server import serve
+from gateway.settings import load
+from gateway.wiring import Gateway
+from tests.e2e.nodes import wait_for
+
+ME, PEER, STRANGER = "JG0100001100000010", "JG0100002200000020", "JG0000000000000404"
+
+
+def settings(home: Path, node_id: str = ME, **over: Any) -> Any:
+    """Return the settings of a node on free ports below ``home``."""
+    home.mkdir(parents=True, exist_ok=True)
+    routes = home / "routes.yml"
+    if not routes.exists():
+        routes.write_text("{}")
+    any_port = "127.0.0.1:0"
+    listen = {"peer": {"bind": any_port}, "container": {"bind": any_port}, "operator": {"bind": any_port}}
+    return load(
+        None,
+        {
+            "node": {"id": node_id},
+            "listen": listen,
+            "database": {"url": f"sqlite:///{home / 'gateway.db'}"},
+            "storage": {"url": f"file://{home / 'storage'}"},
+            "state_dir": str(home / "state"),
+            "engine": {"kind": "process"},
+            "route_table": {"file": str(routes)},
+        }
+        | over,
+    )
+
+
+@contextmanager
+def running(home: Path, node_id: str = ME, **over: Any) -> Iterator[Gateway]:
+    """Serve a node until the test is over."""
+    gateway = Gateway(settings(home, node_id, **over))
+    up = threading.Event()
+    hold: dict[str, Any] = {}
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        hold["loop"], hold["stop"] = loop, asyncio.Event()
+
+        def end_session(session: str) -> None:
+            asyncio.run_coroutine_threadsafe(gateway.broker.end_session(session), loop).result(30)
+
+        gateway.on_session_end(end_session)
+        gateway.start()
+        await serve(gateway.apps, gateway.sockets, up.set, hold["stop"])
+        await gateway.courier.close()
+        await asyncio.to_thread(gateway.stop)
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
+    thread.start()
+    try:
+        wait_for(lambda: up.is_set() or not thread.is_alive(), 20, 0.01, "the node is up")
+        yield gateway
+    finally:
+        with contextlib.suppress(EngineDown):  # then there are none
+            for left in gateway.engine.list():
+                gateway.engine.remove(left.name)
+        hold["loop"].call_soon_threadsafe(hold["stop"].set)
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def ask(gateway: Gateway, listener: str, method: str, path: str, **kwargs: Any) -> httpx.Response:
+    """Make one request to a listener of the node."""
+    return httpx.request(method, gateway.addresses()[listener] + path, timeout=30, trust_env=False, **kwargs)

@@ -1,0 +1,74 @@
+"""Logs of real containers: while one runs, and of one that dies at once."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from tests.inprocess import running
+from tests.logs.talk import Stage, registration
+
+pytestmark = [pytest.mark.docker, pytest.mark.slow]
+
+BASE = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
+DOCKERFILE = r"""
+ARG BASE
+FROM $BASE
+CMD ["/bin/sh", "-c", "\
+  if tr '\\0' '\\n' </proc/1/environ | grep -q '^config.self_role=host'; then \
+    trap 'printf \"error: told to end\"; exit 9' TERM; \
+    echo debug waiting; sleep 600 & wait; \
+  fi; \
+  echo info begun; tr '\\0' '\\n' </proc/1/environ; echo lost >&2; printf 'error: no more' >&2; exit 7"]
+"""
+
+
+def docker(*words: str, **kwargs: str) -> None:
+    done = subprocess.run(["docker", *words], text=True, capture_output=True, check=False, **kwargs)  # type: ignore[call-overload]
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def image() -> Iterator[str]:
+    name = f"bfia-test-talker:{uuid4().hex[:12]}"
+    docker("build", "-q", "-t", name, "--build-arg", f"BASE={BASE}", "-", input=DOCKERFILE)
+    yield name
+    docker("rmi", "-f", name)
+
+
+@pytest.fixture
+def talk(image: str, tmp_path: Path) -> Iterator[Stage]:
+    network = f"bfia-logs-{uuid4().hex[:12]}"
+    engine = {"kind": "docker", "docker": {"network": network}}
+    with running(tmp_path, engine=engine) as gateway:
+        found = Stage(gateway, tmp_path)
+        assert found.ask("/v2/provider/register", method="POST", json=registration(image))["code"] == 0
+        yield found
+    docker("network", "rm", network)
+
+
+def test_a_container_that_dies_at_once_leaves_all_that_it_said(talk: Stage):
+    job = talk.submit("guest")
+    talk.end(job)
+    run = talk.gateway.store.local_jobs.get(job).runs[0]
+    assert run.failure is not None and run.failure.reason == "EXIT_7"
+    assert talk.lines(run.task_id, "error") == ["lost", "error: no more"]
+    shown = talk.read(run.task_id, "debug")
+    assert shown["over"] and shown["num"] == talk.number(run.task_id, "debug")
+    assert "info begun\n" in shown["data"]
+    assert "config.token=****" in shown["data"] and "callback?run=****" in shown["data"]
+    assert run.run_id not in shown["data"] and run.token not in shown["data"]
+
+
+def test_a_container_is_read_while_it_runs(talk: Stage):
+    job = talk.submit("host")
+    task = talk.task(job)
+    talk.wait_number(task, "debug", 1)
+    assert talk.lines(task, "debug") == ["debug waiting"]
+    assert talk.number(task, "info") == 0
+    talk.gateway.engine.stop(talk.runs(job)[0]["name"], 10)
+    talk.end(job)
+    assert talk.lines(task, "debug") == ["debug waiting", "error: told to end"]

@@ -1,0 +1,279 @@
+"""Logs as platforms and admins ask for them, of real processes on a node in this process."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.inprocess import ask, running
+from tests.logs.talk import LOG, LOG_LINE, Stage, stage
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with stage(tmp_path_factory.mktemp("node")) as found:
+        yield found
+
+
+@pytest.fixture
+def talk(node: Stage) -> Iterator[Stage]:
+    yield node
+    for left in node.gateway.engine.list():
+        node.gateway.engine.stop(left.name, 0)
+
+
+def problems(answer: dict[str, Any]) -> set[str]:
+    return {p["path"] for p in answer["data"]["problems"]}
+
+
+def run_log(talk: Stage, job: str, party: str = "guest.0", **params: Any) -> httpx.Response:
+    return ask(talk.gateway, "operator", "GET", f"/api/v1/jobs/{job}/runs/{party}/talk_1/log", params=params)
+
+
+def events(response: httpx.Response) -> list[dict[str, str]]:
+    found = []
+    for block in response.text.split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
+        if fields:
+            found.append(fields)
+    return found
+
+
+def test_a_log_is_readable_while_the_run_goes_on_and_after_its_container_is_gone(talk: Stage):
+    job = talk.submit("guest", "host")
+    task = talk.task(job)
+    assert talk.number(task, "debug") == 0
+    talk.order("guest.0", out="debug looking\ninfo found\n", err="error lost\n")
+    talk.wait_number(task, "debug", 3)
+    while_running = {level: talk.lines(task, level) for level in ("debug", "info", "error")}
+    assert while_running["error"] == ["error lost"]
+    assert while_running["info"] == ["info found", "error lost"]
+
+    talk.order("guest.0", out="info more\n")
+    talk.order("guest.0", out="[ERROR] last words", exit=3)
+    talk.end(job)
+    for level, before in while_running.items():
+        after = talk.lines(task, level)
+        assert after[: len(before)] == before
+        assert talk.number(task, level) == len(after)
+        assert talk.lines(task, level, start=1, length=1) == after[1:2]
+    assert talk.lines(task, "error") == ["error lost", "[ERROR] last words"]
+    answer = talk.read(task, "error", start=1)
+    assert answer["data"] == "[ERROR] last words\n"
+    assert (answer["num"], answer["start"], answer["next"], answer["left_out"]) == (1, 1, 2, 0)
+    assert answer["over"]
+
+
+def test_roles_of_one_node_are_kept_apart(talk: Stage):
+    job = talk.submit("guest", "host")
+    task = talk.task(job)
+    talk.order("host.0", out="of the host\n")
+    talk.wait_number(task, "info", 1)
+    talk.order("guest.0", out="of the guest\n")
+    talk.wait_number(task, "info", 2)
+    assert talk.lines(task, "info", role="guest") == ["of the guest"]
+    assert talk.lines(task, "info", role="host.0") == ["of the host"]
+    both = talk.read(task, "info")
+    assert both["data"] == "of the host\nof the guest\n"
+    assert both["roles"] == ["guest.0", "host.0"]
+    assert [(part["role"], part["num"]) for part in both["parts"]] == [("host.0", 1), ("guest.0", 1)]
+
+
+def test_a_restarted_gateway_gives_the_same_lines(tmp_path: Path):
+    with stage(tmp_path) as talk:
+        job = talk.submit("guest")
+        task = talk.task(job)
+        talk.order("guest.0", err="first\n")
+        talk.wait_number(task, "debug", 1)
+        talk.order("guest.0", out="second\n", err="third\n")
+        talk.order("guest.0", exit=0)
+        talk.end(job)
+        before = talk.lines(task, "debug")
+    with stage(tmp_path) as talk:
+        assert talk.lines(task, "debug") == before
+    assert sorted(before) == ["first", "second", "third"] and before[0] == "first"
+
+
+def test_a_runs_secrets_are_masked_wherever_it_prints_them(talk: Stage):
+    job = talk.submit("guest")
+    task = talk.task(job)
+    run = talk.gateway.store.local_jobs.get(job).runs[0]
+    talk.order("guest.0", environment=True)
+    talk.order("guest.0", exit=0)
+    talk.end(job)
+    texts = [talk.read(task, "debug")["data"], run_log(talk, job).text, run_log(talk, job, follow=1).text]
+    for text in texts:
+        assert "config.token=****" in text and "callback?run=****" in text
+        assert run.run_id not in text and run.token not in text
+
+
+def test_the_other_spelling_and_a_body_are_taken(talk: Stage):
+    job = talk.submit("guest")
+    task = talk.task(job)
+    talk.order("guest.0", out="info one\ninfo two\n")
+    talk.wait_number(task, "info", 2)
+    body = {"task_id": task, "log_level": "INFO", "start": 1, "length": None}
+    for method in ("GET", "POST"):
+        for path in (LOG, "/v2/schedule/task/get_log"):
+            assert talk.ask(path, method=method, json=body)["data"]["data"] == "info two\n"
+        for path in (LOG_LINE, "/v2/schedule/task/get_log_line"):
+            assert talk.ask(path, method=method, json=body)["data"]["num"] == 2
+    in_both = talk.ask(LOG, params={"start": "0", "length": "1"}, method="GET") | {}
+    assert problems(in_both) == {"task_id", "log_level"}
+    assert talk.ask(LOG, method="POST", json=body | {"start": "0", "length": 1.0})["data"]["num"] == 1
+
+
+@pytest.mark.parametrize(
+    ("params", "wrong"),
+    [
+        ({}, {"task_id", "log_level", "start"}),
+        ({"task_id": 7, "log_level": "warn", "start": -1, "length": "x", "role": []}, None),
+        (
+            {"task_id": "", "log_level": [], "start": True, "length": -1},
+            {"task_id", "log_level", "start", "length"},
+        ),
+        ({"task_id": "t", "log_level": "info", "start": "1" * 99}, {"start"}),
+        ({"task_id": "t", "log_level": "info", "start": "١"}, {"start"}),
+        ({"task_id": "t", "log_level": "info", "start": 1.5}, {"start"}),
+    ],
+)
+def test_everything_that_is_wrong_is_said_at_once(talk: Stage, params: dict[str, Any], wrong: set[str] | None):
+    answer = talk.ask(LOG, method="POST", json=params)
+    assert (answer["code"], answer["data"]["reason"]) == (400, "INVALID")
+    assert problems(answer) == (wrong or set(params))
+
+
+def test_a_body_that_is_no_object_is_refused(talk: Stage):
+    assert talk.ask(LOG_LINE, method="POST", content=b"[1]")["code"] == 400
+    assert talk.ask(LOG_LINE, method="POST", content=b"{")["code"] == 400
+
+
+def test_tasks_roles_and_runs_that_are_not_here_are_named(talk: Stage):
+    job = talk.submit("guest")
+    task = talk.task(job)
+    unknown = talk.ask(LOG_LINE, params={"task_id": "task_x", "log_level": "info"})
+    assert (unknown["code"], unknown["data"]["reason"]) == (404, "TASK_UNKNOWN")
+    role = talk.ask(LOG_LINE, params={"task_id": task, "log_level": "info", "role": "host"})
+    assert (role["code"], role["data"]["reason"]) == (404, "ROLE_UNKNOWN")
+    for where, reason in (
+        (f"/api/v1/jobs/job-x/runs/guest.0/{task}/log", "JOB_UNKNOWN"),
+        (f"/api/v1/jobs/{job}/runs/host.0/talk_1/log", "RUN_UNKNOWN"),
+        (f"/api/v1/jobs/{job}/runs/guest.x/talk_1/log", "RUN_UNKNOWN"),
+        (f"/api/v1/jobs/{job}/runs/guest.0/other/log", "RUN_UNKNOWN"),
+    ):
+        answer = ask(talk.gateway, "operator", "GET", where)
+        assert (answer.status_code, answer.json()["data"]["reason"]) == (404, reason)
+    wrong = run_log(talk, job, stream="x", tail="-1", follow="maybe")
+    assert wrong.status_code == 400
+    assert problems(wrong.json()) == {"stream", "tail", "follow"}
+
+
+def test_logs_are_for_operators_alone(tmp_path: Path):
+    with running(tmp_path) as gateway:
+        for listener in ("peer", "container"):
+            assert ask(gateway, listener, "GET", LOG_LINE).status_code == 404
+
+
+def test_an_admin_reads_a_run_as_text(talk: Stage):
+    job = talk.submit("guest")
+    task = talk.task(job)
+    talk.order("guest.0", out="one\ntwo\nthree\n", err="oh\n")
+    talk.wait_number(task, "debug", 4)
+    whole = run_log(talk, job)
+    assert whole.headers["content-type"] == "text/plain; charset=utf-8"
+    assert sorted(whole.text.splitlines()) == ["oh", "one", "three", "two"]
+    assert run_log(talk, job, stream="stdout").text == "one\ntwo\nthree\n"
+    assert run_log(talk, job, stream="stderr").text == "oh\n"
+    assert run_log(talk, job, stream="stdout", tail=2).text == "two\nthree\n"
+    assert run_log(talk, job, stream="stdout", tail=0).text == ""
+    assert run_log(talk, job, stream="stdout", tail=99).text == "one\ntwo\nthree\n"
+    by_id = ask(talk.gateway, "operator", "GET", f"/api/v1/jobs/{job}/runs/guest.0/{task}/log?stream=stderr")
+    assert by_id.text == "oh\n"
+
+
+def test_a_log_longer_than_one_answer_is_given_whole_as_text(talk: Stage):
+    job = talk.submit("guest")
+    task = talk.task(job)
+    talk.order("guest.0", out="info a line of some length that repeats\n", times=25_000)
+    talk.wait_number(task, "info", 25_000)
+    assert len(run_log(talk, job).text.splitlines()) == 25_000
+    assert len(run_log(talk, job, tail=12_345).text.splitlines()) == 12_345
+    some = talk.read(task, "info", 1)
+    assert some["num"] + some["left_out"] == 24_999 and some["left_out"] > 0
+    assert some["data"].count("\n") == some["num"]
+
+
+def test_following_shows_each_line_once_and_ends_with_the_run(talk: Stage):
+    job = talk.submit("guest")
+    task = talk.task(job)
+    talk.order("guest.0", out="one\n")
+    talk.wait_number(task, "debug", 1)
+    path = f"{talk.gateway.addresses()['operator']}/api/v1/jobs/{job}/runs/guest.0/talk_1/log?follow=1"
+    lines: list[str] = []
+    with httpx.stream("GET", path, timeout=30, trust_env=False) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        for line in response.iter_lines():
+            lines.append(line)
+            if line == "data: one":
+                talk.order("guest.0", err="two\n")
+            if line == "data: two":
+                talk.order("guest.0", out="three", exit=5)
+    said = [line for line in lines if line.startswith(("data: ", "event: "))]
+    assert said[:-2] == [
+        "event: stdout",
+        "data: one",
+        "event: stderr",
+        "data: two",
+        "event: stdout",
+        "data: three",
+    ]
+    assert said[-2] == "event: end"
+    end = json.loads(said[-1].removeprefix("data: "))
+    assert (end["status"], end["exit_code"], end["lines"]) == ("FAILED", 5, 3)
+    assert end["failure"]["reason"] == "EXIT_5"
+
+
+def test_a_follower_may_leave_while_the_run_goes_on(talk: Stage):
+    job = talk.submit("guest")
+    task = talk.task(job)
+    path = f"{talk.gateway.addresses()['operator']}/api/v1/jobs/{job}/runs/guest.0/talk_1/log?follow=1"
+    talk.order("guest.0", out="one\n")
+    for _ in range(20):
+        with httpx.stream("GET", path, timeout=30, trust_env=False) as response:
+            assert "data: one" in itertools.islice(response.iter_lines(), 2)
+    talk.order("guest.0", out="two\n")
+    talk.wait_number(task, "debug", 2)
+
+
+def test_a_follower_that_was_cut_off_goes_on_behind_the_last_line_it_has(talk: Stage):
+    job = talk.submit("guest")
+    talk.task(job)
+    talk.order("guest.0", out="a\nb\nc\n", exit=0)
+    talk.end(job)
+    path = f"/api/v1/jobs/{job}/runs/guest.0/talk_1/log"
+    first = events(run_log(talk, job, follow=1))
+    assert [(e["event"], e["data"], e.get("id")) for e in first[:-1]] == [
+        ("stdout", "a", "0"),
+        ("stdout", "b", "1"),
+        ("stdout", "c", "2"),
+    ]
+    rest = ask(talk.gateway, "operator", "GET", path, params={"follow": "1"}, headers={"last-event-id": "1"})
+    assert [e["data"] for e in events(rest)[:-1]] == ["c"]
+    assert [e["data"] for e in events(run_log(talk, job, follow=1, tail=1))[:-1]] == ["c"]
+
+
+def test_two_readers_and_a_follower_see_one_order(talk: Stage):
+    job = talk.submit("guest")
+    task = talk.task(job)
+    talk.order("guest.0", out="x\n", times=500)
+    talk.order("guest.0", err="y\n" * 500)
+    talk.order("guest.0", out="z\n", times=500)
+    talk.order("guest.0", exit=0)
+    followed = [e["data"] for e in events(run_log(talk, job, follow=1)) if e["event"] != "end"]
+    talk.end(job)
+    assert followed == talk.lines(task, "debug") == run_log(talk, job).text.splitlines()
+    assert len(followed) == 1500

@@ -1,0 +1,413 @@
+"""Lines of runs, found on an engine in memory: their numbers, what is cut, hidden or lost."""
+
+import asyncio
+import itertools
+import shutil
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from anyio import CapacityLimiter
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adapter.bfia import logs
+from engines.base import LaunchSpec
+from engines.memory import MemoryEngine, Script
+from engines.naming import labels
+from gateway.app import Mounted, create_app
+from gateway.domain.model import Exit, LocalJob, Party, Run
+from gateway.domain.states import RunStatus
+from gateway.errors import NotFound
+from gateway.log_levels import LEVELS, LONGEST_LINE, Level
+from gateway.ports import Limiters
+from gateway.run_logs import MOST_BYTES, MOST_LINES, Excerpt, RunLogs
+from gateway.store.migrate import migrate
+from gateway.store.store import Store, connect
+from gateway.workspace import Workspace
+from tests.builders import OK, a_job, a_local_job, a_run, a_spec
+
+TASK = "task_a"
+DEBUG, INFO, ERROR = LEVELS
+SECRET, TOKEN = "0123456789abcdef" * 4, "fedcba9876543210" * 2
+
+
+class Node:
+    """A node that runs task a as guest and as host, with scripted output and a clock that leaps."""
+
+    def __init__(self, home: Path) -> None:
+        database = connect(f"sqlite:///{home / 'gateway.db'}")
+        migrate(database)
+        self.store = Store(database)
+        self.workspace = Workspace(home / "storage", home / "runs", contained=False)
+        self.engine = MemoryEngine(node="n1", installation="i", images={"vendor:1.0.0": Script(code=None)})
+        self.seconds = 0.0
+        self.parties = [Party("guest", 0, "n1"), Party("host", 0, "n1")]
+        runs = [
+            a_run("a", RunStatus.RUNNING, party, run_id=f"{i}{SECRET[1:]}", token=f"{i}{TOKEN[1:]}")
+            for i, party in enumerate(self.parties)
+        ]
+        spec = a_spec("a", {"guest": ("n1",), "host": ("n1",)})
+        self.store.local_jobs.add(a_local_job(*runs, spec=spec, node="n1"), "")
+        for run in runs:
+            told = labels("n1", "i", "job-1", TASK, run.party.role, 0, 0)
+            self.engine.launch(LaunchSpec(run.name, run.image, {}, told))
+        self.restart()
+
+    def restart(self) -> None:
+        self.logs = RunLogs("n1", self.store, self.engine, self.workspace, lambda: self.seconds)
+
+    def close(self) -> None:
+        self.store.close()
+
+    def run(self, role: str = "guest") -> Run:
+        return next(r for r in self.store.local_jobs.get("job-1").runs if r.party.role == role)
+
+    def change(self, role: str, **changes: Any) -> None:
+        def change(local: LocalJob) -> LocalJob:
+            return replace(
+                local, runs=tuple(replace(r, **changes) if r.party.role == role else r for r in local.runs)
+            )
+
+        self.store.local_jobs.update("job-1", change)
+
+    def write(self, text: bytes, role: str = "guest", stream: str = "stdout") -> None:
+        run = self.engine.world.runs[self.run(role).name]
+        (run.stdout if stream == "stdout" else run.stderr).extend(text)
+
+    def forget_beginning(self, size: int, role: str = "guest") -> None:
+        """Drop bytes at the beginning, as an engine does that keeps so many only."""
+        del self.engine.world.runs[self.run(role).name].stdout[:size]
+
+    def exit(self, role: str = "guest", code: int = 0) -> None:
+        self.engine.finish(self.run(role).name, code)
+        status = RunStatus.FAILED if code else RunStatus.SUCCESS
+        self.change(role, exit=Exit(code), status=status)
+
+    def collect(self, role: str = "guest") -> None:
+        """Do what the executor does with a container that is over."""
+        run = self.run(role)
+        self.engine.save_logs(run.name, self.workspace.logs(run))
+        self.engine.remove(run.name)
+        self.change(role, collect=OK)
+
+    def all(self, level: Level = DEBUG, role: str = "") -> list[str]:
+        """Return every line, asked for in several answers."""
+        found: list[str] = []
+        while True:
+            some = self.read(len(found), level, role)
+            found += [line.text for line in some.lines]
+            assert some.start + len(some.lines) + some.left_out == max(some.total, some.start)
+            if not some.left_out:
+                return found
+
+    def read(self, start: int = 0, level: Level = DEBUG, role: str = "", length: int | None = None) -> Excerpt:
+        self.seconds += 1000
+        return self.logs.read(TASK, level, start, length, role)
+
+    def of_stream(self, role: str, stream: str) -> list[str]:
+        return [line.text for line in self.logs.read_run("job-1", self.run(role), [stream], 0, None).lines]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Any:
+    node = Node(tmp_path)
+    yield node
+    node.close()
+
+
+def test_a_level_gives_its_lines_and_what_is_worse(node: Node):
+    node.write(b"debug a\ninfo b\nwarn c\nerror d\n")
+    assert node.all(DEBUG) == ["debug a", "info b", "warn c", "error d"]
+    assert node.all(INFO) == ["info b", "warn c", "error d"]
+    assert node.all(ERROR) == ["error d"]
+    assert [node.logs.number(TASK, level).total for level in LEVELS] == [4, 3, 1]
+
+
+def test_start_and_length_choose_lines_of_the_level(node: Node):
+    node.write(b"debug a\ninfo b\ndebug c\ninfo d\ninfo e\n")
+    some = node.read(1, INFO, length=1)
+    assert ([line.text for line in some.lines], some.total, some.next, some.left_out) == (["info d"], 3, 2, 0)
+    beyond = node.read(7, INFO)
+    assert (beyond.lines, beyond.total, beyond.left_out) == ((), 3, 0)
+    assert node.read(0, INFO, length=0).lines == ()
+
+
+def test_a_line_counts_once_it_is_whole(node: Node):
+    node.write(b"one\ntw")
+    assert node.all() == ["one"]
+    node.write(b"o\n")
+    assert node.all() == ["one", "two"]
+
+
+def test_the_last_words_of_a_crash_need_no_line_break(node: Node):
+    node.write(b"going on\n")
+    node.write(b"error: no more", stream="stderr")
+    node.exit(code=7)
+    assert node.all(ERROR) == ["error: no more"]
+    node.collect()
+    assert node.all(ERROR) == ["error: no more"]
+    assert node.all() == ["going on", "error: no more"]
+
+
+def test_roles_are_kept_apart_or_merged_as_found(node: Node):
+    node.write(b"h1\n", "host")
+    assert node.all() == ["h1"]
+    node.write(b"g1\n", "guest")
+    assert node.all() == ["h1", "g1"]
+    node.write(b"h2\n", "host")
+    merged = node.read()
+    assert [(line.party, line.text) for line in merged.lines] == [
+        ("host.0", "h1"),
+        ("guest.0", "g1"),
+        ("host.0", "h2"),
+    ]
+    assert merged.parties == ("guest.0", "host.0")
+    assert node.all(role="host") == node.all(role="host.0") == ["h1", "h2"]
+    with pytest.raises(NotFound) as refused:
+        node.read(role="host.1")
+    assert refused.value.reason == "ROLE_UNKNOWN"
+
+
+def test_the_order_found_outlives_the_gateway_and_the_container(node: Node):
+    node.write(b"out 1\n")
+    node.all()
+    node.write(b"err 1\n", stream="stderr")
+    node.all()
+    node.write(b"out 2\n")
+    expected = ["out 1", "err 1", "out 2"]
+    assert node.all() == expected
+    node.restart()
+    assert node.all() == expected
+    node.exit()
+    node.collect()
+    assert node.all() == expected
+    files = {path.name for path in node.workspace.logs(node.run()).iterdir()}
+    assert files == {"stdout.log", "stderr.log", "lines.txt"}
+
+
+def test_what_a_crash_left_of_the_ledgers_last_line_is_cut_off(node: Node):
+    node.write(b"one\n")
+    node.all()
+    with (node.workspace.logs(node.run()) / "lines.txt").open("a") as ledger:
+        ledger.write("bfia-a-guest.0 stdout 4 9")
+    node.restart()
+    node.write(b"two\n")
+    assert node.all() == ["one", "two"]
+    node.restart()
+    assert node.all() == ["one", "two"]
+
+
+def test_an_engine_that_is_down_leaves_what_was_copied_and_says_so(node: Node):
+    node.write(b"one\n")
+    node.all()
+    node.write(b"two\n")
+    node.engine.world.down = True
+    some = node.read()
+    assert [line.text for line in some.lines] == ["one"]
+    assert some.incomplete == "guest.0: ENGINE_DOWN: the engine does not answer; host.0: " + (
+        "ENGINE_DOWN: the engine does not answer"
+    )
+    assert not some.over
+    node.engine.world.down = False
+    assert node.all() == ["one", "two"]
+    assert not node.read().incomplete
+
+
+def test_a_container_that_somebody_removed_leaves_what_was_copied(node: Node):
+    node.write(b"one\n")
+    node.all()
+    node.engine.remove(node.run().name)
+    node.change("guest", status=RunStatus.FAILED, collect=OK)
+    some = node.read(role="guest")
+    assert [line.text for line in some.lines] == ["one"]
+    assert some.over
+
+
+def test_lines_keep_their_numbers_when_the_engine_drops_the_oldest(node: Node):
+    first = [f"line {i} of the first thousand" for i in range(1000)]
+    then = [f"line {i} of those that come later" for i in range(500)]
+    node.write("".join(f"{line}\n" for line in first).encode())
+    assert node.all() == first
+    node.write("".join(f"{line}\n" for line in then).encode())
+    node.forget_beginning(20_000)
+    assert node.all() == first + then
+    node.exit()
+    node.collect()
+    assert node.all() == first + then
+    assert node.all() == first + then
+
+
+def test_a_gap_in_what_the_engine_kept_is_shown_once(node: Node):
+    node.write(b"old\n" * 10)
+    node.all()
+    node.forget_beginning(40)
+    node.write(b"new\n" * 3)
+    seen = node.all()
+    assert seen[:10] + seen[11:] == ["old"] * 10 + ["new"] * 3
+    assert "missing" in seen[10]
+    node.exit()
+    node.collect()
+    assert node.all() == node.all() == seen
+
+
+def test_a_runs_secrets_are_never_shown(node: Node):
+    secret, token = node.run().run_id, node.run().token
+    long = b"x" * (LONGEST_LINE - 16)
+    node.write(f"config.token={token}\nhttp://gateway/callback?run={secret}&a={secret}\n".encode())
+    for hidden in (secret, token):
+        node.write(long + hidden.encode() + b"y" * 100 + b"\n")
+    shown = "\n".join(node.all())
+    assert "config.token=****" in shown and "callback?run=****" in shown
+    for hidden in (secret, token):
+        assert hidden not in shown and hidden[:12] not in shown
+
+
+def test_a_line_without_an_end_is_cut_and_says_by_how_much(node: Node):
+    node.write(b"before\n" + b"x" * 3_000_000 + b"\nafter\n")
+    before, cut, after = node.all()
+    assert (before, after) == ("before", "after")
+    assert cut.startswith("x" * LONGEST_LINE + "…") and cut.endswith("bytes left out]")
+    assert len(cut) < LONGEST_LINE + 100
+
+
+def test_an_answer_holds_so_many_lines_and_so_many_bytes(node: Node):
+    node.write(b"short\n" * (MOST_LINES + 5))
+    some = node.read(role="guest")
+    assert (len(some.lines), some.left_out) == (MOST_LINES, 5)
+    assert len(node.all(role="guest")) == MOST_LINES + 5
+    node.write((b"y" * 50_000 + b"\n") * 30, "host")
+    some = node.read(role="host")
+    assert sum(len(line.text) for line in some.lines) <= MOST_BYTES
+    assert len(some.lines) + some.left_out == 30
+    assert len(node.all(role="host")) == 30
+
+
+def test_bytes_that_are_no_text_are_shown_as_such(node: Node):
+    node.write(b"\xff\xfe\x00 \xe4\xb8\xad\r\nnext\n")
+    assert node.all() == ["\ufffd\ufffd\x00 中", "next"]
+
+
+def test_logs_that_were_deleted_are_empty(node: Node):
+    node.write(b"one\n")
+    node.exit()
+    node.exit("host")
+    node.collect()
+    node.collect("host")
+    assert node.all() == ["one"]
+    for role in ("guest", "host"):
+        node.workspace.forget(node.run(role))
+    assert node.all() == []
+
+
+def test_a_run_that_never_had_a_container_has_no_lines_and_no_files(node: Node):
+    shutil.rmtree(node.workspace.logs(node.run()), ignore_errors=True)
+    node.change("guest", status=RunStatus.WAITING, launch=a_run().launch)
+    assert node.logs.number(TASK, DEBUG, "guest").total == 0
+    assert not node.workspace.logs(node.run()).exists()
+
+
+def test_a_task_that_is_still_to_start_has_no_lines_and_one_of_other_nodes_is_said_to_be_theirs(node: Node):
+    spec = a_spec("b", {"guest": ("n1",), "host": ("n2",)}, job_id="job-2")
+    job = a_job(spec=spec, task_roles={"b": ["host"]}, dag="b")
+    node.store.jobs.add(job, "")
+    with pytest.raises(NotFound, match="ask at n2") as refused:
+        node.logs.number("task_b", DEBUG)
+    assert refused.value.reason == "TASK_UNKNOWN"
+    node.store.jobs.add(a_job(spec=a_spec("c", job_id="job-3"), dag="c"), "")
+    empty = node.logs.read("task_c", DEBUG, 0)
+    assert (empty.lines, empty.total, empty.over) == ((), 0, False)
+
+
+def test_an_answer_tells_a_platform_what_may_be_missing(node: Node):
+    node.write(b"one\n")
+    node.all()
+    node.engine.world.down = True
+    limiter = CapacityLimiter(4)
+    router = logs.router(logs.LogParts(node.logs, Limiters(limiter, limiter, limiter)))
+    app = create_app("test", [Mounted(router, None)])
+    node.seconds += 1000
+
+    async def ask(path: str) -> Any:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
+            return (await client.get(path, params={"task_id": TASK, "log_level": "info", "start": 0})).json()
+
+    said = asyncio.run(ask(f"{logs.TASK}/get_log"))["data"]
+    assert said["data"] == "one\n" and "ENGINE_DOWN" in said["incomplete"]
+    counted = asyncio.run(ask(f"{logs.TASK}/get_log_line"))["data"]
+    assert counted["num"] == 1 and "ENGINE_DOWN" in counted["incomplete"]
+
+
+def test_a_copy_is_not_made_more_often_than_its_size_allows(node: Node):
+    clock = itertools.count()
+    copies: list[float] = []
+
+    class Slow(MemoryEngine):
+        def save_logs(self, name: str, directory: Path) -> None:
+            copies.append(next(clock))
+            MemoryEngine.save_logs(self, name, directory)
+
+    slow = Slow(node="n1", installation="i", images={}, world=node.engine.world)
+    logs = RunLogs("n1", node.store, slow, node.workspace, lambda: float(next(clock)))
+    for _ in range(100):
+        logs.read(TASK, DEBUG, 0, None, "guest")
+    assert 2 <= len(copies) <= 12  # a copy takes 2 of these seconds, so one in twenty is for copying
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.sampled_from(["guest", "host"]),
+            st.sampled_from(["stdout", "stderr"]),
+            st.lists(
+                st.sampled_from([b"info i", b"debug d", b"error e", b"plain", b"\n", b"\n", b"\r\n", b"{}"]),
+                max_size=6,
+            ).map(b"".join),
+        ),
+        st.sampled_from(["ask", "ask guest", "restart", "exit guest", "exit host", "collect"]),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=25)
+@given(STEPS)
+def test_a_line_never_changes_its_number_and_none_is_lost(tmp_path_factory: pytest.TempPathFactory, steps: Any):
+    node = Node(tmp_path_factory.mktemp("node"))
+    written: dict[tuple[str, str], bytes] = defaultdict(bytes)
+    seen: dict[tuple[Level, str], list[str]] = defaultdict(list)
+    try:
+        for step in [*steps, "exit guest", "exit host", "ask", "collect", "ask"]:
+            match step:
+                case (role, stream, text):
+                    if node.run(role).exit is None:
+                        node.write(text, role, stream)
+                        written[role, stream] += text
+                case "restart":
+                    node.restart()
+                case "exit guest" | "exit host":
+                    role = step.removeprefix("exit ")
+                    if node.run(role).exit is None:
+                        node.exit(role)
+                case "collect":
+                    for role in ("guest", "host"):
+                        if node.run(role).exit is not None:
+                            node.collect(role)
+                case _:
+                    roles = ("guest",) if step == "ask guest" else ("", "guest", "host")
+                    for key in itertools.product(LEVELS, roles):
+                        now = node.all(*key)
+                        assert now[: len(seen[key])] == seen[key]
+                        assert node.logs.number(TASK, *key).total == len(now)
+                        seen[key] = now
+        for (role, stream), text in written.items():
+            lines = text.decode().split("\n")
+            whole = lines[:-1] if lines[-1] == "" else lines
+            assert node.of_stream(role, stream) == [line.rstrip("\r") for line in whole]
+        assert node.read().over
+    finally:
+        node.close()

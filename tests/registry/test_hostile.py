@@ -1,0 +1,262 @@
+"""Documents meant to hurt: they are refused or read, and never more than that."""
+
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from provider_registry import describe
+from provider_registry.limits import MAX_DEPTH, MAX_TEXT, MAX_VALUES, not_json, shorten, too_large
+from provider_registry.model import InvalidDescription, Problem
+from provider_registry.registration import from_document, provider_from_component, provider_from_request
+from provider_registry.values import check
+from tests.registry.builders import (
+    a_component_request,
+    a_description,
+    a_parameter,
+    a_request,
+    refused,
+)
+
+
+def nested(depth, leaf=1):
+    value = leaf
+    for i in range(depth):
+        value = [value] if i % 2 else {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 100_000])
+def test_deep_nesting_is_refused(depth):
+    rule = ("(document)", f"must not nest deeper than {MAX_DEPTH} levels")
+    deep = nested(depth)
+    assert refused(provider_from_request, a_request(metadata={"image": "a", "x": deep})) == [rule]
+    assert refused(provider_from_component, a_component_request(result=deep)) == [rule]
+    assert refused(describe.component, deep) == [rule]
+
+
+def test_a_value_that_holds_itself_is_refused():
+    loop = []
+    loop.append(loop)
+    assert too_large(loop).rule == f"must not nest deeper than {MAX_DEPTH} levels"
+
+
+def test_too_many_values_are_refused():
+    assert refused(provider_from_request, a_request(metadata={"image": "a", "x": [0] * MAX_VALUES})) == [
+        ("(document)", f"must not hold more than {MAX_VALUES} values")
+    ]
+
+
+@pytest.mark.parametrize("place", ["key", "value"])
+def test_too_much_text_is_refused(place):
+    text = "x" * (MAX_TEXT + 1)
+    metadata = {"image": "a"} | ({text: 1} if place == "key" else {"x": text})
+    assert refused(provider_from_request, a_request(metadata=metadata)) == [
+        ("(document)", f"must not hold more than {MAX_TEXT} characters of text")
+    ]
+
+
+def test_what_is_within_the_bounds_is_not_too_large():
+    assert too_large(nested(MAX_DEPTH - 1)) is None
+    assert too_large(a_request()) is None
+    assert too_large("x" * MAX_TEXT) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "rule"),
+    [
+        ("\ud800", "must be text that UTF-8 can hold"),
+        ({"\udfff": 1}, "must be text that UTF-8 can hold"),
+        ([float("nan")], "must hold finite numbers only"),
+        (float("inf"), "must hold finite numbers only"),
+        (2**5000, "must not hold integers beyond 4096 bits"),
+        ({1, 2}, "must hold JSON values only"),
+        ([b"x"], "must hold JSON values only"),
+    ],
+)
+def test_what_cannot_be_stored_as_json_is_refused(value, rule):
+    assert refused(provider_from_request, a_request(metadata={"image": "a", "x": value})) == [("(document)", rule)]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, None),
+        (True, True),
+        (5, 5),
+        (10**400, "an integer of many digits"),
+        (0.5, 0.5),
+        (float("nan"), "nan"),
+        ("x" * 300, "x" * 200 + "…"),
+        ("\ud800", "?"),
+        ({}, {}),
+        ([], []),
+        ([1, "a"], [1, "a"]),
+        ([1] * 300, "a list of 300 values"),
+        (nested(100), "a list of 1 values"),
+        ({"a": float("nan")}, "an object with 1 fields"),
+        (b"x", "a bytes"),
+    ],
+)
+def test_what_was_found_is_shown_small_and_encodable(value, shown):
+    assert shorten(value) == shown
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(a|a)*b", "(.*a){25}", "([a-zA-Z]+)*$", "(?i)(a|aa)+$"])
+def test_a_catastrophic_expression_is_registered_without_being_tried(pattern):
+    document = a_description(
+        inputParam=[a_parameter(validator=f"regular:'{pattern}'", defaultValue="a" * 60 + "!")]
+    )
+    component, warnings = describe.component(document)
+    assert component.parameters[0].validator.pattern == pattern
+    assert warnings == ()
+
+
+def test_many_catastrophic_expressions_share_one_deadline():
+    document = a_description(inputParam=[a_parameter(f"p{i}", validator="regular:'(a+)+$'") for i in range(100)])
+    component, _ = describe.component(document)
+    findings = check({f"p{i}": "a" * 60 + "!" for i in range(100)}, component, "t", seconds=0.3)
+    assert findings.errors == ()
+    assert len(findings.warnings) == 100
+
+
+def test_a_hundred_components_are_read_and_stored():
+    parameters = [
+        a_parameter(
+            f"p{i}",
+            bindingData=[{"label": str(k), "value": str(k)} for k in range(4)],
+            defaultValue="1",
+            validator="(0,10)",
+        )
+        for i in range(15)
+    ]
+    body = a_request(*(a_description(f"C{i}", inputParam=parameters) for i in range(100)))
+    provider = provider_from_request(body)
+    assert len(provider.components) == 100
+    assert provider.warnings == ()
+    assert from_document(json.loads(json.dumps(provider.document()))) == provider
+
+
+def test_a_flood_of_problems_is_cut():
+    many = {f"C{i}": {"x": 1} for i in range(400)}
+    problems = refused(provider_from_request, a_request() | {"components_description": many})
+    assert len(problems) == 201
+    assert problems[-1] == ("(document)", "has more than the 200 problems listed here")
+
+
+def test_blanks_without_end_do_not_slow_the_reading():
+    spaces = " " * 200_000
+    problems = refused(
+        describe.component,
+        a_description(inputParam=[a_parameter(optional=spaces + "x", bindingData="x" * 99_999)]),
+    )
+    assert problems == [("inputParam[0].optional", "must be true or false, as a boolean or as text")]
+    component, _ = describe.component(
+        a_description(
+            inputParam=[
+                a_parameter(validator="(" + spaces[:19_000] + ",", bindingData="call_function" + spaces[:90_000])
+            ]
+        )
+    )
+    assert component.parameters[0].validator is None
+
+
+def test_a_job_with_hostile_values_is_judged():
+    component, _ = describe.component(
+        a_description(
+            inputParam=[
+                a_parameter("i", type="int", bindingData=["1"], validator="(0,5)"),
+                a_parameter("o", type="object", validator="regular:'a+'"),
+                a_parameter("s", bindingData=["a"], validator="regular:'(a|b)+'"),
+            ]
+        )
+    )
+    deep = nested(2000)
+    for value in (deep, "\ud800", 10**4299, -(10**5000), float("inf"), "9" * 100_000, {"a": deep}, [deep], b"x"):
+        findings = check({"i": value, "o": value, "s": value, "\ud800": value}, component, "t", True, seconds=0)
+        for problem in (*findings.errors, *findings.warnings):
+            json.dumps([problem.path, problem.got], ensure_ascii=False).encode()
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(["", " ", "true"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def places(value, path=()):
+    """Every place in a JSON value, as the steps that lead to it."""
+    yield path
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for step, child in children:
+        yield from places(child, (*path, step))
+
+
+def replaced(value, path, new):
+    if not path:
+        return new
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = replaced(copy[path[0]], path[1:], new)
+    return copy
+
+
+FULL = a_request(
+    a_description(
+        inputParam=[
+            a_parameter(
+                bindingData=[{"label": "a", "value": "a"}],
+                defaultValue="a",
+                validator="(0,1)",
+                dependsOn=["q.1"],
+                groupTag=["g"],
+                UIPattern="hidden",
+                UIType="input",
+                description="d",
+            ),
+            a_parameter("q", type="int", validator="regular:'x'", bindingData="call_function f()"),
+        ],
+    )
+)
+PLACES = list(places(FULL))
+
+
+@given(st.sampled_from(PLACES), json_values)
+@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+def test_any_value_anywhere_is_read_or_refused_with_its_reasons(path, value):
+    body = replaced(FULL, path, value)
+    try:
+        provider = provider_from_request(body)
+    except InvalidDescription as error:
+        assert error.problems
+        json.dumps(error.problems, allow_nan=False, ensure_ascii=False).encode()
+    else:
+        stored = json.dumps(provider.document(), allow_nan=False, ensure_ascii=False)
+        stored.encode()
+        assert from_document(json.loads(stored)) == provider
+        for component in provider.components.values():
+            findings = check({"p": value, "q": value}, component, "t", seconds=0)
+            json.dumps(findings, allow_nan=False, ensure_ascii=False)
+
+
+@given(json_values)
+@settings(max_examples=300)
+def test_any_value_at_all_is_refused_with_its_reasons(value):
+    for read in (provider_from_request, provider_from_component, describe.component):
+        with suppress(InvalidDescription):
+            read(value)
+            raise AssertionError(f"{value!r} was accepted")
+    with suppress(InvalidDescription):
+        from_document(value)
+        raise AssertionError(f"{value!r} was accepted")
+    assert too_large(value) is None or isinstance(too_large(value), Problem)
+    shown = shorten(value)
+    assert not_json(shown) is None
+    json.dumps(shown, allow_nan=False)

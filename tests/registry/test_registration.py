@@ -1,0 +1,232 @@
+"""The two bodies that register something, and the form in which a provider is stored."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from provider_registry.model import InvalidDescription, Problem
+from provider_registry.registration import from_document, provider_from_component, provider_from_request
+from tests.registry.builders import (
+    a_component_request,
+    a_data,
+    a_description,
+    a_parameter,
+    a_provider,
+    a_request,
+    refused,
+)
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PART = "must be a name: not empty, without spaces or any of : @ * / \\"
+IMAGE = "must be an image reference such as vendor:1.0.0"
+
+
+@pytest.fixture(scope="module")
+def published():
+    return json.loads((EXAMPLES / "register_unionpay.json").read_text("utf-8"))
+
+
+def test_the_published_registration_is_accepted_with_these_warnings_only(published):
+    provider = provider_from_request(published)
+    at = "components_description.HeteroLR.inputParam[6]"
+    assert provider.warnings == (
+        Problem(f"{at}.defaultValue", "lies outside (0,1000)", "2048"),
+        Problem(f"{at}.bindingData", "lists values that are no integer: all", ["all"]),
+        Problem(
+            f"{at}.bindingData",
+            "lists values outside (0,1000): 2048, 4096, 8192",
+            ["2048", "4096", "8192"],
+        ),
+    )
+
+
+def test_the_published_registration_is_read_in_full(published):
+    provider = provider_from_request(published)
+    assert provider.key == "unionpay:2.0.0@docker"
+    assert (provider.protocol, provider.image, provider.base_url) == ("bfia", "unionpay:2.0.0", "")
+    assert {n: (len(c.parameters), c.roles) for n, c in provider.components.items()} == {
+        "Intersection": (9, ("guest", "host")),
+        "HeteroLR": (11, ("guest", "host", "arbiter")),
+        "HeteroSecureBoost": (12, ("guest", "host")),
+    }
+    lr, boost = provider.components["HeteroLR"], provider.components["HeteroSecureBoost"]
+    assert lr.parameter("learning_rate").depends_on == ("optimizer.sgd", "optimizer.adam")
+    assert lr.parameter("batch_size").binding == ("all", "2048", "4096", "8192")
+    assert lr.parameter("alpha").validator is None
+    assert lr.result_message("4444") == "算法执行失败"
+    assert [d.group for d in boost.outputs] == ["data", "model", "metric", "metric", "metric"]
+    assert boost.parameter("cv_param").default.startswith('{"n_splits": 5')
+    assert provider.components["Intersection"].inputs[0].formats == ("csv", "yaml")
+
+
+def test_a_stored_provider_is_the_same_again(published):
+    provider = provider_from_request(published)
+    assert from_document(json.loads(json.dumps(provider.document()))) == provider
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "rule"),
+    [
+        ({"name": ""}, "name", PART),
+        ({"name": "a:b"}, "name", PART),
+        ({"name": "a\n"}, "name", PART),
+        ({"name": 5}, "name", "must be text"),
+        ({"name": "x" * 129}, "name", "must not be longer than 128 characters"),
+        ({"version": "1@2"}, "version", PART),
+        ({"version": None}, "version", "must be text"),
+        ({"device": "*"}, "device", PART),
+        ({"protocol": 5}, "protocol", "must be text"),
+        ({"metadata": None}, "metadata", "must be an object"),
+        ({"metadata": {}}, "metadata.image", "is missing"),
+        ({"metadata": {"image": ""}}, "metadata.image", IMAGE),
+        ({"metadata": {"image": "-v /:/host"}}, "metadata.image", IMAGE),
+        ({"metadata": {"image": "a", "base_url": 1}}, "metadata.base_url", "must be text"),
+        ({"components_description": []}, "components_description", "must be an object"),
+        ({"components_description": {"A": 1}}, "components_description.A", "must be an object"),
+        (
+            {"components_description": {"A": a_description("B")}},
+            "components_description.A.componentName",
+            "must equal its key, A",
+        ),
+        (
+            {"components_description": {"A": a_description("A", roleList=[])}},
+            "components_description.A.roleList",
+            "must not be empty",
+        ),
+        (
+            {"components_description": {"a.b": a_description("a.b", roleList=[])}},
+            'components_description["a.b"].roleList',
+            "must not be empty",
+        ),
+        (
+            {"components_description": {"HeteroLR": a_description("HeteroLR", inputParam=[a_parameter(type=1)])}},
+            "components_description.HeteroLR.inputParam[0].type",
+            "must be text",
+        ),
+        (
+            {"components_description": {f"C{i}": {} for i in range(501)}},
+            "components_description",
+            "must not have more than 500 entries",
+        ),
+    ],
+)
+def test_a_broken_request_is_refused_with_one_problem_at_its_place(changes, path, rule):
+    assert refused(provider_from_request, a_request() | changes) == [(path, rule)]
+
+
+@pytest.mark.parametrize("name", ["name", "version", "device", "metadata"])
+def test_these_fields_of_a_request_are_required(name):
+    body = a_request()
+    del body[name]
+    assert refused(provider_from_request, body) == [(name, "is missing")]
+
+
+def test_every_problem_of_all_components_is_told_at_once():
+    body = a_request(a_description("A", roleList=[]), a_description("B", inputData=[a_data(category=1)]))
+    body["name"] = "a b"
+    body["components_description"]["C"] = a_description("D", result=5)
+    assert refused(provider_from_request, body) == [
+        ("name", PART),
+        ("components_description.A.roleList", "must not be empty"),
+        ("components_description.B.inputData[0].category", "must be text"),
+        ("components_description.C.componentName", "must equal its key, C"),
+        ("components_description.C.result", "must be a list"),
+    ]
+
+
+@pytest.mark.parametrize("body", [None, [], "x", 3])
+def test_a_body_that_is_no_object_is_refused(body):
+    assert refused(provider_from_request, body) == [("(document)", "must be an object")]
+    assert refused(provider_from_component, body) == [("(document)", "must be an object")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "rule"),
+    [
+        (
+            {"device": "local", "metadata": {}},
+            "device",
+            "is none of docker, k8s; jobs look for providers on docker",
+        ),
+        ({"components_description": None}, "components_description", "describes no component"),
+        ({"meta": 1}, "meta", "is no field of the format; did you mean metadata?"),
+    ],
+)
+def test_what_is_unusual_in_a_request_is_remarked(changes, path, rule):
+    assert [(w.path, w.rule) for w in a_provider(**changes).warnings] == [(path, rule)]
+
+
+def test_a_component_without_its_own_name_takes_its_key():
+    document = a_description()
+    del document["componentName"]
+    provider = provider_from_request(a_request() | {"components_description": {"Algo": document}})
+    assert provider.components["Algo"].name == "Algo"
+    assert provider.warnings == (
+        Problem("components_description.Algo.componentName", "is missing; its key is taken"),
+    )
+    assert from_document(provider.document()) == provider
+
+
+def test_the_outer_name_and_version_are_the_components():
+    provider = a_provider(a_description(provider="other", version="3"))
+    assert (provider.components["Algo"].provider, provider.components["Algo"].version) == ("acme", "1.0.0")
+    assert [w.path for w in provider.warnings] == [
+        "components_description.Algo.provider",
+        "components_description.Algo.version",
+    ]
+    assert from_document(provider.document()) == provider
+
+
+def test_the_protocol_is_bfia_unless_given():
+    body = a_request()
+    del body["protocol"]
+    assert provider_from_request(body).protocol == "bfia"
+    assert a_provider(protocol="fate").protocol == "fate"
+
+
+def test_other_metadata_is_kept():
+    metadata = {"image": "a:1", "namespace": "fate", "config": {"x": [1]}}
+    assert a_provider(metadata=metadata, device="k8s").metadata == metadata
+
+
+def test_one_component_is_read_into_a_provider_of_its_own():
+    provider = provider_from_component(a_component_request("Algo", image="registry.example:5000/acme/a:1"))
+    assert provider.key == "acme:1.0.0@docker"
+    assert (provider.image, provider.protocol) == ("registry.example:5000/acme/a:1", "bfia")
+    assert list(provider.components) == ["Algo"]
+    assert provider.warnings == ()
+    assert from_document(json.loads(json.dumps(provider.document()))) == provider
+
+
+@pytest.mark.parametrize(
+    ("change", "problems"),
+    [
+        (lambda b: b.pop("imageUrl"), [("imageUrl", "is missing")]),
+        (lambda b: b.update(imageUrl=" "), [("imageUrl", IMAGE)]),
+        (lambda b: b.pop("component_info"), [("component_info", "is missing")]),
+        (lambda b: b.update(component_info=1), [("component_info", "must be an object")]),
+        (lambda b: b["component_info"].pop("provider"), [("component_info.provider", "is missing")]),
+        (lambda b: b["component_info"].update(version="1:2"), [("component_info.version", PART)]),
+        (lambda b: b["component_info"].update(version=1), [("component_info.version", "must be text")]),
+        (
+            lambda b: b["component_info"].update(roleList=[], provider=""),
+            [("component_info.provider", PART), ("component_info.roleList", "must not be empty")],
+        ),
+    ],
+)
+def test_a_broken_component_request_is_refused(change, problems):
+    body = a_component_request()
+    change(body)
+    assert refused(provider_from_component, body) == problems
+
+
+def test_warnings_about_one_component_stand_where_its_provider_shows_it():
+    provider = provider_from_component(a_component_request(title=None))
+    assert provider.warnings == (Problem("components_description.Algo.title", "is missing"),)
+
+
+@pytest.mark.parametrize("document", [{}, {"name": 1}, None, [], {"name": "a", "version": "1", "metadata": 5}])
+def test_what_is_no_stored_provider_is_refused(document):
+    with pytest.raises(InvalidDescription, match="is not a stored provider"):
+        from_document(document)

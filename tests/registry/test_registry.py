@@ -1,0 +1,175 @@
+"""Registering, finding, listing and removing providers."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from provider_registry.model import InvalidDescription
+from provider_registry.registration import provider_from_component
+from provider_registry.registry import (
+    COMPONENT_UNKNOWN,
+    PROVIDER_UNKNOWN,
+    VERSION_UNKNOWN,
+    MemoryRepository,
+    Registry,
+    Unknown,
+)
+from tests.registry.builders import a_component_request, a_description, a_provider
+
+
+@pytest.fixture
+def registry():
+    return Registry(MemoryRepository())
+
+
+def keys(providers):
+    return [p.key for p in providers]
+
+
+def test_the_first_registration_creates_and_the_next_replaces(registry):
+    assert registry.register(a_provider(a_description("A")))
+    assert not registry.register(a_provider(a_description("B")))
+    [provider] = registry.query()
+    assert list(provider.components) == ["B"]
+
+
+def test_a_component_is_found_with_its_provider(registry):
+    registry.register(a_provider(a_description("A"), a_description("B")))
+    provider, component = registry.find("acme", "1.0.0", "B")
+    assert provider.key == "acme:1.0.0@docker"
+    assert component.name == "B"
+
+
+def test_versions_and_devices_stand_side_by_side(registry):
+    registry.register(a_provider(a_description("A"), version="1.0.0", metadata={"image": "a:1"}))
+    registry.register(a_provider(a_description("A"), version="2.0.0", metadata={"image": "a:2"}))
+    registry.register(a_provider(a_description("A"), device="k8s", metadata={"image": "a:k"}))
+    assert registry.find("acme", "1.0.0", "A")[0].image == "a:1"
+    assert registry.find("acme", "2.0.0", "A")[0].image == "a:2"
+    assert registry.find("acme", "1.0.0", "A", device="k8s")[0].image == "a:k"
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason", "message"),
+    [
+        (("nobody", "1.0.0", "A"), PROVIDER_UNKNOWN, "no provider nobody is registered on docker"),
+        (("*", "1.0.0", "A"), PROVIDER_UNKNOWN, "no provider * is registered on docker"),
+        (
+            ("acme", "9", "A"),
+            VERSION_UNKNOWN,
+            "provider acme on docker has no version 9; it has 1.0.0, 2.0.0",
+        ),
+        (
+            ("acme", "1.0.0", "Z"),
+            COMPONENT_UNKNOWN,
+            "provider acme:1.0.0@docker has no component Z; it has A, B",
+        ),
+        (
+            ("acme", "1.0.0", "A", "k8s"),
+            PROVIDER_UNKNOWN,
+            "no provider acme is registered on k8s; it is registered as acme:1.0.0@docker, acme:2.0.0@docker",
+        ),
+    ],
+)
+def test_what_is_unknown_is_said_with_what_there_is(registry, asked, reason, message):
+    registry.register(a_provider(a_description("A"), a_description("B")))
+    registry.register(a_provider(version="2.0.0"))
+    with pytest.raises(Unknown) as raised:
+        registry.find(*asked)
+    assert (raised.value.reason, raised.value.message) == (reason, message)
+
+
+def test_a_message_about_an_endless_name_is_short(registry):
+    with pytest.raises(Unknown) as raised:
+        registry.find("x" * 10_000, "1", "A")
+    assert len(raised.value.message) < 500
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ({}, ["acme:1.0.0@docker", "acme:1.0.0@k8s", "acme:2.0.0@docker", "other:1.0.0@docker"]),
+        ({"name": "acme"}, ["acme:1.0.0@docker", "acme:1.0.0@k8s", "acme:2.0.0@docker"]),
+        ({"version": "1.0.0", "device": "docker"}, ["acme:1.0.0@docker", "other:1.0.0@docker"]),
+        ({"name": "acme", "version": "*"}, ["acme:1.0.0@docker", "acme:1.0.0@k8s", "acme:2.0.0@docker"]),
+        ({"provider_name": "other"}, ["other:1.0.0@docker"]),
+        ({"provider_name": "acme:2.0.0"}, ["acme:2.0.0@docker"]),
+        ({"provider_name": "acme@k8s"}, ["acme:1.0.0@k8s"]),
+        ({"provider_name": "acme:1.0.0@docker"}, ["acme:1.0.0@docker"]),
+        ({"provider_name": "*:1.0.0@*", "device": "k8s"}, ["acme:1.0.0@k8s"]),
+        ({"provider_name": "acme:1.0.0@docker", "name": "other"}, []),
+        ({"name": ""}, ["acme:1.0.0@docker", "acme:1.0.0@k8s", "acme:2.0.0@docker", "other:1.0.0@docker"]),
+        ({"name": "acm"}, []),
+    ],
+)
+def test_providers_are_listed_and_removed_by_any_of_their_parts(registry, asked, found):
+    every = [
+        a_provider(),
+        a_provider(version="2.0.0"),
+        a_provider(device="k8s"),
+        a_provider(name="other"),
+    ]
+    for provider in every:
+        registry.register(provider)
+    assert keys(registry.query(**asked)) == found
+    if any(asked.values()):
+        assert registry.delete(**asked) == len(found)
+        assert keys(registry.query()) == sorted(p.key for p in every if p.key not in found)
+
+
+def test_removing_needs_at_least_one_part(registry):
+    registry.register(a_provider())
+    for asked in ({}, {"name": None, "device": ""}):
+        with pytest.raises(InvalidDescription, match="name: must be given, or device"):
+            registry.delete(**asked)
+    assert len(registry.query()) == 1
+    assert registry.delete(name="nobody") == 0
+
+
+def test_components_registered_one_by_one_gather_in_their_provider(registry):
+    assert registry.register_component(provider_from_component(a_component_request("A")))
+    assert registry.register_component(provider_from_component(a_component_request("B")))
+    assert not registry.register_component(provider_from_component(a_component_request("B", title="new")))
+    [provider] = registry.query()
+    assert {name: c.title for name, c in provider.components.items()} == {"A": "A", "B": "new"}
+    assert provider.images == {}
+
+
+def test_a_component_joins_a_provider_that_was_registered_as_a_whole(registry):
+    registry.register(a_provider(a_description("A"), metadata={"image": "a:1", "base_url": "tcp://x:1"}))
+    assert registry.register_component(provider_from_component(a_component_request("B", image="b:1")))
+    [provider] = registry.query()
+    assert list(provider.components) == ["A", "B"]
+    assert (provider.image, provider.base_url) == ("a:1", "tcp://x:1")
+    assert (provider.image_for("A"), provider.image_for("B")) == ("a:1", "b:1")
+
+
+def test_a_component_returns_to_its_providers_image(registry):
+    registry.register(a_provider(a_description("A"), metadata={"image": "a:1"}))
+    registry.register_component(provider_from_component(a_component_request("A", image="b:1")))
+    assert registry.find("acme", "1.0.0", "A")[0].image_for("A") == "b:1"
+    registry.register_component(provider_from_component(a_component_request("A", image="a:1")))
+    assert registry.find("acme", "1.0.0", "A")[0].image_for("A") == "a:1"
+
+
+def test_warnings_of_a_replaced_component_go_with_it(registry):
+    for name, title in (("A", None), ("AB", None), ("A", "now named")):
+        registry.register_component(provider_from_component(a_component_request(name, title=title)))
+    [provider] = registry.query()
+    assert [w.path for w in provider.warnings] == ["components_description.AB.title"]
+
+
+def test_registering_the_whole_provider_replaces_single_components(registry):
+    registry.register_component(provider_from_component(a_component_request("A", image="b:1")))
+    registry.register(a_provider(a_description("B")))
+    [provider] = registry.query()
+    assert (list(provider.components), provider.images) == (["B"], {})
+
+
+def test_components_registered_at_the_same_time_are_all_kept(registry):
+    requests = [provider_from_component(a_component_request(f"C{i}")) for i in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        created = list(pool.map(registry.register_component, requests))
+    assert all(created)
+    [provider] = registry.query()
+    assert len(provider.components) == 40

@@ -1,0 +1,361 @@
+"""The YAML form of a route table: what is read, what is refused and where, and what is written back."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from route_table.document import MAX_TEXT, dump, parse
+from route_table.model import PROFILES, InvalidRoutes, Problem, Route, RouteTable, UnknownNode
+
+SEED = """\
+# node id -> where its gateway listens
+JG0100001100000000:
+  host: 127.0.0.1
+  port: 9380
+JG0100001100000010:
+  host: 127.0.0.1
+  port: 9380
+"""
+
+
+def refused(text: str) -> list[tuple[str, str]]:
+    with pytest.raises(InvalidRoutes) as raised:
+        parse(text)
+    return [(p.path, p.rule) for p in raised.value.problems]
+
+
+def the_route(text: str) -> Route:
+    [route] = parse(text).routes.values()
+    return route
+
+
+def test_the_published_table_is_read_unchanged():
+    table = parse(SEED)
+    assert table.routes == {
+        "JG0100001100000000": Route("JG0100001100000000", "http://127.0.0.1:9380"),
+        "JG0100001100000010": Route("JG0100001100000010", "http://127.0.0.1:9380"),
+    }
+    assert table.version == 1
+
+
+def test_every_key_of_an_entry_is_read():
+    text = """
+    A1:
+      url: https://Gateway.Example:7380/bfia/
+      profile: fate
+      institution: JG0100001100000000
+      deadline: 2.5
+      enabled: false
+    """
+    assert the_route(text) == Route(
+        "A1", "https://gateway.example:7380/bfia", "fate", "JG0100001100000000", 2.5, False
+    )
+
+
+@pytest.mark.parametrize("node", ["0123", "no", "yes", "null", "22:30", "1e3", "0x1F", "1_000", "2026-11-21"])
+def test_a_node_id_is_the_text_that_is_written(node):
+    assert list(parse(f"{node}: {{host: h, port: 1}}").routes) == [node]
+
+
+@pytest.mark.parametrize(
+    ("entry", "url"),
+    [
+        ("{host: h, port: 9380}", "http://h:9380"),
+        ("{host: H.Example., port: '443', scheme: HTTPS}", "https://h.example."),
+        ("{host: h, port: 80}", "http://h"),
+        ("{host: h, port: 080}", "http://h"),
+        ("{host: '::1', port: 9380}", "http://[::1]:9380"),
+        ("{host: '[2001:DB8:0::1]', port: 9380}", "http://[2001:db8::1]:9380"),
+        ("{host: my_service, port: 9380}", "http://my_service:9380"),
+        ("{url: 'http://h'}", "http://h"),
+        ("{url: 'HTTP://H:80/'}", "http://h"),
+        ("{url: 'https://h:80/a/b%20c//'}", "https://h:80/a/b%20c"),
+        ("{url: 'http://[::1]:9380/x'}", "http://[::1]:9380/x"),
+    ],
+)
+def test_an_address_is_normalised(entry, url):
+    assert the_route(f"A: {entry}").url == url
+
+
+@pytest.mark.parametrize(
+    ("spelled", "enabled"), [("true", True), ("Yes", True), ("on", True), ("'false'", False), ("OFF", False)]
+)
+def test_enabled_is_read_in_the_spellings_of_yaml(spelled, enabled):
+    assert the_route(f"A: {{host: h, port: 1, enabled: {spelled}}}").enabled is enabled
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "rule"),
+    [
+        ("", "(document)", "has no entries; write {} for a table without routes"),
+        ("# nothing\n", "(document)", "has no entries; write {} for a table without routes"),
+        ("~", "(document)", "has no entries; write {} for a table without routes"),
+        ("[a]", "(document)", "line 1: must map node ids to routes"),
+        ("just text", "(document)", "line 1: must map node ids to routes"),
+        ("A: {host: h, port: 1}\n---\nB: {}", "(document)", "line 2: must hold one document only"),
+        ("\nA: &x {host: h, port: 1}", "(document)", "line 2: must not use anchors; write the entry out"),
+        ("A: *x", "(document)", "line 1: must not use aliases; write the entry out"),
+        ("A: !!python/object:os.system {}", "(document)", "line 1: must not use tags"),
+        ("? [a, b]\n: {}", "(document)", "line 1: must have text for a key"),
+        ("[[[[[[[[[1]]]]]]]]]", "(document)", "line 1: must not nest deeper than 8 levels"),
+        ("A:\n", "A", "line 1: must be a mapping with host and port, or url"),
+        ("A: h:9380", "A", "line 1: must be a mapping with host and port, or url"),
+        (
+            "'a b': {host: h, port: 1}",
+            '["a b"]',
+            "line 1: must be a node id: letters, digits and . _ : @ - inside, at most 128 characters",
+        ),
+        (
+            "A: {host: h, port: 1}\nB: {host: h, port: 1}\nA: {host: i, port: 1}",
+            "A",
+            "line 3: is given a second time; first in line 1",
+        ),
+        (
+            "A:\n  host: h\n  port: 1\n  host: i",
+            "A.host",
+            "line 4: is given a second time; first in line 2",
+        ),
+        ("A:\n  port: 1", "A.host", "line 2: is missing; give host and port, or url"),
+        ("A:\n  host: h", "A.port", "line 2: is missing; give host and port, or url"),
+        ("A: {host: h, port: }", "A.port", "line 1: has no value; give one or remove the key"),
+        ("A: {host: '', port: 1}", "A.host", "line 1: has no value; give one or remove the key"),
+        ("A: {url: [h]}", "A.url", "line 1: must be a single value"),
+        (
+            "A:\n  host: h\n  port: 1\n  enable: no",
+            "A.enable",
+            "line 4: is no key of a route; did you mean enabled?",
+        ),
+        (
+            "A: {host: h, port: 1, weight: 3}",
+            "A.weight",
+            "line 1: is no key of a route; known are "
+            "host, port, scheme, url, profile, institution, deadline, enabled",
+        ),
+        ("A: {host: h, port: 0}", "A.port", "line 1: must be a whole number from 1 to 65535"),
+        ("A: {host: h, port: 65536}", "A.port", "line 1: must be a whole number from 1 to 65535"),
+        ("A: {host: h, port: 93.8}", "A.port", "line 1: must be a whole number from 1 to 65535"),
+        ("A: {host: h, port: 0x24}", "A.port", "line 1: must be a whole number from 1 to 65535"),
+        ("A: {host: h, port: 1, scheme: ftp}", "A.scheme", "line 1: must be one of http, https"),
+        (
+            "A: {host: 'http://h', port: 1}",
+            "A.host",
+            "line 1: must be a host name or an address, without scheme, port or path",
+        ),
+        (
+            "A: {host: 999.1.1.1, port: 1}",
+            "A.host",
+            "line 1: must be a host name or an address, without scheme, port or path",
+        ),
+        (
+            "A: {host: 'fe80::1%eth0', port: 1}",
+            "A.host",
+            "line 1: must be a host name or an address, without scheme, port or path",
+        ),
+        (
+            "A: {url: 'http://h', port: 1}",
+            "A.port",
+            "line 1: must not stand beside url, which says it all",
+        ),
+        ("A: {url: 'ftp://h'}", "A.url", "line 1: must begin with http:// or https://"),
+        ("A: {url: 'h:9380'}", "A.url", "line 1: must begin with http:// or https://"),
+        ("A: {url: 'http://'}", "A.url", "line 1: must name a host"),
+        ("A: {url: 'http://h:'}", "A.url", "line 1: must have a port from 1 to 65535 where it has one"),
+        ("A: {url: 'http://h:0'}", "A.url", "line 1: must have a port from 1 to 65535 where it has one"),
+        (
+            "A: {url: 'http://h:99999'}",
+            "A.url",
+            "line 1: must be a URL such as https://gateway.example:7380/prefix",
+        ),
+        ("A: {url: 'http://u:secret@h'}", "A.url", "line 1: must not hold a user name or password"),
+        ("A: {url: 'http://h/?a=1'}", "A.url", "line 1: must not have a query or fragment"),
+        ("A: {url: 'http://h/a/../b'}", "A.url", "line 1: must have a plain path, if any"),
+        ("A: {url: 'http://h/a//b'}", "A.url", "line 1: must have a plain path, if any"),
+        ('A: {url: "http://h/\\ta"}', "A.url", "line 1: must not hold spaces or control characters"),
+        (
+            "A: {host: h, port: 1, profile: fat}",
+            "A.profile",
+            "line 1: must be one of spec, fate, kuscia; did you mean fate?",
+        ),
+        (
+            "A: {host: h, port: 1, institution: 'a b'}",
+            "A.institution",
+            "line 1: must be an id: letters, digits and . _ : @ - inside",
+        ),
+        (
+            "A: {host: h, port: 1, deadline: 0}",
+            "A.deadline",
+            "line 1: must be a number of seconds above 0, at most 3600",
+        ),
+        (
+            "A: {host: h, port: 1, deadline: .inf}",
+            "A.deadline",
+            "line 1: must be a number of seconds above 0, at most 3600",
+        ),
+        ("A: {host: h, port: 1, enabled: maybe}", "A.enabled", "line 1: must be true or false"),
+    ],
+)
+def test_a_broken_table_is_refused_with_one_problem_at_its_place(text, path, rule):
+    assert refused(text) == [(path, rule)]
+
+
+def test_what_is_no_yaml_is_refused_with_its_line():
+    [(path, rule)] = refused("A:\n  host: h\n  port: 1\n host: h\n")
+    assert path == "(document)"
+    assert rule.startswith("line 4: is not YAML: ")
+
+
+def test_a_text_beyond_the_bound_is_not_read():
+    assert refused("x" * (MAX_TEXT + 1)) == [("(document)", f"must not be longer than {MAX_TEXT} characters")]
+
+
+def test_every_problem_is_told_at_once():
+    assert refused("A:\n  hosst: h\n  port: x\nB: 1\n'': {url: 'x'}\n") == [
+        ("A.hosst", "line 2: is no key of a route; did you mean host?"),
+        ("A.host", "line 2: is missing; give host and port, or url"),
+        ("A.port", "line 3: must be a whole number from 1 to 65535"),
+        ("B", "line 4: must be a mapping with host and port, or url"),
+        (
+            '[""]',
+            "line 5: must be a node id: letters, digits and . _ : @ - inside, at most 128 characters",
+        ),
+        ('[""].url', "line 5: must begin with http:// or https://"),
+    ]
+
+
+def test_a_password_in_a_url_is_not_repeated():
+    with pytest.raises(InvalidRoutes) as raised:
+        parse("A: {url: 'http://u:secret@h'}")
+    assert "secret" not in str(raised.value)
+
+
+def test_the_number_of_problems_is_bounded():
+    problems = refused("".join(f"N{i}: 1\n" for i in range(1000)))
+    assert len(problems) == 201
+    assert problems[-1] == ("(document)", "has more than the 200 problems listed here")
+    assert len(refused("A: {" + ",".join(f"k{i}: 1" for i in range(1000)) + "}")) == 201
+
+
+def test_a_bomb_of_aliases_is_refused_before_it_grows():
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12)]
+    assert refused("\n".join(lines)) == [("(document)", "line 1: must not use anchors; write the entry out")]
+
+
+def test_deep_nesting_is_refused_at_once():
+    assert refused("[" * 100_000)[0][1].endswith("must not nest deeper than 8 levels")
+    assert refused("{" * 100_000)[0][0] == "(document)"
+
+
+def test_an_empty_table_is_written_as_an_empty_mapping():
+    assert parse("{}").routes == {}
+    assert parse(dump(RouteTable())).routes == {}
+
+
+def test_a_problem_shows_its_parts():
+    long = Problem("A.port", "must be short", "x" * 500)
+    assert str(Problem("A.port", "must be a number", "x")) == "A.port: must be a number (got 'x')"
+    assert len(str(long)) < 250
+
+
+def test_a_node_without_a_route_is_named_with_the_version_of_the_table():
+    table = parse(SEED, version=7)
+    with pytest.raises(UnknownNode) as raised:
+        table.resolve("JG9")
+    assert str(raised.value) == (
+        "node 'JG9' has no route in version 7 of the route table; "
+        "add an entry under 'JG9' with its host and port, or its url"
+    )
+    assert (raised.value.node, raised.value.version, raised.value.disabled) == ("JG9", 7, False)
+    assert not table.knows("JG9")
+
+
+def test_a_disabled_route_is_not_used():
+    table = parse("A: {host: h, port: 1, enabled: no}\nB: {host: h, port: 2}")
+    assert not table.knows("A")
+    assert table.knows("B")
+    assert table.resolve("B").url == "http://h:2"
+    with pytest.raises(UnknownNode, match="'A' is disabled in version 1") as raised:
+        table.resolve("A")
+    assert raised.value.disabled
+
+
+def test_a_message_about_an_endless_node_id_is_short():
+    with pytest.raises(UnknownNode) as raised:
+        RouteTable().resolve("x" * 10_000)
+    assert len(str(raised.value)) < 500
+
+
+ids = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._:@-]{0,20}[A-Za-z0-9])?", fullmatch=True)
+routes = st.builds(
+    Route,
+    node=ids,
+    url=st.builds(
+        lambda scheme, host, port, prefix: f"{scheme}://{host}:{port}{prefix}",
+        st.sampled_from(["http", "https"]),
+        st.sampled_from(["127.0.0.1", "[::1]", "gateway.example", "a-b"]),
+        st.integers(1024, 65535),
+        st.sampled_from(["", "/bfia", "/a/b%20c"]),
+    ),
+    profile=st.sampled_from(PROFILES),
+    institution=st.none() | ids,
+    deadline=st.floats(0.0001, 3600) | st.integers(1, 3600).map(float),
+    enabled=st.booleans(),
+)
+
+
+@given(st.lists(routes, unique_by=lambda r: r.node, max_size=8))
+def test_what_is_written_is_read_back_the_same(items):
+    table = RouteTable(3, {r.node: r for r in items})
+    again = parse(dump(table), version=3)
+    assert {n: r.deadline for n, r in again.routes.items()} == pytest.approx(
+        {n: r.deadline for n, r in table.routes.items()}
+    )
+    assert dump(again) == dump(table)
+    assert parse(dump(again), version=3) == again
+    assert list(again.routes) == list(table.routes)
+
+
+MARKS = st.sampled_from(list(":{}[]'\"&*!|>?-#%@`~\n \t\x00\u2028é"))
+WORDS = st.sampled_from(
+    ["A", "B", "0123", "host", "port", "url", "80", "http://h", "no", "---", "...", ", ", ": "]
+)
+FRAGMENTS = MARKS | WORDS
+
+
+@given(
+    st.text(max_size=80)
+    | st.lists(FRAGMENTS, max_size=40).map(" ".join)
+    | st.lists(FRAGMENTS, max_size=40).map("".join)
+    | st.text("\ud800\udfffA: {}\n", max_size=20)
+)
+def test_any_text_gives_a_table_or_the_declared_refusal(text):
+    try:
+        table = parse(text)
+    except InvalidRoutes as error:
+        assert error.problems
+        for problem in error.problems:
+            str(problem).encode()
+    else:
+        assert parse(dump(table)).routes == table.routes
+        for node, route in table.routes.items():
+            assert route.node == node
+            assert not route.url.endswith("/")
+
+
+values = st.sampled_from(
+    ["h", "127.0.0.1", "80", "0", "http", "https://h/p", "fate", "true", "no", "~", "''", "[1]", "{a: 1}", "1.5"]
+)
+KEYS = ("host", "port", "scheme", "url", "profile", "institution", "deadline", "enabled", "hots")
+
+
+@given(st.dictionaries(ids, st.dictionaries(st.sampled_from(KEYS), values, max_size=6), min_size=1, max_size=4))
+def test_any_entries_give_a_table_or_problems_below_them(table):
+    text = "\n".join(
+        f"'{node}': {{{', '.join(f'{k}: {v}' for k, v in entry.items())}}}" for node, entry in table.items()
+    )
+    try:
+        parsed = parse(text)
+    except InvalidRoutes as error:
+        assert all("line " in p.rule for p in error.problems)
+    else:
+        assert list(parsed.routes) == list(table)

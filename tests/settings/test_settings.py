@@ -1,0 +1,209 @@
+"""The configuration: what is refused, and that no refusal shows a secret."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.cli.example import example
+from gateway.errors import Invalid
+from gateway.settings import Settings, load, without_password
+from gateway.store.migrate import opened
+from tests.e2e.nodes import ROOT, free_ports
+from tests.inprocess import ask, running, settings
+
+SECRET = "hunter2-hunter2"
+
+
+def loaded(**over: Any) -> Settings:
+    return load(None, {"node": {"id": "JG1"}, "engine": {"kind": "process"}} | over)
+
+
+def refusal(**over: Any) -> str:
+    with pytest.raises(Invalid) as caught:
+        loaded(**over)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://me:{SECRET}@host/db",
+        f"mysql://me:{SECRET}@host/db",
+        f"mysql+pymysql://me:{SECRET}@/db",
+        f"mysql+pymysql://me:{SECRET}@host",
+        f"mysql+pymysql://me:{SECRET}@host:port/db",
+        f"mysql+pymysql://me:{SECRET}@host:99999/db",
+        "sqlite://",
+        "sqlite:///",
+        "sqlite:///:memory:",
+        "sqlite:///file.db?mode=ro",
+        "sqlite+other:///file.db",
+        "nothing",
+        "",
+    ],
+)
+def test_an_address_of_no_database_is_refused_with_its_path(url: str):
+    said = refusal(database={"url": url})
+    assert said.startswith("database.url: ") and "sqlite:///path" in said
+    assert SECRET not in said
+
+
+@pytest.mark.parametrize("wrong", [f"mysql+pymysql://me:{SECRET}@host/db", {"url": 1, "token": SECRET}])
+def test_a_wrong_section_does_not_show_its_secret(wrong: Any):
+    assert SECRET not in refusal(database=wrong if isinstance(wrong, str) else {"uri": f"x://a:{SECRET}@b"})
+    assert SECRET not in refusal(auth={"mode": "onn", "token": SECRET})
+    assert SECRET not in refusal(auth={"mode": "on", "token": SECRET[:15], "more": SECRET})
+
+
+@given(st.text(alphabet="ab:/@?#%", max_size=12))
+def test_no_password_is_ever_shown(around: str):
+    assert SECRET not in without_password(f"mysql+pymysql://{around}{SECRET}{around}@host/db?password={SECRET}")
+
+
+def test_a_misspelt_variable_is_refused_without_its_value(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("BFIA_GATEWAY__AUTHTOKEN", SECRET)
+    said = refusal()
+    assert "BFIA_GATEWAY__AUTHTOKEN" in said and SECRET not in said
+
+
+def test_a_variable_for_a_whole_section_must_be_json(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("BFIA_GATEWAY__DATABASE", f"mysql+pymysql://me:{SECRET}@host/db")
+    said = refusal()
+    assert "database" in said and SECRET not in said
+
+
+def test_the_example_token_is_refused():
+    line = next(
+        line
+        for line in (ROOT / "compose" / ".env.example").read_text(encoding="utf-8").splitlines()
+        if line.startswith("BANK_TOKEN=")
+    )
+    said = refusal(auth={"mode": "on", "token": line.partition("=")[2]})
+    assert said.startswith("auth.token: ") and "openssl rand" in said
+    assert loaded(auth={"mode": "on", "token": "0123456789abcdef"}).auth.mode == "on"
+
+
+def test_storage_lies_beside_the_file_unless_told_otherwise(tmp_path: Path):
+    file = tmp_path / "node.yml"
+    text: dict[str, Any] = {"node": {"id": "JG1"}, "engine": {"kind": "process"}}
+    file.write_text(yaml.safe_dump(text))
+    assert load(file).storage.path == tmp_path / "var" / "storage"
+    file.write_text(yaml.safe_dump(text | {"storage": {"url": "file:///var/storage"}}))
+    assert load(file).storage.path == Path("/var/storage")
+    for wrong in ("file://var/storage", "s3://bucket", "var/storage"):
+        assert refusal(storage={"url": wrong}).startswith("storage.url: ")
+
+
+def test_the_written_example_shows_the_storage_that_is_used(tmp_path: Path):
+    file = tmp_path / "node.yml"
+    file.write_text(example("JG1", "process", "routes.yml", tmp_path), encoding="utf-8")
+    assert yaml.safe_load(file.read_text())["storage"]["url"] == f"file://{tmp_path}/var/storage"
+    assert load(file).storage.path == tmp_path / "var" / "storage"
+
+
+def served(home: Path, url: str) -> subprocess.CompletedProcess[str]:
+    """Serve a node with this database, which must end by itself."""
+    listen = {name: {"bind": "127.0.0.1:0"} for name in ("peer", "container", "operator")}
+    text = {"node": {"id": "JG1"}, "engine": {"kind": "process"}, "listen": listen, "database": {"url": url}}
+    (home / "node.yml").write_text(yaml.safe_dump(text))
+    command = [sys.executable, "-m", "gateway.cli.main", "serve", "-c", str(home / "node.yml")]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    "kind", ["nobody listens", "unknown option", "a directory", "no database", "below a file"]
+)
+def test_a_database_that_cannot_be_used_ends_serve_with_its_cause(tmp_path: Path, kind: str):
+    (tmp_path / "text.db").write_text("this is no database\n" * 100)
+    (tmp_path / "folder").mkdir()
+    url, cause = {
+        "nobody listens": (f"mysql+pymysql://me:{SECRET}@127.0.0.1:{free_ports(1)[0]}/db", "refused"),
+        "unknown option": (f"mysql+pymysql://me:{SECRET}@127.0.0.1:1/db?colour={SECRET}", "colour"),
+        "a directory": ("sqlite:///folder", "unable to open"),
+        "no database": ("sqlite:///text.db", "not a database"),
+        "below a file": ("sqlite:///text.db/gateway.db", ""),
+    }[kind]
+    done = served(tmp_path, url)
+    assert done.returncode == 2, done.stderr
+    assert "database.url" in done.stderr and cause in done.stderr.lower()
+    assert "Traceback" not in done.stderr and SECRET not in done.stderr
+
+
+@pytest.mark.mariadb
+def test_a_wrong_password_is_told_but_not_shown(tmp_path: Path):
+    where = os.environ["BFIA_TEST_DB_URL"].rpartition("@")[2]
+    done = served(tmp_path, f"mysql+pymysql://bfia:{SECRET}@{where}/bfia_none")
+    assert done.returncode == 2 and "Access denied" in done.stderr
+    assert "Traceback" not in done.stderr and SECRET not in done.stderr
+
+
+def test_a_database_of_a_later_version_is_refused(tmp_path: Path):
+    url = f"sqlite:///{tmp_path / 'gateway.db'}"
+    opened(url).dispose()
+    with sqlite3.connect(tmp_path / "gateway.db") as connection:
+        connection.execute("update alembic_version set version_num = '9999'")
+    connection.close()
+    with pytest.raises(Invalid, match="9999"):
+        opened(url)
+
+
+@pytest.mark.parametrize("form", ["sqlite:///{}", "sqlite+pysqlite:///{}", "by a link"])
+def test_a_second_gateway_on_the_same_file_is_refused_however_it_is_named(tmp_path: Path, form: str):
+    with running(tmp_path / "first"):
+        (tmp_path / "link").symlink_to(tmp_path / "first")
+        file = tmp_path / ("link" if form == "by a link" else "first") / "gateway.db"
+        url = form.format(file) if "{}" in form else f"sqlite:///{file}"
+        second = settings(tmp_path / "second", database={"url": url})
+        done = served(tmp_path, second.database.url)
+    assert done.returncode == 2 and "DATABASE_IN_USE" in done.stderr, done.stderr
+
+
+GOOD_HOSTS = ["127.0.0.1:7382", "127.9.9.9", "localhost", "localhost:1", "LOCALHOST:7382", "[::1]:7382"]
+BAD_HOSTS = [
+    "evil.example",
+    "evil.example:7382",
+    "10.0.0.1",
+    "127.0.0.1.evil.example",
+    "localhost.evil.example",
+    "[",
+]
+
+
+def test_requests_from_pages_of_other_sites_are_refused(tmp_path: Path):
+    with running(tmp_path) as gateway:
+
+        def status(host: str | None = None, origin: str | None = None, listener: str = "operator") -> int:
+            headers = {k: v for k, v in (("host", host), ("origin", origin)) if v is not None}
+            answer = ask(gateway, listener, "GET", "/docs", headers=headers)
+            if answer.status_code == 403:
+                assert answer.json()["code"] == 403 and answer.json()["data"] == {"reason": "FOREIGN_ORIGIN"}
+            return answer.status_code
+
+        assert status() == 200
+        assert {host: status(host) for host in GOOD_HOSTS} == dict.fromkeys(GOOD_HOSTS, 200)
+        assert {host: status(host) for host in BAD_HOSTS} == dict.fromkeys(BAD_HOSTS, 403)
+        good = [f"http://{host}" for host in GOOD_HOSTS]
+        bad = [
+            "null",
+            "",
+            "127.0.0.1",
+            *(f"https://{host}" for host in BAD_HOSTS),
+            "https://127.0.0.1@evil.example",
+        ]
+        assert {origin: status(None, origin) for origin in good} == dict.fromkeys(good, 200)
+        assert {origin: status(None, origin) for origin in bad} == dict.fromkeys(bad, 403)
+        assert status("evil.example", listener="peer") == 200, "other listeners are for other machines"
+
+
+def test_with_a_token_any_host_is_served(tmp_path: Path):
+    with running(tmp_path, auth={"mode": "on", "token": "0123456789abcdef"}) as gateway:
+        headers = {"host": "gateway.example", "authorization": "Bearer 0123456789abcdef"}
+        assert ask(gateway, "operator", "GET", "/docs", headers=headers).status_code == 200

@@ -1,0 +1,43 @@
+"""The documents say what the code does."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gateway.domain.states import JOB, RUN, TASK, diagram
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.mark.parametrize(("name", "table"), [("JOB", JOB), ("TASK", TASK), ("RUN", RUN)])
+def test_the_state_diagrams_are_those_of_the_tables(name: str, table: object):
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    shown = re.search(rf"<!-- states: {name} -->\n```mermaid\n(.*?)\n?```", text, re.DOTALL)
+    assert shown is not None
+    assert shown.group(1) == diagram(table)  # type: ignore[arg-type]
+
+
+def test_no_file_names_a_package_index_or_a_local_path():
+    files = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    forbidden = re.compile("|".join(["py" + r"pi\.", "index" + "-url =", "/ro" + "ot/", "/wo" + "rk/"]))
+    found = []
+    for name in files:
+        path = ROOT / name
+        if path.is_file() and path.stat().st_size < 2_000_000:
+            text = path.read_text(encoding="utf-8", errors="ignore")
+            found += [f"{name}: {m.group()}" for m in forbidden.finditer(text)]
+    assert found == []
+
+
+def test_the_examples_of_the_readme_exist():
+    for readme in ("README.md", "README.zh-CN.md"):
+        text = (ROOT / readme).read_text(encoding="utf-8")
+        targets = set(re.findall(r"^\t?([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+        for command in re.findall(r"make ([a-z-]+)", text):
+            assert command in targets, f"{readme} names make {command}"
+        for link in re.findall(r"\]\(([^)#:]+)\)", text):
+            assert (ROOT / link).exists(), f"{readme} links {link}"
