@@ -1,9 +1,13 @@
-"""A component for tests of stopping: says that it is there, waits as long as it is told, and succeeds."""
+"""A component for tests of stopping: says that it is there, waits as long as it is told, and succeeds.
+
+Its node may be killed at any moment, so it repeats what it could not say until somebody listens.
+"""
 
 import json
 import os
 import signal
 import time
+import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
@@ -20,7 +24,15 @@ if wanted.get("stubborn") == "True":
 def say(status: str) -> None:
     body = json.dumps({"task_id": task, "role": role, "status": status}).encode()
     request = urllib.request.Request(told["system.callback"], body, {"content-type": "application/json"})
-    urllib.request.urlopen(request, timeout=10).read()
+    end = time.monotonic() + 60
+    while True:
+        try:
+            urllib.request.urlopen(request, timeout=10).read()
+            return
+        except OSError as error:
+            if isinstance(error, urllib.error.HTTPError) or time.monotonic() > end:
+                raise
+            time.sleep(0.1)
 
 
 say("RUNNING")
