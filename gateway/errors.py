@@ -9,6 +9,7 @@ else that is raised is a bug: it is logged with its trace and answered without i
     ├── Conflict           the same name with other content
     ├── NotAllowed         the sender may not do that
     ├── Refused            a peer, or this node, said no; carries a stable reason
+    │   └── NotServed      a peer has no such path: it was asked for something beyond the standard
     ├── PeerUnreachable    no answer from a peer
     ├── EngineFailed       the container engine could not do it
     ├── TooLarge           the body is over its limit
@@ -79,6 +80,12 @@ class NotAllowed(GatewayError):
 class Refused(GatewayError):
     reason = "REFUSED"
     code = 409
+
+
+class NotServed(Refused):
+    """A peer has no such path: it was asked for something beyond the standard that it need not have."""
+
+    reason = "NOT_SERVED_THERE"
 
 
 class PeerUnreachable(GatewayError):

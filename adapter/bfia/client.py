@@ -14,11 +14,12 @@ from typing import Any
 import httpx
 
 from adapter.bfia import headers, translate
+from adapter.bfia.extensions import Command
 from adapter.bfia.profiles import PROFILES, SUCCESS_CODES, Profile
 from gateway.domain.model import Ending, JobSpec, NodeId
 from gateway.domain.problems import Problem
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
-from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, PeerUnreachable, Refused
+from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, NotServed, PeerUnreachable, Refused
 from gateway.ports import JobView, TaskNews, TaskReport, TaskView, as_mapping
 from gateway.tracing import traced
 from route_table.live import LiveRoutes
@@ -87,6 +88,19 @@ class Peer:
         query: Mapping[str, str] | None = None,
         patience: float = 1.0,
     ) -> Mapping[str, Any]:
+        return self._data(*self._answer(method, path, body, query, patience))
+
+    def ask(self, command: Command, body: Mapping[str, Any], *, patience: float = 1.0) -> Mapping[str, Any]:
+        """Make a request that is an extension of ours. Raises `NotServed` where the peer has no such path."""
+        status, content = self._answer("POST", command.path, body, None, patience)
+        if self._knows_no_path(status, content):
+            raise NotServed(f"{self._node} does not serve {command.path}, an extension: {command.without}")
+        return self._data(status, content)
+
+    def _answer(
+        self, method: str, path: str, body: Mapping[str, Any], query: Mapping[str, str] | None, patience: float
+    ) -> tuple[int, bytes]:
+        """Make one request; return HTTP status and body of the answer. Raises `PeerUnreachable`."""
         route = self._route
         seconds = min(route.deadline, LONGEST_CALL) * patience
         request = self._connections.to(route.url).build_request(
@@ -108,7 +122,7 @@ class Peer:
             raise PeerUnreachable(f"no answer from {self._node} at {route.url}: {what} {error}") from error
         if status in (502, 503, 504):
             raise PeerUnreachable(f"{self._node} at {route.url} answers HTTP {status}")
-        return self._data(status, content)
+        return status, content
 
     def _exchange(self, request: httpx.Request, url: str, seconds: float) -> tuple[int, bytes]:
         """Return status and body of the answer; the client's own timeouts are for one read each, this for all."""
@@ -126,12 +140,22 @@ class Peer:
             answer.close()
         return answer.status_code, bytes(content)
 
+    def _knows_no_path(self, status: int, content: bytes) -> bool:
+        """Say whether an answer means that nothing is served there, rather than that something said no.
+
+        Web frameworks answer 404, or 405 where a pattern of other paths fits; what was refused by a path of the
+        protocol has a reason of its own, or HTTP 200.
+        """
+        body = as_mapping(_json(content))
+        reason = as_mapping(body.get("data")).get("reason")
+        if reason:
+            return reason in ("PATH_UNKNOWN", "METHOD_NOT_ALLOWED")
+        code = self.profile.unknown_path_code
+        return status in (404, 405, 501) or (code is not None and _number(body.get("code")) == code)
+
     def _data(self, status: int, content: bytes) -> Mapping[str, Any]:
         """Read an answer: success code 0 or 200, error text ``msg`` or ``message``, missing data as empty."""
-        try:
-            body = json.loads(content)
-        except (ValueError, RecursionError):
-            body = None
+        body = _json(content)
         if not isinstance(body, Mapping):
             text = f"{self._node} answers HTTP {status} without a JSON object"
             raise Refused(text, reason="NO_ENVELOPE")
@@ -234,6 +258,14 @@ class ParticipantClient:
             self._peer.post("/task/stop", {"task_id": task_id})
         else:
             self._peer.post("/job/stop", {"job_id": job_id, "task_name": task_name})
+
+
+def _json(content: bytes) -> Any:
+    """Read JSON; None for what is none."""
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _number(code: Any) -> int | None:

@@ -29,13 +29,17 @@ class Profile:
     """whether a party takes part only where it has an entry in ``task_params``"""
     stops_task_by_id: bool = False
     """whether a single task is stopped by ``task/stop``; its ``job/stop`` would end the whole job"""
+    unknown_path_code: int | None = None
+    """the code with which it answers, under HTTP 200, a path that it does not have"""
 
 
 PROFILES: Mapping[str, Profile] = {
     p.name: p
     for p in (
         Profile("spec"),
-        Profile("fate", says_null=False, status_by_get=True, poll_error_means_unknown=True),
+        Profile(
+            "fate", says_null=False, status_by_get=True, poll_error_means_unknown=True, unknown_path_code=6000
+        ),
         Profile(
             "kuscia",
             answer_code=200,

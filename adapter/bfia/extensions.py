@@ -1,0 +1,86 @@
+"""What one node asks of another: each command, its path, and what happens where a peer lacks that path.
+
+A path is the standard's, one peer's, or an extension of ours. An extension is always asked for by `Peer.ask`, as
+``peer.ask(EXTENSIONS["/job/…"], body)``: that tells a peer without it (`NotServed`) from a peer that says no.
+Whoever adds a path adds its row here; the table in ``docs/between-nodes.md``, and the contract test against a peer
+that keeps to the standard, are made from it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+EXTENSION = "extension"
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command to another node. Several may go to one path."""
+
+    name: str
+    path: str
+    """below ``/v1/interconn/schedule``"""
+    source: str
+    """where the path comes from: a section of the control layer, a peer, or `EXTENSION`"""
+    without: str = ""
+    """what happens at a peer that does not serve the path, or does not read what is ours in it"""
+
+    @property
+    def is_extension(self) -> bool:
+        return self.source == EXTENSION
+
+
+COMMANDS = (
+    Command("hand a job to the node that schedules it", "/job/create_all", "3.1"),
+    Command("create a job at a party", "/job/create", "3.2"),
+    Command("check components, data and parameters at a party", "/job/create", "3.2"),
+    Command("align a job's settings between parties", "/job/create", "3.2"),
+    Command("start a job", "/job/start", "3.3"),
+    Command("start a task", "/task/start", "3.4"),
+    Command("stop a job, asked at a party", "/job/stop_all", "3.5"),
+    Command("stop a task and what follows it, asked at a party", "/job/stop_all", "3.5"),
+    Command("stop a job at a party", "/job/stop", "3.6"),
+    Command(
+        "tell a party how the job ended, and why",
+        "/job/stop",
+        "3.6",
+        "the fields `outcome` and `failed_by` are read over: the job ends there without them",
+    ),
+    Command("stop a task at a party", "/job/stop", "3.6"),
+    Command(
+        "stop a task at a party, by its id",
+        "/task/stop",
+        "one peer",
+        "sent to profile `kuscia` only, which has it",
+    ),
+    Command("tell a job's state", "/job/status_all", "3.7"),
+    Command(
+        "tell a job's progress and outcome",
+        "/job/status_all",
+        "3.7",
+        "the fields are absent: progress shows as 0, the outcome stays open until the job's end is told",
+    ),
+    Command("collect a task's state", "/task/poll", "3.8"),
+    Command(
+        "report a task's state",
+        "/task/callback",
+        "3.9",
+        "not sent to profile `kuscia`; a peer that refuses it learns the state by polls",
+    ),
+)
+"""Every command, in the order of the control layer; extensions at the end."""
+
+
+EXTENSIONS: Mapping[str, Command] = {c.path: c for c in COMMANDS if c.is_extension}
+"""The extensions by their path."""
+
+
+def table(commands: Iterable[Command] = COMMANDS) -> str:
+    """Return the commands as a Markdown table."""
+    lines = [
+        "| Command | Path below `/v1/interconn/schedule` | From | At a peer without it |",
+        "|---|---|---|---|",
+    ]
+    for c in commands:
+        source = c.source if c.source in (EXTENSION, "one peer") else f"standard, {c.source}"
+        lines.append(f"| {c.name} | `{c.path}` | {source} | {c.without or '–'} |")
+    return "\n".join(lines)
