@@ -232,6 +232,26 @@ class LimitSettings(Section):
     )
 
 
+class Retention(Section):
+    """What is kept of a job after its end, and for how long; null: for ever."""
+
+    workspace_seconds: float = Field(
+        default=60.0,
+        ge=0,
+        description="Containers, run folders, mailboxes and uploads that outlived their end go after this.",
+    )
+    logs_seconds: float | None = Field(
+        default=30 * 86400.0, ge=0, description="Logs of runs, after the end of their job."
+    )
+    outputs_seconds: float | None = Field(
+        default=None, ge=0, description="Tables, models and reports of a job; what others refer to stays."
+    )
+    jobs_seconds: float | None = Field(
+        default=None, ge=0, description="The job itself with its logs and outputs; a line that it was there stays."
+    )
+    every_seconds: float = Field(default=60.0, gt=0, description="Pause between two cleanings.")
+
+
 class Settings(BaseSettings):
     """Everything an admin can set."""
 
@@ -252,6 +272,7 @@ class Settings(BaseSettings):
     data: Data = Data()
     auth: Auth = Auth()
     limits: LimitSettings = LimitSettings()
+    retention: Retention = Retention()
     state_dir: Path = Field(
         default=Path("var"), description="Folder of everything else that is kept: logs, spools."
     )

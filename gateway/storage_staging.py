@@ -97,13 +97,28 @@ def clear_leftovers(root: Path) -> None:
     if not base.is_dir():
         return
     for path in list(base.glob(f"*{_LOCK}")):
-        lock = _locked(path)
-        if lock is None:
-            continue
-        folder = path.with_suffix("")
-        with alone(root):
-            _complete(root, folder)
-        _discard(folder, lock)
+        clear_leftover(root, path.stem)
+
+
+def leftovers(root: Path) -> list[str]:
+    """Return the names of folders that dead processes left."""
+    found = []
+    for path in sorted((root / FOLDER).glob(f"*{_LOCK}")):
+        if (lock := _locked(path)) is not None:
+            os.close(lock)
+            found.append(path.stem)
+    return found
+
+
+def clear_leftover(root: Path, name: str) -> None:
+    """Delete what a dead process left; nothing happens to the folder of a living one."""
+    path = root / FOLDER / f"{name}{_LOCK}"
+    if (lock := _locked(path)) is None:
+        return
+    folder = path.with_suffix("")
+    with alone(root):
+        _complete(root, folder)
+    _discard(folder, lock)
 
 
 def drop_if_empty(folder: Path) -> None:

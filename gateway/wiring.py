@@ -21,7 +21,9 @@ from adapter.bfia.protocol import BfiaProtocol
 from engines.base import Engine, EngineError
 from engines.containerd import ContainerdEngine
 from engines.process import ProcessEngine
+from gateway import cleaning
 from gateway.admin import logs as admin_logs
+from gateway.admin import maintenance
 from gateway.admin.parts import AdminParts
 from gateway.admin.router import router as admin_router
 from gateway.app import LoopbackOnly, Mounted, TokenNeeded, create_app
@@ -123,6 +125,9 @@ class Gateway:
         self.participant = Participant(node, self.store, self.executor, planner, self.registry, self.knows, clock)
         self.peers.settle_here(self.coordinator, self.participant)
         self._end_of_session: list[Callable[[str], None]] = []
+        self.keepers: list[cleaning.Keeper] = []
+        """who beside jobs refers to outputs, so that cleaning leaves them"""
+        self.cleaner = self._cleaner(clock)
         self.courier = Courier()
         self._unreached = False
         self.sockets = self._listen()
@@ -136,9 +141,11 @@ class Gateway:
         self.broker.recover()
         self.executor.start()
         self.scheduler.loop.start()
+        self.cleaner.start()
 
     def stop(self) -> None:
         """Let the work in hand end. Containers run on; the next process takes them up again."""
+        self.cleaner.stop()
         self.scheduler.loop.stop()
         self.executor.stop()
         self._lanes.close()
@@ -163,6 +170,25 @@ class Gateway:
         }
 
     # ------------------------------------------------------------ parts
+
+    def _cleaner(self, clock: Callable[[], datetime]) -> cleaning.Cleaner:
+        settings = self.settings.retention
+        keep = cleaning.Policy(
+            settings.workspace_seconds, settings.logs_seconds, settings.outputs_seconds, settings.jobs_seconds
+        )
+        runs = self.settings.state_dir / "runs"
+        channel_folder = self.settings.state_dir / "channel"
+        outputs = cleaning.Outputs(self.store, self.storage, keep, self.keepers)
+        sweeps: list[cleaning.Sweep] = [
+            cleaning.Containers(self.store, self.engine),
+            cleaning.Sessions(self.store, self.broker, channel_folder, session_id(""), self._end_session),
+            cleaning.Uploads(self.storage),
+            cleaning.LogCopies(runs, keep.workspace),
+            cleaning.RunFolders(self.store, runs, keep),
+            outputs,
+            cleaning.Jobs(self.store, outputs, self.storage, keep),
+        ]
+        return cleaning.Cleaner(sweeps, clock, settings.every_seconds)
 
     def _end_session(self, job_id: str) -> None:
         for end in self._end_of_session:
@@ -249,6 +275,7 @@ class Gateway:
             Mounted(platform.operator_router(platform_parts), body),
             Mounted(logs.router(logs.LogParts(self.run_logs, limiters)), body),
             Mounted(admin_logs.router(admin_logs.LogParts(self.run_logs, limiters)), body),
+            Mounted(maintenance.router(self.cleaner, limiters), body),
             Mounted(provider.router(self.registry, limiters), body),
             Mounted(data.router(self.datasets, settings.data.max_upload_bytes), None),
             Mounted(

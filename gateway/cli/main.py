@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from gateway.cli import maintenance
+
 app = typer.Typer(
     help="Gateway that lets a privacy-computing platform run joint jobs with any other that speaks BFIA v1.2.0.",
     no_args_is_help=True,
@@ -119,13 +121,19 @@ def version() -> None:
     typer.echo(version("bfia-gateway"))
 
 
+maintenance.add(app)
+
+
 def _fail(text: str) -> None:
     typer.echo(text, err=True)
     raise typer.Exit(EXIT_BAD_INPUT)
 
 
 def main() -> None:
-    """Entry point of the console script. Exit codes: 0 done, 1 failed, 2 bad input or configuration."""
+    """Entry point of the console script.
+
+    Exit codes: 0 done, 1 failed, 2 bad input or configuration, 3 no answer from the node.
+    """
     app()
 
 

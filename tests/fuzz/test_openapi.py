@@ -103,6 +103,9 @@ def test_every_example_is_taken_by_a_fresh_node(node: Gateway):
         for kind, example in examples(operation):
             answer = sent(node, listener, path, operation, kind, with_ids(example, made))
             body = judged(answer)
+            if path.startswith("/api/v1/"):  # real HTTP statuses, no envelope around what was done
+                assert answer.status_code < 300, f"{path}: {body}"
+                continue
             if path in NOT_SERVED:
                 assert body["code"] == NOT_SERVED[path]
                 continue

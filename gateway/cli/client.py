@@ -1,0 +1,214 @@
+"""The command line's way to a running node: its operators' listener over HTTP, and how answers are shown.
+
+Exit codes of all commands that talk to a node: 0 done, 1 the node said no or something failed, 2 bad input or
+configuration, 3 no answer from the node.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Self
+from urllib.parse import quote, urlsplit
+
+import httpx
+import typer
+
+EXIT_FAILED = 1
+EXIT_BAD_INPUT = 2
+EXIT_NO_ANSWER = 3
+
+URL = "BFIA_GATEWAY_URL"
+TOKEN = "BFIA_GATEWAY_TOKEN"
+
+Config = Annotated[
+    Path, typer.Option("--config", "-c", help="The node's configuration file: tells its address and token.")
+]
+Url = Annotated[
+    str, typer.Option("--url", envvar=URL, help=f"The node's operator listener; the token is then {TOKEN}.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, no table.")]
+DEFAULT_CONFIG = Path("node.yml")
+
+
+class CallFailed(Exception):
+    """What was asked did not work. ``code`` is the command's exit code, ``data`` what the node says beside it."""
+
+    def __init__(self, text: str, code: int = EXIT_FAILED, reason: str = "", data: Any = None) -> None:
+        super().__init__(text)
+        self.code = code
+        self.reason = reason
+        self.data = data
+
+
+class Client:
+    """Requests to one node. Use as a context."""
+
+    def __init__(self, url: str, token: str = "", *, timeout: float = 60.0) -> None:
+        self.url = url.rstrip("/")
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        try:
+            parts = urlsplit(url)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise ValueError("it must read http://host:port")
+            self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout, trust_env=False)
+        except (httpx.InvalidURL, ValueError) as error:
+            raise CallFailed(f"{url!r} is no address of a node: {error}", EXIT_BAD_INPUT) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def get(self, path: str, **query: Any) -> Any:
+        return self.call("GET", path, query=query)
+
+    def post(self, path: str, body: Any = None, **query: Any) -> Any:
+        return self.call("POST", path, body, query=query)
+
+    def delete(self, path: str, **query: Any) -> Any:
+        return self.call("DELETE", path, query=query)
+
+    def call(self, method: str, path: str, body: Any = None, *, query: Mapping[str, Any] | None = None) -> Any:
+        """Make one request; return the answer's JSON. Raises `CallFailed` for every other end.
+
+        Parameters of the query that are None or False are left out. A protocol's envelope whose code tells a
+        failure is one, whatever the HTTP status.
+        """
+        with self._reached():
+            answer = self._http.request(method, path, json=body, params=_plain(query or {}))
+        return self._read(answer)
+
+    def download(self, path: str, target: Path, **query: Any) -> int:
+        """Write an answer's body into a file, piece by piece; return its length in bytes.
+
+        The file appears only when it is whole. Raises `CallFailed`.
+        """
+        part = target.with_name(target.name + ".part")
+        try:
+            with self._reached(), self._http.stream("GET", path, params=_plain(query)) as answer:
+                if answer.status_code >= 400:
+                    answer.read()
+                    self._read(answer)
+                with part.open("wb") as file:
+                    for piece in answer.iter_bytes(1024 * 1024):
+                        file.write(piece)
+                    size = file.tell()
+            part.replace(target)
+        except OSError as error:
+            raise CallFailed(f"{target} cannot be written: {error.strerror}", EXIT_BAD_INPUT) from error
+        finally:
+            part.unlink(missing_ok=True)
+        return size
+
+    def lines(self, path: str, **query: Any) -> Iterator[str]:
+        """Yield the lines of an answer that goes on, such as events. Raises `CallFailed`."""
+        endless = httpx.Timeout(60.0, read=None)
+        with self._reached(), self._http.stream("GET", path, params=_plain(query), timeout=endless) as answer:
+            if answer.status_code >= 400:
+                answer.read()
+                self._read(answer)
+            yield from answer.iter_lines()
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        try:
+            yield
+        except httpx.HTTPError as error:
+            text = f"no answer from {self.url}: {type(error).__name__} {error}; is the node up? (--config, --url)"
+            raise CallFailed(text.replace("  ", " "), EXIT_NO_ANSWER, "NO_ANSWER") from error
+
+    def _read(self, answer: httpx.Response) -> Any:
+        try:
+            said = answer.json()
+        except ValueError:
+            said = None
+        if answer.status_code < 400 and said is not None:
+            code = said.get("code", 0) if isinstance(said, Mapping) else 0
+            if code in (0, 200):
+                return said
+        if not isinstance(said, Mapping):
+            text = (
+                f"{self.url} answers HTTP {answer.status_code} without JSON: is this a node's operator listener?"
+            )
+            raise CallFailed(text, EXIT_FAILED, "NO_ENVELOPE")
+        data = said.get("data") if isinstance(said.get("data"), Mapping) else {}
+        text = str(said.get("msg") or said.get("message") or said.get("detail") or f"HTTP {answer.status_code}")
+        bad = answer.status_code in (400, 422) or said.get("code") in (400, 422)
+        reason = str((data or {}).get("reason") or "")
+        raise CallFailed(text, EXIT_BAD_INPUT if bad else EXIT_FAILED, reason, data)
+
+
+def connect(config: Path, url: str = "", *, timeout: float = 60.0) -> Client:
+    """Return the way to a node: at ``url`` if given, else where its configuration says. Raises `CallFailed`."""
+    if url:
+        return Client(url, os.environ.get(TOKEN, ""), timeout=timeout)
+    from gateway.errors import Invalid
+    from gateway.settings import load
+
+    try:
+        settings = load(config)
+    except Invalid as error:
+        text = "\n".join([f"{config} cannot be used ({error.reason}):", *(f"  {p}" for p in error.problems)])
+        raise CallFailed(text, EXIT_BAD_INPUT, error.reason) from None
+    host, _, port = settings.listen.operator.bind.rpartition(":")
+    if port == "0":
+        text = f"{config} lets the operator listener choose its port; name it with --url or {URL}"
+        raise CallFailed(text, EXIT_BAD_INPUT)
+    here = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "::": "[::1]"}.get(host, host)
+    token = os.environ.get(TOKEN) or (settings.auth.token if settings.auth.mode == "on" else "")
+    return Client(f"http://{here}:{port}", token, timeout=timeout)
+
+
+@contextmanager
+def reporting(as_json: bool = False) -> Iterator[None]:
+    """Turn a failure into words on standard error (with ``as_json`` JSON) and the command's exit code."""
+    try:
+        yield
+    except CallFailed as error:
+        text = str(error)
+        if as_json:
+            text = json.dumps({"error": text, "reason": error.reason, "data": error.data}, ensure_ascii=False)
+        typer.echo(text, err=True)
+        raise typer.Exit(error.code) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def segment(name: str) -> str:
+    """Return a name as one part of a path."""
+    return quote(name, safe="")
+
+
+def show(value: Any) -> None:
+    """Print JSON for scripts."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Print a table for people; in a pipe no column is cut."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(title=title, title_justify="left", show_edge=False)
+    for column in columns:
+        made.add_column(column, overflow="fold")
+    for row in rows:
+        made.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+    console = Console()
+    Console(width=None if console.is_terminal else 400).print(made)
+
+
+def amount(count: int) -> str:
+    """Return bytes in words: ``3.4 MiB``."""
+    size, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while size >= 1024 and len(units) > 1:
+        size, units = size / 1024, units[1:]
+    return f"{size:.0f} {units[0]}" if units[0] == "B" else f"{size:.1f} {units[0]}"
+
+
+def _plain(query: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: ("1" if v is True else v) for k, v in query.items() if v is not None and v is not False}

@@ -1,0 +1,112 @@
+"""What cleaning asks of the database, and how a job is taken out of it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from gateway.store import tables
+from gateway.store.mapping import dumps
+from gateway.store.store import Store
+
+_OVER = ("FINISHED", "REJECTED")
+_MANY = 500
+"""values in one ``in (…)``"""
+_ROWS = (tables.job, tables.local_job, tables.task, tables.run, tables.submission)
+
+
+@dataclass(frozen=True)
+class RunOf:
+    """Which job a run belongs to, and whether the engine may still hold it."""
+
+    name: str
+    job_id: str
+    status: str
+
+    @property
+    def over(self) -> bool:
+        return self.status in ("SUCCESS", "FAILED")
+
+
+def runs_named(store: Store, names: Iterable[str]) -> dict[str, RunOf]:
+    """Return the runs that are known by these container names."""
+    t, wanted, found = tables.run, sorted(set(names)), {}
+    with store.read() as connection:
+        for start in range(0, len(wanted), _MANY):
+            query = sa.select(t.c.name, t.c.job_id, t.c.status).where(t.c.name.in_(wanted[start : start + _MANY]))
+            found.update({r.name: RunOf(*r) for r in connection.execute(query)})
+    return found
+
+
+def over_and_created_before(store: Store, moment: datetime) -> list[str]:
+    """Return the jobs here that are over and were created before a moment, the oldest first."""
+    found: dict[str, float] = {}
+    with store.read() as connection:
+        for t in (tables.job, tables.local_job):
+            query = sa.select(t.c.job_id, t.c.created_at).where(
+                t.c.created_at < moment.timestamp(), t.c.status.in_(_OVER)
+            )
+            found.update({r.job_id: r.created_at for r in connection.execute(query)})
+    return sorted(found, key=lambda job_id: found[job_id])
+
+
+def local_jobs_open_or_created_after(store: Store, moment: datetime) -> list[str]:
+    """Return the jobs with a part here that are not over, or were created after a moment."""
+    t = tables.local_job
+    query = sa.select(t.c.job_id).where(
+        sa.or_(t.c.created_at >= moment.timestamp(), t.c.status.not_in(_OVER), t.c.due_at.is_not(None))
+    )
+    with store.read() as connection:
+        return list(connection.execute(query).scalars())
+
+
+def write_line(
+    store: Store, job_id: str, side: str, at: datetime, event: str, by: str, detail: Mapping[str, Any]
+) -> None:
+    """Add a line to a job's timeline that changes nothing else."""
+    with store.write() as connection:
+        _line(connection, job_id, side, at, event, by, detail)
+
+
+def drop_job(store: Store, job_id: str, at: datetime, by: str, detail: Mapping[str, Any]) -> bool:
+    """Take a job out of every table; of its timeline only the line that says so is left. False: none was there.
+
+    The line is written before the others go, so that no later entry of any timeline takes an older number.
+    """
+    with store.write() as connection:
+        found = any(
+            connection.execute(sa.select(t.c.job_id).where(t.c.job_id == job_id).limit(1)).first() for t in _ROWS
+        )
+        if not found:
+            return False
+        line = _line(connection, job_id, "operator", at, "job deleted", by, detail)
+        for t in _ROWS:
+            connection.execute(t.delete().where(t.c.job_id == job_id))
+        t = tables.timeline
+        keep = ("job deleted",)
+        connection.execute(t.delete().where(t.c.job_id == job_id, t.c.id < line, t.c.event.not_in(keep)))
+        return True
+
+
+def _line(
+    connection: sa.Connection,
+    job_id: str,
+    side: str,
+    at: datetime,
+    event: str,
+    by: str,
+    detail: Mapping[str, Any],
+) -> int:
+    row = {
+        "job_id": job_id,
+        "side": side,
+        "at": at.timestamp(),
+        "event": event[:255],
+        "actor": by[:255],
+        "detail": dumps(detail),
+    }
+    made = connection.execute(tables.timeline.insert().values(**row)).inserted_primary_key
+    assert made is not None
+    return int(made[0])

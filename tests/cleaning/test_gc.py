@@ -1,0 +1,192 @@
+"""Cleaning: what outlived its end goes, what policy or others keep stays, and the list is what is done."""
+
+import asyncio
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapter.bfia.environment import session_id
+from engines.base import LaunchSpec
+from engines.naming import labels
+from gateway.domain.model import Address
+from gateway.domain.states import JobStatus
+from gateway.storage_staging import Staging
+from gateway.wiring import Gateway
+from tests.builders import a_local_job
+from tests.cleaning.ended import a_run_of, a_spec_of, ago, left_behind, logs_of
+from tests.e2e.nodes import wait_for
+from tests.inprocess import ME, ask, running
+
+SLEEPER = "sleeper:1"
+DAY = 86_400.0
+
+
+def with_policy(**retention: Any) -> dict[str, Any]:
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    return {
+        "engine": {"kind": "process", "process": {"images": {SLEEPER: {"command": command}}}},
+        "retention": {"every_seconds": 3600.0} | retention,
+    }
+
+
+def listed(node: Gateway, **query: Any) -> set[tuple[str, str]]:
+    answer = ask(node, "operator", "GET", "/api/v1/gc", params=query)
+    assert answer.status_code == 200, answer.text
+    return {(i["kind"], i["name"]) for i in answer.json()["items"]}
+
+
+def cleaned(node: Gateway, **body: Any) -> set[tuple[str, str]]:
+    answer = ask(node, "operator", "POST", "/api/v1/gc", json=body)
+    assert answer.status_code == 200, answer.text
+    items = answer.json()["items"]
+    assert all(i["removed"] for i in items), items
+    return {(i["kind"], i["name"]) for i in items}
+
+
+def launch(node: Gateway, name: str, job: str) -> None:
+    own = labels(ME, node.store.installation(), job, "task_x", "guest", 0, 0)
+    node.engine.launch(LaunchSpec(name, SLEEPER, {}, own))
+
+
+def test_the_dry_run_lists_exactly_what_is_removed_then(tmp_path: Path):
+    with running(tmp_path, **with_policy(logs_seconds=10, outputs_seconds=100, jobs_seconds=1000)) as node:
+        fresh = left_behind(node, "job-fresh", 1)
+        quiet = left_behind(node, "job-quiet", 50)
+        stale = left_behind(node, "job-stale", 500)
+        old = left_behind(node, "job-old", 5000)
+        dead = Staging(node.storage.root)
+        (dead.folder / "upload").write_bytes(b"x" * 1000)
+        os.close(dead._lock)  # as the death of its process does
+        alive = Staging(node.storage.root)
+
+        expected = {("logs", local.runs[0].name) for local in (quiet, stale, old)}
+        for local in (stale, old):
+            expected |= {("outputs", f"{a.namespace}#{a.name}") for a in local.runs[0].outputs.values()}
+        expected |= {("job", "job-old"), ("upload", dead.folder.name)}
+        before = listed(node)
+        assert before == expected
+        assert listed(node) == before
+        assert cleaned(node, dry_run=False) == before
+        assert listed(node) == set()
+
+        assert logs_of(node, fresh.runs[0]).exists() and not logs_of(node, quiet.runs[0]).exists()
+        assert all(node.storage.exists(a) for a in quiet.runs[0].outputs.values())
+        assert not any(node.storage.exists(a) for a in stale.runs[0].outputs.values())
+        assert not (node.storage.root / "job-stale-guest-0").exists()
+        assert node.store.local_jobs.find("job-stale") is not None
+        assert node.store.local_jobs.find("job-old") is None
+        assert alive.folder.exists() and not dead.folder.exists()
+        alive.close()
+
+
+def test_a_job_that_time_took_leaves_a_line_that_it_was_there(tmp_path: Path):
+    with running(tmp_path, **with_policy(jobs_seconds=10)) as node:
+        left_behind(node, "job-old", 20)
+        cleaned(node)
+        (line,) = node.store.timeline("job-old")
+        assert (line.event, line.by) == ("job deleted", "gc")
+
+
+def test_by_default_outputs_and_jobs_are_kept_and_logs_for_thirty_days(tmp_path: Path):
+    with running(tmp_path, **with_policy()) as node:
+        young, old = left_behind(node, "job-young", 29 * DAY), left_behind(node, "job-old", 31 * DAY)
+        assert listed(node) == {("logs", old.runs[0].name)}
+        assert young.runs[0].name != old.runs[0].name
+
+
+def test_outputs_that_others_refer_to_stay_and_so_does_their_job(tmp_path: Path):
+    with running(tmp_path, **with_policy(outputs_seconds=10, jobs_seconds=20)) as node:
+        held, model = left_behind(node, "job-held", 50), left_behind(node, "job-model", 50)
+        read = held.runs[0].outputs["out_name"]
+        spec = a_spec_of("job-reader")
+        reader = replace(a_run_of(spec), inputs={"in": read}, outputs={}, output_keys={})
+        local = replace(a_local_job(reader, status=JobStatus.RUNNING), spec=spec, node=ME, created_at=ago(60))
+        assert node.store.local_jobs.add(local, "flow")
+        kept = model.runs[0].outputs["model_name"]
+        node.keepers.append(lambda address: "a model refers to it" if address == kept else None)
+        gone = cleaned(node)
+        assert not {k for k in gone if k[0] == "job"}
+        assert node.storage.exists(read) and node.storage.exists(kept)
+        assert not node.storage.exists(held.runs[0].outputs["report_name"])
+        node.store.local_jobs.update(
+            "job-reader", lambda job: replace(job, status=JobStatus.FINISHED, ended_at=ago(59), closed=True)
+        )
+        node.keepers.clear()
+        assert {("job", "job-held"), ("job", "job-model"), ("job", "job-reader")} <= cleaned(node)
+        assert not node.storage.exists(read)
+
+
+def test_nothing_of_a_job_that_goes_on_is_touched(tmp_path: Path):
+    with running(tmp_path, **with_policy(logs_seconds=0, outputs_seconds=0, jobs_seconds=0)) as node:
+        local = left_behind(node, "job-open", 5)
+        node.store.local_jobs.update("job-open", lambda job: replace(job, closed=False))
+        scheduled = left_behind(node, "job-closing", 5)
+        node.store.local_jobs.update("job-closing", lambda job: replace(job, status=JobStatus.RUNNING))
+        assert {name for _, name in listed(node)}.isdisjoint({local.runs[0].name, scheduled.runs[0].name})
+
+
+def test_strays_go_at_once_and_the_unknown_only_when_asked(tmp_path: Path):
+    with running(tmp_path, **with_policy()) as node:
+        stray = left_behind(node, "job-stray", 5).runs[0].name
+        launch(node, stray, "job-stray")
+        launch(node, "bfia-unknown", "job-nobody")
+        running_run = replace(left_behind(node, "job-up", 5).runs[0])
+        assert running_run.name not in {name for _, name in listed(node)}
+        try:
+            assert listed(node) == {("container", stray)}
+            assert cleaned(node) == {("container", stray)}
+            assert [f.name for f in node.engine.list()] == ["bfia-unknown"]
+            assert ("container", "bfia-unknown") in listed(node, orphans="1")
+            assert ("container", "bfia-unknown") in cleaned(node, orphans=True)
+            assert node.engine.list() == []
+        finally:
+            for name in (stray, "bfia-unknown"):
+                node.engine.remove(name)
+
+
+def test_a_mailbox_that_outlived_its_job_goes(tmp_path: Path):
+    with running(tmp_path, **with_policy()) as node:
+        left_behind(node, "job-mail", 5)
+
+        async def push(job: str) -> None:
+            await node.broker.push(session_id(job), "topic", "there", b"hello")
+
+        for job in ("job-mail", "job-unknown"):
+            asyncio.run(push(job))
+        assert listed(node) == {("session", session_id("job-mail"))}
+        assert ("session", session_id("job-unknown")) in listed(node, orphans=1)
+        assert cleaned(node, orphans=True) >= {("session", session_id("job-mail"))}
+        assert node.broker.sessions() == ()
+        assert [p.name for p in (tmp_path / "state" / "channel").iterdir() if p.is_dir()] == []
+
+
+def test_what_cannot_be_removed_is_told_and_the_rest_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with running(tmp_path, **with_policy(logs_seconds=1, outputs_seconds=1)) as node:
+        local = left_behind(node, "job-stuck", 5)
+
+        def refuses(address: Address) -> bool:
+            raise PermissionError(13, "not permitted")
+
+        monkeypatch.setattr(node.storage, "delete", refuses)
+        items = ask(node, "operator", "POST", "/api/v1/gc").json()["items"]
+        assert {i["kind"]: i["removed"] for i in items} == {"logs": True, "outputs": False}
+        assert "not permitted" in json.dumps(items)
+        assert not logs_of(node, local.runs[0]).exists()
+
+
+def test_the_node_cleans_by_itself(tmp_path: Path):
+    with running(tmp_path, **with_policy(logs_seconds=1, every_seconds=0.1)) as node:
+        folder = logs_of(node, left_behind(node, "job-old", 5).runs[0])
+        wait_for(lambda: not folder.exists(), 30)
+
+
+def test_a_wrong_question_is_refused_by_name(tmp_path: Path):
+    with running(tmp_path, **with_policy()) as node:
+        answer = ask(node, "operator", "POST", "/api/v1/gc", json={"orphan": True})
+        assert answer.status_code < 500 and answer.json()["code"] != 0
+        assert "orphan" in answer.text

@@ -1,0 +1,80 @@
+"""Commands that talk to a node: where they find it, what they print, how they end."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from gateway.cli.client import TOKEN, URL
+from gateway.cli.main import app
+from tests.cleaning.ended import left_behind
+from tests.e2e.nodes import free_ports
+from tests.inprocess import running
+
+
+@pytest.fixture(autouse=True)
+def _no_address_from_outside(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv(URL, raising=False)
+    monkeypatch.delenv(TOKEN, raising=False)
+
+
+def call(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
+def printed(result: Result) -> Any:
+    """Return the JSON that a command printed; a node in the same process may have logged before it."""
+    return json.loads(result.stdout[result.stdout.index("{\n") :])
+
+
+def test_gc_lists_as_a_table_for_people_and_as_json_for_scripts(tmp_path: Path):
+    with running(tmp_path, retention={"every_seconds": 3600, "logs_seconds": 1}) as node:
+        name = left_behind(node, "job-old", 5).runs[0].name
+        url = node.addresses()["operator"]
+        dry = call("gc", "--dry-run", "--url", url)
+        assert dry.exit_code == 0 and name in dry.stdout and "1 would be removed" in dry.stdout, dry.output
+        found = printed(call("gc", "--dry-run", "--json", "--url", url))
+        assert [(i["kind"], i["name"], i["removed"]) for i in found["items"]] == [("logs", name, False)]
+        done = printed(call("gc", "--json", "--url", url))
+        assert [(i["name"], i["removed"]) for i in done["items"]] == [(name, True)]
+        assert "nothing to remove" in call("gc", "--url", url).stdout
+
+
+def test_the_address_and_the_token_come_from_the_configuration(tmp_path: Path):
+    (port,) = free_ports(1)
+    token = "a-token-of-this-test"
+    operator = {"bind": f"127.0.0.1:{port}"}
+    any_port = {"bind": "127.0.0.1:0"}
+    listen = {"peer": any_port, "container": any_port, "operator": operator}
+    with running(tmp_path / "node", listen=listen, auth={"mode": "on", "token": token}):
+        file = tmp_path / "node.yml"
+        body = {
+            "node": {"id": "JG1"},
+            "engine": {"kind": "process"},
+            "listen": {"operator": operator},
+            "auth": {"mode": "on", "token": token},
+        }
+        file.write_text(yaml.safe_dump(body))
+        assert call("gc", "--dry-run", "--config", str(file)).exit_code == 0
+        refused = call("gc", "--dry-run", "--url", f"http://127.0.0.1:{port}")
+        assert refused.exit_code == 1 and "NO_TOKEN" in refused.stderr
+        file.write_text(yaml.safe_dump(body | {"auth": {"mode": "on", "token": "another-token-of-it"}}))
+        assert call("gc", "--dry-run", "--config", str(file)).exit_code == 1
+
+
+def test_a_node_that_does_not_answer_is_told_from_a_wrong_configuration(tmp_path: Path):
+    (port,) = free_ports(1)
+    silent = call("gc", "--url", f"http://127.0.0.1:{port}", "--json")
+    assert silent.exit_code == 3 and json.loads(silent.stderr)["reason"] == "NO_ANSWER"
+    missing = call("gc", "--config", str(tmp_path / "none.yml"))
+    assert missing.exit_code == 2 and "none.yml" in missing.stderr
+    assert call("gc", "--url", "http://[").exit_code == 2
+
+
+def test_every_command_has_an_example():
+    for name in ("gc",):
+        help_text = call(name, "--help").stdout
+        assert f"Example: bfia-gateway {name}" in " ".join(help_text.split())
