@@ -2,10 +2,12 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from uuid import uuid4
 
+from gateway.calls import notes_of
 from gateway.domain import dag as flow
 from gateway.domain import execute, parameters, schedule
 from gateway.domain.model import Job, JobSpec, LocalJob, NodeId, NodeJob, NodeTask, Run, Task
@@ -16,7 +18,7 @@ from gateway.peers import Peers
 from gateway.ports import Clock, JobView, SchedulerApi, TaskReport, TaskView
 from gateway.scheduler import Scheduler
 from gateway.store.store import Store
-from gateway.tracing import current_trace, traced
+from gateway.tracing import current_trace, listening, traced
 from provider_registry.registry import Registry, Unknown
 from route_table.live import LiveRoutes
 from route_table.model import UnknownNode
@@ -52,7 +54,7 @@ class Coordinator:
         if spec.scheduler != self._peers.node:  # else the job itself is the record
             self._store.add_submission(spec.job_id, spec.flow_id, spec.scheduler, self._clock())
         try:
-            with traced(spec.trace_id):
+            with traced(spec.trace_id), self._in_timeline(spec.job_id):
                 self._peers.scheduler(spec.scheduler, spec.protocol).submit_job(spec, self._peers.node)
         except PeerUnreachable:
             raise  # it may have arrived: the record is how to find out
@@ -128,8 +130,17 @@ class Coordinator:
         if local is not None and ended(JOB, local.status):
             return
         scheduler = self._elsewhere_scheduled(job_id, local)
-        with traced(local.spec.trace_id if local else current_trace()):
+        with traced(local.spec.trace_id if local else current_trace()), self._in_timeline(job_id):
             scheduler.stop_job(job_id, task_name, self._peers.node)
+
+    @contextmanager
+    def _in_timeline(self, job_id: str) -> Iterator[None]:
+        """Write the requests that this node's platform caused into the job's timeline, whatever they come to."""
+        with listening() as calls:
+            try:
+                yield
+            finally:
+                self._store.note(job_id, "initiator", notes_of(calls, self._clock()))
 
     def stop_job(self, job_id: str, task_name: str, sender: NodeId) -> None:
         job = self._scheduled(job_id, sender)

@@ -14,6 +14,7 @@ import structlog
 
 from engines.base import Engine, EngineError, Exited, LaunchSpec, Limits, Missing, Watch
 from engines.naming import labels
+from gateway.calls import with_calls
 from gateway.domain import execute
 from gateway.domain.execute import (
     Action,
@@ -40,7 +41,7 @@ from gateway.loop import Lanes, Loop
 from gateway.peers import Peers
 from gateway.ports import Clock, Outputs, Site, TaskReport
 from gateway.store.store import Store, outside_transaction
-from gateway.tracing import traced
+from gateway.tracing import listening, traced
 from gateway.workspace import Workspace
 
 log = structlog.get_logger(__name__)
@@ -111,13 +112,15 @@ class Executor:
 
     def record(self, job_id: str, *events: Event) -> LocalJob:
         """Take in news and do what follows from it."""
+        return self.change(job_id, self._applied(*events))
 
+    def _applied(self, *events: Event) -> Change:
         def change(local: LocalJob) -> LocalJob:
             for event in events:
                 local = execute.apply(local, event, self._timing)
             return local
 
-        return self.change(job_id, change)
+        return change
 
     def change(self, job_id: str, change: Change) -> LocalJob:
         """Change the record of a job here and do what follows from it."""
@@ -168,7 +171,7 @@ class Executor:
                 return "engine"
 
     def _perform(self, local: LocalJob, action: Action) -> None:
-        with traced(local.spec.trace_id):
+        with traced(local.spec.trace_id), listening() as calls:
             try:
                 events = self._do(local, action)
             except Exception:
@@ -176,7 +179,8 @@ class Executor:
                     "an action ended in a way nobody foresaw", job=local.id, action=type(action).__name__
                 )
                 events = [self._unforeseen(action)]
-            self.record(local.id, *events)
+            tries = _run(local, action.run).told.call.tries if isinstance(action, Tell) else 1
+            self.change(local.id, with_calls(self._applied(*events), calls, self._clock(), tries))
 
     def _unforeseen(self, action: Action) -> Event:
         """Return what a bug of ours means for the run: a launch has failed, all else is tried again."""

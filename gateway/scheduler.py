@@ -15,6 +15,7 @@ from functools import partial
 
 import structlog
 
+from gateway.calls import with_calls, with_news
 from gateway.domain import schedule
 from gateway.domain.model import Failure, Job
 from gateway.domain.schedule import (
@@ -35,7 +36,7 @@ from gateway.loop import Lanes, Loop
 from gateway.peers import Peers
 from gateway.ports import Clock
 from gateway.store.store import Store
-from gateway.tracing import traced
+from gateway.tracing import Exchange, listening, traced
 
 log = structlog.get_logger(__name__)
 
@@ -124,7 +125,7 @@ class Scheduler:
         The start of a task that waited long in its lane is not sent: its deadline is counted from the claim, and
         asking after it too early would start the task twice. All else may come late or twice without harm.
         """
-        with traced(job.spec.trace_id):
+        with traced(job.spec.trace_id), listening() as calls:
             try:
                 now = self._clock()
                 if isinstance(request, StartTaskAt) and now - claimed > _LONGEST_WAIT:
@@ -142,9 +143,16 @@ class Scheduler:
                 log.exception("a call ended in a way nobody foresaw", job=job.id, request=str(request))
                 failure = Failure("INTERNAL", "an error inside the gateway; its log has the trace")
                 changes = self._applied(schedule.Denied(request, failure, self._clock()))
+            changes = self._with_calls(job, request, changes, calls)
             due = schedule.next_due(self._change(job.id, changes), self._timing)
             if due is not None:
                 self.loop.wake(job.id, due)
+
+    def _with_calls(self, job: Job, request: Request, change: Change, calls: list[Exchange]) -> Change:
+        now = self._clock()
+        if isinstance(request, PollTaskAt):
+            return with_news(change, calls, now, lambda job: schedule.quiet_polls(job, request))
+        return with_calls(change, calls, now, schedule.tries_of(job, request))
 
     def _applied(self, *events: Event) -> Change:
         def change(job: Job) -> Job:

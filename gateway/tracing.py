@@ -1,11 +1,57 @@
-"""The trace id that follows one job through every call, container and log line."""
+"""What follows the work under way without being an argument of it: the trace id, and the requests it makes.
+
+Each protocol's client tells every request to another node, with what came back, by `exchanged`; who wants them
+in a job's timeline listens by `listening`.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import asdict, dataclass
+from typing import Any
 from uuid import uuid4
 
 _trace: ContextVar[str] = ContextVar("trace_id", default="")
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One request to another node, and what came back; ``code`` and ``said`` are the other's own, unchanged."""
+
+    node: str
+    method: str
+    path: str
+    seconds: float
+    trace_id: str
+    http: int | None = None
+    """HTTP status; None: no answer came"""
+    code: Any = None
+    said: str = ""
+    """the answer's words, or why there is none"""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+_heard: ContextVar[list[Exchange] | None] = ContextVar("exchanges", default=None)
+
+
+def exchanged(exchange: Exchange) -> None:
+    """Tell of a request to whoever listens in this work."""
+    heard = _heard.get()
+    if heard is not None:
+        heard.append(exchange)
+
+
+@contextmanager
+def listening() -> Iterator[list[Exchange]]:
+    """Collect the requests that are made inside."""
+    heard: list[Exchange] = []
+    token = _heard.set(heard)
+    try:
+        yield heard
+    finally:
+        _heard.reset(token)
 
 
 def new_trace_id() -> str:

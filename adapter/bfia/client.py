@@ -16,12 +16,13 @@ import httpx
 from adapter.bfia import headers, translate
 from adapter.bfia.extensions import Command
 from adapter.bfia.profiles import PROFILES, SUCCESS_CODES, Profile
+from adapter.bfia.reading import HALF_PAIR
 from gateway.domain.model import Ending, JobSpec, NodeId
 from gateway.domain.problems import Problem
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, NotServed, PeerUnreachable, Refused
 from gateway.ports import JobView, TaskNews, TaskReport, TaskView, as_mapping
-from gateway.tracing import traced
+from gateway.tracing import Exchange, exchanged, traced
 from route_table.live import LiveRoutes
 from route_table.model import Route, UnknownNode
 
@@ -30,6 +31,9 @@ INTERCONN = "/v1/interconn/schedule"
 _LARGEST_ANSWER = 32 * 1024**2
 """bytes; what is longer is no answer of this protocol"""
 
+
+_LONGEST_WORDS = 2000
+"""characters of a peer's message that the timeline keeps"""
 
 LONGEST_CALL = 10.0
 """Seconds of one control request, whatever the route says: the scheduler counts on it before it asks again."""
@@ -92,15 +96,15 @@ class Peer:
 
     def ask(self, command: Command, body: Mapping[str, Any], *, patience: float = 1.0) -> Mapping[str, Any]:
         """Make a request that is an extension of ours. Raises `NotServed` where the peer has no such path."""
-        status, content = self._answer("POST", command.path, body, None, patience)
-        if self._knows_no_path(status, content):
+        status, answer = self._answer("POST", command.path, body, None, patience)
+        if self._knows_no_path(status, answer):
             raise NotServed(f"{self._node} does not serve {command.path}, an extension: {command.without}")
-        return self._data(status, content)
+        return self._data(status, answer)
 
     def _answer(
         self, method: str, path: str, body: Mapping[str, Any], query: Mapping[str, str] | None, patience: float
-    ) -> tuple[int, bytes]:
-        """Make one request; return HTTP status and body of the answer. Raises `PeerUnreachable`."""
+    ) -> tuple[int, Any]:
+        """Make one request; return HTTP status and what the answer's JSON says. Raises `PeerUnreachable`."""
         route = self._route
         seconds = min(route.deadline, LONGEST_CALL) * patience
         request = self._connections.to(route.url).build_request(
@@ -111,18 +115,30 @@ class Peer:
             headers={"content-type": "application/json", **headers.outgoing(self._me, self._node)},
             timeout=httpx.Timeout(seconds, connect=min(3.0, seconds), pool=min(1.0, seconds)),
         )
+        began = time.monotonic()
+
+        def tell(http: int | None, code: Any, said: str) -> None:
+            lasted = round(time.monotonic() - began, 4)
+            trace = request.headers["x-trace-id"]
+            exchanged(Exchange(self._node, method, INTERCONN + path, lasted, trace, http, code, _short(said)))
+
         try:
             status, content = self._exchange(request, route.url, seconds)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            tell(None, None, f"cannot connect: {error}")
             raise PeerUnreachable(
                 f"cannot connect to {self._node} at {route.url}: {error}", delivered=False
             ) from error
         except httpx.HTTPError as error:
             what = type(error).__name__
+            tell(None, None, f"no answer: {what} {error}")
             raise PeerUnreachable(f"no answer from {self._node} at {route.url}: {what} {error}") from error
+        answer = _json(content)
+        envelope = as_mapping(answer)
+        tell(status, _shown(envelope.get("code")), str(envelope.get("msg") or envelope.get("message") or ""))
         if status in (502, 503, 504):
             raise PeerUnreachable(f"{self._node} at {route.url} answers HTTP {status}")
-        return status, content
+        return status, answer
 
     def _exchange(self, request: httpx.Request, url: str, seconds: float) -> tuple[int, bytes]:
         """Return status and body of the answer; the client's own timeouts are for one read each, this for all."""
@@ -140,22 +156,21 @@ class Peer:
             answer.close()
         return answer.status_code, bytes(content)
 
-    def _knows_no_path(self, status: int, content: bytes) -> bool:
+    def _knows_no_path(self, status: int, answer: Any) -> bool:
         """Say whether an answer means that nothing is served there, rather than that something said no.
 
         Web frameworks answer 404, or 405 where a pattern of other paths fits; what was refused by a path of the
         protocol has a reason of its own, or HTTP 200.
         """
-        body = as_mapping(_json(content))
+        body = as_mapping(answer)
         reason = as_mapping(body.get("data")).get("reason")
         if reason:
             return reason in ("PATH_UNKNOWN", "METHOD_NOT_ALLOWED")
         code = self.profile.unknown_path_code
         return status in (404, 405, 501) or (code is not None and _number(body.get("code")) == code)
 
-    def _data(self, status: int, content: bytes) -> Mapping[str, Any]:
+    def _data(self, status: int, body: Any) -> Mapping[str, Any]:
         """Read an answer: success code 0 or 200, error text ``msg`` or ``message``, missing data as empty."""
-        body = _json(content)
         if not isinstance(body, Mapping):
             text = f"{self._node} answers HTTP {status} without a JSON object"
             raise Refused(text, reason="NO_ENVELOPE")
@@ -260,10 +275,24 @@ class ParticipantClient:
             self._peer.post("/job/stop", {"job_id": job_id, "task_name": task_name})
 
 
+def _short(text: str) -> str:
+    """Return a peer's words, cut where they have no end."""
+    return text[:_LONGEST_WORDS] + ("…" if len(text) > _LONGEST_WORDS else "")
+
+
+def _shown(code: Any) -> Any:
+    """Return a code as it was given; what is no number or text, or an endless one, as a short text."""
+    small = isinstance(code, int) and abs(code) < 2**53
+    return code if code is None or small else _short(str(code)[:100])
+
+
 def _json(content: bytes) -> Any:
-    """Read JSON; None for what is none."""
+    """Read JSON; None for what is none. Halves of surrogate pairs, which no database holds, become ``?``."""
     try:
-        return json.loads(content)
+        said = json.loads(content)
+        if HALF_PAIR.search(content):
+            said = json.loads(json.dumps(said, ensure_ascii=False).encode("utf-8", "replace"))
+        return said
     except (ValueError, RecursionError):
         return None
 

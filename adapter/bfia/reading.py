@@ -21,7 +21,7 @@ MOST_SIGNS = 100_000
 MOST_ESCAPES = 1_000_000
 
 _BODY = "body"
-_HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
+HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 """what a lone surrogate, which UTF-8 cannot hold, looks like in JSON; whole pairs look alike"""
 
 
@@ -64,7 +64,7 @@ def read_json(text: bytes) -> Any:
         raise NotFit(Problem(_BODY, f"must be JSON in UTF-8: {error.reason} at byte {error.start}")) from None
     except ValueError:
         raise NotFit(Problem(_BODY, "must not hold integers of thousands of digits")) from None
-    halves = (escapes or b"\xed" in text) and _HALF_PAIR.search(text)
+    halves = (escapes or b"\xed" in text) and HALF_PAIR.search(text)
     if (strange or halves) and (problems := list(_unfit(said))):
         raise NotFit(*problems)
     return said

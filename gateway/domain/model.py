@@ -184,6 +184,8 @@ class NodeTask:
     heard_at: datetime | None = None
     polls: int = 0
     """polls since the last news; the pause between them grows with it"""
+    quiet: int = 0
+    """polls in a row that brought no news; told with the next one that does"""
     denials: int = 0
     """polls refused in a row"""
     unknowns: int = 0

@@ -406,8 +406,9 @@ def _answered(job: Job, event: Answered, timing: Timing) -> Job:
     call = replace(_call(job, request), state=CallState.OK, due_at=None, reason="", message="")
     if isinstance(request, PollTaskAt):
         part = job.tasks[request.task].nodes[request.node]
+        news = part.heard_at is not None and part.heard_at >= (call.sent_at or NOW)
         call = replace(call, due_at=event.at + _pause(job, part, timing), tries=0)
-        part = replace(part, poll=call, polls=part.polls + 1, denials=0)
+        part = replace(part, poll=call, polls=part.polls + 1, denials=0, quiet=0 if news else part.quiet + 1)
         if part.start.state in (CallState.SENT, CallState.LOST):
             part = replace(part, start=replace(part.start, state=CallState.OK))
         return _with_part(job, request.task, part)
@@ -650,6 +651,20 @@ def _give_up(job: Job, node: NodeId, now: datetime) -> Job:
         outcome = Outcome.FAILED
         failure = Failure("UNREACHABLE", f"no answer since {since.isoformat()}", node)
     return job if job.ending is not None else _end(job, Ending(outcome, now, failure))
+
+
+# ---------------------------------------------------------------- what the timeline tells of calls
+
+
+def tries_of(job: Job, request: Request) -> int:
+    """Return how often this request has been made."""
+    return _call(job, request).tries
+
+
+def quiet_polls(job: Job, request: PollTaskAt) -> int:
+    """Return how many questions about a task have brought no news since the last one that did."""
+    part = job.tasks[request.task].nodes.get(request.node)
+    return part.quiet if part else 0
 
 
 # ---------------------------------------------------------------- small changes

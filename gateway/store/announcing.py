@@ -25,6 +25,10 @@ TOLD = (
     "exit_code",
     "node",
     "message",
+    "path",
+    "code",
+    "said",
+    "seconds",
 )
 """what of a note's detail a log line tells; the timeline has all of it"""
 LONGEST_TEXT = 500

@@ -7,7 +7,7 @@ One verb changes state: `Records.update` loads the value, calls the pure change,
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -198,6 +198,12 @@ class Store:
             rows = connection.execute(sa.select(t).where(t.c.job_id == job_id).order_by(t.c.id)).all()
         return [TimelineEntry(_time(r.at), r.side, r.event, r.actor, loads(dict, r.detail)) for r in rows]
 
+    def note(self, job_id: str, side: str, notes: Sequence[Note]) -> None:
+        """Write lines into the timeline of a job of which this node need not have a record."""
+        if notes:
+            with self.write() as connection:
+                connection.execute(tables.timeline.insert(), [_note_row(job_id, side, note) for note in notes])
+
     def add_submission(self, job_id: str, flow_id: str, scheduler: str, at: datetime) -> None:
         with self.write() as connection:
             if not connection.execute(
@@ -380,17 +386,20 @@ class Records(Generic[R]):
     def _write_notes(self, connection: sa.Connection, value: R) -> None:
         if not value.notes:
             return
-        connection.execute(tables.timeline.insert(), [self._note_row(value.id, note) for note in value.notes])
+        connection.execute(
+            tables.timeline.insert(), [_note_row(value.id, self._side, note) for note in value.notes]
+        )
 
-    def _note_row(self, job_id: str, note: Note) -> dict[str, Any]:
-        return {
-            "job_id": job_id,
-            "side": self._side,
-            "at": note.at.timestamp() if note.at.year > 1 else 0.0,
-            "event": note.event[:255],
-            "actor": note.by[:255],
-            "detail": dumps(note.detail),
-        }
+
+def _note_row(job_id: str, side: str, note: Note) -> dict[str, Any]:
+    return {
+        "job_id": job_id,
+        "side": side,
+        "at": note.at.timestamp() if note.at.year > 1 else 0.0,
+        "event": note.event[:255],
+        "actor": note.by[:255],
+        "detail": dumps(note.detail),
+    }
 
 
 def _drained(value: R) -> R:

@@ -1,0 +1,107 @@
+"""A whole node among peers of each dialect, all of which are one scripted peer."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from engines.base import LaunchSpec
+from engines.memory import MemoryEngine, Script
+from gateway.domain.model import JobSpec, Run
+from gateway.wiring import Gateway
+from provider_registry.registration import provider_from_request
+from tests.adapter.bfia.scripted import Asked, ScriptedPeer, says, scripted
+from tests.builders import a_spec
+from tests.contracts.apis import IMAGE, registration, serving
+from tests.e2e.nodes import wait_for
+from tests.inprocess import ME, ask, settings
+
+SPEC, FATE, KUSCIA = "JG0100000000000001", "JG0100000000000002", "JG0100000000000003"
+PROFILES = {SPEC: "spec", FATE: "fate", KUSCIA: "kuscia"}
+CONTROL = "/v1/interconn/schedule"
+
+_numbers = count()
+
+
+@dataclass(frozen=True)
+class Site:
+    """The node, and the one scripted peer that stands for all the others."""
+
+    node: Gateway
+    peer: ScriptedPeer
+    hold: threading.Event
+    """while it is clear, no container comes up"""
+
+    def asks(self, sender: str, path: str, body: Any, method: str = "POST") -> dict[str, Any]:
+        """Ask the node as a peer of some dialect does."""
+        answer = ask(self.node, "peer", method, CONTROL + path, json=body, headers={"x-node-id": sender})
+        assert answer.status_code == 200
+        return dict(answer.json())
+
+    def platform(self, path: str, **params: str) -> dict[str, Any]:
+        return dict(ask(self.node, "operator", "GET", f"/v1/platform/schedule{path}", params=params).json())
+
+    def asked(self, job_id: str) -> list[Asked]:
+        """Return what the peer was asked about a job; an earlier test's job may still be spoken of."""
+        job, local = self.node.store.jobs.find(job_id), self.node.store.local_jobs.find(job_id)
+        ids = {job_id} | {t.task_id for t in (job.tasks.values() if job else ())}
+        ids |= {r.task_id for r in (local.runs if local else ())}
+        return [a for a in self.peer.asked if {a.body.get("job_id"), a.body.get("task_id")} & ids]
+
+    def run(self, job_id: str, label: str) -> Run:
+        """Return a party's run once its container is up."""
+
+        def up() -> Run | None:
+            runs = self.node.store.local_jobs.get(job_id).runs
+            return next((r for r in runs if r.party.label == label and r.started_at is not None), None)
+
+        found: Run = wait_for(up, 20, 0.01, f"{label} of {job_id} is up")
+        return found
+
+
+@contextmanager
+def serving_site(home: Path) -> Iterator[Site]:
+    """Serve a node whose routes lead, in each dialect, to one scripted peer."""
+    hold = threading.Event()
+    hold.set()
+
+    def script(_: LaunchSpec) -> Script:
+        hold.wait(20)
+        return Script(code=None)
+
+    def engine(settings: Any, installation: str) -> MemoryEngine:
+        return MemoryEngine(node=settings.node.id, installation=installation, images={IMAGE: script})
+
+    with scripted() as (peer, url):
+        made = settings(home)
+        write_routes(home, {node: {"url": url, "profile": profile} for node, profile in PROFILES.items()})
+        gateway = Gateway(made, engine=engine)
+        gateway.registry.register(provider_from_request(registration()))
+        with serving(gateway):
+            yield Site(gateway, peer, hold)
+
+
+def write_routes(home: Path, routes: dict[str, Any]) -> None:
+    (home / "routes.yml").write_text(yaml.safe_dump(routes))
+
+
+def a_job_with(other: str, dag: str = "a", *, scheduler: str = ME) -> JobSpec:
+    """Return a job in which this node is the guest and the other one the host."""
+    roles = {"guest": (ME,), "host": (other,)} if scheduler == ME else {"host": (other,), "guest": (ME,)}
+    return a_spec(dag, roles, job_id=f"job-dialects-{next(_numbers)}", scheduler=scheduler)
+
+
+def by_path(**answers: Any) -> Any:
+    """Answer by the last words of the path, such as ``task_poll``; all else with a bare success."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        words = handler.path.partition("?")[0].removeprefix(CONTROL + "/").replace("/", "_")
+        answers.get(words, answers.get("other", says()))(handler)
+
+    return answer

@@ -1,0 +1,153 @@
+"""A job's timeline tells every request to another node: where it went, what came back, how long it took."""
+
+from collections import Counter
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+import pytest
+
+from engines.memory import MemoryEngine
+from gateway.domain.states import JobStatus, TaskStatus
+from gateway.errors import GatewayError
+from gateway.ports import Callback
+from tests.adapter.bfia.scripted import raw, says
+from tests.adapter.bfia.site import CONTROL, FATE, SPEC, Site, a_job_with, by_path, serving_site
+from tests.contracts.apis import THIRD
+from tests.e2e.nodes import wait_for
+from tests.inprocess import ME, ask
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with serving_site(tmp_path_factory.mktemp("node")) as site:
+        yield site
+
+
+@pytest.fixture
+def site(shared: Site) -> Site:
+    shared.peer.asked.clear()
+    shared.peer.will(says())
+    return shared
+
+
+def timeline(site: Site, job_id: str) -> list[dict[str, Any]]:
+    answer = ask(site.node, "operator", "GET", f"/api/v1/jobs/{job_id}/timeline")
+    assert answer.status_code == 200
+    return list(answer.json()["timeline"])
+
+
+def calls(site: Site, job_id: str) -> list[dict[str, Any]]:
+    return [e | e["detail"] for e in timeline(site, job_id) if e["event"] == "called"]
+
+
+def test_every_request_of_a_job_is_told_and_quiet_polls_are_counted(site: Site):
+    states = iter(["PENDING"] * 3 + ["READY", "RUNNING", "RUNNING"])
+
+    def poll(handler: BaseHTTPRequestHandler) -> None:
+        says(data={"status": next(states, "SUCCESS")})(handler)
+
+    site.peer.will(by_path(task_poll=poll, other=says({"code": 0, "msg": "success, 好", "data": {}})))
+    spec = a_job_with(SPEC)
+    site.node.coordinator.submit_job(spec, ME)
+    run = site.run(spec.job_id, "guest.0")
+    site.node.participant.callback(Callback(TaskStatus.SUCCESS, run_id=run.run_id))
+    assert isinstance(site.node.engine, MemoryEngine)
+    site.node.engine.finish(run.name, 0)
+    wait_for(lambda: site.node.store.jobs.get(spec.job_id).ended_at, 30, 0.02, "the job has ended")
+    told = calls(site, spec.job_id)
+    asked = site.asked(spec.job_id)
+    others = Counter(a.target for a in asked if not a.target.endswith("/task/poll"))
+    assert Counter(c["path"] for c in told if not c["path"].endswith("/task/poll")) == others
+    polls = [c for c in told if c["path"].endswith("/task/poll")]
+    assert len(polls) + sum(c.get("quiet_before", 0) for c in polls) == len(asked) - sum(others.values())
+    assert len(polls) == 3  # it became READY, RUNNING, SUCCESS
+    for call in told:
+        assert (call["node"], call["by"], call["method"], call["http"]) == (SPEC, SPEC, "POST", 200)
+        assert call["code"] == 0 and 0 <= call["seconds"] < 30
+        assert call["trace_id"] == asked[0].headers["x-trace-id"] == spec.trace_id
+    assert {c["said"] for c in told if c not in polls} == {"success, 好"}
+    events = [e["event"] for e in timeline(site, spec.job_id) if e["side"] == "scheduler"]
+    for one, other in (
+        ("create accepted", "job READY"),
+        ("job READY", "job RUNNING"),
+        ("job RUNNING", "task SUCCESS"),
+    ):
+        assert events.index(one) < events.index(other) < events.index("job FINISHED")
+    assert events[events.index("called") + 1] == "create accepted"
+
+
+def test_each_partys_code_and_words_are_kept_as_they_were(site: Site):
+    site.peer.will(says({"code": 6000, "message": "no such dataset\n  'x'", "data": None}, 400))
+    spec = a_job_with(FATE)
+    with pytest.raises(GatewayError) as caught:
+        site.node.coordinator.submit_job(spec, ME)
+    (call,) = calls(site, spec.job_id)
+    assert (call["path"], call["http"], call["code"]) == (f"{CONTROL}/job/create", 400, 6000)
+    assert call["said"] == "no such dataset\n  'x'" and call["said"] in caught.value.message
+    assert FATE in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "said"),
+    [
+        (says({"code": ["odd"], "msg": {"a": 1}}), "['odd']", "{'a': 1}"),
+        (says({"code": 10**400, "msg": "x" * 100_000}), "1" + "0" * 99, "x" * 2000 + "…"),
+        (says({"code": 1, "msg": "half \ud800 pair"}), 1, "half ? pair"),
+        (says([]), None, ""),
+    ],
+    ids=["no words", "endless", "half a pair", "no envelope"],
+)
+def test_whatever_a_peer_says_can_be_kept(site: Site, answer: Any, code: Any, said: str):
+    site.peer.will(answer)
+    spec = a_job_with(SPEC)
+    with pytest.raises(GatewayError):
+        site.node.coordinator.submit_job(spec, ME)
+    (call,) = calls(site, spec.job_id)
+    assert (call["code"], call["said"]) == (code, said)
+
+
+def test_a_request_without_an_answer_is_told_with_every_second_try_of_many(site: Site):
+    site.peer.will(raw(b"", reset=True))
+    spec = a_job_with(SPEC)
+    with pytest.raises(GatewayError):
+        site.node.coordinator.submit_job(spec, ME)
+    told = calls(site, spec.job_id)
+    assert all(c["http"] is None and c["code"] is None and "no answer" in c["said"] for c in told)
+    tries = [c.get("tries", 1) for c in told]
+    assert tries[:3] == [1, 2, 3] and set(tries[3:]) <= {4, 8, 16, 32, 64}
+    assert len(tries) < len(site.asked(spec.job_id))
+
+
+def test_a_participants_reports_are_told(site: Site):
+    spec = a_job_with(SPEC, scheduler=SPEC)
+    site.node.participant.create_job(spec, SPEC)
+    site.node.participant.start_task(spec.job_id, f"task-{spec.job_id}", "a", SPEC)
+    site.run(spec.job_id, "guest.0")
+    wait_for(lambda: calls(site, spec.job_id), 20, 0.05)
+    (call,) = calls(site, spec.job_id)
+    assert (call["side"], call["path"], call["code"]) == ("participant", f"{CONTROL}/task/callback", 0)
+    site.node.participant.stop_job(spec.job_id, "", None, SPEC)
+
+
+def test_what_a_platform_caused_at_another_node_is_told(site: Site):
+    spec = a_job_with(SPEC, scheduler=SPEC)
+    spec = type(spec)(**{**vars(spec), "initiator": ME, "initiator_role": "guest"})
+    site.node.coordinator.hand_in(spec)
+    site.peer.will(says({"code": 1, "msg": "not now"}))
+    with pytest.raises(GatewayError):
+        site.node.coordinator.stop(spec.job_id)
+    told = calls(site, spec.job_id)
+    assert [(c["side"], c["path"].removeprefix(CONTROL), c["code"], c["said"]) for c in told] == [
+        ("initiator", "/job/create_all", 0, "success"),
+        ("initiator", "/job/stop_all", 1, "not now"),
+    ]
+    assert THIRD not in {c["node"] for c in told}
+
+
+def test_a_stop_is_told_where_it_was_asked_and_at_the_end(site: Site):
+    spec = a_job_with(SPEC)
+    site.node.coordinator.submit_job(spec, ME)
+    site.node.coordinator.stop_job(spec.job_id, "", ME)
+    wait_for(lambda: site.node.store.jobs.get(spec.job_id).status is JobStatus.FINISHED, 30, 0.02)
+    assert calls(site, spec.job_id)[-1]["path"] == f"{CONTROL}/job/stop"
