@@ -46,12 +46,13 @@ from gateway.settings import Settings, StorageSource
 from gateway.storage import FileStorage
 from gateway.store.leaves import SqlDatasets, SqlProviders
 from gateway.store.migrate import opened
+from gateway.store.routes import SqlRouteVersions
 from gateway.store.store import Store
 from gateway.task_plan import Defaults, TaskPlanner
 from gateway.workspace import Workspace
 from provider_registry.registry import Registry
 from route_table.live import LiveRoutes
-from route_table.model import UnknownNode
+from route_table.model import Route, UnknownNode
 
 log = structlog.get_logger(__name__)
 
@@ -82,7 +83,7 @@ class Gateway:
         self.storage = FileStorage(settings.storage.path)
         self.datasets = Datasets(self.storage, SqlDatasets(self.store), settings.data.roots)
         self.registry = Registry(SqlProviders(self.store))
-        self.routes = LiveRoutes(settings.route_table.file)
+        self.routes = LiveRoutes(settings.route_table.file, SqlRouteVersions(self.store), self.store.in_use, clock)
         self.engine = (engine or _engine)(settings, installation)
         self.broker = Broker(
             settings.state_dir / "channel",
@@ -161,7 +162,8 @@ class Gateway:
         self._end_of_session.append(end)
 
     def knows(self, node: str) -> bool:
-        return node == self.settings.node.id or self.routes.table.knows(node)
+        """Tell whether a node is this one, has an enabled route, or had one and takes part in a job under way."""
+        return node == self.settings.node.id or self.routes.table.knows(node) or self._resolved(node) is not None
 
     def addresses(self) -> dict[str, str]:
         """Return where each listener is reached on this machine."""
@@ -204,10 +206,14 @@ class Gateway:
     def _institution(self, node: str) -> str:
         if node == self.settings.node.id:
             return self.settings.node.institution or node
+        route = self._resolved(node)
+        return (route.institution if route else None) or node
+
+    def _resolved(self, node: str) -> Route | None:
         try:
-            return self.routes.table.resolve(node).institution or node
+            return self.routes.resolve(node)
         except UnknownNode:
-            return node
+            return None
 
     def _listen(self) -> dict[str, list[socket.socket]]:
         listen = self.settings.listen
@@ -315,17 +321,12 @@ class Gateway:
         return apps
 
     def _profile_of(self, node: str) -> Profile:
-        try:
-            return PROFILES[self.routes.table.resolve(node).profile]
-        except UnknownNode:
-            return PROFILES["spec"]
+        route = self._resolved(node)
+        return PROFILES[route.profile if route else "spec"]
 
     def _route_of(self, node: str) -> PeerRoute | None:
-        try:
-            route = self.routes.table.resolve(node)
-        except UnknownNode:
-            return None
-        return PeerRoute(url=route.url, deadline=route.deadline, profile=route.profile)
+        route = self._resolved(node)
+        return PeerRoute(url=route.url, deadline=route.deadline, profile=route.profile) if route else None
 
     def _run_of_token(self, token: str) -> str | None:
         return self.store.name_of_token(token) if token else None

@@ -36,7 +36,7 @@ def parse(text: str, version: int = 1) -> RouteTable:
     Raises InvalidRoutes with every problem. A text without any entry is refused, as half-written files look like
     that; an empty table is written ``{}``.
     """
-    root = _read(text)
+    root = read(text)
     if not isinstance(root, Entries):
         if root is None or (isinstance(root, Scalar) and root.is_null):
             raise InvalidRoutes((Problem(ROOT, "has no entries; write {} for a table without routes"),))
@@ -101,7 +101,7 @@ def _decimal(number: float) -> str:
     return f"{number:.18f}" if "e" in text else text
 
 
-def _read(text: str) -> Node | None:
+def read(text: str) -> Node | None:
     """Return the tree of a document's text, None if it holds nothing but comments.
 
     The parser's events are read one by one, so a key such as ``0123``, ``no`` or ``22:30`` stays the text it is, a
@@ -167,7 +167,8 @@ def _node(event: yaml.Event, events: Iterator[yaml.Event]) -> Node:
         if not isinstance(key, Scalar):
             raise _refusal(f"line {key.line}: must have text for a key", "a list or a mapping")
         items.append((key, _node(next(events), events)))
-    return Entries(tuple(items), line)
+    braces = isinstance(event, yaml.MappingStartEvent) and event.flow_style
+    return Entries(tuple(items), line, _line(following) if braces else 0)
 
 
 def _line(event: yaml.Event) -> int:

@@ -1,33 +1,74 @@
-"""The table in force, followed to the file that an administrator edits."""
+"""The table in force: followed to the file that an administrator edits, changed by others through `edit`.
+
+Every accepted change is a version that is kept with its author and its text. The file is one gateway's working
+copy: an edit of it is taken up as a version, a version made elsewhere is written back to it.
+"""
 
 import hashlib
 import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
-from threading import Lock
+from threading import RLock
+from typing import Any
 
-from route_table.document import MAX_TEXT, parse
-from route_table.model import InvalidRoutes, Problem, RouteTable
+from route_table import writing
+from route_table.document import MAX_TEXT, dump, parse
+from route_table.model import InvalidRoutes, Problem, Route, RouteTable, UnknownNode
 from route_table.tree import ROOT
+from route_table.versions import Export, MemoryVersions, Repository, Version
+from route_table.writing import Change
 
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 4 * MAX_TEXT
+_EMPTY = "{}\n"
+_LOOK_BACK = 100
+"""versions in which the former route of a removed node is looked for"""
+_ADDRESS = ("host", "port", "scheme")
+
+
+class StaleVersion(Exception):
+    """The table was changed since the editor looked at it; ``newest`` is the version's number now."""
+
+    def __init__(self, expected: int, newest: int) -> None:
+        super().__init__(
+            f"the table is at version {newest}, not {expected}: look at it again, then repeat the change"
+        )
+        self.newest = newest
+
+
+class UnknownVersion(Exception):
+    """There is no such version."""
 
 
 class LiveRoutes:
     """The current table, and what is wrong with the file's newest content, if anything.
 
-    A change of the file is accepted as a whole or not at all: after an invalid edit, or while the file is missing,
-    the last good table stays in force. Every accepted change of a route makes a new version. Safe to use
-    from several threads; a table that was handed out never changes.
+    A change is accepted as a whole or not at all: after an invalid edit, or while the file is missing,
+    the last good table stays in force. Safe to use from several threads; a table that was handed out never
+    changes.
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        versions: Repository | None = None,
+        in_use: Callable[[str], bool] = lambda _: False,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """Take up the newest version and the file. ``in_use`` says whether jobs with a node are under way."""
         self._path = path
-        self._lock = Lock()
-        self._seen: str | None = None
+        self._versions: Repository = versions or MemoryVersions()
+        self._in_use = in_use
+        self._clock = clock
+        self._lock = RLock()
+        self._refused: str | None = None
+        """digest of the file content that was last found invalid"""
         self._table = RouteTable()
         self._problems: tuple[Problem, ...] = ()
+        self._formers: dict[str, tuple[int, Route | None]] = {}
         self.reload()
 
     @property
@@ -35,36 +76,183 @@ class LiveRoutes:
         return self._table
 
     @property
+    def path(self) -> Path | None:
+        return self._path
+
+    @property
     def problems(self) -> tuple[Problem, ...]:
         """Why the file's present content is not what is in force; empty if it is."""
         return self._problems
 
+    def resolve(self, node: str) -> Route:
+        """Return the route to a node, also one taken away while jobs with it are under way.
+
+        Raises UnknownNode. New jobs are held against `table`, which knows no such mercy.
+        """
+        try:
+            return self._table.resolve(node)
+        except UnknownNode:
+            former = self._former(node) if self._in_use(node) else None
+            if former is None:
+                raise
+            return former
+
     def reload(self) -> bool:
-        """Look at the file again; True if the table changed. Raises nothing on account of the file."""
-        if self._path is None:
-            return False
+        """Look at the file and at the versions again; True if the table changed.
+
+        Raises nothing on account of the file.
+        """
         with self._lock:
-            try:
-                content = _content(self._path)
-            except InvalidRoutes as error:
-                self._seen = None
-                self._report(error.problems)
-                return False
-            digest = hashlib.sha256(content).hexdigest()
-            if digest == self._seen:
-                return False
-            self._seen = digest
-            try:
-                table = parse(_decoded(content), self._table.version + 1)
-            except InvalidRoutes as error:
-                self._report(error.problems)
-                return False
-            self._problems = ()
-            if table.routes == self._table.routes and self._table.version:
-                return False
-            self._table = table
+            before = self._table.routes
+            number = self._table.version
+            self._take_newest()
+            if self._path is not None:
+                self._follow(self._path)
+            return self._table.version != number and self._table.routes != before
+
+    def edit(self, change: Change, author: str, reason: str = "", expected: int | None = None) -> Version:
+        """Change one entry; return the version that holds the change, or the newest if nothing was to be done.
+
+        Raises InvalidRoutes with every problem, StaleVersion where ``expected`` is not the newest version's
+        number, UnknownNode where the entry to remove is not there.
+        """
+        change = _without_other_address(change)
+
+        def changed(text: str) -> str:
+            if change.values is None and change.node not in parse(text).routes:
+                raise UnknownNode(change.node, self._table.version)
+            return writing.apply(text, change)
+
+        return self._add(changed, author, reason, "api", expected)
+
+    def rollback(self, number: int, author: str, reason: str = "", expected: int | None = None) -> Version:
+        """Make the table what it was at a version; this is a new version. Raises UnknownVersion, StaleVersion."""
+        old = self.version(number)
+        return self._add(lambda _: old.text, author, reason or f"back to version {number}", "rollback", expected)
+
+    def version(self, number: int) -> Version:
+        """Return one version. Raises UnknownVersion."""
+        found = self._versions.get(number)
+        if found is None:
+            raise UnknownVersion(f"the route table has no version {number}; the newest is {self._table.version}")
+        return found
+
+    def history(self, before: int | None = None, limit: int = 50) -> Sequence[Version]:
+        """Return versions, newest first."""
+        return self._versions.list(before, limit)
+
+    def _add(
+        self, change: Callable[[str], str], author: str, reason: str, source: str, expected: int | None
+    ) -> Version:
+        with self._lock:
+            while True:
+                newest = self._newest()
+                number = newest.number if newest else 0
+                if expected is not None and expected != number:
+                    raise StaleVersion(expected, number)
+                text = change(newest.text if newest else _EMPTY)
+                if newest is not None and text == newest.text:
+                    return newest
+                table = parse(text, number + 1)
+                version = Version(number + 1, self._clock(), author, reason, source, text)
+                if self._versions.add(version):  # else another gateway was first
+                    self._take(table)
+                    return version
+
+    def _newest(self) -> Version | None:
+        number = self._versions.newest_number()
+        return self._versions.get(number) if number else None
+
+    def _take_newest(self) -> None:
+        """Take up what another gateway on the database, or an earlier life of this one, has accepted."""
+        number = self._versions.newest_number()
+        if number <= self._table.version:
+            return
+        newest = self._versions.get(number)
+        if newest is not None:
+            self._take(parse(newest.text, number))
+
+    def _take(self, table: RouteTable) -> None:
+        changed = table.routes != self._table.routes or not self._table.version
+        self._table = table
+        if changed:
             log.info("route table changed", extra={"version": table.version, "routes": len(table.routes)})
-            return True
+
+    def _follow(self, path: Path) -> None:
+        """Take up an edit of the file, or write the newest version to it."""
+        try:
+            content = _content(path)
+        except InvalidRoutes as error:
+            self._refused = None
+            self._report(error.problems)
+            return
+        digest = _digest(content)
+        exported = self._versions.exported()
+        if exported is not None and digest == exported.digest:
+            self._refused = None
+            self._problems = ()
+            if exported.number != self._table.version:
+                self._write(path)
+            return
+        if digest == self._refused:
+            return
+        try:
+            self._accept(_decoded(content), digest, exported)
+        except InvalidRoutes as error:
+            self._refused = digest
+            self._report(error.problems)
+            return
+        self._refused = None
+        self._problems = ()
+        latest = self._versions.exported()
+        if latest is None or latest.digest != digest:
+            self._write(path)
+
+    def _accept(self, text: str, digest: str, exported: Export | None) -> None:
+        """Make the file's text a version; what others changed since it was written is kept."""
+        parse(text)
+        base = self._versions.get(exported.number) if exported is not None else None
+
+        def merged(newest: str) -> str:
+            return text if base is None or newest == base.text else _merged(base.text, newest, text)
+
+        version = self._add(merged, "file", "", "file", None)
+        if version.text == text:
+            self._versions.set_exported(Export(version.number, digest))
+
+    def _write(self, path: Path) -> None:
+        """Write the newest version to the file, whole or not at all."""
+        newest = self._newest()
+        if newest is None:
+            return
+        content = newest.text.encode()
+        part = path.with_name(f".{path.name}.part")
+        try:
+            mode = path.stat().st_mode & 0o777
+            part.write_bytes(content)
+            part.chmod(mode)
+            part.replace(path)
+        except OSError as error:
+            with suppress(OSError):
+                part.unlink()
+            rule = f"cannot be written, so it lacks version {newest.number}: {error.strerror or error}"
+            self._report((Problem("route_table.file", rule, str(path)),))
+            return
+        self._versions.set_exported(Export(newest.number, _digest(content)))
+
+    def _former(self, node: str) -> Route | None:
+        """Return the last enabled route that a node had."""
+        known = self._formers.get(node)
+        if known is not None and known[0] == self._table.version:
+            return known[1]
+        found = None
+        for version in self._versions.list(None, _LOOK_BACK):
+            route = parse(version.text).routes.get(node)
+            if route is not None and route.enabled:
+                found = route
+                break
+        self._formers[node] = (self._table.version, found)
+        return found
 
     def _report(self, problems: tuple[Problem, ...]) -> None:
         if problems != self._problems:
@@ -77,6 +265,41 @@ class LiveRoutes:
                 },
             )
         self._problems = problems
+
+
+def _without_other_address(change: Change) -> Change:
+    """A new url replaces host and port, and the other way round."""
+    values: dict[str, Any] | None = None if change.values is None else dict(change.values)
+    if values is not None and not change.whole:
+        if values.get("url") is not None:
+            values |= dict.fromkeys(_ADDRESS)
+        elif any(values.get(key) is not None for key in _ADDRESS):
+            values["url"] = None
+    return Change(change.node, values, change.whole)
+
+
+def _merged(base: str, newest: str, file: str) -> str:
+    """Put into the file's text what others changed meanwhile; where both changed a node, the file says it."""
+    was, now, mine = (parse(text).routes for text in (base, newest, file))
+    theirs = [node for node in was.keys() | now.keys() if was.get(node) != now.get(node)]
+    for node in sorted(theirs):
+        if was.get(node) != mine.get(node):
+            continue
+        route = now.get(node)
+        if route is None:
+            file = writing.apply(file, Change(node, None)) if node in mine else file
+        else:
+            file = writing.apply(file, Change(node, _values(route)))
+    return file
+
+
+def _values(route: Route) -> Mapping[str, Any]:
+    alone = dump(RouteTable(0, {route.node: route}))
+    return writing.entry_values(alone, route.node)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _content(path: Path) -> bytes:
@@ -101,3 +324,6 @@ def _decoded(content: bytes) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidRoutes((Problem(ROOT, "must be UTF-8 text", f"byte {error.start}"),)) from error
+
+
+__all__ = ["MAX_BYTES", "Change", "LiveRoutes", "StaleVersion", "UnknownVersion"]

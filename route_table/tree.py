@@ -28,6 +28,8 @@ class Entries:
 
     items: tuple[tuple[Scalar, "Node"], ...]
     line: int
+    last: int = 0
+    """line of the closing brace where there is one, else 0"""
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ class Peer:
     @property
     def _route(self) -> Route:
         try:
-            return self._routes.table.resolve(self._node)
+            return self._routes.resolve(self._node)
         except UnknownNode as error:
             raise Refused(str(error), reason="NODE_UNKNOWN") from error
 

@@ -12,6 +12,7 @@ from gateway.admin.answers import answering
 from gateway.admin.orphans import count, orphans
 from gateway.admin.outputs import add_outputs
 from gateway.admin.parts import AdminParts
+from gateway.admin.routes import add_routes
 from gateway.domain.dag import DagNode
 from gateway.domain.model import CallState, JobSpec, LocalJob, Party, Run
 from gateway.domain.parameters import effective
@@ -61,6 +62,7 @@ def router(parts: AdminParts) -> APIRouter:
         return await run(lambda: orphans(parts))
 
     add_outputs(router, parts, run)
+    add_routes(router, parts.routes, run)
     return router
 
 

@@ -137,6 +137,10 @@ class Store:
         finally:
             _open.depth -= 1
 
+    def in_use(self, node: str) -> bool:
+        """Tell whether a job with a party at that node is under way here."""
+        return self.jobs.names(node) or self.local_jobs.names(node)
+
     def close(self) -> None:
         self._engine.dispose()
 
@@ -196,7 +200,7 @@ class Store:
         t = tables.timeline
         with self.read() as connection:
             rows = connection.execute(sa.select(t).where(t.c.job_id == job_id).order_by(t.c.id)).all()
-        return [TimelineEntry(_time(r.at), r.side, r.event, r.actor, loads(dict, r.detail)) for r in rows]
+        return [TimelineEntry(as_time(r.at), r.side, r.event, r.actor, loads(dict, r.detail)) for r in rows]
 
     def note(self, job_id: str, side: str, notes: Sequence[Note]) -> None:
         """Write lines into the timeline of a job of which this node need not have a record."""
@@ -326,7 +330,7 @@ class Records(Generic[R]):
             query = query.where(t.c.flow_id == flow_id)
         with self._store.read() as connection:
             return [
-                Listed(r.job_id, r.flow_id, r.status, r.outcome, _time(r.created_at))
+                Listed(r.job_id, r.flow_id, r.status, r.outcome, as_time(r.created_at))
                 for r in connection.execute(query)
             ]
 
@@ -338,6 +342,13 @@ class Records(Generic[R]):
         )
         with self._store.read() as connection:
             return list(connection.execute(query).scalars())
+
+    def names(self, node: str) -> bool:
+        """Tell whether a job that is not over has a party at that node."""
+        t = self._table
+        query = sa.select(t.c.spec).where(t.c.status.not_in(("FINISHED", "REJECTED")))
+        with self._store.read() as connection:
+            return any(node in _spec(text).nodes for text in connection.execute(query).scalars())
 
     def _load(self, job_id: str) -> tuple[R, int] | None:
         t = self._table
@@ -442,7 +453,8 @@ def _run_rows(local: LocalJob) -> dict[str, dict[str, Any]]:
     }
 
 
-def _time(seconds: float) -> datetime:
+def as_time(seconds: float) -> datetime:
+    """Return the time that a column holds as seconds since the epoch."""
     return datetime.fromtimestamp(seconds, UTC)
 
 
@@ -458,6 +470,7 @@ __all__ = [
     "Records",
     "Store",
     "TimelineEntry",
+    "as_time",
     "connect",
     "outside_transaction",
     "to_plain",

@@ -120,3 +120,24 @@ installation = sa.Table(
     sa.Column("created_at", Seconds, nullable=False),
 )
 """One row, made with the database: tells this installation's containers from another's."""
+
+route_version = sa.Table(
+    "route_version",
+    metadata,
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("at", Seconds, nullable=False),
+    sa.Column("author", sa.String(255), nullable=False),
+    sa.Column("reason", sa.String(1000), nullable=False),
+    sa.Column("source", sa.String(16), nullable=False),
+    sa.Column("text", LongText, nullable=False),
+)
+"""Append-only: every accepted state of the route table, as its YAML text."""
+
+route_export = sa.Table(
+    "route_export",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("number", sa.Integer, nullable=False),
+    sa.Column("digest", sa.String(64), nullable=False),
+)
+"""One row: which version the file held when the gateway last wrote or accepted it."""

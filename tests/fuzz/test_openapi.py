@@ -141,6 +141,9 @@ def sent(
             "data": {k: str(v) for k, v in form.items()},
         }
         request["data"]["name"] = "another"  # the same table as in the other way of uploading
+    for parameter in operation.get("parameters", ()):
+        if parameter["in"] == "path" and (shown := parameter["schema"].get("examples")):
+            path = path.replace(f"{{{parameter['name']}}}", str(shown[0]))
     url = node.addresses()[listener] + path
     return httpx.post(url, headers=headers, timeout=30, trust_env=False, **request)
 

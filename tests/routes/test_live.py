@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from route_table.live import MAX_BYTES, LiveRoutes
+from route_table.live import MAX_BYTES, Change, LiveRoutes
 from route_table.model import RouteTable
 
 GOOD = "A: {host: h, port: 1}\n"
@@ -64,9 +64,18 @@ def test_an_unchanged_file_changes_nothing(file):
     live = LiveRoutes(file)
     before = live.table
     assert not live.reload()
+    assert live.table is before
+
+
+def test_a_new_remark_in_the_file_is_kept_and_changes_no_route(file):
+    live = LiveRoutes(file)
+    before = live.table
     file.write_text(GOOD + "# a remark\n")
     assert not live.reload()
-    assert live.table is before
+    assert live.table.routes == before.routes
+    live.edit(Change("B", {"host": "b", "port": 2}), "ann")
+    live.reload()
+    assert file.read_text() == GOOD + "# a remark\nB:\n  host: b\n  port: 2\n"
 
 
 def test_an_invalid_edit_keeps_the_table_and_tells_why(file):

@@ -1,0 +1,194 @@
+"""``/api/v1/routes``: the route table as administrators see and change it; every change is a version."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from gateway.admin.answers import Answer
+from gateway.domain.problems import Problem
+from gateway.errors import Conflict, Invalid, NotFound
+from route_table.document import parse
+from route_table.live import LiveRoutes, StaleVersion, UnknownVersion
+from route_table.model import InvalidRoutes, Route, RouteTable, UnknownNode
+from route_table.versions import Version, changes, text_diff
+from route_table.writing import Change
+
+_LINE = re.compile(r"^line \d+: ")
+
+
+class RouteEntry(BaseModel):
+    """The keys of an entry, as in the file: ``host`` and ``port`` (and ``scheme``), or ``url``."""
+
+    model_config = ConfigDict(extra="allow")
+
+    host: str | None = Field(default=None, description="Host name or address.")
+    port: int | None = Field(default=None, description="1 to 65535.")
+    scheme: str | None = Field(default=None, description="http (default) or https.")
+    url: str | None = Field(default=None, description="In place of host and port; may have a path prefix.")
+    profile: str | None = Field(default=None, description="The peer's dialect: spec (default), fate or kuscia.")
+    institution: str | None = Field(default=None, description="Who owns the node.")
+    deadline: float | None = Field(default=None, description="Seconds that one call may take; default 10.")
+    enabled: bool | None = Field(default=None, description="false keeps the entry and does not use it.")
+
+
+class RouteEdit(BaseModel):
+    """One change of one entry."""
+
+    route: RouteEntry = Field(description="What the entry shall hold; null takes a key away.")
+    reason: str = Field(default="", max_length=1000, description="Why; kept in the history.")
+    author: str = Field(default="operator", min_length=1, max_length=255, description="Who; kept in the history.")
+
+
+class Undo(BaseModel):
+    reason: str = Field(default="", max_length=1000)
+    author: str = Field(default="operator", min_length=1, max_length=255)
+
+
+Expected = Annotated[
+    int | None,
+    Query(alias="version", description="the version that you looked at; another one in force is refused (409)"),
+]
+EXAMPLE = {"route": {"host": "10.0.0.7", "port": 7380}, "reason": "new partner", "author": "ann"}
+
+
+def add_routes(router: APIRouter, routes: LiveRoutes, run: Answer) -> None:
+    """Add the paths of the route table."""
+
+    @router.get("/api/v1/routes", summary="The routes in force", response_model=None)
+    async def shown() -> Any:
+        return await run(lambda: _table(routes))
+
+    @router.get("/api/v1/routes/{node}", summary="One route", response_model=None)
+    async def one(node: str) -> Any:
+        return await run(lambda: {"version": routes.table.version, "route": _route(_known(routes, node))})
+
+    @router.put("/api/v1/routes/{node}", summary="Add a route, or write its entry anew", response_model=None)
+    async def put(
+        node: str, edit: Annotated[RouteEdit, Body(examples=[EXAMPLE])], expected: Expected = None
+    ) -> Any:
+        change = Change(node, _given(edit, nulls=False))
+        return await run(lambda: _edited(routes, change, edit.author, edit.reason, expected))
+
+    @router.patch("/api/v1/routes/{node}", summary="Change some keys of a route", response_model=None)
+    async def patch(
+        node: str,
+        edit: Annotated[RouteEdit, Body(examples=[{"route": {"enabled": False}, "reason": "maintenance"}])],
+        expected: Expected = None,
+    ) -> Any:
+        def work() -> Any:
+            _known(routes, node)
+            change = Change(node, _given(edit, nulls=True), whole=False)
+            return _edited(routes, change, edit.author, edit.reason, expected)
+
+        return await run(work)
+
+    @router.delete("/api/v1/routes/{node}", summary="Remove a route", response_model=None)
+    async def remove(node: str, reason: str = "", author: str = "operator", expected: Expected = None) -> Any:
+        return await run(lambda: _edited(routes, Change(node, None), author, reason, expected))
+
+    @router.get("/api/v1/route-versions", summary="Who changed the routes, when and why", response_model=None)
+    async def versions(before: int | None = None, limit: Annotated[int, Query(ge=1, le=200)] = 50) -> Any:
+        return await run(lambda: {"versions": [_listed(routes, v) for v in routes.history(before, limit)]})
+
+    @router.get("/api/v1/route-versions/{number}", summary="One version, with its difference", response_model=None)
+    async def version(number: int) -> Any:
+        return await run(lambda: _version(routes, number))
+
+    @router.post(
+        "/api/v1/route-versions/{number}/rollback",
+        summary="Make the routes what they were at a version",
+        response_model=None,
+    )
+    async def rollback(
+        number: Annotated[int, Path(examples=[1])],
+        undo: Annotated[Undo, Body(examples=[{"reason": "the new address was wrong", "author": "ann"}])],
+        expected: Expected = None,
+    ) -> Any:
+        return await run(
+            lambda: _accepted(routes, lambda: routes.rollback(number, undo.author, undo.reason, expected))
+        )
+
+
+def _given(edit: RouteEdit, *, nulls: bool) -> dict[str, Any]:
+    said = edit.route.model_dump(exclude_unset=True)
+    return said if nulls else {key: value for key, value in said.items() if value is not None}
+
+
+def _table(routes: LiveRoutes) -> dict[str, Any]:
+    table = routes.table
+    return {
+        "version": table.version,
+        "file": str(routes.path) if routes.path else None,
+        "problems": [str(p) for p in routes.problems],
+        "routes": [_route(route) for route in table.routes.values()],
+    }
+
+
+def _route(route: Route) -> dict[str, Any]:
+    return {f.name: getattr(route, f.name) for f in fields(route)}
+
+
+def _known(routes: LiveRoutes, node: str) -> Route:
+    found = routes.table.routes.get(node)
+    if found is None:
+        raise _no_route(UnknownNode(node, routes.table.version))
+    return found
+
+
+def _no_route(error: UnknownNode) -> NotFound:
+    return NotFound(str(error), reason="NODE_UNKNOWN")
+
+
+def _edited(routes: LiveRoutes, change: Change, author: str, reason: str, expected: int | None) -> dict[str, Any]:
+    return _accepted(routes, lambda: routes.edit(change, author, reason, expected))
+
+
+def _accepted(routes: LiveRoutes, work: Any) -> dict[str, Any]:
+    """Do a change and answer with its version. Raises `Invalid`, `Conflict`, `NotFound`."""
+    try:
+        return _listed(routes, work())
+    except InvalidRoutes as error:
+        problems = [Problem(p.path, _LINE.sub("", p.rule), p.got) for p in error.problems]
+        raise Invalid(problems, reason="ROUTE_INVALID") from error
+    except StaleVersion as error:
+        raise Conflict(str(error), reason="VERSION_STALE") from error
+    except UnknownNode as error:
+        raise _no_route(error) from error
+    except UnknownVersion as error:
+        raise NotFound(str(error), reason="VERSION_UNKNOWN") from error
+
+
+def _listed(routes: LiveRoutes, version: Version) -> dict[str, Any]:
+    before = _before(routes, version)
+    return {
+        "version": version.number,
+        "at": version.at.isoformat(),
+        "author": version.author,
+        "reason": version.reason,
+        "source": version.source,
+        "changes": [c._asdict() for c in changes(_parsed(before), _parsed(version))],
+    }
+
+
+def _version(routes: LiveRoutes, number: int) -> Mapping[str, Any]:
+    try:
+        version = routes.version(number)
+    except UnknownVersion as error:
+        raise NotFound(str(error), reason="VERSION_UNKNOWN") from error
+    return {
+        **_listed(routes, version),
+        "diff": text_diff(_before(routes, version), version),
+        "text": version.text,
+    }
+
+
+def _before(routes: LiveRoutes, version: Version) -> Version | None:
+    return routes.version(version.number - 1) if version.number > 1 else None
+
+
+def _parsed(version: Version | None) -> RouteTable:
+    return RouteTable() if version is None else parse(version.text, version.number)

@@ -1,0 +1,77 @@
+"""The versions of the route table: `route_table.versions.Repository`."""
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from gateway.store import tables
+from gateway.store.store import Store, as_time, repeating
+from route_table.versions import Export, Version
+
+_HERE = 1
+
+
+class SqlRouteVersions:
+    """Kept in the node's database, so that several gateways of the node have one table."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def newest_number(self) -> int:
+        t = tables.route_version
+        with self._store.read() as connection:
+            return int(connection.execute(sa.select(sa.func.max(t.c.number))).scalar() or 0)
+
+    def get(self, number: int) -> Version | None:
+        t = tables.route_version
+        with self._store.read() as connection:
+            row = connection.execute(sa.select(t).where(t.c.number == number)).first()
+        return _version(row) if row else None
+
+    def add(self, version: Version) -> bool:
+        row = {
+            "number": version.number,
+            "at": version.at.timestamp(),
+            "author": version.author[:255],
+            "reason": version.reason[:1000],
+            "source": version.source,
+            "text": version.text,
+        }
+        try:
+            with self._store.write() as connection:
+                connection.execute(tables.route_version.insert().values(**row))
+        except sa.exc.IntegrityError:
+            return False
+        return True
+
+    def list(self, before: int | None = None, limit: int = 50) -> Sequence[Version]:
+        t = tables.route_version
+        query = sa.select(t).order_by(t.c.number.desc()).limit(limit)
+        if before is not None:
+            query = query.where(t.c.number < before)
+        with self._store.read() as connection:
+            return [_version(row) for row in connection.execute(query)]
+
+    def exported(self) -> Export | None:
+        t = tables.route_export
+        with self._store.read() as connection:
+            row = connection.execute(sa.select(t).where(t.c.id == _HERE)).first()
+        return Export(row.number, row.digest) if row else None
+
+    def set_exported(self, export: Export) -> None:
+        t = tables.route_export
+        values = {"number": export.number, "digest": export.digest}
+
+        def work() -> None:
+            with self._store.write() as connection:
+                if not connection.execute(sa.select(t.c.id).where(t.c.id == _HERE)).first():
+                    connection.execute(t.insert().values(id=_HERE, **values))
+                else:
+                    connection.execute(t.update().where(t.c.id == _HERE).values(**values))
+
+        repeating(work)
+
+
+def _version(row: sa.Row[tuple[object, ...]]) -> Version:
+    r = row._mapping
+    return Version(r["number"], as_time(r["at"]), r["author"], r["reason"], r["source"], r["text"])

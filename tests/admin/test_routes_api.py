@@ -1,0 +1,88 @@
+"""The route table by ``/api/v1/routes``: seen, changed, refused, undone."""
+
+import pytest
+
+from route_table.document import parse
+from tests.e2e.nodes import wait_for
+from tests.inprocess import ME, PEER, ask, running
+
+API = "/api/v1/routes"
+HISTORY = "/api/v1/route-versions"
+FILE = f"{PEER}:  # our partner\n  host: 127.0.0.1\n  port: 1\n"
+
+
+@pytest.fixture
+def node(tmp_path):
+    (tmp_path / "routes.yml").write_text(FILE)
+    with running(tmp_path) as gateway:
+        yield gateway
+
+
+def call(gateway, method, path, **kwargs):
+    answer = ask(gateway, "operator", method, path, **kwargs)
+    return answer.status_code, answer.json()
+
+
+def test_the_routes_are_listed_and_shown(node, tmp_path):
+    status, table = call(node, "GET", API)
+    assert status == 200
+    assert table["version"] == 1 and table["file"] == str(tmp_path / "routes.yml") and table["problems"] == []
+    assert [r["node"] for r in table["routes"]] == [PEER]
+    assert call(node, "GET", f"{API}/{PEER}")[1]["route"]["url"] == "http://127.0.0.1:1"
+    status, body = call(node, "GET", f"{API}/JG404")
+    assert status == 404 and body["data"]["reason"] == "NODE_UNKNOWN" and "add an entry" in body["msg"]
+
+
+def test_a_route_is_added_changed_removed_and_everything_is_undone(node, tmp_path):
+    entry = {"route": {"host": "127.0.0.1", "port": 2}, "reason": "new", "author": "ann"}
+    status, made = call(node, "PUT", f"{API}/JG7", json=entry)
+    assert status == 200
+    assert (made["version"], made["author"], made["reason"], made["source"]) == (2, "ann", "new", "api")
+    assert node.routes.table.resolve("JG7").url == "http://127.0.0.1:2"
+    change = {"route": {"url": "https://jg7.example/x", "deadline": 3}}
+    assert call(node, "PATCH", f"{API}/JG7", json=change)[1]["changes"] == [
+        {"node": "JG7", "field": "url", "before": "http://127.0.0.1:2", "after": "https://jg7.example/x"},
+        {"node": "JG7", "field": "deadline", "before": 10.0, "after": 3.0},
+    ]
+    assert call(node, "DELETE", f"{API}/{PEER}?reason=left&author=bob")[0] == 200
+    listed = call(node, "GET", HISTORY)[1]["versions"]
+    assert [(v["version"], v["author"]) for v in listed] == [(4, "bob"), (3, "operator"), (2, "ann"), (1, "file")]
+    shown = call(node, "GET", f"{HISTORY}/2")[1]
+    assert "+JG7:" in shown["diff"] and shown["text"].startswith(FILE)
+    status, back = call(node, "POST", f"{HISTORY}/1/rollback", json={"author": "ann"})
+    assert status == 200 and back["version"] == 5 and back["source"] == "rollback"
+    node.routes.reload()
+    assert (tmp_path / "routes.yml").read_text() == FILE
+    assert call(node, "POST", f"{HISTORY}/99/rollback", json={})[1]["data"]["reason"] == "VERSION_UNKNOWN"
+
+
+def test_a_wrong_entry_is_refused_with_every_problem_and_nothing_changes(node):
+    wrong = {"route": {"host": "a b", "port": 70000, "profile": "fat", "colour": 1}}
+    status, body = call(node, "PUT", f"{API}/JG7", json=wrong)
+    assert status == 400 and body["data"]["reason"] == "ROUTE_INVALID"
+    assert {p["path"] for p in body["data"]["problems"]} == {"JG7.host", "JG7.port", "JG7.profile", "JG7.colour"}
+    assert not any(p["rule"].startswith("line ") for p in body["data"]["problems"])
+    assert call(node, "PUT", f"{API}/no%20id", json={"route": {"url": "http://h"}})[0] == 400
+    assert call(node, "PATCH", f"{API}/JG7", json={"route": {"enabled": False}})[0] == 404
+    assert call(node, "DELETE", f"{API}/JG7")[0] == 404
+    stale = call(node, "DELETE", f"{API}/{PEER}?version=7")
+    assert stale[0] == 409 and stale[1]["data"]["reason"] == "VERSION_STALE"
+    assert call(node, "GET", API)[1]["version"] == 1
+
+
+def test_a_change_of_either_side_reaches_the_other_and_survives_a_restart(tmp_path):
+    file = tmp_path / "routes.yml"
+    file.write_text(FILE)
+    with running(tmp_path) as gateway:
+        call(gateway, "PATCH", f"{API}/{PEER}", json={"route": {"port": 3}})
+    with running(tmp_path) as gateway:  # it died before the file was written
+        assert gateway.routes.table.resolve(PEER).url == "http://127.0.0.1:3"
+        assert "port: 3" in file.read_text() and "# our partner" in file.read_text()
+        file.write_text(FILE)
+        gateway.routes.reload()
+        assert call(gateway, "GET", HISTORY)[1]["versions"][0]["author"] == "file"
+    with running(tmp_path) as gateway:
+        wait_for(lambda: gateway.routes.table.resolve(PEER).url == "http://127.0.0.1:1", 5)
+        assert [v.number for v in gateway.routes.history()] == [3, 2, 1]
+        assert parse(file.read_text()).routes == gateway.routes.table.routes
+        assert gateway.knows(ME)

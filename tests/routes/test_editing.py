@@ -1,0 +1,335 @@
+"""Routes changed by others than the file's editor: comments kept, versions complete, nothing lost."""
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from route_table import writing
+from route_table.document import dump, parse
+from route_table.live import Change, LiveRoutes, StaleVersion, UnknownVersion
+from route_table.model import InvalidRoutes, Route, RouteTable, UnknownNode
+from route_table.versions import MemoryVersions, changes, text_diff
+from route_table.writing import apply
+
+FILE = """\
+# routes of the bank
+JG01:          # the data company
+  host: 10.0.0.1   # their new address
+  port: 7380
+
+# the insurer
+"JG02":
+    url: https://b.example:7380
+    deadline: 2.5   # slow line
+
+JG03: {host: h3, port: 3}   # in one line
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "routes.yml"
+    path.write_text(FILE)
+    return path
+
+
+def urls(text: str) -> dict[str, str]:
+    return {node: route.url for node, route in parse(text).routes.items()}
+
+
+def remarks(text: str) -> set[str]:
+    return {line.partition("#")[2].strip() for line in text.splitlines() if "#" in line}
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "instead"),
+    [
+        (Change("JG01", {"port": 9}, whole=False), "  port: 7380", "  port: 9"),
+        (
+            Change("JG01", {"host": "h"}, whole=False),
+            "  host: 10.0.0.1   # their new address",
+            "  host: h          # their new address",
+        ),
+        (
+            Change("JG02", {"deadline": 4}, whole=False),
+            "    deadline: 2.5   # slow line",
+            "    deadline: 4     # slow line",
+        ),
+        (
+            Change("JG02", {"enabled": False}, whole=False),
+            "    deadline: 2.5   # slow line",
+            "    deadline: 2.5   # slow line\n    enabled: false",
+        ),
+        (
+            Change("JG03", {"port": 4}, whole=False),
+            "JG03: {host: h3, port: 3}   # in one line",
+            "JG03: {host: h3, port: 4}   # in one line",
+        ),
+        (Change("JG01", {"host": "10.0.0.1", "port": 7}), "  port: 7380", "  port: 7"),
+        (Change("JG03", None), "JG03: {host: h3, port: 3}   # in one line\n", ""),
+        (
+            Change("JG04", {"host": "h4", "port": 4}),
+            "JG03: {host: h3, port: 3}   # in one line\n",
+            "JG03: {host: h3, port: 3}   # in one line\nJG04:\n  host: h4\n  port: 4\n",
+        ),
+    ],
+)
+def test_a_change_touches_its_own_line_only(change: Change, line: str, instead: str):
+    assert apply(FILE, change) == FILE.replace(line, instead)
+
+
+def test_an_entry_is_removed_and_the_remarks_around_it_stay():
+    left = apply(FILE, Change("JG01", None))
+    assert urls(left) == {"JG02": "https://b.example:7380", "JG03": "http://h3:3"}
+    assert {"routes of the bank", "the insurer", "slow line"} <= remarks(left)
+
+
+def test_the_last_route_removed_leaves_an_empty_table():
+    text = "# none yet\nA: {host: h, port: 1}\n"
+    left = apply(text, Change("A", None))
+    assert parse(left).routes == {}
+    assert "# none yet" in left
+    assert urls(apply(left, Change("B", {"host": "b", "port": 2}))) == {"B": "http://b:2"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"A": {"host": "h", "port": 1}, "B": {"host": "b", "port": 2}}\n',
+        "A: {host: h,\n  port: 1}\nB:\n\n  # far below\n  host: b\n\n  port: 2",
+        "? A\n: {host: h, port: 1}\n? B\n: {host: b, port: 2}\n",
+        "---\nA: {host: h, port: 1}\nB: {host: b, port: 2}\n...\n",
+        "A: {host: h, port: 1}\r\nB:\r\n  host: b\r\n  port: 2\r\n",
+        "0123: {host: z, port: 9}\nA: {host: h, port: 1}\n22:30: {host: z, port: 9}\n"
+        "B: {host: b, port: 2}\nno: {host: z, port: 9}\n",
+    ],
+)
+def test_whatever_the_style_the_wanted_table_comes_out(text: str):
+    others = {node: url for node, url in urls(text).items() if node not in "AB"}
+    assert urls(apply(text, Change("B", {"port": 3}, whole=False))) == others | {
+        "A": "http://h:1",
+        "B": "http://b:3",
+    }
+    assert urls(apply(text, Change("A", None))) == others | {"B": "http://b:2"}
+    assert urls(apply(text, Change("A", {"url": "http://a"}))) == others | {"A": "http://a", "B": "http://b:2"}
+    assert urls(apply(text, Change("C", {"url": "http://c"}))) == others | {
+        "A": "http://h:1",
+        "B": "http://b:2",
+        "C": "http://c",
+    }
+
+
+NODES = st.sampled_from(["A", "B", "0123", "no", "22:30", "x.y", "1e3"])
+ROUTES = st.builds(
+    Route,
+    node=st.just(""),
+    url=st.sampled_from(["http://h", "http://h:81", "https://h/p"]),
+    profile=st.sampled_from(["spec", "fate"]),
+    institution=st.sampled_from([None, "0099", "JG"]),
+    deadline=st.sampled_from([10.0, 2.5, 60.0]),
+    enabled=st.booleans(),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(NODES, ROUTES, max_size=4), NODES, st.none() | ROUTES)
+def test_any_change_of_any_table_gives_that_table(routes: dict[str, Route], node: str, wanted: Route | None):
+    held = {n: Route(n, r.url, r.profile, r.institution, r.deadline, r.enabled) for n, r in routes.items()}
+    text = dump(RouteTable(0, held))
+    values = None
+    if wanted is not None:
+        values = {
+            "url": wanted.url,
+            "profile": wanted.profile,
+            "deadline": wanted.deadline,
+            "enabled": wanted.enabled,
+        } | ({"institution": wanted.institution} if wanted.institution else {})
+    after = parse(apply(text, Change(node, values))).routes
+    expected = {n: r for n, r in held.items() if n != node}
+    if wanted is not None:
+        expected[node] = Route(
+            node, wanted.url, wanted.profile, wanted.institution, wanted.deadline, wanted.enabled
+        )
+    assert after == expected
+
+
+def test_a_change_that_makes_no_route_is_refused_with_every_problem(file: Path):
+    live = LiveRoutes(file)
+    before = live.table
+    with pytest.raises(InvalidRoutes) as refused:
+        live.edit(Change("JG01", {"port": 0, "profile": "fat", "colour": "red"}, whole=False), "ann")
+    assert {p.path for p in refused.value.problems} == {"JG01.port", "JG01.profile", "JG01.colour"}
+    assert live.table is before and len(live.history()) == 1
+    live.reload()
+    assert file.read_text() == FILE
+
+
+def test_an_edit_is_in_force_at_once_and_in_the_file_at_the_next_look(file: Path):
+    live = LiveRoutes(file)
+    file.chmod(0o640)
+    version = live.edit(Change("JG01", {"url": "https://new"}, whole=False), "ann", "they moved")
+    assert live.table.resolve("JG01").url == "https://new"
+    assert (version.number, version.author, version.reason, version.source) == (2, "ann", "they moved", "api")
+    live.reload()
+    assert urls(file.read_text())["JG01"] == "https://new"
+    assert {"routes of the bank", "the insurer"} <= remarks(file.read_text())
+    assert file.stat().st_mode & 0o777 == 0o640
+    assert live.problems == () and not live.reload() and len(live.history()) == 2
+
+
+def test_an_edit_of_what_changed_meanwhile_is_refused(file: Path):
+    live = LiveRoutes(file)
+    live.edit(Change("JG01", None), "ann", expected=1)
+    with pytest.raises(StaleVersion) as stale:
+        live.edit(Change("JG02", None), "bob", expected=1)
+    assert stale.value.newest == 2
+    with pytest.raises(UnknownNode):
+        live.edit(Change("JG01", None), "bob")
+
+
+def test_a_rollback_is_a_version_of_its_own(file: Path):
+    live = LiveRoutes(file)
+    live.edit(Change("JG01", None), "ann")
+    live.edit(Change("JG02", None), "ann")
+    version = live.rollback(1, "bob")
+    assert version.number == 4 and version.reason == "back to version 1"
+    live.reload()
+    assert file.read_text() == FILE
+    with pytest.raises(UnknownVersion, match="the newest is 4"):
+        live.rollback(9, "bob")
+
+
+def test_a_difference_is_told_by_node_and_as_text(file: Path):
+    live = LiveRoutes(file)
+    live.edit(Change("JG01", {"port": 9}, whole=False), "ann")
+    newest, first = live.history()
+    assert list(changes(parse(first.text), parse(newest.text))) == [
+        ("JG01", "url", "http://10.0.0.1:7380", "http://10.0.0.1:9")
+    ]
+    assert "-  port: 7380\n+  port: 9" in text_diff(first, newest)
+
+
+def test_a_file_edit_keeps_what_others_changed_meanwhile(file: Path):
+    live = LiveRoutes(file)
+    live.edit(Change("JG02", {"deadline": 5}, whole=False), "ann")
+    live.edit(Change("JG05", {"host": "h5", "port": 5}), "ann")
+    live.edit(Change("JG03", None), "ann")
+    live.edit(Change("JG01", {"port": 1}, whole=False), "ann")
+    file.write_text(FILE.replace("port: 7380", "port: 7381") + "# a new remark\n")
+    live.reload()
+    routes = live.table.routes
+    assert routes["JG01"].url == "http://10.0.0.1:7381"  # both changed it: the file says it
+    assert routes["JG02"].deadline == 5.0
+    assert routes["JG05"].url == "http://h5:5" and "JG03" not in routes
+    assert parse(file.read_text()).routes == routes
+    assert "a new remark" in remarks(file.read_text())
+    assert live.history()[0].author == "file"
+
+
+def test_a_second_gateway_takes_the_versions_and_leaves_the_file_to_the_first(file: Path):
+    versions = MemoryVersions()
+    with_file, without = LiveRoutes(file, versions), LiveRoutes(None, versions)
+    assert without.table.routes == with_file.table.routes
+    without.edit(Change("JG01", None), "ann")
+    assert with_file.reload()
+    assert not with_file.table.knows("JG01")
+    assert "JG01" not in urls(file.read_text())
+
+
+def test_a_restart_takes_the_newest_version_and_an_edit_made_while_it_was_down(file: Path):
+    versions = MemoryVersions()
+    LiveRoutes(file, versions).edit(Change("JG01", None), "ann")  # and dies before the file is written
+    again = LiveRoutes(file, versions)
+    assert not again.table.knows("JG01") and "JG01" not in urls(file.read_text())
+    file.write_text("JG09: {host: h, port: 1}\n")
+    assert list(LiveRoutes(file, versions).table.routes) == ["JG09"]
+    file.write_text("JG09: {host: h, prot: 1}\n")
+    broken = LiveRoutes(file, versions)
+    assert list(broken.table.routes) == ["JG09"] and broken.problems
+    assert file.read_text() == "JG09: {host: h, prot: 1}\n"
+
+
+def test_a_file_that_cannot_be_written_is_a_problem_and_the_change_is_in_force(file: Path, monkeypatch):
+    live = LiveRoutes(file)
+    live.edit(Change("JG01", None), "ann")
+    (file.parent / f".{file.name}.part").mkdir()
+    live.reload()
+    assert [p.rule.partition(",")[0] for p in live.problems] == ["cannot be written"]
+    assert not live.table.knows("JG01")
+    (file.parent / f".{file.name}.part").rmdir()
+    live.reload()
+    assert live.problems == () and "JG01" not in urls(file.read_text())
+
+
+def test_a_route_taken_away_serves_jobs_under_way_to_their_end(file: Path):
+    busy = {"JG01"}
+    versions = MemoryVersions()
+    live = LiveRoutes(file, versions, in_use=busy.__contains__)
+    live.edit(Change("JG01", {"enabled": False}, whole=False), "ann")
+    live.edit(Change("JG02", None), "ann")
+    for routes in (live, LiveRoutes(file, versions, in_use=busy.__contains__)):
+        assert routes.resolve("JG01").url == "http://10.0.0.1:7380"
+        assert not routes.table.knows("JG01")
+        with pytest.raises(UnknownNode):
+            routes.resolve("JG02")
+    busy.clear()
+    with pytest.raises(UnknownNode):
+        live.resolve("JG01")
+
+
+@pytest.mark.slow
+def test_a_thousand_edits_from_everywhere_leave_a_table_a_history_and_a_file_that_agree(tmp_path: Path):
+    file = tmp_path / "routes.yml"
+    file.write_text("".join(f"N{i}:  # node {i}\n  host: h\n  port: 1\n" for i in range(100)))
+    versions = MemoryVersions()
+    live = LiveRoutes(file, versions)
+    seen: list[RouteTable] = []
+    done = threading.Event()
+
+    def follow() -> None:
+        while not done.wait(0.05):
+            live.reload()
+            seen.append(live.table)
+
+    def by_file(i: int) -> None:
+        text = file.read_text().replace("port: 1\n", f"port: {10 + i}\n", 1)
+        staged = file.with_name(f"staged.{i}")
+        staged.write_text(text)
+        staged.replace(file)
+
+    def by_api(i: int) -> None:
+        live.edit(Change(f"N{i % 100}", {"deadline": 1 + i}, whole=False), "ann")
+
+    follower = threading.Thread(target=follow)
+    follower.start()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda i: by_file(i) if i % 50 == 0 else by_api(i), range(1000)))
+    done.set()
+    follower.join()
+    live.reload()
+    assert live.problems == ()
+    assert parse(file.read_text()).routes == live.table.routes
+    numbers = [v.number for v in versions.list(None, 10_000)]
+    assert numbers == list(range(len(numbers), 0, -1)) and len(numbers) > 980
+    accepted = [parse(v.text).routes for v in versions.list(None, 10_000)]
+    known = {json.dumps({n: r.url + str(r.deadline) for n, r in routes.items()}) for routes in accepted}
+    for table in seen[::20]:
+        assert json.dumps({n: r.url + str(r.deadline) for n, r in table.routes.items()}) in known
+    assert remarks(file.read_text()) == {f"node {i}" for i in range(100)}
+
+
+def test_a_change_that_the_careful_way_gets_wrong_is_written_anew(monkeypatch: pytest.MonkeyPatch):
+    def wrong(*_: Any) -> str:
+        return "A: {host: x, port: 1}\n"
+
+    monkeypatch.setattr(writing, "_edited", wrong)
+    assert urls(apply(FILE, Change("JG03", None))) == {
+        "JG01": "http://10.0.0.1:7380",
+        "JG02": "https://b.example:7380",
+    }
