@@ -31,6 +31,7 @@ from pydantic_settings import (
 
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
+from gateway.event_kinds import NAMES
 
 PREFIX = "BFIA_GATEWAY__"
 DEFAULT_STORAGE = "var/storage"
@@ -86,7 +87,14 @@ def _token(value: str) -> str:
     return value
 
 
+def _event(value: str) -> str:
+    if value not in NAMES:
+        raise ValueError(f"must be among {', '.join(NAMES)}")
+    return value
+
+
 Bind = Annotated[str, AfterValidator(_bind)]
+EventName = Annotated[str, AfterValidator(_event)]
 HttpUrl = Annotated[str, AfterValidator(_http)]
 NodeName = Annotated[
     str,
@@ -252,6 +260,29 @@ class Retention(Section):
     every_seconds: float = Field(default=60.0, gt=0, description="Pause between two cleanings.")
 
 
+class WebhookSettings(Section):
+    """A receiver of events."""
+
+    url: HttpUrl = Field(description="Address that each event is posted to, as JSON.")
+    events: list[EventName] = Field(default_factory=list, description="Names of events; empty: all of them.")
+    secret: str = Field(default="", description="Key of the signature header; empty: no signature.")
+
+
+class EventSettings(Section):
+    """Who is told what becomes of jobs."""
+
+    webhooks: list[WebhookSettings] = Field(
+        default_factory=list, description="Receivers: {url, events: [finished, …], secret}."
+    )
+
+    @model_validator(mode="after")
+    def _each_once(self) -> "EventSettings":
+        urls = [hook.url for hook in self.webhooks]
+        if len(set(urls)) != len(urls):
+            raise ValueError("webhooks must each have a url of their own: name all its events in one entry")
+        return self
+
+
 class Settings(BaseSettings):
     """Everything an admin can set."""
 
@@ -273,6 +304,7 @@ class Settings(BaseSettings):
     auth: Auth = Auth()
     limits: LimitSettings = LimitSettings()
     retention: Retention = Retention()
+    events: EventSettings = EventSettings()
     state_dir: Path = Field(
         default=Path("var"), description="Folder of everything else that is kept: logs, spools."
     )
@@ -335,7 +367,7 @@ def _shown(path: tuple[int | str, ...], value: Any) -> Any:
     """Return what was found at the path, but no secret."""
     if not path:
         return None
-    if path[0] == "auth" and path[-1] != "mode":
+    if (path[0] == "auth" and path[-1] != "mode") or path[0] == "events":
         return _HIDDEN
     return without_password(str(value)) if path[0] == "database" else value
 

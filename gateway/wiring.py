@@ -22,6 +22,7 @@ from engines.base import Engine, EngineError
 from engines.containerd import ContainerdEngine
 from engines.process import ProcessEngine
 from gateway import cleaning
+from gateway.admin import events as admin_events
 from gateway.admin import logs as admin_logs
 from gateway.admin import maintenance
 from gateway.admin.parts import AdminParts
@@ -34,6 +35,7 @@ from gateway.datasets import Datasets
 from gateway.domain.problems import Problem
 from gateway.domain.schedule import Timing
 from gateway.errors import EngineFailed, Invalid
+from gateway.events import Feed
 from gateway.executor import Executor, Place
 from gateway.loop import Lanes
 from gateway.participant import Participant
@@ -49,6 +51,7 @@ from gateway.store.migrate import opened
 from gateway.store.routes import SqlRouteVersions
 from gateway.store.store import Store
 from gateway.task_plan import Defaults, TaskPlanner
+from gateway.webhooks import Hook, Webhooks
 from gateway.workspace import Workspace
 from provider_registry.registry import Registry
 from route_table.live import LiveRoutes
@@ -129,6 +132,9 @@ class Gateway:
         self.keepers: list[cleaning.Keeper] = []
         """who beside jobs refers to outputs, so that cleaning leaves them"""
         self.cleaner = self._cleaner(clock)
+        self.feed = Feed(self.store)
+        hooks = [Hook(h.url, tuple(h.events), h.secret) for h in settings.events.webhooks]
+        self.webhooks = Webhooks(hooks, self.store, self.feed, node, owner, clock)
         self.courier = Courier()
         self._unreached = False
         self.sockets = self._listen()
@@ -143,10 +149,12 @@ class Gateway:
         self.executor.start()
         self.scheduler.loop.start()
         self.cleaner.start()
+        self.webhooks.start()
 
     def stop(self) -> None:
         """Let the work in hand end. Containers run on; the next process takes them up again."""
         self.cleaner.stop()
+        self.webhooks.stop()
         self.scheduler.loop.stop()
         self.executor.stop()
         self._lanes.close()
@@ -281,6 +289,10 @@ class Gateway:
             Mounted(platform.operator_router(platform_parts), body),
             Mounted(logs.router(logs.LogParts(self.run_logs, limiters)), body),
             Mounted(admin_logs.router(admin_logs.LogParts(self.run_logs, limiters)), body),
+            Mounted(
+                admin_events.router(admin_events.EventParts(settings.node.id, self.feed, self.webhooks, limiters)),
+                body,
+            ),
             Mounted(maintenance.router(self.cleaner, limiters), body),
             Mounted(provider.router(self.registry, limiters), body),
             Mounted(data.router(self.datasets, settings.data.max_upload_bytes), None),

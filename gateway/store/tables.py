@@ -141,3 +141,13 @@ route_export = sa.Table(
     sa.Column("digest", sa.String(64), nullable=False),
 )
 """One row: which version the file held when the gateway last wrote or accepted it."""
+
+webhook = sa.Table(
+    "webhook",
+    metadata,
+    sa.Column("key", sa.String(64), primary_key=True),
+    sa.Column("number", sa.BigInteger, nullable=False),
+    sa.Column("holder", sa.String(255), nullable=False),
+    sa.Column("until", Seconds, nullable=False),
+)
+"""Per receiver of events: the number of the last entry that it took, and which gateway delivers until when."""

@@ -1,0 +1,62 @@
+"""The events of a job: their names, what they mean, and which entries of the timeline they stand for."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An event's name and the timeline entries that it stands for."""
+
+    name: str
+    means: str
+    entries: tuple[str, ...]
+
+
+KINDS = (
+    Kind("created", "The job was taken in; nothing of it runs yet.", ("job PENDING", "job READY here")),
+    Kind("ready", "Every node has accepted the job.", ("job READY",)),
+    Kind("started", "The job runs.", ("job RUNNING", "job RUNNING here")),
+    Kind("task_started", "A task runs at some node.", ("task RUNNING",)),
+    Kind(
+        "task_ended",
+        "A task is over at every node; `detail` tells the reason of a failure.",
+        ("task SUCCESS", "task FAILED"),
+    ),
+    Kind("run_started", "A container of this node is up.", ("run RUNNING",)),
+    Kind(
+        "run_ended",
+        "A container of this node is over; `detail` tells the reason of a failure.",
+        ("run SUCCESS", "run FAILED"),
+    ),
+    Kind(
+        "stopped",
+        "Somebody stopped the job, or a task with what follows it; the end comes as `finished` or `rejected`.",
+        ("ending as STOPPED", "task stop asked"),
+    ),
+    Kind(
+        "finished",
+        "The job is over; `detail.outcome` is SUCCEEDED, FAILED or STOPPED.",
+        ("job FINISHED", "job FINISHED here"),
+    ),
+    Kind("rejected", "The job never began.", ("job REJECTED", "job REJECTED here")),
+    Kind("deleted", "The job was deleted at this node; only its timeline's last line is left.", ("job deleted",)),
+    Kind("cleaned", "Outputs or logs of the job were deleted at this node.", ("outputs deleted",)),
+)
+"""Every kind of event, in the order in which a job meets them."""
+
+NAMES = tuple(kind.name for kind in KINDS)
+NAME_OF = {entry: kind.name for kind in KINDS for entry in kind.entries}
+
+
+def entries(names: Iterable[str] = ()) -> list[str]:
+    """Return the timeline entries of these events; of all where none is named."""
+    wanted = set(names) or set(NAMES)
+    return [entry for kind in KINDS if kind.name in wanted for entry in kind.entries]
+
+
+def table() -> str:
+    """Return the kinds of events as a Markdown table."""
+    lines = ["| Event | Means | In the timeline |", "|---|---|---|"]
+    lines += [f"| `{k.name}` | {k.means} | {', '.join(f'`{e}`' for e in k.entries)} |" for k in KINDS]
+    return "\n".join(lines)

@@ -1,0 +1,100 @@
+"""Events: read from the timeline in order, from any number on, and never past one that may still appear."""
+
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from gateway.event_kinds import KINDS, NAME_OF, NAMES, entries, table
+from gateway.events import Feed
+from gateway.store import housekeeping, tables
+from gateway.store.migrate import opened
+from gateway.store.store import Store
+from tests.builders import T0
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def store(tmp_path: Path):
+    store = Store(opened(f"sqlite:///{tmp_path / 'gateway.db'}"))
+    yield store
+    store.close()
+
+
+def happen(store: Store, *lines: str, job: str = "job-1") -> None:
+    for line in lines:
+        housekeeping.write_line(store, job, "scheduler", T0, line, "n1", {"task": "a"})
+
+
+def names(page) -> list[str]:
+    return [e.name for e in page.events]
+
+
+def test_events_come_in_order_and_from_any_number_on(store: Store):
+    feed = Feed(store)
+    happen(store, "job PENDING", "heard", "job READY", "job RUNNING", "task RUNNING", "heard", "task SUCCESS")
+    happen(store, "job FINISHED")
+    page = feed.after(0)
+    assert names(page) == ["created", "ready", "started", "task_started", "task_ended", "finished"]
+    assert page.next == feed.newest() == 8
+    assert names(feed.after(page.events[3].id)) == ["task_ended", "finished"]
+    assert feed.after(page.next).events == ()
+    few = feed.after(0, limit=2)
+    assert names(few) == ["created", "ready"] and few.next == few.events[-1].id
+    assert names(feed.after(0, ("finished", "created"))) == ["created", "finished"]
+    happen(store, "job PENDING", job="job-2")
+    assert [e.job_id for e in feed.after(0, job_id="job-2").events] == ["job-2"]
+
+
+def test_numbers_go_on_after_a_job_was_deleted(store: Store):
+    """Else a reader that has come to the newest would miss what takes the same number again."""
+    feed = Feed(store)
+    happen(store, "job PENDING", "job FINISHED")
+    store.add_submission("job-1", "flow", "n1", T0)
+    read = feed.after(0).next
+    assert housekeeping.drop_job(store, "job-1", T0, "operator", {})
+    happen(store, "job PENDING", job="job-2")
+    assert [(e.name, e.job_id) for e in feed.after(read).events] == [("deleted", "job-1"), ("created", "job-2")]
+
+
+def test_a_gap_among_new_numbers_is_waited_for_but_not_for_ever(store: Store):
+    now = [100.0]
+    feed = Feed(store, patience=10.0, monotonic=lambda: now[0])
+    feed._patience = 10.0  # as with a database that many write to
+    happen(store, *["job PENDING"] * 5)
+    assert feed.after(0).next == 5
+    with store.write() as connection:
+        connection.execute(tables.timeline.delete().where(tables.timeline.c.id == 3))
+    feed = Feed(store, monotonic=lambda: now[0])
+    feed._patience = 10.0
+    assert feed.after(0).next == 2, "number 3 may be another's that is about to appear"
+    with store.write() as connection:
+        row = {"id": 3, "job_id": "job-late", "side": "scheduler", "at": 0.0, "actor": "", "detail": "{}"}
+        connection.execute(tables.timeline.insert().values(event="job FINISHED", **row))
+    assert [e.id for e in feed.after(2).events] == [3, 4, 5]
+    with store.write() as connection:
+        connection.execute(tables.timeline.delete().where(tables.timeline.c.id == 4))
+    assert feed.after(3).next == 3
+    now[0] += 10.5
+    assert feed.after(3).next == 5, "nobody came: the number is not used"
+
+
+def test_every_entry_belongs_to_one_kind_of_event():
+    assert len(NAME_OF) == sum(len(kind.entries) for kind in KINDS)
+    assert len(set(NAMES)) == len(NAMES)
+    assert entries(["finished"]) == ["job FINISHED", "job FINISHED here"]
+    assert sorted(entries()) == sorted(NAME_OF)
+
+
+def test_the_document_shows_the_table_of_the_code():
+    for name in ("events.md", "events.zh-CN.md"):
+        assert table() in (ROOT / "docs" / name).read_text(encoding="utf-8"), name
+
+
+def test_nothing_but_the_timeline_is_read_for_an_event(store: Store):
+    """So an event is stored in the same write as what it tells of."""
+    happen(store, "job PENDING")
+    with store.read() as connection:
+        assert connection.execute(sa.select(sa.func.count()).select_from(tables.job)).scalar() == 0
+    assert names(Feed(store).after(0)) == ["created"]
