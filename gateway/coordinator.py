@@ -2,9 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
+from queue import Empty, Queue
 from uuid import uuid4
 
 from gateway.calls import notes_of
@@ -14,6 +16,7 @@ from gateway.domain.model import Job, JobSpec, LocalJob, NodeId, NodeJob, NodeTa
 from gateway.domain.problems import Problem
 from gateway.domain.states import JOB, JobStatus, Outcome, TaskStatus, ended
 from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, NotFound, PeerUnreachable, Refused
+from gateway.lanes import Lanes
 from gateway.peers import Peers
 from gateway.ports import Clock, JobView, SchedulerApi, TaskReport, TaskView
 from gateway.scheduler import Scheduler
@@ -36,6 +39,7 @@ class Coordinator:
         routes: LiveRoutes,
         clock: Clock,
         answer_within: float = 30.0,
+        list_within: float = 5.0,
     ) -> None:
         self._store = store
         self._scheduler = scheduler
@@ -44,6 +48,7 @@ class Coordinator:
         self._routes = routes
         self._clock = clock
         self._answer_within = answer_within
+        self._list_within = list_within
 
     def hand_in(self, spec: JobSpec) -> str:
         """Take a job from this node's own platform to the node that schedules it; return its id.
@@ -108,16 +113,41 @@ class Coordinator:
         here |= {one.job_id: one for one in self._store.jobs.list(flow_id)}  # who schedules a job knows best
         newest_first = sorted(here.values(), key=lambda one: one.created_at, reverse=True)
         found = {one.job_id: JobStatus(one.status) for one in newest_first}
-        for job_id, _ in self._store.submissions(flow_id):
-            if job_id not in found:
-                found[job_id] = self._elsewhere(job_id)
-        return found
+        elsewhere = [(job_id, node) for job_id, node in self._store.submissions(flow_id) if job_id not in found]
+        return found | self._asked_elsewhere(elsewhere)
 
-    def _elsewhere(self, job_id: str) -> JobStatus:
+    def _asked_elsewhere(self, jobs: Sequence[tuple[str, NodeId]]) -> dict[str, JobStatus]:
+        """Ask the nodes that schedule these jobs, all at once; whoever does not answer in time is not waited for.
+
+        A job that was refused there, or cannot be asked after now, is PENDING as far as this node knows.
+        """
+        found = {job_id: JobStatus.PENDING for job_id, _ in jobs}
+        silent: set[NodeId] = set()
+        answers: Queue[tuple[str, JobStatus | None]] = Queue()
+
+        def ask(job_id: str, node: NodeId) -> None:
+            try:
+                answer = None if node in silent else self.status(job_id).status
+            except PeerUnreachable:
+                silent.add(node)
+                answer = None
+            except GatewayError:
+                answer = None
+            answers.put((job_id, answer))
+
+        lanes = Lanes()
+        for job_id, node in jobs:
+            lanes.submit(node, partial(ask, job_id, node), job_id)
+        end = self._clock().timestamp() + self._list_within
         try:
-            return self.status(job_id).status
-        except GatewayError:  # refused there, or not to be reached now
-            return JobStatus.PENDING
+            for _ in jobs:
+                job_id, status = answers.get(timeout=max(end - self._clock().timestamp(), 0.0))
+                found[job_id] = status or found[job_id]
+        except Empty:
+            pass
+        finally:
+            lanes.close(wait=False)
+        return found
 
     def stop(self, job_id: str, task_name: str = "") -> None:
         """Have the node that schedules a job stop it. Raises `NotFound`, `PeerUnreachable`."""

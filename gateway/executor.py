@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -37,11 +38,13 @@ from gateway.domain.execute import (
 from gateway.domain.model import Exit, Failure, LocalJob, NodeId, Run
 from gateway.domain.states import TaskStatus
 from gateway.errors import Busy, EngineFailed, GatewayError, PeerUnreachable
-from gateway.loop import Lanes, Loop
+from gateway.lanes import Lanes
+from gateway.loop import Loop
 from gateway.peers import Peers
 from gateway.ports import Clock, Outputs, Site, TaskReport
 from gateway.store.store import Store, outside_transaction
 from gateway.tracing import listening, traced
+from gateway.turns import Turns
 from gateway.workspace import Workspace
 
 log = structlog.get_logger(__name__)
@@ -92,6 +95,7 @@ class Executor:
         self._owner = owner
         self._timing = timing
         self._watch: Watch | None = None
+        self._turns = Turns(store.local_jobs.decide, self._decide, self._begin)
         self.loop = Loop("executor", self.advance, self._overdue)
 
     def start(self) -> None:
@@ -141,7 +145,7 @@ class Executor:
         if found is None:
             return
         job_id, run_id = found
-        self._lanes.submit("engine-exit", lambda: self._look(job_id, run_id))
+        self._lanes.submit("engine-exit", partial(self._look, job_id, run_id), job_id)
 
     def _look(self, job_id: str, run_id: str) -> None:
         local = self._store.local_jobs.get(job_id)
@@ -150,16 +154,15 @@ class Executor:
             self.record(job_id, self._probe(run))
 
     def _change(self, job_id: str, change: Change) -> LocalJob:
-        now = self._clock()
+        return self._turns.change(job_id, change)
 
-        def decide(local: LocalJob) -> tuple[LocalJob, list[Action]]:
-            return execute.step(change(local), now, self._timing, self._owner)
+    def _decide(self, local: LocalJob) -> tuple[LocalJob, list[Action]]:
+        return execute.step(local, self._clock(), self._timing, self._owner)
 
-        local, actions = self._store.local_jobs.decide(job_id, decide)
+    def _begin(self, local: LocalJob, actions: list[Action]) -> None:
         for action in actions:
             lane = self._lane(local, action)
-            self._lanes.submit(lane, lambda action=action: self._perform(local, action))  # type: ignore[misc]
-        return local
+            self._lanes.submit(lane, partial(self._perform, local, action), local.id)
 
     def _lane(self, local: LocalJob, action: Action) -> str:
         match action:

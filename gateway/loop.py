@@ -1,4 +1,4 @@
-"""The only waiting in the core: a loop that advances what is due, and lanes for calls that may hang.
+"""A loop that advances what is due. It and `gateway.lanes` hold the only waiting in the core.
 
 `Loop` knows keys (job ids) and when each is due next. A key is advanced by one worker at a time; a wake that
 comes meanwhile makes it be advanced once more. Every few seconds it asks the store what is due, which is how
@@ -10,7 +10,6 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import structlog
@@ -119,35 +118,3 @@ class Loop:
                     self._condition.notify()
                 return key
         return None
-
-
-class Lanes:
-    """A few threads per name (a peer, the engine), so that whoever hangs delays only what is meant for it."""
-
-    def __init__(self, threads: int = 8) -> None:
-        self._threads = threads
-        self._lock = threading.Lock()
-        self._lanes: dict[str, ThreadPoolExecutor] = {}
-        self._closed = False
-
-    def submit(self, lane: str, work: Callable[[], None]) -> None:
-        with self._lock:
-            if self._closed:
-                return
-            if lane not in self._lanes:
-                self._lanes[lane] = ThreadPoolExecutor(self._threads, thread_name_prefix=f"lane-{lane}")
-            self._lanes[lane].submit(self._run, work)
-
-    @staticmethod
-    def _run(work: Callable[[], None]) -> None:
-        try:
-            work()
-        except Exception:
-            log.exception("work in a lane failed")
-
-    def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            lanes = list(self._lanes.values())
-        for lane in lanes:
-            lane.shutdown(wait=True, cancel_futures=True)

@@ -32,18 +32,20 @@ from gateway.domain.schedule import (
     Timing,
 )
 from gateway.errors import Busy, GatewayError, Invalid, NotFound, PeerUnreachable
-from gateway.loop import Lanes, Loop
+from gateway.lanes import Lanes
+from gateway.loop import Loop
 from gateway.peers import Peers
 from gateway.ports import Clock
 from gateway.store.store import Store
 from gateway.tracing import Exchange, listening, traced
+from gateway.turns import Turns
 
 log = structlog.get_logger(__name__)
 
 Change = Callable[[Job], Job]
 
 _LONGEST_WAIT = timedelta(seconds=1)
-"""between the claim of a request and its sending; the rest of `Timing.call_deadline` is the call's own"""
+"""between the claim of a task start and its sending; the rest of `Timing.call_deadline` is the call's own"""
 
 
 class Scheduler:
@@ -56,6 +58,7 @@ class Scheduler:
         self._lanes = lanes
         self._timing = timing
         self._waiting = _Waiting()
+        self._turns = Turns(store.jobs.decide, self._decide, self._follow)
         self.loop = Loop("scheduler", self.advance, self._overdue)
 
     def advance(self, job_id: str) -> datetime | None:
@@ -104,34 +107,41 @@ class Scheduler:
         return self._store.jobs.due(now)
 
     def _change(self, job_id: str, change: Change) -> Job:
+        return self._turns.change(job_id, change)
+
+    def _decide(self, job: Job) -> tuple[Job, tuple[list[Request], datetime]]:
         now = self._clock()
+        job, requests = schedule.step(job, now, self._timing)
+        return job, (requests, now)
 
-        def decide(job: Job) -> tuple[Job, list[Request]]:
-            return schedule.step(change(job), now, self._timing)
-
-        job, requests = self._store.jobs.decide(job_id, decide)
-        self._send(job, requests, now)
+    def _follow(self, job: Job, decided: tuple[list[Request], datetime]) -> None:
+        self._send(job, *decided)
         self._waiting.tell(job)
-        return job
 
     def _send(self, job: Job, requests: list[Request], claimed: datetime) -> None:
         for request in requests:
             work = partial(self._perform, job, request, claimed)
-            self._lanes.submit(request.node, work)
+            self._lanes.submit(request.node, work, job.id)
+
+    def _still_mine(self, job: Job, request: StartTaskAt, claimed: datetime) -> bool:
+        """Renew the claim of a task start that waited long in its lane; False where it is not to be sent any more.
+
+        Its deadline is counted from the claim: asking after it too early would start the task twice.
+        """
+        while (now := self._clock()) - claimed > _LONGEST_WAIT:
+            job = self._change(job.id, self._applied(schedule.Delayed(request, claimed, now)))
+            if not schedule.is_claimed(job, request, now):
+                return False
+            claimed = now
+        return True
 
     def _perform(self, job: Job, request: Request, claimed: datetime) -> None:
-        """Make one call and record its end.
-
-        The start of a task that waited long in its lane is not sent: its deadline is counted from the claim, and
-        asking after it too early would start the task twice. All else may come late or twice without harm.
-        """
+        """Make one call and record its end."""
         with traced(job.spec.trace_id), listening() as calls:
             try:
-                now = self._clock()
-                if isinstance(request, StartTaskAt) and now - claimed > _LONGEST_WAIT:
-                    changes = self._applied(schedule.Lost(request, now, False, "overtaken", unsent=claimed))
-                else:
-                    changes = self._call(job, request)
+                if isinstance(request, StartTaskAt) and not self._still_mine(job, request, claimed):
+                    return
+                changes = self._call(job, request)
             except (Invalid, NotFound) as error:
                 changes = self._refused(request, error)
             except (PeerUnreachable, Busy) as error:

@@ -37,7 +37,7 @@ from gateway.domain.schedule import Timing
 from gateway.errors import EngineFailed, Invalid
 from gateway.events import Feed
 from gateway.executor import Executor, Place
-from gateway.loop import Lanes
+from gateway.lanes import Lanes
 from gateway.participant import Participant
 from gateway.peers import Peers
 from gateway.ports import Limiters

@@ -22,6 +22,7 @@ from gateway.wiring import Gateway
 def run(config: Path, log_format: str, ready_file: Path | None) -> None:
     """Serve until a signal. Raises `Invalid` for a configuration that cannot work."""
     configure_logs(log_format)
+    sys.setswitchinterval(_TURN)
     settings = load(config)
     gateway = Gateway(settings)
     log = structlog.get_logger("gateway")
@@ -60,6 +61,9 @@ async def _follow_routes(gateway: Gateway, every: float = 1.0) -> None:
         await asyncio.sleep(every)
         await asyncio.to_thread(gateway.routes.reload)
 
+
+_TURN = 0.001
+"""seconds that a busy thread keeps the interpreter while others wait: answers should not wait for work behind them"""
 
 _OURS = ("gateway", "adapter", "engines", "provider_registry", "route_table")
 

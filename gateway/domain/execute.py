@@ -248,7 +248,8 @@ def step(
 def agenda(local: LocalJob, timing: Timing) -> Iterator[Due]:
     """Yield everything there is to do, each with its earliest time."""
     for run in local.runs:
-        yield from _of_run(run, timing)
+        if not run.done_with:
+            yield from _of_run(run, timing)
     if (
         ended(JOB, local.status)
         and not local.closed

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from gateway.domain.dag import ComponentRef, Dag
 from gateway.domain.states import (
+    TASK_OF_RUN,
     JobStatus,
     Outcome,
     RunStatus,
@@ -191,7 +192,7 @@ class NodeTask:
     unknowns: int = 0
     """how often the node did not know the task after a start had been sent"""
 
-    @property
+    @cached_property
     def status(self) -> TaskStatus:
         return merge(self.roles.values())
 
@@ -210,6 +211,11 @@ class Task:
     """set once the task is to stop at every node, or never to start; what it becomes then is its status"""
     started_at: datetime | None = None
     ended_at: datetime | None = None
+
+    @cached_property
+    def begun(self) -> bool:
+        """Whether some node was asked to start it."""
+        return any(part.start.tries for part in self.nodes.values())
 
 
 @dataclass(frozen=True)
@@ -330,6 +336,11 @@ class Run:
     @property
     def over(self) -> bool:
         return self.status in (RunStatus.SUCCESS, RunStatus.FAILED)
+
+    @cached_property
+    def done_with(self) -> bool:
+        """Whether nothing is left to do for it: it is over, told of, and its container is removed."""
+        return self.over and self.collect.state is CallState.OK and self.told.status is TASK_OF_RUN[self.status]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import assert_never
 
-from gateway.domain import stopping
+from gateway.domain import abreast, stopping
 from gateway.domain.dag import ready
 from gateway.domain.model import (
     Call,
@@ -49,6 +49,8 @@ class Timing:
     poll_max: float = 2.0
     poll_pushing: float = 2.0
     """pause between polls of a node that reports by itself"""
+    abreast: int = 64
+    """tasks of one job under way at once"""
     redeliver_for: float = 86_400.0
     """how long a stop that was not acknowledged is repeated after the end"""
 
@@ -127,16 +129,21 @@ class Denied:
 
 @dataclass(frozen=True)
 class Lost:
-    """No answer came; ``delivered`` is False when the request certainly never arrived.
-
-    ``unsent`` is the time of the claim when the request never left this node; that says nothing about the other.
-    """
+    """No answer came; ``delivered`` is False when the request certainly never arrived."""
 
     request: Request
     at: datetime
     delivered: bool
     message: str = ""
-    unsent: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Delayed:
+    """A request claimed then has waited until now for its turn and is sent now, if it is still wanted."""
+
+    request: Request
+    claimed: datetime
+    at: datetime
 
 
 @dataclass(frozen=True)
@@ -188,7 +195,7 @@ class TaskStopAsked:
     message: str = ""
 
 
-Event = Answered | Denied | Lost | UnknownThere | Heard | NotPlayed | StopAsked | TaskStopAsked
+Event = Answered | Denied | Lost | Delayed | UnknownThere | Heard | NotPlayed | StopAsked | TaskStopAsked
 
 
 # ---------------------------------------------------------------- what is due
@@ -213,10 +220,12 @@ def next_due(job: Job, timing: Timing = Timing()) -> datetime | None:
 def step(job: Job, now: datetime, timing: Timing = Timing()) -> tuple[Job, list[Request]]:
     """Take every decision that is due and mark every request that is due as sent."""
     requests: list[Request] = []
-    for command in plan(job, now, timing):
-        if isinstance(command, GiveUp):
-            job = _give_up(job, command.node, now)
-    for command in plan(job, now, timing):  # once more: after a decision to end, only stops are due
+    commands = plan(job, now, timing)
+    if silent := [command.node for command in commands if isinstance(command, GiveUp)]:
+        for node in silent:
+            job = _give_up(job, node, now)
+        commands = plan(job, now, timing)  # once more: after a decision to end, only stops are due
+    for command in commands:
         match command:
             case GiveUp():
                 continue
@@ -254,7 +263,7 @@ def agenda(job: Job, timing: Timing) -> Iterator[Due]:
 
 def _tasks(job: Job, timing: Timing) -> Iterator[Due]:
     done = {t.name for t in job.tasks.values() if t.status is TaskStatus.SUCCESS}
-    for name in ready(job.spec.dag, done, done):
+    for name in abreast.within(job, ready(job.spec.dag, done, done), timing.abreast):
         stopped = job.tasks[name].ending is not None
         for part in job.tasks[name].nodes.values():
             if stopped:
@@ -356,6 +365,8 @@ def apply(job: Job, event: Event, timing: Timing = Timing()) -> Job:
             job = _denied(job, event, timing)
         case Lost():
             job = _lost(job, event, timing)
+        case Delayed():
+            job = _delayed(job, event)
         case UnknownThere():
             job = _unknown_there(job, event)
         case Heard():
@@ -392,7 +403,7 @@ def _awaited(job: Job, event: Answered | Denied | Lost | UnknownThere) -> bool:
         case Denied():
             return call.tries > 0 and (isinstance(request, PollTaskAt) or not call.settled)
         case Lost():
-            return under_way if event.unsent is None else under_way and sent_at == event.unsent
+            return under_way
         case UnknownThere():
             started_at = job.tasks[event.request.task].nodes[request.node].start.sent_at or NOW
             return under_way and sent_at >= started_at
@@ -463,17 +474,38 @@ def exclude(job: Job, request: StartTaskAt, at: datetime) -> Job:
 def _lost(job: Job, event: Lost, timing: Timing) -> Job:
     request = event.request
     node = job.nodes[request.node]
-    if event.unsent is None and node.unreachable_since is None:
+    if node.unreachable_since is None:
         job = _with_node(job, replace(node, unreachable_since=event.at))
         job = job.noted(event.at, "unreachable", request.node, message=event.message)
     call = _call(job, request)
-    due = event.at + timing.retry(0 if event.unsent else call.tries - 1)
+    due = event.at + timing.retry(call.tries - 1)
     if isinstance(request, StartTaskAt):
         maybe_there = event.delivered  # it is sent again only after the node did not know it
     else:
         maybe_there = event.delivered or call.tries > 1 or isinstance(request, StopAt)
     state = CallState.LOST if maybe_there else CallState.IDLE
     return _with_call(job, request, replace(call, state=state, due_at=due, message=event.message))
+
+
+def _delayed(job: Job, event: Delayed) -> Job:
+    request = event.request
+    if not is_claimed(job, request, event.claimed):
+        return job
+    call = _call(job, request)
+    over = job.ending is not None or (
+        isinstance(request, TaskRequest) and job.tasks[request.task].ending is not None
+    )
+    if over:  # it never left this node
+        return _with_call(job, request, replace(call, state=CallState.IDLE, sent_at=None, tries=call.tries - 1))
+    return _with_call(job, request, replace(call, sent_at=event.at))
+
+
+def is_claimed(job: Job, request: Request, at: datetime) -> bool:
+    """Say whether a request is still the one that was claimed at that moment, unanswered and not made anew."""
+    if isinstance(request, TaskRequest) and request.node not in job.tasks[request.task].nodes:
+        return False
+    call = _call(job, request)
+    return call.state is CallState.SENT and call.sent_at == at
 
 
 def _unknown_there(job: Job, event: UnknownThere) -> Job:
@@ -569,7 +601,8 @@ def _settle(job: Job, at: datetime) -> Job:
     if ended(JOB, job.status):
         return job
     for task in job.tasks.values():
-        job = _settle_task(job, task, at)
+        if task.ending is not None or not ended(TASK, task.status):
+            job = _settle_task(job, task, at)
     if job.ending is None:
         job = _settle_open(job, at)
     if job.ending is not None and all(map(_quiet, job.nodes.values())):

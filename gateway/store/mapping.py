@@ -29,9 +29,66 @@ def loads(cls: type[T], text: str, **elsewhere: Any) -> T:
     return cast(T, _of_dataclass(kind)(data, elsewhere) if elsewhere else _reader(kind)(data))
 
 
+def record(value: Any) -> str:
+    """Write a job's record, without what is as by default.
+
+    Its tasks or runs are many and seldom change, so each keeps its text: a value is frozen, a changed one is new.
+    """
+    parts = []
+    for name, kept in _sparse(value).items():
+        match kept:
+            case dict() if kept and all(map(is_dataclass, kept.values())):
+                text = "{" + ",".join(f"{json.dumps(k)}:{_kept(v)}" for k, v in kept.items()) + "}"
+            case tuple() if kept and all(map(is_dataclass, kept)):
+                text = "[" + ",".join(map(_kept, kept)) + "]"
+            case _:
+                text = _sparsely(kept)
+        parts.append(f'"{name}":{text}')
+    return "{" + ",".join(parts) + "}"
+
+
+_TEXT = "_stored_text"
+
+
+def _kept(part: Any) -> str:
+    beside: dict[str, Any] = part.__dict__
+    text: str | None = beside.get(_TEXT)
+    if text is None:
+        text = beside[_TEXT] = _sparsely(part)
+    return text
+
+
+def _sparsely(value: Any) -> str:
+    return json.dumps(value, default=_sparse_plain, ensure_ascii=False, separators=(",", ":"))
+
+
 def to_plain(value: Any) -> Any:
     """Return the value as dictionaries, lists and scalars."""
     return json.loads(dumps(value))
+
+
+def _sparse(value: Any) -> dict[str, Any]:
+    cls: Any = type(value)
+    return {
+        name: kept
+        for name, default in _defaults(cls).items()
+        if (kept := getattr(value, name)) is not default and kept != default
+    }
+
+
+def _sparse_plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return _sparse(value)
+    return _plain(value)
+
+
+@cache
+def _defaults(cls: type) -> dict[str, Any]:
+    """Return each stored field with its default; where it has none, with something that nothing equals."""
+    found = {f.name: f for f in fields(cls) if f.name in _stored(cls)}
+    return {
+        name: f.default_factory() if f.default_factory is not MISSING else f.default for name, f in found.items()
+    }
 
 
 def _plain(value: Any) -> Any:

@@ -22,7 +22,8 @@ from gateway.domain.states import RunStatus
 from gateway.errors import NotFound
 from gateway.store import tables
 from gateway.store.announcing import announce
-from gateway.store.mapping import dumps, loads, to_plain
+from gateway.store.mapping import dumps, loads, record, to_plain
+from gateway.store.seen import Seen
 
 R = TypeVar("R", Job, LocalJob)
 X = TypeVar("X")
@@ -260,6 +261,7 @@ class Records(Generic[R]):
         self._rows: Callable[[R], dict[str, dict[str, Any]]] = rows
         self._row_table = row_table
         self._row_key = row_table.primary_key.columns[0]
+        self._seen: Seen[R] = Seen()
 
     def add(self, value: R, flow_id: str) -> bool:
         """Store a new record. Returns False, and stores nothing, when the id is there already."""
@@ -351,27 +353,44 @@ class Records(Generic[R]):
             return any(node in _spec(text).nodes for text in connection.execute(query).scalars())
 
     def _load(self, job_id: str) -> tuple[R, int] | None:
+        """Return a record and its version. What is known here is read only if it changed."""
         t = self._table
+        known = self._seen.get(job_id)
+        same = sa.and_(t.c.version == known.version, t.c.created_at == known.created_at) if known else sa.false()
+        query = sa.select(
+            t.c.version,
+            t.c.created_at,
+            sa.case((same, None), else_=t.c.state).label("state"),
+            sa.case((same, None), else_=t.c.spec).label("spec"),
+        )
         with self._store.read() as connection:
-            row = connection.execute(
-                sa.select(t.c.state, t.c.spec, t.c.version).where(t.c.job_id == job_id)
-            ).first()
+            row = connection.execute(query.where(t.c.job_id == job_id)).first()
         if row is None:
+            self._seen.drop(job_id)
             return None
-        return loads(self._cls, row.state, spec=_spec(row.spec)), row.version
+        if row.state is None and known is not None:
+            return known.value, known.version
+        value = loads(self._cls, row.state, spec=_spec(row.spec))
+        self._seen.put(job_id, row.version, row.created_at, value, len(row.state))
+        return value, row.version
 
     def _save(self, old: R, new: R, version: int) -> bool:
         t = self._table
+        columns = self._columns(new)
+        rows = self._rows(old), self._rows(new)
         with self._store.write() as connection:
             done = connection.execute(
                 t.update()
                 .where(t.c.job_id == old.id, t.c.version == version)
-                .values(version=version + 1, **self._columns(new))
+                .values(version=version + 1, **columns)
             )
             if done.rowcount != 1:
                 return False
-            self._write_rows(connection, self._rows(old), self._rows(new))
+            self._write_rows(connection, *rows)
             self._write_notes(connection, new)
+        self._seen.put(
+            old.id, version + 1, new.created_at.timestamp(), replace(new, notes=()), len(columns["state"])
+        )
         announce(self._side, new.spec, new.notes)
         return True
 
@@ -382,16 +401,17 @@ class Records(Generic[R]):
             "status": str(value.status),
             "outcome": str(outcome) if outcome else None,
             "due_at": None if due is None else max(due.timestamp(), 0.0) if due.year > 1 else 0.0,
-            "state": dumps(value),
+            "state": record(value),
         }
 
     def _write_rows(
         self, connection: sa.Connection, old: dict[str, dict[str, Any]], new: dict[str, dict[str, Any]]
     ) -> None:
+        added = [row for key, row in new.items() if key not in old]
+        if added:
+            connection.execute(self._row_table.insert(), added)
         for key, row in new.items():
-            if key not in old:
-                connection.execute(self._row_table.insert().values(**row))
-            elif old[key] != row:
+            if key in old and old[key] != row:
                 connection.execute(self._row_table.update().where(self._row_key == key).values(**row))
 
     def _write_notes(self, connection: sa.Connection, value: R) -> None:

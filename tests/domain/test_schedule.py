@@ -12,6 +12,7 @@ from gateway.domain.model import CallState, Failure, Job
 from gateway.domain.schedule import (
     Answered,
     CreateAt,
+    Delayed,
     Denied,
     Event,
     Heard,
@@ -22,10 +23,12 @@ from gateway.domain.schedule import (
     StartTaskAt,
     StopAsked,
     StopAt,
+    TaskStopAsked,
     Timing,
     UnknownThere,
     apply,
     exclude,
+    is_claimed,
     next_due,
     plan,
     step,
@@ -227,19 +230,45 @@ def test_a_task_waits_for_its_upstream():
     assert StartTaskAt("n1", "b") not in due(job, 1000)
 
 
-def test_a_request_that_never_left_this_node_is_sent_again_and_says_nothing_of_the_other():
+def test_a_start_that_waited_for_its_turn_counts_from_when_it_is_sent():
     job = claimed(a_job("a", JobStatus.RUNNING), 0)
     request = StartTaskAt("n2", "a")
-    job = after(job, Lost(request, at(1.5), False, "overtaken", unsent=at(0)))
-    assert job.nodes["n2"].unreachable_since is None
-    assert request in due(job, 3)
+    job = after(job, Delayed(request, at(0), at(10)))
+    assert is_claimed(job, request, at(10))
+    assert not any(c.node == "n2" for c in due(job, 10 + Timing().call_deadline - 0.1))
+    assert PollTaskAt("n2", "a", ("host",)) in due(job, 10 + Timing().call_deadline)
 
 
-def test_a_request_that_was_dropped_takes_nothing_back_from_a_later_one():
+def test_a_start_that_waited_is_not_sent_once_another_claim_took_its_place():
     job = claimed(a_job("a", JobStatus.RUNNING), 0)
-    again = after(job, Lost(StartTaskAt("n2", "a"), at(1.5), False, "overtaken", unsent=at(-20)))
+    again = after(job, Delayed(StartTaskAt("n2", "a"), at(-20), at(1.5)))
     assert same(again, job)
-    assert StartTaskAt("n2", "a") not in due(again, 3)
+    assert not is_claimed(again, StartTaskAt("n2", "a"), at(1.5))
+
+
+def test_a_start_that_waited_until_the_job_was_stopped_is_not_sent_and_keeps_no_stop_waiting():
+    request = StartTaskAt("n2", "a")
+    job = after(claimed(a_job("a", JobStatus.RUNNING)), StopAsked("n1", at(1)))
+    job = after(job, Delayed(request, at(0), at(2)))
+    assert not is_claimed(job, request, at(2))
+    assert StopAt("n2") in due(job, 2)
+
+
+def test_only_so_many_tasks_of_a_job_are_under_way_and_the_next_follows_in_the_flows_order():
+    timing = replace(Timing(), abreast=2)
+    job = a_job("a; b; c; d", JobStatus.RUNNING)
+    job, requests = step(job, at(0), timing)
+    assert {r.task for r in requests} == {"a", "b"}
+    job = after(job, heard(SUCCESS, "n1", "b", role="guest"), heard(SUCCESS, "n2", "b"))
+    _, requests = step(job, at(1), timing)
+    assert {r.task for r in requests if isinstance(r, StartTaskAt)} == {"c"}
+
+
+def test_a_stopped_task_takes_no_room_from_those_that_may_run():
+    timing = replace(Timing(), abreast=1)
+    job = after(a_job("a; b", JobStatus.RUNNING), TaskStopAsked("a", "n1", at(0)))
+    _, requests = step(job, at(1), timing)
+    assert {r.task for r in requests} == {"b"}
 
 
 def test_a_role_that_a_node_does_not_play_is_not_waited_for():

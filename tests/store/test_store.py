@@ -31,7 +31,7 @@ from gateway.domain.model import (
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from gateway.errors import NotFound
 from gateway.store import tables
-from gateway.store.mapping import dumps, loads
+from gateway.store.mapping import dumps, loads, record
 from gateway.store.migrate import migrate
 from gateway.store.store import Store, connect, outside_transaction
 
@@ -101,12 +101,47 @@ def store(database_url: str) -> Iterator[Store]:
     store.close()
 
 
-def test_a_record_comes_back_as_it_was(store: Store):
+def test_a_record_comes_back_as_it_was(store: Store, database_url: str):
     job, local = a_job(), a_local_job()
     assert store.jobs.add(job, "flow")
     assert store.local_jobs.add(local, "flow")
-    assert store.jobs.get("job-1") == job
-    assert store.local_jobs.get("job-1") == local
+    again = Store(connect(database_url))  # nothing read before, so all of it comes from the database
+    assert again.jobs.get("job-1") == job
+    assert again.local_jobs.get("job-1") == local
+    again.close()
+
+
+def test_what_another_process_wrote_is_read_anew(store: Store, database_url: str):
+    store.jobs.add(a_job(), "flow")
+    other = Store(connect(database_url))
+    for i in range(3):
+        changed = other.jobs.update("job-1", lambda job, i=i: replace(job, warnings=(f"{i}",)))
+        assert store.jobs.get("job-1") == changed
+    other.close()
+
+
+def test_an_unchanged_record_is_not_read_again_and_a_remade_one_is(store: Store):
+    store.jobs.add(a_job(), "flow")
+    known = store.jobs.get("job-1")
+    assert store.jobs.get("job-1") is known
+    with store.write() as connection:
+        connection.execute(tables.job.delete())
+        connection.execute(tables.task.delete())
+    assert store.jobs.find("job-1") is None
+    remade = replace(a_job(), created_at=NOW + timedelta(seconds=1), digest="e" * 64)
+    store.jobs.add(remade, "flow")
+    assert store.jobs.get("job-1") == remade
+
+
+def test_a_stored_text_leaves_out_what_is_as_by_default_and_keeps_the_rest():
+    job = replace(a_job(), warnings=("w",))
+    text = record(job)
+    assert '"denials"' not in text and len(text) < 0.7 * len(dumps(job))
+    assert loads(Job, text, spec=job.spec) == job
+    part = job.tasks["a"]
+    again = replace(job, tasks={**job.tasks, "a": replace(part, attempt=3)})
+    assert loads(Job, record(again), spec=job.spec) == again  # a changed part is written anew
+    assert loads(Job, record(job), spec=job.spec) == job
 
 
 def test_the_same_id_is_stored_once(store: Store):

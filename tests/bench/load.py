@@ -1,0 +1,98 @@
+"""Many tasks, many jobs, many clients at once: how much one costs the other. Ratios of one run on one machine."""
+
+import copy
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+
+from tests.e2e.nodes import Node
+
+STATUS = "/v1/platform/schedule/job/status_all"
+
+
+def independent(body: dict[str, Any], tasks: int) -> dict[str, Any]:
+    """Return the job with so many tasks that need nothing of each other."""
+    body = copy.deepcopy(body)
+    first = body["dag"]["components"][0]
+    body["dag"]["components"] = [{**first, "name": f"t{i}", "input": []} for i in range(tasks)]
+    return body
+
+
+def until_over(node: Node, job_id: str, seconds: float = 1800.0) -> dict[str, Any]:
+    """Ask until a job has ended; return its state."""
+    end = time.monotonic() + seconds
+    with httpx.Client(base_url=node.operator, trust_env=False, timeout=60) as client:
+        while True:
+            data = dict(client.get(STATUS, params={"job_id": job_id}).json()["data"])
+            if data["job_status"] in ("FINISHED", "REJECTED"):
+                return data
+            assert time.monotonic() < end, data
+            time.sleep(0.02)
+
+
+def beside(node: Node, small: dict[str, Any], large: dict[str, Any], rounds: int) -> tuple[float, float, float]:
+    """Return the seconds of a small job alone, of one beside a large job, and of the large job."""
+
+    def one() -> float:
+        began = time.perf_counter()
+        job_id = node.submit(small)
+        assert until_over(node, job_id)["outcome"] == "SUCCEEDED"
+        return time.perf_counter() - began
+
+    one()
+    alone = statistics.median(one() for _ in range(rounds))
+    began = time.perf_counter()
+    job_id = node.submit(large)
+    time.sleep(2.0)
+    together = statistics.median(one() for _ in range(rounds))
+    assert node.job(job_id)["status"] == "RUNNING", "the large job was over too early"
+    state = until_over(node, job_id)
+    assert state["outcome"] == "SUCCEEDED", state
+    return alone, together, time.perf_counter() - began
+
+
+def asked_meanwhile(node: Node, job_id: str, work: Callable[[], Any]) -> tuple[Any, list[float]]:
+    """Do the work; return what it returns, and how long each question for a job's state took meanwhile, sorted."""
+    over = threading.Event()
+    times: list[float] = []
+
+    def ask() -> None:
+        with httpx.Client(base_url=node.operator, trust_env=False, timeout=60) as client:
+            while not over.wait(0.1):
+                began = time.perf_counter()
+                assert client.get(STATUS, params={"job_id": job_id}).json()["code"] == 0
+                times.append(time.perf_counter() - began)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        result = work()
+    finally:
+        over.set()
+        thread.join()
+    return result, sorted(times)
+
+
+def at_once(node: Node, body: dict[str, Any], count: int, clients: int) -> list[str]:
+    """Submit so many jobs with so many clients; return their ids."""
+    local = threading.local()
+
+    def one(_: int) -> str:
+        if not hasattr(local, "client"):
+            local.client = httpx.Client(base_url=node.operator, trust_env=False, timeout=120)
+        answer = local.client.post("/v1/platform/schedule/job/create_all", json=body).json()
+        assert answer["code"] == 0, answer
+        return str(answer["data"]["job_id"])
+
+    with ThreadPoolExecutor(clients) as pool:
+        return list(pool.map(one, range(count)))
+
+
+def quantile(times: list[float], share: float) -> float:
+    """Return that quantile of sorted times."""
+    return times[min(int(len(times) * share), len(times) - 1)]
