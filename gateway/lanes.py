@@ -14,8 +14,8 @@ Work = Callable[[], None]
 class Lanes:
     """Lanes by name (a peer, the engine), so that whoever hangs delays only what is meant for it.
 
-    Within a lane every job has its turn, and none holds more than half of the threads: one with a thousand calls to
-    make hardly delays another's.
+    Within a lane every job has its turn, and none holds more than half of the threads: one with a thousand calls
+    to make hardly delays another.
     """
 
     def __init__(self, threads: int = 8) -> None:

@@ -63,7 +63,7 @@ async def _follow_routes(gateway: Gateway, every: float = 1.0) -> None:
 
 
 _TURN = 0.001
-"""seconds that a busy thread keeps the interpreter while others wait: answers should not wait for work behind them"""
+"""seconds that a busy thread keeps the interpreter while others wait, so that answers need not wait for work"""
 
 _OURS = ("gateway", "adapter", "engines", "provider_registry", "route_table")
 
