@@ -10,9 +10,10 @@ from uuid import uuid4
 
 import structlog
 from anyio import CapacityLimiter
+from starlette.requests import Request
 from starlette.types import ASGIApp
 
-from adapter.bfia import channel, data, envelope, interconn, logs, platform, provider
+from adapter.bfia import channel, data, envelope, headers, interconn, logs, platform, provider
 from adapter.bfia.client import LONGEST_CALL
 from adapter.bfia.courier import Courier, PeerRoute
 from adapter.bfia.environment import session_id
@@ -265,6 +266,7 @@ class Gateway:
             self.coordinator,
             self.participant,
             limiters,
+            self._profile_of,
         )
         chan = channel.ChannelParts(
             node=settings.node.id,
@@ -324,8 +326,8 @@ class Gateway:
             apps["peer"] = create_app("peers", for_peers, documented=True)
             apps["container"] = create_app("containers", for_containers, documented=True)
         for name, app in apps.items():
-            envelope.install(app)
-            apps[name] = envelope.TooLargeInEnvelope(app)
+            envelope.install(app, self._as_200)
+            apps[name] = envelope.TooLargeInEnvelope(app, self._as_200)
         if settings.auth.mode == "on":
             apps["operator"] = TokenNeeded(apps["operator"], settings.auth.token)
         else:
@@ -335,6 +337,10 @@ class Gateway:
     def _profile_of(self, node: str) -> Profile:
         route = self._resolved(node)
         return PROFILES[route.profile if route else "spec"]
+
+    def _as_200(self, request: Request) -> bool:
+        """Say whether a request comes from a peer that knows HTTP 200 only."""
+        return self._profile_of(headers.incoming(request).source).errors_as_200
 
     def _route_of(self, node: str) -> PeerRoute | None:
         route = self._resolved(node)

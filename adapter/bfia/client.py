@@ -8,7 +8,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import httpx
@@ -332,16 +332,39 @@ def _job_view(job_id: str, data: Mapping[str, Any]) -> JobView:
     status = translate.job_status(str(data.get("job_status") or "")) or _derived(set(states.values()))
     tasks = data.get("tasks")
     told = {str(t.get("task_id")): t for t in (tasks if isinstance(tasks, list) else ()) if isinstance(t, Mapping)}
-    outcome, progress = data.get("outcome"), data.get("progress")
+    word = data.get("outcome")
+    outcome = Outcome(word) if isinstance(word, str) and word in Outcome.__members__ else None
+    outcome = outcome or _outcome(status, list(states.values()))
+    progress = data.get("progress")
+    if not isinstance(progress, int) or isinstance(progress, bool) or not 0 <= progress <= 100:
+        progress = _progress(outcome, list(states.values()))
     return JobView(
         job_id,
         status,
         [_task_view(key, state, told.get(key, {})) for key, state in states.items()],
-        Outcome(outcome) if isinstance(outcome, str) and outcome in Outcome.__members__ else None,
+        outcome,
         translate.failure_of(as_mapping(data.get("failed_by"))),
-        progress if isinstance(progress, int) and not isinstance(progress, bool) else 0,
+        progress,
         scheduler=str(data.get("scheduler") or ""),
     )
+
+
+def _outcome(status: JobStatus, states: Sequence[TaskStatus]) -> Outcome | None:
+    """Return how a job ended whose node does not say so; None where its tasks do not tell either."""
+    if status is JobStatus.REJECTED:
+        return Outcome.REJECTED
+    if status is not JobStatus.FINISHED or not states:
+        return None
+    if TaskStatus.FAILED in states:
+        return Outcome.FAILED
+    return Outcome.SUCCEEDED if set(states) == {TaskStatus.SUCCESS} else None
+
+
+def _progress(outcome: Outcome | None, states: Sequence[TaskStatus]) -> int:
+    """Return the progress of a job whose node does not tell it, counted as `gateway.domain.model.Job` does."""
+    if outcome is Outcome.SUCCEEDED:
+        return 100
+    return min(99, 100 * states.count(TaskStatus.SUCCESS) // len(states)) if states else 0
 
 
 def _task_view(task_id: str, status: TaskStatus, told: Mapping[str, Any]) -> TaskView:

@@ -1,11 +1,12 @@
 """Every answer of this protocol is ``{code, msg, data}``; errors too, whatever raised them.
 
 Known endpoints answer HTTP 200 with a non-zero code, validation included; 404, 405, 413 and 500 keep their HTTP
-status. The user's own interface (``/v2/provider``, ``/v2/component``) says ``message`` instead of ``msg``.
+status, but for peers that know HTTP 200 only. The user's own interface (``/v2/provider``, ``/v2/component``) says
+``message`` instead of ``msg``.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
@@ -34,13 +35,25 @@ def ok(data: Mapping[str, Any] | None = None, profile: Profile | None = None, **
     return {"code": code, "msg": "success", "data": dict(data or {}), **extra}
 
 
-def install(app: FastAPI) -> None:
-    """Make every error of this application answer in the envelope."""
+def never(request: Request) -> bool:
+    return False
+
+
+def install(app: FastAPI, as_200: Callable[[Request], bool] = never) -> None:
+    """Make every error of this application answer in the envelope.
+
+    ``as_200`` says of a request whether its sender expects HTTP 200 whatever happens.
+    """
+
+    def status_for(request: Request, status: int) -> int:
+        return 200 if as_200(request) else status
 
     @app.exception_handler(GatewayError)
     def known(request: Request, error: GatewayError) -> JSONResponse:
         status = 413 if error.code == 413 else 200
-        return _answer(request, status, error.code, error.reason, error.message, error.problems)
+        return _answer(
+            request, status_for(request, status), error.code, error.reason, error.message, error.problems
+        )
 
     @app.exception_handler(RequestValidationError)
     def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
@@ -57,7 +70,7 @@ def install(app: FastAPI) -> None:
             text = f"no such path on this listener: {request.url.path}"
         if error.status_code == 405:
             text = f"{request.method} is not served at {request.url.path}"
-        answer = _answer(request, status, error.status_code, reason, text)
+        answer = _answer(request, status_for(request, status), error.status_code, reason, text)
         answer.headers.update(error.headers or {})
         return answer
 
@@ -68,14 +81,21 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     def bug(request: Request, error: Exception) -> JSONResponse:
         log.error("an error nobody foresaw", path=request.url.path, exc_info=error)
-        return _answer(request, 500, 500, "INTERNAL", "an error inside the gateway; its log has the trace")
+        return _answer(
+            request,
+            status_for(request, 500),
+            500,
+            "INTERNAL",
+            "an error inside the gateway; its log has the trace",
+        )
 
 
 class TooLargeInEnvelope:
     """Answers a body over the limit in the envelope: the server's own limiter answers it as plain text."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, as_200: Callable[[Request], bool] = never) -> None:
         self._app = app
+        self._as_200 = as_200
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         replaced = False
@@ -86,7 +106,8 @@ class TooLargeInEnvelope:
                 replaced = (b"content-type", b"application/json") not in message.get("headers", ())
                 if replaced:
                     text = "the body is larger than this path takes"
-                    answer = _answer(Request(scope), 413, 413, "TOO_LARGE", text)
+                    status = 200 if self._as_200(Request(scope)) else 413
+                    answer = _answer(Request(scope), status, 413, "TOO_LARGE", text)
                     answer.headers["connection"] = "close"
                     await answer(scope, receive, send)
             if not replaced:

@@ -43,7 +43,7 @@ COMMANDS = (
         "tell a party how the job ended, and why",
         "/job/stop",
         "3.6",
-        "the fields `outcome` and `failed_by` are read over: the job ends there without them",
+        "the fields `outcome` and `failed_by` are read over; where they do not come, the runs of the node tell",
     ),
     Command("stop a task at a party", "/job/stop", "3.6"),
     Command(
@@ -57,7 +57,7 @@ COMMANDS = (
         "tell a job's progress and outcome",
         "/job/status_all",
         "3.7",
-        "the fields are absent: progress shows as 0, the outcome stays open until the job's end is told",
+        "the fields are absent: both are counted from the tasks' states",
     ),
     Command("collect a task's state", "/task/poll", "3.8"),
     Command(

@@ -1,5 +1,6 @@
 """``/v1/platform/schedule``: what this node's own platform and its containers ask (control layer 4 and 5)."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any
 from uuid import uuid4
@@ -10,6 +11,7 @@ from adapter.bfia import translate, wire
 from adapter.bfia.asking import Sender, asked, on, required
 from adapter.bfia.envelope import ok
 from adapter.bfia.examples import CALLBACK, CREATE_ALL, STOP_ALL, STOP_TASK_OF_JOB
+from adapter.bfia.profiles import PROFILES, Profile
 from adapter.bfia.reading import JsonRoute
 from gateway.domain.model import NodeId
 from gateway.domain.problems import Problem
@@ -30,6 +32,7 @@ class PlatformParts:
     jobs: OwnJobs
     runs: OwnRuns
     limiters: Limiters
+    profile_of: Callable[[NodeId], Profile] = lambda _: PROFILES["spec"]
 
 
 def operator_router(parts: PlatformParts) -> APIRouter:
@@ -43,7 +46,8 @@ def operator_router(parts: PlatformParts) -> APIRouter:
     ) -> dict[str, Any]:
         """Create a job at every node that it names. The answer comes when all have accepted it, or one refused."""
         trace = sender.trace_id or new_trace_id()
-        spec = translate.job_spec(body, f"job-{uuid4().hex}", parts.coordinator_node, trace)
+        nodes = {node for named in body.config.role.values() for node in named}
+        spec = translate.job_spec(body, _new_id(map(parts.profile_of, nodes)), parts.coordinator_node, trace)
         job_id = await on(parts.limiters.peers, sender, lambda: parts.jobs.hand_in(spec))
         return ok({"job_id": job_id})
 
@@ -109,3 +113,9 @@ def container_router(parts: PlatformParts) -> APIRouter:
         return ok()
 
     return router
+
+
+def _new_id(profiles: Iterable[Profile]) -> str:
+    """Return a random job id that every node of the job can store."""
+    longest = min((p.longest_job_id for p in profiles), default=PROFILES["spec"].longest_job_id)
+    return f"job-{uuid4().hex}"[:longest]

@@ -31,6 +31,12 @@ class Profile:
     """whether a single task is stopped by ``task/stop``; its ``job/stop`` would end the whole job"""
     unknown_path_code: int | None = None
     """the code with which it answers, under HTTP 200, a path that it does not have"""
+    errors_as_200: bool = False
+    """whether even unknown paths, wrong methods and too large bodies are answered to it with HTTP 200"""
+    status_by_name: bool = False
+    """whether it finds a task in ``status_all`` by the task's name instead of its id"""
+    longest_job_id: int = 100
+    """characters; what is longer it may not be able to store"""
 
 
 PROFILES: Mapping[str, Profile] = {
@@ -38,7 +44,14 @@ PROFILES: Mapping[str, Profile] = {
     for p in (
         Profile("spec"),
         Profile(
-            "fate", says_null=False, status_by_get=True, poll_error_means_unknown=True, unknown_path_code=6000
+            "fate",
+            says_null=False,
+            status_by_get=True,
+            poll_error_means_unknown=True,
+            unknown_path_code=6000,
+            errors_as_200=True,
+            status_by_name=True,
+            longest_job_id=25,
         ),
         Profile(
             "kuscia",

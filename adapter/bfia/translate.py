@@ -194,7 +194,7 @@ def said_status(status: TaskStatus, profile: Profile) -> str:
 
 def status_body(view: JobView, profile: Profile = PROFILES["spec"]) -> dict[str, Any]:
     """Return the data of ``status_all``: the standard's two fields, ours beside them where the peer bears that."""
-    states = {t.task_id: said_status(t.status, profile) for t in view.tasks}
+    states = {t.name if profile.status_by_name else t.task_id: said_status(t.status, profile) for t in view.tasks}
     if not profile.reads_job_status:
         return {"status": states}
     return {

@@ -20,7 +20,18 @@ from gateway.domain.model import (
     Run,
     Told,
 )
-from gateway.domain.states import JOB, RUN, TASK_OF_RUN, JobStatus, RunStatus, TaskStatus, ended, merge, move
+from gateway.domain.states import (
+    JOB,
+    RUN,
+    TASK_OF_RUN,
+    JobStatus,
+    Outcome,
+    RunStatus,
+    TaskStatus,
+    ended,
+    merge,
+    move,
+)
 
 NOW = datetime.min.replace(tzinfo=UTC)
 
@@ -472,9 +483,25 @@ def _stop_asked(local: LocalJob, event: StopAsked) -> LocalJob:
     if event.tasks is not None or ended(JOB, local.status):
         return changed
     final = JobStatus.REJECTED if local.status is JobStatus.PENDING else JobStatus.FINISHED
-    outcome = event.ending.outcome if event.ending else ""
-    changed = replace(changed, status=move(JOB, local.status, final), ended_at=event.at, ending=event.ending)
+    ending = event.ending or _ending_by_runs(local, event)
+    outcome = ending.outcome if ending else ""
+    changed = replace(changed, status=move(JOB, local.status, final), ended_at=event.at, ending=ending)
     return changed.noted(event.at, f"job {final} here", event.by, outcome=outcome)
+
+
+def _ending_by_runs(local: LocalJob, event: StopAsked) -> Ending | None:
+    """Return how the job ended where the scheduling node does not say: what the runs here tell, or nothing.
+
+    The standard has no message for a success; the stop of a job whose every task has succeeded here is one.
+    """
+    last = {(run.task_name, run.party): run for run in local.runs}.values()
+    failed = next((run.failure for run in last if run.failure is not None), None)
+    if failed is not None:
+        return Ending(
+            Outcome.STOPPED if failed.reason == "STOPPED" else Outcome.FAILED, event.at, failed, event.by
+        )
+    complete = {run.task_name for run in last} == {node.name for node in local.spec.dag.nodes}
+    return Ending(Outcome.SUCCEEDED, event.at, None, event.by) if complete and all(r.over for r in last) else None
 
 
 def _stop_run(run: Run, at: datetime) -> Run:

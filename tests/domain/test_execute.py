@@ -33,7 +33,7 @@ from gateway.domain.execute import (
 )
 from gateway.domain.model import Ending, Exit, Failure, LocalJob, Party, Run, Told
 from gateway.domain.states import JOB, RUN, JobStatus, Outcome, RunStatus, TaskStatus, ended, may
-from tests.builders import IDLE, OK, T0, a_local_job, a_run, at, sent
+from tests.builders import IDLE, OK, T0, a_local_job, a_run, a_spec, at, sent
 from tests.domain.strategies import REPEATABLE
 from tests.domain.workshop import soon
 
@@ -365,6 +365,25 @@ def test_a_stop_of_some_tasks_leaves_the_others_and_the_job():
 def test_a_stop_of_the_job_ends_it_here_with_how_it_ended(status, final):
     local = after(a_local_job(status=status), stopped(1))
     assert (local.status, local.ended_at, local.ending) == (final, at(1), ENDING)
+
+
+@pytest.mark.parametrize(
+    ("runs", "flow", "outcome"),
+    [
+        ((a_run("a", SUCCESS), a_run("b", SUCCESS)), "a -> b", Outcome.SUCCEEDED),
+        ((a_run("a", SUCCESS),), "a -> b", None),
+        ((a_run("a", SUCCESS), a_run("b", RUNNING)), "a -> b", None),
+        ((a_run("a", FAILED, failure=Failure("EXIT_1")),), "a -> b", Outcome.FAILED),
+        ((a_run("a", FAILED, failure=Failure("STOPPED")),), "a", Outcome.STOPPED),
+        ((a_run("a", FAILED, failure=Failure("EXIT_1")), a_run("a", SUCCESS, attempt=1)), "a", Outcome.SUCCEEDED),
+        ((), "a", None),
+    ],
+)
+def test_a_stop_that_does_not_say_how_the_job_ended_leaves_it_to_the_runs(runs, flow, outcome):
+    local = a_local_job(*runs, spec=a_spec(flow))
+    local = after(local, StopAsked(at(1), None, None, "n2"))
+    assert local.status is JobStatus.FINISHED
+    assert (local.ending.outcome if local.ending else None) is outcome
 
 
 def test_a_second_stop_changes_nothing():

@@ -3,6 +3,7 @@
 Bodies of peers are written from what is known of them; none was recorded here.
 """
 
+import copy
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from adapter.bfia.examples import CREATE_ALL
 from engines.memory import MemoryEngine
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import Invalid
@@ -19,7 +21,7 @@ from tests.adapter.bfia.scripted import raw, says
 from tests.adapter.bfia.site import CONTROL, FATE, KUSCIA, PROFILES, SPEC, Site, a_job_with, by_path, serving_site
 from tests.builders import a_spec
 from tests.e2e.nodes import free_ports, wait_for
-from tests.inprocess import ME, STRANGER
+from tests.inprocess import ME, STRANGER, ask
 
 
 @pytest.fixture(scope="module")
@@ -82,13 +84,63 @@ def test_the_state_of_a_job(site: Site, sender: str, method: str):
     site.node.coordinator.submit_job(spec, ME)
     (task,) = site.node.store.jobs.get(spec.job_id).tasks.values()
     data = site.asks(sender, "/job/status_all", {"job_id": spec.job_id}, method)["data"]
-    word = data["status"].pop(task.task_id)
+    word = data["status"].pop("a" if sender == FATE else task.task_id)
     assert data.pop("status") == {}
     if sender == KUSCIA:
         assert data == {} and word in ("PENDING", "RUNNING")
     else:
         assert data["job_status"] in ("READY", "RUNNING") and word in ("READY", "RUNNING")
     site.node.coordinator.stop_job(spec.job_id, "", ME)
+
+
+@pytest.mark.parametrize(("other", "characters"), [(SPEC, 36), (FATE, 25), (KUSCIA, 36)])
+def test_a_job_id_is_no_longer_than_every_node_can_store(site: Site, other: str, characters: int):
+    body = copy.deepcopy(CREATE_ALL["two parties"]["value"])
+    body["dag"]["components"][0] |= {"componentName": "Thing", "provider": "vendor"}
+    body["config"]["role"]["host"] = [other]
+    path = "/v1/platform/schedule/job/create_all"
+    ids = [ask(site.node, "operator", "POST", path, json=body).json()["data"]["job_id"] for _ in range(2)]
+    assert [len(i) for i in ids] == [characters] * 2 and len(set(ids)) == 2
+    assert all(i.startswith("job-") for i in ids)
+    for job_id in ids:
+        site.node.coordinator.stop_job(job_id, "", ME)
+
+
+@pytest.mark.parametrize(("sender", "status"), [(SPEC, 404), (FATE, 200), (KUSCIA, 404)])
+def test_some_peers_know_http_200_only(site: Site, sender: str, status: int):
+    for method, path, code, large in (
+        ("POST", "/job/nothing", 404, b""),
+        ("GET", "/job/start", 405, b""),
+        ("POST", "/job/start", 413, b" " * (33 << 20)),
+    ):
+        headers = {"x_node_id": sender}
+        answer = ask(site.node, "peer", method, CONTROL + path, content=large, headers=headers)
+        assert answer.status_code == (200 if status == 200 else code)
+        body = answer.json()
+        assert set(body) == {"code", "msg", "data"} and body["code"] == code
+
+
+@pytest.mark.parametrize("other", [FATE, KUSCIA])
+def test_how_a_job_ended_that_its_scheduling_node_does_not_say(site: Site, other: str):
+    """The stop of a job whose every task has succeeded here is the only message of a success that there is."""
+    spec = a_job_with(other, scheduler=other)
+    site.node.participant.create_job(spec, other)
+    site.node.participant.start_task(spec.job_id, f"task-{spec.job_id}", "a", other)
+    run = site.run(spec.job_id, "guest.0")
+    site.node.participant.callback(Callback(TaskStatus.SUCCESS, run_id=run.run_id))
+    assert isinstance(site.node.engine, MemoryEngine)
+    site.node.engine.finish(run.name, 0)
+    wait_for(lambda: site.node.store.local_jobs.get(spec.job_id).runs[0].over, 20, 0.02)
+    assert site.asks(other, "/job/stop", {"job_id": spec.job_id, "task_name": "a"})["code"] in (0, 200)
+    assert site.node.store.local_jobs.get(spec.job_id).status is JobStatus.RUNNING
+    assert site.asks(other, "/job/stop", {"job_id": spec.job_id})["code"] in (0, 200)
+    local = site.node.store.local_jobs.get(spec.job_id)
+    assert local.ending is not None
+    assert (local.status, local.ending.outcome) == (JobStatus.FINISHED, Outcome.SUCCEEDED)
+    said = {"status": {"a": "SUCCESS"}, "job_status": "FINISHED"}
+    site.peer.will(by_path(job_status_all=says({"code": 0, "message": "success", "data": said})))
+    data = site.platform("/job/status_all", job_id=spec.job_id)["data"]
+    assert (data["job_status"], data["outcome"], data["progress"]) == ("FINISHED", "SUCCEEDED", 100)
 
 
 # ---------------------------------------------------------------- what is made of their answers

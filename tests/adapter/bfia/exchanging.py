@@ -1,0 +1,174 @@
+"""Exchanges with peers of each dialect, as files: who asks, what goes over the wire, what it means.
+
+In a file of ``exchanges/`` each entry has a ``source`` for the peer's side of it: ``observed`` where that form was
+seen on the wire of a running peer, ``read`` where its code or the standard says so, ``invented`` where nobody
+knows and something had to stand there. Ids, names and nonces are made up throughout. ``rows`` names the fields of
+`Profile` that the exchange shows; ``we`` says which side this gateway is on.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from anyio import CapacityLimiter
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from adapter.bfia import envelope, headers
+from adapter.bfia.client import Connections, ParticipantClient, Peer, SchedulerClient
+from adapter.bfia.extensions import EXTENSION, Command
+from adapter.bfia.interconn import InterconnParts, router
+from adapter.bfia.profiles import PROFILES, Profile
+from gateway.domain.model import Ending, Failure, JobSpec, NodeId
+from gateway.domain.states import JobStatus, TaskStatus
+from gateway.errors import GatewayError, NotAllowed, NotFound
+from gateway.ports import JobView, Limiters, TaskNews, TaskReport, TaskView
+from route_table.live import LiveRoutes
+from tests.adapter.bfia.scripted import ScriptedPeer, says
+from tests.builders import a_spec
+from tests.inprocess import ME, PEER
+
+FOLDER = Path(__file__).with_name("exchanges")
+SOURCES = ("observed", "read", "invented")
+
+
+def exchanges(profile: str) -> list[dict[str, Any]]:
+    return list(json.loads((FOLDER / f"{profile}.json").read_text(encoding="utf-8")))
+
+
+# ---------------------------------------------------------------- we ask
+
+
+class PeerLike(Peer):
+    """A peer of a given profile, whatever its route says."""
+
+    like: Profile
+
+    @property
+    def profile(self) -> Profile:
+        return self.like
+
+
+def the_job() -> JobSpec:
+    params = {"common": {"a": {"x": 1}}, "guest": {"0": {"a": {"dataset_id": "space#mine"}}}}
+    roles = {"guest": (ME,), "host": (PEER,)}
+    return a_spec("a", roles, job_id="job-1", flow_id="", task_params=params)
+
+
+def calls(peer: Peer) -> dict[str, Callable[..., Any]]:
+    """Return what can be asked of a peer, by the name that the files use."""
+    s, p = SchedulerClient(peer), ParticipantClient(peer)
+    return {
+        "create_job": lambda: p.create_job(the_job(), ME),
+        "submit_job": lambda: s.submit_job(the_job(), ME),
+        "start_job": lambda: p.start_job("job-1", ME),
+        "start_task": lambda: p.start_task("job-1", "task_a", "a", ME),
+        "poll_task": lambda role: p.poll_task("task_a", role, ME),
+        "stop_job": lambda: p.stop_job("job-1", "", None, ME),
+        "stop_task": lambda: p.stop_task("job-1", "task_a", "a", ME),
+        "stop_all": lambda: s.stop_job("job-1", "", ME),
+        "job_status": lambda: s.job_status("job-1", ME),
+        "report_task": lambda: s.report_task(TaskReport("task_a", "guest", TaskStatus.SUCCESS), ME),
+        "extension": lambda: peer.ask(Command("ours", "/job/ours", EXTENSION, "left undone"), {"job_id": "job-1"}),
+    }
+
+
+def asked_by_us(one: dict[str, Any], profile: Profile, peer: ScriptedPeer, url: str, home: Path) -> dict[str, Any]:
+    """Make the call of an exchange; return what went out, and what the answer means to us."""
+    file = home / "routes.yml"
+    file.write_text(f"{PEER}: {{url: '{url}'}}\n")
+    reply = one["reply"]
+    peer.will(says(reply["body"], reply["status"]) if reply else says())
+    peer.asked.clear()
+    connections = Connections()
+    found = PeerLike(ME, PEER, LiveRoutes(file), connections)
+    found.like = profile
+    name, *arguments = one["call"]
+    try:
+        means = _plain(calls(found)[name](*arguments))
+    except GatewayError as error:
+        means = {"error": type(error).__name__, "reason": error.reason, "message": error.message}
+    finally:
+        connections.close()
+    sent = [{"method": a.method, "target": a.target, "body": a.body} for a in peer.asked]
+    return {"request": sent[0] if sent else None, "means": means}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, TaskNews):
+        return str(value.status)
+    if isinstance(value, JobView):
+        tasks = {t.task_id: str(t.status) for t in value.tasks}
+        outcome = str(value.outcome) if value.outcome else None
+        return {"status": str(value.status), "outcome": outcome, "progress": value.progress, "tasks": tasks}
+    return "done" if value is None else dict(value)
+
+
+# ---------------------------------------------------------------- we are asked
+
+
+class OneJob:
+    """Use cases of a node that schedules ``job-1``: task a runs and failed here, task b is about to start."""
+
+    def _known(self, job_id: str) -> None:
+        if job_id != "job-1":
+            raise NotFound(f"no job {job_id} here", reason="JOB_UNKNOWN")
+
+    def _task(self, task_id: str) -> None:
+        if task_id not in ("task_a", "task_b"):
+            raise NotFound(f"no task {task_id} runs here", reason="TASK_UNKNOWN")
+
+    def submit_job(self, spec: JobSpec, sender: NodeId) -> None:
+        if sender != spec.initiator:
+            raise NotAllowed(f"only the initiator {spec.initiator} may submit this job, not {sender}")
+
+    create_job = submit_job
+
+    def start_job(self, job_id: str, sender: NodeId) -> None:
+        self._known(job_id)
+
+    def start_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
+        self._known(job_id)
+
+    def stop_job(self, job_id: str, task_name: str, *_: Ending | NodeId | None) -> None:
+        self._known(job_id)
+
+    def stop_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
+        self._task(task_id)
+
+    def poll_task(self, task_id: str, role: str, sender: NodeId) -> TaskNews:
+        self._task(task_id)
+        if task_id == "task_b":
+            return TaskNews(TaskStatus.READY)
+        return TaskNews(TaskStatus.FAILED, Failure("EXIT_3", "exit code 3", ME, "guest", "a", 3))
+
+    def job_status(self, job_id: str, sender: NodeId) -> JobView:
+        self._known(job_id)
+        tasks = [TaskView("task_a", "a", TaskStatus.RUNNING), TaskView("task_b", "b", TaskStatus.READY)]
+        return JobView(job_id, JobStatus.RUNNING, tasks, scheduler=ME)
+
+    def report_task(self, report: TaskReport, sender: NodeId) -> None:
+        self._task(report.task_id)
+
+
+def asked_of_us(one: dict[str, Any], profile: Profile) -> dict[str, Any]:
+    """Answer the request of an exchange; return the reply."""
+
+    def profile_of(node: NodeId) -> Profile:
+        return profile if node == PEER else PROFILES["spec"]
+
+    def as_200(request: Any) -> bool:
+        return profile_of(headers.incoming(request).source).errors_as_200
+
+    limiters = Limiters(CapacityLimiter(2), CapacityLimiter(2), CapacityLimiter(2))
+    job = OneJob()
+    app = FastAPI()
+    app.include_router(router(InterconnParts(ME, job, job, limiters, profile_of, lambda node: node == PEER)))
+    envelope.install(app, as_200)
+    request = one["request"]
+    body = request.get("body")
+    content = None if body is None else json.dumps(body, ensure_ascii=False)
+    client = TestClient(app, raise_server_exceptions=False)
+    answer = client.request(request["method"], request["target"], content=content, headers=request["headers"])
+    return {"status": answer.status_code, "body": answer.json()}

@@ -1,0 +1,63 @@
+"""Every example exchange with each kind of peer goes as its file says; each row of a profile is needed for one."""
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapter.bfia.profiles import PROFILES, Profile
+from tests.adapter.bfia.exchanging import SOURCES, asked_by_us, asked_of_us, exchanges
+from tests.adapter.bfia.scripted import ScriptedPeer, scripted
+
+ALL = [(name, one) for name in PROFILES for one in exchanges(name)]
+PLAIN = Profile("spec")
+ELSEWHERE = {"longest_job_id"}
+"""fields that show in no exchange: ids are made before anybody is asked"""
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[ScriptedPeer, str]]:
+    with scripted() as pair:
+        yield pair
+
+
+def goes_as_written(one: dict[str, Any], profile: Profile, served: tuple[ScriptedPeer, str], home: Path) -> bool:
+    if one["we"] == "answer":
+        return asked_of_us(one, profile) == one["reply"]
+    return asked_by_us(one, profile, *served, home) == {"request": one["request"], "means": one["means"]}
+
+
+@pytest.mark.parametrize(("name", "one"), ALL, ids=[f"{n}: we {o['we']}: {o['name']}" for n, o in ALL])
+def test_an_exchange(name: str, one: dict[str, Any], served: tuple[ScriptedPeer, str], tmp_path: Path):
+    if one["we"] == "answer":
+        assert asked_of_us(one, PROFILES[name]) == one["reply"]
+    else:
+        found = asked_by_us(one, PROFILES[name], *served, tmp_path)
+        assert found == {"request": one["request"], "means": one["means"]}
+
+
+def rows(name: str) -> list[tuple[str, str]]:
+    """Return the fields in which a profile is not the standard's."""
+    deviates = [f.name for f in fields(Profile) if getattr(PROFILES[name], f.name) != getattr(PLAIN, f.name)]
+    return [(name, field) for field in deviates if field != "name" and field not in ELSEWHERE]
+
+
+@pytest.mark.parametrize(("name", "row"), [pair for name in PROFILES for pair in rows(name)])
+def test_every_row_of_a_profile_is_needed(name: str, row: str, served: tuple[ScriptedPeer, str], tmp_path: Path):
+    without = replace(PROFILES[name], **{row: getattr(PLAIN, row)})
+    shown_by = [one for one in exchanges(name) if row in one["rows"]]
+    assert shown_by, f"no exchange shows {row}"
+    for one in shown_by:
+        assert not goes_as_written(one, without, served, tmp_path), f"{one['name']} does not need {row}"
+
+
+def test_the_files_say_where_each_exchange_is_from():
+    known = {f.name for f in fields(Profile)}
+    for name in PROFILES:
+        ones = exchanges(name)
+        assert len({(o["we"], o["name"]) for o in ones}) == len(ones)
+        assert {o["we"] for o in ones} == {"ask", "answer"}
+        for one in ones:
+            assert one["source"] in SOURCES and set(one["rows"]) <= known, one["name"]
