@@ -72,6 +72,16 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class Capacity:
+    """What an engine has for all runs together."""
+
+    cpu: float
+    """cores"""
+    memory: int
+    """bytes"""
+
+
+@dataclass(frozen=True)
 class Mount:
     """A file or folder that a run sees."""
 
@@ -150,6 +160,9 @@ class Engine(Protocol):
 
     def check(self) -> None:
         """Return if the engine answers. Raises `EngineDown`."""
+
+    def capacity(self) -> Capacity:
+        """Return what there is in all, used or not. Raises `EngineDown`."""
 
     def image_digest(self, image: str) -> str:
         """Return what tells the content of the image from others. Raises `ImageNotFound`."""

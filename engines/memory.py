@@ -12,6 +12,7 @@ from engines.base import (
     CAPABILITIES,
     FIRST_SIGNAL_CODE,
     KILLED,
+    Capacity,
     CreateFailed,
     EngineDown,
     EngineError,
@@ -29,6 +30,7 @@ from engines.base import (
     check_limits,
     signal_of,
 )
+from engines.machine import this_machine
 from engines.naming import is_name, owned
 from engines.watching import Subscribers
 
@@ -108,8 +110,11 @@ class MemoryEngine:
         world: MemoryWorld | None = None,
         capabilities: frozenset[str] = CAPABILITIES,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        capacity: Capacity | None = None,
     ) -> None:
+        """``capacity``: what it claims to have; default this machine's."""
         self._node = node
+        self._capacity = capacity or this_machine()
         self._installation = installation
         self._images = images
         self._clock = clock
@@ -122,6 +127,10 @@ class MemoryEngine:
     def check(self) -> None:
         if self.world.down:
             raise EngineDown("the engine does not answer")
+
+    def capacity(self) -> Capacity:
+        self.check()
+        return self._capacity
 
     def image_digest(self, image: str) -> str:
         self._image(image)

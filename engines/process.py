@@ -20,6 +20,7 @@ from typing import Any
 
 from engines import logfiles, supervisor
 from engines.base import (
+    Capacity,
     CommandNotFound,
     CreateFailed,
     EngineDown,
@@ -38,6 +39,7 @@ from engines.base import (
     check_limits,
 )
 from engines.exits import Exits
+from engines.machine import this_machine
 from engines.naming import is_name, owned
 from engines.processes import collect, send
 from engines.run_directory import RunDirectory
@@ -82,6 +84,10 @@ class ProcessEngine:
             raise EngineDown(f"local processes cannot be run: {error}") from error
         if not os.access(self._root, os.W_OK | os.X_OK):
             raise EngineDown(f"local processes cannot be run: no right to write to {self._root}")
+
+    def capacity(self) -> Capacity:
+        """Return what this process may use of the machine, as its runs may."""
+        return this_machine()
 
     def image_digest(self, image: str) -> str:
         """Return a digest of the configured command line."""

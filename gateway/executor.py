@@ -78,6 +78,7 @@ class Executor:
         lanes: Lanes,
         place: Callable[[], Place],
         close_session: Callable[[str], None],
+        release: Callable[[str], None],
         installation: str,
         owner: str = "",
         timing: Timing = Timing(),
@@ -91,6 +92,7 @@ class Executor:
         self._lanes = lanes
         self._place = place
         self._close_session = close_session
+        self._release = release
         self._installation = installation
         self._owner = owner
         self._timing = timing
@@ -201,6 +203,8 @@ class Executor:
         match action:
             case Close():
                 self._close_session(local.id)
+                if local.pool is not None:
+                    self._release(local.id)
                 return [Done(action, self._clock())]
             case Tell():
                 return [self._tell(local, _run(local, action.run), action)]

@@ -7,6 +7,7 @@ from gateway.coordinator import digest
 from gateway.domain import dag as flow
 from gateway.domain import execute, parameters
 from gateway.domain.model import (
+    Acceptance,
     Ending,
     JobSpec,
     LocalJob,
@@ -18,6 +19,7 @@ from gateway.domain.states import JOB, JobStatus, RunStatus, ended, move
 from gateway.errors import Conflict, Invalid, NotAllowed, NotFound, Refused
 from gateway.executor import Executor
 from gateway.ports import Callback, Clock, TaskNews
+from gateway.resources import Resources
 from gateway.store.store import Store
 from gateway.task_plan import TaskPlanner
 from provider_registry.registry import Registry, Unknown
@@ -35,6 +37,7 @@ class Participant:
         registry: Registry,
         knows: Callable[[NodeId], bool],
         clock: Clock,
+        resources: Resources,
     ) -> None:
         self._node = node
         self._store = store
@@ -43,8 +46,9 @@ class Participant:
         self._registry = registry
         self._knows = knows
         self._clock = clock
+        self._resources = resources
 
-    def create_job(self, spec: JobSpec, sender: NodeId) -> None:
+    def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
         if sender and not self._knows(sender):
             raise NotAllowed(f"node {sender} has no route here")
         if not spec.parties_at(self._node):
@@ -56,6 +60,7 @@ class Participant:
         problems, warnings = self._planner.check(spec)
         if problems:
             raise Invalid(problems)
+        pool = self._resources.pool_for(spec)
         now = self._clock()
         local = LocalJob(
             spec,
@@ -64,14 +69,28 @@ class Participant:
             now,
             digest(spec),
             warnings=tuple(str(w) for w in warnings),
+            pool=pool,
         ).noted(now, "job READY here", sender)
         if not self._store.local_jobs.add(local, spec.flow_id):
             known = self._store.local_jobs.get(spec.job_id)
             if known.digest != local.digest:
                 raise Conflict(f"job {spec.job_id} is here already, with another body", reason="JOB_ID_CONFLICT")
+            pool = known.pool
+        return Acceptance() if pool is None else Acceptance(True, pool.tasks_at_once)
+
+    def hold(self, job_id: str, sender: NodeId) -> None:
+        self._resources.hold(self._mine(job_id, sender))
+
+    def give_back(self, job_id: str, sender: NodeId) -> None:
+        local = self._mine(job_id, sender)
+        if local.status is not JobStatus.READY:
+            raise Conflict(f"job {job_id} is {local.status} here; it returns what it holds at its end")
+        self._resources.give_back(job_id)
 
     def start_job(self, job_id: str, sender: NodeId) -> None:
-        self._mine(job_id, sender)
+        local = self._mine(job_id, sender)
+        if local.status is JobStatus.READY:
+            self._resources.hold(local)
 
         def start(local: LocalJob) -> LocalJob:
             if local.status is JobStatus.RUNNING:
@@ -96,6 +115,8 @@ class Participant:
         if self._store.local_job_of_task(task_id) not in (None, job_id):  # the same start may come twice at once
             raise Conflict(f"task id {task_id} belongs to another job here", reason="TASK_ID_CONFLICT")
         runs = self._planner.runs(local, node, task_id)
+        if local.status is JobStatus.READY:
+            self._resources.hold(local)
         now = self._clock()
 
         def add(local: LocalJob) -> LocalJob:

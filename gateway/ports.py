@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from anyio import CapacityLimiter
 
-from gateway.domain.model import Address, Ending, Failure, JobSpec, LocalJob, NodeId, Run
+from gateway.domain.model import Acceptance, Address, Ending, Failure, JobSpec, LocalJob, NodeId, Run
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 
 
@@ -94,10 +94,17 @@ class SchedulerApi(Protocol):
 class ParticipantApi(Protocol):
     """What a participating node does for the scheduling node. Every call may be repeated without harm."""
 
-    def create_job(self, spec: JobSpec, sender: NodeId) -> None:
+    def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
         """Check and store the job. Raises `Invalid` with every problem, `Conflict`, `NotAllowed`."""
 
-    def start_job(self, job_id: str, sender: NodeId) -> None: ...
+    def hold(self, job_id: str, sender: NodeId) -> None:
+        """Keep what the job needs here until it ends. Raises `Refused` with RESOURCES_BUSY."""
+
+    def give_back(self, job_id: str, sender: NodeId) -> None:
+        """Take back what the job holds here, until it is asked for again; for a job that has not begun."""
+
+    def start_job(self, job_id: str, sender: NodeId) -> None:
+        """Begin. What was not held before is held now. Raises `Refused` with RESOURCES_BUSY."""
 
     def start_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
         """Accept the task's runs; they start afterwards. Raises `Refused` with NO_ROLE_HERE where it has none."""

@@ -22,9 +22,11 @@ from gateway.domain.schedule import (
     CreateAt,
     Event,
     Heard,
+    HoldAt,
     NotPlayed,
     PollTaskAt,
     Request,
+    ReturnAt,
     StartAt,
     StartTaskAt,
     StopAt,
@@ -186,7 +188,12 @@ class Scheduler:
         me = self._peers.node
         match request:
             case CreateAt():
-                peer.create_job(job.spec.for_node(request.node), me)
+                said = peer.create_job(job.spec.for_node(request.node), me)
+                return self._applied(schedule.Answered(request, self._clock(), said))
+            case HoldAt():
+                peer.hold(job.id, me)
+            case ReturnAt():
+                peer.give_back(job.id, me)
             case StartAt():
                 peer.start_job(job.id, me)
             case StartTaskAt():

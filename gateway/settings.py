@@ -231,12 +231,45 @@ class LimitSettings(Section):
     memory_gib: float | None = Field(
         default=None, gt=0, description="Memory in GiB of a task that asks for none; null: no limit."
     )
+    disk_gib: float | None = Field(
+        default=None, gt=0, description="Disk in GiB of a task that asks for none; null: no limit."
+    )
     pids: int | None = Field(default=512, gt=0, description="Processes and threads of a container.")
     body_bytes: int = Field(default=32 * 1024**2, gt=0, description="Largest body of a control request, in bytes.")
     message_bytes: int = Field(default=256 * 1024**2, gt=0, description="Largest channel message, in bytes.")
     session_bytes: int = Field(default=2 * 1024**3, gt=0, description="Unread bytes of one job's channel.")
     unreachable_seconds: float = Field(
         default=600.0, gt=0, description="A running job whose node is silent for this long fails."
+    )
+    ageing_seconds: float = Field(
+        default=600.0, gt=0, description="A job that waited this long for resources goes before all younger ones."
+    )
+
+
+class RoleDefaults(Section):
+    cpu: float | None = Field(default=None, gt=0, description="Cores of a task.")
+    memory_gib: float | None = Field(default=None, gt=0, description="Memory of a task in GiB.")
+    disk_gib: float | None = Field(default=None, gt=0, description="Disk of a task in GiB.")
+
+
+class ResourceSettings(Section):
+    """What this node has for jobs. Detected; the settings can only make it less, but for the overcommit."""
+
+    cpu: float | None = Field(default=None, gt=0, description="Cores for jobs; null: all that the engine has.")
+    memory_gib: float | None = Field(
+        default=None, gt=0, description="Memory for jobs in GiB; null: all that the engine has."
+    )
+    disk_gib: float | None = Field(
+        default=None, gt=0, description="Disk for jobs in GiB; null: the whole file system of the storage."
+    )
+    cpu_overcommit: float = Field(default=1.0, gt=0, le=1000, description="Jobs may hold so many times the cores.")
+    memory_overcommit: float = Field(
+        default=1.0, gt=0, le=1000, description="Jobs may hold so many times the memory."
+    )
+    job_share: float = Field(default=1.0, gt=0, le=1, description="Part of all this that one job may hold.")
+    roles: dict[str, RoleDefaults] = Field(
+        default_factory=dict,
+        description="Role, such as arbiter -> what its tasks get that ask for nothing, instead of limits.",
     )
 
 
@@ -305,6 +338,7 @@ class Settings(BaseSettings):
     limits: LimitSettings = LimitSettings()
     retention: Retention = Retention()
     events: EventSettings = EventSettings()
+    resources: ResourceSettings = ResourceSettings()
     state_dir: Path = Field(
         default=Path("var"), description="Folder of everything else that is kept: logs, spools."
     )

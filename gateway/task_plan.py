@@ -8,34 +8,23 @@ from uuid import uuid4
 
 from engines.naming import run_name
 from gateway.datasets import Datasets
-from gateway.domain import parameters
+from gateway.domain import parameters, resources
+from gateway.domain.amounts import Defaults
 from gateway.domain.dag import DagNode
 from gateway.domain.model import Address, JobSpec, LocalJob, NodeId, Party, Run
 from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid, Refused
-from gateway.ports import Clock, Outputs, as_mapping
+from gateway.ports import Clock, Outputs
 from provider_registry.matching import format_problem, match_inputs, match_outputs
 from provider_registry.model import Component, Provider
 from provider_registry.patterns import SECONDS as PATTERN_SECONDS
 from provider_registry.registry import Registry, Unknown
 from provider_registry.values import check as check_values
 
-GIB = 1024**3
-_ABSURD = 2.0**32
-"""cores or GiB that no machine has; engines would fail on the number itself"""
 TABLE_FORMAT = "csv"
 """how uploaded tables lie in the storage"""
 STORAGE_KIND = "file"
 """what containers get their data from, in the words of ``storageEngine``"""
-
-
-@dataclass(frozen=True)
-class Defaults:
-    """What a task gets when the job asks for nothing (-1 or absent); None is no limit."""
-
-    cpu: float | None = None
-    memory: int | None = None
-    pids: int | None = 512
 
 
 @dataclass(frozen=True)
@@ -50,6 +39,7 @@ class _Planned:
     outputs: Mapping[str, Address]
     output_keys: Mapping[str, str]
     limits: Mapping[str, float | None]
+    limit_origins: Mapping[str, str]
     problems: Sequence[Problem] = ()
     warnings: Sequence[Problem] = field(default=())
 
@@ -169,6 +159,7 @@ class TaskPlanner:
             outputs=plan.outputs,
             output_keys=plan.output_keys,
             limits=plan.limits,
+            limit_origins=plan.limit_origins,
             roles=plan.component.roles,
             results={r.code: r.message for r in plan.component.results},
             owner=self._owner,
@@ -194,6 +185,7 @@ class TaskPlanner:
         prefix = f"{spec.job_id}-{party.role}-{party.index}"
         outputs = {name: Address(prefix, f"{task_id}-{key}") for key, name in matched.items()}
         inputs, missing = self._inputs(spec, node, party, component, runs, at)
+        granted = resources.granted(spec, party, self._defaults)
         return _Planned(
             party,
             component,
@@ -202,7 +194,13 @@ class TaskPlanner:
             inputs,
             outputs,
             dict(matched),
-            self._limits(spec, party),
+            {
+                "cpu": granted.cpu,
+                "memory": granted.memory,
+                "disk": granted.disk,
+                "pids": self._defaults.for_role(party.role)[0].pids,
+            },
+            granted.origins,
             [*problems, *missing],
             warnings,
         )
@@ -241,20 +239,6 @@ class TaskPlanner:
             return {}, [Problem(f"{at}.{key}", error.message, where.get(key))]
         return {component.inputs[0].name: address}, []
 
-    def _limits(self, spec: JobSpec, party: Party) -> dict[str, float | None]:
-        by_index = as_mapping(spec.job_params.get(party.role))
-        asked: dict[str, Any] = {}
-        for key, settings in by_index.items():
-            if str(party.index) in str(key).split("|"):
-                asked |= as_mapping(as_mapping(settings).get("resources"))
-        cpu = _positive(asked.get("cpu"))
-        memory = _positive(asked.get("memory"))
-        return {
-            "cpu": self._defaults.cpu if cpu is None else cpu,
-            "memory": self._defaults.memory if memory is None else memory * GIB,
-            "pids": self._defaults.pids,
-        }
-
 
 def _storage_problem(node: DagNode, component: Component) -> Problem | None:
     """Return what is odd about a component that does not claim to read this node's kind of storage."""
@@ -272,12 +256,3 @@ class _Patience:
 
     def left(self) -> float:
         return max(self._end - time.monotonic(), 0.0)
-
-
-def _positive(value: Any) -> float | None:
-    """Return an asked amount; -1, absent or unreadable means the site's default."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return number if 0 < number < _ABSURD else None

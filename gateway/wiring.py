@@ -33,8 +33,9 @@ from gateway.broker.broker import Broker
 from gateway.broker.model import BrokerLimits
 from gateway.coordinator import Coordinator
 from gateway.datasets import Datasets
+from gateway.domain.admission import Rules
 from gateway.domain.problems import Problem
-from gateway.domain.schedule import Timing
+from gateway.domain.schedule import Freed, Timing
 from gateway.errors import EngineFailed, Invalid
 from gateway.events import Feed
 from gateway.executor import Executor, Place
@@ -42,6 +43,8 @@ from gateway.lanes import Lanes
 from gateway.participant import Participant
 from gateway.peers import Peers
 from gateway.ports import Limiters
+from gateway.resource_totals import defaults_of, detecting
+from gateway.resources import Bounds, Resources
 from gateway.run_logs import RunLogs
 from gateway.scheduler import Scheduler
 from gateway.server import bound, port_of
@@ -51,7 +54,7 @@ from gateway.store.leaves import SqlDatasets, SqlProviders
 from gateway.store.migrate import opened
 from gateway.store.routes import SqlRouteVersions
 from gateway.store.store import Store
-from gateway.task_plan import Defaults, TaskPlanner
+from gateway.task_plan import TaskPlanner
 from gateway.webhooks import Hook, Webhooks
 from gateway.workspace import Workspace
 from provider_registry.registry import Registry
@@ -59,8 +62,6 @@ from route_table.live import LiveRoutes
 from route_table.model import Route, UnknownNode
 
 log = structlog.get_logger(__name__)
-
-GIB = 1024**3
 
 
 def now() -> datetime:
@@ -79,6 +80,7 @@ class Gateway:
     ) -> None:
         """Build the node. ``engine`` makes its engine from the settings and the installation's id."""
         self.settings = settings
+        self._clock = clock
         node = settings.node.id
         settings.state_dir.mkdir(parents=True, exist_ok=True)
         self._lock = _only_process(settings)
@@ -113,21 +115,31 @@ class Gateway:
             self._lanes,
             self._where,
             self._end_session,
+            self._release,
             installation,
             owner,
         )
         self.coordinator = Coordinator(self.store, self.scheduler, self.peers, self.registry, self.routes, clock)
-        limits = settings.limits
+        defaults = defaults_of(settings.limits, settings.resources)
+        self.resources = Resources(
+            detecting(node, self.engine, settings.storage.path, settings.resources, defaults),
+            self.store,
+            clock,
+            self._freed,
+            Bounds(Rules(ageing=settings.limits.ageing_seconds)),
+        )
         planner = TaskPlanner(
             node,
             self.registry,
             self.datasets,
             self.storage,
             clock,
-            Defaults(limits.cpu, int(limits.memory_gib * GIB) if limits.memory_gib else None, limits.pids),
+            defaults,
             owner=owner,
         )
-        self.participant = Participant(node, self.store, self.executor, planner, self.registry, self.knows, clock)
+        self.participant = Participant(
+            node, self.store, self.executor, planner, self.registry, self.knows, clock, self.resources
+        )
         self.peers.settle_here(self.coordinator, self.participant)
         self._end_of_session: list[Callable[[str], None]] = []
         self.keepers: list[cleaning.Keeper] = []
@@ -151,11 +163,13 @@ class Gateway:
         self.scheduler.loop.start()
         self.cleaner.start()
         self.webhooks.start()
+        self.resources.loop.start()
 
     def stop(self) -> None:
         """Let the work in hand end. Containers run on; the next process takes them up again."""
         self.cleaner.stop()
         self.webhooks.stop()
+        self.resources.loop.stop()
         self.scheduler.loop.stop()
         self.executor.stop()
         self._lanes.close()
@@ -204,6 +218,15 @@ class Gateway:
     def _end_session(self, job_id: str) -> None:
         for end in self._end_of_session:
             end(session_id(job_id))
+
+    def _release(self, job_id: str) -> None:
+        self.resources.release(job_id)
+
+    def _freed(self, jobs: list[str]) -> None:
+        """Have the waiting jobs ask again at once that this node schedules; other nodes ask by themselves."""
+        for job_id in jobs:
+            if self.store.jobs.find(job_id) is not None:
+                self.scheduler.record(job_id, Freed(self.settings.node.id, self._clock()))
 
     def _where(self) -> Place:
         """Return where containers find this gateway. Raises `EngineFailed` where they cannot."""
@@ -311,6 +334,7 @@ class Gateway:
                         broker=self.broker,
                         storage=self.storage,
                         run_logs=self.run_logs,
+                        resources=self.resources,
                         limiters=limiters,
                     )
                 ),

@@ -9,15 +9,16 @@ import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import httpx
 
 from adapter.bfia import headers, translate
-from adapter.bfia.extensions import Command
+from adapter.bfia.extensions import EXTENSIONS, Command
 from adapter.bfia.profiles import PROFILES, SUCCESS_CODES, Profile
 from adapter.bfia.reading import HALF_PAIR
-from gateway.domain.model import Ending, JobSpec, NodeId
+from gateway.domain.model import Acceptance, Ending, JobSpec, NodeId
 from gateway.domain.problems import Problem
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, NotServed, PeerUnreachable, Refused
@@ -232,13 +233,23 @@ class ParticipantClient:
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
 
-    def create_job(self, spec: JobSpec, sender: NodeId) -> None:
+    def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
         profile = self._peer.profile
         try:
-            self._peer.post("/job/create", translate.create_body(spec, profile))
+            said = self._peer.post("/job/create", translate.create_body(spec, profile))
         except Refused as refused:
             if not profile.says_exists or profile.says_exists not in refused.message:
-                raise  # else it has it from an earlier try whose answer was lost: ids are random
+                raise
+            return Acceptance()  # it has it from an earlier try whose answer was lost: ids are random
+        return translate.acceptance(said)
+
+    def hold(self, job_id: str, sender: NodeId) -> None:
+        with suppress(NotServed):  # then it holds nothing, as any peer of the standard
+            self._peer.ask(EXTENSIONS["/job/resource/apply"], {"job_id": job_id})
+
+    def give_back(self, job_id: str, sender: NodeId) -> None:
+        with suppress(NotServed):
+            self._peer.ask(EXTENSIONS["/job/resource/return"], {"job_id": job_id})
 
     def start_job(self, job_id: str, sender: NodeId) -> None:
         self._peer.post("/job/start", {"job_id": job_id})

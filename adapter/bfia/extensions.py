@@ -34,6 +34,12 @@ COMMANDS = (
     Command("create a job at a party", "/job/create", "3.2"),
     Command("check components, data and parameters at a party", "/job/create", "3.2"),
     Command("align a job's settings between parties", "/job/create", "3.2"),
+    Command(
+        "tell what a party holds for a job",
+        "/job/create",
+        "3.2",
+        "the field `resources` of the answer is absent: it is not asked to hold anything",
+    ),
     Command("start a job", "/job/start", "3.3"),
     Command("start a task", "/task/start", "3.4"),
     Command("stop a job, asked at a party", "/job/stop_all", "3.5"),
@@ -65,6 +71,18 @@ COMMANDS = (
         "/task/callback",
         "3.9",
         "not sent to profile `kuscia`; a peer that refuses it learns the state by polls",
+    ),
+    Command(
+        "have a party hold what a job needs before it starts",
+        "/job/resource/apply",
+        EXTENSION,
+        "it is not asked: only a party that tells of `resources` at `/job/create` is",
+    ),
+    Command(
+        "have a party take that back, because another one has too little free",
+        "/job/resource/return",
+        EXTENSION,
+        "it is not asked: it holds nothing",
     ),
 )
 """Every command, in the order of the control layer; extensions at the end."""

@@ -66,8 +66,24 @@ def router(parts: InterconnParts) -> APIRouter:
         source = known(sender)
         trace = sender.trace_id or new_trace_id()
         spec = translate.job_spec(body, body.job_id, source, trace)
-        await on(parts.limiters.rest, sender, lambda: parts.participant.create_job(spec, source))
-        return ok({"job_id": body.job_id}, parts.profile_of(source))
+        said = await on(parts.limiters.rest, sender, lambda: parts.participant.create_job(spec, source))
+        return ok({"job_id": body.job_id} | translate.acceptance_body(said), parts.profile_of(source))
+
+    @router.post(f"{SCHEDULE}/job/resource/apply", summary="The scheduling node has a job's resources held (ours)")
+    async def hold(
+        body: Annotated[wire.JobId, Body(openapi_examples=examples.START_JOB)], sender: Sender
+    ) -> dict[str, Any]:
+        source = known(sender)
+        await on(parts.limiters.rest, sender, lambda: parts.participant.hold(body.job_id, source))
+        return ok(profile=parts.profile_of(source))
+
+    @router.post(f"{SCHEDULE}/job/resource/return", summary="The scheduling node gives them back (ours)")
+    async def give_back(
+        body: Annotated[wire.JobId, Body(openapi_examples=examples.START_JOB)], sender: Sender
+    ) -> dict[str, Any]:
+        source = known(sender)
+        await on(parts.limiters.rest, sender, lambda: parts.participant.give_back(body.job_id, source))
+        return ok(profile=parts.profile_of(source))
 
     @router.post(f"{SCHEDULE}/job/start", summary="The scheduling node starts a job (3.3)")
     async def start(

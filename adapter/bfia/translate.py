@@ -6,7 +6,7 @@ from typing import Any
 from adapter.bfia import wire
 from adapter.bfia.profiles import PROFILES, Profile
 from gateway.domain.dag import ComponentRef, Dag, DagInput, DagNode, DagOutput
-from gateway.domain.model import Ending, Failure, JobSpec, NodeId, Party
+from gateway.domain.model import Acceptance, Ending, Failure, JobSpec, NodeId, Party
 from gateway.domain.problems import Problem
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import Invalid
@@ -77,6 +77,21 @@ def create_body(spec: JobSpec, profile: Profile) -> dict[str, Any]:
     if not profile.says_null:
         body["old_job_id"] = ""
     return body
+
+
+def acceptance_body(said: Acceptance) -> dict[str, Any]:
+    """Return what a party says beside yes when it takes a job: nothing, where the standard's yes is enough."""
+    return {"resources": {"tasks_at_once": said.tasks_at_once}} if said.holds else {}
+
+
+def acceptance(data: Mapping[str, Any]) -> Acceptance:
+    """Read what a party says beside yes; what cannot be read was not said."""
+    found = data.get("resources")
+    if not isinstance(found, Mapping):
+        return Acceptance()
+    most = found.get("tasks_at_once")
+    known = isinstance(most, int) and not isinstance(most, bool) and most >= 1
+    return Acceptance(holds=True, tasks_at_once=most if known else None)
 
 
 def _component(node: DagNode) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from docker.utils import kwargs_from_env, parse_host
 from engines import logfiles
 from engines.base import (
     CAPABILITIES,
+    Capacity,
     CreateFailed,
     EngineDown,
     EngineError,
@@ -115,6 +116,15 @@ class ContainerdEngine:
     def check(self) -> None:
         with translated(EngineDown):
             self._client().ping()
+
+    def capacity(self) -> Capacity:
+        """Return what the daemon's machine has."""
+        with translated(EngineDown):
+            told = self._client().info()
+        try:
+            return Capacity(float(told["NCPU"]), int(told["MemTotal"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise EngineDown(f"the engine does not tell what it has: {error}") from error
 
     def image_digest(self, image: str) -> str:
         """Return the image's id, which is the digest of its content and configuration."""

@@ -7,6 +7,7 @@ from gateway.broker.broker import Broker
 from gateway.coordinator import Coordinator
 from gateway.domain.model import NodeId
 from gateway.ports import Limiters
+from gateway.resources import Resources
 from gateway.run_logs import RunLogs
 from gateway.storage import FileStorage
 from gateway.store.store import Store
@@ -27,4 +28,5 @@ class AdminParts:
     broker: Broker
     storage: FileStorage
     run_logs: RunLogs
+    resources: Resources
     limiters: Limiters

@@ -61,6 +61,10 @@ def router(parts: AdminParts) -> APIRouter:
     async def lost_and_unknown() -> Any:
         return await run(lambda: orphans(parts))
 
+    @router.get("/api/v1/resources", summary="What this node has, who holds it, who waits", response_model=None)
+    async def resources() -> Any:
+        return await run(parts.resources.view)
+
     add_outputs(router, parts, run)
     add_routes(router, parts.routes, run)
     return router
@@ -104,6 +108,7 @@ def _job(parts: AdminParts, job_id: str) -> dict[str, Any]:
         **(_known(parts, spec, local) if spec else _handed_in(parts, view)),
         "runs": [_run(parts, job_id, r) for r in local.runs] if local else [],
         "local_warnings": list(local.warnings) if local else [],
+        "resources": parts.resources.of_job(local) if local else None,
     }
 
 

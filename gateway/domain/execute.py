@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import assert_never
 
+from gateway.domain import borrowing
 from gateway.domain.model import (
     Call,
     CallState,
@@ -258,8 +259,9 @@ def step(
 
 def agenda(local: LocalJob, timing: Timing) -> Iterator[Due]:
     """Yield everything there is to do, each with its earliest time."""
+    may_launch = borrowing.may_launch(local)
     for run in local.runs:
-        if not run.done_with:
+        if not run.done_with and (run.status is not RunStatus.WAITING or run.run_id in may_launch):
             yield from _of_run(run, timing)
     if (
         ended(JOB, local.status)

@@ -11,6 +11,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, Self
 
+from gateway.domain.amounts import Pool
 from gateway.domain.dag import ComponentRef, Dag
 from gateway.domain.states import (
     TASK_OF_RUN,
@@ -161,6 +162,28 @@ class Ending:
 
 
 @dataclass(frozen=True)
+class Acceptance:
+    """What a node says beside yes when it takes a job; a peer that keeps to the standard says nothing."""
+
+    holds: bool = False
+    """the job needs something of the node that must be held before it starts"""
+    tasks_at_once: int | None = None
+    """for how many tasks at once that is enough; None is without a bound"""
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What the scheduler knows of what the job holds of one node."""
+
+    said: Acceptance = Acceptance()
+    apply: Call = Call()
+    """OK while the node has granted it; SENT or LOST: it may have"""
+    give_back: Call = Call()
+    waiting_since: datetime | None = None
+    """when the node first had too little free"""
+
+
+@dataclass(frozen=True)
 class NodeJob:
     """What the scheduler knows of one node's part in the job as a whole."""
 
@@ -171,6 +194,7 @@ class NodeJob:
     unreachable_since: datetime | None = None
     pushes: bool = False
     """the node has reported by itself, so it need not be asked often"""
+    holding: Holding = Holding()
 
 
 @dataclass(frozen=True)
@@ -308,6 +332,9 @@ class Run:
     output_keys: Mapping[str, str] = field(default_factory=dict)
     """key in the flow -> name in the component's description"""
     limits: Mapping[str, float | None] = field(default_factory=dict)
+    """cpu in cores, memory and disk in bytes, pids; None is no limit"""
+    limit_origins: Mapping[str, str] = field(default_factory=dict)
+    """cpu, memory, disk -> where the limit comes from, such as ``guest.0`` or ``site default``"""
     roles: tuple[str, ...] = ()
     """roles that take part in the task"""
     results: Mapping[str, str] = field(default_factory=dict)
@@ -359,6 +386,8 @@ class LocalJob:
     """everything the job held here is given back"""
     close: Call = Call()
     warnings: tuple[str, ...] = ()
+    pool: Pool | None = None
+    """what the job holds here while it runs, for its tasks to borrow from; None: nothing that is counted"""
     notes: tuple[Note, ...] = field(default=(), compare=False)
 
     @property

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import assert_never
 
-from gateway.domain import abreast, stopping
+from gateway.domain import abreast, holding, stopping
 from gateway.domain.dag import ready
 from gateway.domain.model import (
+    Acceptance,
     Call,
     CallState,
     Ending,
@@ -67,6 +68,20 @@ class CreateAt:
 
 
 @dataclass(frozen=True)
+class HoldAt:
+    """Have a node keep what the job needs there."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True)
+class ReturnAt:
+    """Have a node take that back, because another one has too little free."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True)
 class StartAt:
     node: NodeId
 
@@ -102,7 +117,7 @@ class GiveUp:
     node: NodeId
 
 
-Request = CreateAt | StartAt | StartTaskAt | PollTaskAt | StopAt | StopTaskAt
+Request = CreateAt | HoldAt | ReturnAt | StartAt | StartTaskAt | PollTaskAt | StopAt | StopTaskAt
 TaskRequest = StartTaskAt | PollTaskAt | StopTaskAt
 Command = Request | GiveUp
 
@@ -116,6 +131,8 @@ class Answered:
 
     request: Request
     at: datetime
+    said: Acceptance | None = None
+    """beside yes, where a job was to be created"""
 
 
 @dataclass(frozen=True)
@@ -179,6 +196,14 @@ class NotPlayed:
 
 
 @dataclass(frozen=True)
+class Freed:
+    """A node has something free again that the job waits for."""
+
+    node: NodeId
+    at: datetime
+
+
+@dataclass(frozen=True)
 class StopAsked:
     by: str
     at: datetime
@@ -195,7 +220,7 @@ class TaskStopAsked:
     message: str = ""
 
 
-Event = Answered | Denied | Lost | Delayed | UnknownThere | Heard | NotPlayed | StopAsked | TaskStopAsked
+Event = Answered | Denied | Lost | Delayed | UnknownThere | Heard | NotPlayed | Freed | StopAsked | TaskStopAsked
 
 
 # ---------------------------------------------------------------- what is due
@@ -229,7 +254,16 @@ def step(job: Job, now: datetime, timing: Timing = Timing()) -> tuple[Job, list[
         match command:
             case GiveUp():
                 continue
-            case CreateAt() | StartAt() | StartTaskAt() | PollTaskAt() | StopAt() | StopTaskAt():
+            case (
+                CreateAt()
+                | HoldAt()
+                | ReturnAt()
+                | StartAt()
+                | StartTaskAt()
+                | PollTaskAt()
+                | StopAt()
+                | StopTaskAt()
+            ):
                 call = _call(job, command)
                 sent = replace(call, state=CallState.SENT, sent_at=now, due_at=None, tries=call.tries + 1)
                 job = _with_call(job, command, sent)
@@ -252,18 +286,28 @@ def agenda(job: Job, timing: Timing) -> Iterator[Due]:
             if node.unreachable_since is not None and not node.create.settled:
                 yield Due(job.created_at + timedelta(seconds=timing.create_deadline), GiveUp(node.node))
         else:
-            if job.status is JobStatus.READY:
+            if job.status is JobStatus.READY and holding.granted(job):
                 yield from _when_due(node.start, StartAt(node.node), timing)
             if node.unreachable_since is not None:
                 limit = timedelta(seconds=timing.unreachable_limit)
                 yield Due(node.unreachable_since + limit, GiveUp(node.node))
+    if job.status is JobStatus.READY:
+        yield from _holds(job, timing)
     if job.status is JobStatus.RUNNING:
         yield from _tasks(job, timing)
 
 
+def _holds(job: Job, timing: Timing) -> Iterator[Due]:
+    for turn in holding.turns(job):
+        request = ReturnAt(turn.node) if turn.back else HoldAt(turn.node)
+        for due in _when_due(turn.call, request, timing):
+            yield Due(max(due.at, turn.after or NOW), request)
+
+
 def _tasks(job: Job, timing: Timing) -> Iterator[Due]:
     done = {t.name for t in job.tasks.values() if t.status is TaskStatus.SUCCESS}
-    for name in abreast.within(job, ready(job.spec.dag, done, done), timing.abreast):
+    most = holding.tasks_at_once(job, timing.abreast)
+    for name in abreast.within(job, ready(job.spec.dag, done, done), most):
         stopped = job.tasks[name].ending is not None
         for part in job.tasks[name].nodes.values():
             if stopped:
@@ -373,6 +417,9 @@ def apply(job: Job, event: Event, timing: Timing = Timing()) -> Job:
             job = _heard(job, event, timing)
         case NotPlayed():
             job = _not_played(job, event)
+        case Freed():
+            node = holding.freed(job, event.node, event.at)
+            job = job if node is None else _with_node(job, node)
         case StopAsked():
             if job.ending is None:
                 failure = Failure("STOPPED", event.message or f"stopped by {event.by}")
@@ -397,6 +444,8 @@ def _awaited(job: Job, event: Answered | Denied | Lost | UnknownThere) -> bool:
     sent_at = call.sent_at or NOW
     # recorded late, a loss may be that of an earlier try, and a question may have been put before the last start
     under_way = call.state is CallState.SENT and event.at >= sent_at
+    if isinstance(request, HoldAt | ReturnAt) and not isinstance(event, Lost):
+        return call.tries > 0 and event.at >= sent_at  # what was held then may have been returned since
     match event:
         case Answered():
             return call.tries > 0
@@ -424,6 +473,10 @@ def _answered(job: Job, event: Answered, timing: Timing) -> Job:
             part = replace(part, start=replace(part.start, state=CallState.OK))
         return _with_part(job, request.task, part)
     job = _with_call(job, request, call)
+    if isinstance(request, CreateAt) and event.said is not None:
+        job = _with_node(job, holding.accepted(job.nodes[request.node], event.said))
+    if isinstance(request, ReturnAt):
+        job = _with_node(job, holding.returned(job.nodes[request.node]))
     if isinstance(request, StartTaskAt):
         part = job.tasks[request.task].nodes[request.node]
         first = Call(due_at=event.at + _pause(job, part, timing))
@@ -448,6 +501,10 @@ def _denied(job: Job, event: Denied, timing: Timing) -> Job:
             return _with_part(job, request.task, part)
         refused = Failure("POLL_REFUSED", failure.message)
         return _failed_part(job, request.task, part, refused, event.at)
+    if isinstance(request, ReturnAt):
+        return _with_node(job, holding.returned(job.nodes[request.node]))
+    if isinstance(request, HoldAt) and failure.reason == holding.BUSY:
+        return _with_node(job, holding.busy(job.nodes[request.node], failure, event.at))
     job = _with_call(job, request, replace(call, state=CallState.REFUSED))
     if isinstance(request, StartTaskAt):
         part = job.tasks[request.task].nodes[request.node]
@@ -636,9 +693,9 @@ def _settle_open(job: Job, at: datetime) -> Job:
     if refused is not None:
         failure = Failure(refused.create.reason, refused.create.message, refused.node)
         return _end(job, Ending(Outcome.REJECTED, at, failure))
-    not_started = next((n for n in nodes if n.start.state is CallState.REFUSED), None)
+    not_started = next(((n, c) for n in nodes for c in (n.start, n.holding.apply) if _refused(c)), None)
     if not_started is not None:
-        failure = Failure("FAILED_TO_RUN", not_started.start.message, not_started.node)
+        failure = Failure("FAILED_TO_RUN", not_started[1].message, not_started[0].node)
         return _end(job, Ending(Outcome.FAILED, at, failure))
     if job.status is JobStatus.PENDING and all(n.create.state is CallState.OK for n in nodes):
         tasks = {name: replace(t, status=move(TASK, t.status, TaskStatus.READY)) for name, t in job.tasks.items()}
@@ -649,6 +706,10 @@ def _settle_open(job: Job, at: datetime) -> Job:
         return _end(job, Ending(Outcome.SUCCEEDED, at))
     stopped = stopping.ending_by_tasks(job, at)
     return job if stopped is None else _end(job, stopped)
+
+
+def _refused(call: Call) -> bool:
+    return call.state is CallState.REFUSED
 
 
 def _end(job: Job, ending: Ending) -> Job:
@@ -707,6 +768,8 @@ _MAX_DENIALS = 10
 
 _NAMES = {
     CreateAt: "create",
+    HoldAt: "resources",
+    ReturnAt: "return of resources",
     StartAt: "start",
     StartTaskAt: "task start",
     PollTaskAt: "task poll",
@@ -731,6 +794,10 @@ def _call(job: Job, request: Request) -> Call:
     match request:
         case CreateAt():
             return job.nodes[request.node].create
+        case HoldAt():
+            return job.nodes[request.node].holding.apply
+        case ReturnAt():
+            return job.nodes[request.node].holding.give_back
         case StartAt():
             return job.nodes[request.node].start
         case StopAt():
@@ -749,6 +816,12 @@ def _with_call(job: Job, request: Request, call: Call) -> Job:
     match request:
         case CreateAt():
             return _with_node(job, replace(job.nodes[request.node], create=call))
+        case HoldAt():
+            node = job.nodes[request.node]
+            return _with_node(job, replace(node, holding=replace(node.holding, apply=call)))
+        case ReturnAt():
+            node = job.nodes[request.node]
+            return _with_node(job, replace(node, holding=replace(node.holding, give_back=call)))
         case StartAt():
             return _with_node(job, replace(job.nodes[request.node], start=call))
         case StopAt():

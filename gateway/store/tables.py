@@ -151,3 +151,30 @@ webhook = sa.Table(
     sa.Column("until", Seconds, nullable=False),
 )
 """Per receiver of events: the number of the last entry that it took, and which gateway delivers until when."""
+
+resource_claim = sa.Table(
+    "resource_claim",
+    metadata,
+    sa.Column("job_id", Id, primary_key=True),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("cpu", sa.BigInteger, nullable=False),
+    sa.Column("memory", sa.BigInteger, nullable=False),
+    sa.Column("disk", sa.BigInteger, nullable=False),
+    sa.Column("priority", sa.Integer, nullable=False),
+    sa.Column("since", Seconds, nullable=False),
+    sa.Column("asked_at", Seconds, nullable=False),
+    sa.Column("held_at", Seconds),
+    sa.Column("scheduler", Id, nullable=False),
+    sa.Column("reason", LongText, nullable=False),
+)
+"""What each job that is not over holds of the node, or waits for: thousandths of a core, bytes, bytes."""
+
+resource_pool = sa.Table(
+    "resource_pool",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("ignored", sa.Integer, nullable=False),
+    sa.Column("repaired", sa.Integer, nullable=False),
+    sa.Column("expired", sa.Integer, nullable=False),
+)
+"""One row: the lock of all claims, and how often something was out of step."""

@@ -1,0 +1,98 @@
+"""Which job may hold what it needs of a node now, and which has to wait, and why.
+
+Order: priority, higher first, then age. Who fits may go, also past a larger one that does not (no blocked head);
+but what an earlier one that fits will come for is kept for it. Once a job has waited for longer than the ageing
+bound it goes before all younger ones, whatever their priority, and nobody who would delay it passes.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from gateway.domain.amounts import Amounts
+from gateway.domain.resources import Claim, ClaimState, Ledger
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Bounds of waiting, in seconds."""
+
+    ageing: float = 600.0
+    fresh: float = 30.0
+    """a waiting job that has not asked for this long is passed over; its scheduling node asks every 10 s"""
+
+
+def apply(ledger: Ledger, claim: Claim, now: datetime, rules: Rules = Rules()) -> tuple[Ledger, bool]:
+    """Let a job hold what it asks for, or let it wait with a reason. Asked again while it holds it: no change.
+
+    A job keeps the age that it had when it first asked.
+    """
+    known = ledger.claims.get(claim.job_id)
+    if known is not None:
+        if known.state is ClaimState.HELD:
+            return ledger.with_claim(replace(known, asked_at=now)), True
+        claim = replace(claim, since=known.since)
+    claim = replace(claim, state=ClaimState.WAITING, asked_at=now)
+    ledger = ledger.with_claim(claim)
+    if claim.job_id in admissible(ledger, now, rules):
+        return ledger.with_claim(replace(claim, state=ClaimState.HELD, held_at=now, reason="")), True
+    return ledger.with_claim(replace(claim, reason=why(ledger, claim, now, rules))), False
+
+
+def admissible(ledger: Ledger, now: datetime, rules: Rules = Rules()) -> list[str]:
+    """Return the waiting jobs that may hold what they need now, first those that go first."""
+    left = ledger.free
+    found = []
+    for claim in queue(ledger, now, rules):
+        if claim.amounts.fits(left):
+            found.append(claim.job_id)
+            left -= claim.amounts
+        elif aged(claim, now, rules):
+            left = _reserved(left, claim.amounts)
+    return found
+
+
+def queue(ledger: Ledger, now: datetime, rules: Rules = Rules()) -> list[Claim]:
+    """Return the jobs that wait and still ask, in the order in which they are served."""
+    last = now - timedelta(seconds=rules.fresh)
+    waiting = (c for c in ledger.claims.values() if c.state is ClaimState.WAITING and c.asked_at >= last)
+
+    def place(claim: Claim) -> tuple[bool, int, datetime, str]:
+        old = aged(claim, now, rules)
+        return (not old, 0 if old else -claim.priority, claim.since, claim.job_id)
+
+    return sorted(waiting, key=place)
+
+
+def aged(claim: Claim, now: datetime, rules: Rules = Rules()) -> bool:
+    return now - claim.since >= timedelta(seconds=rules.ageing)
+
+
+def _reserved(left: Amounts, amounts: Amounts) -> Amounts:
+    """Return what others may take without delaying whoever waits for these amounts."""
+    kept = {kind: max(have - dict(amounts)[kind], 0) if dict(amounts)[kind] else have for kind, have in left}
+    return Amounts(**kept)
+
+
+def why(ledger: Ledger, claim: Claim, now: datetime, rules: Rules = Rules()) -> str:
+    """Say what the job needs, what is free, and who has the rest."""
+    on = f" on node {ledger.node}" if ledger.node else ""
+    lacks = claim.amounts.lacking(ledger.free)
+    if lacks:
+        free = ledger.free.text(lacks)
+        holders = (c for c in ledger.holders if any(dict(c.amounts)[kind] for kind in lacks))
+        said = f"needs {claim.amounts.text(lacks)}{on}, free {free}"
+        return f"{said}, held by {_listed(holders, lacks)}" if ledger.holders else said
+    ahead = []
+    for other in queue(ledger, now, rules):
+        if other.job_id == claim.job_id:
+            break
+        ahead.append(other)
+    said = f"needs {claim.amounts.text()}{on}, which is kept for jobs that go first"
+    return f"{said}: {_listed(ahead, ())}" if ahead else said
+
+
+def _listed(claims: Iterable[Claim], kinds: tuple[str, ...], most: int = 3) -> str:
+    ordered = sorted(claims, key=lambda c: (c.held_at or c.since, c.job_id))
+    named = ", ".join(f"job {c.job_id} ({c.amounts.text(kinds)})" for c in ordered[:most])
+    return named + (f" and {len(ordered) - most} more" if len(ordered) > most else "")

@@ -1,0 +1,126 @@
+"""How a job comes to hold what it needs of its nodes before it starts: at all of them, or at none.
+
+The nodes are asked one after the other, in the order of their ids, which is the same whoever schedules: so of two
+jobs that need the same nodes one always gets them. Where one has to wait, what the others have granted is given
+back at once, and all are asked again after a pause, or when that node has something free. A node that says
+nothing of resources is not asked; it looks after itself when the job starts.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from gateway.domain.model import Acceptance, Call, CallState, Failure, Holding, Job, NodeId, NodeJob
+from gateway.domain.resources import parallelism
+from gateway.domain.states import JobStatus
+
+BUSY = "RESOURCES_BUSY"
+"""reason of a node that has too little free just now"""
+_FIRST, _MOST = 0.5, 10.0
+"""seconds between two rounds of asking"""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A node's turn: to hold (``back`` False), or to take back."""
+
+    node: NodeId
+    back: bool
+    call: Call
+    after: datetime | None = None
+    """not before this"""
+
+
+def granted(job: Job) -> bool:
+    """Say whether every node that must hold something does."""
+    return all(n.holding.apply.state is CallState.OK for n in _holding(job))
+
+
+def turns(job: Job) -> Iterator[Asked]:
+    """Yield what is to be asked next of which node while the job is READY."""
+    nodes = _holding(job)
+    waiting = [n for n in nodes if _waits(n.holding.apply)]
+    back = [n for n in nodes if _gives_back(n, waiting)]
+    if back:
+        yield from (Asked(n.node, True, n.holding.give_back) for n in back)
+        return
+    for node in nodes:
+        if node.holding.apply.state is not CallState.OK:
+            dues = [n.holding.apply.due_at for n in waiting if n.holding.apply.due_at]
+            yield Asked(node.node, False, node.holding.apply, max(dues, default=None))
+            return
+
+
+def _holding(job: Job) -> list[NodeJob]:
+    return sorted((n for n in job.nodes.values() if n.holding.said.holds), key=lambda n: n.node)
+
+
+def _waits(call: Call) -> bool:
+    """Whether the node said that it is busy, or gave no answer, when it was asked last."""
+    return call.state is CallState.LOST or (call.state is CallState.IDLE and call.sent_at is not None)
+
+
+def _gives_back(node: NodeJob, waiting: Iterable[NodeJob]) -> bool:
+    """Whether the node granted its part in a round in which a later one has to wait."""
+    apply = node.holding.apply
+    if node.holding.give_back.state in (CallState.SENT, CallState.LOST):
+        return True
+    began = apply.sent_at
+    return apply.state is CallState.OK and any(
+        began is not None and w.holding.apply.sent_at is not None and began <= w.holding.apply.sent_at
+        for w in waiting
+    )
+
+
+# ---------------------------------------------------------------- what news changes
+
+
+def accepted(node: NodeJob, said: Acceptance) -> NodeJob:
+    return replace(node, holding=replace(node.holding, said=said))
+
+
+def busy(node: NodeJob, failure: Failure, at: datetime) -> NodeJob:
+    """Take in that the node has too little free."""
+    call = node.holding.apply
+    pause = timedelta(seconds=min(_FIRST * 2.0 ** min(call.tries - 1, 20), _MOST))
+    call = replace(call, state=CallState.IDLE, due_at=at + pause, reason=failure.reason, message=failure.message)
+    since = node.holding.waiting_since or at
+    return replace(node, holding=replace(node.holding, apply=call, waiting_since=since))
+
+
+def returned(node: NodeJob) -> NodeJob:
+    """Take in that the node holds nothing for the job any more."""
+    return replace(node, holding=Holding(node.holding.said, waiting_since=node.holding.waiting_since))
+
+
+def freed(job: Job, node: NodeId, at: datetime) -> NodeJob | None:
+    """Return the node, to be asked at once as it has something free now; None where the job does not wait."""
+    record = job.nodes.get(node)
+    if job.status is not JobStatus.READY or record is None:
+        return None
+    call = record.holding.apply
+    if call.state is not CallState.IDLE or call.due_at is None or call.due_at <= at:
+        return None
+    return replace(record, holding=replace(record.holding, apply=replace(call, due_at=at)))
+
+
+def waits_for(job: Job) -> tuple[str, datetime, datetime | None] | None:
+    """Return why a READY job waits for resources, since when, and when it asks again; None where it does not."""
+    if job.status is not JobStatus.READY or job.ending is not None or granted(job):
+        return None
+    for node in _holding(job):
+        call = node.holding.apply
+        if call.message and _waits(call):
+            since = node.holding.waiting_since or call.sent_at or job.created_at
+            return call.message, since, call.due_at
+    open_ = ", ".join(n.node for n in _holding(job) if n.holding.apply.state is not CallState.OK)
+    return f"is asking for resources at {open_}", job.created_at, None
+
+
+# ---------------------------------------------------------------- how many tasks at once
+
+
+def tasks_at_once(job: Job, most: int) -> int:
+    """Return how many tasks of the job may be under way: no more than the job wants, and than each node bears."""
+    bounds = (parallelism(job.spec), *(n.holding.said.tasks_at_once for n in job.nodes.values()))
+    return min([most, *(b for b in bounds if b)])

@@ -1,0 +1,294 @@
+"""What a job needs of a node, and the ledger of who holds what there.
+
+Two pools. The node's is for jobs: a job holds, before it starts, what its tasks here can need at once. The
+job's own is for its tasks: a run borrows its part while it is launched (`gateway.domain.borrowing`). Nothing
+is counted up and down: what is left is always the total less what the holders hold.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from gateway.domain.amounts import GIB, Amounts, Defaults, Pool, total
+from gateway.domain.dag import Dag, order
+from gateway.domain.model import JobSpec, NodeId, Party
+from gateway.domain.problems import Problem
+
+MOST = 2.0**32
+"""cores or GiB that no machine has"""
+PRIORITIES = 1_000_000
+"""priorities lie between this and its negative"""
+_UNITS = {"cpu": 1, "memory": GIB, "disk": GIB}
+
+
+# ---------------------------------------------------------------- what a job asks for
+
+
+@dataclass(frozen=True)
+class Granted:
+    """What each run of a party may use; None is no limit."""
+
+    cpu: float | None = None
+    memory: float | None = None
+    disk: float | None = None
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """cpu, memory, disk -> where the amount comes from"""
+
+    @property
+    def amounts(self) -> Amounts:
+        return Amounts.of(self.cpu, self.memory, self.disk)
+
+
+def check(spec: JobSpec, path: str = "config.job_params") -> list[Problem]:
+    """Find what is wrong with amounts, priority and parallelism, each with its path.
+
+    Amounts are numbers, or texts of numbers: cores, GiB, GiB. Zero and less leave an amount to the node.
+    """
+    problems = []
+    for role, by_index in spec.job_params.items():
+        if role == "common" or not isinstance(by_index, Mapping):
+            continue
+        for key, settings in by_index.items():
+            asked = settings.get("resources") if isinstance(settings, Mapping) else None
+            at = f"{path}.{role}.{key}.resources"
+            if asked is not None and not isinstance(asked, Mapping):
+                problems.append(Problem(at, "must be an object of cpu, memory and disk", asked))
+            elif asked:
+                problems += [
+                    Problem(f"{at}.{kind}", rule, asked[kind])
+                    for kind in _UNITS
+                    if kind in asked and (rule := _amount_rule(asked[kind]))
+                ]
+    common = spec.job_params.get("common")
+    if isinstance(common, Mapping):
+        value = common.get("priority")
+        if value is not None and not (_whole(value) and abs(value) <= PRIORITIES):
+            rule = f"must be a whole number between -{PRIORITIES} and {PRIORITIES}"
+            problems.append(Problem(f"{path}.common.priority", rule, value))
+        value = common.get("task_parallelism")
+        if value is not None and not (_whole(value) and value >= 1):
+            problems.append(
+                Problem(f"{path}.common.task_parallelism", "must be a whole number of at least 1", value)
+            )
+    return problems
+
+
+def priority(spec: JobSpec) -> int:
+    """Return the job's priority: higher goes first, 0 where it says nothing."""
+    value = _common(spec, "priority")
+    return value if _whole(value) else 0
+
+
+def parallelism(spec: JobSpec) -> int | None:
+    """Return how many tasks of the job may be under way at once; None is without a bound."""
+    value = _common(spec, "task_parallelism")
+    return value if _whole(value) and value >= 1 else None
+
+
+def granted(spec: JobSpec, party: Party, defaults: Defaults) -> Granted:
+    """Return what each run of a party may use: what the job asks for it, else what the node gives."""
+    default, name = defaults.for_role(party.role)
+    asked: dict[str, tuple[Any, str]] = {}
+    by_index = spec.job_params.get(party.role)
+    for key, settings in by_index.items() if isinstance(by_index, Mapping) else ():
+        if str(party.index) in str(key).split("|") and isinstance(settings, Mapping):
+            wanted = settings.get("resources")
+            if isinstance(wanted, Mapping):
+                asked |= {kind: (wanted[kind], f"{party.role}.{key}") for kind in _UNITS if kind in wanted}
+    values: dict[str, float | None] = {"cpu": default.cpu, "memory": default.memory, "disk": default.disk}
+    origins = {kind: name if value is not None else "no limit" for kind, value in values.items()}
+    for kind, (value, origin) in asked.items():
+        number = _number(value)
+        if number is not None and number > 0:
+            values[kind], origins[kind] = number * _UNITS[kind], origin
+    return Granted(values["cpu"], values["memory"], values["disk"], origins)
+
+
+def _common(spec: JobSpec, name: str) -> Any:
+    common = spec.job_params.get("common")
+    return common.get(name) if isinstance(common, Mapping) else None
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _number(value: Any) -> float | None:
+    """Read an amount; None for what is none, or more than any machine has."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if number < MOST else None
+
+
+def _amount_rule(value: Any) -> str:
+    if value is None or _number(value) is not None:
+        return ""
+    return "must be a number that a machine can have, or -1 for the node's default"
+
+
+# ---------------------------------------------------------------- what a job needs here
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a job needs at one node."""
+
+    parties: Mapping[str, Amounts]
+    """party -> what one of its tasks may use"""
+    width: int
+    """tasks of the job that may want to run at once"""
+
+    @property
+    def one(self) -> Amounts:
+        """What one task needs at all parties of the node together."""
+        return total(self.parties.values())
+
+
+def demand(spec: JobSpec, node: NodeId, defaults: Defaults) -> Demand:
+    """Return what a job needs at a node, all roles there counted together.
+
+    The width is what the flow allows by its levels, or what the job bounds it to: independent tasks overlap by
+    default, and a job holds enough for that.
+    """
+    parties = {p.label: granted(spec, p, defaults).amounts for p in spec.parties_at(node)}
+    return Demand(parties, min(widest_level(spec.dag), parallelism(spec) or len(spec.dag.nodes) or 1))
+
+
+def widest_level(dag: Dag) -> int:
+    """Return the largest number of tasks that are equally far from the flow's beginning: they may run at once."""
+    levels: dict[str, int] = {}
+    counts: Counter[int] = Counter()
+    for name in order(dag):
+        levels[name] = max((levels[up] + 1 for up in dag[name].upstream if up in levels), default=0)
+        counts[levels[name]] += 1
+    return max(counts.values(), default=1)
+
+
+@dataclass(frozen=True)
+class Means:
+    """What a node has for jobs."""
+
+    node: NodeId
+    total: Amounts
+    cores: float
+    """of the engine: no container can have more"""
+    share: float = 1.0
+    """of the total, what one job may hold"""
+    defaults: Defaults = field(default_factory=Defaults)
+
+
+class Never(Exception):
+    """What the job needs can never be had here; the text says it with numbers."""
+
+
+def pool(needed: Demand, means: Means) -> Pool | None:
+    """Return what the job is to hold at the node; None where it needs nothing that is counted.
+
+    That is enough for all tasks which the flow lets run at once, or for fewer where the node, or a job's share of
+    it, is too small. Raises `Never` where it is too small for one.
+    """
+    if not needed.one:
+        return None
+    for label, amounts in needed.parties.items():
+        if amounts.cpu > Amounts.of(cpu=means.cores).cpu:
+            text = f"{label} asks for {amounts.text(['cpu'])}, the engine of node {means.node} has {means.cores:g}"
+            raise Never(text)
+    most = means.total.scaled(means.share)
+    times = needed.one.times_in(most)
+    if not times:
+        raise Never(_never(needed, means, most))
+    at_once = min(times or 1, needed.width)
+    return Pool(needed.one * at_once, at_once)
+
+
+def _never(needed: Demand, means: Means, most: Amounts) -> str:
+    lacks = needed.one.lacking(most)
+    each = "; ".join(f"{label} {a.text(lacks)}" for label, a in needed.parties.items() if a)
+    parts = f" ({each})" if len(needed.parties) > 1 else f" ({', '.join(needed.parties)})"
+    had = means.total.text(lacks)
+    said = f"one task at a time needs {needed.one.text(lacks)}{parts}, node {means.node} has {had}"
+    if not needed.one.lacking(means.total):
+        said += f", of which one job may hold {most.text(lacks)}"
+    return said
+
+
+# ---------------------------------------------------------------- who holds what
+
+
+class ClaimState(StrEnum):
+    WAITING = "WAITING"
+    HELD = "HELD"
+    RETURNED = "RETURNED"
+    """given back before the job has ended, because another node of it had to wait; keeps its age"""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a job holds of the node, or waits for."""
+
+    job_id: str
+    amounts: Amounts
+    state: ClaimState
+    since: datetime
+    """when it was first asked for"""
+    asked_at: datetime
+    """when it was last asked for"""
+    priority: int = 0
+    scheduler: NodeId = ""
+    held_at: datetime | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The node's pool. Every change makes a new one; what is left follows from the claims."""
+
+    total: Amounts
+    claims: Mapping[str, Claim] = field(default_factory=dict)
+    ignored: int = 0
+    """returns that had nothing to return"""
+    repaired: int = 0
+    """what ended jobs still held, and the reconciler returned"""
+    expired: int = 0
+    """what was held for a job that its scheduling node never started"""
+    node: NodeId = ""
+
+    @property
+    def holders(self) -> tuple[Claim, ...]:
+        return tuple(c for c in self.claims.values() if c.state is ClaimState.HELD)
+
+    @property
+    def held(self) -> Amounts:
+        return total(c.amounts for c in self.holders)
+
+    @property
+    def remaining(self) -> Amounts:
+        return self.total - self.held
+
+    @property
+    def free(self) -> Amounts:
+        """What others may hold: where the node has become smaller than what is held, nothing of that."""
+        return Amounts(**{kind: max(amount, 0) for kind, amount in self.remaining})
+
+    def with_claim(self, claim: Claim) -> "Ledger":
+        return replace(self, claims={**self.claims, claim.job_id: claim})
+
+    def give_back(self, job_id: str) -> "Ledger":
+        """Return what a job holds, which may be asked for again. Without anything held: counted, no change."""
+        claim = self.claims.get(job_id)
+        if claim is None or claim.state is not ClaimState.HELD:
+            return replace(self, ignored=self.ignored + 1)
+        return self.with_claim(replace(claim, state=ClaimState.RETURNED, held_at=None, reason=""))
+
+    def without(self, job_id: str) -> "Ledger":
+        """Forget a job that is over, with all that it holds. Repeated, it changes nothing."""
+        if job_id not in self.claims:
+            return self
+        return replace(self, claims={k: c for k, c in self.claims.items() if k != job_id})

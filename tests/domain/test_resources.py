@@ -1,0 +1,370 @@
+"""What jobs need of a node, and who holds what of it: never more than there is, never returned twice."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from gateway.domain import admission, borrowing, execute, resources
+from gateway.domain.amounts import GIB, Amounts, Defaults, Pool, total
+from gateway.domain.execute import (
+    Close,
+    Collect,
+    Done,
+    HasExited,
+    Launch,
+    Launched,
+    Reported,
+    Restarted,
+    StopAsked,
+)
+from gateway.domain.model import Ending, Exit, JobSpec, LocalJob, Party, Run
+from gateway.domain.resources import Claim, ClaimState, Demand, Ledger, Means, Never
+from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
+from tests.builders import T0, a_local_job, a_run, a_spec, at
+
+SIX = "a -> b -> c -> d -> e -> f"
+
+
+def asking(dag: str = "a", roles: dict[str, tuple[str, ...]] | None = None, **asked: dict[str, float]) -> JobSpec:
+    """Build a job whose parties, named like ``guest_0``, ask for amounts."""
+    params: dict[str, dict[str, object]] = {}
+    for label, amounts in asked.items():
+        role, _, index = label.partition("_")
+        params.setdefault(role, {})[index] = {"resources": amounts}
+    return a_spec(dag, roles or {"guest": ("n1",), "host": ("n2",)}, job_params=params)
+
+
+def means(cpu: float = 8, memory: float = 64, disk: float = 100, **more: object) -> Means:
+    return replace(Means("n1", Amounts.of(cpu, memory * GIB, disk * GIB), cpu), **more)
+
+
+def pool_of(spec: JobSpec, has: Means) -> Pool | None:
+    return resources.pool(resources.demand(spec, has.node, has.defaults), has)
+
+
+# ---------------------------------------------------------------- what a job needs
+
+
+def test_both_roles_at_one_node_are_counted_together():
+    spec = asking(roles={"guest": ("n1",), "host": ("n1",)}, guest_0={"cpu": 2, "memory": 4}, host_0={"cpu": 1})
+    assert pool_of(spec, means()) == Pool(Amounts.of(3, 4 * GIB), 1)
+
+
+def test_a_job_that_asks_for_nothing_where_the_node_gives_no_default_holds_nothing():
+    assert pool_of(asking(guest_0={"cpu": -1, "memory": -1, "disk": -1}), means()) is None
+    assert pool_of(a_spec(), means()) is None
+
+
+def test_what_is_left_open_is_the_sites_default_and_said_to_be():
+    spec = asking(roles={"guest": ("n1",), "arbiter": ("n1",)}, guest_0={"cpu": -1, "memory": 2, "disk": -1})
+    defaults = Defaults(cpu=1, roles={"arbiter": Defaults(cpu=0.5)})
+    guest, arbiter = (resources.granted(spec, p, defaults) for p in spec.parties)
+    assert (guest.cpu, guest.memory, guest.disk) == (1, 2 * GIB, None)
+    assert guest.origins == {"cpu": "site default", "memory": "guest.0", "disk": "no limit"}
+    assert (arbiter.cpu, arbiter.origins["cpu"]) == (0.5, "site default for arbiter")
+    assert pool_of(spec, means(defaults=defaults)) == Pool(Amounts.of(1.5, 2 * GIB), 1)
+
+
+def test_independent_tasks_overlap_by_default_and_the_job_holds_enough_for_that():
+    wide = "a -> b; a -> c; a -> d; b -> e"
+    assert pool_of(asking(wide, guest_0={"cpu": 2}), means()) == Pool(Amounts.of(6), 3)
+    assert pool_of(asking(wide, guest_0={"cpu": 3}), means()) == Pool(Amounts.of(6), 2)
+    spec = asking(wide, guest_0={"cpu": 2})
+    spec = replace(spec, job_params={**spec.job_params, "common": {"task_parallelism": 1}})
+    assert pool_of(spec, means()) == Pool(Amounts.of(2), 1)
+
+
+def test_what_can_never_fit_is_said_with_numbers_for_all_roles_together():
+    spec = asking(roles={"guest": ("n1",), "host": ("n1",)}, guest_0={"cpu": 8}, host_0={"cpu": 4})
+    with pytest.raises(Never) as caught:
+        pool_of(spec, means(cpu=8))
+    assert str(caught.value) == "one task at a time needs cpu 12 (guest.0 cpu 8; host.0 cpu 4), node n1 has cpu 8"
+
+
+def test_a_job_over_its_share_is_refused_with_numbers():
+    spec = asking(guest_0={"cpu": 6, "memory": 1})
+    assert pool_of(spec, means()) is not None
+    with pytest.raises(
+        Never, match=r"needs cpu 6 \(guest.0\), node n1 has cpu 8, of which one job may hold cpu 4"
+    ):
+        pool_of(spec, means(share=0.5))
+
+
+def test_no_container_gets_more_cores_than_the_engine_has_whatever_the_overcommit():
+    wide = replace(means(cpu=16), cores=2)
+    assert pool_of(asking("a; b", guest_0={"cpu": 2}), wide) == Pool(Amounts.of(4), 2)
+    with pytest.raises(Never, match=r"guest\.0 asks for cpu 4, the engine of node n1 has 2"):
+        pool_of(asking(guest_0={"cpu": 4}), wide)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "wrong"),
+    [
+        *((k, v, False) for k in ("cpu", "memory", "disk") for v in (-1, 0, 1, 2.5, "4", None, -0.0, 5e-324)),
+        *(
+            (k, v, True)
+            for k in ("cpu", "memory", "disk")
+            for v in ("much", [], {}, True, 1e308, "nan", "inf", "")
+        ),
+    ],
+)
+def test_amounts_are_numbers(kind: str, value: object, wrong: bool):
+    problems = resources.check(asking(guest_0={kind: value}))  # type: ignore[dict-item]
+    assert [p.path for p in problems] == [f"config.job_params.guest.0.resources.{kind}"] * wrong
+
+
+def test_every_problem_is_told_at_once():
+    spec = asking(guest_0={"cpu": "x", "disk": "y"})
+    common = {"priority": "high", "task_parallelism": 0}
+    spec = replace(spec, job_params={**spec.job_params, "common": common, "host": {"0": {"resources": 3}}})
+    assert [p.path.removeprefix("config.job_params.") for p in resources.check(spec)] == [
+        "guest.0.resources.cpu",
+        "guest.0.resources.disk",
+        "host.0.resources",
+        "common.priority",
+        "common.task_parallelism",
+    ]
+
+
+@pytest.mark.parametrize("value", [True, 1.5, "1", [], 10**9])
+def test_a_priority_is_a_whole_number(value: object):
+    assert resources.check(a_spec(job_params={"common": {"priority": value}}))
+
+
+def test_the_width_of_a_flow():
+    assert resources.widest_level(a_spec(SIX).dag) == 1
+    assert resources.widest_level(a_spec("a; b; c").dag) == 3
+    assert resources.widest_level(a_spec("a -> b; a -> c; b -> d; c -> d").dag) == 2
+
+
+def test_amounts_are_never_counted_as_less_than_asked():
+    assert Amounts.of(cpu=5e-324).cpu == 1
+    assert Amounts.of(0.1).cpu == 100
+    assert Amounts.of(0.30000000000000004).cpu in (300, 301)
+
+
+# ---------------------------------------------------------------- two pools
+
+
+def with_pool(*runs: Run, cpu: float, **changes: object) -> LocalJob:
+    return a_local_job(*runs, pool=Pool(Amounts.of(cpu), 1), **changes)
+
+
+def test_a_task_borrows_from_its_job_and_the_jobs_pool_reads_4_0_4():
+    local = with_pool(cpu=4)
+    six = [a_run(name, limits={"cpu": 4.0}) for name in "abcdef"]
+    for run in six:
+        assert borrowing.remaining(local) == Amounts.of(4)
+        local = replace(local, runs=(*local.runs, run))
+        local, actions = execute.step(local, T0)
+        assert actions == [Launch(run.run_id)]
+        assert borrowing.remaining(local) == Amounts()
+        for event in (
+            Launched(run.run_id, T0),
+            Reported(run.run_id, TaskStatus.SUCCESS, T0),
+            Reported(run.run_id, TaskStatus.SUCCESS, T0),
+            HasExited(run.run_id, Exit(0), T0),
+            HasExited(run.run_id, Exit(0), T0),
+            Reported(run.run_id, TaskStatus.SUCCESS, T0),
+        ):
+            local = execute.apply(local, event)
+        local, _ = execute.step(local, T0)
+    assert borrowing.remaining(local) == Amounts.of(4)
+
+
+def test_a_run_waits_with_a_reason_until_its_jobs_pool_has_enough():
+    first, second = (a_run(name, limits={"cpu": 3.0}) for name in "ab")
+    local, actions = execute.step(with_pool(first, second, cpu=4), T0)
+    assert actions == [Launch(first.run_id)]
+    waiting = local.runs[1]
+    assert borrowing.waits_for(local, waiting) == "needs cpu 3 of the job's pool, free cpu 1, borrowed by a"
+    assert execute.next_due(local) != execute.NOW  # it is not asked again and again
+    local = execute.apply(local, execute.LaunchFailed(first.run_id, execute.Failure("X"), T0))
+    local, actions = execute.step(local, T0)
+    assert Launch(second.run_id) in actions
+    assert borrowing.waits_for(local, local.runs[1]) == ""
+
+
+def test_the_runs_of_one_task_borrow_together_or_not_at_all():
+    host = Party("host", 0, "n1")
+    both = [a_run("a", limits={"cpu": 2.0}), a_run("a", party=host, limits={"cpu": 2.0})]
+    assert borrowing.may_launch(with_pool(*both, cpu=3)) == set()
+    assert borrowing.may_launch(with_pool(*both, cpu=4)) == {run.run_id for run in both}
+    small = a_run("b", limits={"cpu": 1.0})
+    assert borrowing.may_launch(with_pool(*both, small, cpu=3)) == {small.run_id}
+
+
+def test_without_a_pool_nothing_waits():
+    runs = [a_run(name, limits={"cpu": 100.0}) for name in "ab"]
+    assert len(execute.step(a_local_job(*runs), T0)[1]) == 2
+
+
+# ---------------------------------------------------------------- the ledger, step by step
+
+TOTAL = Amounts.of(8, 32 * GIB, 50 * GIB)
+
+
+class Node:
+    """A node whose jobs do anything, in any order, several times."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.ledger = Ledger(TOTAL)
+        self.jobs: dict[str, LocalJob] = {}
+        self.now = 0.0
+        self.made = 0
+        self.over = 0
+        self.ends: list[str] = []
+
+    def step(self) -> None:
+        self.now += self.random.choice((0.0, 0.1, 5.0, 700.0))
+        doing = self.random.choice(
+            (
+                *(self.arrive, self.ask, self.ask, self.give_back, self.start, self.launch, self.launch),
+                *(self.news, self.news, self.news, self.stop, self.retry, self.crash, self.close, self.close),
+            )
+        )
+        doing()
+
+    def check(self) -> None:
+        remaining, held = self.ledger.remaining, total(c.amounts for c in self.ledger.holders)
+        for (kind, left), (_, most), (_, sum_) in zip(remaining, TOTAL, held, strict=True):
+            assert 0 <= left <= most, kind
+            assert most - left == sum_, kind
+        for local in self.jobs.values():
+            assert local.pool is not None
+            left = borrowing.remaining(local)
+            used = total(
+                borrowing.amounts(r) for r in local.runs if not r.over and r.status is not RunStatus.WAITING
+            )
+            assert local.pool.amounts - left == used
+            assert left.cpu >= 0
+            assert left.memory >= 0
+            if used:
+                assert self.ledger.claims[local.id].state is ClaimState.HELD
+
+    def arrive(self) -> None:
+        if len(self.jobs) >= 12:
+            return
+        self.made += 1
+        one = Amounts.of(self.random.choice((0.5, 1, 4, 8)), self.random.choice((0, 1, 20)) * GIB)
+        pool = resources.pool(Demand({"guest.0": one}, self.random.choice((1, 1, 3))), means(8, 32, 50))
+        spec = a_spec(SIX, job_id=f"job-{self.made}")
+        self.jobs[spec.job_id] = LocalJob(spec, "n1", JobStatus.READY, at(self.now), "d", pool=pool)
+
+    def one(self, *statuses: JobStatus) -> LocalJob | None:
+        found = [local for local in self.jobs.values() if local.status in statuses]
+        return self.random.choice(found) if found else None
+
+    def claim(self, local: LocalJob) -> Claim:
+        when, urgent = at(self.now), self.random.choice((0, 0, 5))
+        assert local.pool
+        return Claim(local.id, local.pool.amounts, ClaimState.WAITING, when, when, urgent, "n1")
+
+    def ask(self) -> None:
+        if local := self.one(JobStatus.READY, JobStatus.RUNNING):
+            for _ in range(self.random.choice((1, 1, 2))):  # the same request may come twice
+                self.ledger, _held = admission.apply(self.ledger, self.claim(local), at(self.now))
+
+    def give_back(self) -> None:
+        """Another node had to wait; or somebody returns what nobody applied for, or returns it again."""
+        local = self.one(JobStatus.READY)
+        name = local.id if local and self.random.random() < 0.8 else "job-nobody"
+        for _ in range(self.random.choice((1, 2))):
+            before, held = self.ledger, name in {c.job_id for c in self.ledger.holders}
+            self.ledger = self.ledger.give_back(name)
+            assert self.ledger.ignored == before.ignored + (not held)
+            assert held or self.ledger.remaining == before.remaining
+
+    def start(self) -> None:
+        local = self.one(JobStatus.READY)
+        if local is None:
+            return
+        self.ledger, held = admission.apply(self.ledger, self.claim(local), at(self.now))
+        if held:
+            runs = tuple(self.run(local, task, 0) for task in "abc"[: self.random.randint(1, 3)])
+            self.jobs[local.id] = replace(local, status=JobStatus.RUNNING, runs=runs)
+
+    def run(self, local: LocalJob, task: str, attempt: int) -> Run:
+        assert local.pool
+        one = local.pool.amounts
+        share = {"cpu": one.cpu / 1000 / local.pool.tasks_at_once, "memory": one.memory / local.pool.tasks_at_once}
+        name = f"{local.id}-{task}-{attempt}"
+        return a_run(task, limits=share, run_id=name, name=name, task_id=name, attempt=attempt)
+
+    def launch(self) -> None:
+        if local := self.one(JobStatus.RUNNING, JobStatus.FINISHED):
+            local, actions = execute.step(local, at(self.now))
+            self.jobs[local.id] = local
+            for action in actions:
+                if isinstance(action, Launch) and self.random.random() < 0.7:
+                    self.tell(local.id, Launched(action.run, at(self.now)))
+                elif isinstance(action, Launch):
+                    failed = execute.LaunchFailed(action.run, execute.Failure("ENGINE_DOWN"), at(self.now))
+                    self.tell(local.id, failed)
+                elif isinstance(action, Collect | execute.StopRun | execute.Tell):
+                    self.tell(local.id, Done(action, at(self.now), final=self.random.random() < 0.7))
+
+    def news(self) -> None:
+        local = self.one(JobStatus.RUNNING, JobStatus.FINISHED)
+        if local and local.runs:
+            run = self.random.choice(local.runs)
+            status = self.random.choice((TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED))
+            event = self.random.choice(
+                (
+                    Reported(run.run_id, status, at(self.now)),
+                    HasExited(run.run_id, Exit(self.random.choice((0, 1))), at(self.now)),
+                    execute.Gone(run.run_id, at(self.now)),
+                )
+            )
+            for _ in range(self.random.choice((1, 2, 3))):
+                self.tell(local.id, event)
+
+    def stop(self) -> None:
+        if self.random.random() < 0.3 and (local := self.one(*JobStatus)):
+            final = Ending(Outcome.STOPPED, at(self.now))
+            self.tell(local.id, StopAsked(at(self.now), None, final))
+
+    def retry(self) -> None:
+        local = self.one(JobStatus.RUNNING)
+        if local:
+            task = self.random.choice(local.runs).task_name
+            tries = [r for r in local.runs if r.task_name == task]
+            if all(r.over for r in tries) and len(tries) < 4:
+                again = self.run(local, task, len(tries))
+                self.jobs[local.id] = replace(local, runs=(*local.runs, again))
+
+    def crash(self) -> None:
+        for name in self.jobs:
+            self.tell(name, Restarted(at(self.now)))
+
+    def close(self) -> None:
+        local = self.one(JobStatus.FINISHED, JobStatus.REJECTED)
+        if local and any(
+            due.command == Close() and due.at <= at(self.now) for due in execute.agenda(local, execute.Timing())
+        ):
+            held = total(c.amounts for c in self.ledger.holders if c.job_id == local.id)
+            for _ in range(self.random.choice((1, 2))):  # a crash may make it happen again
+                before = self.ledger
+                self.ledger = self.ledger.without(local.id)
+                assert self.ledger.remaining - before.remaining == held
+                held = Amounts()
+            del self.jobs[local.id]
+            self.over += 1
+
+    def tell(self, job_id: str, event: execute.Event) -> None:
+        self.jobs[job_id] = replace(execute.apply(self.jobs[job_id], event), notes=())
+
+
+def test_ten_thousand_steps_in_any_order_and_the_sums_are_right_after_each():
+    node = Node(20260101)
+    for _ in range(10_000):
+        node.step()
+        node.check()
+    assert node.over > 100
+    assert node.ledger.ignored > 100
+    for name in list(node.jobs):
+        node.ledger = node.ledger.without(name)
+    assert node.ledger.remaining == TOTAL
+    assert node.ledger.claims == {}
