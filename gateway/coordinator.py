@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
@@ -49,12 +49,15 @@ class Coordinator:
         self._clock = clock
         self._answer_within = answer_within
         self._list_within = list_within
+        self.admit: Callable[[], None] = lambda: None
+        """raises `Refused` while no new job is taken"""
 
     def hand_in(self, spec: JobSpec) -> str:
         """Take a job from this node's own platform to the node that schedules it; return its id.
 
         Raises `Invalid` with every problem, `Refused` with each node's reason.
         """
+        self.admit()
         self._check(spec)
         if spec.scheduler != self._peers.node:  # else the job itself is the record
             self._store.add_submission(spec.job_id, spec.flow_id, spec.scheduler, self._clock())
@@ -71,6 +74,8 @@ class Coordinator:
     def submit_job(self, spec: JobSpec, sender: NodeId) -> None:
         if sender not in ("", spec.initiator, self._peers.node):
             raise NotAllowed(f"only the initiator {spec.initiator} may submit this job, not {sender}")
+        if self._store.jobs.find(spec.job_id) is None:
+            self.admit()
         warnings = self._check(spec)
         job = self._new(spec, warnings)
         if not self._scheduler.begin(job):

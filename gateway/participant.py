@@ -47,12 +47,16 @@ class Participant:
         self._knows = knows
         self._clock = clock
         self._resources = resources
+        self.admit: Callable[[], None] = lambda: None
+        """raises `Refused` while no job of another node is taken"""
 
     def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
         if sender and not self._knows(sender):
             raise NotAllowed(f"node {sender} has no route here")
         if not spec.parties_at(self._node):
             raise Refused(f"the job names no role of node {self._node}", reason="NOT_A_PARTY")
+        if sender not in ("", self._node) and self._store.local_jobs.find(spec.job_id) is None:
+            self.admit()
         asked_wrong, _ = parameters.check(spec)
         problems = [*flow.check(spec.dag), *asked_wrong]
         if problems:

@@ -36,6 +36,7 @@ from gateway.datasets import Datasets
 from gateway.domain.admission import Rules
 from gateway.domain.problems import Problem
 from gateway.domain.schedule import Freed, Timing
+from gateway.drain import Drain
 from gateway.errors import EngineFailed, Invalid
 from gateway.events import Feed
 from gateway.executor import Executor, Place
@@ -145,6 +146,8 @@ class Gateway:
         self.keepers: list[cleaning.Keeper] = []
         """who beside jobs refers to outputs, so that cleaning leaves them"""
         self.cleaner = self._cleaner(clock)
+        self.drain = Drain(self.store, self.coordinator.stop, clock)
+        self.coordinator.admit = self.participant.admit = self.drain.admit
         self.feed = Feed(self.store)
         hooks = [Hook(h.url, tuple(h.events), h.secret) for h in settings.events.webhooks]
         self.webhooks = Webhooks(hooks, self.store, self.feed, node, owner, clock)
@@ -167,6 +170,7 @@ class Gateway:
 
     def stop(self) -> None:
         """Let the work in hand end. Containers run on; the next process takes them up again."""
+        self.drain.close()
         self.cleaner.stop()
         self.webhooks.stop()
         self.resources.loop.stop()
@@ -318,7 +322,7 @@ class Gateway:
                 admin_events.router(admin_events.EventParts(settings.node.id, self.feed, self.webhooks, limiters)),
                 body,
             ),
-            Mounted(maintenance.router(self.cleaner, limiters), body),
+            Mounted(maintenance.router(self.cleaner, self.drain, limiters), body),
             Mounted(provider.router(self.registry, limiters), body),
             Mounted(data.router(self.datasets, settings.data.max_upload_bytes), None),
             Mounted(

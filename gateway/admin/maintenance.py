@@ -1,6 +1,6 @@
-"""``/api/v1/gc``: what cleaning would remove, and the cleaning itself."""
+"""``/api/v1/gc``, ``/api/v1/drain``: what cleaning would remove, and the cleaning itself; emptying the node."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Query
 from fastapi.openapi.models import Example
@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from gateway.admin.answers import answering
 from gateway.cleaning import Cleaner, Item
+from gateway.drain import Drain
 from gateway.ports import Limiters
 
 
@@ -25,8 +26,32 @@ class Clean(BaseModel):
 _CLEAN = {"only look": Example(value={"dry_run": True}), "clean": Example(value={})}
 
 
-def router(cleaner: Cleaner, limiters: Limiters) -> APIRouter:
-    """Return the paths of cleaning."""
+class Empty(BaseModel):
+    """How to empty the node."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    running: Literal["wait", "stop"] = "wait"
+    """what becomes of the jobs under way"""
+    exit: bool = True
+    """whether the process ends once nothing is under way"""
+
+
+_EMPTY = {
+    "wait, stay up": Example(value={"running": "wait", "exit": False}),
+    "wait, then end": Example(value={}),
+}
+_NOTHING = {"nothing to say": Example(value={})}
+
+
+class Nothing(BaseModel):
+    """No more than the path says."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+def router(cleaner: Cleaner, drain: Drain, limiters: Limiters) -> APIRouter:
+    """Return the paths of cleaning and emptying."""
     router = APIRouter(tags=["operators"])
     run = answering(limiters)
 
@@ -41,6 +66,21 @@ def router(cleaner: Cleaner, limiters: Limiters) -> APIRouter:
         """``removed`` says of each whether it is gone; ``cause`` why not. ``dry_run``: none is removed."""
         work = cleaner.plan if body.dry_run else cleaner.clean
         return await run(lambda: _listed(work(orphans=body.orphans)))
+
+    @router.get(
+        "/api/v1/drain", summary="Whether the node is being emptied, and what is left", response_model=None
+    )
+    async def draining() -> Any:
+        return await run(drain.state)
+
+    @router.post("/api/v1/drain", summary="Take no new jobs; end once nothing is under way", response_model=None)
+    async def begin(body: Annotated[Empty, Body(openapi_examples=_EMPTY)] = Empty()) -> Any:
+        """New jobs are refused with reason DRAINING, here and towards other nodes. Forgotten by a restart."""
+        return await run(lambda: drain.begin(stop=body.running == "stop", leave=body.exit))
+
+    @router.post("/api/v1/undrain", summary="Take new jobs again", response_model=None)
+    async def undo(body: Annotated[Nothing, Body(openapi_examples=_NOTHING)] = Nothing()) -> Any:
+        return await run(drain.undo)
 
     return router
 

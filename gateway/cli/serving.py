@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import os
+import signal
 import sys
 from collections.abc import MutableMapping
 from pathlib import Path
@@ -34,6 +35,7 @@ def run(config: Path, log_format: str, ready_file: Path | None) -> None:
             asyncio.run_coroutine_threadsafe(gateway.broker.end_session(session), loop).result(30)
 
         gateway.on_session_end(end_session)
+        gateway.drain.on_empty(lambda: os.kill(os.getpid(), signal.SIGTERM))
         gateway.start()
 
         def ready() -> None:

@@ -62,6 +62,23 @@ def local_jobs_open_or_created_after(store: Store, moment: datetime) -> list[str
         return list(connection.execute(query).scalars())
 
 
+def under_way(store: Store) -> list[tuple[str, str]]:
+    """Return (id, status) of the jobs of which something is still to be done here, late calls to others apart."""
+    found: dict[str, str] = {}
+    with store.read() as connection:
+        for t in (tables.local_job, tables.job):
+            query = sa.select(t.c.job_id, t.c.status).where(t.c.status.not_in(_OVER)).order_by(t.c.created_at)
+            found.update({r.job_id: r.status for r in connection.execute(query)})
+        t = tables.local_job
+        query = sa.select(t.c.job_id).where(t.c.status.in_(_OVER), t.c.due_at.is_not(None))
+        ending = list(connection.execute(query).scalars())
+    for job_id in ending:
+        local = store.local_jobs.find(job_id)
+        if local is not None and not local.closed:
+            found.setdefault(job_id, str(local.status))
+    return list(found.items())
+
+
 def write_line(
     store: Store, job_id: str, side: str, at: datetime, event: str, by: str, detail: Mapping[str, Any]
 ) -> None:

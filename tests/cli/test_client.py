@@ -75,6 +75,6 @@ def test_a_node_that_does_not_answer_is_told_from_a_wrong_configuration(tmp_path
 
 
 def test_every_command_has_an_example():
-    for name in ("gc",):
+    for name in ("gc", "drain", "undrain"):
         help_text = call(name, "--help").stdout
         assert f"Example: bfia-gateway {name}" in " ".join(help_text.split())

@@ -1,0 +1,105 @@
+"""Emptying a node: nothing new is taken, what runs ends or is stopped, the process leaves with code 0."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway.drain import Drain
+from gateway.errors import PeerUnreachable, Refused
+from gateway.wiring import now
+from tests.cleaning.ended import left_behind
+from tests.cleaning.waiting import Waiting, waiting_nodes
+from tests.e2e.nodes import ROOT, Node, wait_for
+from tests.inprocess import ask, running
+
+CREATE = "/v1/platform/schedule/job/create_all"
+
+
+def command(node: Node, *words: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "gateway.cli.main", *words, "--config", str(node.home / "node.yml")]
+    return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+
+
+def refused(two: Waiting, at: Node) -> str:
+    answer = at.post(CREATE, two.body(0))
+    assert answer["code"] != 0, answer
+    return str(answer["data"]["reason"])
+
+
+@pytest.mark.slow
+def test_a_drained_node_ends_what_runs_and_then_itself(tmp_path: Path):
+    with waiting_nodes(tmp_path) as two:
+        job_id = two.submit(8)
+        two.until_running()
+        assert command(two.host, "drain", "--no-wait").returncode == 0
+        assert refused(two, two.host) == "DRAINING"
+        assert refused(two, two.guest) == "DRAINING", "a partner of the drained node is told why"
+        two.guest.wait_job(job_id, 60)
+        assert two.host.process is not None and two.host.process.wait(60) == 0, two.host.log()
+        two.host.start()
+        assert two.host.job(job_id)["status"] == "FINISHED"
+        two.guest.wait_job(two.submit(0), 60)
+
+
+@pytest.mark.slow
+def test_a_node_that_must_go_stops_what_runs(tmp_path: Path):
+    with waiting_nodes(tmp_path) as two:
+        job_id = two.submit(600)
+        two.until_running()
+        done = command(two.host, "drain", "--stop")
+        assert done.returncode == 0, done.stderr
+        assert job_id in done.stdout and "the node has ended" in done.stdout
+        assert two.host.process is not None and two.host.process.wait(30) == 0
+        two.guest.wait_job(job_id, 60, "STOPPED")
+        assert two.running() == []
+
+
+@pytest.mark.slow
+def test_draining_can_be_called_off(tmp_path: Path):
+    with waiting_nodes(tmp_path) as two:
+        first = two.submit(600)
+        two.until_running()
+        assert command(two.guest, "drain", "--no-wait").returncode == 0
+        state = two.guest.get("/api/v1/drain")
+        assert [j["job_id"] for j in state["jobs"]] == [first] and state["draining"]
+        assert refused(two, two.guest) == "DRAINING"
+        assert command(two.guest, "undrain").returncode == 0
+        second = two.submit(600)
+        for job_id in (first, second):
+            two.guest.post("/v1/platform/schedule/job/stop_all", {"job_id": job_id})
+            two.guest.wait_job(job_id, 60, "STOPPED")
+        assert two.guest.process is not None and two.guest.process.poll() is None
+
+
+def test_an_empty_node_leaves_at_once_and_says_so(tmp_path: Path):
+    with running(tmp_path) as node:
+        left: list[bool] = []
+        node.drain.on_empty(lambda: left.append(True))
+        left_behind(node, "job-old", 5)
+        assert ask(node, "operator", "GET", "/api/v1/drain").json()["draining"] is False
+        state = ask(node, "operator", "POST", "/api/v1/drain", json={}).json()
+        assert (state["draining"], state["running"], state["exit"]) == (True, "wait", True)
+        wait_for(lambda: left, 30)
+        wrong = ask(node, "operator", "POST", "/api/v1/drain", json={"running": "kill"})
+        assert wrong.status_code < 500 and wrong.json()["code"] != 0
+
+
+def test_a_job_that_cannot_be_stopped_now_is_stopped_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("gateway.drain.STOP_AGAIN", 0.05)
+    monkeypatch.setattr("gateway.store.housekeeping.under_way", lambda store: [("job-1", "RUNNING")])
+    asked: list[str] = []
+
+    def stop(job_id: str) -> None:
+        asked.append(job_id)
+        raise PeerUnreachable("no answer")
+
+    with running(tmp_path) as node:
+        drain = Drain(node.store, stop, now, 0.02)
+        drain.begin(stop=True, leave=True)
+        wait_for(lambda: len(asked) >= 3, 30)
+        with pytest.raises(Refused) as caught:
+            drain.admit()
+        assert caught.value.reason == "DRAINING"
+        drain.close()
