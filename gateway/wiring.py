@@ -13,7 +13,7 @@ from anyio import CapacityLimiter
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
-from adapter.bfia import channel, data, envelope, headers, interconn, logs, platform, provider
+from adapter.bfia import channel, data, envelope, headers, hello, interconn, logs, platform, provider
 from adapter.bfia.client import LONGEST_CALL
 from adapter.bfia.courier import Courier, PeerRoute
 from adapter.bfia.environment import session_id
@@ -309,7 +309,19 @@ class Gateway:
         between = interconn.InterconnParts(
             settings.node.id, self.coordinator, self.participant, limiters, self._profile_of, self.knows
         )
-        for_peers = [Mounted(interconn.router(between), body), Mounted(channel.peer_router(chan), None)]
+        greeting = hello.HelloParts(
+            settings.node.id,
+            settings.node.institution or settings.node.id,
+            self.protocol.peer,
+            self.knows,
+            self._profile_of,
+            limiters,
+        )
+        for_peers = [
+            Mounted(interconn.router(between), body),
+            Mounted(hello.router(greeting), body),
+            Mounted(channel.peer_router(chan), None),
+        ]
         for_containers = [
             Mounted(platform.container_router(platform_parts), body),
             Mounted(channel.container_router(chan), None),
@@ -333,6 +345,7 @@ class Gateway:
                         store=self.store,
                         coordinator=self.coordinator,
                         routes=self.routes,
+                        try_route=self.protocol.try_route,
                         registry=self.registry,
                         engine=self.engine,
                         broker=self.broker,

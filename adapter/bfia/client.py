@@ -102,6 +102,10 @@ class Peer:
             raise NotServed(f"{self._node} does not serve {command.path}, an extension: {command.without}")
         return self._data(status, answer)
 
+    def raw(self, method: str, path: str, body: Mapping[str, Any]) -> tuple[int, Any]:
+        """Make a request and return HTTP status and JSON, whatever they say. Raises `PeerUnreachable`."""
+        return self._answer(method, path, body, None, 1.0)
+
     def _answer(
         self, method: str, path: str, body: Mapping[str, Any], query: Mapping[str, str] | None, patience: float
     ) -> tuple[int, Any]:

@@ -84,6 +84,12 @@ COMMANDS = (
         EXTENSION,
         "it is not asked: it holds nothing",
     ),
+    Command(
+        "try a route in both directions",
+        "/node/hello",
+        EXTENSION,
+        "identity, clock, body size, latency and the way back cannot be tried; all else is",
+    ),
 )
 """Every command, in the order of the control layer; extensions at the end."""
 

@@ -3,8 +3,10 @@
 from adapter.bfia.client import Connections, ParticipantClient, Peer, SchedulerClient
 from adapter.bfia.environment import environment
 from adapter.bfia.translate import PROTOCOL
+from adapter.bfia.trial import try_route
 from gateway.domain.model import LocalJob, NodeId, Run
 from gateway.ports import ParticipantApi, SchedulerApi, Site
+from gateway.trial import Step
 from route_table.live import LiveRoutes
 
 
@@ -26,6 +28,14 @@ class BfiaProtocol:
 
     def environment(self, local: LocalJob, run: Run, site: Site) -> dict[str, str]:
         return environment(local, run, site)
+
+    def peer(self, node: NodeId) -> Peer:
+        """Return the way to a node."""
+        return self._peer(node)
+
+    def try_route(self, node: NodeId) -> list[Step]:
+        """Try the route to a node in both directions."""
+        return try_route(self._peer(node), self._routes.table, node, self._me)
 
     def close(self) -> None:
         self._connections.close()

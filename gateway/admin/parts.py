@@ -1,5 +1,6 @@
 """What the operators' paths work with."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from engines.base import Engine
@@ -11,6 +12,7 @@ from gateway.resources import Resources
 from gateway.run_logs import RunLogs
 from gateway.storage import FileStorage
 from gateway.store.store import Store
+from gateway.trial import Step
 from provider_registry.registry import Registry
 from route_table.live import LiveRoutes
 
@@ -23,6 +25,7 @@ class AdminParts:
     store: Store
     coordinator: Coordinator
     routes: LiveRoutes
+    try_route: Callable[[NodeId], Sequence[Step]]
     registry: Registry
     engine: Engine
     broker: Broker

@@ -66,7 +66,7 @@ def router(parts: AdminParts) -> APIRouter:
         return await run(parts.resources.view)
 
     add_outputs(router, parts, run)
-    add_routes(router, parts.routes, run)
+    add_routes(router, parts, run)
     return router
 
 

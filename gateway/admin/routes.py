@@ -5,18 +5,26 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Annotated, Any
 
+import anyio
+import anyio.to_thread
 from fastapi import APIRouter, Body, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.admin.answers import Answer
+from gateway.admin.answers import Answer, refusal
+from gateway.admin.parts import AdminParts
 from gateway.domain.problems import Problem
-from gateway.errors import Conflict, Invalid, NotFound
+from gateway.errors import Conflict, Invalid, NotFound, PeerUnreachable
+from gateway.store.store import to_plain
+from gateway.trial import good
 from route_table.document import parse
 from route_table.live import LiveRoutes, StaleVersion, UnknownVersion
 from route_table.model import InvalidRoutes, Route, RouteTable, UnknownNode
 from route_table.versions import Version, changes, text_diff
 from route_table.writing import Change
 
+_LONGEST_TRIAL = 120.0
+"""seconds"""
+_NOTHING = {"type": "object", "example": {}, "description": "nothing is asked for"}
 _LINE = re.compile(r"^line \d+: ")
 
 
@@ -55,8 +63,9 @@ Expected = Annotated[
 EXAMPLE = {"route": {"host": "10.0.0.7", "port": 7380}, "reason": "new partner", "author": "ann"}
 
 
-def add_routes(router: APIRouter, routes: LiveRoutes, run: Answer) -> None:
+def add_routes(router: APIRouter, parts: AdminParts, run: Answer) -> None:
     """Add the paths of the route table."""
+    routes = parts.routes
 
     @router.get("/api/v1/routes", summary="The routes in force", response_model=None)
     async def shown() -> Any:
@@ -111,6 +120,21 @@ def add_routes(router: APIRouter, routes: LiveRoutes, run: Answer) -> None:
         return await run(
             lambda: _accepted(routes, lambda: routes.rollback(number, undo.author, undo.reason, expected))
         )
+
+    @router.post(
+        "/api/v1/routes/{node}/test",
+        summary="Try a route in both directions, step by step",
+        response_model=None,
+        openapi_extra={"requestBody": {"content": {"application/json": {"schema": _NOTHING}}}},
+    )
+    async def test(node: Annotated[str, Path(examples=["JG0100002200000020"])]) -> Any:
+        def work() -> dict[str, Any]:
+            steps = parts.try_route(node)
+            return {"node": node, "good": good(steps), "steps": to_plain(steps)}
+
+        with anyio.move_on_after(_LONGEST_TRIAL):
+            return await anyio.to_thread.run_sync(work, limiter=parts.limiters.peers, abandon_on_cancel=True)
+        return refusal(PeerUnreachable(f"the trial of {node} did not end within {_LONGEST_TRIAL:g} s"))
 
 
 def _given(edit: RouteEdit, *, nulls: bool) -> dict[str, Any]:

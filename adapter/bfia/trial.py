@@ -1,0 +1,247 @@
+"""Tries a route in both directions: name, connection, TLS, the peer's answers, its clock, its way back to us."""
+
+import contextlib
+import socket
+import ssl
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+import httpx
+
+from adapter.bfia.client import Peer
+from adapter.bfia.extensions import EXTENSIONS
+from gateway.domain.model import NodeId
+from gateway.errors import GatewayError, NotServed, PeerUnreachable
+from gateway.trial import Result, Step, Stopped, Trial
+from route_table.model import Route, RouteTable
+
+HELLO = EXTENSIONS["/node/hello"]
+STEPS = ("route", "dns", "tcp", "tls", "answer", "identity", "profile", "clock", "body", "latency", "way back")
+BODY = 1024 * 1024
+"""bytes of the large request that is tried; a job's description is rarely larger"""
+
+_CONNECT_SECONDS = 3.0
+_SKEW_SECONDS = 30.0
+_EXPIRES_SOON = 14
+"""days"""
+_TRIES = 5
+
+
+def try_route(peer: Peer, table: RouteTable, node: NodeId, me: NodeId) -> list[Step]:
+    """Try the route to a node. Raises nothing on account of the peer: every failure is a step's."""
+    trial = Trial(STEPS)
+    with contextlib.suppress(Stopped):
+        _try(trial, peer, table, node, me)
+    return trial.finished()
+
+
+def _try(trial: Trial, peer: Peer, table: RouteTable, node: NodeId, me: NodeId) -> None:
+    trial.take("route", lambda: _route(table, node))
+    route = table.routes[node]
+    parts = urlsplit(route.url)
+    trial.take("dns", lambda: _dns(parts))
+    trial.take("tcp", lambda: _tcp(parts))
+    if parts.scheme == "https":
+        trial.take("tls", lambda: _tls(parts))
+    else:
+        trial.take("tls", lambda: Step("tls", Result.SKIPPED, "the route is plain http"))
+    said: dict[str, Any] = {}
+    served = trial.take("answer", lambda: _answer(peer, me, said, node)).result is Result.OK
+    if not served:
+        trial.take("profile", lambda: _other_profile(peer, route), needed=False)
+        return
+    trial.take("identity", lambda: _identity(node, said), needed=False)
+    trial.take("profile", lambda: _profile(route), needed=False)
+    trial.take("clock", lambda: _clock(said), needed=False)
+    trial.take("body", lambda: _body(peer, me), needed=False)
+    trial.take("latency", lambda: _latency(peer, me, route), needed=False)
+    trial.take("way back", lambda: _way_back(peer, me, said), needed=False)
+
+
+def hello(peer: Peer, me: NodeId, padding: int = 0, *, call_back: bool = False) -> Mapping[str, Any]:
+    """Say hello. Raises `NotServed`, `PeerUnreachable`, `Refused`."""
+    return peer.ask(HELLO, {"node_id": me, "padding": "x" * padding, "call_back": call_back})
+
+
+def _route(table: RouteTable, node: NodeId) -> Step:
+    route = table.routes.get(node)
+    if route is None:
+        return _failed("route", f"version {table.version} of the route table has no entry for {node}", "add one")
+    if not route.enabled:
+        return _failed("route", f"the entry of {node} is disabled", "set enabled: true in it")
+    return Step("route", Result.OK, f"{route.url}, profile {route.profile}")
+
+
+def _dns(parts: SplitResult) -> Step:
+    try:
+        found = socket.getaddrinfo(parts.hostname, _port(parts), type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        return _failed(
+            "dns", f"the name {parts.hostname} leads nowhere: {error}", "correct host or url of the entry"
+        )
+    return Step("dns", Result.OK, ", ".join(sorted({str(address[4][0]) for address in found})))
+
+
+def _tcp(parts: SplitResult) -> Step:
+    where = f"{parts.hostname}:{_port(parts)}"
+    try:
+        with socket.create_connection((parts.hostname, _port(parts)), _CONNECT_SECONDS):
+            return Step("tcp", Result.OK, where)
+    except ConnectionRefusedError:
+        return _failed("tcp", f"nothing listens at {where}", "start the peer's gateway, or correct the port")
+    except TimeoutError:
+        text = f"{where} does not answer within {_CONNECT_SECONDS:g} s"
+        return _failed("tcp", text, "open the port in the firewalls between, or correct host and port")
+    except OSError as error:
+        return _failed("tcp", f"{where} cannot be reached: {error}", "check the network and the entry's address")
+
+
+def _tls(parts: SplitResult) -> Step:
+    try:
+        with (
+            socket.create_connection((parts.hostname, _port(parts)), _CONNECT_SECONDS) as plain,
+            httpx.create_ssl_context(trust_env=False).wrap_socket(plain, server_hostname=parts.hostname) as secure,
+        ):
+            certificate = secure.getpeercert() or {}
+            version = secure.version() or "TLS"
+    except ssl.SSLCertVerificationError as error:
+        text = f"the peer's certificate is not trusted: {error.verify_message}"
+        return _failed("tls", text, "have the peer install a valid certificate for that name")
+    except ssl.SSLError as error:
+        return _failed("tls", f"no TLS there: {error.reason or error}", "use scheme http, or another port")
+    except OSError as error:
+        return _failed("tls", f"the connection ended in the handshake: {error}", "look at the peer's TLS settings")
+    ends = datetime.fromtimestamp(ssl.cert_time_to_seconds(str(certificate["notAfter"])), UTC)
+    left = (ends - datetime.now(UTC)).days
+    if left < _EXPIRES_SOON:
+        text = f"the peer's certificate expires in {left} days"
+        return Step("tls", Result.WARNING, version, text, "have the peer renew it")
+    return Step("tls", Result.OK, f"{version}, certificate valid until {ends.date()}")
+
+
+def _answer(peer: Peer, me: NodeId, said: dict[str, Any], node: NodeId) -> Step:
+    """Say hello once; what came back, and when, is left in ``said``."""
+    asked = time.time()
+    try:
+        said |= hello(peer, me)
+    except NotServed:
+        text = "the peer answers, and lacks the path that tells more of it: another product, or an older version"
+        return Step("answer", Result.WARNING, text)
+    except PeerUnreachable as error:
+        remedy = "look at the peer's gateway and at what stands before it (proxy, load balancer)"
+        return _failed("answer", error.message, remedy)
+    except GatewayError as error:
+        return _failed(
+            "answer", f"{error.reason}: {error.message}", "check that the address is a gateway's peer port"
+        )
+    said["asked"], said["heard"] = asked, time.time()
+    return Step("answer", Result.OK, f"gateway {said.get('gateway', '?')}, protocol {said.get('protocol', '?')}")
+
+
+def _identity(node: NodeId, said: Mapping[str, Any]) -> Step:
+    if said.get("node_id") != node:
+        text = f"the node there says that it is {said.get('node_id')}"
+        return _failed("identity", text, f"correct the address of {node}, or the id of the entry")
+    return Step("identity", Result.OK, f"{node} of {said.get('institution') or '?'}")
+
+
+def _profile(route: Route) -> Step:
+    if route.profile != "spec":
+        text = f"the entry says profile {route.profile}, and the peer is a gateway such as this"
+        return _failed("profile", text, "set profile: spec, or leave it out")
+    return Step("profile", Result.OK, route.profile)
+
+
+def _other_profile(peer: Peer, route: Route) -> Step:
+    """Hold the profile against how the peer answers a path that nobody has."""
+    try:
+        status, body = peer.raw("GET", "/no/such/path", {})
+    except PeerUnreachable as error:
+        return _failed("profile", error.message, "try again, then look at the peer")
+    code = body.get("code") if isinstance(body, Mapping) else None
+    looks = "fate" if status == 200 and code == 6000 else "spec"
+    if looks != route.profile and "fate" in (looks, route.profile):
+        text = f"an unknown path is answered with HTTP {status}, code {code}: that looks like profile {looks}"
+        return Step("profile", Result.WARNING, f"the entry says {route.profile}", text, f"set profile: {looks}")
+    return Step("profile", Result.OK, route.profile)
+
+
+def _clock(said: Mapping[str, Any]) -> Step:
+    try:
+        there = float(said["time_ms"]) / 1000
+    except (KeyError, TypeError, ValueError):
+        return Step("clock", Result.SKIPPED, "the peer does not say its time")
+    skew = there - (said["asked"] + said["heard"]) / 2
+    found = f"{skew:+.1f} s"
+    if abs(skew) > _SKEW_SECONDS:
+        text = f"the peer's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this node's"
+        return Step("clock", Result.FAILED, found, text, "let both nodes follow a time server")
+    return Step("clock", Result.OK, found)
+
+
+def _body(peer: Peer, me: NodeId) -> Step:
+    try:
+        hello(peer, me, BODY)
+    except GatewayError as error:
+        text = f"a request of {BODY} bytes does not pass: {error.message}"
+        return _failed("body", text, "raise the largest body of the peer's gateway or of the proxy before it")
+    return Step("body", Result.OK, f"{BODY} bytes")
+
+
+def _latency(peer: Peer, me: NodeId, route: Route) -> Step:
+    taken = []
+    for _ in range(_TRIES):
+        began = time.monotonic()
+        try:
+            hello(peer, me)
+        except GatewayError as error:
+            return _failed(
+                "latency", error.message, "the link or the peer is unsteady: try again, then look there"
+            )
+        taken.append(time.monotonic() - began)
+    median = statistics.median(taken)
+    found = f"{median * 1000:.1f} ms (median of {_TRIES})"
+    if median > route.deadline / 2:
+        text = f"half of the route's deadline of {route.deadline:g} s is used up by a small request"
+        return Step("latency", Result.FAILED, found, text, "raise deadline in the entry, or mend the link")
+    return Step("latency", Result.OK, found)
+
+
+def _way_back(peer: Peer, me: NodeId, said: Mapping[str, Any]) -> Step:
+    if not said.get("knows_you"):
+        text = f"the peer has no enabled route to {me}"
+        return _failed("way back", text, f"have its admin add {me} with this node's advertised address")
+    try:
+        back = hello(peer, me, call_back=True).get("back")
+    except GatewayError as error:
+        return _failed("way back", error.message, "try again, then look at the peer's log")
+    back = back if isinstance(back, Mapping) else {}
+    if not back.get("ok"):
+        text = f"the peer does not reach this node: {back.get('reason', '?')} {back.get('message', '')}".strip()
+        return _failed("way back", text, "correct this node's address in the peer's route table, or the firewalls")
+    return Step("way back", Result.OK, f"{back.get('ms', '?')} ms")
+
+
+def called_back(peer_of: Callable[[NodeId], Peer], me: NodeId, node: NodeId) -> dict[str, Any]:
+    """Say hello to the node that asked for it; return how that went."""
+    began = time.monotonic()
+    try:
+        said = hello(peer_of(node), me)
+    except GatewayError as error:
+        return {"ok": False, "reason": error.reason, "message": error.message}
+    if said.get("node_id") != node:
+        text = f"at its address there answers {said.get('node_id')}"
+        return {"ok": False, "reason": "OTHER_NODE", "message": text}
+    return {"ok": True, "ms": round((time.monotonic() - began) * 1000, 1)}
+
+
+def _port(parts: SplitResult) -> int:
+    return parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def _failed(name: str, cause: str, remedy: str) -> Step:
+    return Step(name, Result.FAILED, "", cause, remedy)

@@ -1,0 +1,238 @@
+"""``bfia-gateway route …``: who there is, how to reach them, and whether that works."""
+
+import getpass
+from typing import Annotated, Any
+
+import typer
+
+from gateway.cli.client import (
+    DEFAULT_CONFIG,
+    AsJson,
+    Config,
+    Url,
+    connect,
+    reporting,
+    segment,
+    show,
+    table,
+)
+
+commands = typer.Typer(help="Who there is, how to reach them, and whether that works.", no_args_is_help=True)
+
+Node = Annotated[str, typer.Argument(help="Id of the other node.")]
+Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; kept in the history.")]
+RouteUrl = Annotated[str, typer.Option("--to", help="Address of its gateway, such as https://gw.example:7380.")]
+Profile = Annotated[str, typer.Option(help="Its dialect: spec, fate or kuscia.")]
+Institution = Annotated[str, typer.Option(help="Who owns it.")]
+Deadline = Annotated[float, typer.Option(help="Seconds that one call may take; 0: as it was, or 10.")]
+_MARKS = {"ok": "ok", "warning": "WARNING", "failed": "FAILED", "skipped": "–"}
+
+
+def add(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.add_typer(commands, name="route")
+
+
+@commands.command("list")
+def list_routes(config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = False) -> None:
+    """List the routes in force.
+
+    Example: bfia-gateway route list
+    """
+    with reporting(as_json), connect(config, url) as node:
+        found = node.get("/api/v1/routes")
+        if as_json:
+            show(found)
+            return
+        rows = [
+            [r["node"], r["url"], r["profile"], r["institution"], f"{r['deadline']:g} s", _yes(r["enabled"])]
+            for r in found["routes"]
+        ]
+        table(f"version {found['version']}", ["node", "address", "profile", "institution", "deadline", "on"], rows)
+        for problem in found["problems"]:
+            typer.echo(f"not in force, {problem}", err=True)
+
+
+@commands.command("add")
+def add_route(
+    node_id: Node,
+    to: RouteUrl,
+    profile: Profile = "",
+    institution: Institution = "",
+    deadline: Deadline = 0.0,
+    reason: Reason = "",
+    config: Config = DEFAULT_CONFIG,
+    url: Url = "",
+    as_json: AsJson = False,
+) -> None:
+    """Add a route, or write its entry anew. In force at once; also in the file within a second or two.
+
+    Example: bfia-gateway route add JG0100002200000020 --to https://gw.partner.example:7380 -m "new partner"
+    """
+    values = _given(to, profile, institution, deadline)
+    with reporting(as_json), connect(config, url) as node:
+        _told(node.call("PUT", _path(node_id), _edit(values, reason)), as_json)
+
+
+@commands.command("edit")
+def edit_route(
+    node_id: Node,
+    to: RouteUrl = "",
+    profile: Profile = "",
+    institution: Institution = "",
+    deadline: Deadline = 0.0,
+    reason: Reason = "",
+    config: Config = DEFAULT_CONFIG,
+    url: Url = "",
+    as_json: AsJson = False,
+) -> None:
+    """Change some values of a route; the others stay.
+
+    Example: bfia-gateway route edit JG0100002200000020 --deadline 5 -m "fast line"
+    """
+    values = _given(to, profile, institution, deadline)
+    with reporting(as_json), connect(config, url) as node:
+        _told(node.call("PATCH", _path(node_id), _edit(values, reason)), as_json)
+
+
+@commands.command("disable")
+def disable(
+    node_id: Node, reason: Reason = "", config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = False
+) -> None:
+    """Take a node out of use for new jobs; its entry stays, and jobs under way go on.
+
+    Example: bfia-gateway route disable JG0100002200000020 -m "maintenance until Monday"
+    """
+    _switch(node_id, False, reason, config, url, as_json)
+
+
+@commands.command("enable")
+def enable(
+    node_id: Node, reason: Reason = "", config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = False
+) -> None:
+    """Take a disabled node into use again.
+
+    Example: bfia-gateway route enable JG0100002200000020
+    """
+    _switch(node_id, True, reason, config, url, as_json)
+
+
+@commands.command("remove")
+def remove(
+    node_id: Node, reason: Reason = "", config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = False
+) -> None:
+    """Remove a route. `route rollback` brings it back.
+
+    Example: bfia-gateway route remove JG0100002200000020 -m "contract ended"
+    """
+    with reporting(as_json), connect(config, url) as node:
+        _told(node.delete(_path(node_id), reason=reason, author=getpass.getuser()), as_json)
+
+
+@commands.command("history")
+def history(
+    limit: Annotated[int, typer.Option(help="How many versions.", min=1, max=200)] = 20,
+    version: Annotated[int, typer.Option(help="Show the difference that this version made.")] = 0,
+    config: Config = DEFAULT_CONFIG,
+    url: Url = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show who changed the routes, when and why.
+
+    Example: bfia-gateway route history --version 12
+    """
+    with reporting(as_json), connect(config, url) as node:
+        if version:
+            one = node.get(f"/api/v1/route-versions/{version}")
+            show(one) if as_json else typer.echo(one["diff"])
+            return
+        found = node.get("/api/v1/route-versions", limit=limit)
+        if as_json:
+            show(found)
+            return
+        rows = [[v["version"], v["at"][:19], v["author"], _changes(v), v["reason"]] for v in found["versions"]]
+        table("versions of the routes", ["version", "at (UTC)", "by", "changed", "why"], rows)
+
+
+@commands.command("rollback")
+def rollback(
+    version: Annotated[int, typer.Argument(help="The version to go back to.")],
+    reason: Reason = "",
+    config: Config = DEFAULT_CONFIG,
+    url: Url = "",
+    as_json: AsJson = False,
+) -> None:
+    """Make the routes what they were at a version. That is a version of its own, and can be rolled back too.
+
+    Example: bfia-gateway route rollback 11
+    """
+    with reporting(as_json), connect(config, url) as node:
+        body = {"reason": reason, "author": getpass.getuser()}
+        _told(node.post(f"/api/v1/route-versions/{version}/rollback", body), as_json)
+
+
+@commands.command("test")
+def test(node_id: Node, config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = False) -> None:
+    """Try a route in both directions, step by step. Exit code 1: a step failed.
+
+    Example: bfia-gateway route test JG0100002200000020
+    """
+    with reporting(as_json), connect(config, url, timeout=150) as node:
+        found = node.post(f"{_path(node_id)}/test", {})
+        if as_json:
+            show(found)
+        else:
+            rows = [
+                [
+                    s["name"],
+                    _MARKS[s["result"]],
+                    f"{s['seconds'] * 1000:.0f} ms",
+                    s["cause"] or s["found"],
+                    s["remedy"],
+                ]
+                for s in found["steps"]
+            ]
+            table(f"route to {node_id}", ["step", "result", "took", "found", "what to do"], rows)
+        if not found["good"]:
+            raise typer.Exit(1)
+
+
+def _switch(node_id: str, enabled: bool, reason: str, config: Any, url: str, as_json: bool) -> None:
+    with reporting(as_json), connect(config, url) as node:
+        _told(node.call("PATCH", _path(node_id), _edit({"enabled": enabled}, reason)), as_json)
+
+
+def _path(node_id: str) -> str:
+    return f"/api/v1/routes/{segment(node_id)}"
+
+
+def _given(to: str, profile: str, institution: str, deadline: float) -> dict[str, Any]:
+    values = {"url": to, "profile": profile, "institution": institution, "deadline": deadline}
+    return {name: value for name, value in values.items() if value}
+
+
+def _edit(values: dict[str, Any], reason: str) -> dict[str, Any]:
+    return {"route": values, "reason": reason, "author": getpass.getuser()}
+
+
+def _told(version: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        show(version)
+    else:
+        typer.echo(f"version {version['version']} is in force: {_changes(version) or 'nothing changed'}")
+
+
+def _changes(version: dict[str, Any]) -> str:
+    shown = []
+    for change in version["changes"][:10]:
+        node, field = change["node"], change["field"]
+        if field:
+            shown.append(f"{node}.{field} {change['before']} → {change['after']}")
+        else:
+            shown.append(f"{'+' if change['before'] is None else '-'}{node}")
+    more = len(version["changes"]) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"

@@ -1,0 +1,68 @@
+"""``bfia-gateway route …`` against a node: added, tried, undone; tables for people, JSON for scripts."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from gateway.cli.main import app
+from gateway.wiring import Gateway
+from tests.inprocess import ME, PEER, running
+
+
+@pytest.fixture
+def node(tmp_path: Path):
+    with running(tmp_path) as gateway:
+        yield gateway
+
+
+def cli(gateway: Gateway, *words: str) -> Result:
+    return CliRunner().invoke(app, ["route", *words, "--url", gateway.addresses()["operator"]])
+
+
+def test_a_route_is_added_changed_disabled_and_everything_is_undone(node: Gateway, tmp_path: Path):
+    added = cli(node, "add", PEER, "--to", "http://127.0.0.1:9", "-m", "new partner")
+    assert added.exit_code == 0 and added.stdout == f"version 2 is in force: +{PEER}\n"
+    edited = cli(node, "edit", PEER, "--deadline", "5", "--profile", "fate")
+    assert "profile spec → fate" in edited.stdout and "deadline 10.0 → 5.0" in edited.stdout
+    assert cli(node, "disable", PEER, "-m", "maintenance").exit_code == 0
+    assert not node.routes.table.knows(PEER)
+    listed = cli(node, "list").stdout
+    assert "http://127.0.0.1:9" in listed and "5 s" in listed
+    assert cli(node, "enable", PEER).exit_code == 0 and node.routes.table.knows(PEER)
+    past = cli(node, "history").stdout
+    assert "new partner" in past and "maintenance" in past
+    assert "+  profile: fate" in cli(node, "history", "--version", "3").stdout
+    assert cli(node, "remove", PEER).stdout.startswith(f"version 6 is in force: -{PEER}")
+    assert cli(node, "rollback", "2").exit_code == 0
+    assert json.loads(cli(node, "list", "--json").stdout)["routes"][0]["deadline"] == 10.0
+
+
+def test_a_wrong_route_is_refused_in_words_and_with_exit_code_2(node: Gateway):
+    refused = cli(node, "add", PEER, "--to", "ftp://x", "--profile", "fat")
+    assert refused.exit_code == 2
+    assert f"{PEER}.url" in refused.stderr and "must be one of spec, fate, kuscia" in refused.stderr
+    assert cli(node, "disable", PEER).exit_code == 1
+
+
+def test_a_route_is_tried_and_the_exit_code_tells(node: Gateway, tmp_path: Path):
+    with running(tmp_path / "other", PEER) as other:
+        cli(node, "add", PEER, "--to", other.addresses()["peer"])
+        bad = cli(node, "test", PEER)
+        assert bad.exit_code == 1 and "way back" in bad.stdout and "FAILED" in bad.stdout
+        cli(other, "add", ME, "--to", node.addresses()["peer"])
+        fine = cli(node, "test", PEER)
+        assert fine.exit_code == 0 and "FAILED" not in fine.stdout
+        assert json.loads(cli(node, "test", PEER, "--json").stdout)["good"] is True
+
+
+def test_every_command_shows_an_example():
+    for name in ("list", "add", "edit", "disable", "enable", "remove", "history", "rollback", "test"):
+        text = CliRunner().invoke(app, ["route", name, "--help"]).stdout
+        assert f"bfia-gateway route {name}" in text.replace("\n", " ")
+
+
+def test_without_a_node_the_command_says_so():
+    nobody = CliRunner().invoke(app, ["route", "list", "--url", "http://127.0.0.1:1"])
+    assert nobody.exit_code == 3 and "is the node up?" in nobody.stderr
