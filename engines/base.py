@@ -6,8 +6,13 @@ their own: after a restart of the gateway, a new engine object tells the same of
     EngineError            ENGINE_FAILED
     ├── EngineDown         ENGINE_DOWN         no answer from the engine
     ├── ImageNotFound      IMAGE_NOT_FOUND     nothing is ever fetched implicitly
+    ├── DigestChanged      DIGEST_CHANGED      the image is another one than was expected
+    ├── PullDenied         PULL_DENIED         the registry, or the admin, does not allow it
+    ├── PullTimeout        PULL_TIMEOUT        the registry did not deliver in time
+    ├── PullFailed         PULL_FAILED         the registry cannot be used for another reason
     ├── CommandNotFound    COMMAND_NOT_FOUND   the image has no such executable
     ├── CreateFailed       CREATE_FAILED       refused for another reason, in the engine's words
+    ├── PortInUse          PORT_IN_USE         a port of this host is taken
     ├── NoSpace            NO_SPACE            a disk is full
     └── NotSupported       NOT_SUPPORTED       this engine cannot apply what was asked for
 """
@@ -19,8 +24,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-CAPABILITIES = frozenset({"fractional_cpu", "oom_flag", "network", "mounts"})
-"""What an engine may declare. What it does not, it refuses with `NotSupported` or leaves out of a probe."""
+CAPABILITIES = frozenset({"fractional_cpu", "oom_flag", "network", "mounts", "capabilities"})
+"""What an engine may declare. What it does not, it refuses with `NotSupported` or leaves out of a probe.
+
+``network``: runs are kept apart as `Engine.isolation` tells. ``capabilities``: Linux ones can be granted."""
 
 LARGEST_VARIABLE = 128 * 1024
 """Bytes of one NAME=value with its closing zero byte: what Linux hands to a new program at most."""
@@ -41,6 +48,26 @@ class EngineDown(EngineError):
 
 class ImageNotFound(EngineError):
     reason = "IMAGE_NOT_FOUND"
+
+
+class DigestChanged(EngineError):
+    reason = "DIGEST_CHANGED"
+
+
+class PullDenied(EngineError):
+    reason = "PULL_DENIED"
+
+
+class PullTimeout(EngineError):
+    reason = "PULL_TIMEOUT"
+
+
+class PullFailed(EngineError):
+    reason = "PULL_FAILED"
+
+
+class PortInUse(EngineError):
+    reason = "PORT_IN_USE"
 
 
 class CommandNotFound(EngineError):
@@ -104,6 +131,10 @@ class LaunchSpec:
     mounts: tuple[Mount, ...] = ()
     command: tuple[str, ...] | None = None
     """instead of the image's own command"""
+    digest: str = ""
+    """what `Engine.image_digest` has to tell of the image; empty: anything"""
+    capabilities: tuple[str, ...] = ()
+    """Linux capabilities beyond none, such as NET_RAW"""
 
 
 @dataclass(frozen=True)
@@ -145,6 +176,20 @@ class Logs:
     stderr: bytes = b""
 
 
+@dataclass(frozen=True)
+class Isolation:
+    """What a run cannot reach, as far as the engine can tell just now."""
+
+    tasks: bool
+    """the other runs of this node"""
+    host: bool
+    """services of the engine's host, except the gateway's listener for containers"""
+    outside: bool
+    """other machines and the internet"""
+    gaps: tuple[str, ...] = ()
+    """why something does not hold, and what to do about it"""
+
+
 class Watch(Protocol):
     """A subscription to exits."""
 
@@ -167,8 +212,21 @@ class Engine(Protocol):
     def image_digest(self, image: str) -> str:
         """Return what tells the content of the image from others. Raises `ImageNotFound`."""
 
+    def ensure_image(self, image: str, told: Callable[[str], None]) -> str:
+        """Fetch the image if it is not here and the admin allows that; return its digest.
+
+        ``told`` hears of progress now and then; what it raises ends the fetching and comes out here.
+        Raises `ImageNotFound`, `PullDenied`, `PullTimeout`, `PullFailed`, `NoSpace`.
+        """
+
+    def isolation(self) -> Isolation:
+        """Look what runs cannot reach. Raises `EngineError`."""
+
     def launch(self, spec: LaunchSpec) -> None:
-        """Start the run; do nothing if it was started before, be it over or not. Return once it is up."""
+        """Start the run; do nothing if it was started before, be it over or not. Return once it is up.
+
+        Raises `DigestChanged` if the image is not the expected one.
+        """
 
     def probe(self, name: str) -> Probe:
         """Look at a run."""
@@ -188,10 +246,11 @@ class Engine(Protocol):
     def list(self) -> Sequence[Found]:
         """Return the runs of this node and this installation, and of no other."""
 
-    def watch(self, on_exit: Callable[[str], None]) -> Watch:
+    def watch(self, on_exit: Callable[[str], None], on_away: Callable[[], None] | None = None) -> Watch:
         """Call ``on_exit(name)`` soon after each exit, from a thread of its own.
 
-        Runs that were over before are told first. A name may be told more than once.
+        Runs that were over before are told first. A name may be told more than once. ``on_away`` is called when
+        the engine has stopped to answer; the watch goes on by itself once it answers again.
         """
 
     def close(self) -> None:
@@ -222,6 +281,13 @@ def check_environment(environment: Mapping[str, str]) -> None:
                     problems.append(f"{name} is {size} bytes with its name, {LARGEST_VARIABLE} are possible")
     if problems:
         raise CreateFailed("environment: " + "; ".join(problems))
+
+
+def check_digest(spec: LaunchSpec, digest: str) -> None:
+    """Raise `DigestChanged` unless the image is the expected one."""
+    if spec.digest and spec.digest != digest:
+        text = f"the image {spec.image} is {digest} here, {spec.digest} was approved: register the provider again"
+        raise DigestChanged(text)
 
 
 def check_limits(limits: Limits) -> None:

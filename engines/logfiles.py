@@ -2,15 +2,20 @@
 
 import errno
 import os
+import shutil
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from engines.base import EngineError, NoSpace
 
 STREAMS = ("stdout", "stderr")
 
 _CHUNK = 1024 * 1024
+_LINE = 16 * 1024
+"""bytes in which the end of a line is looked for"""
 
 
 def read_tail(path: Path, tail: int | None) -> bytes:
@@ -45,17 +50,69 @@ def read_chunks(path: Path) -> Iterator[bytes]:
         return
 
 
-def save(directory: Path, stream: str, chunks: Iterable[bytes]) -> None:
-    """Write ``<stream>.log`` into the directory, whole or not at all. Raises OSError."""
+def save(directory: Path, stream: str, chunks: Iterable[bytes], most: int | None = None) -> None:
+    """Write ``<stream>.log`` into the directory, whole or not at all. Raises OSError.
+
+    Of more than ``most`` bytes the beginning and the end are kept, and a line between them tells what is missing.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     new = directory / f".{stream}.log.{os.urandom(6).hex()}"
     try:
         with new.open("wb") as file:
-            for chunk in chunks:
-                file.write(chunk)
+            if most is None:
+                file.writelines(chunks)
+            else:
+                _write_ends(file, chunks, most)
         new.replace(directory / f"{stream}.log")
     finally:
         new.unlink(missing_ok=True)
+
+
+def _write_ends(file: BinaryIO, chunks: Iterable[bytes], most: int) -> None:
+    """Write the chunks; what is too much goes round in the second half, and is put in order at the end."""
+    head = most // 2
+    ring = most - head
+    written = 0
+    for chunk in chunks:
+        while chunk:
+            if written < head:
+                room = head - written
+            else:
+                at = (written - head) % ring
+                file.seek(head + at)
+                room = ring - at
+            piece, chunk = chunk[:room], chunk[room:]
+            file.write(piece)
+            written += len(piece)
+    if written <= most:
+        return
+    file.flush()
+    _put_in_order(file, head, ring, written)
+
+
+def _put_in_order(file: BinaryIO, head: int, ring: int, written: int) -> None:
+    """Cut at the ends of lines where there are some near."""
+    with open(file.name, "rb") as old, tempfile.TemporaryFile(dir=os.path.dirname(file.name)) as tail:
+        oldest = (written - head) % ring
+        for start, end in ((head + oldest, head + ring), (head, head + oldest)):
+            old.seek(start)
+            left = end - start
+            while left and (piece := old.read(min(_CHUNK, left))):
+                tail.write(piece)
+                left -= len(piece)
+        old.seek(max(0, head - _LINE))
+        before = old.read(head - max(0, head - _LINE))
+        kept = head - (len(before) - 1 - before.rfind(b"\n") if b"\n" in before else 0)
+        tail.seek(0)
+        after = tail.read(_LINE)
+        skipped = after.find(b"\n") + 1
+        missing = written - kept - (ring - skipped)
+        file.seek(kept)
+        file.truncate()
+        start_of_line = b"" if b"\n" in before else b"\n"
+        file.write(start_of_line + b"[%d bytes are left out here: the log was longer than it may be]\n" % missing)
+        tail.seek(skipped)
+        shutil.copyfileobj(tail, file, _CHUNK)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from engines.base import (
     Exited,
     Found,
     ImageNotFound,
+    Isolation,
     LaunchSpec,
     Logs,
     Missing,
@@ -26,6 +27,7 @@ from engines.base import (
     Probe,
     Running,
     Watch,
+    check_digest,
     check_environment,
     check_limits,
     signal_of,
@@ -136,6 +138,13 @@ class MemoryEngine:
         self._image(image)
         return f"memory:{image}"
 
+    def ensure_image(self, image: str, told: Callable[[str], None]) -> str:
+        return self.image_digest(image)
+
+    def isolation(self) -> Isolation:
+        self.check()
+        return Isolation(tasks=True, host=True, outside=True)
+
     def launch(self, spec: LaunchSpec) -> None:
         self.check()
         check_environment(spec.environment)
@@ -146,7 +155,10 @@ class MemoryEngine:
             raise NotSupported("this engine cannot mount")
         if spec.limits.cpu is not None and spec.limits.cpu % 1 and "fractional_cpu" not in self.capabilities:
             raise NotSupported(f"cpu {spec.limits.cpu}: this engine gives whole cores only")
+        if spec.capabilities and "capabilities" not in self.capabilities:
+            raise NotSupported("this engine cannot grant capabilities")
         image = self._image(spec.image)
+        check_digest(spec, self.image_digest(spec.image))
         with self.world.lock:
             self.launches.append(spec)
             known = self.world.runs.get(spec.name)
@@ -218,7 +230,7 @@ class MemoryEngine:
                 if owned(run.spec.labels, self._node, self._installation)
             ]
 
-    def watch(self, on_exit: Callable[[str], None]) -> Watch:
+    def watch(self, on_exit: Callable[[str], None], on_away: Callable[[], None] | None = None) -> Watch:
         mine = self._owns
         with self.world.lock:
             watch = self.world.subscribers.add(lambda name: on_exit(name) if mine(name) else None)

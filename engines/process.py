@@ -28,6 +28,7 @@ from engines.base import (
     Exited,
     Found,
     ImageNotFound,
+    Isolation,
     LaunchSpec,
     Logs,
     Missing,
@@ -35,6 +36,7 @@ from engines.base import (
     NotSupported,
     Probe,
     Watch,
+    check_digest,
     check_environment,
     check_limits,
 )
@@ -62,9 +64,19 @@ class ProcessEngine:
     capabilities: frozenset[str] = frozenset()
 
     def __init__(
-        self, *, node: str, installation: str, images: Mapping[str, Sequence[str]], run_root: Path
+        self,
+        *,
+        node: str,
+        installation: str,
+        images: Mapping[str, Sequence[str]],
+        run_root: Path,
+        saved_log_size: int = 32 * 1024 * 1024,
     ) -> None:
-        """Run the images' commands; keep the runs below ``run_root``, which no other use has."""
+        """Run the images' commands; keep the runs below ``run_root``, which no other use has.
+
+        ``saved_log_size``: bytes of a stream that `save_logs` keeps.
+        """
+        self._saved_log_size = saved_log_size
         self._node = node
         self._installation = installation
         self._images = {image: tuple(command) for image, command in images.items()}
@@ -93,6 +105,13 @@ class ProcessEngine:
         """Return a digest of the configured command line."""
         return "sha256:" + hashlib.sha256(json.dumps(self._command_of(image)).encode()).hexdigest()
 
+    def ensure_image(self, image: str, told: Callable[[str], None]) -> str:
+        return self.image_digest(image)
+
+    def isolation(self) -> Isolation:
+        text = "the process engine keeps nothing apart: runs have the gateway's own rights; use engine.kind docker"
+        return Isolation(tasks=False, host=False, outside=False, gaps=(text,))
+
     def launch(self, spec: LaunchSpec) -> None:
         """Start the run. A mount or a part of a core is refused; ``pids`` is only noted."""
         check_environment(spec.environment)
@@ -101,6 +120,9 @@ class ProcessEngine:
             raise CreateFailed(f"{spec.name!r} cannot be the name of a run")
         if spec.mounts:
             raise NotSupported("this engine cannot mount: its runs see the gateway's own files")
+        if spec.capabilities:
+            raise NotSupported("this engine cannot grant capabilities: its runs have the gateway's own")
+        check_digest(spec, self.image_digest(spec.image))
         whole_cores = _whole_cores(spec.limits.cpu)
         run = RunDirectory(self._root / spec.name)
         environment = {"PATH": SEARCH_PATH, "HOME": str(run.work), "LANG": "C.UTF-8", **spec.environment}
@@ -147,7 +169,7 @@ class ProcessEngine:
             return
         with logfiles.translated():
             for stream in logfiles.STREAMS:
-                logfiles.save(directory, stream, logfiles.read_chunks(run.log(stream)))
+                logfiles.save(directory, stream, logfiles.read_chunks(run.log(stream)), self._saved_log_size)
 
     def remove(self, name: str) -> None:
         run = self._run(name)
@@ -164,8 +186,8 @@ class ProcessEngine:
     def list(self) -> Sequence[Found]:
         return [Found(name, labels, run.probe()) for name, run, labels in self._owned()]
 
-    def watch(self, on_exit: Callable[[str], None]) -> Watch:
-        """Watch runs started by this object, and those that an earlier one left."""
+    def watch(self, on_exit: Callable[[str], None], on_away: Callable[[], None] | None = None) -> Watch:
+        """Watch runs started by this object, and those that an earlier one left. This engine is never away."""
         for left in self._root.glob(f"{_GONE}*"):  # a removal that was cut short
             _bury(left)
         subscription = self._subscribers.add(on_exit)

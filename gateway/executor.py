@@ -13,12 +13,14 @@ from pathlib import Path
 
 import structlog
 
-from engines.base import Engine, EngineError, Exited, LaunchSpec, Limits, Missing, Watch
+from engines.base import Engine, EngineDown, EngineError, Exited, ImageNotFound, LaunchSpec, Limits, Missing, Watch
 from engines.naming import labels
 from gateway.calls import with_calls
+from gateway.disk_watch import DiskWatch
 from gateway.domain import execute
 from gateway.domain.execute import (
     Action,
+    Broken,
     Close,
     Collect,
     Done,
@@ -34,10 +36,12 @@ from gateway.domain.execute import (
     StopRun,
     Tell,
     Timing,
+    Unseen,
 )
 from gateway.domain.model import Exit, Failure, LocalJob, NodeId, Run
-from gateway.domain.states import TaskStatus
+from gateway.domain.states import RunStatus, TaskStatus
 from gateway.errors import Busy, EngineFailed, GatewayError, PeerUnreachable
+from gateway.grants import NOTHING, Grant
 from gateway.lanes import Lanes
 from gateway.loop import Loop
 from gateway.peers import Peers
@@ -82,6 +86,8 @@ class Executor:
         installation: str,
         owner: str = "",
         timing: Timing = Timing(),
+        disk: DiskWatch | None = None,
+        grants: Mapping[str, Grant] | None = None,
     ) -> None:
         self._store = store
         self._engine = engine
@@ -96,6 +102,8 @@ class Executor:
         self._installation = installation
         self._owner = owner
         self._timing = timing
+        self._disk = disk or DiskWatch(workspace)
+        self._grants = grants or {}
         self._watch: Watch | None = None
         self._turns = Turns(store.local_jobs.decide, self._decide, self._begin)
         self.loop = Loop("executor", self.advance, self._overdue)
@@ -104,7 +112,7 @@ class Executor:
         """Take up what an earlier process of this node left, then watch the engine."""
         for job_id in self._store.local_jobs.unfinished():
             self.record(job_id, Restarted(self._clock(), self._owner))
-        self._watch = self._engine.watch(self._on_exit)
+        self._watch = self._engine.watch(self._on_exit, self._on_away)
         self.loop.start()
 
     def stop(self) -> None:
@@ -149,6 +157,15 @@ class Executor:
         job_id, run_id = found
         self._lanes.submit("engine-exit", partial(self._look, job_id, run_id), job_id)
 
+    def _on_away(self) -> None:
+        """Note it with every container: what the engine does to them when it comes back is not their failure."""
+        now = self._clock()
+        for job_id in self._store.local_jobs.unfinished():
+            local = self._store.local_jobs.get(job_id)
+            mine = [r for r in local.runs if r.status is RunStatus.RUNNING and r.owner in ("", self._owner)]
+            if mine:
+                self.record(job_id, *(Unseen(run.run_id, now) for run in mine))
+
     def _look(self, job_id: str, run_id: str) -> None:
         local = self._store.local_jobs.get(job_id)
         run = next(r for r in local.runs if r.run_id == run_id)
@@ -175,10 +192,13 @@ class Executor:
             case _:
                 return "engine"
 
-    def _perform(self, local: LocalJob, action: Action) -> None:
+    def _perform(self, local: LocalJob, action: Action, *, fetching: bool = False) -> None:
         with traced(local.spec.trace_id), listening() as calls:
             try:
-                events = self._do(local, action)
+                events = self._do(local, action, fetching)
+            except _ImageIsFetched:  # which may take long: in a lane of its own
+                self._lanes.submit("engine-pull", partial(self._perform, local, action, fetching=True), local.id)
+                return
             except Exception:
                 log.exception(
                     "an action ended in a way nobody foresaw", job=local.id, action=type(action).__name__
@@ -198,7 +218,7 @@ class Executor:
             case _:
                 return Done(action, self._clock(), final=False, message=text)
 
-    def _do(self, local: LocalJob, action: Action) -> list[Event]:
+    def _do(self, local: LocalJob, action: Action, fetching: bool) -> list[Event]:
         outside_transaction()
         match action:
             case Close():
@@ -209,7 +229,7 @@ class Executor:
             case Tell():
                 return [self._tell(local, _run(local, action.run), action)]
             case Launch():
-                return [self._launch(local, _run(local, action.run))]
+                return [self._launch(local, _run(local, action.run), fetching)]
             case Probe():
                 return [self._probe(_run(local, action.run))]
             case StopRun():
@@ -217,17 +237,39 @@ class Executor:
             case Collect():
                 return [self._collect(_run(local, action.run), action)]
 
-    def _launch(self, local: LocalJob, run: Run) -> Event:
+    def _launch(self, local: LocalJob, run: Run, fetching: bool) -> Event:
         try:
-            digest = self._engine.image_digest(run.image)
-            self._engine.launch(self._spec(local, run))
+            self._disk.check_room()
+            digest = self._image(local, run, fetching)
+            spec = self._spec(local, run)
+            self._engine.launch(spec)
+        except _NotWanted:
+            return LaunchFailed(run.run_id, Failure("STOPPED", "stopped on request"), self._clock())
         except EngineError as error:
             return LaunchFailed(run.run_id, Failure(error.reason, str(error)), self._clock())
         except EngineFailed as error:
             return LaunchFailed(run.run_id, Failure(error.reason, error.message), self._clock())
         except (OSError, GatewayError) as error:
             return LaunchFailed(run.run_id, Failure("CREATE_FAILED", str(error)), self._clock())
-        return Launched(run.run_id, self._clock(), digest)
+        return Launched(run.run_id, self._clock(), digest, self._grant(run).described)
+
+    def _image(self, local: LocalJob, run: Run, fetching: bool) -> str:
+        """Return the digest of the run's image, which is here afterwards."""
+        try:
+            return self._engine.image_digest(run.image)
+        except ImageNotFound:
+            if not fetching:
+                raise _ImageIsFetched from None
+
+        def told(progress: str) -> None:
+            log.info("an image is fetched", image=run.image, job=local.id, task=run.task_name, progress=progress)
+            if _run(self._store.local_jobs.get(local.id), run.run_id).stop_at is not None:
+                raise _NotWanted
+
+        return self._engine.ensure_image(run.image, told)
+
+    def _grant(self, run: Run) -> Grant:
+        return self._grants.get(run.component.provider, NOTHING)
 
     def _spec(self, local: LocalJob, run: Run) -> LaunchSpec:
         placement = self._workspace.prepare(run)
@@ -249,18 +291,23 @@ class Executor:
                 local.node, self._installation, local.id, run.task_id, party.role, party.index, run.attempt
             ),
             limits=_limits(run.limits),
-            mounts=placement.mounts,
+            mounts=(*placement.mounts, *self._grant(run).mounts),
+            digest=run.expected_digest,
+            capabilities=self._grant(run).capabilities,
         )
 
     def _probe(self, run: Run) -> Event:
         try:
             probe = self._engine.probe(run.name)
+        except EngineDown:
+            return Unseen(run.run_id, self._clock())
         except EngineError:
             return Seen(run.run_id, self._clock())
         if isinstance(probe, Missing):
             return Gone(run.run_id, self._clock())
         if not isinstance(probe, Exited):
-            return Seen(run.run_id, self._clock())
+            too_much = self._disk.over(run)
+            return Broken(run.run_id, too_much, self._clock()) if too_much else Seen(run.run_id, self._clock())
         missing = tuple(name for name, address in run.outputs.items() if not self._outputs.exists(address))
         exit_ = Exit(probe.code, probe.signal, probe.oom_killed, probe.started_at, probe.finished_at, missing)
         code, message = ("", "") if run.result_code else self._last_words(run)
@@ -309,6 +356,14 @@ class Executor:
     def _status_of_role(local: LocalJob, run: Run) -> TaskStatus:
         runs = local.runs_of(run.task_id, run.party.role)
         return execute.merge_runs(runs)
+
+
+class _ImageIsFetched(Exception):
+    """The image is not here and has to be fetched first."""
+
+
+class _NotWanted(Exception):
+    """The run was stopped while its image was fetched."""
 
 
 def _run(local: LocalJob, run_id: str) -> Run:

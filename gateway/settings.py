@@ -14,9 +14,7 @@ from urllib.parse import urlsplit
 import yaml
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     ValidationError,
     model_validator,
@@ -30,16 +28,13 @@ from pydantic_settings import (
 )
 
 from gateway.domain.problems import Problem
+from gateway.engine_settings import EngineSettings, Section
 from gateway.errors import Invalid
 from gateway.event_kinds import NAMES
 
 PREFIX = "BFIA_GATEWAY__"
 DEFAULT_STORAGE = "var/storage"
 """Beside the configuration file."""
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def _bind(value: str) -> str:
@@ -152,51 +147,6 @@ class Storage(Section):
         return Path((self.url or DEFAULT_STORAGE).removeprefix("file://"))
 
 
-class Image(Section):
-    command: list[str] = Field(min_length=1, description="Command line that stands for the image.")
-
-
-class ProcessEngineSettings(Section):
-    images: dict[str, Image] = Field(default_factory=dict, description="Image name -> the command that runs it.")
-
-
-class StorageSource(Section):
-    """The Docker daemon's view of the storage, where the gateway itself runs in a container."""
-
-    bind: str | None = Field(default=None, description="Folder on the daemon's host.")
-    volume: str | None = Field(default=None, description="Name of a Docker volume.")
-
-    @model_validator(mode="after")
-    def _one(self) -> "StorageSource":
-        if (self.bind is None) == (self.volume is None):
-            raise ValueError("must have exactly one of bind and volume")
-        return self
-
-
-class DockerEngineSettings(Section):
-    base_url: str = Field(default="", description="Address of the Docker daemon; empty: as DOCKER_HOST says.")
-    network: str = Field(default="", description="Bridge network of the containers; default: bfia-<node>.")
-    network_mode: Literal["bridge", "host"] = Field(default="bridge", description="host gives up isolation.")
-    user: str = Field(default="65534:65534", description="User of containers whose image would run as root.")
-    read_only_root: bool = Field(
-        default=False, description="Containers can write only their outputs, their log and a small /tmp."
-    )
-    storage_source: StorageSource | None = Field(
-        default=None, description="How the daemon sees the storage, if the gateway is itself in a container."
-    )
-    runs_source: StorageSource | None = Field(
-        default=None, description="The same for the folder of run logs (var/runs)."
-    )
-
-
-class EngineSettings(Section):
-    kind: Literal["docker", "process"] = Field(
-        description="docker, or process (runs vendor code with the gateway's own rights). No default."
-    )
-    docker: DockerEngineSettings = Field(default=DockerEngineSettings(), description="For kind docker.")
-    process: ProcessEngineSettings = Field(default=ProcessEngineSettings(), description="For kind process.")
-
-
 class RouteTableSettings(Section):
     file: Path | None = Field(default=None, description="YAML file: node id -> how to reach it.")
 
@@ -243,6 +193,20 @@ class LimitSettings(Section):
     )
     ageing_seconds: float = Field(
         default=600.0, gt=0, description="A job that waited this long for resources goes before all younger ones."
+    )
+    engine_down_seconds: float = Field(
+        default=60.0, gt=0, description="A container whose engine does not answer for this long counts as failed."
+    )
+    run_log_bytes: int = Field(
+        default=32 * 1024**2,
+        ge=65536,
+        description="Largest saved log of a container and stream; of a longer one both ends are kept.",
+    )
+    disk_check_seconds: float = Field(
+        default=10.0, gt=0, description="How often the disk is measured that a running container's job has taken."
+    )
+    storage_reserve_bytes: int = Field(
+        default=256 * 1024**2, ge=0, description="No container is started with less than this free on the storage."
     )
 
 
@@ -446,12 +410,17 @@ def _anchored(settings: Settings, base: Path) -> Settings:
     if storage is None:
         storage = f"file://{base / DEFAULT_STORAGE}"
     file = settings.route_table.file
+    docker, tls = settings.engine.docker, settings.engine.docker.tls
+    if tls is not None:
+        paths = {name: at(path) for name, path in tls if path is not None}
+        docker = docker.model_copy(update={"tls": tls.model_copy(update=paths)})
     return settings.model_copy(
         update={
             "state_dir": at(settings.state_dir),
             "database": Database(url=url),
             "storage": Storage(url=storage),
             "route_table": RouteTableSettings(file=at(file) if file else None),
+            "engine": settings.engine.model_copy(update={"docker": docker}),
             "data": settings.data.model_copy(update={"roots": [at(r) for r in settings.data.roots]}),
         }
     )

@@ -163,6 +163,7 @@ class TaskPlanner:
             roles=plan.component.roles,
             results={r.code: r.message for r in plan.component.results},
             owner=self._owner,
+            expected_digest=plan.provider.digests.get(plan.provider.image_for(node.component.name), ""),
         )
 
     def _plan(

@@ -19,8 +19,8 @@ from adapter.bfia.courier import Courier, PeerRoute
 from adapter.bfia.environment import session_id
 from adapter.bfia.profiles import PROFILES, Profile
 from adapter.bfia.protocol import BfiaProtocol
-from engines.base import Engine, EngineError
-from engines.containerd import ContainerdEngine
+from engines.base import Engine, EngineError, Mount
+from engines.containerd import ContainerdEngine, PullRules
 from engines.process import ProcessEngine
 from gateway import cleaning
 from gateway.admin import events as admin_events
@@ -33,13 +33,17 @@ from gateway.broker.broker import Broker
 from gateway.broker.model import BrokerLimits
 from gateway.coordinator import Coordinator
 from gateway.datasets import Datasets
+from gateway.disk_watch import DiskWatch
+from gateway.domain import execute
 from gateway.domain.admission import Rules
 from gateway.domain.problems import Problem
 from gateway.domain.schedule import Freed, Timing
 from gateway.drain import Drain
+from gateway.engine_settings import StorageSource
 from gateway.errors import EngineFailed, Invalid
 from gateway.events import Feed
 from gateway.executor import Executor, Place
+from gateway.grants import Grant
 from gateway.lanes import Lanes
 from gateway.participant import Participant
 from gateway.peers import Peers
@@ -49,7 +53,7 @@ from gateway.resources import Bounds, Resources
 from gateway.run_logs import RunLogs
 from gateway.scheduler import Scheduler
 from gateway.server import bound, port_of
-from gateway.settings import Settings, StorageSource
+from gateway.settings import Settings
 from gateway.storage import FileStorage
 from gateway.store.leaves import SqlDatasets, SqlProviders
 from gateway.store.migrate import opened
@@ -119,6 +123,12 @@ class Gateway:
             self._release,
             installation,
             owner,
+            execute.Timing(
+                launch_deadline=120.0 + settings.engine.docker.pull_seconds,
+                engine_patience=settings.limits.engine_down_seconds,
+            ),
+            DiskWatch(workspace, settings.limits.storage_reserve_bytes, settings.limits.disk_check_seconds),
+            _grants(settings),
         )
         self.coordinator = Coordinator(self.store, self.scheduler, self.peers, self.registry, self.routes, clock)
         defaults = defaults_of(settings.limits, settings.resources)
@@ -401,7 +411,11 @@ def _engine(settings: Settings, installation: str) -> Engine:
     if settings.engine.kind == "process":
         images = {name: tuple(image.command) for name, image in settings.engine.process.images.items()}
         return ProcessEngine(
-            node=node, installation=installation, images=images, run_root=settings.state_dir / "process"
+            node=node,
+            installation=installation,
+            images=images,
+            run_root=settings.state_dir / "process",
+            saved_log_size=settings.limits.run_log_bytes,
         )
     docker = settings.engine.docker
     return ContainerdEngine(
@@ -416,7 +430,22 @@ def _engine(settings: Settings, installation: str) -> Engine:
         runs_root=settings.state_dir / "runs",
         network_mode=docker.network_mode,
         read_only_root=docker.read_only_root,
+        pull=PullRules(frozenset(docker.registries if docker.pull == "missing" else ()), docker.pull_seconds),
+        outside=docker.outside,
+        tls={name: str(path) for name, path in docker.tls if path is not None} if docker.tls else None,
+        saved_log_size=settings.limits.run_log_bytes,
+        log_size=settings.limits.run_log_bytes // 2,
     )
+
+
+def _grants(settings: Settings) -> dict[str, Grant]:
+    return {
+        provider: Grant(
+            tuple(Mount(mount.source, mount.target, mount.read_only) for mount in allowed.mounts),
+            tuple(allowed.capabilities),
+        )
+        for provider, allowed in settings.engine.docker.allow.items()
+    }
 
 
 def _source(source: StorageSource | None) -> dict[str, str] | None:

@@ -1,5 +1,6 @@
 """Where a run finds its data and leaves its outputs, seen from the gateway and from inside the container."""
 
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -66,6 +67,15 @@ class Workspace:
                 if path.parent != self._root and not any(path.parent.iterdir()):
                     path.parent.rmdir()
 
+    def root(self) -> Path:
+        """Return the folder of the storage, or the nearest above it that is there."""
+        return next(path for path in (self._root, *self._root.parents) if path.is_dir())
+
+    def used(self, run: Run) -> int:
+        """Return how many bytes of disk the outputs and the own log files of a run take."""
+        outputs = {self._path(address) for address in run.outputs.values()}
+        return sum(_blocks(path) for path in (*outputs, self.logs(run) / "log"))
+
     def forget(self, run: Run) -> None:
         """Delete a run's logs."""
         shutil.rmtree(self.logs(run), ignore_errors=True)
@@ -79,6 +89,22 @@ class Workspace:
     @staticmethod
     def _inside(address: Address) -> str:
         return f"{INSIDE}/{address.namespace}/{address.name}"
+
+
+def _blocks(path: Path) -> int:
+    """Return the bytes in use below a folder that may change, or be made unreadable, meanwhile."""
+    total, folders = 0, [path]
+    while folders:
+        try:
+            with os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    found = entry.stat(follow_symlinks=False)
+                    total += found.st_blocks * 512
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(Path(entry.path))
+        except OSError:
+            continue
+    return total
 
 
 def _once(addresses: Mapping[str, Address]) -> list[Address]:

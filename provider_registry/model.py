@@ -147,6 +147,8 @@ class Provider:
     components: Mapping[str, Component]
     warnings: tuple[Problem, ...] = ()
     images: Mapping[str, str] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """image -> the digest that was approved; an image that is not here may be any"""
 
     @property
     def key(self) -> str:
@@ -165,6 +167,7 @@ class Provider:
             "protocol": self.protocol,
             "metadata": dict(self.metadata),
             "images": dict(self.images),
+            **({"digests": dict(self.digests)} if self.digests else {}),
             "components_description": {name: dict(c.document) for name, c in self.components.items()},
             "warnings": [list(w) for w in self.warnings],
         }

@@ -14,6 +14,8 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import settings
 
+from tests.services import registry
+
 ROOT = Path(__file__).resolve().parents[1]
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
@@ -34,7 +36,12 @@ def _mariadb() -> None:
     sa.create_engine(os.environ["BFIA_TEST_DB_URL"] + "/").connect().close()
 
 
-PROBES = {"docker": _docker, "mariadb": _mariadb}
+def _registry() -> None:
+    if not Path(registry.PROGRAM).exists():
+        raise FileNotFoundError(f"{registry.PROGRAM}; Debian has it in docker-registry")
+
+
+PROBES = {"docker": _docker, "mariadb": _mariadb, "registry": _registry}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

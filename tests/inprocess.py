@@ -3,14 +3,14 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from engines.base import EngineDown
+from engines.base import Engine, EngineDown
 from gateway.server import serve
 from gateway.settings import load
 from gateway.wiring import Gateway
@@ -43,9 +43,11 @@ def settings(home: Path, node_id: str = ME, **over: Any) -> Any:
 
 
 @contextmanager
-def running(home: Path, node_id: str = ME, **over: Any) -> Iterator[Gateway]:
-    """Serve a node until the test is over."""
-    gateway = Gateway(settings(home, node_id, **over))
+def running(
+    home: Path, node_id: str = ME, make_engine: Callable[[Any, str], Engine] | None = None, **over: Any
+) -> Iterator[Gateway]:
+    """Serve a node until the test is over. ``make_engine`` makes its engine from settings and installation."""
+    gateway = Gateway(settings(home, node_id, **over), engine=make_engine)
     up = threading.Event()
     hold: dict[str, Any] = {}
 

@@ -6,20 +6,16 @@ kept for a moment, the node's network is made once.
 """
 
 import math
-import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import docker
-from docker import APIClient
 from docker.errors import APIError, NotFound
 from docker.types import LogConfig
 from docker.types import Mount as DockerMount
-from docker.utils import kwargs_from_env, parse_host
 
 from engines import logfiles
 from engines.base import (
@@ -28,21 +24,24 @@ from engines.base import (
     CreateFailed,
     EngineDown,
     EngineError,
-    Exited,
     Found,
+    Isolation,
     LaunchSpec,
     Logs,
     Missing,
     Probe,
-    Running,
     Watch,
+    check_digest,
     check_environment,
     check_limits,
-    signal_of,
 )
+from engines.containerd.connection import Connection
 from engines.containerd.errors import image_is_gone, network_is_gone, translated
 from engines.containerd.images import Image, Images
+from engines.containerd.isolating import NOT_AT_ALL, Surroundings
 from engines.containerd.network import NodeNetwork
+from engines.containerd.pulling import PullRules
+from engines.containerd.state import labels_of, log_of, probe_of
 from engines.containerd.view import as_the_daemon_sees, source_of
 from engines.containerd.watch import EventWatch
 from engines.naming import INSTALLATION, NODE, is_name, owned, safe_name
@@ -51,15 +50,10 @@ NOBODY = "65534:65534"
 IMAGE = "bfia.image"
 """Label with the image's name: the container itself is made from the image's id, whatever the name means later."""
 
-_TIMEOUT = 60
-"""seconds for one call; starting a container takes some on a busy machine"""
-_POOL = 64
-"""connections, of which every stop and every watch holds one for long"""
 _LOG_FILES = 3
 _CONFLICT = 409
 _PATIENCE, _PAUSE = 10.0, 0.05
 """seconds; for a container of the name that another gateway is just making or removing"""
-_NEVER = "0001-"
 
 
 class ContainerdEngine:
@@ -83,6 +77,10 @@ class ContainerdEngine:
         runs_root: Path | None = None,
         log_size: int = 10 * 1024 * 1024,
         read_only_root: bool = False,
+        pull: PullRules = PullRules(),
+        outside: bool = False,
+        tls: Mapping[str, str] | None = None,
+        saved_log_size: int = 32 * 1024 * 1024,
     ) -> None:
         """Use the daemon at ``base_url``, or where the environment says. Connects only when first used.
 
@@ -90,26 +88,28 @@ class ContainerdEngine:
         isolation. ``user``: who runs what an image would run as root. ``*_source``: the daemon's view of what the
         gateway sees below ``*_root``, as ``{"bind": folder}`` or ``{"volume": name}``. ``log_size``: bytes of one
         log file, of which a container has three at most. ``read_only_root``: nothing but its outputs, its log and
-        a temporary ``/tmp`` can be written by a container. Raises ValueError for what makes no sense.
+        a temporary ``/tmp`` can be written by a container. ``outside``: containers reach other machines. ``tls``:
+        files ``ca``, ``cert`` and ``key`` for a daemon at tcp://. ``saved_log_size``: bytes of a stream that
+        `save_logs` keeps. Raises ValueError for what makes no sense.
         """
         if network_mode not in ("bridge", "host"):
             raise ValueError(f"network_mode is bridge or host, not {network_mode}")
         self._node = node
         self._installation = installation
-        self._base_url = base_url
         self._user = user
         self._sources = source_of(storage_root, storage_source) + source_of(runs_root, runs_source)
         self._log_size = log_size
         self._read_only_root = read_only_root
+        self._saved_log_size = saved_log_size
         self._locks = tuple(threading.Lock() for _ in range(64))
-        self._lock = threading.Lock()
-        self._api: APIClient | None = None
-        self._socket: str | None = None
-        self._images = Images(self._client)
+        self._client = Connection(base_url, tls or {})
+        self._images = Images(self._client, pull)
         self._network: NodeNetwork | None = None
+        self._around: Surroundings | None = None
         if network_mode == "bridge":
             labels = {NODE: node, INSTALLATION: installation}
-            self._network = NodeNetwork(self._client, network or safe_name("bfia", node), labels)
+            self._network = NodeNetwork(self._client, network or safe_name("bfia", node), labels, outside=outside)
+            self._around = Surroundings(self._client, self._network, installation)
         self._mountpoints: dict[str, str] = {}
         self._watches: list[Watch] = []
 
@@ -130,12 +130,16 @@ class ContainerdEngine:
         """Return the image's id, which is the digest of its content and configuration."""
         return self._images.find(image).id
 
+    def ensure_image(self, image: str, told: Callable[[str], None]) -> str:
+        return self._images.ensure(image, told).id
+
     def launch(self, spec: LaunchSpec) -> None:
         check_environment(spec.environment)
         check_limits(spec.limits)
         if not is_name(spec.name):
             raise CreateFailed(f"{spec.name!r} cannot be the name of a run")
         image = self._images.find(spec.image)
+        check_digest(spec, image.id)
         with self._locks[hash(spec.name) % len(self._locks)], translated(CreateFailed):
             mounts = [as_the_daemon_sees(mount, self._sources, self._mountpoint) for mount in spec.mounts]
             until = time.monotonic() + _PATIENCE
@@ -158,7 +162,7 @@ class ContainerdEngine:
 
     def probe(self, name: str) -> Probe:
         found = self._inspect(name)
-        return Missing() if found is None else _probe(found["State"])
+        return Missing() if found is None else probe_of(found["State"])
 
     def stop(self, name: str, grace: float) -> None:
         if self._inspect(name) is None:
@@ -172,16 +176,17 @@ class ContainerdEngine:
     def logs(self, name: str, tail: int | None = None) -> Logs:
         if self._inspect(name) is None:
             return Logs()
-        return Logs(*(logfiles.last([self._log(name, stream) or b""], tail) for stream in logfiles.STREAMS))
+        try:
+            return Logs(*(logfiles.last(self._log(name, stream), tail) for stream in logfiles.STREAMS))
+        except _Gone:
+            return Logs()
 
     def save_logs(self, name: str, directory: Path) -> None:
         if self._inspect(name) is None:
             return
         for stream in logfiles.STREAMS:
-            text = self._log(name, stream)
-            if text is not None:
-                with logfiles.translated():
-                    logfiles.save(directory, stream, [text])
+            with logfiles.translated(), suppress(_Gone):
+                logfiles.save(directory, stream, self._log(name, stream), self._saved_log_size)
 
     def remove(self, name: str) -> None:
         if self._inspect(name) is None:
@@ -194,45 +199,37 @@ class ContainerdEngine:
         for name in self._names():
             container = self._inspect(name)
             if container is not None:
-                labels = {k: v for k, v in _labels(container).items() if k.startswith("bfia.")}
-                found.append(Found(name, labels, _probe(container["State"])))
+                labels = {k: v for k, v in labels_of(container).items() if k.startswith("bfia.")}
+                found.append(Found(name, labels, probe_of(container["State"])))
         return found
 
-    def watch(self, on_exit: Callable[[str], None]) -> Watch:
-        watch = EventWatch(self._client, self._filters(), lambda: self._names(status=["exited", "dead"]), on_exit)
+    def watch(self, on_exit: Callable[[str], None], on_away: Callable[[], None] | None = None) -> Watch:
+        over = lambda: self._names(status=["exited", "dead"])  # noqa: E731
+        watch = EventWatch(self._client, self._filters(), over, on_exit, on_away)
         self._watches.append(watch)
         return watch
 
     def close(self) -> None:
         for watch in self._watches:
             watch.close()
-        with self._lock:
-            api, self._api = self._api, None
-        if api is not None:
-            api.close()
+        self._client.close()
 
     def gateway_address(self) -> str:
         """Return the address under which containers reach this host. Raises `EngineError`."""
         return "127.0.0.1" if self._network is None else self._network.address()
 
+    def close_host(self, ports: Sequence[int]) -> None:
+        """Close this host to containers, except for these ports, as far as we may; `isolation` says how far."""
+        if self._around is not None:
+            self._around.close_host(ports)
+
+    def isolation(self) -> Isolation:
+        return NOT_AT_ALL if self._around is None else self._around.isolation()
+
     def remove_network(self) -> None:
         """Take away the network; nothing to do if there is none. Raises `EngineError` while it is in use."""
-        if self._network is not None:
-            self._network.remove()
-
-    def _client(self) -> APIClient:
-        """Return the connection, made on first use. Raises `EngineDown`."""
-        with self._lock, translated(EngineDown):
-            if self._api is None:
-                options = {"base_url": self._base_url} if self._base_url else kwargs_from_env()
-                self._socket = _socket_of(options.get("base_url"))
-                _knock(self._socket)
-                self._api = docker.DockerClient(
-                    version="auto", timeout=_TIMEOUT, max_pool_size=_POOL, **options
-                ).api
-            else:
-                _knock(self._socket)
-            return self._api
+        if self._around is not None:
+            self._around.remove()
 
     def _create_and_start(
         self, spec: LaunchSpec, image: Image, mounts: Sequence[DockerMount], network: str
@@ -248,7 +245,7 @@ class ContainerdEngine:
                 found = api.inspect_container(spec.name)
             except NotFound:
                 return False
-            if not owned(_labels(found), self._node, self._installation):
+            if not owned(labels_of(found), self._node, self._installation):
                 raise CreateFailed(f"the name {spec.name} is taken by another installation") from error
             if found["State"]["Status"] != "created":
                 return True
@@ -270,6 +267,7 @@ class ContainerdEngine:
             mounts=[*mounts],
             init=True,
             cap_drop=["ALL"],
+            cap_add=list(spec.capabilities) or None,
             security_opt=["no-new-privileges:true"],
             mem_limit=limits.memory,
             memswap_limit=limits.memory,
@@ -311,15 +309,15 @@ class ContainerdEngine:
                 found: dict[str, Any] = self._client().inspect_container(name)
             except NotFound:
                 return None
-        return found if owned(_labels(found), self._node, self._installation) else None
+        return found if owned(labels_of(found), self._node, self._installation) else None
 
-    def _log(self, name: str, stream: str) -> bytes | None:
-        """Return what the run wrote to the stream, None if there is no such run."""
+    def _log(self, name: str, stream: str) -> Iterator[bytes]:
+        """Yield what the run wrote to the stream. Raises `_Gone` if there is no such run any more."""
         with translated():
             try:
-                return bytes(self._client().logs(name, stdout=stream == "stdout", stderr=stream == "stderr"))
-            except NotFound:
-                return None
+                yield from log_of(self._client(), name, stream)
+            except NotFound as error:
+                raise _Gone from error
 
     def _names(self, status: Sequence[str] = ()) -> Sequence[str]:
         filters = {**self._filters(), **({"status": list(status)} if status else {})}
@@ -338,43 +336,5 @@ class ContainerdEngine:
         return self._mountpoints[volume]
 
 
-def _socket_of(base_url: str | None) -> str | None:
-    """Return the path of the daemon's socket on this machine, None for a daemon that is reached by network."""
-    scheme, _, path = str(parse_host(base_url)).partition("://")
-    return path if scheme == "http+unix" else None
-
-
-def _knock(path: str | None) -> None:
-    """Raise OSError if nobody listens: the client would leave a socket open at each call that finds nobody."""
-    if path is not None:
-        with socket.socket(socket.AF_UNIX) as knock:
-            knock.connect(path)
-
-
-def _labels(container: Mapping[str, Any]) -> Mapping[str, str]:
-    return container["Config"].get("Labels") or {}
-
-
-def _probe(state: Mapping[str, Any]) -> Probe:
-    """Say what the daemon's record of a container's state means."""
-    started = _moment(state.get("StartedAt"))
-    match state["Status"]:
-        case "created":
-            return Missing()
-        case "running" | "paused" | "restarting":
-            return Running(started)
-        case _:
-            code = int(state["ExitCode"])
-            killed = bool(state.get("OOMKilled"))
-            finished = _moment(state.get("FinishedAt"))
-            if started is not None and finished is not None and finished < started:
-                started = finished  # the daemon notes the start of a very short run after its end
-            return Exited(code, signal_of(code), killed, started, finished)
-
-
-def _moment(text: str | None) -> datetime | None:
-    """Read the daemon's time, which has nanoseconds; the year 1 stands for never."""
-    if not text or text.startswith(_NEVER):
-        return None
-    whole, _, fraction = text.rstrip("Z").partition(".")
-    return datetime.fromisoformat(f"{whole}.{fraction[:6].ljust(6, '0')}+00:00")
+class _Gone(Exception):
+    """The run was removed meanwhile."""

@@ -4,7 +4,9 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from docker.errors import APIError, DockerException
+import requests
+from docker.errors import APIError, DockerException, create_api_error_from_http_exception
+from requests import Response
 from urllib3.exceptions import HTTPError
 
 from engines.base import (
@@ -14,12 +16,16 @@ from engines.base import (
     EngineError,
     ImageNotFound,
     NoSpace,
+    PortInUse,
 )
 
 _NO_EXECUTABLE = re.compile(
     r'exec: "(?!docker-init)[^"]*": (executable file not found|stat .*no such file|no such file)'
     r"|no command specified",
     re.IGNORECASE,
+)
+_PORT_TAKEN = re.compile(
+    r"port is already allocated|address already in use|ports are not available", re.IGNORECASE
 )
 _NO_NETWORK = re.compile(r"network \S+ not found", re.IGNORECASE)
 
@@ -33,6 +39,14 @@ def translated(otherwise: type[EngineError] = EngineError) -> Iterator[None]:
         raise _refusal(error, otherwise) from error
     except (DockerException, HTTPError, OSError) as error:  # OSError: every failure of a request is one
         raise EngineDown(f"the container engine does not answer: {error}") from error
+
+
+def check_answer(answer: Response) -> None:
+    """Raise APIError unless the daemon answered a request of our own making well."""
+    try:
+        answer.raise_for_status()
+    except requests.HTTPError as error:
+        create_api_error_from_http_exception(error)
 
 
 def network_is_gone(error: APIError) -> bool:
@@ -56,6 +70,8 @@ def _refusal(error: APIError, otherwise: type[EngineError]) -> EngineError:
         return otherwise(text)
     if image_is_gone(error):
         return ImageNotFound(text)
+    if _PORT_TAKEN.search(text):
+        return PortInUse(text)
     if _NO_EXECUTABLE.search(text):
         return CommandNotFound(text)
     return CreateFailed(text)

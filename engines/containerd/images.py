@@ -2,6 +2,7 @@
 
 import json
 import posixpath
+import re
 import time
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
@@ -9,16 +10,18 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from docker import APIClient
-from docker.errors import NotFound
+from docker.errors import APIError, NotFound
 
 from engines.base import CommandNotFound, ImageNotFound
-from engines.containerd.errors import translated
+from engines.containerd.errors import translated, words
+from engines.containerd.pulling import Puller, PullRules
 
 _AGE = 1.0
 """seconds for which what is known of an image is taken as true"""
 _SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ROOT = ("", "0", "root")
 _DIRECTORY = 1 << 31
+_NO_NAME = re.compile("no such image|invalid reference format|repository name must", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,9 @@ class Image:
 class Images:
     """The daemon's images. Each is looked up once a second at most."""
 
-    def __init__(self, client: Callable[[], APIClient]) -> None:
+    def __init__(self, client: Callable[[], APIClient], rules: PullRules = PullRules()) -> None:
         self._client = client
+        self._puller = Puller(client, rules)
         self._known: dict[str, tuple[float, Image]] = {}
         self._seen: set[tuple[str, str]] = set()
 
@@ -58,6 +62,10 @@ class Images:
                 found = self._client().inspect_image(name)  # type: ignore[no-untyped-call]
             except NotFound as error:
                 raise ImageNotFound(f"the container engine has no image {name}") from error
+            except APIError as error:
+                if not _NO_NAME.search(words(error)):
+                    raise
+                raise ImageNotFound(f"{name[:200]!r} is no name of an image") from error
         config = found.get("Config") or {}
         variables = dict(entry.partition("=")[::2] for entry in config.get("Env") or ())
         image = Image(
@@ -70,6 +78,20 @@ class Images:
         )
         self._known[name] = now, image
         return image
+
+    def ensure(self, name: str, told: Callable[[str], None]) -> Image:
+        """Return the image; fetch it if it is not here and that is allowed."""
+        try:
+            return self.find(name)
+        except ImageNotFound:
+            if not name or not self._puller.allowed:
+                raise
+        with self._puller.busy(name):
+            try:
+                return self.find(name)  # another has just fetched it
+            except ImageNotFound:
+                self._puller.pull(name, told)
+            return self.find(name)
 
     def forget(self, name: str) -> None:
         """Look again at the next use."""

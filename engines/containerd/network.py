@@ -15,6 +15,8 @@ from engines.containerd.errors import translated
 
 _TAKEN = (403, 409)
 """the daemon's answers if the bridge or the name is there already"""
+_NAME = "com.docker.network.bridge.name"
+_BETWEEN = "com.docker.network.bridge.enable_icc"
 _PATIENCE, _PAUSE = 10.0, 0.05
 
 
@@ -25,9 +27,13 @@ class NodeNetwork:
     container in either. It does not let two have one bridge: hence the bridge gets a name, too.
     """
 
-    def __init__(self, client: Callable[[], APIClient], name: str, labels: Mapping[str, str]) -> None:
+    def __init__(
+        self, client: Callable[[], APIClient], name: str, labels: Mapping[str, str], *, outside: bool = False
+    ) -> None:
         self.name = name
+        self.bridge = "bfia" + hashlib.sha256(name.encode()).hexdigest()[:11]
         self._client = client
+        self._outside = outside
         self._labels = dict(labels)
         self._lock = threading.Lock()
         self._id: str | None = None
@@ -36,7 +42,7 @@ class NodeNetwork:
         """Return the network's id; make the network unless it is known to be there. Raises APIError."""
         with self._lock:
             if self._id is None:
-                self._id = self._find() or self._make()
+                self._id = self._renewed(self._find()) or self._make()
             return self._id
 
     def forget(self) -> None:
@@ -55,6 +61,15 @@ class NodeNetwork:
                 return str(pool.get("Gateway") or next(network.hosts()))
         raise EngineError(f"the network {self.name} has no IPv4 addresses")
 
+    def holds(self) -> tuple[bool, bool, bool]:
+        """Return whether the network is our own, keeps containers apart, and keeps them from other machines.
+
+        Raises `EngineError`.
+        """
+        with translated():
+            found = self._client().inspect_network(self.ensure())
+        return self._is_ours(found), (found["Options"] or {}).get(_BETWEEN) == "false", bool(found["Internal"])
+
     def remove(self) -> None:
         """Take the network away; nothing to do if there is none. Raises `EngineError` while it is in use."""
         self.forget()
@@ -63,17 +78,40 @@ class NodeNetwork:
                 self._remove(network["Id"])
 
     def _make(self) -> str:
-        bridge = "bfia" + hashlib.sha256(self.name.encode()).hexdigest()[:11]
-        options = {"com.docker.network.bridge.name": bridge}
+        options = {_NAME: self.bridge, _BETWEEN: "false"}
         try:
             made = self._client().create_network(
-                self.name, driver="bridge", options=options, check_duplicate=True, labels=self._labels
+                self.name,
+                driver="bridge",
+                options=options,
+                check_duplicate=True,
+                internal=not self._outside,
+                labels=self._labels,
             )
         except APIError as error:
             if error.status_code not in _TAKEN:
                 raise
             return self._made_by_another(error)
         return str(made["Id"])
+
+    def _renewed(self, found: str | None) -> str | None:
+        """Return the network unless it was made with other rules than today's and nobody uses it: then it goes."""
+        if found is None:
+            return None
+        network = self._client().inspect_network(found)
+        right = (network["Options"] or {}).get(_BETWEEN) == "false" and network["Internal"] is not self._outside
+        if right or not self._is_ours(network):
+            return found
+        try:
+            self._remove(found)
+        except APIError as error:
+            if error.status_code not in _TAKEN:
+                raise
+            return found  # containers are in it; `holds` says what is wrong with it
+        return None
+
+    def _is_ours(self, network: Mapping[str, Any]) -> bool:
+        return (network["Options"] or {}).get(_NAME) == self.bridge
 
     def _made_by_another(self, refusal: APIError) -> str:
         """Return the network that another gateway makes just now; it can be seen only once that is done."""

@@ -29,10 +29,12 @@ class EventWatch:
         filters: Mapping[str, Any],
         over: Callable[[], Iterable[str]],
         on_exit: Callable[[str], None],
+        on_away: Callable[[], None] | None = None,
     ) -> None:
         self._client = client
         self._filters = {**filters, "type": "container", "event": "die"}
         self._over = over
+        self._on_away = on_away
         self._subscribers = Subscribers()
         self._subscribers.add(on_exit)  # a slow subscriber must not hold up the stream: the daemon drops events
         self._lock = threading.Lock()
@@ -54,14 +56,24 @@ class EventWatch:
             try:
                 self._follow()
                 wait = _FIRST_WAIT
+                if not self._closed.is_set():
+                    self._away()
             except (EngineError, DockerException, HTTPError, OSError, ValueError) as error:
                 if self._closed.is_set():
                     return
                 log.warning("the events of the container engine cannot be followed just now: %s", error)
+                self._away()
                 wait = min(wait * 2, _LONGEST_WAIT)
             finally:
                 self._end_stream()
             self._closed.wait(wait)
+
+    def _away(self) -> None:
+        if self._on_away is not None:
+            try:
+                self._on_away()
+            except Exception:
+                log.exception("the subscriber failed on the engine's absence")
 
     def _follow(self) -> None:
         """Tell what is over, then what ends, until the stream does."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import assert_never
 
-from gateway.domain import borrowing
+from gateway.domain import borrowing, engine_loss
 from gateway.domain.model import (
     Call,
     CallState,
@@ -51,6 +51,8 @@ class Timing:
     """a container that reported success may take this long to exit"""
     stop_grace: float = 5.0
     """between asking a container to end and killing it"""
+    engine_patience: float = 60.0
+    """a run fails when the engine has not answered for this long"""
     call_deadline: float = 12.0
     retry_first: float = 0.2
     retry_max: float = 10.0
@@ -118,6 +120,8 @@ class Launched:
     run: str
     at: datetime
     image_digest: str = ""
+    granted: tuple[str, ...] = ()
+    """what it got beyond the ordinary"""
 
 
 @dataclass(frozen=True)
@@ -129,9 +133,26 @@ class LaunchFailed:
 
 @dataclass(frozen=True)
 class Seen:
-    """A look showed the container running, or could not be taken."""
+    """A look showed the container running."""
 
     run: str
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """The engine did not answer."""
+
+    run: str
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Broken:
+    """The container may not go on, for a reason that is ours."""
+
+    run: str
+    failure: Failure
     at: datetime
 
 
@@ -193,7 +214,8 @@ class Restarted:
     owner: str = ""
 
 
-Event = Launched | LaunchFailed | Seen | HasExited | Gone | Reported | Done | StopAsked | Restarted
+OfRun = Launched | LaunchFailed | Seen | Unseen | Broken | HasExited | Gone | Reported
+Event = OfRun | Done | StopAsked | Restarted
 
 
 # ---------------------------------------------------------------- what is due
@@ -283,6 +305,8 @@ def _of_run(run: Run, timing: Timing) -> Iterator[Due]:
                 yield Due(seen + timedelta(seconds=timing.callback_grace), Weigh(run.run_id))
             else:
                 yield Due(run.probe_at or NOW, Probe(run.run_id))
+                if run.away_at is not None and run.reported is not TaskStatus.SUCCESS:
+                    yield Due(run.away_at + timedelta(seconds=timing.engine_patience), Weigh(run.run_id))
                 if run.reported is TaskStatus.SUCCESS and run.reported_at is not None:
                     yield Due(run.reported_at + timedelta(seconds=timing.linger), Weigh(run.run_id))
         case RunStatus.STOPPING:
@@ -346,13 +370,13 @@ def apply(local: LocalJob, event: Event, timing: Timing = Timing()) -> LocalJob:
             )
         case Done():
             return _done(local, event, timing)
-        case Launched() | LaunchFailed() | Seen() | HasExited() | Gone() | Reported():
+        case Launched() | LaunchFailed() | Seen() | Unseen() | Broken() | HasExited() | Gone() | Reported():
             return _with(local, event.run, lambda run: _hear(run, event, timing), at=event.at)
         case _:
             assert_never(event)
 
 
-def _hear(run: Run, event: Launched | LaunchFailed | Seen | HasExited | Gone | Reported, timing: Timing) -> Run:
+def _hear(run: Run, event: OfRun, timing: Timing) -> Run:
     match event:
         case Launched():
             return _launched(run, event, timing)
@@ -364,7 +388,11 @@ def _hear(run: Run, event: Launched | LaunchFailed | Seen | HasExited | Gone | R
         case Seen():
             if run.over:
                 return run
-            return replace(run, probe_at=event.at + timedelta(seconds=timing.probe_every))
+            return replace(run, probe_at=event.at + timedelta(seconds=timing.probe_every), away_at=None)
+        case Unseen():
+            return engine_loss.unseen(run, event.at, timedelta(seconds=timing.probe_every))
+        case Broken():
+            return run if run.status is not RunStatus.RUNNING else _failed(run, event.failure, event.at)
         case HasExited():
             if run.exit is not None or run.status is RunStatus.WAITING:
                 return run
@@ -388,7 +416,14 @@ def _launched(run: Run, event: Launched, timing: Timing) -> Run:
         return run
     launch = replace(run.launch, state=CallState.OK)
     probe = event.at + timedelta(seconds=timing.probe_every)
-    run = replace(run, launch=launch, started_at=event.at, probe_at=probe, image_digest=event.image_digest)
+    run = replace(
+        run,
+        launch=launch,
+        started_at=event.at,
+        probe_at=probe,
+        image_digest=event.image_digest,
+        granted=event.granted,
+    )
     status = RunStatus.RUNNING if run.stop_at is None else RunStatus.STOPPING
     run = replace(run, status=move(RUN, run.status, status))
     return _weigh(run, event.at, timing, last=False)
@@ -426,9 +461,14 @@ def _weigh(run: Run, now: datetime, timing: Timing, *, last: bool) -> Run:
     if run.reported is TaskStatus.FAILED:
         return _failed(run, exit_failure(run), now)
     if run.exit is None:
-        lingering = last and run.reported is TaskStatus.SUCCESS
-        return _succeeded(run, now) if lingering else run
+        if last and run.reported is TaskStatus.SUCCESS:
+            return _succeeded(run, now)
+        if last and engine_loss.too_long(run, now, timedelta(seconds=timing.engine_patience)):
+            return _failed(run, engine_loss.silent(run), now)
+        return run
     if run.exit.code != 0:
+        if engine_loss.took_it_along(run):
+            return _failed(run, engine_loss.killed(run), now)
         return _failed(run, exit_failure(run), now)
     if run.reported is TaskStatus.SUCCESS:
         return _succeeded(run, now)

@@ -355,6 +355,12 @@ class Run:
     collect: Call = Call()
     told: Told = Told()
     image_digest: str = ""
+    expected_digest: str = ""
+    """of the image that was approved; empty: any"""
+    granted: tuple[str, ...] = ()
+    """what its container got beyond the ordinary, by the admin's settings"""
+    away_at: datetime | None = None
+    """since when the engine has not answered for it"""
     token: str = ""
     """random; the container's name on the channel. Partners see it there, so it opens nothing"""
     owner: str = ""

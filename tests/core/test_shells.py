@@ -25,11 +25,15 @@ from tests.inprocess import ME, PEER, STRANGER, ask, running
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def submit(node: Gateway) -> httpx.Response:
+def submit(node: Gateway, disk: float | None = None) -> httpx.Response:
     assert ask(
         node, "operator", "POST", "/v2/provider/register", json=REGISTER["one component"]["value"]
     ).is_success
     body = copy.deepcopy(CREATE_ALL["two parties"]["value"])
+    if disk is not None:
+        for role in ("guest", "host"):
+            settings = body["config"].setdefault("job_params", {}).setdefault(role, {}).setdefault("0", {})
+            settings["resources"] = {"cpu": -1, "memory": -1, "disk": disk}
     return ask(node, "operator", "POST", "/v1/platform/schedule/job/create_all", json=body)
 
 

@@ -1,0 +1,80 @@
+"""The connection to a Docker daemon, made when it is first needed."""
+
+import socket
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import docker
+from docker import APIClient
+from docker.errors import TLSParameterError
+from docker.tls import TLSConfig
+from docker.utils import kwargs_from_env, parse_host
+
+from engines.base import EngineDown
+from engines.containerd.errors import translated
+
+_TIMEOUT = 60
+"""seconds for one call; starting a container takes some on a busy machine"""
+_POOL = 64
+"""connections, of which every stop and every watch holds one for long"""
+
+
+class Connection:
+    """Call it for the client."""
+
+    def __init__(self, base_url: str, tls: Mapping[str, str]) -> None:
+        self._base_url = base_url
+        self._tls = dict(tls)
+        self._lock = threading.Lock()
+        self._api: APIClient | None = None
+        self._socket: str | None = None
+
+    def __call__(self) -> APIClient:
+        """Return the client. Raises `EngineDown`."""
+        with self._lock, translated(EngineDown):
+            if self._api is None:
+                options: dict[str, Any] = {"base_url": self._base_url} if self._base_url else {**kwargs_from_env()}
+                if self._tls:
+                    options["tls"] = _config(self._tls)
+                self._socket = _socket_of(options.get("base_url"), bool(options.get("tls")))
+                _knock(self._socket)
+                self._api = docker.DockerClient(
+                    version="auto", timeout=_TIMEOUT, max_pool_size=_POOL, **options
+                ).api
+            else:
+                _knock(self._socket)
+            return self._api
+
+    def is_here(self) -> bool:
+        """Whether the daemon's host is the one we run on, as far as can be told. Raises `EngineDown`."""
+        self()
+        return self._socket is not None
+
+    def close(self) -> None:
+        with self._lock:
+            api, self._api = self._api, None
+        if api is not None:
+            api.close()
+
+
+def _config(files: Mapping[str, str]) -> TLSConfig:
+    """Raises `EngineDown`, naming the file that cannot be used."""
+    pair = (files["cert"], files["key"]) if "cert" in files else None
+    try:
+        return TLSConfig(client_cert=pair, ca_cert=files["ca"], verify=True)
+    except TLSParameterError as error:
+        raise EngineDown(f"engine.docker.tls: {error}") from error
+
+
+def _socket_of(base_url: str | None, tls: bool) -> str | None:
+    """Return the path of the daemon's socket on this machine, None for a daemon that is reached by network."""
+    scheme, _, path = str(parse_host(base_url, tls=tls)).partition("://")
+    return path if scheme == "http+unix" else None
+
+
+def _knock(path: str | None) -> None:
+    """Raise OSError if nobody listens: the client would leave a socket open at each call that finds nobody."""
+    if path is not None:
+        with socket.socket(socket.AF_UNIX) as knock:
+            knock.connect(path)

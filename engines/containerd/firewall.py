@@ -1,0 +1,93 @@
+"""Closes this host to a bridge's containers, except for the gateway's listener.
+
+An internal bridge keeps containers from other machines, but its address is the host's, and with it every service
+that listens on all addresses. Only the host's own packet filter can close that: where the gateway has the right
+to use it, it keeps a chain of its own per bridge, which INPUT passes everything to that comes from the bridge.
+Rules carry the mark of the gateway that made them, so that several gateways of one node do not undo each other's.
+"""
+
+import hashlib
+import shutil
+import subprocess
+from collections.abc import Sequence
+
+from engines.base import EngineError
+
+PREFIX = "BFIA-"
+_TIMEOUT = 20
+
+
+class Firewall:
+    """The rules for one bridge."""
+
+    def __init__(self, bridge: str, owner: str) -> None:
+        self.chain = PREFIX + hashlib.sha256(bridge.encode()).hexdigest()[:16]
+        self._bridge = bridge
+        self._mark = "bfia " + hashlib.sha256(owner.encode()).hexdigest()[:12]
+        self._jump = ("INPUT", "-i", bridge, "-j", self.chain)
+
+    def close_except(self, ports: Sequence[int]) -> None:
+        """Let containers reach these ports of this host, and none besides. Raises `EngineError`."""
+        if _run("-n", "-L", self.chain) is not None:
+            _must("-N", self.chain)
+        _must_be_there(self.chain, "-j", "DROP")
+        for rule in self._marked():
+            _must("-D", *rule[1:])
+        for port in ports:
+            match = ("-p", "tcp", "--dport", str(port), "-m", "comment", "--comment", self._mark)
+            _must("-I", self.chain, "1", *match, "-j", "RETURN")
+        if _run("-C", *self._jump) is not None:
+            _must("-I", self._jump[0], "1", *self._jump[1:])
+
+    def gap(self) -> str | None:
+        """Return why the host is open to containers, None if it is closed."""
+        return _run("-C", *self._jump) or _run("-C", self.chain, "-j", "DROP")
+
+    def remove(self) -> None:
+        """Take the chain away, if there is one."""
+        _run("-D", *self._jump)
+        _run("-F", self.chain)
+        _run("-X", self.chain)
+
+    def _marked(self) -> list[list[str]]:
+        """Return the rules of this gateway, as the tool prints them."""
+        listed = _must("-S", self.chain)
+        return [_words(line) for line in listed.splitlines() if f'"{self._mark}"' in line]
+
+
+def _words(line: str) -> list[str]:
+    before, _, rest = line.partition('"')
+    quoted, _, after = rest.partition('"')
+    return [*before.split(), quoted, *after.split()]
+
+
+def _must_be_there(*rule: str) -> None:
+    if _run("-C", *rule) is not None:
+        _must("-A", *rule)
+
+
+def _must(*arguments: str) -> str:
+    answer = _call(arguments)
+    if answer.returncode != 0:
+        raise EngineError(answer.stderr.strip() or f"iptables {arguments[0]} failed")
+    return answer.stdout
+
+
+def _run(*arguments: str) -> str | None:
+    """Return what is wrong, None if it worked."""
+    try:
+        answer = _call(arguments)
+    except EngineError as error:
+        return str(error)
+    return None if answer.returncode == 0 else answer.stderr.strip() or "refused"
+
+
+def _call(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    path = shutil.which("iptables", path="/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/sbin")
+    if path is None:
+        raise EngineError("there is no iptables here")
+    command = [path, "-w", "10", *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EngineError(f"iptables cannot be used: {error}") from error

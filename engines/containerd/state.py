@@ -1,0 +1,57 @@
+"""Reads what the daemon says of a container."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from datetime import datetime
+from struct import unpack
+from typing import Any
+
+from docker import APIClient
+
+from engines.base import Exited, Missing, Probe, Running, signal_of
+from engines.containerd.errors import check_answer
+
+_NEVER = "0001-"
+_FRAME_HEAD = 8
+
+
+def labels_of(container: Mapping[str, Any]) -> Mapping[str, str]:
+    return container["Config"].get("Labels") or {}
+
+
+def probe_of(state: Mapping[str, Any]) -> Probe:
+    """Say what the daemon's record of a container's state means."""
+    started = _moment(state.get("StartedAt"))
+    match state["Status"]:
+        case "created":
+            return Missing()
+        case "running" | "paused" | "restarting":
+            return Running(started)
+        case _:
+            code = int(state["ExitCode"])
+            killed = bool(state.get("OOMKilled"))
+            finished = _moment(state.get("FinishedAt"))
+            if started is not None and finished is not None and finished < started:
+                started = finished  # the daemon notes the start of a very short run after its end
+            return Exited(code, signal_of(code), killed, started, finished)
+
+
+def log_of(api: APIClient, container: str, stream: str) -> Iterator[bytes]:
+    """Yield what a container wrote to a stream, piece by piece. Raises APIError, OSError."""
+    url = f"{api.base_url}/v{api.api_version}/containers/{container}/logs"
+    answer = api.get(url, params={stream: "1", "tail": "all"}, stream=True, timeout=api.timeout)
+    with closing(answer):
+        check_answer(answer)
+        while len(head := answer.raw.read(_FRAME_HEAD)) == _FRAME_HEAD:
+            left = unpack(">xxxxL", head)[0]
+            while left and (piece := answer.raw.read(left)):
+                left -= len(piece)
+                yield piece
+
+
+def _moment(text: str | None) -> datetime | None:
+    """Read the daemon's time, which has nanoseconds; the year 1 stands for never."""
+    if not text or text.startswith(_NEVER):
+        return None
+    whole, _, fraction = text.rstrip("Z").partition(".")
+    return datetime.fromisoformat(f"{whole}.{fraction[:6].ljust(6, '0')}+00:00")

@@ -1,0 +1,67 @@
+"""Keeps containers from filling the storage: looks before each start, and at what running ones have written."""
+
+import shutil
+import threading
+import time
+from collections.abc import Callable
+
+from engines.base import NoSpace
+from gateway.domain.model import Failure, Run
+from gateway.workspace import Workspace
+
+GIB = 1024**3
+
+
+class DiskWatch:
+    """A look at a run's outputs is taken every so often; the size is that of blocks in use."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        reserve: int = 0,
+        every: float = 10.0,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``reserve``: bytes of the storage's disk that no new container may use up. ``every``: seconds."""
+        self._workspace = workspace
+        self._reserve = reserve
+        self._every = every
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._next: dict[str, float] = {}
+
+    def check_room(self) -> None:
+        """Raise `NoSpace` if the storage is nearly full."""
+        if self._reserve <= 0:
+            return
+        free = shutil.disk_usage(self._workspace.root()).free
+        if free < self._reserve:
+            raise NoSpace(
+                f"the storage has {_gib(free)} free, and {_gib(self._reserve)} are kept back "
+                "(limits.storage_reserve_bytes): delete data, or lower the reserve"
+            )
+
+    def over(self, run: Run) -> Failure | None:
+        """Return why the run has to end if what it wrote takes more disk than it was granted."""
+        limit = run.limits.get("disk")
+        if limit is None or not self._due(run.name):
+            return None
+        used = self._workspace.used(run)
+        if used <= limit:
+            return None
+        who = f"{run.party.label} in task {run.task_name}"
+        text = f"what {who} wrote takes {_gib(used)} of disk, it may take {_gib(limit)} (resources.disk)"
+        return Failure("NO_SPACE", text)
+
+    def _due(self, name: str) -> bool:
+        now = self._monotonic()
+        with self._lock:
+            if now < self._next.get(name, 0.0):
+                return False
+            self._next = {n: t for n, t in self._next.items() if t > now}
+            self._next[name] = now + self._every
+            return True
+
+
+def _gib(size: float) -> str:
+    return f"{size / GIB:.3f} GiB"

@@ -1,0 +1,42 @@
+"""What becomes of a run whose engine stops to answer.
+
+A container outlives a daemon that dies; a daemon that comes back without live-restore ends it, by SIGTERM or
+SIGKILL, or does not know how it ended (255). Such an end is the engine's failure, not the container's.
+"""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from gateway.domain.model import Failure, Run
+
+_BY_THE_DAEMON = frozenset({255, 137, 143})
+
+
+def unseen(run: Run, at: datetime, again: timedelta) -> Run:
+    """Note that nobody could look; the first time counts."""
+    if run.over:
+        return run
+    return replace(run, probe_at=at + again, away_at=run.away_at or at)
+
+
+def too_long(run: Run, now: datetime, patience: timedelta) -> bool:
+    return run.away_at is not None and now >= run.away_at + patience
+
+
+def took_it_along(run: Run) -> bool:
+    """Whether the container ended because the daemon did."""
+    exit_ = run.exit
+    if exit_ is None or run.away_at is None or exit_.oom_killed or exit_.code not in _BY_THE_DAEMON:
+        return False
+    return exit_.finished_at is None or exit_.finished_at >= run.away_at - timedelta(seconds=1)
+
+
+def silent(run: Run) -> Failure:
+    since = run.away_at.isoformat(timespec="seconds") if run.away_at else ""
+    return Failure("ENGINE_DOWN", f"the container engine has not answered since {since}")
+
+
+def killed(run: Run) -> Failure:
+    code = run.exit.code if run.exit else None
+    text = f"the container engine went away and took the container along (exit code {code})"
+    return Failure("ENGINE_DOWN", text, exit_code=code)

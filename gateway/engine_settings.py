@@ -1,0 +1,132 @@
+"""The part of the configuration that says what runs the algorithms, and what they may."""
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+_WHOLE_MACHINE = ("/", "/run", "/var", "/var/run", "/proc", "/sys", "/dev", "/etc", "/root")
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Image(Section):
+    command: list[str] = Field(min_length=1, description="Command line that stands for the image.")
+
+
+class ProcessEngineSettings(Section):
+    images: dict[str, Image] = Field(default_factory=dict, description="Image name -> the command that runs it.")
+
+
+class StorageSource(Section):
+    """The Docker daemon's view of the storage, where the gateway itself runs in a container."""
+
+    bind: str | None = Field(default=None, description="Folder on the daemon's host.")
+    volume: str | None = Field(default=None, description="Name of a Docker volume.")
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.bind is None) == (self.volume is None):
+            raise ValueError("must have exactly one of bind and volume")
+        return self
+
+
+class TlsSettings(Section):
+    """Who the daemon is, and who we are; the daemon's certificate is always checked."""
+
+    ca: Path = Field(description="File with the certificate of the authority that signed the daemon's.")
+    cert: Path | None = Field(default=None, description="File with our own certificate.")
+    key: Path | None = Field(default=None, description="File with its key.")
+
+    @model_validator(mode="after")
+    def _pair(self) -> Self:
+        if (self.cert is None) != (self.key is None):
+            raise ValueError("cert and key belong together")
+        return self
+
+
+class ExtraMount(Section):
+    source: Path = Field(description="Folder or file on the daemon's host.")
+    target: str = Field(pattern="^/", description="Where the container sees it.")
+    read_only: bool = Field(default=True, description="false: the container may write there.")
+
+
+class Allowance(Section):
+    """What an admin grants the containers of one provider. Shown with every run that has it."""
+
+    mounts: list[ExtraMount] = Field(default_factory=list, description="Further mounts.")
+    capabilities: list[str] = Field(default_factory=list, description="Linux capabilities, such as NET_RAW.")
+
+    @field_validator("mounts")
+    @classmethod
+    def _no_engine(cls, value: list[ExtraMount]) -> list[ExtraMount]:
+        for mount in value:
+            if not mount.source.is_absolute() or ".." in mount.source.parts:
+                raise ValueError(f"{mount.source} is no absolute path without ..")
+            if mount.source.suffix == ".sock" or str(mount.source) in _WHOLE_MACHINE:
+                raise ValueError(f"{mount.source} would hand the whole machine to the container")
+            if mount.target.startswith("/bfia"):
+                raise ValueError(f"{mount.target} is the gateway's own; choose a target outside of /bfia")
+        return value
+
+
+class DockerEngineSettings(Section):
+    base_url: str = Field(
+        default="",
+        description="Address of the Docker daemon, unix:// or tcp://; empty: as DOCKER_HOST says.",
+    )
+    tls: TlsSettings | None = Field(default=None, description="Certificates for a daemon at tcp://.")
+    pull: Literal["never", "missing"] = Field(
+        default="never", description="missing: images that are not here are fetched before their first start."
+    )
+    registries: list[str] = Field(
+        default_factory=list,
+        description="Registries images may be fetched from: host[:port], or docker.io for names without one.",
+    )
+    pull_seconds: float = Field(default=600.0, gt=0, description="Longest time for fetching one image.")
+    network: str = Field(default="", description="Bridge network of the containers; default: bfia-<node>.")
+    network_mode: Literal["bridge", "host"] = Field(default="bridge", description="host gives up isolation.")
+    outside: bool = Field(
+        default=False, description="Containers reach other machines; needed if the gateway is on another one."
+    )
+    user: str = Field(default="65534:65534", description="User of containers whose image would run as root.")
+    read_only_root: bool = Field(
+        default=False, description="Containers can write only their outputs, their log and a small /tmp."
+    )
+    storage_source: StorageSource | None = Field(
+        default=None, description="How the daemon sees the storage, if the gateway is itself in a container."
+    )
+    runs_source: StorageSource | None = Field(
+        default=None, description="The same for the folder of run logs (var/runs)."
+    )
+
+    allow: dict[str, Allowance] = Field(
+        default_factory=dict, description="What containers of a provider get beyond the ordinary, by its name."
+    )
+
+    @field_validator("base_url")
+    @classmethod
+    def _reachable(cls, value: str) -> str:
+        if value.startswith("ssh://"):
+            raise ValueError(
+                "ssh:// is not supported; use tcp:// with tls, or forward the daemon's socket by ssh -L"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.pull == "missing" and not self.registries:
+            raise ValueError("pull: missing needs at least one of registries")
+        if self.tls is not None and not self.base_url.startswith("tcp://"):
+            raise ValueError("tls needs a base_url that begins with tcp://")
+        return self
+
+
+class EngineSettings(Section):
+    kind: Literal["docker", "process"] = Field(
+        description="docker, or process (runs vendor code with the gateway's own rights). No default."
+    )
+    docker: DockerEngineSettings = Field(default=DockerEngineSettings(), description="For kind docker.")
+    process: ProcessEngineSettings = Field(default=ProcessEngineSettings(), description="For kind process.")

@@ -1,0 +1,224 @@
+"""Fetching images: from a real registry, one that is closed, one that is silent, and one that is not there."""
+
+import contextlib
+import io
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import docker
+import pytest
+
+from engines.base import (
+    DigestChanged,
+    EngineDown,
+    EngineError,
+    ImageNotFound,
+    NoSpace,
+    PullDenied,
+    PullFailed,
+    PullTimeout,
+)
+from engines.containerd import ContainerdEngine, PullRules
+from engines.containerd.pulling import Puller, _refusal
+from tests.contracts.engine_contract import a_spec, ended, exits
+from tests.contracts.test_engines import DockerHarness
+from tests.services.registry import registry
+
+pytestmark = [pytest.mark.docker, pytest.mark.registry]
+
+
+@pytest.fixture(scope="module")
+def network() -> Iterator[str]:
+    name = f"bfia-contract-{uuid.uuid4().hex[:12]}"
+    yield name
+    engine = ContainerdEngine(node="alpha", installation="none", network=name)
+    engine.remove_network()
+    engine.close()
+
+
+@pytest.fixture
+def harness(network: str) -> Iterator[DockerHarness]:
+    with contextlib.closing(DockerHarness(network)) as harness:
+        yield harness
+
+
+@pytest.fixture
+def daemon() -> Iterator[docker.DockerClient]:
+    client = docker.from_env()
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[str]:
+    with registry(tmp_path / "registry") as address:
+        yield address
+
+
+Publish = Callable[[str], tuple[str, str]]
+
+
+@pytest.fixture
+def publish(shop: str, harness: DockerHarness, daemon: docker.DockerClient) -> Iterator[Publish]:
+    """Put an image that says a word into the registry, and take it away from the daemon; give name and id."""
+    name = f"{shop}/algorithms/psi:1.0"
+    made: list[str] = []
+
+    def publish(word: str) -> tuple[str, str]:
+        text = f'FROM {harness.image}\nLABEL word={word}-{uuid.uuid4().hex}\nCMD ["echo", "{word}"]\n'
+        image, _ = daemon.images.build(fileobj=io.BytesIO(text.encode()), tag=name, rm=True)
+        made.append(str(image.id))
+        for line in daemon.images.push(name, stream=True, decode=True):
+            assert "error" not in line, line
+        daemon.images.remove(name, force=True)
+        return name, str(image.id)
+
+    yield publish
+    for image in (name, *made):
+        with contextlib.suppress(docker.errors.ImageNotFound):
+            daemon.images.remove(image, force=True)
+
+
+def engine_of(harness: DockerHarness, *registries: str, deadline: float = 120.0) -> ContainerdEngine:
+    return harness.engine(pull=PullRules(frozenset(registries), deadline))
+
+
+def quiet(progress: str) -> None:
+    pass
+
+
+def test_an_image_is_fetched_when_asked_and_then_runs(harness: DockerHarness, shop: str, publish: Publish) -> None:
+    image, id_ = publish("fetched")
+    engine = engine_of(harness, shop)
+    told: list[str] = []
+    with pytest.raises(ImageNotFound):
+        engine.launch(a_spec(harness, exits(0), image=image, command=None))  # nothing is fetched on the way
+    assert engine.ensure_image(image, told.append) == id_
+    assert told and "layers" in told[-1]
+    spec = a_spec(harness, exits(0), image=image, command=None, digest=id_)
+    engine.launch(spec)
+    assert ended(engine, spec.name).code == 0
+    assert engine.logs(spec.name).stdout == b"fetched\n"
+    engine.remove(spec.name)
+
+
+def test_many_who_want_one_image_get_it(harness: DockerHarness, shop: str, publish: Publish) -> None:
+    image, id_ = publish("shared")
+    engine = engine_of(harness, shop)
+    got: list[str] = []
+    threads = [threading.Thread(target=lambda: got.append(engine.ensure_image(image, quiet))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert got == [id_] * 4
+
+
+def test_a_tag_that_was_moved_is_noticed(harness: DockerHarness, shop: str, publish: Publish) -> None:
+    image, first = publish("one")
+    _, second = publish("two")
+    engine = engine_of(harness, shop)
+    assert engine.ensure_image(image, quiet) == second != first
+    spec = a_spec(harness, exits(0), image=image, command=None, digest=first)
+    with pytest.raises(DigestChanged, match="approved") as raised:
+        engine.launch(spec)
+    assert raised.value.reason == "DIGEST_CHANGED"
+    assert first in str(raised.value) and second in str(raised.value)
+    assert list(engine.list()) == []
+
+
+def test_nothing_is_fetched_unless_registries_are_named(harness: DockerHarness, publish: Publish) -> None:
+    image, _ = publish("never")
+    with pytest.raises(ImageNotFound):
+        harness.engine().ensure_image(image, quiet)
+
+
+def test_a_registry_that_is_not_named_is_denied(harness: DockerHarness, publish: Publish) -> None:
+    image, _ = publish("denied")
+    with pytest.raises(PullDenied, match=r"engine\.docker\.registries") as raised:
+        engine_of(harness, "registry.example.com").ensure_image(image, quiet)
+    assert raised.value.reason == "PULL_DENIED"
+    with pytest.raises(PullDenied, match=r"docker\.io"):
+        engine_of(harness, "registry.example.com").ensure_image("psi:1.0-is-not-here", quiet)
+
+
+def test_a_registry_that_wants_a_password_denies(harness: DockerHarness, tmp_path: Path) -> None:
+    with registry(tmp_path / "closed", guarded=True) as closed, pytest.raises(PullDenied) as raised:
+        engine_of(harness, closed).ensure_image(f"{closed}/algorithms/psi:1.0", quiet)
+    assert raised.value.reason == "PULL_DENIED"
+
+
+def test_an_image_that_the_registry_does_not_have_is_not_found(harness: DockerHarness, shop: str) -> None:
+    with pytest.raises(ImageNotFound, match="no-such"):
+        engine_of(harness, shop).ensure_image(f"{shop}/no-such:1.0", quiet)
+
+
+def test_a_registry_that_is_not_there_is_told(harness: DockerHarness) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # and does not listen
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        with pytest.raises(PullFailed, match="refused") as raised:
+            engine_of(harness, address).ensure_image(f"{address}/psi:1.0", quiet)
+    assert raised.value.reason == "PULL_FAILED"
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """Give the address of a registry that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_a_silent_registry_takes_the_deadline_and_no_longer(harness: DockerHarness, silent: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(PullTimeout, match=r"within 1\.5 s") as raised:
+        engine_of(harness, silent, deadline=1.5).ensure_image(f"{silent}/psi:1.0", quiet)
+    assert raised.value.reason == "PULL_TIMEOUT"
+    assert 1.5 <= time.monotonic() - began < 30
+
+
+def test_who_is_told_may_end_it(harness: DockerHarness, silent: str) -> None:
+    class Enough(Exception):
+        pass
+
+    def enough(progress: str) -> None:
+        raise Enough
+
+    with pytest.raises(Enough):
+        engine_of(harness, silent).ensure_image(f"{silent}/psi:1.0", enough)
+
+
+def test_a_daemon_that_is_away_cannot_fetch(harness: DockerHarness) -> None:
+    def away() -> docker.APIClient:
+        raise EngineDown("the container engine does not answer")
+
+    puller = Puller(away, PullRules(frozenset({"docker.io"})))
+    with pytest.raises(EngineDown):
+        puller.pull("psi:1.0", quiet)
+
+
+@pytest.mark.parametrize("name", ["UPPER:1", "a b", "-x:1", "x" * 300, "a\0b", "../x"])
+def test_a_name_that_is_none_is_not_found(harness: DockerHarness, name: str) -> None:
+    with pytest.raises(EngineError) as raised:
+        engine_of(harness, "127.0.0.1:1").ensure_image(f"127.0.0.1:1/{name}", quiet)
+    assert raised.value.reason == "IMAGE_NOT_FOUND"
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("write /var/lib/docker/tmp/x: no space left on device", NoSpace),
+        ("pull access denied for x, repository does not exist or may require 'docker login'", PullDenied),
+        ("unauthorized: authentication required", PullDenied),
+        ("manifest for x:1 not found: manifest unknown: manifest unknown", ImageNotFound),
+        ("Get https://r/v2/: net/http: TLS handshake timeout", PullTimeout),
+        ("Get https://r/v2/: dial tcp: lookup r: no such host", PullFailed),
+        ("received unexpected HTTP status: 500 Internal Server Error", PullFailed),
+    ],
+)
+def test_the_words_of_a_registry_are_understood(text: str, error: type[EngineError]) -> None:
+    assert type(_refusal("x:1", text)) is error

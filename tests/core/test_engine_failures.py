@@ -1,0 +1,170 @@
+"""What a job is told when its engine fails it: reasons, images that are fetched, disk that runs out."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.base import (
+    EngineError,
+    ImageNotFound,
+    LaunchSpec,
+    PortInUse,
+    PullDenied,
+    PullTimeout,
+)
+from engines.memory import Inside, MemoryEngine, Script
+from gateway.disk_watch import DiskWatch
+from gateway.domain.model import Address, Run
+from gateway.wiring import Gateway
+from gateway.workspace import Workspace
+from tests.builders import a_run
+from tests.core.test_shells import submit
+from tests.e2e.nodes import wait_for
+from tests.inprocess import ask, running
+
+IMAGE = "example:1.0.0"
+
+
+class Fetching(MemoryEngine):
+    """Has its image only once that was fetched; how that goes is up to the test."""
+
+    def __init__(self, fetch: Callable[[Callable[[str], None]], None], **more: Any) -> None:
+        super().__init__(**more)
+        self._here = False
+        self._fetch = fetch
+
+    def image_digest(self, image: str) -> str:
+        if not self._here:
+            raise ImageNotFound(f"there is no image {image}")
+        return super().image_digest(image)
+
+    def ensure_image(self, image: str, told: Callable[[str], None]) -> str:
+        self._fetch(told)
+        self._here = True
+        return self.image_digest(image)
+
+
+def fetching(fetch: Callable[[Callable[[str], None]], None]) -> Callable[[Any, str], Fetching]:
+    return lambda settings, installation: Fetching(
+        fetch, node=settings.node.id, installation=installation, images={IMAGE: Script(0)}
+    )
+
+
+def failing(error: EngineError) -> Callable[[Any, str], MemoryEngine]:
+    script = Script(refused=error)
+    return lambda settings, installation: MemoryEngine(
+        node=settings.node.id, installation=installation, images={IMAGE: script}
+    )
+
+
+def ended(node: Gateway, job_id: str) -> Any:
+    wait_for(lambda: str(node.store.jobs.get(job_id).status) == "FINISHED", 30)
+    return node.store.jobs.get(job_id)
+
+
+def test_an_image_is_fetched_before_its_first_start(tmp_path: Path) -> None:
+    def fetch(told: Callable[[str], None]) -> None:
+        told("1 of 3 layers")
+
+    with running(tmp_path, make_engine=fetching(fetch)) as node:
+        job = ended(node, submit(node).json()["data"]["job_id"])
+        assert job.outcome == "SUCCEEDED" or job.ending.failure.reason == "NO_CALLBACK"
+        assert {r.image_digest for r in node.store.local_jobs.get(job.id).runs} == {f"memory:{IMAGE}"}
+
+
+@pytest.mark.parametrize("error", [PullDenied("not allowed"), PullTimeout("too slow"), ImageNotFound("none")])
+def test_what_fetching_fails_on_is_the_jobs_reason(tmp_path: Path, error: EngineError) -> None:
+    def fetch(told: Callable[[str], None]) -> None:
+        raise error
+
+    with running(tmp_path, make_engine=fetching(fetch)) as node:
+        failure = ended(node, submit(node).json()["data"]["job_id"]).ending.failure
+        assert (failure.reason, failure.message) == (error.reason, str(error))
+
+
+def test_a_launch_that_is_refused_names_its_reason(tmp_path: Path) -> None:
+    with running(tmp_path, make_engine=failing(PortInUse("port 8080 is taken"))) as node:
+        failure = ended(node, submit(node).json()["data"]["job_id"]).ending.failure
+        assert (failure.reason, failure.message) == ("PORT_IN_USE", "port 8080 is taken")
+
+
+def test_fetching_ends_when_the_job_is_stopped(tmp_path: Path) -> None:
+    fetching_now, gone_on = threading.Event(), threading.Event()
+
+    def fetch(told: Callable[[str], None]) -> None:
+        for _ in range(3000):
+            fetching_now.set()
+            told("nothing has come yet")
+            gone_on.wait(0.02)
+        raise PullTimeout("nobody ended it")
+
+    with running(tmp_path, make_engine=fetching(fetch)) as node:
+        job_id = submit(node).json()["data"]["job_id"]
+        assert fetching_now.wait(30)
+        path = "/v1/platform/schedule/job/stop_all"
+        assert ask(node, "operator", "POST", path, json={"job_id": job_id}).json()["code"] == 0
+        ended(node, job_id)
+        wait_for(lambda: all(r.over for r in node.store.local_jobs.get(job_id).runs), 30)
+        assert {r.failure.reason for r in node.store.local_jobs.get(job_id).runs} == {"STOPPED"}
+        assert isinstance(node.engine, Fetching) and node.engine.launches == []
+
+
+def test_a_full_storage_refuses_to_start_anything(tmp_path: Path) -> None:
+    make = failing(EngineError("is not reached"))
+    with running(tmp_path, make_engine=make, limits={"storage_reserve_bytes": 2**60}) as node:
+        failure = ended(node, submit(node).json()["data"]["job_id"]).ending.failure
+        assert failure.reason == "NO_SPACE"
+        assert "GiB free" in failure.message and str(tmp_path) not in failure.message
+
+
+def a_run_with_disk(disk: float | None) -> Run:
+    return a_run(outputs={"out": Address("job-1-guest-0", "task_a-out")}, limits={"disk": disk})
+
+
+def test_outputs_over_the_granted_disk_end_the_run_with_numbers(tmp_path: Path) -> None:
+    now = 0.0
+    workspace = Workspace(tmp_path / "storage", tmp_path / "runs", contained=True)
+    watch = DiskWatch(workspace, every=10, monotonic=lambda: now)
+    run = a_run_with_disk(2 * 1024**2)
+    workspace.prepare(run)
+    prefix = tmp_path / "storage" / "job-1-guest-0"
+    other, own = prefix / "task_b-out", prefix / "task_a-out"
+    other.mkdir()
+    (other / "data_0").write_bytes(b"x" * 1024**2 * 5)  # of another task: not this run's
+    (own / "deep").mkdir()
+    (own / "deep" / "loop").symlink_to(own)
+    (own / "deep" / "data_0").write_bytes(b"x" * 1024**2)
+    assert watch.over(run) is None
+    (own / "data_1").write_bytes(b"x" * 1024**2 * 2)
+    assert watch.over(run) is None  # it was looked at just now
+    now = 10.0
+    failure = watch.over(run)
+    assert failure is not None and failure.reason == "NO_SPACE"
+    assert "0.003 GiB" in failure.message and "0.002 GiB" in failure.message
+    assert DiskWatch(workspace).over(a_run_with_disk(None)) is None
+
+
+def test_a_container_that_takes_too_much_disk_is_ended(tmp_path: Path) -> None:
+    """End to end, over the process engine, which leaves its outputs at the same place."""
+    written = threading.Event()
+
+    def fill(spec: LaunchSpec, inside: Inside) -> int:
+        log = Path(spec.environment["config.log.path"])
+        (log / "big").write_bytes(b"x" * 4 * 1024**2)
+        written.set()
+        inside.asked_to_end.wait(60)
+        return 0
+
+    def make(settings: Any, installation: str) -> MemoryEngine:
+        images = {IMAGE: Script(None, body=fill)}
+        return MemoryEngine(node=settings.node.id, installation=installation, images=images)
+
+    with running(tmp_path, make_engine=make, limits={"disk_check_seconds": 0.1}) as node:
+        job_id = submit(node, disk=0.001).json()["data"]["job_id"]
+        assert written.wait(30)
+        failure = ended(node, job_id).ending.failure
+        assert failure.reason == "NO_SPACE" and "resources.disk" in failure.message
+        wait_for(lambda: list(node.engine.list()) == [], 30, about="the container is taken away")

@@ -1,0 +1,1 @@
+"""Real services that a test starts for itself."""
