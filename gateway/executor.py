@@ -6,7 +6,7 @@ anything is done in the world.
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,8 @@ from gateway.domain.execute import (
     LaunchFailed,
     Probe,
     Restarted,
+    Seal,
+    Sealed,
     Seen,
     StopRun,
     Tell,
@@ -189,6 +191,8 @@ class Executor:
                 return local.spec.scheduler
             case StopRun() | Collect():
                 return "engine-end"
+            case Seal():
+                return "seal"
             case _:
                 return "engine"
 
@@ -215,6 +219,8 @@ class Executor:
                 return LaunchFailed(action.run, Failure("INTERNAL", text), self._clock())
             case Probe():
                 return Seen(action.run, self._clock())
+            case Seal():
+                return Sealed(action.run, None, self._clock(), text)
             case _:
                 return Done(action, self._clock(), final=False, message=text)
 
@@ -234,6 +240,8 @@ class Executor:
                 return [self._probe(_run(local, action.run))]
             case StopRun():
                 return self._stop(_run(local, action.run), action)
+            case Seal():
+                return [self._seal(_run(local, action.run))]
             case Collect():
                 return [self._collect(_run(local, action.run), action)]
 
@@ -341,6 +349,15 @@ class Executor:
         except (EngineError, OSError) as error:
             return Done(action, self._clock(), final=False, message=str(error))
         return Done(action, self._clock())
+
+    def _seal(self, run: Run) -> Event:
+        """Fingerprint the files of a run's model; an output that was never written is no part of it."""
+        try:
+            there = [(name, run.outputs[name]) for name in run.to_seal if self._outputs.exists(run.outputs[name])]
+            files = tuple(replace(f, output=name) for name, address in there for f in self._outputs.sums(address))
+        except (GatewayError, OSError) as error:
+            return Sealed(run.run_id, None, self._clock(), str(error))
+        return Sealed(run.run_id, files, self._clock())
 
     def _tell(self, local: LocalJob, run: Run, action: Tell) -> Event:
         report = TaskReport(run.task_id, run.party.role, self._status_of_role(local, run), run.failure, local.id)

@@ -18,6 +18,7 @@ from gateway.domain.problems import Problem
 from gateway.domain.states import JOB, JobStatus, RunStatus, ended, move
 from gateway.errors import Conflict, Invalid, NotAllowed, NotFound, Refused
 from gateway.executor import Executor
+from gateway.models import Models
 from gateway.ports import Callback, Clock, TaskNews
 from gateway.resources import Resources
 from gateway.store.store import Store
@@ -38,6 +39,7 @@ class Participant:
         knows: Callable[[NodeId], bool],
         clock: Clock,
         resources: Resources,
+        models: Models | None = None,
     ) -> None:
         self._node = node
         self._store = store
@@ -47,6 +49,7 @@ class Participant:
         self._knows = knows
         self._clock = clock
         self._resources = resources
+        self._models = models
         self.admit: Callable[[], None] = lambda: None
         """raises `Refused` while no job of another node is taken"""
 
@@ -62,6 +65,9 @@ class Participant:
         if problems:
             raise Invalid(problems)
         problems, warnings = self._planner.check(spec)
+        refused = self._models.refusal(spec) if self._models else None
+        if refused is not None:
+            raise Invalid([refused.problem, *problems], reason=refused.reason)
         if problems:
             raise Invalid(problems)
         pool = self._resources.pool_for(spec)

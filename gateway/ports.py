@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from anyio import CapacityLimiter
 
-from gateway.domain.model import Acceptance, Address, Ending, Failure, JobSpec, LocalJob, NodeId, Run
+from gateway.domain.model import Acceptance, Address, Ending, Failure, FileSum, JobSpec, LocalJob, NodeId, Run
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 
 
@@ -191,6 +191,9 @@ class Outputs(Protocol):
     """The part of the storage that the core asks."""
 
     def exists(self, address: Address) -> bool: ...
+
+    def sums(self, address: Address) -> tuple[FileSum, ...]:
+        """Fingerprint the files that lie there. Raises `NotFound`."""
 
 
 def as_mapping(value: Any) -> Mapping[str, Any]:

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from gateway.domain.model import Address
+from gateway.domain.model import Address, FileSum
 from gateway.domain.names import LARGEST_NAME as LARGEST_NAME
 from gateway.domain.names import name_rule as name_rule
 from gateway.domain.problems import Problem
@@ -94,6 +94,30 @@ class FileStorage:
         if not 0 <= number < len(parts):
             raise NotFound(f"{_id(address)} has no part {PARTITION}{number}", reason="DATA_MISSING")
         return _opened(parts[number], _id(address))
+
+    def sums(self, address: Address) -> tuple[FileSum, ...]:
+        """Fingerprint the data's files, and the metadata where there is some. Raises `NotFound`."""
+        names = [f"{PARTITION}{n}" for n in range(len(self.partitions(address)))]
+        path = self.path(address)
+        if _is_folder(path) and _is_file(path / METADATA):
+            names.append(METADATA)
+        found = []
+        for name in names:
+            with self.open_file(address, name) as file:
+                digest = hashlib.sha256()
+                while data := file.read(_CHUNK):
+                    digest.update(data)
+                found.append(FileSum(name, file.tell(), digest.hexdigest()))
+        return tuple(found)
+
+    def open_file(self, address: Address, name: str) -> BinaryIO:
+        """Open ``data_<n>`` or ``metadata``; a plain file is its own ``data_0``. Raises `NotFound`."""
+        path = self.path(address)
+        if _is_file(path) and name == f"{PARTITION}0":
+            return _opened(path, _id(address))
+        if not _is_folder(path):
+            raise NotFound(f"nothing lies at {_id(address)} in the storage", reason="DATA_MISSING")
+        return _opened(path / name, _id(address))
 
     def read_json(self, address: Address, limit: int = 16 * 1024 * 1024) -> Any:
         """Return a report's content. Raises `NotFound`, `TooLarge` above ``limit`` bytes, `Invalid` if no JSON."""

@@ -8,12 +8,13 @@ from uuid import uuid4
 
 from engines.naming import run_name
 from gateway.datasets import Datasets
-from gateway.domain import parameters, resources
+from gateway.domain import parameters, resources, trained
 from gateway.domain.amounts import Defaults
 from gateway.domain.dag import DagNode
 from gateway.domain.model import Address, JobSpec, LocalJob, NodeId, Party, Run
 from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid, Refused
+from gateway.models import Models
 from gateway.ports import Clock, Outputs
 from provider_registry.matching import format_problem, match_inputs, match_outputs
 from provider_registry.model import Component, Provider
@@ -56,6 +57,7 @@ class TaskPlanner:
         clock: Clock,
         defaults: Defaults = Defaults(),
         owner: str = "",
+        models: Models | None = None,
     ) -> None:
         self._node = node
         self._registry = registry
@@ -64,6 +66,7 @@ class TaskPlanner:
         self._clock = clock
         self._defaults = defaults
         self._owner = owner
+        self._models = models
 
     def check(self, spec: JobSpec) -> tuple[list[Problem], list[Problem]]:
         """Find what is wrong here with a job: (problems that refuse it, warnings)."""
@@ -164,6 +167,7 @@ class TaskPlanner:
             results={r.code: r.message for r in plan.component.results},
             owner=self._owner,
             expected_digest=plan.provider.digests.get(plan.provider.image_for(node.component.name), ""),
+            to_seal=trained.to_seal(local.spec, node, plan.output_keys),
         )
 
     def _plan(
@@ -186,6 +190,8 @@ class TaskPlanner:
         prefix = f"{spec.job_id}-{party.role}-{party.index}"
         outputs = {name: Address(prefix, f"{task_id}-{key}") for key, name in matched.items()}
         inputs, missing = self._inputs(spec, node, party, component, runs, at)
+        if self._models is not None:
+            inputs = {**self._models.inputs(spec, party, node, component), **inputs}
         granted = resources.granted(spec, party, self._defaults)
         return _Planned(
             party,

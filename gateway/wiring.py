@@ -2,7 +2,7 @@
 
 import fcntl
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
@@ -26,6 +26,7 @@ from gateway import cleaning
 from gateway.admin import events as admin_events
 from gateway.admin import logs as admin_logs
 from gateway.admin import maintenance
+from gateway.admin import models as admin_models
 from gateway.admin.parts import AdminParts
 from gateway.admin.router import router as admin_router
 from gateway.app import LoopbackOnly, Mounted, TokenNeeded, create_app
@@ -36,6 +37,7 @@ from gateway.datasets import Datasets
 from gateway.disk_watch import DiskWatch
 from gateway.domain import execute
 from gateway.domain.admission import Rules
+from gateway.domain.model import JobSpec
 from gateway.domain.problems import Problem
 from gateway.domain.schedule import Freed, Timing
 from gateway.drain import Drain
@@ -45,6 +47,7 @@ from gateway.events import Feed
 from gateway.executor import Executor, Place
 from gateway.grants import Grant
 from gateway.lanes import Lanes
+from gateway.models import Models
 from gateway.participant import Participant
 from gateway.peers import Peers
 from gateway.ports import Limiters
@@ -57,6 +60,7 @@ from gateway.settings import Settings
 from gateway.storage import FileStorage
 from gateway.store.leaves import SqlDatasets, SqlProviders
 from gateway.store.migrate import opened
+from gateway.store.models import SqlModels
 from gateway.store.routes import SqlRouteVersions
 from gateway.store.store import Store
 from gateway.task_plan import TaskPlanner
@@ -139,6 +143,7 @@ class Gateway:
             self._freed,
             Bounds(Rules(ageing=settings.limits.ageing_seconds)),
         )
+        self.models = Models(node, SqlModels(self.store), self.storage, self._unfinished, clock)
         planner = TaskPlanner(
             node,
             self.registry,
@@ -147,13 +152,14 @@ class Gateway:
             clock,
             defaults,
             owner=owner,
+            models=self.models,
         )
         self.participant = Participant(
-            node, self.store, self.executor, planner, self.registry, self.knows, clock, self.resources
+            node, self.store, self.executor, planner, self.registry, self.knows, clock, self.resources, self.models
         )
         self.peers.settle_here(self.coordinator, self.participant)
         self._end_of_session: list[Callable[[str], None]] = []
-        self.keepers: list[cleaning.Keeper] = []
+        self.keepers: list[cleaning.Keeper] = [self.models.keeper]
         """who beside jobs refers to outputs, so that cleaning leaves them"""
         self.cleaner = self._cleaner(clock)
         self.drain = Drain(self.store, self.coordinator.stop, clock)
@@ -228,6 +234,13 @@ class Gateway:
             cleaning.Jobs(self.store, outputs, self.storage, keep),
         ]
         return cleaning.Cleaner(sweeps, clock, settings.every_seconds)
+
+    def _unfinished(self) -> Iterator[JobSpec]:
+        """Yield what was submitted of every job that is not over here."""
+        for job_id in self.store.local_jobs.unfinished():
+            local = self.store.local_jobs.find(job_id)
+            if local is not None and not local.closed:
+                yield local.spec
 
     def _end_session(self, job_id: str) -> None:
         for end in self._end_of_session:
@@ -336,6 +349,7 @@ class Gateway:
             Mounted(platform.container_router(platform_parts), body),
             Mounted(channel.container_router(chan), None),
         ]
+        model_parts = admin_models.ModelParts(self.models, self.storage, limiters, settings.data.max_upload_bytes)
         for_operators = [
             Mounted(platform.operator_router(platform_parts), body),
             Mounted(logs.router(logs.LogParts(self.run_logs, limiters)), body),
@@ -345,6 +359,8 @@ class Gateway:
                 body,
             ),
             Mounted(maintenance.router(self.cleaner, self.drain, limiters), body),
+            Mounted(admin_models.router(model_parts), body),
+            Mounted(admin_models.import_router(model_parts), None),
             Mounted(provider.router(self.registry, limiters), body),
             Mounted(data.router(self.datasets, settings.data.max_upload_bytes), None),
             Mounted(

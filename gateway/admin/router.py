@@ -9,6 +9,7 @@ from fastapi.responses import JSONResponse
 
 from engines.base import EngineError
 from gateway.admin.answers import answering
+from gateway.admin.models import model_of
 from gateway.admin.orphans import count, orphans
 from gateway.admin.outputs import add_outputs
 from gateway.admin.parts import AdminParts
@@ -109,6 +110,7 @@ def _job(parts: AdminParts, job_id: str) -> dict[str, Any]:
         "runs": [_run(parts, job_id, r) for r in local.runs] if local else [],
         "local_warnings": list(local.warnings) if local else [],
         "resources": parts.resources.of_job(local) if local else None,
+        "model": model_of(spec) if spec else None,
     }
 
 

@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import assert_never
 
-from gateway.domain import borrowing, engine_loss
+from gateway.domain import borrowing, engine_loss, trained
 from gateway.domain.model import (
     Call,
     CallState,
     Ending,
     Exit,
     Failure,
+    FileSum,
     LocalJob,
     Run,
     Told,
@@ -24,7 +25,6 @@ from gateway.domain.model import (
 from gateway.domain.states import (
     JOB,
     RUN,
-    TASK_OF_RUN,
     JobStatus,
     Outcome,
     RunStatus,
@@ -53,6 +53,8 @@ class Timing:
     """between asking a container to end and killing it"""
     engine_patience: float = 60.0
     """a run fails when the engine has not answered for this long"""
+    seal_deadline: float = 600.0
+    """reading a model's files is begun again after this; it changes nothing"""
     call_deadline: float = 12.0
     retry_first: float = 0.2
     retry_max: float = 10.0
@@ -89,6 +91,13 @@ class Collect:
 
 
 @dataclass(frozen=True)
+class Seal:
+    """Fingerprint the files of a run's model."""
+
+    run: str
+
+
+@dataclass(frozen=True)
 class Tell:
     """Tell the scheduling node a run's state."""
 
@@ -108,7 +117,7 @@ class Weigh:
     run: str
 
 
-Action = Launch | Probe | StopRun | Collect | Tell | Close
+Action = Launch | Probe | StopRun | Collect | Seal | Tell | Close
 Command = Action | Weigh
 
 
@@ -194,6 +203,18 @@ class Done:
     at: datetime
     final: bool = True
     message: str = ""
+    warnings: tuple[str, ...] = ()
+    """of a Collect: what is odd about the run's outputs"""
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """The files of a run's model were read; ``files`` None: they could not be, because of ``message``."""
+
+    run: str
+    files: tuple[FileSum, ...] | None
+    at: datetime
+    message: str = ""
 
 
 @dataclass(frozen=True)
@@ -215,7 +236,7 @@ class Restarted:
 
 
 OfRun = Launched | LaunchFailed | Seen | Unseen | Broken | HasExited | Gone | Reported
-Event = OfRun | Done | StopAsked | Restarted
+Event = OfRun | Done | Sealed | StopAsked | Restarted
 
 
 # ---------------------------------------------------------------- what is due
@@ -263,6 +284,9 @@ def step(
                 actions.append(command)
             case Collect():
                 local = _with(local, command.run, lambda run: replace(run, collect=_sent(run.collect, now)))
+                actions.append(command)
+            case Seal():
+                local = _with(local, command.run, lambda run: replace(run, seal=_sent(run.seal, now)))
                 actions.append(command)
             case Tell():
                 local = _with(
@@ -318,9 +342,11 @@ def _of_run(run: Run, timing: Timing) -> Iterator[Due]:
             if _to_collect(run):
                 deadline = timing.stop_grace + timing.call_deadline
                 yield from _when_due(run.collect, Collect(run.run_id), deadline)
+            if trained.unsealed(run):
+                yield from _when_due(run.seal, Seal(run.run_id), timing.seal_deadline)
         case _:
             assert_never(run.status)
-    news = TASK_OF_RUN[run.status]
+    news = trained.told_as(run)
     worth_telling = news in (TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)
     if worth_telling and run.told.status is not news and run.told.call.tries < timing.tell_tries:
         yield from _when_due(run.told.call, Tell(run.run_id, news), timing.call_deadline)
@@ -370,6 +396,8 @@ def apply(local: LocalJob, event: Event, timing: Timing = Timing()) -> LocalJob:
             )
         case Done():
             return _done(local, event, timing)
+        case Sealed():
+            return _with(local, event.run, lambda run: _sealed(run, event, timing), at=event.at)
         case Launched() | LaunchFailed() | Seen() | Unseen() | Broken() | HasExited() | Gone() | Reported():
             return _with(local, event.run, lambda run: _hear(run, event, timing), at=event.at)
         case _:
@@ -528,6 +556,10 @@ def _stop_asked(local: LocalJob, event: StopAsked) -> LocalJob:
     ending = event.ending or _ending_by_runs(local, event)
     outcome = ending.outcome if ending else ""
     changed = replace(changed, status=move(JOB, local.status, final), ended_at=event.at, ending=ending)
+    if trained.saves(changed, ending):
+        name = trained.named(local.spec)
+        changed = replace(changed, model_saved=True)
+        changed = changed.noted(event.at, "model saved", model_id=name.model_id, version=name.version)
     return changed.noted(event.at, f"job {final} here", event.by, outcome=outcome)
 
 
@@ -570,7 +602,7 @@ def _done(local: LocalJob, event: Done, timing: Timing) -> LocalJob:
         case Close():
             return replace(local, close=settled(local.close), closed=local.closed or event.final)
         case Collect():
-            return _with(local, event.action.run, lambda r: replace(r, collect=settled(r.collect)))
+            return _with(local, event.action.run, lambda r: _collected(r, settled(r.collect), event.warnings))
         case StopRun():
             return _with(local, event.action.run, lambda r: replace(r, stop=settled(r.stop)))
         case Tell():
@@ -580,8 +612,22 @@ def _done(local: LocalJob, event: Done, timing: Timing) -> LocalJob:
             assert_never(event.action)
 
 
+def _collected(run: Run, collect: Call, warnings: tuple[str, ...]) -> Run:
+    return replace(run, collect=collect, warnings=tuple(dict.fromkeys((*run.warnings, *warnings))))
+
+
+def _sealed(run: Run, event: Sealed, timing: Timing) -> Run:
+    if not trained.unsealed(run):
+        return run
+    if event.files is None:
+        run = trained.not_sealed(run, event.at, timing.retry(run.seal.tries - 1), event.message)
+    else:
+        run = replace(run, files=event.files, seal=replace(run.seal, state=CallState.OK, message=""))
+    return _news(run)
+
+
 def _told(run: Run, status: TaskStatus, settled: Callable[[Call], Call]) -> Run:
-    if status is not TASK_OF_RUN[run.status] or status is run.told.status:
+    if status is not trained.told_as(run) or status is run.told.status:
         return run  # there is newer news, which has its own call
     call = settled(run.told.call)
     told = Told(status, Call()) if call.state is CallState.OK else replace(run.told, call=call)
@@ -594,6 +640,7 @@ def _let_go(run: Run) -> Run:
         launch=_retry_now(run.launch),
         stop=_retry_now(run.stop),
         collect=_retry_now(run.collect),
+        seal=_retry_now(run.seal),
         told=replace(run.told, call=_retry_now(run.told.call)),
         probe_at=None if run.exit is None else run.probe_at,
     )
@@ -625,4 +672,4 @@ def _with(local: LocalJob, run_id: str, change: Callable[[Run], Run], at: dateti
 
 def merge_runs(runs: Iterable[Run]) -> TaskStatus:
     """Fold the runs of a task (or of one role in it) into what other nodes are told."""
-    return merge(TASK_OF_RUN[run.status] for run in runs)
+    return merge(trained.told_as(run) for run in runs)

@@ -301,6 +301,18 @@ class Exit:
 
 
 @dataclass(frozen=True)
+class FileSum:
+    """A file of an output, as it lay in the storage when its run had succeeded."""
+
+    name: str
+    """``data_<n>`` or ``metadata``"""
+    size: int
+    sha256: str
+    output: str = ""
+    """the output that it belongs to, by its name in the component's description"""
+
+
+@dataclass(frozen=True)
 class Told:
     """What the scheduling node was last told of a run, and the call under way."""
 
@@ -365,6 +377,13 @@ class Run:
     """random; the container's name on the channel. Partners see it there, so it opens nothing"""
     owner: str = ""
     """gateway instance and engine that own the container"""
+    to_seal: tuple[str, ...] = ()
+    """outputs that are models, by their names in the description: fingerprinted when the run has succeeded"""
+    seal: Call = Call()
+    files: tuple[FileSum, ...] = ()
+    """what the sealed outputs consist of"""
+    warnings: tuple[str, ...] = ()
+    """what is odd about the outputs"""
 
     @property
     def over(self) -> bool:
@@ -391,6 +410,8 @@ class LocalJob:
     closed: bool = False
     """everything the job held here is given back"""
     close: Call = Call()
+    model_saved: bool = False
+    """the job has succeeded, and its models are kept"""
     warnings: tuple[str, ...] = ()
     pool: Pool | None = None
     """what the job holds here while it runs, for its tasks to borrow from; None: nothing that is counted"""

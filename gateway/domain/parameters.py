@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.domain import resources
+from gateway.domain import resources, trained
 from gateway.domain.model import JobSpec, Party
 from gateway.domain.names import LARGEST_NAME, index_of, name_rule
 from gateway.domain.problems import Problem
@@ -74,7 +74,7 @@ def check(spec: JobSpec, path: str = "config") -> tuple[list[Problem], list[Prob
     Refused: no party at all, an initiator that does not hold the role it claims, more or longer index keys than
     any job needs. Warned: parameters of a task, role or index that the job does not have, up to `MOST_WARNINGS`.
     """
-    problems: list[Problem] = []
+    problems: list[Problem] = trained.check(spec, path)
     warnings: list[Problem] = []
     for at, name in (("job_id", spec.job_id), *((f"{path}.role.{p.role}", p.role) for p in spec.parties)):
         if rule := name_rule(name, LARGEST_NAME // 3):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import assert_never
 
-from gateway.domain import abreast, holding, stopping
+from gateway.domain import abreast, holding, stopping, trained
 from gateway.domain.dag import ready
 from gateway.domain.model import (
     Acceptance,
@@ -662,7 +662,7 @@ def _settle(job: Job, at: datetime) -> Job:
             job = _settle_task(job, task, at)
     if job.ending is None:
         job = _settle_open(job, at)
-    if job.ending is not None and all(map(_quiet, job.nodes.values())):
+    if job.ending is not None and all(map(_quiet, job.nodes.values())) and trained.may_conclude(job, at):
         job = _conclude(job, job.ending, at)
     return job
 

@@ -23,6 +23,7 @@ from gateway.errors import NotFound
 from gateway.store import tables
 from gateway.store.announcing import announce
 from gateway.store.mapping import dumps, loads, record, to_plain
+from gateway.store.publishing import publish
 from gateway.store.seen import Seen
 
 R = TypeVar("R", Job, LocalJob)
@@ -121,7 +122,7 @@ class Store:
         self._writer: Any = threading.Lock() if engine.dialect.name == "sqlite" else _NoLock()
         self.jobs = Records[Job](self, tables.job, "scheduler", Job, schedule.next_due, _task_rows, tables.task)
         self.local_jobs = Records[LocalJob](
-            self, tables.local_job, "participant", LocalJob, execute.next_due, _run_rows, tables.run
+            self, tables.local_job, "participant", LocalJob, execute.next_due, _run_rows, tables.run, publish
         )
 
     @contextmanager
@@ -252,6 +253,7 @@ class Records(Generic[R]):
         next_due: Callable[..., datetime | None],
         rows: Callable[[R], dict[str, dict[str, Any]]],
         row_table: sa.Table,
+        also: Callable[[sa.Connection, R, R], None] | None = None,
     ) -> None:
         self._store = store
         self._table = table
@@ -260,6 +262,7 @@ class Records(Generic[R]):
         self._next_due = next_due
         self._rows: Callable[[R], dict[str, dict[str, Any]]] = rows
         self._row_table = row_table
+        self._also: Callable[[sa.Connection, R, R], None] | None = also
         self._row_key = row_table.primary_key.columns[0]
         self._seen: Seen[R] = Seen()
 
@@ -387,6 +390,8 @@ class Records(Generic[R]):
             if done.rowcount != 1:
                 return False
             self._write_rows(connection, *rows)
+            if self._also is not None:
+                self._also(connection, old, new)
             self._write_notes(connection, new)
         self._seen.put(
             old.id, version + 1, new.created_at.timestamp(), replace(new, notes=()), len(columns["state"])

@@ -178,3 +178,19 @@ resource_pool = sa.Table(
     sa.Column("expired", sa.Integer, nullable=False),
 )
 """One row: the lock of all claims, and how often something was out of step."""
+
+model = sa.Table(
+    "model",
+    metadata,
+    sa.Column("model_id", Id, primary_key=True),
+    sa.Column("version", Id, primary_key=True),
+    sa.Column("role", sa.String(64), primary_key=True),
+    sa.Column("idx", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("job_id", Id, nullable=False),
+    sa.Column("created_at", Seconds, nullable=False),
+    sa.Column("deployed_at", Seconds),
+    sa.Column("granted", LongText, nullable=False),
+    sa.Column("document", LongText, nullable=False),
+    sa.Index("model_job", "job_id"),
+)
+"""What trainings left here, one row per party; its files lie in the storage."""

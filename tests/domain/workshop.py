@@ -25,14 +25,17 @@ from gateway.domain.execute import (
     Probe,
     Reported,
     Restarted,
+    Seal,
+    Sealed,
     Seen,
     StopAsked,
     StopRun,
     Tell,
     Timing,
 )
-from gateway.domain.model import Ending, Exit, Failure, LocalJob, Run
+from gateway.domain.model import Ending, Exit, Failure, FileSum, LocalJob, Run
 from gateway.domain.states import JOB, RUN, Outcome, RunStatus, TaskStatus, ended, may
+from gateway.domain.trained import unsealed
 from tests.builders import T0
 from tests.domain.clockwork import Broken, Clockwork, Life, Process, Stored
 
@@ -224,6 +227,8 @@ class Workshop:
                 return [LaunchFailed(action.run, Failure("ENGINE_DOWN", "no answer"), now)]
             case Probe():
                 return [Seen(action.run, now)]
+            case Seal():
+                return [Sealed(action.run, None, now, "no answer")]
             case StopRun() | Collect() | Tell() | Close():
                 return [Done(action, now, final=False, message="no answer")]
 
@@ -251,6 +256,11 @@ class Workshop:
                     raise Broken(f"{run.run_id} is collected while it is {run.status}")
                 self.boxes.pop(run.name, None)
                 return lambda at: [Done(action, at)]
+            case Seal():
+                if run.status is not RunStatus.SUCCESS:
+                    raise Broken(f"{run.run_id} is sealed while it is {run.status}")
+                files = tuple(FileSum("data_0", 1, f"sum of {run.run_id}", o) for o in run.to_seal)
+                return lambda at: [Sealed(action.run, files, at)]
             case Tell():
                 self.told.setdefault(run.run_id, []).append(action.status)
                 return lambda at: [Done(action, at)]
@@ -315,7 +325,11 @@ class Workshop:
 
     def _end_when_over(self) -> None:
         local = self.local
-        if self._asked_to_end or self.shift.stop_at is not None or not all(run.over for run in local.runs):
+        if (
+            self._asked_to_end
+            or self.shift.stop_at is not None
+            or not all(run.over and not unsealed(run) for run in local.runs)
+        ):
             return
         self._asked_to_end = True
         self._end_job(self.works.now + self.works.random.uniform(0.0, 2.0))

@@ -38,6 +38,12 @@ ORDER = (
 """in which a fresh node takes the examples; a path that is not named comes last"""
 NOT_SERVED = {"/v1/interconn/chan/transport": "E0000000614"}
 """paths that refuse everything, by a code of their own"""
+NOT_HERE = {
+    "/api/v1/models/{model_id}/{version}/deploy": "MODEL_UNKNOWN",
+    "/api/v1/models/{model_id}/{version}/undeploy": "MODEL_UNKNOWN",
+    "/api/v1/models/import": "ARCHIVE_INVALID",
+}
+"""paths that need what only a training leaves, and how a fresh node refuses them"""
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +109,9 @@ def test_every_example_is_taken_by_a_fresh_node(node: Gateway):
         for kind, example in examples(operation):
             answer = sent(node, listener, path, operation, kind, with_ids(example, made))
             body = judged(answer)
+            if path in NOT_HERE:
+                assert body["data"]["reason"] == NOT_HERE[path]
+                continue
             if path.startswith("/api/v1/"):  # real HTTP statuses, no envelope around what was done
                 assert answer.status_code < 300, f"{path}: {body}"
                 continue
