@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli import maintenance, routes
+from gateway.cli import jobs, maintenance, routes
 
 app = typer.Typer(
     help="Gateway that lets a privacy-computing platform run joint jobs with any other that speaks BFIA v1.2.0.",
@@ -122,6 +122,7 @@ def version() -> None:
 
 
 maintenance.add(app)
+jobs.add(app)
 routes.add(app)
 
 

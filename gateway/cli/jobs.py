@@ -1,0 +1,345 @@
+"""``bfia-gateway job …``: hand a job in, watch it, see what it wrote and left, stop it."""
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gateway.cli.client import (
+    DEFAULT_CONFIG,
+    EXIT_BAD_INPUT,
+    EXIT_FAILED,
+    AsJson,
+    CallFailed,
+    Client,
+    Config,
+    Url,
+    amount,
+    connect,
+    reporting,
+    segment,
+    show,
+    table,
+)
+
+commands = typer.Typer(help="Hand a job in, watch it, see what it wrote and left, stop it.", no_args_is_help=True)
+
+JobId = Annotated[str, typer.Argument(help="The job's id.")]
+Task = Annotated[str, typer.Option("--task", "-t", help="Name of a task in the flow.")]
+Party = Annotated[
+    str, typer.Option("--party", "-p", help="Which party here, such as guest.0; default: the only one.")
+]
+_SCHEDULE = "/v1/platform/schedule"
+_OVER = ("FINISHED", "REJECTED")
+_STYLE = {"SUCCESS": "green", "RUNNING": "yellow", "FAILED": "red"}
+
+
+def add(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.add_typer(commands, name="job")
+
+
+@commands.command("submit")
+def submit(
+    file: Annotated[Path, typer.Argument(help="The job as JSON or YAML: dag and config; - reads standard input.")],
+    watch_it: Annotated[bool, typer.Option("--watch", "-w", help="Stay, and show how it goes.")] = False,
+    config: Config = DEFAULT_CONFIG,
+    url: Url = "",
+    as_json: AsJson = False,
+) -> None:
+    """Hand a job in; the answer comes when every node of it has accepted. Prints the job's id.
+
+    Example: bfia-gateway job submit examples/create_all_psi_sbt.json --watch
+    """
+    with reporting(as_json), connect(config, url) as node:
+        body = _read(file)
+        job_id = str(node.post(f"{_SCHEDULE}/job/create_all", body)["data"]["job_id"])
+        if not watch_it:
+            show({"job_id": job_id}) if as_json else typer.echo(job_id)
+            return
+        if not as_json:
+            typer.echo(job_id)
+        _watch(node, job_id, as_json)
+
+
+@commands.command("list")
+def list_jobs(
+    flow: Annotated[str, typer.Option(help="Only jobs of this flow.")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many, newest first.")] = 20,
+    config: Config = DEFAULT_CONFIG,
+    url: Url = "",
+    as_json: AsJson = False,
+) -> None:
+    """List jobs that this node schedules or takes part in, newest first.
+
+    Example: bfia-gateway job list --limit 50
+    """
+    with reporting(as_json), connect(config, url) as node:
+        found = node.get("/api/v1/jobs", flow_id=flow or None, limit=limit)
+        if as_json:
+            show(found)
+            return
+        rows = [
+            [j["job_id"], j["flow_id"], j["status"], j["outcome"], j["created_at"][:19], ", ".join(j["sides"])]
+            for j in found["jobs"]
+        ]
+        table(f"{len(rows)} jobs", ["job", "flow", "status", "outcome", "created (UTC)", "this node is"], rows)
+
+
+@commands.command("show")
+def show_job(job_id: JobId, config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = False) -> None:
+    """Show a job: its state, each task at each party, and why it failed or what it waits for.
+
+    Example: bfia-gateway job show job-0123456789abcdef0123456789abcdef
+    """
+    with reporting(as_json), connect(config, url) as node:
+        job = _job(node, job_id)
+        if as_json:
+            show(job)
+        else:
+            _print(_tree(job))
+
+
+@commands.command("watch")
+def watch(job_id: JobId, config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = False) -> None:
+    """Show a job while it goes on. Exit code 0: it has succeeded; 1: it has not.
+
+    Example: bfia-gateway job watch job-0123456789abcdef0123456789abcdef
+    """
+    with reporting(as_json), connect(config, url) as node:
+        _watch(node, job_id, as_json)
+
+
+@commands.command("stop")
+def stop(
+    job_id: JobId,
+    task: Task = "",
+    config: Config = DEFAULT_CONFIG,
+    url: Url = "",
+    as_json: AsJson = False,
+) -> None:
+    """Stop a job at every node, or one task with all that needs its output. A second stop changes nothing.
+
+    Example: bfia-gateway job stop job-0123456789abcdef0123456789abcdef --task secureboost
+    """
+    with reporting(as_json), connect(config, url) as node:
+        if task:
+            node.post(f"{_SCHEDULE}/job/stop_task", {"job_id": job_id, "task_name": task})
+        else:
+            node.post(f"{_SCHEDULE}/job/stop_all", {"job_id": job_id})
+        if as_json:
+            show({"job_id": job_id, "task_name": task, "stopped": True})
+        else:
+            typer.echo(f"{f'task {task} of ' if task else ''}{job_id} is being stopped at every node")
+
+
+@commands.command("timeline")
+def timeline(job_id: JobId, config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = False) -> None:
+    """Show all that happened to a job here, in its order: the first thing to read when a job surprises.
+
+    Example: bfia-gateway job timeline job-0123456789abcdef0123456789abcdef
+    """
+    with reporting(as_json), connect(config, url) as node:
+        found = node.get(f"/api/v1/jobs/{segment(job_id)}/timeline")
+        if as_json:
+            show(found)
+            return
+        rows = [[e["at"][:23], e["side"], e["event"], e["by"], _detail(e["detail"])] for e in found["timeline"]]
+        table(job_id, ["at (UTC)", "as", "what", "by", "more"], rows)
+
+
+@commands.command("logs")
+def logs(
+    job_id: JobId,
+    task: Task = "",
+    party: Party = "",
+    tail: Annotated[int, typer.Option(min=0, help="Only so many lines at the end; 0: all.")] = 0,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run is over.")] = False,
+    config: Config = DEFAULT_CONFIG,
+    url: Url = "",
+) -> None:
+    """Print what a run here wrote.
+
+    Example: bfia-gateway job logs job-0123456789abcdef0123456789abcdef --task secureboost --follow
+    """
+    with reporting(), connect(config, url) as node:
+        run = _run(_job(node, job_id), task, party)
+        path = run["log"]
+        if not follow:
+            for line in node.lines(path, tail=tail or None):
+                typer.echo(line)
+            return
+        event = ""
+        for line in node.lines(path, follow=1, tail=tail or None):
+            if line.startswith("event: "):
+                event = line.removeprefix("event: ")
+            elif line.startswith("data: ") and event != "end":
+                typer.echo(line.removeprefix("data: "), err=event == "stderr")
+
+
+@commands.command("outputs")
+def outputs(job_id: JobId, config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = False) -> None:
+    """List what a job's runs left here: tables, models, reports.
+
+    Example: bfia-gateway job outputs job-0123456789abcdef0123456789abcdef
+    """
+    with reporting(as_json), connect(config, url) as node:
+        found = node.get(f"/api/v1/jobs/{segment(job_id)}/outputs")
+        if as_json:
+            show(found)
+            return
+        rows = [
+            [o["task"], o["party"], o["key"], o["output"], "yes" if o["there"] else "no", _short(o["value"])]
+            for o in found["outputs"]
+        ]
+        table(f"outputs of {job_id} here", ["task", "party", "key", "is the", "there", "content"], rows)
+
+
+@commands.command("download")
+def download(
+    job_id: JobId,
+    task: Annotated[str, typer.Argument(help="Name of the task.")],
+    key: Annotated[str, typer.Argument(help="Key of the output in the flow.")],
+    party: Party = "",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write; default: the key.")] = None,
+    config: Config = DEFAULT_CONFIG,
+    url: Url = "",
+) -> None:
+    """Save one output.
+
+    Example: bfia-gateway job download job-0123456789abcdef0123456789abcdef intersect train_data -o common.csv
+    """
+    with reporting(), connect(config, url) as node:
+        label = party or str(_run(_job(node, job_id), task, "")["party"])
+        target = output or Path(key)
+        path = f"/api/v1/jobs/{segment(job_id)}/outputs/{segment(task)}/{segment(label)}/{segment(key)}/download"
+        size = node.download(path, target)
+        typer.echo(f"{target}: {amount(size)}")
+
+
+def _read(file: Path) -> Any:
+    """Return the request in a file: JSON, or YAML as people write it. Raises `CallFailed`."""
+    import yaml
+
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CallFailed(f"{file} cannot be read: {error}", EXIT_BAD_INPUT) from None
+    try:
+        body = json.loads(text)
+    except ValueError:
+        try:
+            body = yaml.safe_load(text)
+        except (yaml.YAMLError, RecursionError) as error:
+            raise CallFailed(f"{file} is neither JSON nor YAML: {error}", EXIT_BAD_INPUT) from None
+    if not isinstance(body, dict):
+        raise CallFailed(f"{file} must hold an object with dag and config", EXIT_BAD_INPUT)
+    return body
+
+
+def _job(node: Client, job_id: str) -> dict[str, Any]:
+    job: dict[str, Any] = node.get(f"/api/v1/jobs/{segment(job_id)}")
+    for run in job["runs"]:
+        run["party"] = f"{run['party']['role']}.{run['party']['index']}"
+    return job
+
+
+def _run(job: Mapping[str, Any], task: str, party: str) -> dict[str, Any]:
+    """Return the one run that is meant, the newest attempt of it. Raises `CallFailed` where that is not clear."""
+    fits = [r for r in job["runs"] if (not task or r["task_name"] == task) and (not party or r["party"] == party)]
+    names = {(r["task_name"], r["party"]) for r in fits}
+    if len(names) != 1:
+        known = ", ".join(f"--task {r['task_name']} --party {r['party']}" for r in job["runs"]) or "none"
+        what = "no run here is" if not names else "more than one run here is"
+        raise CallFailed(f"{what} meant by that; there are: {known}", EXIT_BAD_INPUT)
+    return max(fits, key=_attempt)
+
+
+def _attempt(run: Mapping[str, Any]) -> int:
+    return int(run.get("attempt", 0))
+
+
+def _watch(node: Client, job_id: str, as_json: bool) -> None:
+    """Show the job until it is over. Leaves with exit code 1 where it has not succeeded."""
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(console=Console(stderr=as_json), refresh_per_second=8, transient=as_json) as live:
+        while True:
+            job = _job(node, job_id)
+            live.update(_tree(job))
+            if job["status"] in _OVER:
+                break
+            time.sleep(0.3)
+    if as_json:
+        show(job)
+    if job["outcome"] != "SUCCEEDED":
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _tree(job: Mapping[str, Any]) -> Any:
+    """Draw tasks by parties, the progress, and what is to be known."""
+    from rich.console import Group, RenderableType
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    nodes = list(dict.fromkeys(p["node"] for p in job["parties"]))
+    roles = {n: ", ".join(p["role"] for p in job["parties"] if p["node"] == n) for n in nodes}
+    cells = Table(box=None, pad_edge=False)
+    for heading in ("task", *(f"{node} ({roles[node]})" for node in nodes), ""):
+        cells.add_column(heading, overflow="fold")
+    for task in job["tasks"]:
+        states = []
+        for node in nodes:
+            by_role = dict(task["nodes"].get(node, {}))
+            same = set(by_role.values())
+            text = next(iter(same)) if len(same) == 1 else " ".join(f"{r} {s}" for r, s in by_role.items())
+            states.append(Text(text or "–", style=_STYLE.get(text, "dim")))
+        cells.add_row(task["name"], *states, Text(_why(task), style="dim"))
+    line = Table.grid(padding=(0, 1))
+    outcome = f" {job['outcome']}" if job.get("outcome") else ""
+    line.add_row(
+        ProgressBar(total=100, completed=job["progress"], width=40),
+        Text(f"{job['status']}{outcome}, {job['progress']} %"),
+    )
+    said: list[RenderableType] = [
+        Text(f"{job['job_id']}, scheduled by {job['scheduler']}", style="bold"),
+        cells,
+        line,
+    ]
+    if why := _why(job):
+        said.append(Text(why, style="red" if job.get("failure") else "dim"))
+    said += [Text(f"warning: {w}", style="yellow") for w in job.get("warnings", [])]
+    return Group(*said)
+
+
+def _why(what: Mapping[str, Any]) -> str:
+    """Say why something failed, or what it waits for where the node tells."""
+    failure = what.get("failure")
+    if failure:
+        where = " ".join(f"{k} {failure[k]}" for k in ("task", "role", "node") if failure.get(k))
+        return f"{failure['reason']} ({where}): {failure['message']}" if where else f"{failure['reason']}"
+    waiting = what.get("waiting")
+    if isinstance(waiting, Mapping):
+        return str(waiting.get("reason") or "")
+    return ""
+
+
+def _detail(detail: Mapping[str, Any]) -> str:
+    return ", ".join(f"{k} {v}" for k, v in detail.items() if v not in (None, "", {}, []))[:300]
+
+
+def _short(value: Any, longest: int = 60) -> str:
+    text = "" if value is None else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def _print(what: Any) -> None:
+    from rich.console import Console
+
+    Console().print(what)

@@ -1,0 +1,130 @@
+"""``bfia-gateway job …``: a job is handed in, watched, looked into and stopped from the command line."""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from adapter.bfia.examples import CREATE_ALL, REGISTER
+from gateway.cli.main import app
+from gateway.wiring import Gateway
+from tests.e2e.nodes import wait_for
+from tests.inprocess import ME, ask, running
+
+ROOT = Path(__file__).parents[2]
+PATIENT = ROOT / "tests" / "e2e" / "patient.py"
+NAMES = ("submit", "list", "show", "watch", "stop", "timeline", "logs", "outputs", "download")
+
+
+@pytest.fixture
+def node(tmp_path: Path):
+    images = {"example:1.0.0": {"command": [sys.executable, str(PATIENT)]}}
+    (tmp_path / "register").mkdir()
+    with running(tmp_path / "node", engine={"kind": "process", "process": {"images": images}}) as gateway:
+        ask(gateway, "operator", "POST", "/v2/provider/register", json=REGISTER["one component"]["value"])
+        yield gateway
+
+
+def body(tmp_path: Path, **lasting: float) -> dict[str, Any]:
+    """Return a job of independent tasks at one node that last so many seconds."""
+    job = copy.deepcopy(CREATE_ALL["two parties"]["value"])
+    component = job["dag"]["components"][0]
+    job["dag"]["components"] = [component | {"name": name, "input": []} for name in lasting]
+    job["config"]["initiator"] = {"role": "guest", "node_id": ME}
+    job["config"]["role"] = {"guest": [ME], "host": [ME]}
+    own = {n: {"name": n, "lasts": s, "register": str(tmp_path / "register")} for n, s in lasting.items()}
+    job["config"]["task_params"] = {"common": own}
+    return job
+
+
+def cli(gateway: Gateway, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a command in a process of its own, as its user would."""
+    command = [sys.executable, "-m", "gateway.cli.main", "job", *words, "--url", gateway.addresses()["operator"]]
+    environment = os.environ | {"COLUMNS": "200"}
+    return subprocess.run(
+        command, input=stdin, capture_output=True, text=True, timeout=100, check=False, env=environment, cwd=ROOT
+    )
+
+
+def printed(result: subprocess.CompletedProcess[str]) -> Any:
+    return json.loads(result.stdout)
+
+
+def test_a_job_is_handed_in_and_watched_to_its_end(node: Gateway, tmp_path: Path):
+    file = tmp_path / "job.yml"
+    file.write_text(yaml.safe_dump(body(tmp_path, a=0, b=0)))
+    done = cli(node, "submit", str(file), "--watch")
+    assert done.returncode == 0, done.stderr
+    assert "FINISHED SUCCEEDED, 100 %" in done.stdout
+    job_id = done.stdout.splitlines()[0]
+    assert job_id in cli(node, "list").stdout.replace("\n", "")
+    shown = cli(node, "show", job_id).stdout
+    assert "SUCCESS" in shown and ME in shown
+    assert [e["event"] for e in printed(cli(node, "timeline", job_id, "--json"))["timeline"]].count(
+        "job RUNNING"
+    ) == 1
+    assert "job FINISHED" in cli(node, "timeline", job_id).stdout
+    assert {(o["task"], o["there"]) for o in printed(cli(node, "outputs", job_id, "--json"))["outputs"]} == {
+        ("a", True),
+        ("b", True),
+    }
+    target = tmp_path / "saved.csv"
+    saved = cli(node, "download", job_id, "a", "data0", "-p", "guest.0", "-o", str(target))
+    assert saved.returncode == 0 and target.read_text() == "id,x\n1,2\n", saved.stderr
+    assert cli(node, "watch", job_id).returncode == 0
+
+
+def test_a_job_from_standard_input_is_stopped_and_the_exit_code_tells(node: Gateway, tmp_path: Path):
+    handed = cli(node, "submit", "-", "--json", stdin=json.dumps(body(tmp_path, a=600, c=600)))
+    job_id = printed(handed)["job_id"]
+    wait_for(lambda: len(list((tmp_path / "register").iterdir())) == 4, 60)
+    assert (
+        cli(node, "stop", job_id, "--task", "a").stdout == f"task a of {job_id} is being stopped at every node\n"
+    )
+    assert cli(node, "stop", job_id).returncode == 0
+    ended = cli(node, "watch", job_id)
+    assert ended.returncode == 1 and "FINISHED STOPPED" in ended.stdout and "STOPPED" in ended.stdout
+
+
+def test_the_log_of_the_run_that_is_meant_is_printed(tmp_path: Path):
+    command = [sys.executable, "-c", "import sys; print('hello'); print('oh', file=sys.stderr); sys.exit(3)"]
+    engine = {"kind": "process", "process": {"images": {"example:1.0.0": {"command": command}}}}
+    with running(tmp_path / "node", engine=engine) as node:
+        ask(node, "operator", "POST", "/v2/provider/register", json=REGISTER["one component"]["value"])
+        handed = cli(node, "submit", "-", "--watch", stdin=json.dumps(body(tmp_path, a=0)))
+        assert handed.returncode == 1 and "EXIT_3" in handed.stdout, handed.stderr
+        job_id = handed.stdout.splitlines()[0]
+        unclear = cli(node, "logs", job_id)
+        assert unclear.returncode == 2 and "--task a --party guest.0" in unclear.stderr
+        runs = node.store.local_jobs.get(job_id).runs
+        ended = next(r.party.label for r in runs if r.failure and r.failure.reason == "EXIT_3")
+        assert "hello" in cli(node, "logs", job_id, "-t", "a", "-p", ended).stdout
+        followed = cli(node, "logs", job_id, "-t", "a", "-p", ended, "--follow")
+        assert "hello" in followed.stdout and "oh" in followed.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("[1]", "must hold an object"), ("{a: [", "neither JSON nor YAML"), ("{}", "dag")],
+)
+def test_what_is_no_job_is_refused_with_exit_code_2(node: Gateway, text: str, words: str):
+    refused = cli(node, "submit", "-", stdin=text)
+    assert refused.returncode == 2 and words in refused.stderr, refused.stderr
+
+
+def test_an_unknown_job_and_a_missing_file_are_told(node: Gateway):
+    assert cli(node, "show", "job-none").returncode == 1
+    assert "cannot be read" in cli(node, "submit", "/nowhere.json").stderr
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_shows_an_example(name: str):
+    text = " ".join(CliRunner().invoke(app, ["job", name, "--help"]).stdout.split())
+    assert f"bfia-gateway job {name}" in text
