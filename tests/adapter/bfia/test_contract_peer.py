@@ -1,0 +1,390 @@
+"""The contract of every path between nodes, case by case: control layer 3, and the one path of a single peer."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapter.bfia import translate
+from adapter.bfia.profiles import PROFILES
+from gateway.domain.model import Job, JobSpec, LocalJob
+from gateway.domain.states import JobStatus, TaskStatus
+from tests.adapter.bfia import contract
+from tests.adapter.bfia.contract import DONE, Caller, Endpoint, envelope, refused, wrong_listeners
+from tests.adapter.bfia.scripted import says
+from tests.adapter.bfia.site import CONTROL, FATE, SPEC, Site, a_job_with, by_path, serving_site
+from tests.builders import a_spec
+from tests.e2e.nodes import wait_for
+from tests.inprocess import ME, STRANGER
+
+_numbers = count()
+
+
+@dataclass
+class Stage:
+    """A job that `SPEC` schedules and in which this node takes part, and one that this node schedules for it."""
+
+    site: Site
+    taken: JobSpec
+    task: str
+    own: JobSpec
+    own_task: str
+
+    @property
+    def records(self) -> tuple[Job, LocalJob]:
+        store = self.site.node.store
+        return store.jobs.get(self.own.job_id), store.local_jobs.get(self.taken.job_id)
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with serving_site(tmp_path_factory.mktemp("node")) as site:
+        node = site.node
+        site.peer.will(by_path(task_poll=says(data={"status": "RUNNING"})))
+        taken = a_job_with(SPEC, "a; b -> c; d", scheduler=SPEC)
+        node.participant.create_job(taken, SPEC)
+        node.participant.start_task(taken.job_id, "task_taken_a", "a", SPEC)
+        own = a_job_with(SPEC, "a -> b")
+        node.coordinator.submit_job(own, ME)
+        site.run(taken.job_id, "guest.0")
+
+        def up() -> bool:
+            return node.store.jobs.get(own.job_id).tasks["a"].nodes[SPEC].status is TaskStatus.RUNNING
+
+        wait_for(up, 20, 0.02, "the peer's part runs")
+        yield Stage(site, taken, "task_taken_a", own, node.store.jobs.get(own.job_id).tasks["a"].task_id)
+
+
+@pytest.fixture
+def call(stage: Stage) -> Caller:
+    return Caller(stage.site.node, "peer", CONTROL, {"x-source-node-id": SPEC})
+
+
+def job_body(spec: JobSpec) -> dict[str, Any]:
+    return translate.create_body(spec, PROFILES["spec"])
+
+
+def new_job(_: Stage) -> dict[str, Any]:
+    return job_body(replace(a_job_with(SPEC, scheduler=SPEC), job_id=f"job-contract-{next(_numbers)}"))
+
+
+def own_state(stage: Stage, _: dict[str, Any]) -> dict[str, Any]:
+    """Return the whole answer about the job that this node schedules."""
+    job = stage.site.node.store.jobs.get(stage.own.job_id)
+    a, b = job.tasks["a"], job.tasks["b"]
+    assert a.nodes[SPEC].status is TaskStatus.RUNNING and b.status is TaskStatus.READY
+    return {
+        "code": 0,
+        "msg": "success",
+        "data": envelope(
+            Caller(stage.site.node, "operator", "/v1/platform/schedule", {})(
+                "/job/status_all", {"job_id": job.id}, "GET"
+            )
+        )["data"],
+    }
+
+
+JOB_FIELDS = (
+    "job_id",
+    "dag",
+    "dag.components",
+    "dag.components[0].name",
+    "dag.components[0].version",
+    "config",
+    "config.initiator",
+    "config.initiator.role",
+    "config.initiator.node_id",
+    "config.role",
+)
+
+ENDPOINTS = (
+    Endpoint(
+        "/job/create_all",
+        new_job,
+        lambda _, body: DONE | {"data": {"job_id": body["job_id"]}},
+        JOB_FIELDS,
+        ("flow_id",),
+    ),
+    Endpoint(
+        "/job/create",
+        new_job,
+        lambda _, body: DONE | {"data": {"job_id": body["job_id"]}},
+        JOB_FIELDS,
+        ("flow_id",),
+    ),
+    Endpoint(
+        "/job/start",
+        lambda s: {"job_id": s.taken.job_id},
+        required=("job_id",),
+        unknown=(("job_id", "job-nowhere", "JOB_UNKNOWN"),),
+    ),
+    Endpoint(
+        "/task/start",
+        lambda s: {"job_id": s.taken.job_id, "task_id": s.task, "task_name": "a"},
+        required=("job_id", "task_id", "task_name"),
+        unknown=(("job_id", "job-nowhere", "JOB_UNKNOWN"),),
+    ),
+    Endpoint(
+        "/job/stop_all",
+        lambda s: {"job_id": s.own.job_id, "task_name": "b"},
+        required=("job_id",),
+        unknown=(("job_id", "job-nowhere", "JOB_UNKNOWN"), ("task_name", "nothing", "TASK_UNKNOWN")),
+    ),
+    Endpoint(
+        "/job/stop",
+        lambda s: {"job_id": s.taken.job_id, "task_name": "d"},
+        required=("job_id",),
+        unknown=(("job_id", "job-nowhere", "JOB_UNKNOWN"), ("task_name", "nothing", "TASK_UNKNOWN")),
+    ),
+    Endpoint(
+        "/job/status_all",
+        lambda s: {"job_id": s.own.job_id},
+        own_state,
+        required=("job_id",),
+        unknown=(("job_id", "job-nowhere", "JOB_UNKNOWN"),),
+        methods=("POST", "GET"),
+        in_query=True,
+    ),
+    Endpoint(
+        "/task/poll",
+        lambda s: {"task_id": s.task, "role": "guest"},
+        lambda *_: DONE | {"data": {"status": "RUNNING"}},
+        required=("task_id",),
+        optional=("role",),
+        unknown=(("task_id", "task_nowhere", "TASK_UNKNOWN"), ("role", "arbiter", "ROLE_UNKNOWN")),
+    ),
+    Endpoint(
+        "/task/callback",
+        lambda s: {"task_id": s.own_task, "status": "RUNNING", "role": "host"},
+        required=("task_id", "status"),
+        optional=("role",),
+        unknown=(("task_id", "task_nowhere", "TASK_UNKNOWN"),),
+    ),
+    Endpoint(
+        "/task/stop",
+        lambda s: {"task_id": s.task},
+        required=("task_id",),
+        unknown=(("task_id", "task_nowhere", "TASK_UNKNOWN"),),
+    ),
+)
+
+every = pytest.mark.parametrize("one", ENDPOINTS, ids=str)
+harmless = pytest.mark.parametrize("one", [e for e in ENDPOINTS if e.path != "/task/stop"], ids=str)
+
+
+@harmless
+def test_the_request_and_its_exact_reply(stage: Stage, call: Caller, one: Endpoint):
+    contract.check_success(call, one, stage)
+
+
+@harmless
+def test_what_peers_do_otherwise_is_taken_alike(stage: Stage, call: Caller, one: Endpoint):
+    contract.check_deviations(call, one, stage)
+
+
+@every
+def test_what_is_missing_or_wrong_is_named_and_changes_nothing(stage: Stage, call: Caller, one: Endpoint):
+    before = stage.records
+    contract.check_missing_and_wrong(call, one, stage)
+    contract.check_no_json(call, one)
+    assert _same(stage.records, before)
+
+
+@every
+def test_what_is_not_here_is_named_and_changes_nothing(stage: Stage, call: Caller, one: Endpoint):
+    before = stage.records
+    contract.check_unknown(call, one, stage)
+    assert _same(stage.records, before)
+
+
+@every
+def test_other_methods_and_paths_and_endless_bodies(call: Caller, one: Endpoint):
+    contract.check_methods_and_size(call, one)
+    contract.check_too_large(call, one)
+    for answer in wrong_listeners(call.node, "peer", CONTROL + one.path):
+        refused(answer, 404, "PATH_UNKNOWN", 404)
+
+
+@every
+@pytest.mark.parametrize("sender", [STRANGER, FATE, ""], ids=["no route", "no part", "not named"])
+def test_who_may_not_ask_changes_nothing(stage: Stage, call: Caller, one: Endpoint, sender: str):
+    """`FATE` has a route and no part in these jobs; a job that it schedules itself it may create, though."""
+    if sender == "" and one.path == "/task/callback":
+        return  # there the role tells the node
+    if sender == FATE and one.path == "/job/create":
+        return  # whoever has a route may ask this node to take part in a job
+    before, body = stage.records, one.body(stage)
+    for name in ("x-source-node-id", "x_source_node_id", "x-node-id", "x_node_id"):
+        found = refused(call(one.path, body, headers={name: sender} if sender else {}), 403, "NOT_AUTHORISED")
+        assert sender == FATE or sender in found["msg"]
+    assert _same(stage.records, before)
+    for job_id in {body.get("job_id")} - {stage.own.job_id, stage.taken.job_id, None}:
+        assert stage.site.node.store.jobs.find(job_id) is None
+        assert stage.site.node.store.local_jobs.find(job_id) is None
+
+
+@every
+def test_the_sender_is_known_in_every_spelling(stage: Stage, call: Caller, one: Endpoint):
+    """All of them get past the question who asks, to the question what they ask."""
+    for name in ("x-source-node-id", "x_source_node_id", "x-node-id", "x_node_id", "X-Node-Id"):
+        assert contract.paths(call(one.path, {}, headers={name: SPEC}))
+
+
+def _same(one: tuple[Job, LocalJob], other: tuple[Job, LocalJob]) -> bool:
+    """Compare what others can see of both records; the job goes on asking its peer all the while."""
+    return _seen(*one) == _seen(*other)
+
+
+def _seen(job: Job, local: LocalJob) -> Any:
+    tasks = {
+        n: (t.status, t.ending, {p: dict(part.roles) for p, part in t.nodes.items()}) for n, t in job.tasks.items()
+    }
+    runs = [(r.task_id, r.party, r.status, r.stop_at) for r in local.runs]
+    return job.status, job.ending, tasks, local.status, local.ending, runs
+
+
+# ---------------------------------------------------------------- one by one
+
+
+def test_create_in_the_second_spellings_and_without_what_is_optional(stage: Stage, call: Caller):
+    body = new_job(stage) | {"old_job_id": None}
+    component = body["dag"]["components"][0]
+    del component["componentName"], component["provider"]  # leaves module_name and code
+    component["inputData"], component["outputData"] = component.pop("input"), component.pop("output")
+    body["config"]["initiator"] = {"role": "host", "nodeId": SPEC}
+    body["conf"] = body.pop("config")
+    del body["conf"]["job_params"], body["conf"]["task_params"], body["conf"]["version"], body["dag"]["version"]
+    assert envelope(call("/job/create", body))["code"] == 0
+    spec = stage.site.node.store.local_jobs.get(body["job_id"]).spec
+    ref = spec.dag.nodes[0].component
+    assert (ref.provider, ref.name, spec.initiator, spec.scheduler) == ("vendor", "Thing", SPEC, SPEC)
+
+
+def test_create_takes_keys_of_several_indices_and_roles_that_the_standard_does_not_name(
+    stage: Stage, call: Caller
+):
+    roles = {"host": (SPEC,), "guest": (ME, ME), "observer": (FATE,)}
+    params = {"guest": {"0|1": {"a": {"x": 1}}, "1": {"a": {"y": 2}}}}
+    spec = a_spec("a", roles, job_id=f"job-contract-{next(_numbers)}", task_params=params)
+    body = job_body(spec)
+    body["config"]["task_params"] = params
+    assert envelope(call("/job/create", body)) == DONE | {"data": {"job_id": spec.job_id}}
+    assert (
+        envelope(call("/task/start", {"job_id": spec.job_id, "task_id": f"t-{spec.job_id}", "task_name": "a"}))
+        == DONE
+    )
+    runs = stage.site.node.store.local_jobs.get(spec.job_id).runs
+    assert {r.party.label: dict(r.parameters) for r in runs} == {"guest.0": {"x": 1}, "guest.1": {"x": 1, "y": 2}}
+    for role in ("guest", "guest.0", "guest.1", "", None):
+        said = envelope(call("/task/poll", {"task_id": f"t-{spec.job_id}", "role": role}))
+        assert said["data"]["status"] in ("READY", "RUNNING")
+    refused(call("/task/poll", {"task_id": f"t-{spec.job_id}", "role": "guest.2"}), 404, "ROLE_UNKNOWN")
+    assert envelope(call("/job/stop", {"job_id": spec.job_id})) == DONE
+
+
+@pytest.mark.parametrize("path", ["/job/create", "/job/create_all"])
+def test_the_same_job_again_is_a_success_and_another_of_its_id_a_conflict(stage: Stage, call: Caller, path: str):
+    body = new_job(stage)
+    for _ in range(3):
+        assert envelope(call(path, body))["code"] == 0
+    refused(call(path, body | {"flow_id": "another"}), 409, "JOB_ID_CONFLICT")
+
+
+def test_create_names_everything_that_cannot_work_at_once(stage: Stage, call: Caller):
+    body = new_job(stage)
+    one = body["dag"]["components"][0]
+    body["dag"]["components"] = [
+        one | {"name": "x", "input": [{"type": "dataset", "key": "y.out"}]},
+        one | {"name": "y", "input": [{"type": "dataset", "key": "x.out"}]},
+        one | {"name": "y"},
+        one | {"name": "z", "input": [{"type": "dataset", "key": "nowhere.out"}]},
+    ]
+    for path in ("/job/create", "/job/create_all"):
+        found = contract.paths(call(path, body | {"job_id": "job-contract-wrong"}))
+        assert {"dag.components[2].name", "dag.components[3].input[0].key"} <= found
+    assert stage.site.node.store.jobs.find("job-contract-wrong") is None
+    assert stage.site.node.store.local_jobs.find("job-contract-wrong") is None
+
+
+def test_create_of_what_this_node_cannot_do_is_refused_in_words(stage: Stage, call: Caller):
+    body = new_job(stage)
+    body["dag"]["components"][0]["componentName"] = "Unheard"
+    answer = envelope(call("/job/create", body))
+    assert answer["code"] == 400 and "COMPONENT_UNKNOWN" in answer["msg"] and "Unheard" in answer["msg"]
+    body = new_job(stage)
+    body["config"]["role"] = {"host": [SPEC]}
+    refused(call("/job/create", body), 409, "NOT_A_PARTY")
+
+
+def test_a_task_that_starts_before_its_job(stage: Stage, call: Caller):
+    body = new_job(stage)
+    assert envelope(call("/job/create", body))["code"] == 0
+    start = {"job_id": body["job_id"], "task_id": f"t-{body['job_id']}", "task_name": "a"}
+    assert envelope(call("/task/start", start)) == DONE
+    for _ in range(2):
+        assert envelope(call("/job/start", {"job_id": body["job_id"]})) == DONE
+    local = stage.site.node.store.local_jobs.get(body["job_id"])
+    assert (local.status, len(local.runs)) == (JobStatus.RUNNING, 1)
+    refused(call("/task/start", start | {"task_id": "another"}), 409, "TASK_ID_CONFLICT")
+    refused(call("/task/start", start | {"task_id": "new", "task_name": "nothing"}), 404, "TASK_UNKNOWN")
+    assert envelope(call("/job/stop", {"job_id": body["job_id"]})) == DONE
+    for path, wrong in (("/job/start", {}), ("/task/start", {"task_id": "late", "task_name": "a"})):
+        refused(call(path, {"job_id": body["job_id"]} | wrong), 409, "JOB_ENDED")
+    assert envelope(call("/job/stop", {"job_id": body["job_id"]})) == DONE
+
+
+@pytest.mark.parametrize("word", ["WON", "CANCELED", "", "STOPPING", "FINISHED"])
+def test_a_report_in_a_word_that_is_no_state_of_a_task(stage: Stage, call: Caller, word: str):
+    before = stage.records
+    body = {"task_id": stage.own_task, "status": word, "role": "host"}
+    refused(call("/task/callback", body), 400, "STATUS_UNKNOWN")
+    assert _same(stage.records, before)
+
+
+@pytest.mark.parametrize("role", ["host", "host.0", "", None])
+@pytest.mark.parametrize("named", [True, False], ids=["named", "not named"])
+def test_who_reports_follows_from_the_header_or_from_the_role(
+    stage: Stage, call: Caller, role: str | None, named: bool
+):
+    answer = call(
+        "/task/callback",
+        {"task_id": stage.own_task, "status": "running", "role": role},
+        headers={"x_node_id": SPEC} if named else {},
+    )
+    if named or role:
+        assert envelope(answer) == DONE
+    else:
+        refused(answer, 403, "NOT_AUTHORISED")
+
+
+def test_a_node_that_does_not_schedule_the_job_does_not_tell_of_it(stage: Stage, call: Caller):
+    refused(call("/job/status_all", {"job_id": stage.taken.job_id}), 404, "JOB_UNKNOWN")
+
+
+def test_stop_by_id_ends_the_task(stage: Stage, call: Caller):
+    body = new_job(stage)
+    assert envelope(call("/job/create", body))["code"] == 0
+    task_id = f"t-{body['job_id']}"
+    start = {"job_id": body["job_id"], "task_id": task_id, "task_name": "a"}
+    assert envelope(call("/task/start", start)) == DONE
+    for _ in range(2):
+        assert envelope(call("/task/stop", {"task_id": task_id, "x": 1})) == DONE
+    wait_for(lambda: envelope(call("/task/poll", {"task_id": task_id}))["data"]["status"] == "FAILED", 20, 0.02)
+    said = envelope(call("/task/poll", {"task_id": task_id}))["data"]
+    assert set(said) == {"status", "failed_by"} and said["failed_by"]["reason"] == "STOPPED"
+    assert envelope(call("/job/stop", {"job_id": body["job_id"]})) == DONE
+
+
+def test_every_path_for_peers_is_in_the_table(tmp_path: Path, stage: Stage):
+    described = Caller(stage.site.node, "peer", "", {})("/openapi.json", None, "GET").json()["paths"]
+    mine = {p.removeprefix(CONTROL) for p in described if p.startswith(CONTROL)}
+    tabled = {e.path for e in ENDPOINTS}
+    assert tabled <= mine
+    assert mine - tabled <= ELSEWHERE
+
+
+ELSEWHERE: set[str] = set()
+"""paths whose contract is in a file of its own"""
