@@ -1,0 +1,155 @@
+"""The contract of the one control path for containers, case by case: control layer 4.1."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import pytest
+
+from engines.memory import MemoryEngine
+from gateway.domain.model import Job, Run
+from gateway.domain.states import JobStatus, RunStatus, TaskStatus
+from tests.adapter.bfia import contract
+from tests.adapter.bfia.contract import DONE, Caller, Endpoint, envelope, refused, wrong_listeners
+from tests.adapter.bfia.site import Site, serving_site
+from tests.builders import a_spec
+from tests.e2e.nodes import wait_for
+from tests.inprocess import ME
+
+PLATFORM = "/v1/platform/schedule"
+CALLBACK = "/task/callback"
+
+_numbers = count()
+
+
+@dataclass
+class Stage:
+    """Jobs of which this node is the guest and the host; their containers run until a test ends them."""
+
+    site: Site
+
+    def job(self) -> tuple[str, Run, Run]:
+        """Submit one; return its id and the runs of both parties, which are up."""
+        job_id = f"job-callback-{next(_numbers)}"
+        self.site.node.coordinator.hand_in(a_spec("a", {"guest": (ME,), "host": (ME,)}, job_id=job_id))
+        return job_id, self.site.run(job_id, "guest.0"), self.site.run(job_id, "host.0")
+
+    def now(self, job_id: str, run: Run) -> Run:
+        runs = self.site.node.store.local_jobs.get(job_id).runs
+        return next(r for r in runs if r.run_id == run.run_id)
+
+    def ended(self, job_id: str) -> Job:
+        jobs = self.site.node.store.jobs
+        wait_for(lambda: jobs.get(job_id).status is JobStatus.FINISHED, 20, 0.02, f"{job_id} has ended")
+        return jobs.get(job_id)
+
+    @property
+    def engine(self) -> MemoryEngine:
+        engine = self.site.node.engine
+        assert isinstance(engine, MemoryEngine)
+        return engine
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with serving_site(tmp_path_factory.mktemp("node")) as site:
+        yield Stage(site)
+
+
+@pytest.fixture
+def call(stage: Stage) -> Caller:
+    return Caller(stage.site.node, "container", PLATFORM, {})
+
+
+def test_the_request_its_exact_reply_and_its_deviations(stage: Stage, call: Caller):
+    _, run, _ = stage.job()
+    one = Endpoint(CALLBACK, lambda _: {"task_id": run.task_id, "status": "RUNNING", "role": "guest"})
+    contract.check_success(call, one, stage)
+    contract.check_deviations(call, one, stage)
+    with_token = Endpoint(
+        f"{CALLBACK}?run={run.run_id}",
+        lambda _: {"task_id": run.task_id, "status": "running", "role": "guest.0"},
+        optional=("task_id", "role", "result_code", "result_message"),
+    )
+    contract.check_success(call, with_token, stage)
+    contract.check_deviations(call, with_token, stage)
+
+
+def test_what_is_missing_or_wrong_is_named_and_changes_nothing(stage: Stage, call: Caller):
+    job_id, run, _ = stage.job()
+    before = stage.now(job_id, run)
+    good = {"task_id": run.task_id, "status": "SUCCESS", "role": "guest"}
+    for value in (None, 5, True, [1], {"a": 1}):
+        assert contract.paths(call(CALLBACK, good | {"status": value})) == {"status"}
+    assert contract.paths(call(CALLBACK, {})) == {"status"}
+    for word in ("PENDING", "READY", "STOPPED"):
+        answer = envelope(call(CALLBACK, good | {"status": word}))
+        assert answer["code"] == 400 and [p["path"] for p in answer["data"]["problems"]] == ["status"]
+    for value in (None, "", ...):
+        body = {k: v for k, v in good.items() if k != "task_id"} | ({} if value is ... else {"task_id": value})
+        assert contract.paths(call(CALLBACK, body)) == {"task_id"}
+    for name in ("task_id", "role", "result_code", "result_message"):
+        assert contract.paths(call(CALLBACK, good | {name: 5})) == {name}
+    contract.check_no_json(call, Endpoint(CALLBACK, lambda _: good, required=("status",)))
+    contract.check_methods_and_size(call, Endpoint(CALLBACK, lambda _: good))
+    contract.check_too_large(call, Endpoint(CALLBACK, lambda _: good))
+    for answer in wrong_listeners(call.node, "container", PLATFORM + CALLBACK):
+        refused(answer, 404, "PATH_UNKNOWN", 404)
+    assert stage.now(job_id, run) == before
+
+
+def test_who_reports_is_known_by_the_token_or_by_task_and_role(stage: Stage, call: Caller):
+    job_id, guest, host = stage.job()
+    said = {"task_id": guest.task_id, "status": "RUNNING"}
+    for role in ("guest", "guest.0", "host", "host.0"):
+        assert envelope(call(CALLBACK, said | {"role": role})) == DONE
+    for role in ("", None):
+        refused(call(CALLBACK, said | {"role": role}), 403, "NOT_AUTHORISED")
+    for role in ("arbiter", "guest.1", "guest.x"):
+        assert envelope(call(CALLBACK, said | {"role": role}))["code"] in (403, 404)
+    refused(call(CALLBACK, said | {"task_id": "task_nowhere", "role": "guest"}), 404, "TASK_UNKNOWN")
+    for token in ("nobody", guest.token, guest.name, guest.run_id[:-1]):
+        refused(call(f"{CALLBACK}?run={token}", {"status": "SUCCESS"}), 404, "RUN_UNKNOWN")
+    # the token says who reports, whatever the body says
+    body = {"status": "SUCCESS", "task_id": "task_nowhere", "role": "host"}
+    assert envelope(call(f"{CALLBACK}?run={guest.run_id}", body)) == DONE
+    assert stage.now(job_id, guest).reported is TaskStatus.SUCCESS
+    assert stage.now(job_id, host).reported is not TaskStatus.SUCCESS
+
+
+def test_a_success_whose_container_exits_with_an_error_has_failed_and_both_are_shown(stage: Stage, call: Caller):
+    job_id, guest, _ = stage.job()
+    assert envelope(call(f"{CALLBACK}?run={guest.run_id}", {"status": "SUCCESS"})) == DONE
+    stage.engine.finish(guest.name, 7)
+    job = stage.ended(job_id)
+    assert job.ending is not None and job.ending.failure is not None
+    failure = job.ending.failure
+    assert (failure.reason, failure.exit_code, failure.role) == ("EXIT_7", 7, "guest")
+    assert "exit code 7" in failure.message and "SUCCESS" in failure.message
+    run = stage.now(job_id, guest)
+    assert (run.status, run.reported) == (RunStatus.FAILED, TaskStatus.SUCCESS)
+
+
+@pytest.mark.parametrize("spelling", ["result_code", "resultCode"])
+def test_the_vendors_own_words_are_the_reason(stage: Stage, call: Caller, spelling: str):
+    job_id, guest, _ = stage.job()
+    message = "result_message" if spelling == "result_code" else "resultMessage"
+    body = {"status": "FAILED", spelling: "4444", message: "no luck"}
+    assert envelope(call(f"{CALLBACK}?run={guest.run_id}", body)) == DONE
+    failure = stage.ended(job_id).ending.failure  # type: ignore[union-attr]
+    assert failure is not None and failure.reason == "REPORTED_FAILED"
+    assert "4444" in failure.message and "no luck" in failure.message
+
+
+def test_late_repeated_and_contrary_reports_are_successes_that_change_nothing(stage: Stage, call: Caller):
+    job_id, guest, host = stage.job()
+    for run in (guest, host):
+        assert envelope(call(f"{CALLBACK}?run={run.run_id}", {"status": "SUCCESS"})) == DONE
+        stage.engine.finish(run.name, 0)
+    stage.ended(job_id)
+    before: Any = stage.now(job_id, guest).status, stage.now(job_id, guest).reported
+    for status in ("RUNNING", "FAILED", "SUCCESS"):
+        assert envelope(call(f"{CALLBACK}?run={guest.run_id}", {"status": status})) == DONE
+    assert (stage.now(job_id, guest).status, stage.now(job_id, guest).reported) == before
+    assert stage.ended(job_id).outcome is not None and str(stage.ended(job_id).outcome) == "SUCCEEDED"
