@@ -88,9 +88,14 @@ def busy(node: NodeJob, failure: Failure, at: datetime) -> NodeJob:
     return replace(node, holding=replace(node.holding, apply=call, waiting_since=since))
 
 
-def returned(node: NodeJob) -> NodeJob:
-    """Take in that the node holds nothing for the job any more."""
-    return replace(node, holding=Holding(node.holding.said, waiting_since=node.holding.waiting_since))
+def returned(node: NodeJob, late: datetime) -> NodeJob:
+    """Take in that the node holds nothing for the job any more.
+
+    Where that was asked more than once, an earlier request may still arrive until ``late``, and would take back
+    what is held by then.
+    """
+    again = Call(due_at=late) if node.holding.give_back.tries > 1 else Call()
+    return replace(node, holding=Holding(node.holding.said, again, waiting_since=node.holding.waiting_since))
 
 
 def freed(job: Job, node: NodeId, at: datetime) -> NodeJob | None:

@@ -476,7 +476,7 @@ def _answered(job: Job, event: Answered, timing: Timing) -> Job:
     if isinstance(request, CreateAt) and event.said is not None:
         job = _with_node(job, holding.accepted(job.nodes[request.node], event.said))
     if isinstance(request, ReturnAt):
-        job = _with_node(job, holding.returned(job.nodes[request.node]))
+        job = _with_node(job, holding.returned(job.nodes[request.node], _expiry(call, timing)))
     if isinstance(request, StartTaskAt):
         part = job.tasks[request.task].nodes[request.node]
         first = Call(due_at=event.at + _pause(job, part, timing))
@@ -502,7 +502,7 @@ def _denied(job: Job, event: Denied, timing: Timing) -> Job:
         refused = Failure("POLL_REFUSED", failure.message)
         return _failed_part(job, request.task, part, refused, event.at)
     if isinstance(request, ReturnAt):
-        return _with_node(job, holding.returned(job.nodes[request.node]))
+        return _with_node(job, holding.returned(job.nodes[request.node], _expiry(call, timing)))
     if isinstance(request, HoldAt) and failure.reason == holding.BUSY:
         return _with_node(job, holding.busy(job.nodes[request.node], failure, event.at))
     job = _with_call(job, request, replace(call, state=CallState.REFUSED))

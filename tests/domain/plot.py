@@ -43,6 +43,10 @@ class Plot:
     refuses_task: frozenset[tuple[str, NodeId]] = frozenset()
     forgets: frozenset[tuple[str, NodeId]] = frozenset()
     """a node that accepts the task, and once loses what it knows of it"""
+    needs: frozenset[NodeId] = frozenset()
+    """nodes at which the job needs something that must be held before it starts"""
+    busy: tuple[tuple[NodeId, float, float], ...] = ()
+    """when which of them has too little free: node, begin, end"""
     pushes: frozenset[NodeId] = frozenset()
     """nodes that report by themselves"""
     stop_at: float | None = None

@@ -12,12 +12,14 @@ from datetime import datetime
 
 from gateway.domain import schedule
 from gateway.domain.dag import downstream
-from gateway.domain.model import Failure, Job, NodeId, Task
+from gateway.domain.model import Acceptance, Failure, Job, NodeId, Task
 from gateway.domain.schedule import (
     CreateAt,
     Heard,
+    HoldAt,
     PollTaskAt,
     Request,
+    ReturnAt,
     StartAt,
     StartTaskAt,
     StopAsked,
@@ -53,6 +55,8 @@ class NodeSim:
         self.starts: Counter[str] = Counter()
         self.forgot: Counter[str] = Counter()
         self.creates = 0
+        self.holds = False
+        self.started = False
         self.stopping: set[str] = set()
         """tasks whose containers are being ended: what these say counts no more"""
 
@@ -63,6 +67,8 @@ class NodeSim:
                 if self.node in self.plot.refuses_create:
                     return self._no(request, "COMPONENT_UNKNOWN")
                 self.created = True
+                said = Acceptance(holds=self.node in self.plot.needs)
+                return lambda at: [_apply(schedule.Answered(request, at, said))]
             case StopAt():
                 if not self.created:
                     return self._no(request, "JOB_UNKNOWN")
@@ -73,7 +79,17 @@ class NodeSim:
                 self._stop_task(request.task)
             case _ if self.ended and not isinstance(request, PollTaskAt):
                 return self._no(request, "JOB_ENDED")
+            case HoldAt():
+                if self._busy():
+                    return self._no(request, "RESOURCES_BUSY")
+                self.holds = True
+            case ReturnAt():
+                if self.started:
+                    raise Broken(f"{self.node} is to return what it needs while the job runs there")
+                self.holds = False
             case StartAt():
+                self._check_held()
+                self.started = True
                 if self.node in self.plot.refuses_start:
                     return self._no(request, "NOT_TODAY")
             case StartTaskAt():
@@ -81,6 +97,16 @@ class NodeSim:
             case PollTaskAt():
                 return self._poll(request)
         return lambda at: [_apply(schedule.Answered(request, at))]
+
+    def _busy(self) -> bool:
+        now = self.world.works.now
+        return any(node == self.node and begin <= now < end for node, begin, end in self.plot.busy)
+
+    def _check_held(self) -> None:
+        """A job starts only once every node of it holds what it needs there."""
+        for there in self.world.nodes.values():
+            if there.node in self.plot.needs and not there.holds and not there.ended:
+                raise Broken(f"the job starts at {self.node} while {there.node} holds nothing for it")
 
     def _no(self, request: Request, reason: str) -> Answer:
         failure = Failure(reason, f"said {self.node}", self.node)
@@ -150,6 +176,7 @@ class NodeSim:
 
     def _stop(self) -> None:
         self.ended = True
+        self.holds = False
         for name in self.tasks:
             self._kill(name)
 
@@ -392,6 +419,8 @@ class World:
         for there in self.nodes.values():
             if there.created and not there.ended:
                 raise Broken(f"{there.node} still holds the job")
+            if there.holds:
+                raise Broken(f"{there.node} still holds what the job needed")
             for name, count in there.starts.items():
                 if count > 1 + there.forgot[name]:
                     raise Broken(f"{name} was started {count} times at {there.node}")
@@ -405,6 +434,7 @@ class World:
                     raise Broken(f"{request} although the node has no role in {name}")
         if not (plot.trouble or plot.crash or plot.stalls or plot.outages or plot.dies_at):
             often = [r for r, n in self.calls.items() if n > 1 and not isinstance(r, StartTaskAt | PollTaskAt)]
+            often = [r for r in often if not (plot.busy and isinstance(r, HoldAt | ReturnAt))]
             if often:
                 raise Broken(f"called more than once although nothing went wrong: {often}")
 

@@ -20,7 +20,7 @@ from adapter.bfia.client import Connections, ParticipantClient, Peer, SchedulerC
 from adapter.bfia.extensions import EXTENSION, Command
 from adapter.bfia.interconn import InterconnParts, router
 from adapter.bfia.profiles import PROFILES, Profile
-from gateway.domain.model import Ending, Failure, JobSpec, NodeId
+from gateway.domain.model import Acceptance, Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus, TaskStatus
 from gateway.errors import GatewayError, NotAllowed, NotFound
 from gateway.ports import JobView, Limiters, TaskNews, TaskReport, TaskView
@@ -102,7 +102,7 @@ def _plain(value: Any) -> Any:
         tasks = {t.task_id: str(t.status) for t in value.tasks}
         outcome = str(value.outcome) if value.outcome else None
         return {"status": str(value.status), "outcome": outcome, "progress": value.progress, "tasks": tasks}
-    return "done" if value is None else dict(value)
+    return "done" if value is None or value == Acceptance() else dict(value)
 
 
 # ---------------------------------------------------------------- we are asked
@@ -123,7 +123,9 @@ class OneJob:
         if sender != spec.initiator:
             raise NotAllowed(f"only the initiator {spec.initiator} may submit this job, not {sender}")
 
-    create_job = submit_job
+    def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
+        self.submit_job(spec, sender)
+        return Acceptance()
 
     def start_job(self, job_id: str, sender: NodeId) -> None:
         self._known(job_id)

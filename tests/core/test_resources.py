@@ -1,0 +1,354 @@
+"""Nodes that count what jobs hold of them: asked before the start, at all nodes or at none, returned once."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from engines.base import Capacity
+from engines.memory import MemoryEngine, MemoryWorld, Script
+from gateway.domain.amounts import GIB, Amounts
+from gateway.domain.model import LocalJob
+from gateway.domain.resources import Claim, ClaimState
+from gateway.domain.states import JobStatus, RunStatus, TaskStatus
+from gateway.errors import Refused
+from gateway.ports import Callback
+from gateway.store.claims import Claims
+from gateway.wiring import Gateway
+from provider_registry.registration import provider_from_request
+from tests.builders import a_spec, at
+from tests.contracts.apis import IMAGE, registration, serving
+from tests.e2e.nodes import wait_for
+from tests.inprocess import ask, settings
+
+A, B, C = "JG0100001100000010", "JG0100002200000020", "JG0100003300000030"
+LONG = 60.0
+
+
+class Nodes:
+    """Three nodes whose engines say that they have 24 cores and 64 GiB; containers end when a test says so."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.stack = ExitStack()
+        self.nodes: dict[str, Gateway] = {}
+        self.jobs = 0
+
+    def start(self, **over: dict[str, Any]) -> None:
+        gateways = {n: Gateway(settings(self.home / n, n, **over.get(n, {})), engine=_engine) for n in (A, B, C)}
+        routes = {node: {"url": gateway.addresses()["peer"]} for node, gateway in gateways.items()}
+        for node, gateway in gateways.items():
+            others = {n: entry for n, entry in routes.items() if n != node}
+            (self.home / node / "routes.yml").write_text(yaml.safe_dump(others))
+            gateway.routes.reload()
+            gateway.registry.register(provider_from_request(registration()))
+            self.stack.enter_context(serving(gateway))
+        self.nodes = gateways
+
+    def __getitem__(self, node: str) -> Gateway:
+        return self.nodes[node]
+
+    def submit(self, dag: str = "a", at_: str = A, priority: int = 0, common: Any = None, **cpu: Any) -> str:
+        """Submit a job of a guest at A and, as they are named, parties ``host`` at B and ``arbiter`` at C."""
+        self.jobs += 1
+        places = {"guest": A, "host": B, "arbiter": C}
+        roles = {role: (places[role],) for role in cpu}
+        params: dict[str, Any] = {"common": {"priority": priority} | (common or {})}
+        for role, asked in cpu.items():
+            resources = asked if isinstance(asked, dict) else {"cpu": asked, "memory": -1}
+            params[role] = {"0": {"resources": resources}}
+        spec = a_spec(
+            dag,
+            roles,
+            job_id=f"job-{self.jobs}",
+            job_params=params,
+            scheduler=at_,
+            initiator=A,
+            initiator_role="guest",
+        )
+        self.nodes[at_].coordinator.submit_job(spec, at_)
+        return spec.job_id
+
+    def local(self, job_id: str, node: str = A) -> LocalJob:
+        return self.nodes[node].store.local_jobs.get(job_id)
+
+    def view(self, node: str = A) -> Any:
+        return self.nodes[node].resources.view()
+
+    def remaining(self, node: str = A) -> float:
+        found = self.view(node)
+        held = sum(h["cpu"] for h in found["holders"])
+        assert found["total"]["cpu"] - found["remaining"]["cpu"] == found["held"]["cpu"] == held
+        return float(found["remaining"]["cpu"])
+
+    def wait(self, what: Callable[[], Any], about: str) -> Any:
+        return wait_for(what, LONG, 0.01, about)
+
+    def wait_status(self, job_id: str, status: JobStatus, node: str = A) -> None:
+        self.wait(lambda: self.nodes[node].store.jobs.get(job_id).status is status, f"{job_id} is {status}")
+
+    def running(self, job_id: str, task: str = "a", node: str = A) -> bool:
+        return any(r.task_name == task and r.status is RunStatus.RUNNING for r in self.local(job_id, node).runs)
+
+    def end_task(self, job_id: str, task: str, *nodes: str) -> None:
+        for node in nodes:
+            self.wait(lambda node=node: self.running(job_id, task, node), f"{task} runs at {node}")
+            run = next(r for r in self.local(job_id, node).runs if r.task_name == task)
+            for address in run.outputs.values():
+                table = self.nodes[node].settings.storage.path / address.namespace / address.name
+                table.mkdir(parents=True)
+                (table / "data_0").write_text("id,x\n1,2\n")
+            for _ in range(3):  # it says so more than once
+                self.nodes[node].participant.callback(Callback(TaskStatus.SUCCESS, run_id=run.run_id))
+            engine = self.nodes[node].engine
+            assert isinstance(engine, MemoryEngine)
+            engine.finish(run.name, 0)
+
+
+_worlds: dict[str, MemoryWorld] = {}
+"""what runs in the engines, through the death of a gateway"""
+
+
+def _engine(settings: Any, installation: str) -> MemoryEngine:
+    return MemoryEngine(
+        node=settings.node.id,
+        installation=installation,
+        images={IMAGE: Script(code=None)},
+        capacity=Capacity(24.0, 64 * GIB),
+        world=_worlds.setdefault(str(settings.state_dir), MemoryWorld()),
+    )
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    with three_nodes(tmp_path) as found:
+        yield found
+
+
+@contextmanager
+def three_nodes(home: Path, **over: dict[str, Any]) -> Iterator[Nodes]:
+    found = Nodes(home)
+    with found.stack:
+        found.start(**over)
+        yield found
+
+
+def waits_at(nodes: Nodes, job_id: str, node: str) -> str:
+    """Return why the job waits at the node; empty while it does not."""
+    return next((w["reason"] for w in nodes.view(node)["waiting"] if w["job_id"] == job_id), "")
+
+
+def test_six_tasks_borrow_one_after_the_other_and_everything_is_returned(nodes: Nodes):
+    job_id = nodes.submit("a -> b -> c -> d -> e -> f", guest=4, host=4)
+    for task in "abcdef":
+        for node in (A, B):
+            nodes.wait(lambda node=node, task=task: nodes.running(job_id, task, node), f"{task} runs at {node}")
+            assert nodes.remaining(node) == 20
+            assert nodes.view(node)["holders"][0]["pool"]["remaining"]["cpu"] == 0
+        nodes.end_task(job_id, task, A, B)
+        for node in (A, B) if task != "f" else ():
+            pools = [
+                e.detail.get("cpu") for e in nodes[node].store.timeline(job_id) if e.event == "resources held"
+            ]
+            assert pools == [4.0]
+    nodes.wait_status(job_id, JobStatus.FINISHED)
+    for node in (A, B):
+        nodes.wait(lambda node=node: nodes.remaining(node) == 24, f"{node} has all of it again")
+        events = [e.event for e in nodes[node].store.timeline(job_id)]
+        assert (events.count("resources held"), events.count("resources returned")) == (1, 1)
+        view = nodes.view(node)
+        assert (view["returns_ignored"], view["returned_by_reconciler"], view["expired"]) == (0, 0, 0)
+
+
+def test_the_jobs_pool_is_whole_again_between_two_tasks(nodes: Nodes):
+    job_id = nodes.submit("a -> b", guest=4, host=4)
+    nodes.end_task(job_id, "a", A)  # b cannot begin: the other party is still at a
+    nodes.wait(lambda: nodes.view()["holders"][0]["pool"]["remaining"]["cpu"] == 4, "the job's pool is whole")
+    assert nodes.remaining() == 20
+
+
+def test_of_three_parties_one_has_too_little_so_none_holds_anything(nodes: Nodes):
+    first = nodes.submit(arbiter={"cpu": 1, "memory": 60}, at_=C, guest=-1)
+    nodes.wait_status(first, JobStatus.RUNNING, C)
+    second = nodes.submit(guest=4, host=4, arbiter={"cpu": 1, "memory": 8})
+    said = nodes.wait(lambda: waits_at(nodes, second, C), "the job waits")
+    assert said == f"needs memory 8 GiB on node {C}, free memory 4 GiB, held by job {first} (memory 60 GiB)"
+    nodes.wait(lambda: nodes.remaining(A) == nodes.remaining(B) == 24, "nobody else holds anything")
+    assert nodes[A].store.jobs.get(second).status is JobStatus.READY
+    assert ask(nodes[A], "operator", "GET", f"/api/v1/jobs/{second}").json()["resources"]["state"] == "RETURNED"
+    nodes[C].coordinator.stop(first)
+    nodes.wait_status(second, JobStatus.RUNNING)
+    assert (nodes.remaining(A), nodes.remaining(B), nodes.remaining(C)) == (20, 20, 23)
+    nodes[A].coordinator.stop(second)
+    nodes.wait(lambda: all(nodes.remaining(n) == 24 for n in (A, B, C)), "all is returned")
+    assert all(nodes.view(n)["returns_ignored"] == nodes.view(n)["returned_by_reconciler"] == 0 for n in (A, B, C))
+
+
+def test_what_never_fits_is_refused_at_once_by_all_with_numbers(nodes: Nodes):
+    with pytest.raises(Refused, match=f"guest.0 asks for cpu 30, the engine of node {A} has 24") as caught:
+        nodes.submit(guest=30, host=1)
+    assert caught.value.reason == "RESOURCES_NEVER"
+    with pytest.raises(Refused, match=f"needs memory 100 GiB .host.0., node {B} has memory 64 GiB"):
+        nodes.submit(guest=1, host={"memory": 100})
+    assert all(nodes.view(n)["holders"] == nodes.view(n)["waiting"] == [] for n in (A, B))
+
+
+def test_a_blocked_head_lets_a_smaller_job_pass_and_priority_goes_before_age(nodes: Nodes):
+    holder = nodes.submit(guest=16)
+    nodes.wait_status(holder, JobStatus.RUNNING)
+    head = nodes.submit(guest=12)
+    nodes.wait(lambda: waits_at(nodes, head, A), "the head waits")
+    small = nodes.submit(guest=4)
+    nodes.wait_status(small, JobStatus.RUNNING)
+    urgent = nodes.submit(guest=20, priority=10)
+    nodes.wait(lambda: waits_at(nodes, urgent, A), "the urgent one waits")
+    assert [w["job_id"] for w in nodes.view()["waiting"]] == [urgent, head]
+    nodes[A].coordinator.stop(holder)
+    nodes.wait_status(urgent, JobStatus.RUNNING)
+    assert nodes[A].store.jobs.get(head).status is JobStatus.READY
+    nodes[A].coordinator.stop(urgent)
+    nodes.wait_status(head, JobStatus.RUNNING)
+
+
+def test_parallelism_1_never_runs_two_tasks_at_once_and_by_default_they_overlap(nodes: Nodes):
+    free = nodes.submit("a; b; c", guest=2)
+    nodes.wait(lambda: all(nodes.running(free, t) for t in "abc"), "all three run")
+    bound = nodes.submit("a; b; c", guest=2, common={"task_parallelism": 1})
+    for task in "abc":
+        nodes.wait(lambda task=task: nodes.running(bound, task), f"{task} runs")
+        assert sum(not run.over for run in nodes.local(bound).runs) == 1
+        assert nodes.view()["holders"][1]["pool"]["remaining"]["cpu"] == 0
+        nodes.end_task(bound, task, A)
+    nodes.wait_status(bound, JobStatus.FINISHED)
+
+
+def test_a_waiting_job_that_is_stopped_holds_nothing_and_waits_no_more(nodes: Nodes):
+    holder = nodes.submit(guest=24)
+    nodes.wait_status(holder, JobStatus.RUNNING)
+    waiting = nodes.submit(guest=1, host=1)
+    nodes.wait(lambda: waits_at(nodes, waiting, A), "it waits")
+    nodes[A].coordinator.stop(waiting)
+    nodes.wait_status(waiting, JobStatus.FINISHED)
+    nodes.wait(lambda: not nodes.view()["waiting"] and nodes.remaining(B) == 24, "it is forgotten")
+
+
+def test_a_scheduling_node_of_the_standard_starts_without_asking_first(nodes: Nodes):
+    """It knows nothing of resources: the node holds by itself, or says that it cannot."""
+    spec = a_spec("a", {"host": (B,), "guest": (A,)}, scheduler=A, initiator=A, initiator_role="guest")
+    spec = replace(spec, job_params={"host": {"0": {"resources": {"cpu": 20}}}})
+    for i in (1, 2):
+        nodes[B].participant.create_job(replace(spec, job_id=f"job-foreign-{i}"), A)
+    nodes[B].participant.start_job("job-foreign-1", A)
+    assert nodes.remaining(B) == 4
+    for begin in (
+        lambda: nodes[B].participant.start_job("job-foreign-2", A),
+        lambda: nodes[B].participant.start_task("job-foreign-2", "task_2", "a", A),
+    ):
+        with pytest.raises(
+            Refused, match=r"needs cpu 20 on node .*, free cpu 4, held by job job-foreign-1"
+        ) as caught:
+            begin()
+        assert caught.value.reason == "RESOURCES_BUSY"
+    assert nodes.local("job-foreign-2", B).status is JobStatus.READY
+    nodes[B].participant.stop_job("job-foreign-1", "", None, A)
+    nodes.wait(lambda: nodes.remaining(B) == 24, "it is returned")
+    nodes[B].participant.start_job("job-foreign-2", A)
+
+
+def test_over_the_wire_held_returned_and_out_of_step(nodes: Nodes):
+    body: dict[str, Any] = {"job_id": "job-foreign-1"}
+    spec = a_spec("a", {"host": (B,), "guest": (A,)}, scheduler=A, initiator=A, initiator_role="guest")
+    spec = replace(spec, job_id="job-foreign-1", job_params={"host": {"0": {"resources": {"cpu": 20}}}})
+    assert nodes[B].participant.create_job(spec, A).tasks_at_once == 1
+
+    def asked(what: str, sender: str = A) -> Any:
+        path = f"/v1/interconn/schedule/job/resource/{what}"
+        return ask(nodes[B], "peer", "POST", path, json=body, headers={"x-source-node-id": sender}).json()
+
+    assert asked("return")["code"] == 0  # without an apply: counted
+    assert nodes.view(B)["returns_ignored"] == 1
+    assert [asked("apply")["code"], asked("apply")["code"], nodes.remaining(B)] == [0, 0, 4]
+    assert asked("apply", C)["data"]["reason"] == "NOT_AUTHORISED"
+    assert [asked("return")["code"], asked("return")["code"], nodes.remaining(B)] == [0, 0, 24]
+    assert nodes.view(B)["returns_ignored"] == 2
+    asked("apply")
+    nodes[B].participant.start_job("job-foreign-1", A)
+    assert asked("return")["data"]["reason"] == "CONFLICT"
+    nodes[B].participant.stop_job("job-foreign-1", "", None, A)
+    assert asked("apply")["data"]["reason"] == "JOB_ENDED"
+    nodes.wait(lambda: nodes.remaining(B) == 24, "it is returned at the end")
+
+
+def test_what_an_ended_job_still_holds_is_returned_and_counted(nodes: Nodes):
+    when = at(0)
+    claim = Claim("job-lost", Amounts.of(4), ClaimState.WAITING, when, when, 0, A)
+    found = nodes[A].resources
+    Claims(nodes[A].store).decide(
+        found.means,
+        "job-lost",
+        lambda ledger, _: (ledger.with_claim(replace(claim, state=ClaimState.HELD, held_at=when)), None),
+    )
+    assert nodes.remaining() == 20
+    found.reconcile()
+    found.reconcile()
+    assert nodes.remaining() == 24
+    assert nodes.view()["returned_by_reconciler"] == 1
+
+
+def test_what_is_held_for_a_job_that_nobody_starts_is_returned_after_a_while(tmp_path: Path):
+    with three_nodes(tmp_path) as nodes:
+        spec = a_spec("a", {"host": (B,), "guest": (A,)}, scheduler=A, initiator=A, initiator_role="guest")
+        spec = replace(spec, job_params={"host": {"0": {"resources": {"cpu": 20}}}})
+        nodes[B].participant.create_job(spec, A)
+        nodes[B].participant.hold(spec.job_id, A)
+        resources = nodes[B].resources
+        resources.reconcile()
+        assert nodes.remaining(B) == 4
+        resources._bounds = replace(resources._bounds, lease=0.0)
+        time.sleep(0.01)  # the clock has to move
+        resources.reconcile()
+        assert (nodes.remaining(B), nodes.view(B)["expired"]) == (24, 1)
+        nodes[B].participant.start_job(spec.job_id, A)  # it is held again
+        resources.reconcile()
+        assert nodes.remaining(B) == 4
+
+
+def test_after_a_restart_with_other_totals_what_is_left_is_the_new_total_less_what_is_held(tmp_path: Path):
+    with three_nodes(tmp_path) as nodes:
+        job_id = nodes.submit(guest=4, host=4)
+        nodes.wait_status(job_id, JobStatus.RUNNING)
+        assert nodes.remaining(B) == 20
+    less = {B: {"resources": {"cpu": 10}}, A: {"resources": {"cpu_overcommit": 2}}}
+    with three_nodes(tmp_path, **less) as nodes:
+        assert (nodes.remaining(B), nodes.remaining(A)) == (6, 44)
+        nodes[A].coordinator.stop(job_id)
+        nodes.wait(lambda: (nodes.remaining(A), nodes.remaining(B)) == (48, 10), "all is returned")
+
+
+def test_the_sites_default_applies_and_is_recorded_as_such(tmp_path: Path):
+    roles = {"arbiter": {"cpu": 0.5}}
+    over = {n: {"limits": {"cpu": 2, "memory_gib": 1}, "resources": {"roles": roles}} for n in (A, B, C)}
+    with three_nodes(tmp_path, **over) as nodes:
+        job_id = nodes.submit(guest={"cpu": -1, "memory": 3, "disk": -1}, arbiter={})
+        nodes.wait(lambda: nodes.running(job_id), "the guest runs")
+        (run,) = nodes.local(job_id).runs
+        assert (run.limits["cpu"], run.limits["memory"], run.limits["disk"]) == (2, 3 * GIB, None)
+        assert run.limit_origins == {"cpu": "site default", "memory": "guest.0", "disk": "no limit"}
+        engine = nodes[A].engine
+        assert isinstance(engine, MemoryEngine)
+        assert (engine.launches[0].limits.cpu, engine.launches[0].limits.memory) == (2, 3 * GIB)
+        assert (nodes.remaining(A), nodes.remaining(C)) == (22, 23.5)
+
+
+def test_a_job_that_asks_for_nothing_asks_nobody(nodes: Nodes):
+    job_id = nodes.submit(guest={"cpu": -1, "memory": -1, "disk": -1}, host={})
+    nodes.wait(lambda: nodes.running(job_id), "it runs")
+    assert nodes.view()["holders"] == []
+    events = {e.event for e in nodes[A].store.timeline(job_id)}
+    assert not {e for e in events if "resources" in e}
+    assert ask(nodes[A], "operator", "GET", f"/api/v1/jobs/{job_id}").json()["resources"] is None
