@@ -1,0 +1,113 @@
+"""What a job and a task are, for every mix of what their parts are: truth tables, played through the rules."""
+
+from collections.abc import Sequence
+from itertools import combinations_with_replacement, permutations, product
+
+import pytest
+
+from adapter.bfia.client import _derived, _outcome, _progress
+from gateway.domain import schedule
+from gateway.domain.model import Job
+from gateway.domain.schedule import Answered, Heard, StopAt
+from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, ended, may, merge
+from tests.builders import a_job, at
+
+PENDING, READY, RUNNING = TaskStatus.PENDING, TaskStatus.READY, TaskStatus.RUNNING
+SUCCESS, FAILED = TaskStatus.SUCCESS, TaskStatus.FAILED
+MULTISETS = [m for n in range(5) for m in combinations_with_replacement(TaskStatus, n)]
+NODES = {"guest": ("n1",), "host": ("n2",)}
+
+
+def played(states: Sequence[TaskStatus], *, stops_answered: bool) -> Job:
+    """Return a job of unrelated tasks after both nodes have told that its tasks are in these states."""
+    names = [f"t{i}" for i in range(len(states))]
+    job = a_job("; ".join(names) or "a", JobStatus.RUNNING, roles=NODES)
+    if not names:
+        job = a_job(
+            spec=type(job.spec)(**{**_fields(job), "dag": type(job.spec.dag)(())}), status=JobStatus.RUNNING
+        )
+    job, requests = schedule.step(job, at(0))
+    for request in requests:
+        job = schedule.apply(job, Answered(request, at(1)))
+    for name, status in zip(names, states, strict=True):
+        for node in ("n1", "n2"):
+            if status is not PENDING:
+                job = schedule.apply(job, Heard(f"task_{name}", node, "", status, at(2)))
+    job, requests = schedule.step(job, at(3))
+    if stops_answered:
+        for request in requests:
+            if isinstance(request, StopAt):
+                job = schedule.apply(job, Answered(request, at(4)))
+    return job
+
+
+def _fields(job: Job) -> dict[str, object]:
+    return {name: getattr(job.spec, name) for name in job.spec.__dataclass_fields__}
+
+
+def wanted(states: Sequence[TaskStatus]) -> tuple[JobStatus, Outcome | None]:
+    """The rule once more, written from the user's point of view."""
+    if FAILED in states:
+        return JobStatus.FINISHED, Outcome.FAILED
+    if states and all(s is SUCCESS for s in states):
+        return JobStatus.FINISHED, Outcome.SUCCEEDED
+    return JobStatus.RUNNING, None
+
+
+@pytest.mark.parametrize("states", MULTISETS, ids=lambda m: "+".join(m) or "no task")
+def test_what_a_job_is_follows_from_its_tasks(states: tuple[TaskStatus, ...]):
+    status, outcome = wanted(states)
+    orders = set(permutations(states)) if len(states) < 4 else {states, states[::-1]}
+    for order in orders:
+        job = played(order, stops_answered=True)
+        assert (job.status, job.outcome) == (status, outcome)
+        assert (job.progress == 100) is (outcome is Outcome.SUCCEEDED)
+        if not ended(JOB, status):
+            shown = [READY if s is PENDING else s for s in order]
+            assert [t.status for t in job.tasks.values()] == shown
+        else:
+            assert all(ended(TASK, t.status) for t in job.tasks.values() if t.status is not READY)
+
+
+@pytest.mark.parametrize("states", [m for m in MULTISETS if wanted(m)[1]], ids="+".join)
+def test_the_end_and_full_progress_come_in_one_step_and_not_before_every_node_was_told(
+    states: tuple[TaskStatus, ...],
+):
+    job = played(states, stops_answered=False)
+    assert job.ending is not None and not ended(JOB, job.status)
+    assert job.outcome is None and job.progress < 100
+
+
+PARTIES = ("n1", "n2", "n3")
+
+
+@pytest.mark.parametrize("states", list(product(TaskStatus, repeat=3)), ids="+".join)
+def test_what_a_task_is_follows_from_its_parties_in_whatever_order_they_tell(states: tuple[TaskStatus, ...]):
+    merged = merge(states)
+    expected = merged if may(TASK, READY, merged) else READY
+    for order in permutations(range(3)):
+        job = a_job("a", JobStatus.RUNNING, roles={"guest": ("n1",), "host": ("n2",), "arbiter": ("n3",)})
+        job, requests = schedule.step(job, at(0))
+        for request in requests:
+            job = schedule.apply(job, Answered(request, at(1)))
+        for i in order:
+            if states[i] is not PENDING:
+                job = schedule.apply(job, Heard("task_a", PARTIES[i], "", states[i], at(2)))
+        task = job.tasks["a"]
+        assert task.status is expected
+        assert (task.failure is not None) is (expected is FAILED)
+        assert [task.nodes[n].status for n in PARTIES] == list(states)
+
+
+@pytest.mark.parametrize("states", MULTISETS, ids=lambda m: "+".join(m) or "no task")
+def test_what_is_made_of_a_peers_job_that_tells_its_tasks_only(states: tuple[TaskStatus, ...]):
+    if set(states) <= {PENDING}:
+        expected = JobStatus.PENDING
+    else:
+        expected = wanted(states)[0]
+    status = _derived(set(states))
+    assert status is expected
+    outcome = _outcome(status, states)
+    assert outcome is wanted(states)[1]
+    progress = _progress(outcome, states)
+    assert (progress == 100) is (outcome is Outcome.SUCCEEDED) and 0 <= progress <= 100
