@@ -18,6 +18,7 @@ import structlog
 from engines.base import Engine, EngineError
 from gateway.broker.broker import Broker
 from gateway.broker.spool import folder_name
+from gateway.domain import schedule
 from gateway.domain.model import Address, CallState, Job, LocalJob, Run
 from gateway.domain.states import JOB, ended
 from gateway.errors import GatewayError
@@ -146,6 +147,8 @@ def end_of(record: Job | LocalJob | None) -> datetime | None:
     """Return when a job ended here for good; None while something of it is still to be done."""
     if record is None or not ended(JOB, record.status) or record.ended_at is None:
         return None
+    if isinstance(record, Job) and schedule.next_due(record) is not None:
+        return None  # the end is still told to nodes that did not acknowledge it
     if isinstance(record, LocalJob) and not (record.closed and all(run.over for run in record.runs)):
         return None
     return record.ended_at
@@ -338,11 +341,18 @@ class Outputs:
             return f"job {min(others)} reads it"
         return next((why for keeper in self.keepers if (why := keeper(address)) is not None), None)
 
-    def used(self, now: datetime, limits: Sequence[float] = ()) -> dict[Address, set[str]]:
+    def used(self, now: datetime, limits: Sequence[float]) -> dict[Address, set[str]]:
         """Return which jobs read what: those that go on, and those whose own time is not over."""
-        since = now - timedelta(seconds=min(limits)) if limits else now - timedelta(days=36_500)
+        since = now - timedelta(seconds=min(limits))
+        return self._read_by(housekeeping.local_jobs_open_or_created_after(self._store, since))
+
+    def used_ever(self, addresses: Iterable[Address]) -> dict[Address, set[str]]:
+        """Return which jobs of all that are still known read these."""
+        return self._read_by(housekeeping.local_jobs_naming(self._store, {a.namespace for a in addresses}))
+
+    def _read_by(self, jobs: Iterable[str]) -> dict[Address, set[str]]:
         found: dict[Address, set[str]] = {}
-        for job_id in housekeeping.local_jobs_open_or_created_after(self._store, since):
+        for job_id in jobs:
             local = self._store.local_jobs.find(job_id)
             for run in local.runs if local else ():
                 for address in run.inputs.values():

@@ -186,6 +186,12 @@ class Coordinator:
         _known_task(job.spec, task_name)
         self._scheduler.record(job_id, schedule.TaskStopAsked(task_name, by, now))
 
+    def cancel_waiting(self, job_id: str, by: str) -> bool:
+        """Stop a job scheduled here of which nothing runs yet; False where it runs, or is over, by now."""
+        asked = schedule.StopAsked(by, self._clock(), f"cancelled by {by} while it waited", if_waiting=True)
+        job = self._scheduler.record(job_id, asked)
+        return job.ending is not None and job.ending.at == asked.at
+
     def job_status(self, job_id: str, sender: NodeId) -> JobView:
         return view(self._scheduled(job_id, sender))
 

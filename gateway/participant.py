@@ -52,6 +52,8 @@ class Participant:
         self._models = models
         self.admit: Callable[[], None] = lambda: None
         """raises `Refused` while no job of another node is taken"""
+        self.deleting: Callable[[str, NodeId, bool], None]
+        """set once, beside the other use cases: job id, sender, whether only to try"""
 
     def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
         if sender and not self._knows(sender):
@@ -182,6 +184,9 @@ class Participant:
             return
         tasks = flow.downstream(local.spec.dag, [task_name])
         self._executor.record(local.id, execute.StopAsked(self._clock(), tasks, None, sender))
+
+    def delete_job(self, job_id: str, dry_run: bool, sender: NodeId) -> None:
+        self.deleting(job_id, sender, dry_run)
 
     def callback(self, said: Callback) -> None:
         """Take in what a container reports. Raises `NotFound` for a run that is not known here."""

@@ -121,6 +121,12 @@ class ParticipantApi(Protocol):
         Some peers know it by its id only: then ``job_id`` and ``task_name`` are empty. Raises `NotFound`.
         """
 
+    def delete_job(self, job_id: str, dry_run: bool, sender: NodeId) -> None:
+        """Delete an ended job with its logs and outputs; one that is not there is deleted already.
+
+        Raises `Conflict` (JOB_NOT_ENDED, OUTPUTS_IN_USE), `NotAllowed`, `NotServed`.
+        """
+
 
 @dataclass(frozen=True)
 class Site:

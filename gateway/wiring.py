@@ -23,6 +23,7 @@ from engines.base import Engine, EngineError, Mount
 from engines.containerd import ContainerdEngine, PullRules
 from engines.process import ProcessEngine
 from gateway import cleaning
+from gateway.admin import deleting as admin_deleting
 from gateway.admin import events as admin_events
 from gateway.admin import logs as admin_logs
 from gateway.admin import maintenance
@@ -34,6 +35,7 @@ from gateway.broker.broker import Broker
 from gateway.broker.model import BrokerLimits
 from gateway.coordinator import Coordinator
 from gateway.datasets import Datasets
+from gateway.deleting import Deleting
 from gateway.disk_watch import DiskWatch
 from gateway.domain import execute
 from gateway.domain.admission import Rules
@@ -162,6 +164,17 @@ class Gateway:
         self.keepers: list[cleaning.Keeper] = [self.models.keeper]
         """who beside jobs refers to outputs, so that cleaning leaves them"""
         self.cleaner = self._cleaner(clock)
+        self.deleting = Deleting(
+            node,
+            self.store,
+            self.storage,
+            settings.state_dir / "runs",
+            self._outputs,
+            self.peers,
+            self._end_session,
+            clock,
+        )
+        self.participant.deleting = self.deleting.delete_for
         self.drain = Drain(self.store, self.coordinator.stop, clock)
         self.coordinator.admit = self.participant.admit = self.drain.admit
         self.feed = Feed(self.store)
@@ -223,7 +236,7 @@ class Gateway:
         )
         runs = self.settings.state_dir / "runs"
         channel_folder = self.settings.state_dir / "channel"
-        outputs = cleaning.Outputs(self.store, self.storage, keep, self.keepers)
+        self._outputs = outputs = cleaning.Outputs(self.store, self.storage, keep, self.keepers)
         sweeps: list[cleaning.Sweep] = [
             cleaning.Containers(self.store, self.engine),
             cleaning.Sessions(self.store, self.broker, channel_folder, session_id(""), self._end_session),
@@ -356,6 +369,14 @@ class Gateway:
             Mounted(admin_logs.router(admin_logs.LogParts(self.run_logs, limiters)), body),
             Mounted(
                 admin_events.router(admin_events.EventParts(settings.node.id, self.feed, self.webhooks, limiters)),
+                body,
+            ),
+            Mounted(
+                admin_deleting.router(
+                    admin_deleting.DeletingParts(
+                        settings.node.id, self.store, self.coordinator, self.deleting, limiters
+                    )
+                ),
                 body,
             ),
             Mounted(maintenance.router(self.cleaner, self.drain, limiters), body),

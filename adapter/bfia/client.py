@@ -289,6 +289,14 @@ class ParticipantClient:
         else:
             self._peer.post("/job/stop", {"job_id": job_id, "task_name": task_name})
 
+    def delete_job(self, job_id: str, dry_run: bool, sender: NodeId) -> None:
+        body = {"job_id": job_id, "dry_run": dry_run}
+        try:
+            self._peer.ask(EXTENSIONS["/job/delete"], body)
+        except NotFound as error:
+            if error.reason != "JOB_UNKNOWN":
+                raise
+
 
 def _short(text: str) -> str:
     """Return a peer's words, cut where they have no end."""

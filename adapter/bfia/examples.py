@@ -85,6 +85,7 @@ def _one(summary: str, **value: Any) -> dict[str, Example]:
 SUBMIT_JOB = _one("A job of two parties", **_BODY, job_id=JOB_HERE)
 CREATE_JOB = _one("A job of two parties", **_BODY, job_id=JOB)
 START_JOB = _one("A job", job_id=JOB)
+DELETE_JOB = _one("A job", job_id=JOB, dry_run=True)
 START_TASK = _one("A task of a job", job_id=JOB, task_id=TASK, task_name=_NAME)
 POLL_TASK = _one("One role of a task", task_id=TASK, role="guest")
 REPORT_TASK = _one("One role of a task", task_id=TASK_HERE, status="RUNNING", role="guest")

@@ -90,6 +90,12 @@ COMMANDS = (
         EXTENSION,
         "identity, clock, body size, latency and the way back cannot be tried; all else is",
     ),
+    Command(
+        "have an ended job deleted at another node of it",
+        "/job/delete",
+        EXTENSION,
+        "the job stays there; the answer of the deletion says so (`NOT_SERVED_THERE`)",
+    ),
 )
 """Every command, in the order of the control layer; extensions at the end."""
 

@@ -177,4 +177,14 @@ def router(parts: InterconnParts) -> APIRouter:
         await on(parts.limiters.news, sender, lambda: parts.scheduler.report_task(news, source))
         return ok(profile=parts.profile_of(source))
 
+    @router.post(f"{SCHEDULE}/job/delete", summary="A node of an ended job has it deleted here (ours)")
+    async def delete(
+        body: Annotated[wire.DeleteJob, Body(openapi_examples=examples.DELETE_JOB)], sender: Sender
+    ) -> dict[str, Any]:
+        source = known(sender)
+        await on(
+            parts.limiters.rest, sender, lambda: parts.participant.delete_job(body.job_id, body.dry_run, source)
+        )
+        return ok(profile=parts.profile_of(source))
+
     return router

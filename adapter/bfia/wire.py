@@ -118,6 +118,12 @@ class JobId(Body):
     job_id: Id
 
 
+class DeleteJob(JobId):
+    """``job/delete``, an extension."""
+
+    dry_run: bool = False
+
+
 class StartTask(Body):
     """``task/start`` (3.4)."""
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli import jobs, maintenance, routes
+from gateway.cli import job_cleaning, jobs, maintenance, routes
 
 app = typer.Typer(
     help="Gateway that lets a privacy-computing platform run joint jobs with any other that speaks BFIA v1.2.0.",
@@ -123,6 +123,7 @@ def version() -> None:
 
 maintenance.add(app)
 jobs.add(app)
+job_cleaning.add(jobs.commands)
 routes.add(app)
 
 

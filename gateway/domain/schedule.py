@@ -208,6 +208,8 @@ class StopAsked:
     by: str
     at: datetime
     message: str = ""
+    if_waiting: bool = False
+    """leave a job alone that runs by now"""
 
 
 @dataclass(frozen=True)
@@ -421,7 +423,7 @@ def apply(job: Job, event: Event, timing: Timing = Timing()) -> Job:
             node = holding.freed(job, event.node, event.at)
             job = job if node is None else _with_node(job, node)
         case StopAsked():
-            if job.ending is None:
+            if job.ending is None and not (event.if_waiting and job.status is JobStatus.RUNNING):
                 failure = Failure("STOPPED", event.message or f"stopped by {event.by}")
                 job = _end(job, Ending(Outcome.STOPPED, event.at, failure, event.by))
         case TaskStopAsked():

@@ -62,6 +62,22 @@ def local_jobs_open_or_created_after(store: Store, moment: datetime) -> list[str
         return list(connection.execute(query).scalars())
 
 
+def is_known(store: Store, job_id: str) -> bool:
+    """Say whether any table has the job."""
+    with store.read() as connection:
+        return any(
+            connection.execute(sa.select(t.c.job_id).where(t.c.job_id == job_id).limit(1)).first() for t in _ROWS
+        )
+
+
+def waiting(store: Store) -> list[str]:
+    """Return the jobs scheduled here of which nothing runs yet, the oldest first."""
+    t = tables.job
+    query = sa.select(t.c.job_id).where(t.c.status.in_(("PENDING", "READY"))).order_by(t.c.created_at)
+    with store.read() as connection:
+        return list(connection.execute(query).scalars())
+
+
 def under_way(store: Store) -> list[tuple[str, str]]:
     """Return (id, status) of the jobs of which something is still to be done here, late calls to others apart."""
     found: dict[str, str] = {}
@@ -77,6 +93,16 @@ def under_way(store: Store) -> list[tuple[str, str]]:
         if local is not None and not local.closed:
             found.setdefault(job_id, str(local.status))
     return list(found.items())
+
+
+def local_jobs_naming(store: Store, texts: Iterable[str]) -> list[str]:
+    """Return the jobs with a part here in whose record one of the texts stands."""
+    t = tables.local_job
+    wanted = [t.c.state.contains(text, autoescape=True) for text in sorted(set(texts))]
+    if not wanted:
+        return []
+    with store.read() as connection:
+        return list(connection.execute(sa.select(t.c.job_id).where(sa.or_(*wanted))).scalars())
 
 
 def write_line(

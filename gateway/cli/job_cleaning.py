@@ -1,0 +1,138 @@
+"""``bfia-gateway job delete|clean|cancel-waiting|archive``: what is taken away of jobs, and what is kept of them."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gateway.cli.client import (
+    DEFAULT_CONFIG,
+    EXIT_BAD_INPUT,
+    AsJson,
+    CallFailed,
+    Config,
+    Url,
+    amount,
+    connect,
+    reporting,
+    segment,
+    show,
+    table,
+)
+
+JobId = Annotated[str, typer.Argument(help="The job's id.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list what would be done.")]
+
+
+def add(app: typer.Typer) -> None:
+    """Add the commands to those of jobs."""
+    app.command("delete")(delete)
+    app.command("clean")(clean)
+    app.command("cancel-waiting")(cancel_waiting)
+    app.command("archive")(archive)
+
+
+def delete(
+    job_id: JobId,
+    here: Annotated[bool, typer.Option("--here", help="Only at this node; the others are not asked.")] = False,
+    reason: Annotated[str, typer.Option(help="Kept in the line that is left of the job.")] = "",
+    dry_run: DryRun = False,
+    config: Config = DEFAULT_CONFIG,
+    url: Url = "",
+    as_json: AsJson = False,
+) -> None:
+    """Delete an ended job with its logs and outputs, at every node of it.
+
+    Exit code 1: refused, or a node does not answer (then nothing was deleted here: ask again). A node that has no
+    such path, or says no, keeps its part; the table tells.
+
+    Example: bfia-gateway job delete job-0123 --dry-run
+    """
+    with reporting(as_json), connect(config, url, timeout=120) as node:
+        path = f"/api/v1/jobs/{segment(job_id)}"
+        found = node.delete(path, here=here, reason=reason or None, dry_run=dry_run)
+        if as_json:
+            show(found)
+            return
+        _items(found, dry_run)
+        nodes = found["nodes"] or {}
+        if nodes:
+            rows = [[name, _ending(at, dry_run)] for name, at in nodes.items()]
+            table("other nodes", ["node", "deleted"], rows)
+
+
+def clean(
+    job_id: JobId,
+    task: Annotated[str, typer.Argument(help="The task's name in the flow, or its id.")],
+    metrics: Annotated[bool, typer.Option("--metrics", help="Its reports, not its tables and models.")] = False,
+    dry_run: DryRun = False,
+    config: Config = DEFAULT_CONFIG,
+    url: Url = "",
+    as_json: AsJson = False,
+) -> None:
+    """Delete the outputs, or the metrics, that one task of an ended job left at this node.
+
+    Example: bfia-gateway job clean job-0123 intersect_rsa_1 --dry-run
+    """
+    with reporting(as_json), connect(config, url) as node:
+        path = f"/api/v1/jobs/{segment(job_id)}/tasks/{segment(task)}/outputs"
+        found = node.delete(path, content="metrics" if metrics else "outputs", dry_run=dry_run)
+        if as_json:
+            show(found)
+        else:
+            _items(found, dry_run)
+
+
+def cancel_waiting(
+    dry_run: DryRun = False, config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = False
+) -> None:
+    """Stop all jobs that this node schedules and of which nothing runs yet.
+
+    Example: bfia-gateway job cancel-waiting --dry-run
+    """
+    with reporting(as_json), connect(config, url) as node:
+        found = node.post("/api/v1/jobs/cancel-waiting", {"dry_run": dry_run})
+        if as_json:
+            show(found)
+            return
+        done = "would be cancelled" if dry_run else "cancelled"
+        typer.echo("\n".join([*found["jobs"], f"{len(found['jobs'])} {done}"]))
+
+
+def archive(
+    job_id: JobId,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write; default: <job>.zip")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
+    config: Config = DEFAULT_CONFIG,
+    url: Url = "",
+) -> None:
+    """Write a zip of all that this node knows of a job: configuration, environment, logs, timeline, reports.
+
+    Secrets are masked; SHA256SUMS lists every file.
+
+    Example: bfia-gateway job archive job-0123 -o job.zip
+    """
+    target = output or Path(f"{job_id}.zip")
+    with reporting(), connect(config, url, timeout=600) as node:
+        if target.exists() and not force:
+            raise CallFailed(f"{target} exists already; give --force to overwrite, or another -o", EXIT_BAD_INPUT)
+        size = node.download(f"/api/v1/jobs/{segment(job_id)}/archive", target)
+        typer.echo(f"wrote {target}, {amount(size)}")
+
+
+def _items(found: dict[str, Any], dry_run: bool) -> None:
+    items = found["items"]
+    if not items:
+        typer.echo("nothing to delete")
+        return
+    rows = [[i["kind"], i["name"], amount(i["bytes"])] for i in items]
+    done = "would be deleted" if dry_run else "deleted"
+    table(f"{done}: {len(items)} things, {amount(found['bytes'])}", ["kind", "name", "size"], rows)
+
+
+def _ending(at: dict[str, Any], dry_run: bool) -> str:
+    if at["reason"]:
+        return f"no: {at['reason']} {at['message']}"
+    return "would be" if dry_run else "yes"

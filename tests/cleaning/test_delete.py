@@ -1,0 +1,192 @@
+"""Deleting: an ended job at every node, outputs of one task, and all waiting jobs; each leaves its line."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.domain.model import Call, CallState, Ending
+from gateway.domain.states import JobStatus, Outcome
+from gateway.wiring import Gateway
+from tests.adapter.bfia.scripted import says, scripted
+from tests.builders import a_job, a_local_job
+from tests.cleaning.ended import a_run_of, a_spec_of, ago, left_behind, logs_of
+from tests.cleaning.waiting import waiting_nodes
+from tests.e2e import jobs
+from tests.e2e.nodes import wait_for
+from tests.inprocess import ME, PEER, ask, running
+
+
+def delete(node: Gateway, path: str, status: int = 200, **query):
+    answer = ask(node, "operator", "DELETE", f"/api/v1/jobs/{path}", params=query)
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", [jobs.GUEST, jobs.HOST], ids=["scheduler", "partner"])
+def test_a_deleted_job_is_gone_and_one_line_is_left(tmp_path: Path, where: str):
+    with waiting_nodes(tmp_path) as two:
+        job_id = two.submit(0)
+        two.guest.wait_job(job_id, 60)
+        asked = two.nodes[where]
+        other = two.host if asked is two.guest else two.guest
+        for node in (two.guest, two.host):
+            wait_for(lambda node=node: deleting(node, job_id, dry_run=1), 30, about="the end is tidied up")
+        answer = deleting(asked, job_id, reason="a test")
+        kinds = {i["kind"] for i in answer["items"]}
+        assert kinds == {"outputs", "logs", "job"} and all(i["removed"] for i in answer["items"])
+        for node in (two.guest, two.host):
+            gone = node is asked or where == jobs.GUEST
+            assert (node.get(f"/api/v1/jobs/{job_id}").get("code") == 404) is gone
+            assert list(node.storage.glob(f"{job_id}*")) == [] or not gone
+            assert list((node.home / "state" / "runs").iterdir()) == [] or not gone
+            lines = [(e["event"], e["by"]) for e in node.timeline(job_id)]
+            if gone:
+                assert lines == [("job deleted", "operator" if node is asked else asked.id)]
+            else:
+                assert len(lines) > 5
+        at = answer["nodes"][other.id]
+        assert at["deleted"] is (where == jobs.GUEST)
+        if where == jobs.HOST:
+            assert at["reason"] == "NOT_AUTHORISED" and "submitted" in at["message"]
+
+
+def deleting(node, job_id: str, **query):
+    """Delete at a real node; None where it is refused."""
+    url = f"{node.operator}/api/v1/jobs/{job_id}"
+    answer = httpx.delete(url, params=query, timeout=60, trust_env=False)
+    return answer.json() if answer.status_code == 200 else None
+
+
+def test_a_dry_run_deletes_nothing(tmp_path: Path):
+    with running(tmp_path) as node:
+        run = left_behind(node, "job-dry", 5).runs[0]
+        listed = delete(node, "job-dry", here=1, dry_run=1)
+        assert listed["nodes"] is None and {i["removed"] for i in listed["items"]} == {False}
+        assert logs_of(node, run).exists() and all(node.storage.exists(a) for a in run.outputs.values())
+        done = delete(node, "job-dry", here=1)
+        assert [i["name"] for i in done["items"]] == [i["name"] for i in listed["items"]]
+        assert not logs_of(node, run).exists()
+        delete(node, "job-dry", 404)
+
+
+def test_a_job_that_goes_on_or_is_needed_stays_whole(tmp_path: Path):
+    with running(tmp_path) as node:
+        open_ = left_behind(node, "job-open", 5)
+        node.store.local_jobs.update("job-open", lambda job: replace(job, status=JobStatus.RUNNING))
+        assert delete(node, "job-open", 409)["data"]["reason"] == "JOB_NOT_ENDED"
+        assert logs_of(node, open_.runs[0]).exists()
+
+        needed = left_behind(node, "job-needed", 5).runs[0].outputs["model_name"]
+        spec = a_spec_of("job-reader")
+        reader = replace(a_run_of(spec), inputs={"in": needed}, outputs={}, output_keys={})
+        local = replace(a_local_job(reader, status=JobStatus.RUNNING), spec=spec, node=ME, created_at=ago(5))
+        assert node.store.local_jobs.add(local, "flow")
+        refused = delete(node, "job-needed", 409)
+        assert refused["data"]["reason"] == "OUTPUTS_IN_USE" and "job-reader" in refused["msg"]
+        assert node.storage.exists(needed)
+        delete(node, "job-needed/tasks/a/outputs", 409)
+        assert delete(node, "job-needed/tasks/a/outputs", content="metrics")["items"]
+
+
+def test_a_job_whose_end_a_node_has_not_heard_stays(tmp_path: Path):
+    with running(tmp_path) as node:
+        job = a_job(status=JobStatus.FINISHED, spec=a_spec_of("job-cut"))
+        lost = Call(CallState.LOST, sent_at=ago(1), due_at=ago(-3600), tries=3)
+        told = {ME: job.nodes[ME], PEER: replace(job.nodes[PEER], stop=lost)}
+        ended = replace(job, outcome=Outcome.STOPPED, nodes=told, ended_at=ago(5), ending=None)
+        ended = replace(ended, ending=Ending(Outcome.STOPPED, ago(5)))
+        assert node.store.jobs.add(ended, "flow")
+        refused = delete(node, "job-cut", 409)
+        assert refused["data"]["reason"] == "JOB_NOT_ENDED" and PEER in refused["msg"]
+
+
+def test_where_a_node_does_not_answer_nothing_is_deleted_here(tmp_path: Path):
+    (tmp_path / "routes.yml").write_text(f"{PEER}: {{host: 127.0.0.1, port: 9}}\n")
+    with running(tmp_path) as node:
+        run = left_behind(node, "job-far", 5).runs[0]
+        refused = delete(node, "job-far", 503)
+        assert refused["data"]["nodes"][PEER]["reason"] == "PEER_UNREACHABLE"
+        assert logs_of(node, run).exists() and node.store.local_jobs.find("job-far")
+        assert delete(node, "job-far", here=1)["items"]
+
+
+def test_a_node_that_has_only_the_standard_is_told_in_the_answer(tmp_path: Path):
+    with scripted() as (peer, url):
+        peer.will(says({"detail": "Not Found"}, 404))
+        (tmp_path / "routes.yml").write_text(f"{PEER}: {{url: '{url}'}}\n")
+        with running(tmp_path) as node:
+            left_behind(node, "job-std", 5)
+            answer = delete(node, "job-std")
+            assert answer["nodes"][PEER]["reason"] == "NOT_SERVED_THERE"
+            assert node.store.local_jobs.find("job-std") is None
+
+
+def test_only_the_initiator_and_the_scheduling_node_may_have_a_job_deleted(tmp_path: Path):
+    stranger = "JG0100003300000030"
+    names = "".join(f"{n}: {{host: 127.0.0.1, port: 9}}\n" for n in (PEER, stranger))
+    (tmp_path / "routes.yml").write_text(names)
+    with running(tmp_path) as node:
+        left_behind(node, "job-x", 5, scheduler=PEER)
+
+        def asks(who: str, job_id: str = "job-x", **more):
+            headers = {"x-source-node-id": who, "x-node-id": ME}
+            body = {"job_id": job_id} | more
+            return ask(
+                node, "peer", "POST", "/v1/interconn/schedule/job/delete", json=body, headers=headers
+            ).json()
+
+        assert asks(stranger)["data"]["reason"] == "NOT_AUTHORISED"
+        assert asks(PEER, dry_run=True)["code"] == 0 and node.store.local_jobs.find("job-x")
+        assert asks(PEER)["code"] == 0 and node.store.local_jobs.find("job-x") is None
+        assert asks(PEER)["code"] == 0, "a repeat is harmless"
+        assert asks(stranger, "job-none")["code"] == 0
+        assert node.store.timeline("job-x")[0].by == PEER
+
+
+def test_outputs_and_metrics_of_one_task_go_apart(tmp_path: Path):
+    with running(tmp_path) as node:
+        run = left_behind(node, "job-t", 5).runs[0]
+        where = "job-t/tasks/a/outputs"
+        listed = delete(node, where, content="metrics", dry_run=1)
+        assert [i["removed"] for i in listed["items"]] == [False]
+        there = {key: node.storage.exists(run.outputs[f"{key}_name"]) for key in ("out", "model", "report")}
+        assert all(there.values())
+        assert len(delete(node, where, content="metrics")["items"]) == 1
+        assert not node.storage.exists(run.outputs["report_name"]) and node.storage.exists(run.outputs["out_name"])
+        assert len(delete(node, f"job-t/tasks/{run.task_id}/outputs")["items"]) == 2
+        assert delete(node, where)["items"] == []
+        lines = [(e.event, e.detail["content"]) for e in node.store.timeline("job-t")]
+        assert lines == [("outputs deleted", "metrics"), ("outputs deleted", "outputs")]
+        delete(node, "job-t/tasks/none/outputs", 404)
+
+
+def test_all_waiting_jobs_are_cancelled_and_no_other(tmp_path: Path):
+    (tmp_path / "routes.yml").write_text(f"{PEER}: {{host: 127.0.0.1, port: 9}}\n")
+    with running(tmp_path) as node:
+        late = Call(CallState.LOST, sent_at=ago(1), due_at=ago(-3600), tries=1)
+        for name, status in (
+            ("job-1", JobStatus.PENDING),
+            ("job-2", JobStatus.PENDING),
+            ("job-3", JobStatus.RUNNING),
+        ):
+            job = a_job(status=status, spec=a_spec_of(name))
+            nodes = {
+                n: replace(j, create=late) if status is JobStatus.PENDING else j for n, j in job.nodes.items()
+            }
+            tasks = {n: replace(t, task_id=f"task_{name}_{n}") for n, t in job.tasks.items()}
+            assert node.store.jobs.add(replace(job, nodes=nodes, tasks=tasks, created_at=ago(1)), "flow")
+
+        def cancel(**body):
+            return ask(node, "operator", "POST", "/api/v1/jobs/cancel-waiting", json=body).json()["jobs"]
+
+        assert cancel(dry_run=True) == ["job-1", "job-2"]
+        assert cancel() == ["job-1", "job-2"]
+        assert cancel() == []
+        for name in ("job-1", "job-2"):
+            ending = node.store.jobs.get(name).ending
+            assert ending.outcome is Outcome.STOPPED and "while it waited" in ending.failure.message
+            assert "ending as STOPPED" in [e.event for e in node.store.timeline(name)]
+        assert node.store.jobs.get("job-3").ending is None
