@@ -1,4 +1,4 @@
-"""``bfia-gateway job delete|clean|cancel-waiting|archive``: what is taken away of jobs, and what is kept of them."""
+"""``bfia-gateway job delete|clean|cancel-waiting|archive``: what is taken away of jobs, what is kept."""
 
 from pathlib import Path
 from typing import Annotated, Any
