@@ -1,7 +1,7 @@
 """A loop that advances what is due. It and `gateway.lanes` hold the only waiting in the core.
 
 `Loop` knows keys (job ids) and when each is due next. A key is advanced by one worker at a time; a wake that
-comes meanwhile makes it be advanced once more. Every few seconds it asks the store what is due, which is how
+comes meanwhile makes it be advanced once more. Every second it asks the store what is due, which is how
 work left behind by a dead process is found.
 """
 
@@ -26,7 +26,7 @@ class Loop:
         advance: Callable[[str], datetime | None],
         overdue: Callable[[datetime], Iterable[str]],
         *,
-        every: float = 2.0,
+        every: float = 1.0,
         workers: int = 2,
     ) -> None:
         self._name = name

@@ -40,6 +40,7 @@ class Participant:
         clock: Clock,
         resources: Resources,
         models: Models | None = None,
+        home_of: Callable[[LocalJob], str] = lambda local: local.home,
     ) -> None:
         self._node = node
         self._store = store
@@ -48,6 +49,7 @@ class Participant:
         self._registry = registry
         self._knows = knows
         self._clock = clock
+        self._home_of = home_of
         self._resources = resources
         self._models = models
         self.admit: Callable[[], None] = lambda: None
@@ -83,6 +85,7 @@ class Participant:
             warnings=tuple(str(w) for w in warnings),
             pool=pool,
         ).noted(now, "job READY here", sender)
+        local = replace(local, home=self._home_of(local))
         if not self._store.local_jobs.add(local, spec.flow_id):
             known = self._store.local_jobs.get(spec.job_id)
             if known.digest != local.digest:
@@ -126,7 +129,8 @@ class Participant:
             raise NotFound(f"job {job_id} has no task {task_name}", reason="TASK_UNKNOWN")
         if self._store.local_job_of_task(task_id) not in (None, job_id):  # the same start may come twice at once
             raise Conflict(f"task id {task_id} belongs to another job here", reason="TASK_ID_CONFLICT")
-        runs = self._planner.runs(local, node, task_id)
+        home = self._home_of(local)
+        runs = self._planner.runs(replace(local, home=home), node, task_id)
         if local.status is JobStatus.READY:
             self._resources.hold(local)
         now = self._clock()
@@ -141,7 +145,7 @@ class Participant:
             status = local.status
             if status is JobStatus.READY:  # the start of the job itself may be on its way yet
                 status = move(JOB, status, JobStatus.RUNNING)
-            local = replace(local, status=status, runs=(*local.runs, *runs))
+            local = replace(local, status=status, home=home, runs=(*local.runs, *runs))
             return local.noted(now, "task accepted", sender, task=task_name, task_id=task_id)
 
         self._executor.change(job_id, add)

@@ -188,6 +188,11 @@ class LimitSettings(Section):
     body_bytes: int = Field(default=32 * 1024**2, gt=0, description="Largest body of a control request, in bytes.")
     message_bytes: int = Field(default=256 * 1024**2, gt=0, description="Largest channel message, in bytes.")
     session_bytes: int = Field(default=2 * 1024**3, gt=0, description="Unread bytes of one job's channel.")
+    lost_gateway_seconds: float = Field(
+        default=60.0,
+        ge=1,
+        description="Tasks of a gateway that is silent for this long fail, where several share a database.",
+    )
     unreachable_seconds: float = Field(
         default=600.0, gt=0, description="A running job whose node is silent for this long fails."
     )

@@ -165,7 +165,7 @@ class TaskPlanner:
             limit_origins=plan.limit_origins,
             roles=plan.component.roles,
             results={r.code: r.message for r in plan.component.results},
-            owner=self._owner,
+            owner=local.home or self._owner,
             expected_digest=plan.provider.digests.get(plan.provider.image_for(node.component.name), ""),
             to_seal=trained.to_seal(local.spec, node, plan.output_keys),
         )

@@ -39,7 +39,7 @@ from gateway.deleting import Deleting
 from gateway.disk_watch import DiskWatch
 from gateway.domain import execute
 from gateway.domain.admission import Rules
-from gateway.domain.model import JobSpec
+from gateway.domain.model import JobSpec, LocalJob
 from gateway.domain.problems import Problem
 from gateway.domain.schedule import Freed, Timing
 from gateway.drain import Drain
@@ -48,6 +48,7 @@ from gateway.errors import EngineFailed, Invalid
 from gateway.events import Feed
 from gateway.executor import Executor, Place
 from gateway.grants import Grant
+from gateway.heartbeat import Heartbeat
 from gateway.lanes import Lanes
 from gateway.models import Models
 from gateway.participant import Participant
@@ -60,6 +61,7 @@ from gateway.scheduler import Scheduler
 from gateway.server import bound, port_of
 from gateway.settings import Settings
 from gateway.storage import FileStorage
+from gateway.store.gateways import Gateways
 from gateway.store.leaves import SqlDatasets, SqlProviders
 from gateway.store.migrate import opened
 from gateway.store.models import SqlModels
@@ -156,8 +158,20 @@ class Gateway:
             owner=owner,
             models=self.models,
         )
+        self.heartbeat = Heartbeat(
+            Gateways(self.store), owner, self.executor.record, clock, lost_after=limits.lost_gateway_seconds
+        )
         self.participant = Participant(
-            node, self.store, self.executor, planner, self.registry, self.knows, clock, self.resources, self.models
+            node,
+            self.store,
+            self.executor,
+            planner,
+            self.registry,
+            self.knows,
+            clock,
+            self.resources,
+            self.models,
+            self.heartbeat.home_of,
         )
         self.peers.settle_here(self.coordinator, self.participant)
         self._end_of_session: list[Callable[[str], None]] = []
@@ -191,6 +205,7 @@ class Gateway:
     def start(self) -> None:
         """Take up what an earlier process left, then begin."""
         self.broker.recover()
+        self.heartbeat.start(self.settings.listen.peer.advertise or self.addresses()["peer"])
         self.executor.start()
         self.scheduler.loop.start()
         self.cleaner.start()
@@ -199,6 +214,7 @@ class Gateway:
 
     def stop(self) -> None:
         """Let the work in hand end. Containers run on; the next process takes them up again."""
+        self.heartbeat.stop()
         self.drain.close()
         self.cleaner.stop()
         self.webhooks.stop()
@@ -341,6 +357,7 @@ class Gateway:
             session_open=self._session_open,
             max_body=settings.limits.message_bytes * 4 // 3 + 65536,
             courier=self.courier,
+            elsewhere=self._channel_elsewhere,
         )
         between = interconn.InterconnParts(
             settings.node.id, self.coordinator, self.participant, limiters, self._profile_of, self.knows
@@ -438,9 +455,17 @@ class Gateway:
         return self.store.name_of_token(token) if token else None
 
     def _session_open(self, session: str) -> bool | None:
-        prefix = session_id("")
-        local = self.store.local_jobs.find(session.removeprefix(prefix)) if session.startswith(prefix) else None
+        local = self._job_of_session(session)
         return None if local is None else not local.closed
+
+    def _channel_elsewhere(self, session: str) -> str | None:
+        """Return the address of the gateway of this node that has the session, None for this one."""
+        local = self._job_of_session(session)
+        return None if local is None else self.heartbeat.elsewhere(local.home)
+
+    def _job_of_session(self, session: str) -> LocalJob | None:
+        prefix = session_id("")
+        return self.store.local_jobs.find(session.removeprefix(prefix)) if session.startswith(prefix) else None
 
 
 def _engine(settings: Settings, installation: str) -> Engine:

@@ -46,6 +46,9 @@ _POP_SECONDS = 120.0
 _LARGE = 1 << 20
 _LARGE_AT_ONCE = 16
 _CODEC_THREADS = 2
+_HANDED_ON = "x-handed-on"
+"""said by a gateway of this node that passes on what was brought to it, so that it goes one step only"""
+_OF_THIS_HOP = (b"host", b"connection", b"content-length", b"transfer-encoding", b"accept-encoding")
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,9 @@ class ChannelParts:
     ``known_sender`` answer from memory; ``session_open`` (False: its job has ended, None: not known here) and
     ``run_of_token`` may ask a database: they are called in threads and their answers are remembered for a second.
     ``max_body`` is in bytes, ``retry_for`` and ``stall_for`` (the longest pause within a body) in seconds.
-    ``courier`` holds the connections to peers; whoever runs the routers without their lifespan closes it.
+    ``elsewhere`` gives the address of another gateway of this node where that one has the session; it is asked as
+    those are. ``courier`` holds the connections to peers; whoever runs the routers without their lifespan closes
+    it.
     """
 
     node: str
@@ -71,6 +76,7 @@ class ChannelParts:
     stall_for: float = 10.0
     unknown_sessions: int = 256
     courier: Courier = field(default_factory=Courier)
+    elsewhere: Callable[[str], str | None] = lambda session: None
 
 
 def container_router(parts: ChannelParts) -> APIRouter:
@@ -134,6 +140,7 @@ class _Desk:
         self._broker = parts.broker
         self._run_of_token = Remembered(parts.run_of_token)
         self._session_open = Remembered(parts.session_open)
+        self._elsewhere = Remembered(parts.elsewhere)
         self._unknown = UnknownSessions(parts.broker, self._session_open, parts.unknown_sessions)
         self._large = Semaphore(_LARGE_AT_ONCE)
         self._codec = CapacityLimiter(_CODEC_THREADS)
@@ -236,13 +243,24 @@ class _Desk:
             ptp = _asked(request)
             self._check_invoke(ptp)
         async with self._body(request) as body:
+            whole = body
             if ptp is None:
                 require_json(request.headers.get("content-type", ""), request.headers.get("x-ptp-topic"))
                 envelope = await self._read(body, decode_envelope)
                 ptp, body = read_ptp(headers, envelope.metadata), envelope.payload
                 self._check_invoke(ptp)
+            url = None if _HANDED_ON in request.headers else await self._elsewhere(ptp.session)
+            if url is not None:
+                return await self._hand_on(url, whole, headers)
             await self._store(ptp, body, source=ptp.source, run=None)
         return success()
+
+    async def _hand_on(self, url: str, body: bytes, headers: list[tuple[bytes, bytes]]) -> Response:
+        """Brings a message to the gateway of this node that has the session."""
+        kept = [(name, value) for name, value in headers if name not in _OF_THIS_HOP]
+        kept.append((_HANDED_ON.encode(), b"1"))
+        answer = await self._parts.courier.invoke(PeerRoute(url), body, kept, self._parts.retry_for)
+        return success() if answer.succeeded else reply(answer.code, answer.message)
 
     def _check_invoke(self, ptp: Ptp) -> None:
         if not self._parts.known_sender(ptp.source):

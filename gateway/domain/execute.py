@@ -235,8 +235,17 @@ class Restarted:
     owner: str = ""
 
 
+@dataclass(frozen=True)
+class OwnerLost:
+    """A gateway was silent for too long; what it had not begun goes to the heir."""
+
+    owner: str
+    heir: str
+    at: datetime
+
+
 OfRun = Launched | LaunchFailed | Seen | Unseen | Broken | HasExited | Gone | Reported
-Event = OfRun | Done | Sealed | StopAsked | Restarted
+Event = OfRun | Done | Sealed | StopAsked | Restarted | OwnerLost
 
 
 # ---------------------------------------------------------------- what is due
@@ -260,7 +269,13 @@ def next_due(local: LocalJob, timing: Timing = Timing(), owner: str = "") -> dat
 
 def _mine(local: LocalJob, timing: Timing, owner: str) -> Iterator[Due]:
     others = {run.run_id for run in local.runs if owner and run.owner and run.owner != owner}
-    return (due for due in agenda(local, timing) if getattr(due.command, "run", None) not in others)
+    elsewhere = bool(owner and local.home and local.home != owner)
+    for due in agenda(local, timing):
+        if isinstance(due.command, Close):
+            if not elsewhere:
+                yield due
+        elif due.command.run not in others:
+            yield due
 
 
 def step(
@@ -312,7 +327,7 @@ def agenda(local: LocalJob, timing: Timing) -> Iterator[Due]:
     if (
         ended(JOB, local.status)
         and not local.closed
-        and all(run.over and not _to_collect(run) for run in local.runs)
+        and all(run.over and (not _to_collect(run) or _left_behind(local, run)) for run in local.runs)
     ):
         yield from _when_due(local.close, Close(), timing.call_deadline)
 
@@ -350,6 +365,11 @@ def _of_run(run: Run, timing: Timing) -> Iterator[Due]:
     worth_telling = news in (TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)
     if worth_telling and run.told.status is not news and run.told.call.tries < timing.tell_tries:
         yield from _when_due(run.told.call, Tell(run.run_id, news), timing.call_deadline)
+
+
+def _left_behind(local: LocalJob, run: Run) -> bool:
+    """Whether the run's container is with a gateway that the job has left: it is removed when that one returns."""
+    return bool(local.home and run.owner and run.owner != local.home)
 
 
 def _to_collect(run: Run) -> bool:
@@ -392,8 +412,12 @@ def apply(local: LocalJob, event: Event, timing: Timing = Timing()) -> LocalJob:
             return replace(
                 local,
                 runs=tuple(_let_go(run) if event.owner in ("", run.owner) else run for run in local.runs),
-                close=_retry_now(local.close),
+                close=_retry_now(local.close)
+                if event.owner in ("", local.home) or not local.home
+                else local.close,
             )
+        case OwnerLost():
+            return _owner_lost(local, event)
         case Done():
             return _done(local, event, timing)
         case Sealed():
@@ -632,6 +656,25 @@ def _told(run: Run, status: TaskStatus, settled: Callable[[Call], Call]) -> Run:
     call = settled(run.told.call)
     told = Told(status, Call()) if call.state is CallState.OK else replace(run.told, call=call)
     return replace(run, told=told)
+
+
+def _owner_lost(local: LocalJob, event: OwnerLost) -> LocalJob:
+    changed = local
+    for run in local.runs:
+        if run.owner == event.owner and not run.over:
+            changed = _with(changed, run.run_id, lambda r: _without_owner(r, event), at=event.at)
+    if local.home == event.owner:
+        changed = replace(changed, home=event.heir)
+    return changed
+
+
+def _without_owner(run: Run, event: OwnerLost) -> Run:
+    if run.status is RunStatus.WAITING:
+        return replace(run, owner=event.heir)
+    if run.status is RunStatus.STOPPING or run.stop_at is not None:
+        return _failed(run, _stopped(run), event.at)
+    text = "the gateway that ran the container, and its channel with it, did not come back in time"
+    return _failed(run, Failure("CHANNEL_LOST", text), event.at)
 
 
 def _let_go(run: Run) -> Run:

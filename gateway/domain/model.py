@@ -409,6 +409,8 @@ class LocalJob:
     ending: Ending | None = None
     closed: bool = False
     """everything the job held here is given back"""
+    home: str = ""
+    """the gateway, of several on this database, that has the job's channel and runs its containers"""
     close: Call = Call()
     model_saved: bool = False
     """the job has succeeded, and its models are kept"""

@@ -113,6 +113,15 @@ dataset = sa.Table(
     sa.Column("created_at", Seconds, nullable=False),
 )
 
+gateway = sa.Table(
+    "gateway",
+    metadata,
+    sa.Column("owner", Id, primary_key=True),
+    sa.Column("url", sa.String(255), nullable=False),
+    sa.Column("seen_at", Seconds, nullable=False),
+)
+"""The gateways that share this database, each with when it was last heard of by the database's own clock."""
+
 installation = sa.Table(
     "installation",
     metadata,

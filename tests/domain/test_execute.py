@@ -1,11 +1,13 @@
 """What a participating node decides, rule by rule. The same rules at large: `test_workshop`."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.domain import execute
 from gateway.domain.execute import (
     Close,
     Collect,
@@ -619,3 +621,34 @@ def test_no_news_whatever_breaks_a_job_or_moves_it_beside_the_tables(tasks, data
             assert run.over is (run.ended_at is not None) is ended(RUN, run.status)
             if was.over:
                 assert (was.status, was.failure, was.ended_at) == (run.status, run.failure, run.ended_at)
+
+
+# ---------------------------------------------------------------- several gateways
+
+
+def test_a_lost_gateway_leaves_what_it_had_not_begun_and_its_other_runs_fail_by_name():
+    waiting, running = a_run("a", owner="lost"), a_run("b", status=RunStatus.RUNNING, owner="lost")
+    stopping = a_run("c", status=RunStatus.STOPPING, owner="lost", stop_at=at(0))
+    over, mine = (
+        a_run("d", status=RunStatus.SUCCESS, owner="lost"),
+        a_run("e", status=RunStatus.RUNNING, owner="me"),
+    )
+    local = replace(a_local_job(waiting, running, stopping, over, mine), home="lost")
+    local = execute.apply(local, execute.OwnerLost("lost", "me", at(5)))
+    by_task = {run.task_name: run for run in local.runs}
+    assert by_task["a"] == replace(waiting, owner="me") and local.home == "me"
+    assert by_task["b"].failure.reason == "CHANNEL_LOST"
+    assert by_task["c"].failure.reason == "STOPPED"
+    assert (by_task["d"], by_task["e"]) == (over, mine)
+    assert execute.apply(local, execute.OwnerLost("lost", "me", at(6))) == local
+
+
+def test_only_the_gateway_that_has_a_job_closes_it_and_waits_for_no_container_it_left_behind():
+    left = a_run("a", status=RunStatus.FAILED, owner="lost", launch=OK)
+    local = replace(a_local_job(left, status=JobStatus.FINISHED), home="me")
+    assert execute.Close() in execute.plan(local, at(9), owner="me")
+    assert execute.Close() not in execute.plan(local, at(9), owner="third")
+    assert execute.plan(local, at(9), owner="lost") == [
+        execute.Collect(left.run_id),
+        execute.Tell(left.run_id, TaskStatus.FAILED),
+    ]

@@ -684,3 +684,30 @@ async def test_the_openapi_document_tells_the_bodies_and_its_examples_work(desk,
             headers["x-ptp-target-node-id"] = "alpha"
         _, answer = await ask(caller, desk, verb, example, headers)
         assert answer["code"] == OK
+
+
+@pytest.mark.parametrize("encapsulated", [False, True])
+async def test_a_message_for_a_job_of_another_gateway_of_this_node_is_handed_on_once(
+    make_node, client, encapsulated
+):
+    where = {}
+    home = await make_node("alpha", elsewhere=lambda session: where["first"])  # each thinks the other has it
+    first = Node("alpha", home.root.with_name("first"), elsewhere=lambda session: home.url)
+    await first.start()
+    where["first"] = first.url
+    try:
+        body, headers = PUSH_BODY, INVOKE_HEADERS
+        if encapsulated:
+            headers = {k: v for k, v in INVOKE_HEADERS.items() if k != "x-ptp-version"}
+            inner = base64.b64encode(json.dumps(PUSH_BODY).encode()).decode()
+            body, headers = {"payload": inner, "metadata": headers}, {"content-type": "application/json"}
+        _, answer = await ask(client, first, "invoke", body, headers)
+        assert answer["code"] == OK, answer
+        assert not first.broker.sessions()
+        assert await Container(client, home).pop(x_ptp_target_node_id="beta") == b"hi"
+        headers = INVOKE_HEADERS | {"x-ptp-source-node-id": "stranger"}
+        _, answer = await ask(client, first, "invoke", PUSH_BODY, headers)
+        assert answer["code"] == "E0000000618"  # checked before it goes on
+    finally:
+        await first.stop()
+        first.socket.close()

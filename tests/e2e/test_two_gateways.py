@@ -1,0 +1,104 @@
+"""Two gateways on one database are one node: each job is advanced by one of them at a time, whichever dies."""
+
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e import jobs
+from tests.e2e.nodes import Node, alive, wait_for
+from tests.e2e.test_stop import job_of, started
+from tests.e2e.two_gateways import shared_node
+
+pytestmark = [pytest.mark.slow, pytest.mark.mariadb]
+
+
+@pytest.fixture
+def register(tmp_path: Path) -> Path:
+    (tmp_path / "register").mkdir()
+    return tmp_path / "register"
+
+
+def events(node: Node, job_id: str, event: str) -> list[dict[str, Any]]:
+    return [e for e in node.timeline(job_id) if e["event"] == event]
+
+
+def once_each(register: Path, tasks: int) -> None:
+    """Every task ran once at each party, and nothing is left of it."""
+    found = Counter(path.name.rpartition(".")[0] for path in register.iterdir())
+    assert set(found.values()) == {1} and len(found) == 2 * tasks, found
+    wait_for(lambda: not any(alive(pid) for _, pid in started(register)), 30)
+
+
+def test_jobs_handed_in_at_both_are_advanced_once(tmp_path: Path, worker_id: str, register: Path):
+    with shared_node(tmp_path, f"{worker_id}_both") as (first, second, host):
+        count = 12
+
+        def submit(i: int) -> str:
+            body = job_of(register, {f"a{i}": 0.2, f"b{i}": 0.2}, {f"b{i}": f"a{i}"})
+            return (first, second)[i % 2].submit(body)
+
+        with ThreadPoolExecutor(6) as pool:
+            ids = list(pool.map(submit, range(count)))
+        for i, job_id in enumerate(ids):
+            (second, first)[i % 2].wait_job(job_id, 120)  # each tells of the other's
+            for event, times in (("create accepted", 2), ("start accepted", 2), ("job FINISHED", 1)):
+                assert len(events(first, job_id, event)) == times, (event, first.timeline(job_id))
+            assert len(events(first, job_id, "task accepted")) == 2 == len(events(host, job_id, "task accepted"))
+        once_each(register, 2 * count)
+
+
+@pytest.mark.parametrize("dies", [0, 1], ids=["first", "second"])
+def test_the_other_goes_on_with_what_the_dead_one_scheduled(
+    tmp_path: Path, worker_id: str, register: Path, dies: int
+):
+    """The node only schedules: its partner plays both roles, so that no container dies with the gateway."""
+    with shared_node(tmp_path, f"{worker_id}_on{dies}") as nodes:
+        *pair, host = nodes
+        victim, other = pair[dies], pair[1 - dies]
+        host.stop()
+        host.settings["node"] = {"id": jobs.HOST, "coordinator": jobs.GUEST}
+        host.start()
+        body = job_of(register, {"a": 8, "b": 0.2}, {"b": "a"})
+        body["config"]["initiator"] = {"role": "guest", "node_id": jobs.HOST}
+        body["config"]["role"] = {"guest": [jobs.HOST], "host": [jobs.HOST]}
+        ids = [host.submit(body) for _ in range(3)]
+        wait_for(lambda: len(started(register)) == 6, 60)
+        victim.kill()
+        died = time.monotonic()
+        for job_id in ids:
+            other.wait_job(job_id, 60)
+        # 8 s of the running task, 10 s to go on, and room for a busy machine
+        assert time.monotonic() - died < 40
+        assert Counter(path.name.rpartition(".")[0] for path in register.iterdir()) == dict.fromkeys(
+            [f"{task}.{role}.0" for task in "ab" for role in ("guest", "host")], 3
+        )
+
+
+def test_a_task_of_a_killed_gateway_goes_on_when_that_one_is_back(tmp_path: Path, worker_id: str, register: Path):
+    with shared_node(tmp_path, f"{worker_id}_back") as (first, second, _):
+        job_id = first.submit(job_of(register, {"a": 6, "b": 0.2}, {"b": "a"}))
+        wait_for(lambda: len(started(register)) == 2, 60)
+        first.kill()
+        assert second.job(job_id)["status"] == "RUNNING"
+        first.start()
+        second.wait_job(job_id, 90)
+        assert first.job(job_id)["outcome"] == "SUCCEEDED"
+        once_each(register, 2)
+
+
+def test_a_task_of_a_gateway_that_stays_away_fails_by_name(tmp_path: Path, worker_id: str, register: Path):
+    with shared_node(tmp_path, f"{worker_id}_away", lost_gateway_seconds=6) as (first, second, host):
+        job_id = first.submit(job_of(register, {"a": 600}))
+        wait_for(lambda: len(started(register)) == 2, 60)
+        first.kill()
+        failure = second.wait_job(job_id, 60, outcome="FAILED")["failure"]
+        assert (failure["reason"], failure["node"]) == ("CHANNEL_LOST", jobs.GUEST), failure
+        assert host.wait_job(job_id, 30, outcome=None)["status"] == "FINISHED"
+        again = second.submit(job_of(register, {"b": 0.2}))  # the node works on without it
+        second.wait_job(again, 60)
+        first.start()  # and takes away what it left
+        wait_for(lambda: not any(alive(pid) for _, pid in started(register)), 60, about="no container is left")

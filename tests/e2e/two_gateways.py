@@ -1,0 +1,40 @@
+"""One node that is two gateway processes on one MariaDB database, and a partner of it."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import yaml
+
+from adapter.bfia.examples import REGISTER
+from tests.contracts.databases import careless_database
+from tests.e2e import jobs
+from tests.e2e.nodes import Federation, Node, process_engine, wait_for
+
+PATIENT = str(Path(__file__).with_name("patient.py"))
+
+
+@contextmanager
+def shared_node(home: Path, name: str, **limits: float) -> Iterator[tuple[Node, Node, Node]]:
+    """Yield the two gateways of the guest's node and the host's node; the host's route leads to the first."""
+    engine = process_engine("example:1.0.0", command=[sys.executable, "-I", "-S", PATIENT])
+    with ExitStack() as stack:
+        url = stack.enter_context(careless_database(name))
+        federation = Federation(home, [jobs.GUEST, "second", jobs.HOST], engine)
+        first, second, host = federation.nodes.values()
+        second.settings["node"] = {"id": jobs.GUEST}
+        for node in (first, second):
+            node.settings["database"] = {"url": url}
+            node.settings["storage"] = {"url": f"file://{home / 'shared'}"}
+            node.settings["limits"] = limits
+        del second.settings["route_table"]  # one gateway of a database has the file, all have its routes
+        for node in (first, host):
+            routes = yaml.safe_load((node.home / "routes.yml").read_text())
+            del routes["second"]
+            (node.home / "routes.yml").write_text(yaml.safe_dump(routes))
+        stack.enter_context(federation)
+        for node in (first, host):
+            node.register(REGISTER["one component"]["value"])
+        wait_for(lambda: jobs.HOST in str(second.get("/api/v1/routes")), 30, about="the second has the routes")
+        yield first, second, host
