@@ -159,7 +159,11 @@ class Gateway:
             models=self.models,
         )
         self.heartbeat = Heartbeat(
-            Gateways(self.store), owner, self.executor.record, clock, lost_after=limits.lost_gateway_seconds
+            Gateways(self.store),
+            owner,
+            self.executor.record,
+            clock,
+            lost_after=settings.limits.lost_gateway_seconds,
         )
         self.participant = Participant(
             node,
