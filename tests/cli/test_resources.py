@@ -1,0 +1,39 @@
+"""``bfia-gateway resources``: the sums for people and for scripts."""
+
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner, Result
+
+from gateway.cli.main import app
+from gateway.domain.amounts import Amounts, Pool
+from gateway.domain.states import JobStatus
+from gateway.errors import Refused
+from gateway.wiring import Gateway
+from tests.builders import a_local_job, a_spec
+from tests.inprocess import ME, running
+
+
+def cli(gateway: Gateway, *words: str) -> Result:
+    return CliRunner().invoke(app, ["resources", *words, "--url", gateway.addresses()["operator"]])
+
+
+def test_who_holds_and_who_waits_is_shown_and_the_sums_match(tmp_path: Path):
+    with running(tmp_path, resources={"memory_gib": 2}) as node:
+        for name, gib in (("job-first", 1.5), ("job-second", 1.0)):
+            pool = Pool(Amounts.of(memory=gib * 2**30), 1)
+            job = a_local_job(spec=a_spec(job_id=name), node=ME, status=JobStatus.READY, pool=pool)
+            node.store.local_jobs.add(job, "flow")
+            try:
+                node.resources.hold(job)
+            except Refused as error:
+                said = error.message
+        found = json.loads(cli(node, "--json").stdout)
+        assert found["held"]["memory_gib"] == sum(h["memory_gib"] for h in found["holders"]) == 1.5
+        assert found["remaining"]["memory_gib"] == 0.5
+        assert [w["job_id"] for w in found["waiting"]] == ["job-second"]
+        shown = cli(node)
+        assert shown.exit_code == 0
+        assert f"node {ME}" in shown.stdout
+        assert "job-first" in shown.stdout
+        assert said.split(",")[0] in " ".join(shown.stdout.split())

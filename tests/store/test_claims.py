@@ -1,0 +1,113 @@
+"""The ledger in the database: two gateways on it never give away more than there is."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from gateway.domain.amounts import GIB, Amounts, Pool
+from gateway.domain.resources import Means
+from gateway.domain.states import JobStatus
+from gateway.errors import Conflict, Refused
+from gateway.resources import Resources
+from gateway.store.store import Store
+from tests.builders import a_local_job, a_spec, at
+from tests.contracts.databases import careless_database
+from tests.contracts.test_repositories import a_store
+
+MEANS = Means("n1", Amounts.of(8, 16 * GIB, 0), 8)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.mariadb)])
+def url(request: pytest.FixtureRequest, tmp_path: Path, worker_id: str) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'test.db'}"
+        return
+    with careless_database(f"{worker_id}_claims") as found:
+        yield found
+
+
+def resources(store: Store, freed: list[list[str]] | None = None) -> Resources:
+    return Resources(lambda: MEANS, store, lambda: at(0), ([] if freed is None else freed).append)
+
+
+def a_job_that_needs(cpu: float, number: int, priority: int = 0):
+    spec = a_spec(job_id=f"job-{number}", job_params={"common": {"priority": priority}})
+    return a_local_job(spec=spec, status=JobStatus.READY, pool=Pool(Amounts.of(cpu, GIB), 1))
+
+
+def test_two_gateways_race_for_the_last_cores(url: str):
+    """Each of 40 jobs wants 3 of 8 cores, from both gateways at once, again and again; some give back."""
+    with ExitStack() as stack:
+        stores = [stack.enter_context(a_store(url)) for _ in range(2)]
+        gateways = [resources(store) for store in stores]
+        jobs = [a_job_that_needs(3, i) for i in range(40)]
+        for job in jobs:
+            stores[0].local_jobs.add(job, "flow")
+        gate, seen, given_back = threading.Barrier(8), [], []
+
+        def work(number: int) -> int:
+            gate.wait(30)
+            mine, random = gateways[number % 2], Random(number)
+            granted = 0
+            for job in jobs:
+                try:
+                    mine.hold(job)
+                    granted += 1
+                except Refused as error:
+                    assert error.reason == "RESOURCES_BUSY"
+                view = mine.view()
+                seen.append(
+                    (view["remaining"]["cpu"], view["held"]["cpu"], sum(h["cpu"] for h in view["holders"]))
+                )
+                if random.random() < 0.3:
+                    mine.give_back(job.id)
+                    given_back.append(job.id)
+            return granted
+
+        with ThreadPoolExecutor(8) as pool:
+            granted = sum(pool.map(work, range(8)))
+        assert granted > 2
+        assert given_back
+        for remaining, held, sum_ in seen:
+            assert 0 <= remaining <= 8
+            assert 8 - remaining == held == sum_
+        for job in jobs:
+            for gateway in gateways:
+                gateway.release(job.id)
+        assert [g.view()["remaining"]["cpu"] for g in gateways] == [8, 8]
+
+
+def test_the_next_in_line_is_told_when_something_is_free(url: str):
+    with a_store(url) as store:
+        freed: list[list[str]] = []
+        mine = resources(store, freed)
+        first, low, high = a_job_that_needs(8, 1), a_job_that_needs(8, 2), a_job_that_needs(8, 3, priority=7)
+        for job in (first, low, high):
+            store.local_jobs.add(job, "flow")
+        mine.hold(first)
+        for job in (low, high):
+            with pytest.raises(Refused):
+                mine.hold(job)
+        mine.release(first.id)
+        assert freed[-1] == [high.id]
+        with pytest.raises(Refused, match="kept for jobs that go first"):
+            mine.hold(low)
+        mine.hold(high)
+        mine.hold(high)
+        assert [h["job_id"] for h in mine.view()["holders"]] == [high.id]
+
+
+def test_a_job_that_has_ended_meanwhile_gets_nothing(url: str):
+    with a_store(url) as store:
+        job = a_job_that_needs(1, 1)
+        store.local_jobs.add(job, "flow")
+        store.local_jobs.update(job.id, lambda local: replace(local, status=JobStatus.FINISHED))
+        with pytest.raises(Conflict, match="has ended here"):
+            resources(store).hold(job)  # as it was read before
+        assert resources(store).view()["holders"] == []
