@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import uvicorn
@@ -31,6 +32,35 @@ def port_of(sock: socket.socket) -> int:
     return int(sock.getsockname()[1])
 
 
+def host_of(sock: socket.socket) -> str:
+    host = str(sock.getsockname()[0])
+    return f"[{host}]" if ":" in host else host
+
+
+class Arrivals:
+    """Sockets that are bound only after serving has begun, put in by any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[str, socket.socket]] = []
+        self._take: Callable[[str, socket.socket], None] | None = None
+
+    def put(self, name: str, sock: socket.socket) -> None:
+        """Have the application of that name served on a further socket."""
+        with self._lock:
+            if self._take is None:
+                self._waiting.append((name, sock))
+            else:
+                self._take(name, sock)
+
+    def taken_by(self, take: Callable[[str, socket.socket], None]) -> None:
+        with self._lock:
+            self._take = take
+            for name, sock in self._waiting:
+                take(name, sock)
+            self._waiting.clear()
+
+
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -42,13 +72,16 @@ async def serve(
     sockets: Mapping[str, Sequence[socket.socket]],
     ready: Callable[[], None],
     stopping: asyncio.Event | None = None,
+    arrivals: Arrivals | None = None,
 ) -> None:
-    """Serve each named application on its sockets; call ``ready`` once all answer.
+    """Serve each named application on its sockets, and on those that arrive; call ``ready`` once all answer.
 
     Return after a signal; where ``stopping`` is given, when that is set, and signals are left alone.
     """
-    servers = {
-        name: _Server(
+    loop = asyncio.get_running_loop()
+
+    def server_of(app: ASGIApp) -> _Server:
+        return _Server(
             uvicorn.Config(
                 app,
                 lifespan="off",
@@ -59,18 +92,27 @@ async def serve(
                 h11_max_incomplete_event_size=256 * 1024,
             )
         )
-        for name, app in apps.items()
-    }
+
+    servers = {name: server_of(app) for name, app in apps.items()}
+    later: list[_Server] = []
 
     def leave() -> None:
-        for server in servers.values():
+        for server in (*servers.values(), *later):
             if server.should_exit:
                 server.force_exit = True
             server.should_exit = True
 
     tasks = [asyncio.create_task(server.serve(sockets=list(sockets[n]))) for n, server in servers.items()]
+
+    def begin(name: str, sock: socket.socket) -> None:
+        server = server_of(apps[name])
+        server.should_exit = servers[name].should_exit
+        later.append(server)
+        tasks.append(asyncio.create_task(server.serve(sockets=[sock])))
+
+    if arrivals is not None:
+        arrivals.taken_by(lambda name, sock: _safely(loop, begin, name, sock))
     if stopping is None:
-        loop = asyncio.get_running_loop()
         for sign in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sign, leave)
     else:
@@ -82,4 +124,14 @@ async def serve(
         await asyncio.sleep(0.01)
     else:
         ready()
-    await asyncio.gather(*tasks)
+    while not all(task.done() for task in tasks):  # some may come in the meantime
+        await asyncio.gather(*tasks)
+
+
+def _safely(
+    loop: asyncio.AbstractEventLoop, begin: Callable[[str, socket.socket], None], name: str, sock: socket.socket
+) -> None:
+    try:
+        loop.call_soon_threadsafe(begin, name, sock)
+    except RuntimeError:  # the loop is closed: nobody serves any more
+        sock.close()

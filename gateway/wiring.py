@@ -4,6 +4,7 @@ import fcntl
 import socket
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 from uuid import uuid4
@@ -19,7 +20,7 @@ from adapter.bfia.courier import Courier, PeerRoute
 from adapter.bfia.environment import session_id
 from adapter.bfia.profiles import PROFILES, Profile
 from adapter.bfia.protocol import BfiaProtocol
-from engines.base import Engine, EngineError, Mount
+from engines.base import Engine, Mount
 from engines.containerd import ContainerdEngine, PullRules
 from engines.process import ProcessEngine
 from gateway import cleaning
@@ -33,6 +34,7 @@ from gateway.admin.router import router as admin_router
 from gateway.app import LoopbackOnly, Mounted, TokenNeeded, create_app
 from gateway.broker.broker import Broker
 from gateway.broker.model import BrokerLimits
+from gateway.container_door import ContainerDoor
 from gateway.coordinator import Coordinator
 from gateway.datasets import Datasets
 from gateway.deleting import Deleting
@@ -44,7 +46,7 @@ from gateway.domain.problems import Problem
 from gateway.domain.schedule import Freed, Timing
 from gateway.drain import Drain
 from gateway.engine_settings import StorageSource
-from gateway.errors import EngineFailed, Invalid
+from gateway.errors import Invalid
 from gateway.events import Feed
 from gateway.executor import Executor, Place
 from gateway.grants import Grant
@@ -58,7 +60,7 @@ from gateway.resource_totals import defaults_of, detecting
 from gateway.resources import Bounds, Resources
 from gateway.run_logs import RunLogs
 from gateway.scheduler import Scheduler
-from gateway.server import bound, port_of
+from gateway.server import Arrivals, bound, host_of, port_of
 from gateway.settings import Settings
 from gateway.storage import FileStorage
 from gateway.store.gateways import Gateways
@@ -199,9 +201,10 @@ class Gateway:
         hooks = [Hook(h.url, tuple(h.events), h.secret) for h in settings.events.webhooks]
         self.webhooks = Webhooks(hooks, self.store, self.feed, node, owner, clock)
         self.courier = Courier()
-        self._unreached = False
+        self.arrivals = Arrivals()
         self.sockets = self._listen()
-        self._place = self._containers_see()
+        self.door = self._door()
+        self.door.try_open()
         self.apps = self._applications()
 
     # ------------------------------------------------------------ life
@@ -244,7 +247,9 @@ class Gateway:
     def addresses(self) -> dict[str, str]:
         """Return where each listener is reached on this machine."""
         return {
-            name: f"http://{_host(socks[0])}:{port_of(socks[0])}" for name, socks in self.sockets.items() if socks
+            name: f"http://{host_of(socks[0])}:{port_of(socks[0])}"
+            for name, socks in self.sockets.items()
+            if socks
         }
 
     # ------------------------------------------------------------ parts
@@ -290,10 +295,8 @@ class Gateway:
 
     def _where(self) -> Place:
         """Return where containers find this gateway. Raises `EngineFailed` where they cannot."""
-        if self._unreached:
-            text = "the engine did not answer when this gateway started, so containers cannot reach it: restart it"
-            raise EngineFailed(text, reason="ENGINE_DOWN")
-        return self._place
+        base = self.door.address()
+        return Place(base, base.partition("://")[2], self._institution)
 
     def _institution(self, node: str) -> str:
         if node == self.settings.node.id:
@@ -311,33 +314,14 @@ class Gateway:
         listen = self.settings.listen
         sockets = {"peer": [bound(listen.peer.bind)], "operator": [bound(listen.operator.bind)]}
         if listen.container is not None:
-            first = bound(listen.container.bind)
-            sockets["container"] = [first]
-            gateway = self._bridge()
-            if gateway and listen.container.advertise is None and _host(first) not in ("0.0.0.0", gateway):
-                sockets["container"].append(bound(f"{gateway}:{port_of(first)}"))
+            sockets["container"] = [bound(listen.container.bind)]
         return sockets
 
-    def _bridge(self) -> str:
-        """Return the address at which containers reach this host; empty where there is none of their own."""
-        if not isinstance(self.engine, ContainerdEngine) or self.settings.engine.docker.network_mode == "host":
-            return ""
-        try:
-            return self.engine.gateway_address()
-        except EngineError as error:
-            log.warning("the container engine does not answer: restart the gateway once it does", cause=str(error))
-            self._unreached = True
-            return ""
+    def _door(self) -> ContainerDoor:
+        listener = self.settings.listen.container or self.settings.listen.peer
+        name = "container" if self.settings.listen.container else "peer"
 
-    def _containers_see(self) -> Place:
-        listen = self.settings.listen
-        chosen = listen.container or listen.peer
-        socks = self.sockets["container" if listen.container else "peer"]
-        host = _host(socks[-1])
-        if host == "0.0.0.0":
-            host = self._bridge() or "127.0.0.1"
-        base = chosen.advertise or f"http://{host}:{port_of(socks[-1])}"
-        return Place(base, base.partition("://")[2], self._institution)
+        return ContainerDoor(self.engine, listener, self.sockets[name][0], partial(self.arrivals.put, name))
 
     def _applications(self) -> dict[str, ASGIApp]:
         settings = self.settings
@@ -501,6 +485,7 @@ def _engine(settings: Settings, installation: str) -> Engine:
         tls={name: str(path) for name, path in docker.tls if path is not None} if docker.tls else None,
         saved_log_size=settings.limits.run_log_bytes,
         log_size=settings.limits.run_log_bytes // 2,
+        instance=_instance(settings.state_dir),
     )
 
 
@@ -547,8 +532,3 @@ def _instance(state_dir: Path) -> str:
         part.write_text(uuid4().hex, encoding="ascii")
         part.replace(file)
     return file.read_text(encoding="ascii")
-
-
-def _host(sock: socket.socket) -> str:
-    host = str(sock.getsockname()[0])
-    return f"[{host}]" if ":" in host else host

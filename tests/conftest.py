@@ -14,7 +14,8 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import settings
 
-from tests.services import registry
+from engines.containerd.firewall import Firewall
+from tests.services import own_docker, registry
 
 ROOT = Path(__file__).resolve().parents[1]
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
@@ -41,7 +42,7 @@ def _registry() -> None:
         raise FileNotFoundError(f"{registry.PROGRAM}; Debian has it in docker-registry")
 
 
-PROBES = {"docker": _docker, "mariadb": _mariadb, "registry": _registry}
+PROBES = {"docker": _docker, "mariadb": _mariadb, "registry": _registry, "own_docker": own_docker.usable}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -93,6 +94,7 @@ def remove_networks() -> None:
         for network in client.networks.list(names=["bfia-JG"]):
             with contextlib.suppress(docker.errors.APIError):
                 network.remove()
+                Firewall(network.attrs["Options"]["com.docker.network.bridge.name"], "").remove()
         client.close()
 
 

@@ -60,7 +60,7 @@ def running(
 
         gateway.on_session_end(end_session)
         gateway.start()
-        await serve(gateway.apps, gateway.sockets, up.set, hold["stop"])
+        await serve(gateway.apps, gateway.sockets, up.set, hold["stop"], arrivals=gateway.arrivals)
         await gateway.courier.close()
         await asyncio.to_thread(gateway.stop)
 

@@ -5,7 +5,6 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-import docker
 from docker import APIClient
 from docker.errors import TLSParameterError
 from docker.tls import TLSConfig
@@ -18,6 +17,12 @@ _TIMEOUT = 60
 """seconds for one call; starting a container takes some on a busy machine"""
 _POOL = 64
 """connections, of which every stop and every watch holds one for long"""
+
+
+class _Client(APIClient):
+    """Takes no proxy and no authorities' certificates from the environment: those would win over ours."""
+
+    trust_env = property(lambda self: False, lambda self, value: None)
 
 
 class Connection:
@@ -39,9 +44,7 @@ class Connection:
                     options["tls"] = _config(self._tls)
                 self._socket = _socket_of(options.get("base_url"), bool(options.get("tls")))
                 _knock(self._socket)
-                self._api = docker.DockerClient(
-                    version="auto", timeout=_TIMEOUT, max_pool_size=_POOL, **options
-                ).api
+                self._api = _Client(version="auto", timeout=_TIMEOUT, max_pool_size=_POOL, **options)
             else:
                 _knock(self._socket)
             return self._api

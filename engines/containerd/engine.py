@@ -81,6 +81,7 @@ class ContainerdEngine:
         outside: bool = False,
         tls: Mapping[str, str] | None = None,
         saved_log_size: int = 32 * 1024 * 1024,
+        instance: str = "",
     ) -> None:
         """Use the daemon at ``base_url``, or where the environment says. Connects only when first used.
 
@@ -90,7 +91,8 @@ class ContainerdEngine:
         log file, of which a container has three at most. ``read_only_root``: nothing but its outputs, its log and
         a temporary ``/tmp`` can be written by a container. ``outside``: containers reach other machines. ``tls``:
         files ``ca``, ``cert`` and ``key`` for a daemon at tcp://. ``saved_log_size``: bytes of a stream that
-        `save_logs` keeps. Raises ValueError for what makes no sense.
+        `save_logs` keeps. ``instance`` tells several gateways of one installation apart. Raises ValueError for
+        what makes no sense.
         """
         if network_mode not in ("bridge", "host"):
             raise ValueError(f"network_mode is bridge or host, not {network_mode}")
@@ -109,7 +111,7 @@ class ContainerdEngine:
         if network_mode == "bridge":
             labels = {NODE: node, INSTALLATION: installation}
             self._network = NodeNetwork(self._client, network or safe_name("bfia", node), labels, outside=outside)
-            self._around = Surroundings(self._client, self._network, installation)
+            self._around = Surroundings(self._client, self._network, installation + instance)
         self._mountpoints: dict[str, str] = {}
         self._watches: list[Watch] = []
 
@@ -217,6 +219,16 @@ class ContainerdEngine:
     def gateway_address(self) -> str:
         """Return the address under which containers reach this host. Raises `EngineError`."""
         return "127.0.0.1" if self._network is None else self._network.address()
+
+    def network_id(self) -> str:
+        """Return what tells the network from an earlier one of its name; make it on demand.
+
+        Raises `EngineError`.
+        """
+        if self._network is None:
+            return "host"
+        with translated():
+            return self._network.ensure()
 
     def close_host(self, ports: Sequence[int]) -> None:
         """Close this host to containers, except for these ports, as far as we may; `isolation` says how far."""

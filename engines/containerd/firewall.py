@@ -15,6 +15,8 @@ from engines.base import EngineError
 
 PREFIX = "BFIA-"
 _TIMEOUT = 20
+_MOST_JUMPS = 16
+"""more than gateways that may have made the same rule at the same moment"""
 
 
 class Firewall:
@@ -28,8 +30,9 @@ class Firewall:
 
     def close_except(self, ports: Sequence[int]) -> None:
         """Let containers reach these ports of this host, and none besides. Raises `EngineError`."""
-        if _run("-n", "-L", self.chain) is not None:
-            _must("-N", self.chain)
+        refusal = _run("-N", self.chain)
+        if refusal is not None and _run("-n", "-L", self.chain) is not None:  # it was not there before, either
+            raise EngineError(refusal)
         _must_be_there(self.chain, "-j", "DROP")
         for rule in self._marked():
             _must("-D", *rule[1:])
@@ -45,7 +48,9 @@ class Firewall:
 
     def remove(self) -> None:
         """Take the chain away, if there is one."""
-        _run("-D", *self._jump)
+        for _ in range(_MOST_JUMPS):
+            if _run("-D", *self._jump) is not None:
+                break
         _run("-F", self.chain)
         _run("-X", self.chain)
 

@@ -152,7 +152,7 @@ def serving(gateway: Gateway) -> Iterator[Gateway]:
 
         gateway.on_session_end(end_session)
         gateway.start()
-        await serve(gateway.apps, gateway.sockets, up.set, hold["stop"])
+        await serve(gateway.apps, gateway.sockets, up.set, hold["stop"], gateway.arrivals)
         await gateway.courier.close()
         await asyncio.to_thread(gateway.stop)
 

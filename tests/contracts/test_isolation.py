@@ -1,0 +1,326 @@
+"""What a container reaches, asked from inside; each door is shown to be open for a container that is not ours."""
+
+import contextlib
+import ipaddress
+import json
+import os
+import socket
+import subprocess
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import docker
+import pytest
+
+from engines.base import CreateFailed, Isolation, Limits, Mount
+from engines.containerd import ContainerdEngine
+from engines.containerd.firewall import Firewall
+from engines.containerd.network import NodeNetwork
+from engines.memory import Script
+from engines.naming import INSTALLATION, NODE
+from tests.contracts.engine_contract import WAITS, a_spec, ended, python, said
+from tests.contracts.test_engines import DockerHarness
+
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.skipif(os.geteuid() != 0, reason="the packet filter of this host needs root"),
+]
+
+LOOK = """
+import json, socket, sys
+found = {}
+for target in sys.argv[1:]:
+    host, _, port = target.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), 4).close()
+        found[target] = True
+    except OSError:
+        found[target] = False
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture
+def harness() -> Iterator[DockerHarness]:
+    with contextlib.closing(DockerHarness(f"bfia-isolation-{uuid.uuid4().hex[:8]}")) as harness:
+        yield harness
+
+
+@pytest.fixture
+def engine(harness: DockerHarness) -> Iterator[ContainerdEngine]:
+    engine = harness.engine()
+    yield engine
+    for found in engine.list():
+        engine.remove(found.name)
+    engine.remove_network()
+
+
+@pytest.fixture
+def daemon() -> Iterator[docker.DockerClient]:
+    client = docker.from_env()
+    yield client
+    client.close()
+
+
+@contextlib.contextmanager
+def listening(host: str = "0.0.0.0") -> Iterator[int]:
+    """Take connections on a port of this host."""
+    with socket.create_server((host, 0)) as server:
+
+        def take() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    server.accept()[0].close()
+
+        thread = threading.Thread(target=take, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+
+
+@contextlib.contextmanager
+def another_machine() -> Iterator[str]:
+    """Give an address behind this host, such as the internet's are, where port 8080 is served."""
+    name = "bfia" + uuid.uuid4().hex[:6]
+    number = int.from_bytes(os.urandom(2), "big") % 2**14
+    third, fourth = divmod(number * 4, 256)
+    near, far = f"10.214.{third}.{fourth + 1}", f"10.214.{third}.{fourth + 2}"
+
+    def run(*command: str) -> None:
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+
+    run("ip", "netns", "add", name)
+    try:
+        run("ip", "link", "add", f"{name}a", "type", "veth", "peer", "name", f"{name}b", "netns", name)
+        run("ip", "addr", "add", f"{near}/30", "dev", f"{name}a")
+        run("ip", "link", "set", f"{name}a", "up")
+        run("ip", "-n", name, "addr", "add", f"{far}/30", "dev", f"{name}b")
+        run("ip", "-n", name, "link", "set", f"{name}b", "up")
+        run("ip", "-n", name, "route", "add", "default", "via", near)
+        text = (
+            "import socket; s = socket.create_server(('0.0.0.0', 8080)); print('ready', flush=True)\n"
+            "while True: s.accept()[0].close()"
+        )
+        server = subprocess.Popen(
+            ["nsenter", f"--net=/var/run/netns/{name}", "python3", "-c", text], stdout=subprocess.PIPE
+        )
+        try:
+            assert server.stdout is not None and server.stdout.readline() == b"ready\n"
+            yield far
+        finally:
+            server.kill()
+            server.communicate()
+    finally:
+        run("ip", "netns", "del", name)
+
+
+Look = Callable[..., dict[str, bool]]
+
+
+@pytest.fixture
+def ours(harness: DockerHarness, engine: ContainerdEngine) -> Look:
+    def look(*targets: str) -> dict[str, bool]:
+        spec = a_spec(harness, python(LOOK, Script()), command=("python3", "-c", LOOK, *targets))
+        engine.launch(spec)
+        assert ended(engine, spec.name).code == 0, engine.logs(spec.name)
+        return dict(json.loads(engine.logs(spec.name).stdout))
+
+    return look
+
+
+@pytest.fixture
+def not_ours(harness: DockerHarness, daemon: docker.DockerClient) -> Look:
+    """Look from a container on the daemon's own bridge: what is closed to it shows nothing."""
+
+    def look(*targets: str) -> dict[str, bool]:
+        said: bytes = daemon.containers.run(harness.image, ["python3", "-c", LOOK, *targets], remove=True)
+        return dict(json.loads(said))
+
+    return look
+
+
+def address_of(daemon: docker.DockerClient, name: str) -> str:
+    networks: dict[str, Any] = daemon.api.inspect_container(name)["NetworkSettings"]["Networks"]
+    (network,) = networks.values()
+    return str(network["IPAddress"])
+
+
+def test_a_task_reaches_the_gateways_listener_and_nothing_else(
+    harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient, ours: Look, not_ours: Look
+) -> None:
+    gateway = engine.gateway_address()
+    subnet = daemon.api.inspect_network("bridge")["IPAM"]["Config"][0]["Subnet"]
+    docker0 = str(next(ipaddress.ip_network(subnet).hosts()))
+    serves = python("", Script())
+    text = (
+        "import socket\ns = socket.create_server(('', 9000))\nprint('ready', flush=True)\nwhile True: s.accept()"
+    )
+    with listening() as database, listening() as operators, listening(gateway) as door, another_machine() as far:
+        engine.close_host([door])
+        task = a_spec(harness, serves, command=("python3", "-c", text))
+        engine.launch(task)
+        said(engine, task.name, b"ready")
+        elsewhere = daemon.containers.run(harness.image, ["python3", "-c", text], detach=True)
+        try:
+            while b"ready" not in elsewhere.logs():
+                threading.Event().wait(0.05)
+            closed = {
+                "another task": f"{address_of(daemon, task.name)}:9000",
+                "the database": f"{gateway}:{database}",
+                "the operators' listener": f"{gateway}:{operators}",
+                "this host by another address": f"{docker0}:{database}",
+                "a container of somebody else": f"{address_of(daemon, elsewhere.id)}:9000",
+                "another machine": f"{far}:8080",
+            }
+            seen = ours(*closed.values(), f"{gateway}:{door}")
+            assert {what for what, target in closed.items() if seen[target]} == set()
+            assert seen[f"{gateway}:{door}"]
+            del closed["another task"]  # Docker itself keeps bridges apart
+            assert all(not_ours(*closed.values()).values())
+        finally:
+            elsewhere.remove(force=True)
+    assert engine.isolation() == Isolation(tasks=True, host=True, outside=True)
+
+
+def test_there_is_no_way_out_by_another_protocol(harness: DockerHarness, engine: ContainerdEngine) -> None:
+    text = """
+import socket, pathlib
+v6 = pathlib.Path("/proc/net/if_inet6")
+assert not v6.exists() or "eth0" not in v6.read_text(), v6.read_text()
+for family, kind in ((socket.AF_PACKET, socket.SOCK_RAW), (socket.AF_INET, socket.SOCK_RAW)):
+    try:
+        socket.socket(family, kind, socket.IPPROTO_ICMP)
+    except PermissionError:
+        continue
+    raise SystemExit(f"{family} is open")
+"""
+    spec = a_spec(harness, python(text, Script()))
+    engine.launch(spec)
+    assert ended(engine, spec.name).code == 0, engine.logs(spec.name)
+
+
+def test_the_limit_of_processes_holds_inside(harness: DockerHarness, engine: ContainerdEngine) -> None:
+    text = """
+import os, sys, pathlib
+assert not [p for p in pathlib.Path("/").rglob("*.sock") if "docker" in p.name]
+children = []
+for n in range(60):
+    try:
+        pid = os.fork()
+    except BlockingIOError:
+        sys.exit(0)
+    if pid == 0:
+        import time
+        time.sleep(60)
+sys.exit("60 processes")
+"""
+    spec = a_spec(harness, python(text, Script()), limits=Limits(pids=20))
+    engine.launch(spec)
+    assert ended(engine, spec.name).code == 0, engine.logs(spec.name)
+
+
+def test_several_gateways_of_a_node_leave_each_other_their_doors(
+    harness: DockerHarness, engine: ContainerdEngine, ours: Look
+) -> None:
+    second = harness.engine(instance="second")
+    gateway = engine.gateway_address()
+    with listening(gateway) as one, listening(gateway) as two, listening(gateway) as later:
+        engine.close_host([one])
+        second.close_host([two])
+        assert set(ours(f"{gateway}:{one}", f"{gateway}:{two}").values()) == {True}
+        engine.close_host([later])  # started again, on another port
+        seen = ours(f"{gateway}:{one}", f"{gateway}:{two}", f"{gateway}:{later}")
+        assert list(seen.values()) == [False, True, True]
+
+
+def test_what_does_not_hold_is_told(harness: DockerHarness, engine: ContainerdEngine) -> None:
+    engine.gateway_address()
+    found = engine.isolation()
+    assert found.tasks and found.outside and not found.host  # nobody has closed the host yet
+    assert len(found.gaps) == 1 and "listens on all addresses" in found.gaps[0]
+    host = harness.engine(network_mode="host").isolation()
+    assert (host.tasks, host.host, host.outside) == (False, False, False)
+    assert "network_mode" in host.gaps[0]
+
+
+def test_a_network_of_the_admins_own_is_left_as_it_is(harness: DockerHarness, daemon: docker.DockerClient) -> None:
+    name = f"bfia-isolation-{uuid.uuid4().hex[:8]}"
+    made = daemon.networks.create(name)
+    engine = harness.engine(network=name)
+    try:
+        engine.close_host([1])
+        found = engine.isolation()
+        assert (found.tasks, found.host, found.outside) == (False, False, False)
+        assert all("own" in gap for gap in found.gaps)
+        assert made.id == engine.network_id()
+    finally:
+        made.remove()
+
+
+def test_a_network_that_was_made_without_isolation_is_made_anew(
+    harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient
+) -> None:
+    network = NodeNetwork(lambda: daemon.api, harness.network, {NODE: "alpha", INSTALLATION: "x"}, outside=True)
+    first = network.ensure()
+    assert not network.holds()[2]
+    assert engine.network_id() != first
+    assert engine.isolation().outside
+
+
+def test_the_outside_is_open_only_where_the_admin_says_so(
+    harness: DockerHarness, not_ours: Look, daemon: docker.DockerClient
+) -> None:
+    engine = harness.engine(network=f"bfia-isolation-{uuid.uuid4().hex[:8]}", outside=True)
+    try:
+        with another_machine() as far:
+            spec = a_spec(harness, WAITS, command=("python3", "-c", LOOK, f"{far}:8080"))
+            engine.launch(spec)
+            ended(engine, spec.name)
+            assert json.loads(engine.logs(spec.name).stdout) == {f"{far}:8080": True}
+        assert engine.isolation().tasks and not engine.isolation().outside
+        engine.remove(spec.name)
+    finally:
+        engine.remove_network()
+
+
+def test_the_rules_go_with_the_network(engine: ContainerdEngine) -> None:
+    engine.gateway_address()
+    engine.close_host([7381])
+    assert engine._network is not None
+    firewall = Firewall(engine._network.bridge, "whoever")
+    assert firewall.gap() is None
+    engine.remove_network()
+    assert firewall.gap() is not None
+    listed = subprocess.run(["iptables", "-w", "-S"], capture_output=True, text=True, check=True).stdout
+    assert firewall.chain not in listed and engine._network.bridge not in listed
+
+
+# ------------------------------------------------------------ what an admin grants
+
+
+def test_a_granted_capability_and_mount_are_all_that_is_added(
+    harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient, tmp_path: Any
+) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / "model").write_text("weights")
+    spec = a_spec(
+        harness,
+        python("print(open('/opt/model/model').read())", Script()),
+        capabilities=("NET_BIND_SERVICE",),
+        mounts=(Mount(tmp_path, "/opt/model"),),
+    )
+    engine.launch(spec)
+    assert ended(engine, spec.name).code == 0, engine.logs(spec.name)
+    assert engine.logs(spec.name).stdout == b"weights\n"
+    host = daemon.api.inspect_container(spec.name)["HostConfig"]
+    assert host["CapDrop"] == ["ALL"] and host["Privileged"] is False
+    assert host["CapAdd"] in (["NET_BIND_SERVICE"], ["CAP_NET_BIND_SERVICE"])
+
+
+def test_a_capability_that_does_not_exist_is_refused(harness: DockerHarness, engine: ContainerdEngine) -> None:
+    with pytest.raises(CreateFailed, match=r"(?i)capability"):
+        engine.launch(a_spec(harness, WAITS, capabilities=("FLY",)))
+    assert list(engine.list()) == []

@@ -1,0 +1,123 @@
+"""A daemon that is reached over TLS, one that dies and comes back."""
+
+import contextlib
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engines.base import EngineDown, Exited, Missing, Running
+from engines.containerd import ContainerdEngine
+from tests.contracts.engine_contract import LONG, WAITS, Heard, a_spec, ended, exits, said, wait_for
+from tests.contracts.test_engines import DockerHarness
+from tests.services.own_docker import BASE, OwnDocker, certificates
+
+pytestmark = [pytest.mark.docker, pytest.mark.own_docker, pytest.mark.slow]
+
+PORT = 2376
+
+
+@pytest.fixture
+def daemon() -> Iterator[OwnDocker]:
+    with contextlib.closing(OwnDocker()) as daemon:
+        yield daemon
+
+
+class Harness(DockerHarness):
+    """Engines of the test's own daemon."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(f"bfia-own-{uuid.uuid4().hex[:8]}")
+        self._url = url
+
+    def engine(self, node: str = "alpha", installation: str = "", **options: object) -> ContainerdEngine:
+        return super().engine(node, installation, **{"base_url": self._url, **options})
+
+    def close(self) -> None:
+        for engine in self._engines:  # its containers go with the daemon
+            engine.close()
+
+
+def test_a_daemon_is_reached_over_tls_and_by_nobody_without_a_certificate(
+    daemon: OwnDocker, tmp_path: Path
+) -> None:
+    keys, others = tmp_path / "keys", tmp_path / "others"
+    certificates(keys, daemon.inner)
+    certificates(others, daemon.inner)
+    daemon.start(
+        "-H", f"tcp://{daemon.inner}:{PORT}", "--tlsverify", "--tlscacert", f"{keys}/ca.pem",
+        "--tlscert", f"{keys}/server.pem", "--tlskey", f"{keys}/server-key.pem",
+    )  # fmt: skip
+    daemon.load(BASE)
+
+    def tls(ca: Path, client: Path | None) -> dict[str, str]:
+        own = {"cert": f"{client}/client.pem", "key": f"{client}/client-key.pem"} if client else {}
+        return {"ca": f"{ca}/ca.pem", **own}
+
+    with contextlib.closing(Harness(f"tcp://{daemon.inner}:{PORT}")) as harness:
+        engine = harness.engine(tls=tls(keys, keys))
+        engine.check()
+        heard = Heard()
+        engine.watch(heard)
+        spec = a_spec(harness, exits(3))
+        engine.launch(spec)
+        heard.of(spec.name)
+        assert ended(engine, spec.name).code == 3
+        assert engine.logs(spec.name).stdout == b"out\n"
+        holds = engine.isolation()
+        assert holds.tasks and holds.outside and not holds.host
+        assert "on another machine" in holds.gaps[0]
+        engine.remove(spec.name)
+        for wrong in (
+            harness.engine(tls=tls(others, keys)),  # the daemon is not who we expect
+            harness.engine(tls=tls(keys, others)),  # we are not whom it expects
+            harness.engine(tls=tls(keys, None)),
+            harness.engine(tls=tls(tmp_path / "none", keys)),
+            harness.engine(),
+        ):
+            with pytest.raises(EngineDown):
+                wrong.check()
+
+
+def test_containers_end_with_a_daemon_that_comes_back_and_the_watch_tells(daemon: OwnDocker) -> None:
+    daemon.start()
+    daemon.load(BASE)
+    with contextlib.closing(Harness(daemon.url)) as harness:
+        engine = harness.engine()
+        heard, away = Heard(), threading.Event()
+        engine.watch(heard, away.set)
+        spec = a_spec(harness, WAITS)
+        engine.launch(spec)
+        said(engine, spec.name, b"ready")
+        assert not away.is_set()
+        daemon.kill()
+        assert away.wait(LONG)
+        with pytest.raises(EngineDown):
+            engine.probe(spec.name)
+        daemon.start()
+        heard.of(spec.name)
+        probe = engine.probe(spec.name)
+        assert isinstance(probe, Exited) and probe.code in (137, 143, 255)
+        assert engine.logs(spec.name).stdout == b"ready\n"
+        engine.remove(spec.name)
+        assert engine.probe(spec.name) == Missing()
+        again = a_spec(harness, WAITS)
+        engine.launch(again)
+        assert isinstance(engine.probe(again.name), Running)
+
+
+def test_an_engine_made_while_its_daemon_is_down_works_once_it_is_up(daemon: OwnDocker) -> None:
+    with contextlib.closing(Harness(daemon.url)) as harness:
+        engine = harness.engine()
+        heard = Heard()
+        engine.watch(heard)
+        with pytest.raises(EngineDown):
+            engine.network_id()
+        daemon.start()
+        daemon.load(BASE)
+        assert wait_for(engine.gateway_address, "the bridge is there")
+        spec = a_spec(harness, exits(0))
+        engine.launch(spec)
+        heard.of(spec.name)

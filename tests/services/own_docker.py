@@ -1,0 +1,152 @@
+"""A Docker daemon of the test's own, in a network namespace of its own: to be killed, and reached over TLS.
+
+The daemon that other tests share is never touched. Needs root, and the programs in `PROGRAMS`.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+import docker
+
+PROGRAMS = ("/usr/sbin/dockerd", "ip", "nsenter", "openssl")
+BASE = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
+
+
+def usable() -> None:
+    """Raise OSError where such a daemon cannot be run."""
+    if os.geteuid() != 0:
+        raise PermissionError("a Docker daemon of the test's own needs root")
+    for program in PROGRAMS:
+        if shutil.which(program) is None:
+            raise FileNotFoundError(program)
+
+
+class OwnDocker:
+    """Start, kill and start it again; `close` leaves nothing."""
+
+    def __init__(self) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="bfia-dock-"))  # sockets' paths must be short
+        self.name = "bfia" + uuid.uuid4().hex[:8]
+        self.socket = self.home / "d.sock"
+        self.url = f"unix://{self.socket}"
+        self.outer, self.inner = self._addresses()
+        self.starts = 0
+        self.process: subprocess.Popen[bytes] | None = None
+        self._options: list[str] = []
+        _do("ip", "netns", "add", self.name)
+        veth = self.name[:11]
+        _do("ip", "link", "add", f"{veth}a", "type", "veth", "peer", "name", f"{veth}b", "netns", self.name)
+        _do("ip", "addr", "add", f"{self.outer}/30", "dev", f"{veth}a")
+        _do("ip", "link", "set", f"{veth}a", "up")
+        _do("ip", "-n", self.name, "addr", "add", f"{self.inner}/30", "dev", f"{veth}b")
+        _do("ip", "-n", self.name, "link", "set", f"{veth}b", "up")
+        _do("ip", "-n", self.name, "link", "set", "lo", "up")
+
+    @property
+    def inside(self) -> list[str]:
+        """Return what to put before a command that is to run where the daemon's bridges are."""
+        return ["nsenter", f"--net=/var/run/netns/{self.name}"]
+
+    def start(self, *options: str) -> None:
+        """Start the daemon, with the options of the first start if none are given."""
+        self._options = list(options) or self._options
+        self.socket.unlink(missing_ok=True)
+        (self.home / "d.pid").unlink(missing_ok=True)
+        self._end_containerd()
+        self.starts += 1
+        command = [
+            *self.inside, "/usr/sbin/dockerd", "--data-root", f"{self.home}/data", "--exec-root",
+            f"{self.home}/exec", "-H", self.url, "--pidfile", f"{self.home}/d.pid", "--log-level", "warn",
+            *self._options,
+        ]  # fmt: skip
+        with (self.home / f"log-{self.starts}").open("wb") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        end = time.monotonic() + 60
+        while not self.answers():
+            assert self.process.poll() is None and time.monotonic() < end, self._log()
+            time.sleep(0.1)
+
+    def answers(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(10)
+            try:
+                connection.connect(str(self.socket))
+                connection.sendall(b"GET /_ping HTTP/1.0\r\n\r\n")
+                return b" 200 " in connection.recv(100)
+            except OSError:
+                return False
+
+    def load(self, *images: str) -> None:
+        """Give it images that the shared daemon has."""
+        saved = self.home / "images.tar"
+        _do("docker", "save", "-o", str(saved), *images)
+        _do("docker", "-H", self.url, "load", "-q", "-i", str(saved))
+        saved.unlink()
+
+    def kill(self) -> None:
+        """End it as a crash would; its containers stay until it comes back."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(20)
+
+    def close(self) -> None:
+        if self.process is not None:
+            if self.process.poll() is not None and not self.answers():
+                self.start()  # only a daemon takes its containers away
+            client = docker.DockerClient(base_url=self.url, timeout=60)
+            for left in client.containers.list(all=True):
+                left.remove(force=True)
+            client.close()
+            self.process.terminate()
+            self.process.wait(30)
+        self._end_containerd()
+        _do("ip", "netns", "del", self.name)
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def _end_containerd(self) -> None:
+        file = self.home / "exec" / "containerd" / "containerd.pid"
+        if not file.exists():
+            return
+        pid = int(file.read_text())
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if str(self.home).encode() in command:
+                os.kill(pid, signal.SIGKILL)
+        except (FileNotFoundError, ProcessLookupError):
+            pass
+        file.unlink()
+
+    def _log(self) -> str:
+        return "\n".join(path.read_text(errors="replace") for path in sorted(self.home.glob("log-*")))
+
+    def _addresses(self) -> tuple[str, str]:
+        number = int.from_bytes(os.urandom(2), "big") % (2**14)
+        third, fourth = divmod(number * 4, 256)
+        return f"10.213.{third}.{fourth + 1}", f"10.213.{third}.{fourth + 2}"
+
+
+def certificates(folder: Path, address: str) -> None:
+    """Make an authority with a certificate for a server at the address and one for a client: ``*.pem``."""
+    folder.mkdir()
+    server = f"subjectAltName=IP:{address}\nextendedKeyUsage=serverAuth\n"
+    (folder / "server.ext").write_text(server)
+    (folder / "client.ext").write_text("extendedKeyUsage=clientAuth\n")
+    new = ["openssl", "req", "-newkey", "rsa:2048", "-nodes"]
+    _do(*new, "-x509", "-days", "2", "-subj", "/CN=test authority", "-keyout", "ca-key.pem", "-out", "ca.pem",
+        cwd=folder)  # fmt: skip
+    for who in ("server", "client"):
+        _do(*new, "-subj", f"/CN={who}", "-keyout", f"{who}-key.pem", "-out", f"{who}.csr", cwd=folder)
+        _do("openssl", "x509", "-req", "-days", "2", "-in", f"{who}.csr", "-CA", "ca.pem", "-CAkey", "ca-key.pem",
+            "-CAcreateserial", "-out", f"{who}.pem", "-extfile", f"{who}.ext", cwd=folder)  # fmt: skip
+
+
+def _do(*command: str, cwd: Path | None = None) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, timeout=120)
+    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
