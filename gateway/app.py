@@ -4,7 +4,6 @@ Each adapter brings routers; a path that two of them declare on one listener is 
 wrong listener is not there.
 """
 
-import hmac
 import ipaddress
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -53,35 +52,6 @@ def _refuse_duplicates(routers: Iterable[APIRouter]) -> None:
                 if key in seen:
                     raise PathTaken(f"{key[0]} {key[1]} is declared twice on one listener")
                 seen.add(key)
-
-
-class TokenNeeded:
-    """Asks for ``Authorization: Bearer`` on every path of the operators' listener but health."""
-
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self._app = app
-        self._expected = f"Bearer {token}".encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not self._may(scope):
-            answer = JSONResponse(
-                {
-                    "code": 401,
-                    "msg": "NO_TOKEN: send Authorization: Bearer <token>; the token is auth.token in the settings",
-                    "data": {"reason": "NO_TOKEN"},
-                },
-                status_code=401,
-                headers={"www-authenticate": "Bearer"},
-            )
-            await answer(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
-
-    def _may(self, scope: Scope) -> bool:
-        if scope["path"] in ("/health/live", "/health/ready"):
-            return True
-        said = next((v for k, v in scope["headers"] if k == b"authorization"), b"")
-        return hmac.compare_digest(said, self._expected)
 
 
 class LoopbackOnly:

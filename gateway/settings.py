@@ -164,13 +164,14 @@ class Auth(Section):
         default="off", description="off only while the operator listener is on the loopback address."
     )
     token: Annotated[str, AfterValidator(_token)] = Field(
-        default="", description="The bearer token that mode on asks for on every operator path."
+        default="",
+        description="An admin's bearer token for mode on; others are made by: bfia-gateway token create.",
     )
 
     @model_validator(mode="after")
     def _has_token(self) -> "Auth":
-        if self.mode == "on" and len(self.token) < 16:
-            raise ValueError("mode on needs a token of at least 16 characters")
+        if self.token and len(self.token) < 16:
+            raise ValueError("a token must have at least 16 characters")
         return self
 
 
@@ -318,7 +319,7 @@ class Settings(BaseSettings):
         if self.auth.mode == "off" and host not in ("127.0.0.1", "::1", "localhost"):
             raise ValueError(
                 "auth.mode: off is allowed only while listen.operator.bind is on the loopback address; "
-                "set auth.mode: on and auth.token"
+                "set auth.mode: on, and auth.token or `bfia-gateway token create`"
             )
         return self
 

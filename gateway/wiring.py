@@ -24,6 +24,7 @@ from engines.base import Engine, Mount
 from engines.containerd import ContainerdEngine, PullRules
 from engines.process import ProcessEngine
 from gateway import cleaning
+from gateway.access import Access
 from gateway.admin import deleting as admin_deleting
 from gateway.admin import events as admin_events
 from gateway.admin import logs as admin_logs
@@ -31,7 +32,7 @@ from gateway.admin import maintenance
 from gateway.admin import models as admin_models
 from gateway.admin.parts import AdminParts
 from gateway.admin.router import router as admin_router
-from gateway.app import LoopbackOnly, Mounted, TokenNeeded, create_app
+from gateway.app import LoopbackOnly, Mounted, create_app
 from gateway.broker.broker import Broker
 from gateway.broker.model import BrokerLimits
 from gateway.container_door import ContainerDoor
@@ -50,6 +51,7 @@ from gateway.errors import Invalid
 from gateway.events import Feed
 from gateway.executor import Executor, Place
 from gateway.grants import Grant
+from gateway.guard import Guard
 from gateway.heartbeat import Heartbeat
 from gateway.lanes import Lanes
 from gateway.models import Models
@@ -63,6 +65,7 @@ from gateway.scheduler import Scheduler
 from gateway.server import Arrivals, bound, host_of, port_of
 from gateway.settings import Settings
 from gateway.storage import FileStorage
+from gateway.store.access import SqlAudit, SqlTokens
 from gateway.store.gateways import Gateways
 from gateway.store.leaves import SqlDatasets, SqlProviders
 from gateway.store.migrate import opened
@@ -104,6 +107,8 @@ class Gateway:
         self.storage = FileStorage(settings.storage.path)
         self.datasets = Datasets(self.storage, SqlDatasets(self.store), settings.data.roots)
         self.registry = Registry(SqlProviders(self.store))
+        self.tokens = SqlTokens(self.store)
+        self.audit = SqlAudit(self.store)
         self.routes = LiveRoutes(settings.route_table.file, SqlRouteVersions(self.store), self.store.in_use, clock)
         self.engine = (engine or _engine)(settings, installation)
         self.broker = Broker(
@@ -398,6 +403,8 @@ class Gateway:
                         coordinator=self.coordinator,
                         routes=self.routes,
                         try_route=self.protocol.try_route,
+                        tokens=self.tokens,
+                        audit=self.audit,
                         registry=self.registry,
                         engine=self.engine,
                         broker=self.broker,
@@ -421,9 +428,10 @@ class Gateway:
         for name, app in apps.items():
             envelope.install(app, self._as_200)
             apps[name] = envelope.TooLargeInEnvelope(app, self._as_200)
-        if settings.auth.mode == "on":
-            apps["operator"] = TokenNeeded(apps["operator"], settings.auth.token)
-        else:
+        guarded = settings.auth.mode == "on"
+        access = Access(self.tokens.find, self._clock, settings.auth.token) if guarded else None
+        apps["operator"] = Guard(apps["operator"], access, self.audit.add, self._clock, CapacityLimiter(4))
+        if not guarded:
             apps["operator"] = LoopbackOnly(apps["operator"])
         return apps
 

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio.to_thread
+from fastapi import Request
 from fastapi.responses import JSONResponse
 
 from gateway.errors import GatewayError
@@ -29,3 +30,8 @@ def refusal(error: GatewayError) -> JSONResponse:
         data["problems"] = [{"path": p.path, "rule": p.rule, "got": str(p.got)} for p in error.problems]
     body = {"code": error.code, "msg": f"{error.reason}: {error.message}", "data": data}
     return JSONResponse(body, status_code=error.code)
+
+
+def named(request: Request, otherwise: str) -> str:
+    """Return whose token the request came with; where no token is needed, what it says itself."""
+    return str(getattr(request.state, "operator", "") or otherwise)

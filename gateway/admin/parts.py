@@ -11,6 +11,7 @@ from gateway.ports import Limiters
 from gateway.resources import Resources
 from gateway.run_logs import RunLogs
 from gateway.storage import FileStorage
+from gateway.store.access import SqlAudit, SqlTokens
 from gateway.store.store import Store
 from gateway.trial import Step
 from provider_registry.registry import Registry
@@ -26,6 +27,8 @@ class AdminParts:
     coordinator: Coordinator
     routes: LiveRoutes
     try_route: Callable[[NodeId], Sequence[Step]]
+    tokens: SqlTokens
+    audit: SqlAudit
     registry: Registry
     engine: Engine
     broker: Broker

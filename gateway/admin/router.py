@@ -9,6 +9,7 @@ from fastapi.responses import JSONResponse
 
 from engines.base import EngineError
 from gateway.admin.answers import answering
+from gateway.admin.audit import add_audit
 from gateway.admin.models import model_of
 from gateway.admin.orphans import count, orphans
 from gateway.admin.outputs import add_outputs
@@ -68,6 +69,7 @@ def router(parts: AdminParts) -> APIRouter:
 
     add_outputs(router, parts, run)
     add_routes(router, parts, run)
+    add_audit(router, parts.audit, parts.tokens, run)
     return router
 
 

@@ -1,16 +1,16 @@
 """``/api/v1/routes``: the route table as administrators see and change it; every change is a version."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Annotated, Any
 
 import anyio
 import anyio.to_thread
-from fastapi import APIRouter, Body, Path, Query
+from fastapi import APIRouter, Body, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.admin.answers import Answer, refusal
+from gateway.admin.answers import Answer, named, refusal
 from gateway.admin.parts import AdminParts
 from gateway.domain.problems import Problem
 from gateway.errors import Conflict, Invalid, NotFound, PeerUnreachable
@@ -67,6 +67,13 @@ def add_routes(router: APIRouter, parts: AdminParts, run: Answer) -> None:
     """Add the paths of the route table."""
     routes = parts.routes
 
+    async def noted(request: Request, change: Callable[[], dict[str, Any]]) -> Any:
+        """Do a change and leave to the audit what it changed."""
+        done = await run(change)
+        if isinstance(done, dict):
+            request.state.audit = {"version": done["version"], "changes": done["changes"]}
+        return done
+
     @router.get("/api/v1/routes", summary="The routes in force", response_model=None)
     async def shown() -> Any:
         return await run(lambda: _table(routes))
@@ -77,27 +84,37 @@ def add_routes(router: APIRouter, parts: AdminParts, run: Answer) -> None:
 
     @router.put("/api/v1/routes/{node}", summary="Add a route, or write its entry anew", response_model=None)
     async def put(
-        node: str, edit: Annotated[RouteEdit, Body(examples=[EXAMPLE])], expected: Expected = None
+        request: Request,
+        node: str,
+        edit: Annotated[RouteEdit, Body(examples=[EXAMPLE])],
+        expected: Expected = None,
     ) -> Any:
         change = Change(node, _given(edit, nulls=False))
-        return await run(lambda: _edited(routes, change, edit.author, edit.reason, expected))
+        author = named(request, edit.author)
+        return await noted(request, lambda: _edited(routes, change, author, edit.reason, expected))
 
     @router.patch("/api/v1/routes/{node}", summary="Change some keys of a route", response_model=None)
     async def patch(
+        request: Request,
         node: str,
         edit: Annotated[RouteEdit, Body(examples=[{"route": {"enabled": False}, "reason": "maintenance"}])],
         expected: Expected = None,
     ) -> Any:
+        author = named(request, edit.author)
+
         def work() -> Any:
             _known(routes, node)
             change = Change(node, _given(edit, nulls=True), whole=False)
-            return _edited(routes, change, edit.author, edit.reason, expected)
+            return _edited(routes, change, author, edit.reason, expected)
 
-        return await run(work)
+        return await noted(request, work)
 
     @router.delete("/api/v1/routes/{node}", summary="Remove a route", response_model=None)
-    async def remove(node: str, reason: str = "", author: str = "operator", expected: Expected = None) -> Any:
-        return await run(lambda: _edited(routes, Change(node, None), author, reason, expected))
+    async def remove(
+        request: Request, node: str, reason: str = "", author: str = "operator", expected: Expected = None
+    ) -> Any:
+        who = named(request, author)
+        return await noted(request, lambda: _edited(routes, Change(node, None), who, reason, expected))
 
     @router.get("/api/v1/route-versions", summary="Who changed the routes, when and why", response_model=None)
     async def versions(before: int | None = None, limit: Annotated[int, Query(ge=1, le=200)] = 50) -> Any:
@@ -113,12 +130,14 @@ def add_routes(router: APIRouter, parts: AdminParts, run: Answer) -> None:
         response_model=None,
     )
     async def rollback(
+        request: Request,
         number: Annotated[int, Path(examples=[1])],
         undo: Annotated[Undo, Body(examples=[{"reason": "the new address was wrong", "author": "ann"}])],
         expected: Expected = None,
     ) -> Any:
-        return await run(
-            lambda: _accepted(routes, lambda: routes.rollback(number, undo.author, undo.reason, expected))
+        author = named(request, undo.author)
+        return await noted(
+            request, lambda: _accepted(routes, lambda: routes.rollback(number, author, undo.reason, expected))
         )
 
     @router.post(

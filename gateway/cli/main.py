@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli import job_cleaning, jobs, maintenance, resources, routes
+from gateway.cli import job_cleaning, jobs, maintenance, resources, routes, tokens
 
 app = typer.Typer(
     help="Gateway that lets a privacy-computing platform run joint jobs with any other that speaks BFIA v1.2.0.",
@@ -126,6 +126,7 @@ jobs.add(app)
 job_cleaning.add(jobs.commands)
 resources.add(app)
 routes.add(app)
+tokens.add(app)
 
 
 def _fail(text: str) -> None:

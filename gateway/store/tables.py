@@ -203,3 +203,28 @@ model = sa.Table(
     sa.Index("model_job", "job_id"),
 )
 """What trainings left here, one row per party; its files lie in the storage."""
+
+token = sa.Table(
+    "token",
+    metadata,
+    sa.Column("id", sa.String(16), primary_key=True),
+    sa.Column("name", sa.String(255), nullable=False),
+    sa.Column("role", sa.String(16), nullable=False),
+    sa.Column("digest", sa.String(64), nullable=False, unique=True),
+    sa.Column("created_at", Seconds, nullable=False),
+    sa.Column("expires_at", Seconds),
+    sa.Column("revoked_at", Seconds),
+)
+
+audit = sa.Table(
+    "audit",
+    metadata,
+    sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True, autoincrement=True),
+    sa.Column("at", Seconds, nullable=False),
+    sa.Column("who", sa.String(255), nullable=False),
+    sa.Column("action", sa.String(1000), nullable=False),
+    sa.Column("status", sa.Integer, nullable=False),
+    sa.Column("code", sa.Integer),
+    sa.Column("detail", LongText, nullable=False),
+)
+"""Append-only: every change that was asked for on the operators' listener, by whom, and how it went."""

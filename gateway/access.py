@@ -1,0 +1,147 @@
+"""Who may do what on the operators' listener: roles, tokens, and the table of what each role may ask for."""
+
+import hashlib
+import re
+import secrets
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from gateway.errors import GatewayError
+
+PREFIX = "bfia_"
+_DATA = r"/api/v1/(jobs/[^/]+/(outputs/.+|archive)|models/[^/]+.*/export)"
+
+
+class Role(StrEnum):
+    """What a token is for."""
+
+    ADMIN = "admin"
+    """everything"""
+    VENDOR = "vendor"
+    """registers components, and sees how they do"""
+    PLATFORM = "platform"
+    """hands in jobs, uploads data, fetches results"""
+    VIEWER = "viewer"
+    """looks at jobs, routes and health; never at data"""
+
+
+class NotLetIn(GatewayError):
+    """No token, or none that is good for anything now."""
+
+    reason = "NO_TOKEN"
+    code = 401
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token as it is kept: never its text."""
+
+    id: str
+    name: str
+    role: Role
+    digest: str
+    created_at: datetime
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who makes a request."""
+
+    name: str
+    role: Role
+
+
+@dataclass(frozen=True)
+class Rule:
+    methods: tuple[str, ...]
+    path: re.Pattern[str]
+    roles: frozenset[Role]
+
+
+def _rule(methods: str, path: str, *roles: Role) -> Rule:
+    return Rule(tuple(methods.split()), re.compile(path), frozenset(roles))
+
+
+_SEES = (Role.VENDOR, Role.PLATFORM, Role.VIEWER)
+RULES = (
+    _rule("GET", r"/(docs|openapi\.json|metrics)", *_SEES),
+    _rule("GET", _DATA, Role.PLATFORM),
+    _rule("GET", r"/api/v1/(audit|tokens|settings).*", Role.ADMIN),
+    _rule("GET", r"/api/v1/.*", *_SEES),
+    _rule("POST", r"/api/v1/(jobs|models)(/.*)?", Role.PLATFORM),
+    _rule("POST", r"/api/v1/routes/[^/]+/test", Role.PLATFORM),
+    _rule("GET POST", r"/v[12]/(platform/)?schedule/(job/status_all|job/query_job_list|task/get_log.*)", *_SEES),
+    _rule("POST", r"/(v1/platform|v2)/schedule/component/register", Role.VENDOR),
+    _rule("GET POST", r"/(v1/platform|v2)/schedule/.*", Role.PLATFORM),
+    _rule("GET", r"/v2/provider/query", *_SEES),
+    _rule("POST", r"/v2/provider/.*", Role.VENDOR),
+    _rule("GET POST", r"/v2/component/.*", Role.PLATFORM),
+)
+"""First that fits decides; an admin may do everything, and nobody else what no rule names."""
+
+
+def may(role: Role, method: str, path: str) -> bool:
+    """Tell whether a role may make a request."""
+    if role is Role.ADMIN:
+        return True
+    method = "GET" if method == "HEAD" else method
+    for rule in RULES:
+        if method in rule.methods and rule.path.fullmatch(path):
+            return role in rule.roles
+    return False
+
+
+def new_token(name: str, role: Role, now: datetime, expires_at: datetime | None = None) -> tuple[str, Token]:
+    """Return a token's text, to be shown once, and what is kept of it. The text holds 256 random bits."""
+    text = PREFIX + secrets.token_urlsafe(32)
+    return text, Token(secrets.token_hex(6), name, role, digest(text), now, expires_at)
+
+
+def digest(text: str) -> str:
+    """Return what is kept of a token's text: it is random, so one round of SHA-256 hides it."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Access:
+    """Recognises who makes a request."""
+
+    def __init__(
+        self,
+        find: Callable[[str], Token | None],
+        clock: Callable[[], datetime],
+        configured: str = "",
+    ) -> None:
+        """``find`` looks a token up by its digest; ``configured`` is the settings' own token, an admin's."""
+        self._find = find
+        self._clock = clock
+        self._configured = digest(configured) if configured else ""
+
+    def identify(self, text: str) -> Identity:
+        """Return whose token it is. Raises `NotLetIn` with the reason."""
+        if not text:
+            raise NotLetIn("send Authorization: Bearer <token>; an admin makes one by: bfia-gateway token create")
+        found = digest(text)
+        if self._configured and secrets.compare_digest(found, self._configured):
+            return Identity("operator", Role.ADMIN)
+        token = self._find(found)
+        if token is None:
+            raise NotLetIn("nobody here knows that token", reason="TOKEN_UNKNOWN")
+        if token.revoked_at is not None:
+            raise NotLetIn(f"the token of {token.name} is revoked", reason="TOKEN_REVOKED")
+        if token.expires_at is not None and token.expires_at <= self._clock():
+            text = f"the token of {token.name} expired at {token.expires_at:%Y-%m-%d %H:%M} UTC"
+            raise NotLetIn(text, reason="TOKEN_EXPIRED")
+        return Identity(token.name, token.role)
+
+
+def allowed(method: str, path: str) -> list[str]:
+    """Return the roles that may make a request, for a refusal that says so."""
+    return [str(role) for role in _roles() if may(role, method, path)]
+
+
+def _roles() -> Iterable[Role]:
+    return Role

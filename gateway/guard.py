@@ -1,0 +1,139 @@
+"""Stands before the operators' listener: asks who it is, lets through what the role may do, notes changes."""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Protocol
+
+import anyio.to_thread
+import structlog
+from anyio import CapacityLimiter
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.access import Access, Identity, NotLetIn, Role, allowed, may
+from gateway.errors import GatewayError, NotAllowed
+
+log = structlog.get_logger(__name__)
+
+_OPEN = ("/health/live", "/health/ready")
+_LOOKS = ("GET", "HEAD", "OPTIONS")
+_REMEMBERED = 2.0
+"""seconds for which an identity is not looked up again; so long a revoked token may still work"""
+_MOST_REMEMBERED = 1000
+_HEAD = 4096
+"""bytes of an answer in which its envelope's code is looked for"""
+_NOBODY = Identity("operator", Role.ADMIN)
+"""who asks where no token is needed: whoever is on this machine"""
+
+
+class Record(Protocol):
+    """Writes one change down."""
+
+    def __call__(
+        self, at: datetime, who: str, action: str, status: int, code: int | None, detail: Mapping[str, Any]
+    ) -> None: ...
+
+
+class Guard:
+    """An ASGI application before another one. ``access`` None: no token is needed."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        access: Access | None,
+        record: Record,
+        clock: Callable[[], datetime],
+        limiter: CapacityLimiter,
+    ) -> None:
+        self._app = app
+        self._access = access
+        self._record = record
+        self._clock = clock
+        self._limiter = limiter
+        self._known: dict[str, tuple[float, Identity]] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in _OPEN:
+            await self._app(scope, receive, send)
+            return
+        try:
+            identity = await self._identity(scope)
+            if not may(identity.role, scope["method"], scope["path"]):
+                roles = " or ".join(allowed(scope["method"], scope["path"]))
+                text = f"{identity.name} is {identity.role}; {scope['method']} {scope['path']} needs {roles}"
+                raise NotAllowed(text)
+        except GatewayError as error:
+            await _refused(error)(scope, receive, send)
+            return
+        state = scope.setdefault("state", {})
+        state["operator"] = identity.name if self._access else ""
+        if scope["method"] in _LOOKS:
+            await self._app(scope, receive, send)
+        else:
+            await self._audited(identity.name, scope, receive, send)
+
+    async def _identity(self, scope: Scope) -> Identity:
+        access = self._access
+        if access is None:
+            return _NOBODY
+        said = next((v.decode("latin-1") for k, v in scope["headers"] if k == b"authorization"), "")
+        text = said[7:].strip() if said[:7].lower() == "bearer " else ""
+        known = self._known.get(text)
+        if known is not None and time.monotonic() - known[0] < _REMEMBERED:
+            return known[1]
+        identity = await anyio.to_thread.run_sync(lambda: access.identify(text), limiter=self._limiter)
+        if len(self._known) >= _MOST_REMEMBERED:
+            self._known.clear()
+        self._known[text] = (time.monotonic(), identity)
+        return identity
+
+    async def _audited(self, who: str, scope: Scope, receive: Receive, send: Send) -> None:
+        status = 500
+        head = bytearray()
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            elif message["type"] == "http.response.body" and len(head) < _HEAD:
+                head.extend(message.get("body", b"")[: _HEAD - len(head)])
+            await send(message)
+
+        at = self._clock()
+        try:
+            await self._app(scope, receive, watched)
+        finally:
+            action = f"{scope['method']} {scope['path']}"
+            detail = dict(scope["state"].get("audit") or {})
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(
+                    lambda: self._write(at, who, action, status, _code(bytes(head)), detail), limiter=self._limiter
+                )
+
+    def _write(
+        self, at: datetime, who: str, action: str, status: int, code: int | None, detail: Mapping[str, Any]
+    ) -> None:
+        try:
+            self._record(at, who, action, status, code, detail)
+        except Exception:
+            log.exception("a change could not be written down", who=who, action=action, status=status)
+
+
+def _code(head: bytes) -> int | None:
+    """Return the code of an envelope at the beginning of an answer, None where there is none."""
+    text = head.decode("utf-8", "replace")
+    if not text.startswith('{"code":'):
+        return None
+    try:
+        code, _ = json.JSONDecoder().raw_decode(text, len('{"code":'))
+    except ValueError:
+        return None
+    return code if isinstance(code, int) else None
+
+
+def _refused(error: GatewayError) -> JSONResponse:
+    body = {"code": error.code, "msg": f"{error.reason}: {error.message}", "data": {"reason": error.reason}}
+    headers = {"www-authenticate": "Bearer"} if isinstance(error, NotLetIn) else None
+    return JSONResponse(body, status_code=error.code, headers=headers)

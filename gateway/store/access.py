@@ -1,0 +1,110 @@
+"""Tokens, and the record of who changed what."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from gateway.access import Role, Token
+from gateway.store import tables
+from gateway.store.mapping import dumps, loads
+from gateway.store.store import Store, as_time
+
+
+@dataclass(frozen=True)
+class AuditEntry:
+    """One change that somebody asked for, and how that went."""
+
+    id: int
+    at: datetime
+    who: str
+    action: str
+    status: int
+    code: int | None
+    detail: Mapping[str, Any]
+
+
+class SqlTokens:
+    """The tokens of this node."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def add(self, token: Token) -> None:
+        row = {
+            "id": token.id,
+            "name": token.name,
+            "role": str(token.role),
+            "digest": token.digest,
+            "created_at": token.created_at.timestamp(),
+            "expires_at": token.expires_at.timestamp() if token.expires_at else None,
+            "revoked_at": None,
+        }
+        with self._store.write() as connection:
+            connection.execute(tables.token.insert().values(**row))
+
+    def find(self, digest: str) -> Token | None:
+        t = tables.token
+        with self._store.read() as connection:
+            row = connection.execute(sa.select(t).where(t.c.digest == digest)).first()
+        return _token(row) if row else None
+
+    def list(self) -> list[Token]:
+        with self._store.read() as connection:
+            return [_token(row) for row in connection.execute(sa.select(tables.token).order_by("created_at"))]
+
+    def revoke(self, name_or_id: str, now: datetime) -> int:
+        """Revoke every token of that name, or the one with that id; return how many were still good."""
+        t = tables.token
+        which = sa.or_(t.c.name == name_or_id, t.c.id == name_or_id) & t.c.revoked_at.is_(None)
+        with self._store.write() as connection:
+            return connection.execute(t.update().where(which).values(revoked_at=now.timestamp())).rowcount
+
+
+class SqlAudit:
+    """Append-only."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def add(
+        self, at: datetime, who: str, action: str, status: int, code: int | None, detail: Mapping[str, Any]
+    ) -> None:
+        row = {
+            "at": at.timestamp(),
+            "who": who[:255],
+            "action": action[:1000],
+            "status": status,
+            "code": code,
+            "detail": dumps(detail),
+        }
+        with self._store.write() as connection:
+            connection.execute(tables.audit.insert().values(**row))
+
+    def list(self, before: int | None = None, limit: int = 100, who: str | None = None) -> list[AuditEntry]:
+        """Return entries, newest first."""
+        t = tables.audit
+        query = sa.select(t).order_by(t.c.id.desc()).limit(limit)
+        if before is not None:
+            query = query.where(t.c.id < before)
+        if who is not None:
+            query = query.where(t.c.who == who)
+        with self._store.read() as connection:
+            return [
+                AuditEntry(r.id, as_time(r.at), r.who, r.action, r.status, r.code, loads(dict, r.detail))
+                for r in connection.execute(query)
+            ]
+
+
+def _token(row: Any) -> Token:
+    return Token(
+        row.id,
+        row.name,
+        Role(row.role),
+        row.digest,
+        as_time(row.created_at),
+        as_time(row.expires_at) if row.expires_at is not None else None,
+        as_time(row.revoked_at) if row.revoked_at is not None else None,
+    )

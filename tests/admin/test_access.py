@@ -1,0 +1,186 @@
+"""Who may do what on the operators' listener, and what is written down of it."""
+
+import json
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gateway.access import RULES, Access, NotLetIn, Role, digest, may, new_token
+from tests.e2e.nodes import ROOT, free_ports, wait_for
+from tests.fuzz.nodes import described
+from tests.inprocess import PEER, ask, running
+
+OWN = "0123456789abcdef0123"
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+ROLES = {
+    ("GET", "/api/v1/jobs"): "admin vendor platform viewer",
+    ("GET", "/api/v1/jobs/j/timeline"): "admin vendor platform viewer",
+    ("GET", "/api/v1/jobs/j/runs/guest.0/a/log"): "admin vendor platform viewer",
+    ("GET", "/api/v1/jobs/j/outputs"): "admin vendor platform viewer",
+    ("GET", "/api/v1/jobs/j/outputs/a/guest.0/data0"): "admin platform",
+    ("GET", "/api/v1/jobs/j/outputs/a/guest.0/data0/download"): "admin platform",
+    ("GET", "/api/v1/jobs/j/archive"): "admin platform",
+    ("POST", "/api/v1/jobs/j/rerun"): "admin platform",
+    ("DELETE", "/api/v1/jobs/j"): "admin",
+    ("GET", "/api/v1/routes"): "admin vendor platform viewer",
+    ("PUT", "/api/v1/routes/J"): "admin",
+    ("POST", "/api/v1/routes/J/test"): "admin platform",
+    ("POST", "/api/v1/drain"): "admin",
+    ("POST", "/api/v1/gc"): "admin",
+    ("GET", "/api/v1/audit"): "admin",
+    ("GET", "/api/v1/tokens"): "admin",
+    ("POST", "/v1/platform/schedule/job/create_all"): "admin platform",
+    ("POST", "/v2/schedule/job/stop_all"): "admin platform",
+    ("GET", "/v1/platform/schedule/job/status_all"): "admin vendor platform viewer",
+    ("GET", "/v1/platform/schedule/task/get_log"): "admin vendor platform viewer",
+    ("POST", "/v1/platform/schedule/component/register"): "admin vendor",
+    ("POST", "/v2/provider/register"): "admin vendor",
+    ("GET", "/v2/provider/query"): "admin vendor platform viewer",
+    ("POST", "/v2/component/upload"): "admin platform",
+    ("POST", "/no/such/path"): "admin",
+}
+
+
+@pytest.mark.parametrize(("method", "path"), ROLES)
+def test_a_role_may_do_its_own_work_and_no_other(method: str, path: str):
+    assert [str(role) for role in Role if may(role, method, path)] == ROLES[method, path].split()
+
+
+def test_a_path_beyond_a_rule_does_not_pass_by_it():
+    for path in ("/v2/component", "/v2/component/upload\n", "//v2/component/upload", "/V2/component/upload"):
+        assert not may(Role.PLATFORM, "POST", path)
+    assert not may(Role.VIEWER, "POST", "/api/v1/jobs")
+    assert all(rule.roles for rule in RULES)
+
+
+def test_every_path_that_is_served_has_somebody_who_may_use_it(tmp_path: Path):
+    with running(tmp_path) as node:
+        paths = described(node, "operator")["paths"]
+    for path, methods in paths.items():
+        for method in methods:
+            assert may(Role.ADMIN, method.upper(), path)
+            if method == "get" and path.startswith("/api/"):
+                assert may(Role.PLATFORM, "GET", path) or "audit" in path or "tokens" in path or "settings" in path
+
+
+def test_a_token_is_kept_as_a_hash_and_ends_by_time_or_word():
+    text, token = new_token("ann", Role.VIEWER, NOW, NOW + timedelta(days=1))
+    assert text not in repr(token) and token.digest == digest(text) and len(text) > 40
+    known = {token.digest: token}
+    now = [NOW]
+    access = Access(known.get, lambda: now[0], OWN)
+    assert access.identify(text).name == "ann" and access.identify(OWN).role is Role.ADMIN
+    now[0] += timedelta(days=1)
+    for said, reason in ((text, "TOKEN_EXPIRED"), ("other", "TOKEN_UNKNOWN"), ("", "NO_TOKEN")):
+        with pytest.raises(NotLetIn) as refused:
+            access.identify(said)
+        assert refused.value.reason == reason
+
+
+def cli(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gateway.cli.main", *words, "--config", str(config)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, cwd=ROOT)
+
+
+@pytest.fixture
+def guarded(tmp_path: Path):
+    """Return a node that asks for tokens, and its configuration file."""
+    (port,) = free_ports(1)
+    any_port = {"bind": "127.0.0.1:0"}
+    listen = {"peer": any_port, "container": any_port, "operator": {"bind": f"127.0.0.1:{port}"}}
+    auth = {"mode": "on"}
+    config = tmp_path / "node.yml"
+    database = {"url": f"sqlite:///{tmp_path / 'node' / 'gateway.db'}"}
+    config.write_text(
+        yaml.safe_dump(
+            {
+                "node": {"id": "JG0100001100000010"},
+                "engine": {"kind": "process"},
+                "listen": listen,
+                "auth": auth,
+                "database": database,
+            }
+        )
+    )
+    with running(tmp_path / "node", listen=listen, auth=auth) as gateway:
+        yield gateway, config
+
+
+def test_tokens_are_made_listed_and_revoked_and_the_node_obeys(guarded: Any):
+    node, config = guarded
+
+    def status(method: str, path: str, token: str = "", **more: Any) -> tuple[int, str]:
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        answer = ask(node, "operator", method, path, headers=headers, **more)
+        said = answer.json()
+        return answer.status_code, (said.get("data") or {}).get("reason", "") if isinstance(said, dict) else ""
+
+    assert status("GET", "/api/v1/jobs") == (401, "NO_TOKEN")
+    assert status("GET", "/health/live") == (200, "")
+    assert status("GET", "/api/v1/jobs", "wrong") == (401, "TOKEN_UNKNOWN")
+    made = cli(config, "token", "create", "ann", "--role", "admin")
+    assert made.returncode == 0, made.stderr
+    ann = made.stdout.strip()
+    bob = json.loads(cli(config, "token", "create", "bob", "--role", "viewer", "--json").stdout)["token"]
+    assert status("GET", "/api/v1/jobs", ann) == (200, "")
+    assert status("GET", "/api/v1/jobs", bob) == (200, "")
+    route = {"json": {"route": {"url": "http://h"}, "author": "somebody else"}}
+    assert status("PUT", f"/api/v1/routes/{PEER}", bob, **route) == (403, "NOT_AUTHORISED")
+    assert status("PUT", f"/api/v1/routes/{PEER}", ann, **route) == (200, "")
+    assert node.routes.history()[0].author == "ann"
+    assert status("GET", "/api/v1/audit", bob) == (403, "NOT_AUTHORISED")
+    listed = cli(config, "token", "list").stdout
+    assert "ann" in listed and "viewer" in listed and ann not in listed
+    assert cli(config, "token", "revoke", "bob").stdout == "1 revoked\n"
+    wait_for(lambda: status("GET", "/api/v1/jobs", bob) == (401, "TOKEN_REVOKED"), 20)
+    assert cli(config, "token", "revoke", "bob").returncode == 1
+
+
+def test_every_change_is_written_down_and_looking_is_not(tmp_path: Path):
+    with running(tmp_path, auth={"mode": "on", "token": OWN}) as node:
+        headers = {"authorization": f"Bearer {OWN}"}
+
+        def send(method: str, path: str, **more: Any) -> Any:
+            return ask(node, "operator", method, path, headers=headers, **more).json()
+
+        send("PUT", f"/api/v1/routes/{PEER}", json={"route": {"url": "http://h"}})
+        send("POST", "/v1/platform/schedule/job/stop_all", json={"job_id": "job-none"})
+        send("GET", "/api/v1/jobs")
+        send("DELETE", "/api/v1/routes/JG404")
+        ask(node, "operator", "POST", "/api/v1/gc", json={})  # without a token: refused, nothing asked for
+        wait_for(lambda: len(node.audit.list()) == 3, 20)
+        entries = send("GET", "/api/v1/audit")["audit"]
+        assert [(e["who"], e["action"], e["status"], e["code"]) for e in entries] == [
+            ("operator", "DELETE /api/v1/routes/JG404", 404, 404),
+            ("operator", "POST /v1/platform/schedule/job/stop_all", 200, 404),
+            ("operator", f"PUT /api/v1/routes/{PEER}", 200, None),
+        ]
+        changes = entries[2]["detail"]["changes"]
+        assert (
+            changes[0]["node"] == PEER
+            and changes[0]["before"] is None
+            and changes[0]["after"]["url"] == "http://h"
+        )
+        older = send("GET", f"/api/v1/audit?before={entries[0]['id']}&limit=1")["audit"]
+        assert older == [entries[1]]
+
+
+def test_many_changes_at_once_are_all_written_down(tmp_path: Path):
+    with running(tmp_path) as node:
+
+        def change(i: int) -> None:
+            ask(node, "operator", "PUT", f"/api/v1/routes/N{i}", json={"route": {"host": "h", "port": 1}})
+
+        threads = [threading.Thread(target=change, args=(i,)) for i in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        wait_for(lambda: len(node.audit.list()) == 20, 20)
+        assert len(node.routes.table.routes) == 20
