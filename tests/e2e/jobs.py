@@ -79,3 +79,14 @@ def prepare(federation: Federation, guest: str = GUEST, host: str = GUEST) -> No
 def upload(node: Node, role: str) -> None:
     meta = {"label_name": "y"} if role == "guest" else {}
     node.upload(DATA / f"breast_hetero_{role}.csv", "testspace", f"test_{role}", meta=meta)
+
+
+def predict_job(guest: str, host: str, version: str, model_id: str = "JG0100001100000000") -> Any:
+    """Return Intersection, then HeteroSecureBoost with a model that a training left: no label, no model output."""
+    body = user_job(guest, host)
+    trees = body["dag"]["components"][1]
+    trees["output"] = [{"type": "dataset", "key": "data0"}, {"type": "report", "key": "report0"}]
+    common = body["config"]["job_params"]["common"]
+    common |= {"job_type": "predict", "model_id": model_id, "model_version": version}
+    body["config"]["task_params"]["common"]["hetero_secureboost_1"] = {"id": "id"}
+    return body

@@ -1,10 +1,12 @@
 """A training leaves a model at each party; it is deployed, travels, and is deleted."""
 
+import csv
 import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -136,3 +138,96 @@ def _zipped(files: dict[str, bytes]) -> bytes:
         for name, data in files.items():
             archive.writestr(name, data)
     return out.getvalue()
+
+
+# ---------------------------------------------------------------- predicting
+
+
+def deployed(three: Federation, version: str, at: Iterable[str] = (jobs.GUEST, jobs.HOST)) -> None:
+    for node in (jobs.GUEST, jobs.HOST):
+        what = "/deploy" if node in at else "/undeploy"
+        assert call(three[node], "POST", url(version, what)).status_code == 200
+
+
+def refusal(three: Federation, body: Any, node: str = jobs.GUEST) -> str:
+    answer = three[node].post("/v1/platform/schedule/job/create_all", body)
+    assert answer["code"] != 0, answer
+    return str(answer["data"]["reason"])
+
+
+def scores(node: Node, job_id: str) -> dict[str, str]:
+    address = node.outputs(job_id)["hetero_secureboost_1", "guest.0", "data0"]
+    text = (node.storage / address["namespace"] / address["name"] / "data_0").read_text()
+    header, *rows = csv.reader(text.splitlines())
+    return {row[0]: row[header.index("score")] for row in rows}
+
+
+@pytest.mark.slow
+def test_a_predicting_job_runs_from_the_deployed_model_and_scores_as_the_training_did(
+    three: Federation, version: str, tmp_path: Path
+):
+    guest, host = three[jobs.GUEST], three[jobs.HOST]
+    deployed(three, version)
+    # other rows than those of the training: a third of them, without labels, in another order
+    lines = (jobs.DATA / "breast_hetero_guest.csv").read_text().splitlines()
+    cells = [line.split(",") for line in [lines[0], *reversed(lines[1::3])]]
+    label = cells[0].index("y")
+    (tmp_path / "new.csv").write_text("\n".join(",".join(c[:label] + c[label + 1 :]) for c in cells) + "\n")
+    guest.upload(tmp_path / "new.csv", "testspace", "new_guest")
+    body = jobs.predict_job(jobs.GUEST, jobs.HOST, version)
+    body["config"]["task_params"]["guest"]["0"]["intersect_rsa_1"]["dataset_id"] = "testspace#new_guest"
+    job_id = guest.submit(body)
+    job = guest.wait_job(job_id)
+    trained, predicted = scores(guest, version), scores(guest, job_id)
+    assert 100 < len(predicted) < 200 and set(predicted) <= set(trained)
+    assert predicted == {key: trained[key] for key in predicted}  # digit for digit
+    for node, party in ((guest, "guest.0"), (host, "host.0")):
+        (part,) = node.get(url(version))["models"][0]["parts"]
+        (run,) = [r for r in node.job(job_id)["runs"] if r["task_name"] == "hetero_secureboost_1"]
+        assert run["inputs"]["model"] == {"namespace": part["namespace"], "name": part["name"]}
+        assert node.job(job_id)["model"]["version"] == version
+        assert job_id not in {m["version"] for m in node.get("/api/v1/models")["models"]}  # it leaves none itself
+        assert run["party"]["role"] == party.partition(".")[0]
+    assert job["outcome"] == "SUCCEEDED"
+
+
+@pytest.mark.slow
+def test_a_model_that_is_missing_foreign_or_not_deployed_is_refused_for_three_different_reasons(
+    three: Federation, version: str
+):
+    body = jobs.predict_job(jobs.GUEST, jobs.HOST, version)
+    deployed(three, version)
+    missing = jobs.predict_job(jobs.GUEST, jobs.HOST, "v-not-there")
+    assert refusal(three, missing) == "MODEL_UNKNOWN"
+    for at in (jobs.GUEST, jobs.HOST):  # each party decides for itself
+        deployed(three, version, at=[at])
+        assert refusal(three, body) == "MODEL_NOT_DEPLOYED"
+    deployed(three, version)
+    swapped = jobs.predict_job(jobs.HOST, jobs.GUEST, version)  # whose parts of the model they do not have
+    assert refusal(three, swapped, jobs.HOST) == "MODEL_UNKNOWN"
+    archive = call(three[jobs.GUEST], "GET", url(version, "/export")).content
+    try:
+        stranger = jobs.predict_job(STRANGER, jobs.HOST, version)
+        stranger["config"]["task_params"]["guest"]["0"]["intersect_rsa_1"]["dataset_id"] = "testspace#test_guest"
+        assert call(three[STRANGER], "POST", "/api/v1/models/import", content=archive).status_code == 200
+        assert call(three[STRANGER], "POST", url(version, "/deploy")).status_code == 200
+        assert refusal(three, stranger, STRANGER) == "MODEL_NOT_AUTHORISED"
+        granted = call(three[jobs.HOST], "POST", url(version, "/deploy"), json={"nodes": [STRANGER]})
+        assert granted.json()["granted"] == [STRANGER]
+        job_id = three[STRANGER].submit(stranger)
+        three[STRANGER].wait_job(job_id)
+        assert scores(three[STRANGER], job_id) == scores(three[jobs.GUEST], version)
+    finally:
+        call(three[jobs.HOST], "POST", url(version, "/deploy"), json={"nodes": []})
+        call(three[STRANGER], "POST", url(version, "/undeploy"))
+        call(three[STRANGER], "DELETE", url(version))
+    assert refusal(three, {**body, "config": _asking(body, job_type="deploy")}) == "INVALID"
+    unused = jobs.predict_job(jobs.GUEST, jobs.HOST, version)
+    del unused["dag"]["components"][1]
+    assert refusal(three, unused) == "MODEL_NOT_USED"
+
+
+def _asking(body: Any, **common: Any) -> Any:
+    config = body["config"]
+    params = config["job_params"]
+    return {**config, "job_params": {**params, "common": {**params["common"], **common}}}

@@ -72,6 +72,9 @@ class Io(Protocol):
     def read_table(self, name: str) -> Table:
         """Read the input of that name, all partitions in order. Raises `StorageFailed`."""
 
+    def read_json(self, name: str) -> Any:
+        """Read the input of that name as JSON. Raises `StorageFailed`."""
+
     def write_table(self, name: str, table: Table) -> None:
         """Write the output of that name as CSV; an output the job does not ask for is not written."""
 

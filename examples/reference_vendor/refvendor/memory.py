@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import threading
 from collections import defaultdict
@@ -79,7 +80,7 @@ class MemoryNet:
 class MemoryIo:
     """An `Io` over dictionaries."""
 
-    inputs: Mapping[str, Table] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = field(default_factory=dict)
     wanted: tuple[str, ...] | None = None
     """outputs the job asks for; None for all"""
     tables: dict[str, Table] = field(default_factory=dict)
@@ -90,6 +91,11 @@ class MemoryIo:
             raise StorageFailed(f"input {name}: the platform gave no address for it")
         table = self.inputs[name]
         return Table(list(table.header), [list(row) for row in table.rows])
+
+    def read_json(self, name: str) -> Any:
+        if name not in self.inputs:
+            raise StorageFailed(f"input {name}: the platform gave no address for it")
+        return json.loads(json.dumps(self.inputs[name]))
 
     def write_table(self, name: str, table: Table) -> None:
         if self.wanted is None or name in self.wanted:
@@ -134,15 +140,16 @@ class TaskRun:
 def run_parties(
     name: str,
     roles: Mapping[str, Component],
-    inputs: Mapping[str, Mapping[str, Table]],
+    inputs: Mapping[str, Mapping[str, Any]],
     parameters: Mapping[str, Any] | Callable[[str], Mapping[str, Any]],
     *,
     task_id: str = "task_memory",
     wanted: tuple[str, ...] | None = None,
     seconds: float = 60.0,
 ) -> TaskRun:
-    """Run a component for every party in ``inputs`` (``role.index`` -> input name -> table) and wait for all.
+    """Run a component for every party in ``inputs`` and wait for all.
 
+    ``inputs``: ``role.index`` -> input name -> table or JSON value.
     ``roles`` holds the function of each role; ``parameters`` are the same for all or a function of the party.
     """
     counts: dict[str, int] = defaultdict(int)

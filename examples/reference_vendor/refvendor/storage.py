@@ -51,6 +51,19 @@ class FileIo:
             raise StorageFailed(f"{where}: cannot be read ({error.strerror})") from error
         return _joined(texts, metadata, where)
 
+    def read_json(self, name: str) -> Any:
+        address = self._inputs.get(name)
+        if address is None:
+            raise StorageFailed(f"input {name}: the platform gave no address for it")
+        where = f"input {name} ({address.namespace}/{address.name})"
+        try:
+            data = b"".join(part.read_bytes() for part in _partitions(self._path(where, address), where))
+            return json.loads(data)
+        except OSError as error:
+            raise StorageFailed(f"{where}: cannot be read ({error.strerror})") from error
+        except (ValueError, RecursionError) as error:
+            raise StorageFailed(f"{where}: is not JSON") from error
+
     def write_table(self, name: str, table: Table) -> None:
         if name not in self._outputs:
             return

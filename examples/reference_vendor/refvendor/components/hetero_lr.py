@@ -8,6 +8,9 @@ share of the scores, because the guest owns the result.
 
 A gradient over no more rows than columns would give the rows' residuals away, so such batches are refused.
 
+With its input ``model`` bound the component scores rows instead: the host tells the guest its share of each row's
+score, as at the end of a training; the arbiter, if there is one, has nothing to do.
+
 Outputs: the guest writes scores (``train_data``), its weights (``model``) and ``train-loss`` with the loss per
 iteration, AUC and KS. The host writes its ids, its weights and a report that names the guest. The arbiter has
 no rows: it writes an empty table, a model that names the holders, and the losses.
@@ -27,6 +30,15 @@ from gmpy2 import mpz  # type: ignore[import-untyped]
 
 from refvendor.components.links import BadMessage, Link, Message, connect, telling_peers
 from refvendor.components.parameters import Reader
+from refvendor.components.predicting import (
+    NewRows,
+    predicts,
+    read_model,
+    read_new_rows,
+    same_training,
+    write_rest,
+    write_scores,
+)
 from refvendor.components.regression import (
     GRADIENT_UNIT,
     INITS,
@@ -36,6 +48,8 @@ from refvendor.components.regression import (
     RegressionPlan,
     batches,
     converged,
+    features_of,
+    fitted_part,
     guest_loss,
     host_loss,
     loss_weights,
@@ -111,8 +125,11 @@ class Trainee:
 
 
 def guest(task: Task, io: Io, net: Net, log: Log) -> None:
-    """Train as the party with the labels."""
+    """Train as the party with the labels, or score rows."""
     parameters = read_parameters(task, log)
+    if predicts(task):
+        _score(task, io, net, parameters)
+        return
     rows = read_rows(io.read_table(INPUT), parameters.common, with_labels=True, log=log)
     part = Part(task.me, standardise(rows, parameters.plan.fit_intercept), parameters.plan)
     steps = checked_batches(len(rows.ids), parameters.plan.batch_size, part)
@@ -123,8 +140,11 @@ def guest(task: Task, io: Io, net: Net, log: Log) -> None:
 
 
 def host(task: Task, io: Io, net: Net, log: Log) -> None:
-    """Train as the party with features only."""
+    """Train as the party with features only, or help to score rows."""
     parameters = read_parameters(task, log)
+    if predicts(task):
+        _help_to_score(task, io, net, parameters)
+        return
     rows = read_rows(io.read_table(INPUT), parameters.common, with_labels=False, log=log)
     part = Part(task.me, standardise(rows, intercept=False), parameters.plan)
     checked_batches(len(rows.ids), parameters.plan.batch_size, part)
@@ -139,12 +159,41 @@ def host(task: Task, io: Io, net: Net, log: Log) -> None:
 def arbiter(task: Task, io: Io, net: Net, log: Log) -> None:
     """Hold the key: decrypt masked gradients and say when to stop."""
     parameters = read_parameters(task, log)
+    if predicts(task):
+        write_rest(io, parameters.common, [], (LOSS,))
+        return
     links = connect(task, net, [GUEST, HOST], None)
     with telling_peers(list(links.values())):
         losses, stop = decrypt_for(links, paillier.generate(parameters.common.key_length), log)
     io.write_table(OUTPUT, only_ids(parameters.common.id, []))
     io.write_json(MODEL, {**_model_head(task), **held_by(GUEST, HOST)})
     io.write_json(LOSS, {"loss": _numbered(losses), "converged": stop})
+
+
+def _score(task: Task, io: Io, net: Net, parameters: Parameters) -> None:
+    model, part, rows = _part_of_model(task, io, parameters)
+    total = len(rows.ids)
+    links = connect(task, net, [HOST], rows.ids)
+    with telling_peers(list(links.values())):
+        message = links[HOST].expect(SHARES)
+        same_training(model, message)
+        scores = part.scores(np.arange(total)) + _floats(message.blob(), total)
+    write_scores(task, io, parameters.common, model, rows, scores, (LOSS,))
+
+
+def _help_to_score(task: Task, io: Io, net: Net, parameters: Parameters) -> None:
+    model, part, rows = _part_of_model(task, io, parameters)
+    links = connect(task, net, [GUEST], rows.ids)
+    with telling_peers(list(links.values())):
+        shares = part.scores(np.arange(len(rows.ids))).astype(">f8").tobytes()
+        links[GUEST].send(SHARES, {"training": model["training"]}, [shares])
+    write_rest(io, parameters.common, rows.ids, (LOSS,))
+
+
+def _part_of_model(task: Task, io: Io, parameters: Parameters) -> tuple[Mapping[str, Any], Part, NewRows]:
+    model = read_model(task, io, ("weights", "training"))
+    rows = read_new_rows(io.read_table(INPUT), parameters.common, features_of(model))
+    return model, fitted_part(task.me, model, rows.values, parameters.plan), rows
 
 
 ROLES: Mapping[str, Component] = {"guest": guest, "host": host, "arbiter": arbiter}
@@ -168,7 +217,7 @@ def read_parameters(task: Task, log: Log) -> Parameters:
         early_stop=reader.choice("early_stop", "weight_diff", ("weight_diff", "diff"), {}),
         tol=reader.number("tol", 1e-4, 0.0),
     )
-    for role in ("guest", "host", "arbiter"):
+    for role in ("guest", "host") if predicts(task) else ("guest", "host", "arbiter"):
         if len(task.parties.get(role, ())) != 1:
             reader.refuse(role, f"exactly one {role} must take part, {len(task.parties.get(role, ()))} do")
     reader.finish(log)
@@ -363,4 +412,4 @@ def _numbered(losses: Sequence[float]) -> list[dict[str, float]]:
 
 
 def _model_head(task: Task) -> dict[str, Any]:
-    return {"component": task.component, "party": task.me}
+    return {"component": task.component, "party": task.me, "training": task.task_id}

@@ -3,6 +3,8 @@
 The guest has the labels and the key, hosts have only features. The trees equal those of a pooled run of the
 same code exactly. What a party learns of the others is said in `encrypted_trees`.
 
+With its input ``model`` bound the component scores rows instead, see `tree_scores`.
+
 Outputs: the guest writes scores (``train_data``: id, label, score, prediction), the trees with references
 into the hosts' parts (``model``), the loss per tree (``train-loss``), AUC and KS (``train-auc``) and the KS
 curve (``train-ks``). A host writes its ids, its own splits with feature names and thresholds, and reports
@@ -18,6 +20,7 @@ from typing import Any
 from refvendor.components.encrypted_trees import CipherOfTree, HostOfTrees, RemoteSource
 from refvendor.components.links import connect, telling_peers
 from refvendor.components.parameters import Reader
+from refvendor.components.predicting import predicts, read_model, read_new_rows, write_rest, write_scores
 from refvendor.components.split_search import SplitRule, bin_features
 from refvendor.components.training import (
     Common,
@@ -30,6 +33,7 @@ from refvendor.components.training import (
     read_rows,
     sigmoid,
 )
+from refvendor.components.tree_scores import features_of, hear_sides, tell_sides, walk
 from refvendor.components.trees import Boosted, BoostingPlan, LocalSource, boost
 from refvendor.contract import Component, Io, Log, Net, Task
 from refvendor.crypto import paillier
@@ -48,8 +52,11 @@ class Parameters:
 
 
 def guest(task: Task, io: Io, net: Net, log: Log) -> None:
-    """Train as the party with the labels."""
+    """Train as the party with the labels, or score rows."""
     parameters = read_parameters(task, log)
+    if predicts(task):
+        _score(task, io, net, parameters)
+        return
     hosts = task.peers("host")
     rows = read_rows(io.read_table(INPUT), parameters.common, with_labels=True, log=log)
     bins = bin_features(rows.names, rows.values, parameters.bin_num)
@@ -72,8 +79,11 @@ def guest(task: Task, io: Io, net: Net, log: Log) -> None:
 
 
 def host(task: Task, io: Io, net: Net, log: Log) -> None:
-    """Train as a party with features only."""
+    """Train as a party with features only, or help to score rows."""
     parameters = read_parameters(task, log)
+    if predicts(task):
+        _help_to_score(task, io, net, parameters)
+        return
     rows = read_rows(io.read_table(INPUT), parameters.common, with_labels=False, log=log)
     bins = bin_features(rows.names, rows.values, parameters.bin_num)
     links = connect(task, net, ["guest.0"], rows.ids)
@@ -85,6 +95,27 @@ def host(task: Task, io: Io, net: Net, log: Log) -> None:
     io.write_json(MODEL, {**_model_head(task), "splits": served.splits})
     for report in (LOSS, AUC, KS):
         io.write_json(report, held_by("guest.0"))
+
+
+def _score(task: Task, io: Io, net: Net, parameters: Parameters) -> None:
+    model = read_model(task, io, ("base_score", "trees", "training"))
+    features = features_of([node for tree in model["trees"] for node in tree])
+    rows = read_new_rows(io.read_table(INPUT), parameters.common, features)
+    links = connect(task, net, task.peers("host"), rows.ids)
+    with telling_peers(list(links.values())):
+        sides = {host: hear_sides(link, model, len(rows.ids)) for host, link in links.items()}
+        scores = walk(model, task.me, rows, features, sides)
+    write_scores(task, io, parameters.common, model, rows, scores, (LOSS, AUC, KS))
+
+
+def _help_to_score(task: Task, io: Io, net: Net, parameters: Parameters) -> None:
+    model = read_model(task, io, ("splits", "training"))
+    features = features_of(model["splits"])
+    rows = read_new_rows(io.read_table(INPUT), parameters.common, features)
+    links = connect(task, net, ["guest.0"], rows.ids)
+    with telling_peers(list(links.values())):
+        tell_sides(links["guest.0"], model, rows, features)
+    write_rest(io, parameters.common, rows.ids, (LOSS, AUC, KS))
 
 
 ROLES: Mapping[str, Component] = {"guest": guest, "host": host}
@@ -154,6 +185,7 @@ def _model_head(task: Task) -> dict[str, Any]:
     return {
         "component": task.component,
         "party": task.me,
+        "training": task.task_id,
         "missing_values": "left",
         "split_rule": "left if value <= threshold",
     }

@@ -9,7 +9,7 @@ an encrypted sum and a sum in the clear are equal.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,13 +17,14 @@ import numpy as np
 
 from refvendor.components.split_search import Ints
 from refvendor.components.training import Floats, Rows
-from refvendor.contract import VendorError
+from refvendor.contract import BadParameters, VendorError
 
 FEATURE_BITS, SCORE_BITS = 12, 24
 GRADIENT_UNIT = 2.0 ** -(FEATURE_BITS + SCORE_BITS)
 LARGEST_FEATURE = 8.0
 LARGEST_SCORE = 1000.0
 SEED = 103
+_BROKEN = "model: is not what a training of this component writes"
 OPTIMIZERS = ("sgd", "rmsprop", "adam", "adagrad", "nesterov_momentum_sgd")
 INITS = ("zeros", "ones", "random_normal", "random_uniform")
 
@@ -149,12 +150,51 @@ def standardise(rows: Rows, intercept: bool) -> Design:
     centred = np.where(known, values - means, 0.0)
     spread = np.sqrt((centred**2).sum(axis=0) / counts)
     scales = np.where(spread > 1e-12 * np.maximum(1.0, np.abs(means)), spread, 1.0)
+    cells = _cells(centred, scales, intercept)
+    return Design(names=rows.names, means=means, scales=scales, cells=cells, intercept=intercept)
+
+
+def _cells(centred: Floats, scales: Floats, intercept: bool) -> Ints:
+    """Features in units of 2 ** -FEATURE_BITS, and the intercept's column if there is one."""
     unit = 2.0**FEATURE_BITS
     limit = LARGEST_FEATURE * unit - 1
-    cells = np.rint(np.clip(centred / scales * unit, -limit, limit)).astype(np.int64)
+    cells: Ints = np.rint(np.clip(centred / scales * unit, -limit, limit)).astype(np.int64)
     if intercept:
-        cells = np.column_stack([cells, np.full(len(rows.ids), int(unit), dtype=np.int64)])
-    return Design(names=rows.names, means=means, scales=scales, cells=cells, intercept=intercept)
+        cells = np.column_stack([cells, np.full(len(centred), int(unit), dtype=np.int64)])
+    return cells
+
+
+def features_of(model: Mapping[str, Any]) -> list[str]:
+    """The columns that a party's part of a model needs, in the order of its weights. Raises `BadParameters`."""
+    try:
+        names = [entry["feature"] for entry in model["weights"]]
+    except (KeyError, TypeError) as error:
+        raise BadParameters(_BROKEN) from error
+    if not all(isinstance(name, str) for name in names):
+        raise BadParameters(_BROKEN)
+    return names
+
+
+def fitted_part(party: str, model: Mapping[str, Any], values: Floats, plan: RegressionPlan) -> Part:
+    """A part with the weights of a model, over new rows standardised as those of the training were.
+
+    ``values`` has a column per weight. Raises `BadParameters`.
+    """
+    try:
+        numbers = np.array([[e["weight"], e["mean"], e["scale"]] for e in model["weights"]], dtype=np.float64)
+        weights, means, scales = numbers.reshape(-1, 3).T
+        intercept = "intercept" in model
+        if intercept:
+            weights = np.append(weights, float(model["intercept"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadParameters(_BROKEN) from error
+    if not np.isfinite(numbers).all() or not np.isfinite(weights).all() or not (scales > 0).all():
+        raise BadParameters(_BROKEN)
+    centred = np.where(np.isnan(values), 0.0, values - means)
+    names = features_of(model)
+    part = Part(party, Design(names, means, scales, _cells(centred, scales, intercept), intercept), plan)
+    part.weights = weights
+    return part
 
 
 def initial_weights(party: str, design: Design, init: str) -> Floats:

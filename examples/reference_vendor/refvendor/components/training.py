@@ -104,7 +104,7 @@ def read_rows(table: Table, common: Common, with_labels: bool, log: Log) -> Rows
     for name, cells in columns.items():
         if name in (common.id, common.label) or name.lower() in NO_FEATURES:
             continue
-        numbers, bad = _numbers(cells)
+        numbers, bad = numbers_of(cells)
         if bad and not np.isfinite(numbers).any():
             log("warning", "column without numbers left out", column=name)
         elif bad:
@@ -152,7 +152,7 @@ def quality(labels: Floats, probabilities: Floats, metrics: Sequence[str]) -> di
 
 
 def _labels(cells: Sequence[str], name: str) -> Floats:
-    numbers, bad = _numbers(cells)
+    numbers, bad = numbers_of(cells)
     found = set(numbers[np.isfinite(numbers)].tolist())
     if bad or np.isnan(numbers).any() or not any(found == pair for pair in LABELS):
         raise BadParameters(
@@ -163,7 +163,7 @@ def _labels(cells: Sequence[str], name: str) -> Floats:
     return result
 
 
-def _numbers(cells: Sequence[str]) -> tuple[Floats, int]:
+def numbers_of(cells: Sequence[str]) -> tuple[Floats, int]:
     """The cells as numbers, NaN where missing, and how many are neither number nor missing."""
     numbers, bad = np.full(len(cells), np.nan), 0
     for i, cell in enumerate(cells):
