@@ -81,6 +81,15 @@ class Client:
             answer = self._http.request(method, path, json=body, params=_plain(query or {}))
         return self._read(answer)
 
+    def upload(self, path: str, source: Path, media_type: str) -> Any:
+        """Post a file as it is, piece by piece; return the answer's JSON. Raises `CallFailed`."""
+        try:
+            with self._reached(), source.open("rb") as file:
+                answer = self._http.post(path, content=file, headers={"content-type": media_type})
+        except OSError as error:
+            raise CallFailed(f"{source} cannot be read: {error.strerror}", EXIT_BAD_INPUT) from error
+        return self._read(answer)
+
     def download(self, path: str, target: Path, **query: Any) -> int:
         """Write an answer's body into a file, piece by piece; return its length in bytes.
 

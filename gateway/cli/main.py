@@ -6,7 +6,15 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli import job_cleaning, jobs, maintenance, resources, routes, tokens
+from gateway.cli import (
+    job_cleaning,
+    jobs,
+    maintenance,
+    models,
+    resources,
+    routes,
+    tokens,
+)
 
 app = typer.Typer(
     help="Gateway that lets a privacy-computing platform run joint jobs with any other that speaks BFIA v1.2.0.",
@@ -127,6 +135,7 @@ job_cleaning.add(jobs.commands)
 resources.add(app)
 routes.add(app)
 tokens.add(app)
+models.add(app)
 
 
 def _fail(text: str) -> None:

@@ -1,0 +1,103 @@
+"""``bfia-gateway model …`` against nodes: what a training left is deployed, carried to another node, deleted."""
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from gateway.cli.main import app
+from gateway.cli.models import commands
+from gateway.domain import execute
+from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
+from gateway.domain.execute import StopAsked
+from gateway.domain.model import Address, Ending
+from gateway.domain.states import Outcome, RunStatus
+from gateway.wiring import Gateway
+from tests.builders import OK, a_local_job, a_run, a_spec, at
+from tests.inprocess import ME, PEER, running
+
+FLOW = Dag((DagNode("trees", ComponentRef("vendor", "1.0.0", "Thing"), (), (DagOutput("model", "model0"),)),))
+PLACE = Address("job-1-guest-0", "task_trees-model0")
+
+
+@pytest.fixture
+def node(tmp_path: Path):
+    with running(tmp_path / "one") as gateway:
+        left(gateway)
+        yield gateway
+
+
+def left(gateway: Gateway) -> None:
+    """Leave what a training does: files in the storage, and the job's last write."""
+    folder = gateway.storage.path(PLACE)
+    folder.mkdir(parents=True)
+    (folder / "data_0").write_text('{"trees": []}\n')
+    (folder / "metadata").write_text("{}")
+    spec = a_spec(FLOW, {"guest": (ME,), "host": (PEER,)}, flow_id="credit model")
+    run = a_run("trees", RunStatus.SUCCESS, spec.parties[0], to_seal=("model",), seal=OK, collect=OK)
+    run = replace(run, output_keys={"model0": "model"}, outputs={"model": PLACE})
+    run = replace(run, files=tuple(replace(f, output="model") for f in gateway.storage.sums(PLACE)))
+    gateway.store.local_jobs.add(replace(a_local_job(run), spec=spec, node=ME), spec.flow_id)
+    stop = StopAsked(at(5), None, Ending(Outcome.SUCCEEDED, at(5)), ME)
+    gateway.store.local_jobs.update("job-1", lambda local: execute.apply(local, stop))
+
+
+def cli(gateway: Gateway, *words: str) -> Result:
+    return CliRunner().invoke(app, ["model", *words, "--url", gateway.addresses()["operator"]])
+
+
+def test_a_model_is_seen_deployed_carried_to_another_node_and_deleted(node: Gateway, tmp_path: Path):
+    assert "credit model" in cli(node, "list").stdout and "guest.0" in cli(node, "list").stdout
+    shown = cli(node, "show", "credit model", "job-1", "--verify")
+    assert shown.exit_code == 0, shown.output
+    assert (
+        hashlib.sha256(b'{"trees": []}\n').hexdigest() in shown.stdout
+        and "every file is as it was" in shown.stdout
+    )
+    deployed = cli(node, "deploy", "credit model", "job-1", "--node", "N9", "--node", "N8")
+    assert deployed.stdout == "version job-1 of model credit model (guest.0): deployed, also for N8, N9\n"
+    archive = tmp_path / "model.zip"
+    assert cli(node, "export", "credit model", "job-1", "-o", str(archive)).exit_code == 0
+    with running(tmp_path / "two", PEER) as other:
+        assert cli(other, "import", str(archive)).exit_code == 0
+        there, here = (
+            json.loads(cli(n, "show", "credit model", "job-1", "--json").stdout)["models"][0]["parts"][0]
+            for n in (other, node)
+        )
+        assert there["files"] == here["files"] and there["namespace"] != here["namespace"]
+        (archive.parent / "half.zip").write_bytes(archive.read_bytes()[:100])
+        broken = cli(other, "import", str(archive.parent / "half.zip"))
+        assert broken.exit_code == 2 and "ARCHIVE_INVALID" in broken.stderr
+        assert cli(other, "import", str(tmp_path / "none.zip")).exit_code == 2
+        assert cli(other, "delete", "credit model", "job-1").exit_code == 0
+        assert not list(other.storage.root.glob("model-*"))
+    refused = cli(node, "delete", "credit model", "job-1")
+    assert refused.exit_code == 1 and "undeploy it first" in refused.stderr
+    assert cli(node, "undeploy", "credit model", "job-1").exit_code == 0
+    assert cli(node, "delete", "credit model", "job-1").exit_code == 0
+    assert not node.storage.exists(PLACE)
+    gone = cli(node, "show", "credit model", "job-1")
+    assert gone.exit_code == 1 and "MODEL_UNKNOWN" in gone.stderr
+
+
+def test_a_file_that_was_changed_is_found_and_not_exported(node: Gateway, tmp_path: Path):
+    (node.storage.path(PLACE) / "data_0").write_text("{}")
+    shown = cli(node, "show", "credit model", "job-1", "--verify")
+    assert shown.exit_code == 1 and "data_0 has changed" in shown.stderr
+    refused = cli(node, "export", "credit model", "job-1", "-o", str(tmp_path / "x.zip"))
+    assert refused.exit_code == 1 and "MODEL_DAMAGED" in refused.stderr
+    assert list(tmp_path.glob("x.zip*")) == []
+
+
+def test_cleaning_keeps_what_a_model_refers_to(node: Gateway):
+    assert node.models.keeper(PLACE) == "version job-1 of model credit model"
+    assert node.models.keeper(Address("job-1-guest-0", "other")) is None
+    assert node.models.keeper in node.keepers
+
+
+def test_every_command_shows_an_example():
+    for command in commands.registered_commands:
+        assert command.callback is not None and "Example: bfia-gateway model " in (command.callback.__doc__ or "")
