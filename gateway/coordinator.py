@@ -12,7 +12,7 @@ from uuid import uuid4
 from gateway.calls import notes_of
 from gateway.domain import dag as flow
 from gateway.domain import execute, parameters, schedule
-from gateway.domain.model import Job, JobSpec, LocalJob, NodeId, NodeJob, NodeTask, Run, Task
+from gateway.domain.model import Job, JobSpec, LocalJob, NodeId, NodeJob, NodeTask, Task
 from gateway.domain.problems import Problem
 from gateway.domain.states import JOB, JobStatus, Outcome, TaskStatus, ended
 from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, NotFound, PeerUnreachable, Refused
@@ -210,7 +210,7 @@ class Coordinator:
             raise NotFound(f"no task {report.task_id} is scheduled here", reason="TASK_UNKNOWN")
         job = self._store.jobs.get(job_id)
         node = sender or _only_node_of(job, report)
-        task = next(t for t in job.tasks.values() if t.task_id == report.task_id)
+        task = next(t for t in job.tasks.values() if t.has(report.task_id))
         if node not in task.nodes:
             raise NotAllowed(f"node {node or '(not named)'} has no part in task {report.task_id}")
         heard = schedule.Heard(
@@ -297,6 +297,8 @@ def view(job: Job) -> JobView:
                 t.failure,
                 {n: dict(part.roles) for n, part in t.nodes.items()},
                 t.started_at,
+                t.attempt,
+                t.attempts,
             )
             for t in job.tasks.values()
         ],
@@ -324,12 +326,10 @@ def _with_ids(found: JobView, local: LocalJob) -> JobView:
 
 def _local_view(local: LocalJob) -> JobView:
     """Return what this node knows of a job by itself, for when the scheduling node does not answer."""
-    by_task: dict[str, list[Run]] = {}
-    for run in local.runs:
-        by_task.setdefault(run.task_id, []).append(run)
+    newest = {run.task_name: local.newest_runs(run.task_name) for run in local.runs}
     tasks = [
-        TaskView(task_id, runs[0].task_name, execute.merge_runs(runs), nodes={local.node: {}})
-        for task_id, runs in by_task.items()
+        TaskView(runs[0].task_id, name, execute.merge_runs(runs), nodes={local.node: {}}, attempt=runs[0].attempt)
+        for name, runs in newest.items()
     ]
     return JobView(
         local.id,

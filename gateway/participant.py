@@ -140,7 +140,7 @@ class Participant:
                 return local
             if ended(JOB, local.status):
                 raise Conflict(f"job {job_id} has ended here", reason="JOB_ENDED")
-            if any(run.task_name == task_name for run in local.runs):
+            if not all(run.over for run in local.newest_runs(task_name)):
                 raise Conflict(f"task {task_name} runs here under another task id", reason="TASK_ID_CONFLICT")
             status = local.status
             if status is JobStatus.READY:  # the start of the job itself may be on its way yet
@@ -173,7 +173,11 @@ class Participant:
         else:
             local = self._of_task(task_id)
             self._allow(local, sender)
-        self._stop_task(local, task_name or local.runs_of(task_id)[0].task_name, sender)
+        name = task_name or local.runs_of(task_id)[0].task_name
+        newest = local.newest_runs(name)
+        if task_id and newest and newest[0].task_id != task_id:
+            return  # a late stop of an attempt that another has followed
+        self._stop_task(local, name, sender)
 
     def _stop_task(self, local: LocalJob, task_name: str, sender: NodeId) -> None:
         """End a task's runs and those of what follows it.
@@ -183,7 +187,7 @@ class Participant:
         """
         if local.spec.dag.get(task_name) is None:
             raise NotFound(f"job {local.id} has no task {task_name}", reason="TASK_UNKNOWN")
-        runs = [run for run in local.runs if run.task_name == task_name]
+        runs = local.newest_runs(task_name)
         if all(run.status is RunStatus.SUCCESS for run in runs):
             return
         tasks = flow.downstream(local.spec.dag, [task_name])

@@ -11,7 +11,18 @@ from typing import Any, Protocol
 
 from anyio import CapacityLimiter
 
-from gateway.domain.model import Acceptance, Address, Ending, Failure, FileSum, JobSpec, LocalJob, NodeId, Run
+from gateway.domain.model import (
+    Acceptance,
+    Address,
+    Attempt,
+    Ending,
+    Failure,
+    FileSum,
+    JobSpec,
+    LocalJob,
+    NodeId,
+    Run,
+)
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 
 
@@ -54,6 +65,9 @@ class TaskView:
     failure: Failure | None = None
     nodes: Mapping[NodeId, Mapping[str, TaskStatus]] = field(default_factory=dict)
     since: datetime | None = None
+    attempt: int = 0
+    attempts: Sequence[Attempt] = ()
+    """earlier ones, which failed"""
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,7 @@ class RunLogs:
         if job_id is None:
             raise NotFound(f"no task {task_id} runs here", reason="TASK_UNKNOWN")
         tasks = self._store.jobs.get(job_id).tasks.values()
-        nodes = next(tuple(t.nodes) for t in tasks if t.task_id == task_id)
+        nodes = next(tuple(t.nodes) for t in tasks if t.has(task_id))
         if self._node not in nodes:
             where = ", ".join(nodes) or "no node yet"
             raise NotFound(f"task {task_id} has no run here; ask at {where}", reason="TASK_UNKNOWN")

@@ -125,10 +125,11 @@ class Scheduler:
             work = partial(self._perform, job, request, claimed)
             self._lanes.submit(request.node, work, job.id)
 
-    def _still_mine(self, job: Job, request: StartTaskAt, claimed: datetime) -> bool:
-        """Renew the claim of a task start that waited long in its lane; False where it is not to be sent any more.
+    def _still_mine(self, job: Job, request: Request, claimed: datetime) -> bool:
+        """Renew the claim of a request that waited long in its lane; False where it is not to be sent any more.
 
-        Its deadline is counted from the claim: asking after it too early would start the task twice.
+        Its deadline is counted from the claim: asking after a task's start too early would start the task twice,
+        and a late stop of one attempt would reach the next.
         """
         while (now := self._clock()) - claimed > _LONGEST_WAIT:
             job = self._change(job.id, self._applied(schedule.Delayed(request, claimed, now)))
@@ -141,7 +142,8 @@ class Scheduler:
         """Make one call and record its end."""
         with traced(job.spec.trace_id), listening() as calls:
             try:
-                if isinstance(request, StartTaskAt) and not self._still_mine(job, request, claimed):
+                sensitive = isinstance(request, StartTaskAt | StopTaskAt)
+                if sensitive and not self._still_mine(job, request, claimed):
                     return
                 changes = self._call(job, request)
             except (Invalid, NotFound) as error:

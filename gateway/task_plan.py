@@ -147,10 +147,12 @@ class TaskPlanner:
 
     def _run(self, local: LocalJob, node: DagNode, task_id: str, plan: _Planned) -> Run:
         party = plan.party
+        attempt = len({run.task_id for run in local.runs if run.task_name == node.name})
         return Run(
             run_id=uuid4().hex + uuid4().hex,
             token=uuid4().hex,
-            name=run_name(self._node, local.id, task_id, party.role, party.index, 0),
+            name=run_name(self._node, local.id, task_id, party.role, party.index, attempt),
+            attempt=attempt,
             task_id=task_id,
             task_name=node.name,
             party=party,
@@ -222,7 +224,7 @@ class TaskPlanner:
         matched = match_inputs([(i.type, f"{i.task}.{i.key}") for i in node.inputs], component.inputs)
         for wanted, name in matched.items():
             task, _, key = wanted.partition(".")
-            run = next((r for r in runs if r.task_name == task and r.party == party), None)
+            run = next((r for r in reversed(runs) if r.task_name == task and r.party == party), None)
             if run is None or key not in run.output_keys:
                 continue  # this party had no part in the upstream task
             address = run.outputs[run.output_keys[key]]

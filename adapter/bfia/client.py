@@ -397,7 +397,9 @@ def _task_view(task_id: str, status: TaskStatus, told: Mapping[str, Any]) -> Tas
         for node, roles in as_mapping(told.get("parties")).items()
     }
     failure = translate.failure_of(as_mapping(told.get("failed_by")))
-    return TaskView(task_id, str(told.get("task_name") or task_id), status, failure, parties)
+    past = translate.attempts(told.get("attempts"))
+    name = str(told.get("task_name") or task_id)
+    return TaskView(task_id, name, status, failure, parties, attempt=len(past), attempts=past)
 
 
 def _derived(found: set[TaskStatus]) -> JobStatus:

@@ -1,12 +1,13 @@
 """Wire <-> domain, both ways, without side effects."""
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from adapter.bfia import wire
 from adapter.bfia.profiles import PROFILES, Profile
 from gateway.domain.dag import ComponentRef, Dag, DagInput, DagNode, DagOutput
-from gateway.domain.model import Acceptance, Ending, Failure, JobSpec, NodeId, Party
+from gateway.domain.model import Acceptance, Attempt, Ending, Failure, JobSpec, NodeId, Party
 from gateway.domain.problems import Problem
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import Invalid
@@ -150,6 +151,43 @@ def _entries_for_all(spec: JobSpec, task_params: Mapping[str, Any]) -> dict[str,
     return params
 
 
+def attempt_body(past: Attempt) -> dict[str, Any]:
+    """Return an earlier attempt of a task, an extension of ``status_all``."""
+    return {
+        "task_id": past.task_id,
+        "attempt": past.number,
+        "status": str(TaskStatus.FAILED),
+        "failed_by": failure_body(past.failure),
+        "started_at": past.started_at.isoformat() if past.started_at else None,
+        "ended_at": past.ended_at.isoformat() if past.ended_at else None,
+    }
+
+
+def attempts(told: Any) -> tuple[Attempt, ...]:
+    """Read earlier attempts from a peer's answer; what is no attempt is left out."""
+    entries = [e for e in told if isinstance(e, Mapping)] if isinstance(told, list) else []
+    return tuple(
+        Attempt(
+            number,
+            str(entry.get("task_id") or ""),
+            failure_of(failed if isinstance(failed := entry.get("failed_by"), Mapping) else {})
+            or Failure("FAILED"),
+            _moment(entry.get("started_at")),
+            _moment(entry.get("ended_at")),
+        )
+        for number, entry in enumerate(entries)
+    )
+
+
+def _moment(text: Any) -> datetime | None:
+    """Read a time with its zone; None for what is none."""
+    try:
+        found = datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        return None
+    return found if found.tzinfo else None
+
+
 def failure_body(failure: Failure | None) -> dict[str, Any] | None:
     return failure.as_dict() if failure else None
 
@@ -228,6 +266,8 @@ def status_body(view: JobView, profile: Profile = PROFILES["spec"]) -> dict[str,
                 "status": str(t.status),
                 "parties": {n: {r: str(s) for r, s in roles.items()} for n, roles in t.nodes.items()},
                 "failed_by": failure_body(t.failure),
+                "attempt": t.attempt,
+                "attempts": [attempt_body(past) for past in t.attempts],
             }
             for t in view.tasks
         ],

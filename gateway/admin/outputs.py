@@ -90,6 +90,8 @@ def _outputs(parts: AdminParts, job_id: str) -> list[dict[str, Any]]:
                     "task": run.task_name,
                     "party": run.party.label,
                     "key": key,
+                    "task_id": run.task_id,
+                    "attempt": run.attempt,
                     **address.as_dict(),
                     "output": name,
                     "there": parts.storage.exists(address),

@@ -109,7 +109,7 @@ def _job(parts: AdminParts, job_id: str) -> dict[str, Any]:
     return {
         **to_plain(view),
         **(_known(parts, spec, local) if spec else _handed_in(parts, view)),
-        "runs": [_run(parts, job_id, r) for r in local.runs] if local else [],
+        "runs": [_run(parts, job_id, r, local) for r in local.runs] if local else [],
         "local_warnings": list(local.warnings) if local else [],
         "resources": parts.resources.of_job(local) if local else None,
         "model": model_of(spec) if spec else None,
@@ -156,13 +156,14 @@ def _parameters(parts: AdminParts, spec: JobSpec, party: Party, node: DagNode) -
     return shown
 
 
-def _run(parts: AdminParts, job_id: str, run: Run) -> dict[str, Any]:
+def _run(parts: AdminParts, job_id: str, run: Run, local: LocalJob) -> dict[str, Any]:
     shown = to_plain(run)
     shown.pop("run_id")  # the container's credential
     shown.pop("token")
     for inner in ("launch", "stop", "collect", "told"):
         shown.pop(inner)
-    place = f"{run.party.label}/{quote(run.task_name, safe='')}"
+    newest = run in local.newest_runs(run.task_name)
+    place = f"{run.party.label}/{quote(run.task_name if newest else run.task_id, safe='')}"
     shown["log"] = f"/api/v1/jobs/{quote(job_id, safe='')}/runs/{place}/log"
     if run.status is RunStatus.FAILED and run.launch.state is CallState.OK:
         shown["last_lines"] = _last_lines(parts, job_id, run)

@@ -11,6 +11,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, Self
 
+from gateway.domain import lifetimes
 from gateway.domain.amounts import Pool
 from gateway.domain.dag import ComponentRef, Dag
 from gateway.domain.states import (
@@ -70,6 +71,11 @@ class JobSpec:
         """Whether participants push their states; by default the scheduler polls."""
         common = self.job_params.get("common")
         return isinstance(common, Mapping) and common.get("sync_type") == "callback"
+
+    @cached_property
+    def lifetimes(self) -> lifetimes.Lifetimes:
+        """How long the job and its tasks may take, and how often a task is tried again."""
+        return lifetimes.read(self.job_params.get("common"))
 
     def for_node(self, node: NodeId) -> Self:
         """Return what that node is told: entries of parties at other nodes are emptied."""
@@ -222,6 +228,17 @@ class NodeTask:
 
 
 @dataclass(frozen=True)
+class Attempt:
+    """An earlier try of a task: it failed, and the task was begun again under another id."""
+
+    number: int
+    task_id: str
+    failure: Failure
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+
+
+@dataclass(frozen=True)
 class Task:
     """The scheduler's record of one instance of the flow."""
 
@@ -234,7 +251,16 @@ class Task:
     ending: Ending | None = None
     """set once the task is to stop at every node, or never to start; what it becomes then is its status"""
     started_at: datetime | None = None
+    """of the attempt"""
     ended_at: datetime | None = None
+    again_from: datetime | None = None
+    """when the attempt failed, while another is to follow: it is stopped at every node first"""
+    attempts: tuple[Attempt, ...] = ()
+    """earlier ones, oldest first"""
+
+    def has(self, task_id: str) -> bool:
+        """Say whether the id is that of the task, now or in an earlier attempt."""
+        return task_id == self.task_id or any(past.task_id == task_id for past in self.attempts)
 
     @cached_property
     def begun(self) -> bool:
@@ -253,6 +279,8 @@ class Job:
     tasks: Mapping[str, Task]
     outcome: Outcome | None = None
     ending: Ending | None = None
+    started_at: datetime | None = None
+    """when every node had started it"""
     ended_at: datetime | None = None
     warnings: tuple[str, ...] = ()
     digest: str = ""
@@ -435,3 +463,8 @@ class LocalJob:
             and (not role or run.party.role == role)
             and (index is None or run.party.index == index)
         )
+
+    def newest_runs(self, task_name: str) -> tuple[Run, ...]:
+        """Return the runs of a task's newest attempt here."""
+        newest = next((run.task_id for run in reversed(self.runs) if run.task_name == task_name), "")
+        return self.runs_of(newest)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import assert_never
 
-from gateway.domain import abreast, holding, stopping, trained
+from gateway.domain import abreast, holding, retrying, stopping, trained
 from gateway.domain.dag import ready
 from gateway.domain.model import (
     Acceptance,
@@ -52,6 +52,8 @@ class Timing:
     """pause between polls of a node that reports by itself"""
     abreast: int = 64
     """tasks of one job under way at once"""
+    stop_patience: float = 60.0
+    """how long a failed attempt may go on at a node that has answered its stop"""
     redeliver_for: float = 86_400.0
     """how long a stop that was not acknowledged is repeated after the end"""
 
@@ -90,6 +92,7 @@ class StartAt:
 class StartTaskAt:
     node: NodeId
     task: str
+    attempt: int = 0
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,7 @@ class PollTaskAt:
     node: NodeId
     task: str
     roles: tuple[str, ...]
+    attempt: int = 0
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,7 @@ class StopAt:
 class StopTaskAt:
     node: NodeId
     task: str
+    attempt: int = 0
 
 
 @dataclass(frozen=True)
@@ -119,7 +124,8 @@ class GiveUp:
 
 Request = CreateAt | HoldAt | ReturnAt | StartAt | StartTaskAt | PollTaskAt | StopAt | StopTaskAt
 TaskRequest = StartTaskAt | PollTaskAt | StopTaskAt
-Command = Request | GiveUp
+Decision = GiveUp | retrying.TimeOut | retrying.TryAgain
+Command = Request | Decision
 
 
 # ---------------------------------------------------------------- events
@@ -248,13 +254,14 @@ def step(job: Job, now: datetime, timing: Timing = Timing()) -> tuple[Job, list[
     """Take every decision that is due and mark every request that is due as sent."""
     requests: list[Request] = []
     commands = plan(job, now, timing)
-    if silent := [command.node for command in commands if isinstance(command, GiveUp)]:
-        for node in silent:
-            job = _give_up(job, node, now)
+    if any(isinstance(command, Decision) for command in commands):
+        for command in commands:
+            job = _decided(job, command, now)
+        job = _settle(job, now)
         commands = plan(job, now, timing)  # once more: after a decision to end, only stops are due
     for command in commands:
         match command:
-            case GiveUp():
+            case GiveUp() | retrying.TimeOut() | retrying.TryAgain():
                 continue
             case (
                 CreateAt()
@@ -277,6 +284,20 @@ def step(job: Job, now: datetime, timing: Timing = Timing()) -> tuple[Job, list[
     return _settle(job, now), requests
 
 
+def _decided(job: Job, command: Command, now: datetime) -> Job:
+    match command:
+        case GiveUp():
+            return _give_up(job, command.node, now)
+        case retrying.TryAgain() if job.ending is None:
+            return retrying.begun_again(job, command.task, now)
+        case retrying.TimeOut() if job.ending is None:
+            if command.task:
+                return retrying.timed_out(job, command.task, now)
+            return _end(job, retrying.job_timed_out(job, now))
+        case _:
+            return job
+
+
 def agenda(job: Job, timing: Timing) -> Iterator[Due]:
     """Yield everything there is to do, each with its earliest time."""
     if job.ending is not None:
@@ -297,6 +318,8 @@ def agenda(job: Job, timing: Timing) -> Iterator[Due]:
         yield from _holds(job, timing)
     if job.status is JobStatus.RUNNING:
         yield from _tasks(job, timing)
+        for when, decision in retrying.decisions(job, timing.call_deadline, timing.stop_patience):
+            yield Due(when, decision)
 
 
 def _holds(job: Job, timing: Timing) -> Iterator[Due]:
@@ -310,35 +333,37 @@ def _tasks(job: Job, timing: Timing) -> Iterator[Due]:
     done = {t.name for t in job.tasks.values() if t.status is TaskStatus.SUCCESS}
     most = holding.tasks_at_once(job, timing.abreast)
     for name in abreast.within(job, ready(job.spec.dag, done, done), most):
-        stopped = job.tasks[name].ending is not None
-        for part in job.tasks[name].nodes.values():
+        task = job.tasks[name]
+        stopped = task.ending is not None or task.again_from is not None
+        for part in task.nodes.values():
             if stopped:
-                yield from _task_stop(name, part, timing)
-            if part.status in (TaskStatus.SUCCESS, TaskStatus.FAILED):
+                yield from _task_stop(task, part, timing)
+            known = part.status in (TaskStatus.SUCCESS, TaskStatus.FAILED)
+            if retrying.over(part) if task.again_from is not None else known:
                 continue
             start = part.start
             if start.state is CallState.IDLE:
                 if not stopped:
-                    yield Due(start.due_at or NOW, StartTaskAt(part.node, name))
+                    yield Due(start.due_at or NOW, StartTaskAt(part.node, name, task.attempt))
                 continue
             open_roles = tuple(
                 role
                 for role, status in part.roles.items()
                 if status not in (TaskStatus.SUCCESS, TaskStatus.FAILED)
             )
-            poll = PollTaskAt(part.node, name, open_roles)
+            poll = PollTaskAt(part.node, name, open_roles, task.attempt)
             asked_late = _expiry(start, timing) if start.state is not CallState.OK else NOW
             for due in _when_due(part.poll, poll, timing):
                 yield Due(max(due.at, asked_late), poll)
 
 
-def _task_stop(name: str, part: NodeTask, timing: Timing) -> Iterator[Due]:
+def _task_stop(task: Task, part: NodeTask, timing: Timing) -> Iterator[Due]:
     """Yield the stop of a task where a start may have arrived, once that start can no longer be on its way."""
     nothing_there = part.start.state in (CallState.IDLE, CallState.REFUSED)
-    if nothing_there or part.status is TaskStatus.SUCCESS:
+    if nothing_there or part.status is TaskStatus.SUCCESS or (task.ending is None and retrying.over(part)):
         return
     after = NOW if part.start.state is CallState.OK else _expiry(part.start, timing)
-    for due in _when_due(part.stop, StopTaskAt(part.node, name), timing):
+    for due in _when_due(part.stop, StopTaskAt(part.node, task.name, task.attempt), timing):
         yield Due(max(due.at, after), due.command)
 
 
@@ -440,7 +465,7 @@ def _awaited(job: Job, event: Answered | Denied | Lost | UnknownThere) -> bool:
     takes nothing back. The converse does: a node that accepts after all has to be stopped.
     """
     request = event.request
-    if isinstance(request, TaskRequest) and request.node not in job.tasks[request.task].nodes:
+    if isinstance(request, TaskRequest) and not _of_this_attempt(job, request):
         return False
     call = _call(job, request)
     sent_at = call.sent_at or NOW
@@ -517,7 +542,7 @@ def _denied(job: Job, event: Denied, timing: Timing) -> Job:
 def exclude(job: Job, request: StartTaskAt, at: datetime) -> Job:
     """Take a node out of a task: it was asked only because nobody here knew the component's roles."""
     task = job.tasks[request.task]
-    if ended(JOB, job.status) or request.node not in task.nodes:
+    if ended(JOB, job.status) or not _of_this_attempt(job, request):
         return job.noted(at, "late answer ignored", request.node, request=str(request))
     nodes = {node: part for node, part in task.nodes.items() if node != request.node}
     job = _with_task(_reached(job, request.node), replace(task, nodes=nodes))
@@ -551,9 +576,10 @@ def _delayed(job: Job, event: Delayed) -> Job:
     if not is_claimed(job, request, event.claimed):
         return job
     call = _call(job, request)
-    over = job.ending is not None or (
-        isinstance(request, TaskRequest) and job.tasks[request.task].ending is not None
-    )
+    over = job.ending is not None
+    if isinstance(request, StartTaskAt):
+        task = job.tasks[request.task]
+        over = over or task.ending is not None or task.again_from is not None
     if over:  # it never left this node
         return _with_call(job, request, replace(call, state=CallState.IDLE, sent_at=None, tries=call.tries - 1))
     return _with_call(job, request, replace(call, sent_at=event.at))
@@ -561,7 +587,7 @@ def _delayed(job: Job, event: Delayed) -> Job:
 
 def is_claimed(job: Job, request: Request, at: datetime) -> bool:
     """Say whether a request is still the one that was claimed at that moment, unanswered and not made anew."""
-    if isinstance(request, TaskRequest) and request.node not in job.tasks[request.task].nodes:
+    if isinstance(request, TaskRequest) and not _of_this_attempt(job, request):
         return False
     call = _call(job, request)
     return call.state is CallState.SENT and call.sent_at == at
@@ -572,7 +598,7 @@ def _unknown_there(job: Job, event: UnknownThere) -> Job:
     job = _reached(job, request.node)
     part = job.tasks[request.task].nodes[request.node]
     part = replace(part, unknowns=part.unknowns + 1)
-    if job.tasks[request.task].ending is not None:
+    if job.tasks[request.task].ending is not None or job.tasks[request.task].again_from is not None:
         if stopping.is_there(part):
             return _failed_part(job, request.task, part, Failure("TASK_UNKNOWN", "forgotten there"), event.at)
         return _with_part(job, request.task, replace(part, start=Call(tries=part.start.tries), poll=Call()))
@@ -670,12 +696,16 @@ def _settle(job: Job, at: datetime) -> Job:
 
 
 def _settle_task(job: Job, task: Task, at: datetime) -> Job:
-    known, task = task, stopping.without_rest(task)
+    known, task = task, stopping.without_rest(retrying.called_off(task))
     if task is not known:
         job = _with_task(job, task)
+    if task.again_from is not None:
+        return job
     new = merge(part.status for part in task.nodes.values())
     if not task.nodes or new is task.status or not may(TASK, task.status, new):
         return job
+    if new is TaskStatus.FAILED and retrying.wanted(job, task):
+        return retrying.set_back(job, task, at)
     over = ended(TASK, new)
     task = replace(task, status=move(TASK, task.status, new), ended_at=at if over else None)
     if new is TaskStatus.RUNNING and task.started_at is None:
@@ -703,7 +733,7 @@ def _settle_open(job: Job, at: datetime) -> Job:
         tasks = {name: replace(t, status=move(TASK, t.status, TaskStatus.READY)) for name, t in job.tasks.items()}
         job = replace(job, status=move(JOB, job.status, JobStatus.READY), tasks=tasks).noted(at, "job READY")
     if job.status is JobStatus.READY and all(n.start.state is CallState.OK for n in nodes):
-        job = replace(job, status=move(JOB, job.status, JobStatus.RUNNING)).noted(at, "job RUNNING")
+        job = replace(job, status=move(JOB, job.status, JobStatus.RUNNING), started_at=at).noted(at, "job RUNNING")
     if job.tasks and all(t.status is TaskStatus.SUCCESS for t in job.tasks.values()):
         return _end(job, Ending(Outcome.SUCCEEDED, at))
     stopped = stopping.ending_by_tasks(job, at)
@@ -778,6 +808,11 @@ _NAMES = {
     StopAt: "stop",
     StopTaskAt: "task stop",
 }
+
+
+def _of_this_attempt(job: Job, request: TaskRequest) -> bool:
+    task = job.tasks[request.task]
+    return request.attempt == task.attempt and request.node in task.nodes
 
 
 def _reached(job: Job, node: NodeId) -> Job:

@@ -54,7 +54,8 @@ def is_there(part: NodeTask) -> bool:
 def without_rest(task: Task) -> Task:
     """Count as failed what will never start: the parts, not begun, of a stopped task that began elsewhere."""
     never = {n: part for n, part in task.nodes.items() if part.start.state is CallState.IDLE}
-    if task.ending is None or not never or not any(map(is_there, task.nodes.values())):
+    began = task.attempt > 0 or any(map(is_there, task.nodes.values()))
+    if task.ending is None or not never or not began:
         return task
     return _with_nodes(task, {n: _failed(part) for n, part in never.items()})
 
@@ -62,6 +63,7 @@ def without_rest(task: Task) -> Task:
 def closed(job: Job, task: Task, at: datetime) -> Task:
     """Return the task as the end of its job leaves it: what began and has not succeeded has failed, everywhere."""
     begun = any(part.start.state is not CallState.IDLE or is_there(part) for part in task.nodes.values())
+    begun = begun or task.attempt > 0
     if task.status is TaskStatus.SUCCESS or not begun:
         return task
     task = _with_nodes(task, {n: _failed(part) for n, part in task.nodes.items()})

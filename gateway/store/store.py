@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from gateway.domain import execute, schedule
 from gateway.domain.model import Job, JobSpec, LocalJob, Note
-from gateway.domain.states import RunStatus
+from gateway.domain.states import RunStatus, TaskStatus
 from gateway.errors import NotFound
 from gateway.store import tables
 from gateway.store.announcing import announce
@@ -457,6 +457,16 @@ def _task_rows(job: Job) -> dict[str, dict[str, Any]]:
             "attempt": t.attempt,
         }
         for t in job.tasks.values()
+    } | {
+        past.task_id: {
+            "task_id": past.task_id,
+            "job_id": job.id,
+            "name": t.name,
+            "status": str(TaskStatus.FAILED),
+            "attempt": past.number,
+        }
+        for t in job.tasks.values()
+        for past in t.attempts
     }
 
 

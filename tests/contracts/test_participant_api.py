@@ -15,7 +15,7 @@ from gateway.domain.dag import ComponentRef, Dag
 from gateway.domain.model import Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import GatewayError
-from gateway.ports import ParticipantApi, TaskNews
+from gateway.ports import Callback, ParticipantApi, TaskNews
 from tests.builders import a_dag, a_spec
 from tests.contracts.apis import IMPLEMENTATIONS, THIRD, Apis, World, at_once, two_nodes
 from tests.e2e.nodes import wait_for
@@ -239,6 +239,36 @@ def test_a_task_runs_under_one_id(api: ParticipantApi, world: World, job: JobSpe
     started(api, world, job)
     assert refusal(api.start_task, job.job_id, "task-other", "a", PEER) == ("TASK_ID_CONFLICT", 409)
     assert len(world.local(job.job_id).runs) == len(PARTIES)
+
+
+def test_a_task_that_is_over_runs_again_under_another_id(api: ParticipantApi, world: World, scratch: list[str]):
+    """The next task gets what the newest attempt wrote; a late stop of the first one reaches nothing."""
+    spec = a_job_of(scratch, "a -> b")
+    first = started(api, world, spec)
+    world.end(spec.job_id, "a", "guest.0", code=3)
+    for label in PARTIES[1:]:
+        assert refusal(api.start_task, spec.job_id, first + "-again", "a", PEER) == ("TASK_ID_CONFLICT", 409)
+        world.end(spec.job_id, "a", label)
+    second = first + "-again"
+    api.start_task(spec.job_id, second, "a", PEER)
+    runs = wait_for(lambda: world.local(spec.job_id).runs[3:], 20, 0.01, "three more runs")
+    assert [(run.attempt, run.task_id) for run in world.local(spec.job_id).runs] == [(0, first)] * 3 + [
+        (1, second)
+    ] * 3
+    assert len({run.name for run in world.local(spec.job_id).runs}) == 6
+    assert api.poll_task(first, "", PEER).status is FAILED and api.poll_task(second, "", PEER).status is not FAILED
+    world.me.participant.stop_task("", first, "", PEER)
+    for run in runs:
+        table = world.me.settings.storage.path / run.outputs["out"].namespace / run.outputs["out"].name
+        table.mkdir(parents=True)
+        (table / "data_0").write_text("id\n1\n")
+        wait_for(lambda run=run: run.name in {s.name for s in world.engine().launches}, 20, 0.01, "it is up")
+        world.me.participant.callback(Callback(SUCCESS, run_id=run.run_id))
+        world.engine().finish(run.name, 0)
+    wait_for(lambda: api.poll_task(second, "", PEER).status is SUCCESS, 20, 0.01, "the second attempt succeeds")
+    api.stop_job(spec.job_id, "a", None, PEER)  # as some peers tidy up: what follows is not touched
+    api.start_task(spec.job_id, f"task-b-{spec.job_id}", "b", PEER)
+    assert world.run(spec.job_id, "b", "guest.0").inputs["out"].name == f"{second}-out"
 
 
 def test_a_task_that_the_flow_does_not_have(api: ParticipantApi, job: JobSpec):

@@ -15,6 +15,8 @@ class Fate:
     runs: float = 0.1
     ends: float = 1.0
     status: TaskStatus = TaskStatus.SUCCESS
+    fails: int = 0
+    """how many attempts fail before one ends as ``status`` says"""
 
 
 @dataclass(frozen=True)

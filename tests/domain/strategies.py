@@ -85,8 +85,11 @@ def troubled(draw: st.DrawFn, plot: Plot) -> Plot:
     places = [(t, n) for t in tasks for n in nodes]
     failing = draw(st.one_of(st.just(frozenset()), st.frozensets(st.sampled_from(sorted(plot.fates)), max_size=2)))
     fails = {key: replace(plot.fates[key], status=TaskStatus.FAILED) for key in sorted(failing)}
+    once = draw(st.one_of(st.just(frozenset()), st.frozensets(st.sampled_from(sorted(plot.fates)), max_size=2)))
+    fails |= {k: replace(plot.fates[k], fails=draw(st.integers(1, 2))) for k in sorted(once - failing)}
     return replace(
         plot,
+        spec=replace(plot.spec, job_params={"common": draw(lifetimes(tasks))}),
         fates={**plot.fates, **fails},
         refuses_create=draw(some_of(nodes, 30)),
         refuses_start=draw(some_of(nodes, 30)),
@@ -101,6 +104,42 @@ def troubled(draw: st.DrawFn, plot: Plot) -> Plot:
         stalls=draw(st.sampled_from((0.0, 0.0, 0.2))),
         trouble_until=draw(st.sampled_from((10.0, 45.0))),
     )
+
+
+@st.composite
+def stumbling(draw: st.DrawFn) -> Plot:
+    """Draw a plot in which tasks fail once or twice, are tried twice more, and the network is bad meanwhile."""
+    plot = draw(plots(calm=True))
+    fails = {key: replace(fate, fails=draw(st.sampled_from((0, 0, 1, 2)))) for key, fate in plot.fates.items()}
+    limits = {"auto_retries": 2, "auto_retry_delay": draw(st.sampled_from((0, 0, 2, 20.5)))}
+    return replace(
+        plot,
+        spec=replace(plot.spec, job_params={"common": limits}),
+        fates=fails,
+        stop_at=draw(st.one_of(st.none(), st.none(), st.none(), seconds(60.0))),
+        stop_tasks=tuple(
+            (draw(seconds(40.0)), t.name) for t in plot.spec.dag.nodes if draw(st.integers(0, 9)) == 9
+        ),
+        trouble=draw(st.sampled_from((0.0, 0.1, 0.3, 0.6))),
+        crash=draw(st.sampled_from((0.0, 0.01, 0.03))),
+        stalls=draw(st.sampled_from((0.0, 0.0, 0.2))),
+        trouble_until=draw(st.sampled_from((10.0, 45.0, 100.0))),
+    )
+
+
+@st.composite
+def lifetimes(draw: st.DrawFn, tasks: list[str]) -> dict:
+    """Draw how long a job and its tasks may take, and how often they are tried again; often none of it."""
+    if draw(st.booleans()):
+        return {}
+    limits = {
+        "auto_retries": draw(st.sampled_from((0, 1, 1, 2))),
+        "auto_retry_delay": draw(st.sampled_from((0, 0, 2, 20.5))),
+        "task_timeout": draw(st.sampled_from((None, None, 5, 25))),
+        "timeout": draw(st.sampled_from((None, None, None, 40))),
+    }
+    own = draw(some_of(tasks, 4))
+    return limits | {"tasks": {t: {"auto_retries": draw(st.integers(0, 2))} for t in sorted(own)}}
 
 
 def _fate(times: Random) -> Fate:

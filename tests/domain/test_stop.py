@@ -429,7 +429,7 @@ def test_a_task_is_stopped_at_a_node_when_it_is_back(hangs):
     job = world.run()
     assert job.outcome is Outcome.STOPPED and job.tasks["c"].status is SUCCESS
     assert world.nodes["n2"].failures["a.host"].reason == "STOPPED"
-    arrived = [line for line in world.works.story if "StopTaskAt(node='n1', task='a') arrives" in line]
+    arrived = [line for line in world.works.story if "StopTaskAt(node='n1', task='a', attempt=0) arrives" in line]
     assert float(arrived[0].split()[0]) < 22, "the node that answers is stopped at once"
 
 

@@ -9,7 +9,7 @@ from gateway.domain.dag import order
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from tests.builders import a_spec, at
 from tests.domain.plot import Fate, Outage, Plot
-from tests.domain.strategies import PLAYED, plots
+from tests.domain.strategies import PLAYED, plots, stumbling
 from tests.domain.world import World
 
 
@@ -18,6 +18,14 @@ from tests.domain.world import World
 def test_whatever_goes_wrong_a_job_ends_as_its_nodes_did(plot):
     """Every rule of `World` holds: one start per task and node, upstream first, one decision, nobody left over."""
     World(plot).run()
+
+
+@given(stumbling())
+@settings(PLAYED, max_examples=200)
+def test_a_task_that_fails_is_tried_again_and_each_attempt_starts_once(plot):
+    job = World(plot).run()
+    if plot.stop_at is None and not plot.stop_tasks and job.ending.failure is not None:
+        assert job.ending.failure.reason == "PEER_UNREACHABLE", "only before it began may the network fail the job"
 
 
 @given(plots(calm=True))
@@ -44,6 +52,7 @@ def _longest_path(plot: Plot) -> float:
 @settings(PLAYED, max_examples=30)
 def test_a_second_planner_on_the_store_changes_nothing(plot):
     plot = replace(plot, stop_at=None, trouble=0.0, crash=0.0, stalls=0.0, outages=())
+    plot = replace(plot, spec=replace(plot.spec, job_params={}))  # what takes too long is a matter of moments
     one, two = World(replace(plot, planners=1)), World(replace(plot, planners=2))
     assert one.run().outcome is two.run().outcome
     starts = {node: (there.creates, set(there.tasks)) for node, there in one.nodes.items()}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
 
-from gateway.domain import schedule
+from gateway.domain import retrying, schedule
 from gateway.domain.dag import downstream
 from gateway.domain.model import Acceptance, Failure, Job, NodeId, Task
 from gateway.domain.schedule import (
@@ -37,6 +37,8 @@ CLIENT_DEADLINE = 10.0
 """A client waits this long for an answer; a request arrives within it or never."""
 
 Change = Callable[[Job], Job]
+Tried = tuple[str, int]
+"""a task and the number of its attempt"""
 Answer = Callable[[datetime], list[Change]]
 """What a planner does with an answer; the argument is when it has it."""
 
@@ -50,15 +52,31 @@ class NodeSim:
         self.node = node
         self.created = False
         self.ended = False
-        self.tasks: dict[str, dict[str, TaskStatus]] = {}
-        self.failures: dict[str, Failure] = {}
-        self.starts: Counter[str] = Counter()
-        self.forgot: Counter[str] = Counter()
+        self.runs: dict[Tried, dict[str, TaskStatus]] = {}
+        self.broken: dict[tuple[str, int, str], Failure] = {}
+        self.starts: Counter[Tried] = Counter()
+        self.forgot: Counter[Tried] = Counter()
         self.creates = 0
         self.holds = False
         self.started = False
-        self.stopping: set[str] = set()
-        """tasks whose containers are being ended: what these say counts no more"""
+        self.stopping: set[Tried] = set()
+        """attempts whose containers are being ended: what these say counts no more"""
+
+    @property
+    def tasks(self) -> dict[str, dict[str, TaskStatus]]:
+        """The newest attempt of each task."""
+        return {name: self.runs[name, attempt] for name, attempt in sorted(self.runs)}
+
+    @property
+    def failures(self) -> dict[str, Failure]:
+        """Why which role of a task failed in its newest attempt."""
+        return {f"{name}.{role}": self.broken[name, n, role] for name, n, role in sorted(self.broken)}
+
+    def newest(self, name: str) -> int:
+        return max((attempt for task, attempt in self.runs if task == name), default=-1)
+
+    def over(self, name: str, attempt: int) -> bool:
+        return all(ended(TASK, status) for status in self.runs.get((name, attempt), {}).values())
 
     def answer(self, request: Request) -> Answer:
         match request:
@@ -76,7 +94,7 @@ class NodeSim:
             case _ if not self.created:
                 return self._no(request, "JOB_UNKNOWN")
             case StopTaskAt():
-                self._stop_task(request.task)
+                self._stop_task(request.task, request.attempt)
             case _ if self.ended and not isinstance(request, PollTaskAt):
                 return self._no(request, "JOB_ENDED")
             case HoldAt():
@@ -119,78 +137,93 @@ class NodeSim:
         roles = self.plot.roles(name, self.node)
         if not roles:
             return lambda at: [lambda job: schedule.exclude(job, request, at)]
-        if name in self.tasks:
-            raise Broken(f"{name} starts twice at {self.node}")
-        if name in self.stopping:
-            raise Broken(f"{name} starts at {self.node} after it was stopped there")
+        tried = (name, request.attempt)
+        if tried in self.runs:
+            raise Broken(f"{tried} starts twice at {self.node}")
+        if tried in self.stopping:
+            raise Broken(f"{tried} starts at {self.node} after it was stopped there")
+        if request.attempt < self.newest(name):
+            raise Broken(f"{tried} starts at {self.node} after a later attempt")
+        for there in self.world.nodes.values():
+            if not there.over(name, request.attempt - 1):
+                raise Broken(f"{tried} starts at {self.node} while the last attempt still runs at {there.node}")
         self.world.check_upstream(name, self.node)
-        self.starts[name] += 1
-        self.tasks[name] = dict.fromkeys(roles, TaskStatus.READY)
-        if (name, self.node) in self.plot.forgets and not self.forgot[name]:
-            self.world.works.call(lambda: self._forget(name), self.world.works.random.uniform(0.0, 5.0))
+        self.starts[tried] += 1
+        self.runs[tried] = dict.fromkeys(roles, TaskStatus.READY)
+        if (name, self.node) in self.plot.forgets and not self.forgot[tried]:
+            self.world.works.call(lambda: self._forget(tried), self.world.works.random.uniform(0.0, 5.0))
         else:
             for role in roles:
                 fate = self.plot.fate(name, self.node, role)
-                self.world.works.spawn(self._live(name, role, fate))
+                self.world.works.spawn(self._live(tried, role, fate))
         return lambda at: [_apply(schedule.Answered(request, at))]
 
-    def _forget(self, name: str) -> None:
+    def _forget(self, tried: Tried) -> None:
         if not self.ended:
-            self.world.works.say(f"{self.node} forgets {name}")
-            self.forgot[name] += 1
-            del self.tasks[name]
+            self.world.works.say(f"{self.node} forgets {tried}")
+            self.forgot[tried] += 1
+            del self.runs[tried]
 
     def _poll(self, request: PollTaskAt) -> Answer:
-        known = self.tasks.get(request.task)
+        known = self.runs.get((request.task, request.attempt))
         if known is None:
             return lambda at: [_apply(schedule.UnknownThere(request, at))]
         news = [(role, known[role]) for role in request.roles]
-        task_id = f"task_{request.task}"
+        task_id = self.world.task_id(request.task, request.attempt)
 
         def heard(at: datetime) -> list[Change]:
             events = [
-                Heard(task_id, self.node, role, status, at, self.failures.get(f"{request.task}.{role}"))
+                Heard(task_id, self.node, role, status, at, self.broken.get((request.task, request.attempt, role)))
                 for role, status in news
             ]
             return [*map(_apply, events), _apply(schedule.Answered(request, at))]
 
         return heard
 
-    def _live(self, name: str, role: str, fate: Fate) -> Process:
+    def _live(self, tried: Tried, role: str, fate: Fate) -> Process:
         yield fate.runs
-        self._become(name, role, TaskStatus.RUNNING)
+        self._become(tried, role, TaskStatus.RUNNING)
         yield max(fate.ends - fate.runs, 0.0)
-        self._become(name, role, fate.status, "BROKE" if fate.status is TaskStatus.FAILED else "")
+        status = TaskStatus.FAILED if tried[1] < fate.fails else fate.status
+        self._become(tried, role, status, "BROKE" if status is TaskStatus.FAILED else "")
 
-    def _become(self, name: str, role: str, status: TaskStatus, reason: str = "") -> None:
-        roles = self.tasks[name]
-        if ended(TASK, roles[role]) or (name in self.stopping and reason != "STOPPED"):
+    def _become(self, tried: Tried, role: str, status: TaskStatus, reason: str = "") -> None:
+        name, attempt = tried
+        roles = self.runs[tried]
+        if ended(TASK, roles[role]) or (tried in self.stopping and reason != "STOPPED"):
             return
         roles[role] = status
-        self.world.works.say(f"{self.node} {name} {role} is {status} {reason}")
+        self.world.works.say(f"{self.node} {tried} {role} is {status} {reason}")
         if reason:
-            self.failures[f"{name}.{role}"] = Failure(reason, "at the node", self.node, role, name, 1)
+            self.broken[name, attempt, role] = Failure(reason, "at the node", self.node, role, name, 1)
         if self.node in self.plot.pushes:
-            failure = self.failures.get(f"{name}.{role}")
-            self.world.push(self.node, Heard(f"task_{name}", self.node, role, status, T0, failure, pushed=True))
+            failure = self.broken.get((name, attempt, role))
+            task_id = self.world.task_id(name, attempt)
+            self.world.push(self.node, Heard(task_id, self.node, role, status, T0, failure, pushed=True))
 
     def _stop(self) -> None:
         self.ended = True
         self.holds = False
-        for name in self.tasks:
-            self._kill(name)
+        for tried in self.runs:
+            self._kill(tried)
 
-    def _stop_task(self, name: str) -> None:
+    def _stop_task(self, name: str, attempt: int) -> None:
         """End a task and what follows it, a while later as containers do; one that succeeded is left alone."""
+        if self.newest(name) > attempt:
+            raise Broken(f"a stop of attempt {attempt} of {name} arrives at {self.node} after the next has begun")
         if all(status is TaskStatus.SUCCESS for status in self.tasks.get(name, {"": None}).values()):
             return
-        for task in downstream(self.plot.spec.dag, [name]) - self.stopping:
-            self.stopping.add(task)
-            self.world.works.call(lambda task=task: self._kill(task), self.world.works.random.uniform(0.0, 5.0))
+        along = downstream(self.plot.spec.dag, [name]) - {name}
+        ending = {(name, attempt)}
+        ending |= {(t, max(self.newest(t), 0)) for t in along if t in self.tasks or t in self.world.stopped}
+        for tried in sorted(ending - self.stopping):
+            self.stopping.add(tried)
+            delay = self.world.works.random.uniform(0.0, 5.0)
+            self.world.works.call(lambda tried=tried: self._kill(tried), delay)
 
-    def _kill(self, name: str) -> None:
-        for role in self.tasks.get(name, ()):
-            self._become(name, role, TaskStatus.FAILED, "STOPPED")
+    def _kill(self, tried: Tried) -> None:
+        for role in self.runs.get(tried, ()):
+            self._become(tried, role, TaskStatus.FAILED, "STOPPED")
 
 
 def _apply(event: schedule.Event) -> Change:
@@ -218,6 +251,9 @@ class World:
     @property
     def job(self) -> Job:
         return self.store.value
+
+    def task_id(self, name: str, attempt: int) -> str:
+        return retrying.id_of_attempt(self.job.id, name, attempt) if attempt else f"task_{name}"
 
     @property
     def trouble(self) -> bool:
@@ -390,6 +426,9 @@ class World:
             before = old.tasks[name].status
             if before is not task.status and not may(TASK, before, task.status):
                 raise Broken(f"{name} goes from {before} to {task.status}")
+            if task.attempt != old.tasks[name].attempt:
+                self._check_attempt(old.tasks[name], task)
+                continue
             for node, part in task.nodes.items():
                 for role, status in part.roles.items():
                     was = old.tasks[name].nodes[node].roles[role]
@@ -412,6 +451,12 @@ class World:
             self.ended_at = self.works.now
             self.works.say(f"the job is {new.status}, {new.outcome}")
 
+    def _check_attempt(self, old: Task, new: Task) -> None:
+        if new.attempt != old.attempt + 1 or new.attempt > self.plot.spec.lifetimes.of(new.name).retries:
+            raise Broken(f"attempt {new.attempt} of {new.name} follows {old.attempt}")
+        if [past.number for past in new.attempts] != list(range(new.attempt)) or new.task_id == old.task_id:
+            raise Broken(f"{new.name} forgets what it was: {new.attempts}")
+
     def _check_end(self) -> None:
         job, plot = self.job, self.plot
         if not ended(JOB, job.status) or job.outcome is None or job.ending is None:
@@ -421,9 +466,9 @@ class World:
                 raise Broken(f"{there.node} still holds the job")
             if there.holds:
                 raise Broken(f"{there.node} still holds what the job needed")
-            for name, count in there.starts.items():
-                if count > 1 + there.forgot[name]:
-                    raise Broken(f"{name} was started {count} times at {there.node}")
+            for tried, count in there.starts.items():
+                if count > 1 + there.forgot[tried]:
+                    raise Broken(f"{tried} was started {count} times at {there.node}")
         _check_outcome(self, job.outcome, job.ending.failure)
         for name, task in job.tasks.items():
             _check_task(self, name, task)
@@ -499,6 +544,10 @@ def _check_outcome(world: World, outcome: Outcome, failure: Failure | None) -> N
             right = (failure.task, failure.node) in plot.refuses_task
         case Outcome.FAILED, "BROKE":
             right = there is not None and there.failures.get(f"{failure.task}.{failure.role}") == failure
+            right = right and world.job.tasks[failure.task].attempt == plot.spec.lifetimes.of(failure.task).retries
+        case Outcome.FAILED, "TIMEOUT":
+            limits = plot.spec.lifetimes
+            right = (limits.of(failure.task).timeout if failure.task else limits.job_timeout) is not None
         case Outcome.FAILED, "UNREACHABLE":
             right = failure.node in long_out
         case _:

@@ -1,11 +1,13 @@
-"""A component for tests of stopping: says that it is there, waits as long as it is told, and succeeds.
+"""A component for tests of a job's life: says that it is there, waits as long as it is told, and succeeds.
 
+Where it is told to (``fails``), so many of its containers of one task and role fail before one succeeds.
 Its node may be killed at any moment, so it repeats what it could not say until somebody listens.
 """
 
 import json
 import os
 import signal
+import sys
 import time
 import urllib.error
 import urllib.parse
@@ -18,7 +20,10 @@ wanted = {k.removeprefix("runtime.component.parameter."): v for k, v in told.ite
 
 if wanted.get("stubborn") == "True":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-(Path(wanted["register"]) / f"{wanted['name']}.{role}.{os.getpid()}").touch()
+register = Path(wanted["register"])
+before = len(list(register.glob(f"{wanted['name']}.{role}.*")))
+(register / f"{wanted['name']}.{role}.{os.getpid()}").touch()
+print(f"container number {before} of {wanted['name']} as {role}", flush=True)
 
 
 def say(status: str) -> None:
@@ -37,9 +42,12 @@ def say(status: str) -> None:
 
 say("RUNNING")
 time.sleep(float(wanted["lasts"]))
+if before < int(wanted.get("fails", "0")):
+    print("it broke", flush=True)
+    sys.exit(3)
 storage = Path(urllib.parse.urlsplit(told["system.storage"]).path)
 for address in (json.loads(v) for k, v in told.items() if k.startswith("runtime.component.output.")):
     table = storage / address["namespace"] / address["name"]
     table.parent.mkdir(parents=True, exist_ok=True)
-    table.write_text("id,x\n1,2\n")
+    table.write_text(f"id,x\n1,{os.getpid()}\n")
 say("SUCCESS")

@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -30,12 +31,19 @@ def register(tmp_path: Path) -> Path:
     return tmp_path / "register"
 
 
-@pytest.fixture
-def two(tmp_path: Path, register: Path) -> Iterator[Federation]:
+@contextmanager
+def two_patient_nodes(home: Path) -> Iterator[Federation]:
+    """Two nodes whose one component is `patient.py`."""
     engine = process_engine("example:1.0.0", command=[sys.executable, str(Path(__file__).with_name("patient.py"))])
-    with Federation(tmp_path, [jobs.GUEST, jobs.HOST], engine) as federation:
+    with Federation(home, [jobs.GUEST, jobs.HOST], engine) as federation:
         for node in federation.nodes.values():
             node.register(REGISTER["one component"]["value"])
+        yield federation
+
+
+@pytest.fixture
+def two(tmp_path: Path, register: Path) -> Iterator[Federation]:
+    with two_patient_nodes(tmp_path) as federation:
         yield federation
         for _, pid in started(register):
             assert not alive(pid)
