@@ -1,0 +1,584 @@
+"""What the best known existing peer does wrong under bad input and faults, case by case; here each goes right.
+
+``CASES`` names them as they were observed. Whatever else shows a case is said beside it.
+"""
+
+import copy
+import json
+import re
+import sqlite3
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapter.bfia.examples import CREATE_ALL, REGISTER
+from engines.memory import MemoryEngine
+from gateway.domain.model import Job
+from gateway.domain.states import JobStatus, Outcome, TaskStatus
+from gateway.errors import GatewayError, Refused
+from gateway.ports import Callback
+from tests.adapter.bfia.scripted import raw, says, silence
+from tests.adapter.bfia.site import CONTROL, SPEC, Site, a_job_with, by_path, serving_site
+from tests.builders import a_spec
+from tests.contracts.apis import at_once
+from tests.e2e import jobs
+from tests.e2e.nodes import Federation, Node, alive, process_engine, wait_for
+from tests.e2e.test_stop import job_of
+from tests.inprocess import ME, STRANGER, ask
+
+SCHEDULE = "/v1/platform/schedule"
+RUNNING, SUCCESS, FAILED = TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED
+
+CASES = (
+    "what cannot work is refused and no job stays: cycle, component, node, dead node, refusing partner",
+    "what is missing at the start of a task is named: provider, version, image, partner's refusal",
+    "flows without sense are refused: no component, two of one name, input from nowhere",
+    "what is sent twice is done once and answered the same",
+    "an exit code counts, and a silent success too",
+    "a success that exits with an error has failed",  # also adapter/bfia/test_contract_container.py
+    "a report in an unknown word is refused and changes nothing",  # also there
+    "a stop that races the start leaves nothing",
+    "a task is stopped with what follows it",  # also adapter/bfia/test_stop.py
+    "a job by callback finishes",
+    "a partner that refuses the start or the question ends the job",
+    "killed between the start of a container and the note of it",
+    "containers that end while their node is down have ended as they did",
+    "errors are envelopes without traces and paths",
+    "a hung partner holds up nobody else",
+)
+
+_numbers = count()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with serving_site(tmp_path_factory.mktemp("node")) as site:
+        yield site
+
+
+@pytest.fixture
+def site(shared: Site) -> Iterator[Site]:
+    shared.peer.asked.clear()
+    shared.peer.will(says())
+    yield shared
+    shared.peer.will(says())
+
+
+def job_body(*hosts: str, flow: str = "") -> dict[str, Any]:
+    body = copy.deepcopy(CREATE_ALL["two parties"]["value"])
+    body["flow_id"] = flow or f"case {next(_numbers)}"
+    body["dag"]["components"][0] |= {"componentName": "Thing", "provider": "vendor", "output": []}
+    body["config"]["role"]["host"] = list(hosts or (ME,))
+    return dict(body)
+
+
+def create(site: Site, body: dict[str, Any]) -> dict[str, Any]:
+    answer = ask(site.node, "operator", "POST", f"{SCHEDULE}/job/create_all", json=body)
+    assert answer.status_code == 200
+    return dict(answer.json())
+
+
+def listed(site: Site, body: dict[str, Any]) -> dict[str, str]:
+    return dict(site.platform("/job/query_job_list", flow_id=body["flow_id"])["data"]["job_list"])
+
+
+def over(site: Site, job_id: str) -> Job:
+    store = site.node.store
+    wait_for(lambda: store.jobs.get(job_id).ended_at, 60, 0.02, f"{job_id} has ended")
+    return store.jobs.get(job_id)
+
+
+def no_container(site: Site) -> None:
+    def none() -> bool:
+        return not [f for f in site.node.engine.list() if not hasattr(f.probe, "code")]
+
+    wait_for(none, 30, 0.02, "no container is left")
+
+
+# ---------------------------------------------------------------- 1: what cannot work
+
+
+@pytest.mark.parametrize("wrong", ["cycle", "component", "unknown node", "dead node", "partner refuses"])
+def test_case_1_what_cannot_work_is_refused_and_no_job_stays(site: Site, wrong: str):
+    body = job_body(SPEC)
+    component = body["dag"]["components"][0]
+    ended = {"REJECTED"}
+    match wrong:
+        case "cycle":
+            one = component | {"name": "one", "input": [{"type": "dataset", "key": "two.out"}]}
+            two = component | {"name": "two", "input": [{"type": "dataset", "key": "one.out"}]}
+            out = {"output": [{"type": "dataset", "key": "out"}]}
+            body["dag"]["components"] = [one | out, two | out]
+            reason, ended = "INVALID", set()
+        case "component":
+            component["componentName"] = "Nothing"
+            reason = "INVALID"
+        case "unknown node":
+            body["config"]["role"]["host"] = [STRANGER]
+            reason, ended = "NODE_UNKNOWN", set()
+        case "dead node":
+            site.peer.will(raw(b"", reset=True))
+            reason = "PEER_UNREACHABLE"
+        case _:
+            site.peer.will(by_path(job_create=says({"code": 1, "message": "no such data"})))
+            reason = "REFUSED"
+    answer = create(site, body)
+    assert answer["code"] != 0 and answer["data"]["reason"] == reason
+    jobs_of_it = listed(site, body)
+    assert set(jobs_of_it.values()) == ended
+    assert not [a for a in site.peer.asked if a.target.endswith("/job/start")]
+    site.peer.will(says())
+    for job_id in jobs_of_it:
+        job = over(site, job_id)
+        assert (job.status, job.outcome) == (JobStatus.REJECTED, Outcome.REJECTED)
+        local = site.node.store.local_jobs.find(job_id)
+        wait_for(lambda local=local, i=job_id: local is None or site.node.store.local_jobs.get(i).closed, 20)
+
+
+# ---------------------------------------------------------------- 2: what is missing at the start
+
+
+@pytest.mark.parametrize("wrong", ["provider", "version", "image", "partner refuses"])
+def test_case_2_what_is_missing_is_named_and_no_task_stays_ready(site: Site, wrong: str):
+    body = job_body(SPEC)
+    component = body["dag"]["components"][0]
+    if wrong in ("provider", "version"):
+        component[wrong] = "9.9.9"
+        answer = create(site, body)
+        assert answer["code"] == 409 and "9.9.9" in answer["msg"] and f"{wrong.upper()}_UNKNOWN" in answer["msg"]
+        assert set(listed(site, body).values()) == {"REJECTED"}
+        return
+    assert isinstance(site.node.engine, MemoryEngine)
+    images = dict(site.node.engine._images)
+    if wrong == "image":
+        site.node.engine._images = {}
+    else:
+        site.peer.will(by_path(task_start=says({"code": 1, "message": "no room"})))
+    try:
+        job_id = create(site, body)["data"]["job_id"]
+        job = over(site, job_id)
+    finally:
+        site.node.engine._images = images
+    failure = job.ending.failure if job.ending else None
+    assert (job.status, job.outcome) == (JobStatus.FINISHED, Outcome.FAILED) and failure is not None
+    assert job.tasks["echo_1"].status is FAILED
+    if wrong == "image":
+        assert (failure.reason, failure.node, failure.role) == ("IMAGE_NOT_FOUND", ME, "guest")
+    else:
+        assert (failure.reason, failure.node) == ("REFUSED", SPEC) and "no room" in failure.message
+    no_container(site)
+
+
+# ---------------------------------------------------------------- 3: flows without sense
+
+
+@pytest.mark.parametrize("wrong", ["empty", "two of one name", "input from nowhere"])
+def test_case_3_flows_without_sense_are_refused(site: Site, wrong: str):
+    body = job_body(SPEC)
+    component = body["dag"]["components"][0]
+    match wrong:
+        case "empty":
+            body["dag"]["components"] = []
+            path = "dag.components"
+        case "two of one name":
+            body["dag"]["components"] = [component, dict(component)]
+            path = "dag.components[1].name"
+        case _:
+            component["input"] = [{"type": "dataset", "key": "nowhere.out"}]
+            path = "dag.components[0].input[0].key"
+    answer = create(site, body)
+    assert (answer["code"], answer["data"]["reason"]) == (400, "INVALID")
+    assert [p["path"] for p in answer["data"]["problems"]] == [path]
+    assert listed(site, body) == {} and site.peer.asked == []
+
+
+# ---------------------------------------------------------------- 4: twice
+
+
+def test_case_4_what_is_sent_twice_is_done_once_and_answered_the_same(site: Site):
+    spec = a_job_with(SPEC, scheduler=SPEC)
+    body = job_body(SPEC) | {"job_id": spec.job_id}
+    start = {"job_id": spec.job_id, "task_id": f"t-{spec.job_id}", "task_name": "echo_1"}
+    for path, said in (
+        ("/job/create", body),
+        ("/job/start", {"job_id": spec.job_id}),
+        ("/task/start", start),
+        ("/job/stop", {"job_id": spec.job_id}),
+    ):
+        answers = [site.asks(SPEC, path, said) for _ in range(3)]
+        assert answers == [answers[0]] * 3 and (answers[0]["code"], answers[0]["msg"]) == (0, "success")
+        if path == "/task/start":
+            site.run(spec.job_id, "guest.0")
+    assert len(site.node.store.local_jobs.get(spec.job_id).runs) == 1
+    other = site.asks(SPEC, "/job/create", body | {"flow_id": "another"})
+    assert (other["code"], other["data"]["reason"]) == (409, "JOB_ID_CONFLICT")
+    no_container(site)
+
+
+# ---------------------------------------------------------------- 5 and 6: how containers end
+
+
+@pytest.fixture
+def register(tmp_path: Path) -> Path:
+    (tmp_path / "register").mkdir()
+    return tmp_path / "register"
+
+
+def one_node(home: Path, command: list[str]) -> Federation:
+    return Federation(home, [jobs.GUEST], process_engine("example:1.0.0", command=command))
+
+
+def of_one_node(body: dict[str, Any]) -> dict[str, Any]:
+    body["config"]["role"] = {"guest": [jobs.GUEST], "host": [jobs.GUEST]}
+    return body
+
+
+SILENT = [sys.executable, str(Path(__file__).with_name("silent.py"))]
+
+
+def test_case_5_an_exit_code_counts_and_a_silent_success_too(tmp_path: Path, register: Path):
+    with one_node(tmp_path, SILENT) as federation:
+        node = federation[jobs.GUEST]
+        node.register(REGISTER["one component"]["value"])
+        bodies = {
+            "EXIT_1": job_of(register, {"a": 0}, code=1),
+            "NO_CALLBACK": job_of(register, {"a": 0}, leaves=False),
+            None: job_of(register, {"a": 0, "b": 0}, {"b": "a"}),
+        }
+        ids = {reason: node.submit(of_one_node(body)) for reason, body in bodies.items()}
+        for reason, job_id in ids.items():
+            job = node.wait_job(job_id, 60, outcome="FAILED" if reason else "SUCCEEDED")
+            assert (job["failure"] or {}).get("reason") == reason
+            if reason == "EXIT_1":
+                assert job["failure"]["exit_code"] == 1
+                log = node.get(
+                    f"{SCHEDULE}/task/get_log", task_id=job["tasks"][0]["task_id"], log_level="info", start=0
+                )
+                assert "last words" in log["data"]["data"]
+
+
+def test_case_6_a_success_that_exits_with_an_error_has_failed(site: Site):
+    spec = a_spec("a", {"guest": (ME,)}, job_id=f"job-case-{next(_numbers)}")
+    site.node.coordinator.hand_in(spec)
+    run = site.run(spec.job_id, "guest.0")
+    site.node.participant.callback(Callback(SUCCESS, run_id=run.run_id))
+    assert isinstance(site.node.engine, MemoryEngine)
+    site.node.engine.finish(run.name, 1)
+    job = over(site, spec.job_id)
+    assert job.outcome is Outcome.FAILED and job.ending is not None and job.ending.failure is not None
+    assert job.ending.failure.reason == "EXIT_1" and "SUCCESS" in job.ending.failure.message
+
+
+# ---------------------------------------------------------------- 7: reports
+
+
+def test_case_7_a_report_in_an_unknown_word_changes_nothing(site: Site):
+    spec = a_spec("a", {"guest": (ME,)}, job_id=f"job-case-{next(_numbers)}")
+    site.node.coordinator.hand_in(spec)
+    run = site.run(spec.job_id, "guest.0")
+    body = {"task_id": run.task_id, "role": "guest", "status": "DONE"}
+    answer = ask(site.node, "container", "POST", f"{SCHEDULE}/task/callback", json=body).json()
+    assert (answer["code"], answer["data"]["reason"]) == (400, "STATUS_UNKNOWN")
+    assert str(site.node.store.local_jobs.get(spec.job_id).runs[0].status) == "RUNNING"
+    assert isinstance(site.node.engine, MemoryEngine)
+    site.node.participant.callback(Callback(SUCCESS, run_id=run.run_id))
+    site.node.engine.finish(run.name, 0)
+    assert over(site, spec.job_id).outcome is Outcome.SUCCEEDED
+
+
+# ---------------------------------------------------------------- 8 and 9: stops
+
+
+def test_case_8_a_stop_that_races_the_start_leaves_nothing(site: Site):
+    """Twenty tries, the stop ever a little later; and twenty at once."""
+    ids = []
+    for i in range(20):
+        spec = a_spec("a; b -> c", {"guest": (ME,), "host": (ME,)}, job_id=f"job-race-{next(_numbers)}")
+        site.node.coordinator.submit_job(spec, ME)
+        wait_for(lambda s=spec, n=i: len(site.node.store.timeline(s.job_id)) >= n, 20, 0.001)
+        site.node.coordinator.stop_job(spec.job_id, "", ME)
+        ids.append(spec.job_id)
+
+    def race() -> None:
+        spec = a_spec("a; b", {"guest": (ME,), "host": (ME,)}, job_id=f"job-race-{next(_numbers)}")
+        ids.append(spec.job_id)
+        site.node.coordinator.submit_job(spec, ME)
+        site.node.coordinator.stop_job(spec.job_id, "", ME)
+
+    assert at_once(20, race) == []
+    for job_id in ids:
+        job = over(site, job_id)
+        assert job.outcome is Outcome.STOPPED
+        assert {t.status for t in job.tasks.values()} <= {TaskStatus.READY, TaskStatus.PENDING, FAILED}
+        wait_for(lambda i=job_id: site.node.store.local_jobs.get(i).closed, 30, 0.02, "nothing is held")
+    no_container(site)
+
+
+def test_case_9_a_task_is_stopped_with_what_follows_it(site: Site):
+    spec = a_spec("a -> b; c", {"guest": (ME,)}, job_id=f"job-case-{next(_numbers)}")
+    site.node.coordinator.hand_in(spec)
+    wait_for(lambda: len(site.node.store.local_jobs.get(spec.job_id).runs) == 2, 20, 0.02)
+    body = {"job_id": spec.job_id, "task_name": "a"}
+    answer = ask(site.node, "operator", "POST", f"{SCHEDULE}/job/stop_task", json=body).json()
+    assert answer == {"code": 0, "msg": "success", "data": {}}
+    job = site.node.store.jobs
+    wait_for(lambda: job.get(spec.job_id).tasks["a"].status is FAILED, 20, 0.02)
+    assert {n: t.ending is not None for n, t in job.get(spec.job_id).tasks.items()} == {
+        "a": True,
+        "b": True,
+        "c": False,
+    }
+    assert job.get(spec.job_id).status is JobStatus.RUNNING
+    site.node.coordinator.stop_job(spec.job_id, "", ME)
+
+
+# ---------------------------------------------------------------- 10: callback
+
+
+def by_callback(spec: Any) -> Any:
+    return type(spec)(**{**vars_of(spec), "job_params": {"common": {"sync_type": "callback"}}})
+
+
+def vars_of(spec: Any) -> dict[str, Any]:
+    return {name: getattr(spec, name) for name in spec.__dataclass_fields__}
+
+
+def test_case_10_a_job_by_callback_finishes_without_a_question(site: Site):
+    """The partner's state is told by its reports; the slow questions that go on beside bring nothing new."""
+    site.peer.will(by_path(task_poll=says({"code": 1, "msg": "no questions, please"})))
+    spec = by_callback(a_job_with(SPEC))
+    site.node.coordinator.submit_job(spec, ME)
+    run = site.run(spec.job_id, "guest.0")
+    (task,) = site.node.store.jobs.get(spec.job_id).tasks.values()
+    for status in ("RUNNING", "SUCCESS", "RUNNING", "SUCCESS"):  # late and repeated ones change nothing
+        said = {"task_id": task.task_id, "status": status, "role": "host"}
+        wait_for(lambda said=said: site.asks(SPEC, "/task/callback", said)["code"] == 0, 20)
+    site.node.participant.callback(Callback(SUCCESS, run_id=run.run_id))
+    assert isinstance(site.node.engine, MemoryEngine)
+    site.node.engine.finish(run.name, 0)
+    assert over(site, spec.job_id).outcome is Outcome.SUCCEEDED
+
+
+def test_case_10_lost_reports_are_made_up_for_by_questions(site: Site):
+    """The partner's reports never come; by callback, too, the node asks from time to time."""
+    states = iter(["RUNNING", "SUCCESS"])
+    site.peer.will(by_path(task_poll=lambda h: says(data={"status": next(states, "SUCCESS")})(h)))
+    spec = by_callback(a_job_with(SPEC))
+    site.node.coordinator.submit_job(spec, ME)
+    run = site.run(spec.job_id, "guest.0")
+    site.node.participant.callback(Callback(SUCCESS, run_id=run.run_id))
+    assert isinstance(site.node.engine, MemoryEngine)
+    site.node.engine.finish(run.name, 0)
+    assert over(site, spec.job_id).outcome is Outcome.SUCCEEDED
+    polls = [a for a in site.asked(spec.job_id) if a.target.endswith("/task/poll")]
+    assert 2 <= len(polls) <= 6, "it asks, and seldom"
+
+
+def test_case_10_our_own_report_is_repeated_until_it_is_heard(site: Site):
+    dropped = [threading.Event() for _ in range(3)]
+
+    def drop(handler: BaseHTTPRequestHandler) -> None:
+        waiting = next((d for d in dropped if not d.is_set()), None)
+        if waiting is None:
+            says()(handler)
+            return
+        waiting.set()
+        raw(b"", reset=True)(handler)
+
+    site.peer.will(by_path(task_callback=drop))
+    spec = by_callback(a_job_with(SPEC, scheduler=SPEC))
+    site.node.participant.create_job(spec, SPEC)
+    site.node.participant.start_task(spec.job_id, f"task-{spec.job_id}", "a", SPEC)
+    run = site.run(spec.job_id, "guest.0")
+    site.node.participant.callback(Callback(SUCCESS, run_id=run.run_id))
+    assert isinstance(site.node.engine, MemoryEngine)
+    site.node.engine.finish(run.name, 0)
+
+    def heard() -> bool:
+        return site.node.store.local_jobs.get(spec.job_id).runs[0].told.status is SUCCESS
+
+    wait_for(heard, 60, 0.02, "the end is told")
+    assert all(d.is_set() for d in dropped)
+    site.node.participant.stop_job(spec.job_id, "", None, SPEC)
+
+
+# ---------------------------------------------------------------- 11: refusals on the way
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [("job_start", "FAILED_TO_RUN"), pytest.param("task_poll", "POLL_REFUSED", marks=pytest.mark.slow)],
+)
+def test_case_11_a_partner_that_refuses_on_the_way_ends_the_job(site: Site, path: str, reason: str):
+    site.peer.will(by_path(**{path: says({"code": 5001, "message": "not with me"})}))
+    spec = a_job_with(SPEC)
+    site.node.coordinator.submit_job(spec, ME)
+    job = over(site, spec.job_id)
+    assert (job.status, job.outcome) == (JobStatus.FINISHED, Outcome.FAILED)
+    assert job.ending is not None and job.ending.failure is not None
+    assert (job.ending.failure.reason, job.ending.failure.node) == (reason, SPEC)
+    assert "not with me" in job.ending.failure.message
+    assert [a for a in site.asked(spec.job_id) if a.target.endswith("/job/stop")]
+    no_container(site)
+
+
+# ---------------------------------------------------------------- 12 and 13: kill -9
+
+KILLER = """
+if [ -f "{register}/pid" ] && mkdir "{register}/killed" 2>/dev/null
+then kill -9 "$(cat "{register}/pid")"
+fi
+exec "{python}" "{component}"
+"""
+
+
+def states_on_disk(node: Node) -> list[str]:
+    with sqlite3.connect(node.home / "gateway.db") as connection:
+        return [row[0] for row in connection.execute("select status from run")]
+
+
+def test_case_12_killed_between_the_start_of_a_container_and_the_note_of_it(tmp_path: Path, register: Path):
+    """The first container kills its gateway as its first act; on disk that container is still to be started."""
+    script = KILLER.format(
+        register=register, python=sys.executable, component=Path(__file__).with_name("silent.py")
+    )
+    caught = 0
+    with one_node(tmp_path, ["/bin/bash", "-c", script]) as federation:
+        node = federation[jobs.GUEST]
+        node.register(REGISTER["one component"]["value"])
+        for i in range(4):
+            assert node.process is not None
+            (register / "pid").write_text(str(node.process.pid))
+            job_id = node.submit(of_one_node(job_of(register, {f"a{i}": 1, f"b{i}": 0}, {f"b{i}": f"a{i}"})))
+            wait_for(lambda: node.process is not None and node.process.poll() is not None, 60, 0.01, "it is dead")
+            (register / "pid").unlink()
+            caught += "LAUNCHING" in states_on_disk(node)
+            node.start()
+            job = node.wait_job(job_id, 90)
+            assert job["outcome"] == "SUCCEEDED"
+            started = Counter(p.name.rsplit(".", 1)[0] for p in register.iterdir() if p.name[1:2] == str(i))
+            assert started == {f"{t}{i}.{role}.0": 1 for t in "ab" for role in ("guest", "host")}
+            (register / "killed").rmdir()
+    assert caught, "in none of four tries the kill came before the note"
+
+
+def test_case_13_containers_that_end_while_their_node_is_down_have_ended_as_they_did(
+    tmp_path: Path, register: Path
+):
+    with one_node(tmp_path, SILENT) as federation:
+        node = federation[jobs.GUEST]
+        node.register(REGISTER["one component"]["value"])
+        good = node.submit(of_one_node(job_of(register, {"a": 1.5, "b": 0}, {"b": "a"})))
+        bad = node.submit(of_one_node(job_of(register, {"c": 1.5}, code=3)))
+
+        def there() -> list[int]:
+            return [int(p.name.rsplit(".", 1)[1]) for p in register.iterdir() if p.name[0] in "ac"]
+
+        wait_for(lambda: len(there()) == 4, 60, 0.02)
+        node.kill()
+        wait_for(lambda: not any(map(alive, there())), 60, 0.05, "all containers have ended by themselves")
+        node.start()
+        assert node.wait_job(good, 60)["outcome"] == "SUCCEEDED"
+        assert node.wait_job(bad, 60, outcome="FAILED")["failure"]["reason"] == "EXIT_3"
+        assert len(there()) == 4, "nothing was started again"
+
+
+# ---------------------------------------------------------------- 14: errors
+
+
+def test_case_14_errors_are_envelopes_without_traces_and_paths(site: Site):
+    """Every kind of wrong request to every listener: the words say what is wrong, not where our code stands."""
+    bad: list[Any] = [None, {}, {"job_id": 5}, {"job_id": "none", "task_id": "none", "role": [], "status": {}}]
+    paths = {
+        "operator": [f"{SCHEDULE}/job/{p}" for p in ("create_all", "stop_all", "status_all", "stop_task", "none")]
+        + [f"{SCHEDULE}/task/get_log", "/v2/provider/register", "/v2/component/upload", "/api/v1/jobs/none"],
+        "peer": [f"{CONTROL}/{p}" for p in ("job/create", "job/start", "task/start", "task/poll", "none")],
+        "container": [f"{SCHEDULE}/task/callback", "/v1/interconn/chan/push", "/v1/interconn/chan/pop"],
+    }
+    headers = {"x-source-node-id": SPEC}
+    for listener, some in paths.items():
+        for path in some:
+            for body in bad:
+                for method in ("GET", "POST"):
+                    answer = ask(site.node, listener, method, path, json=body, headers=headers)
+                    text = answer.text
+                    assert answer.status_code < 500, text
+                    assert not re.search(r'Traceback|File "|\.py\b|site-packages|/home/|/tmp/', text), text
+                    said = json.loads(text)
+                    assert said["code"] not in (0, "0") or path.endswith("get_log"), (path, said)
+                    assert said.get("msg", said.get("message"))
+
+
+# ---------------------------------------------------------------- 15: a hung partner
+
+
+def test_case_15_a_hung_partner_holds_up_nobody_else(site: Site):
+    site.peer.will(silence)
+    hung, errors = a_job_with(SPEC), list[GatewayError]()
+
+    def submit() -> None:
+        try:
+            site.node.coordinator.submit_job(hung, ME)
+        except GatewayError as error:
+            errors.append(error)
+
+    waiting = threading.Thread(target=submit)
+    waiting.start()
+    wait_for(lambda: site.asked(hung.job_id), 20, 0.01, "the partner is being asked")
+    spec = a_spec("a -> b", {"guest": (ME,), "host": (ME,)}, job_id=f"job-case-{next(_numbers)}")
+    site.node.coordinator.hand_in(spec)
+    assert isinstance(site.node.engine, MemoryEngine)
+    for task in "ab":
+        for label in ("guest.0", "host.0"):
+
+            def up(task: str = task, label: str = label) -> Any:
+                runs = site.node.store.local_jobs.get(spec.job_id).runs
+                return next(
+                    (r for r in runs if (r.task_name, r.party.label) == (task, label) and r.started_at), None
+                )
+
+            run = wait_for(up, 20, 0.01)
+            table = site.node.storage.path(run.outputs["out"])
+            table.parent.mkdir(parents=True, exist_ok=True)
+            table.write_text("id\n1\n")
+            site.node.participant.callback(Callback(SUCCESS, run_id=run.run_id))
+            site.node.engine.finish(run.name, 0)
+    assert over(site, spec.job_id).outcome is Outcome.SUCCEEDED
+    assert waiting.is_alive(), "the other job still waits for the partner"
+    site.node.coordinator.stop_job(hung.job_id, "", ME)
+    waiting.join(60)
+    assert [type(e) for e in errors] in ([Refused], [GatewayError]) and errors[0].reason
+
+
+@pytest.mark.slow
+def test_a_partner_that_takes_nine_of_ten_seconds_has_started_the_task(site: Site):
+    def slowly(handler: BaseHTTPRequestHandler) -> None:
+        site.peer.over.wait(9)
+        says()(handler)
+
+    states = iter(["RUNNING"])
+    site.peer.will(
+        by_path(task_start=slowly, task_poll=lambda h: says(data={"status": next(states, "SUCCESS")})(h))
+    )
+    spec = a_job_with(SPEC)
+    site.node.coordinator.submit_job(spec, ME)
+    run = site.run(spec.job_id, "guest.0")
+    site.node.participant.callback(Callback(SUCCESS, run_id=run.run_id))
+    assert isinstance(site.node.engine, MemoryEngine)
+    site.node.engine.finish(run.name, 0)
+    assert over(site, spec.job_id).outcome is Outcome.SUCCEEDED
+    starts = [a for a in site.asked(spec.job_id) if a.target.endswith("/task/start")]
+    assert len(starts) == 1
+
+
+def test_every_case_has_its_test():
+    here = Path(__file__).read_text(encoding="utf-8")
+    assert {int(n) for n in re.findall(r"def test_case_(\d+)_", here)} == set(range(1, len(CASES) + 1))
+    assert len(CASES) == 15
