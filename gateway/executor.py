@@ -5,6 +5,7 @@ anything is done in the world.
 """
 
 import json
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -108,6 +109,8 @@ class Executor:
         self._grants = grants or {}
         self._watch: Watch | None = None
         self._turns = Turns(store.local_jobs.decide, self._decide, self._begin)
+        self.observe: Callable[[str, float], None] = lambda _action, _seconds: None
+        """told how long each action on the engine took"""
         self.loop = Loop("executor", self.advance, self._overdue)
 
     def start(self) -> None:
@@ -198,8 +201,11 @@ class Executor:
 
     def _perform(self, local: LocalJob, action: Action, *, fetching: bool = False) -> None:
         with traced(local.spec.trace_id), listening() as calls:
+            began = time.monotonic()
             try:
                 events = self._do(local, action, fetching)
+                if not isinstance(action, (Tell, Close)):
+                    self.observe(type(action).__name__.lower(), time.monotonic() - began)
             except _ImageIsFetched:  # which may take long: in a lane of its own
                 self._lanes.submit("engine-pull", partial(self._perform, local, action, fetching=True), local.id)
                 return

@@ -54,6 +54,7 @@ from gateway.grants import Grant
 from gateway.guard import Guard
 from gateway.heartbeat import Heartbeat
 from gateway.lanes import Lanes
+from gateway.metrics import Metrics
 from gateway.models import Models
 from gateway.participant import Participant
 from gateway.peers import Peers
@@ -66,6 +67,7 @@ from gateway.server import Arrivals, bound, host_of, port_of
 from gateway.settings import Settings
 from gateway.storage import FileStorage
 from gateway.store.access import SqlAudit, SqlTokens
+from gateway.store.counting import count
 from gateway.store.gateways import Gateways
 from gateway.store.leaves import SqlDatasets, SqlProviders
 from gateway.store.migrate import opened
@@ -115,7 +117,8 @@ class Gateway:
             settings.state_dir / "channel",
             BrokerLimits(message_bytes=settings.limits.message_bytes, session_bytes=settings.limits.session_bytes),
         )
-        self.protocol = BfiaProtocol(node, self.routes)
+        self.metrics = Metrics(partial(count, self.store), self.broker.usage, clock)
+        self.protocol = BfiaProtocol(node, self.routes, self.metrics.requested)
         self.peers = Peers(node, {self.protocol.name: self.protocol})
         self._lanes = Lanes()
         # a claim may wait 1 s in its lane, a connection 1 s for a place and 3 s to come up
@@ -145,6 +148,7 @@ class Gateway:
             DiskWatch(workspace, settings.limits.storage_reserve_bytes, settings.limits.disk_check_seconds),
             _grants(settings),
         )
+        self.executor.observe = self.metrics.acted
         self.coordinator = Coordinator(self.store, self.scheduler, self.peers, self.registry, self.routes, clock)
         defaults = defaults_of(settings.limits, settings.resources)
         self.resources = Resources(
@@ -403,6 +407,7 @@ class Gateway:
                         coordinator=self.coordinator,
                         routes=self.routes,
                         try_route=self.protocol.try_route,
+                        metrics=self.metrics,
                         tokens=self.tokens,
                         audit=self.audit,
                         registry=self.registry,

@@ -8,7 +8,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -43,9 +43,11 @@ LONGEST_CALL = 10.0
 class Connections:
     """One kept-open HTTP client per peer address."""
 
-    def __init__(self) -> None:
+    def __init__(self, observe: Callable[[Exchange], None] = lambda _: None) -> None:
+        """``observe`` is told of every request, whoever makes it."""
         self._lock = threading.Lock()
         self._clients: dict[str, httpx.Client] = {}
+        self.observe = observe
 
     def to(self, url: str) -> httpx.Client:
         with self._lock:
@@ -125,7 +127,9 @@ class Peer:
         def tell(http: int | None, code: Any, said: str) -> None:
             lasted = round(time.monotonic() - began, 4)
             trace = request.headers["x-trace-id"]
-            exchanged(Exchange(self._node, method, INTERCONN + path, lasted, trace, http, code, _short(said)))
+            made = Exchange(self._node, method, INTERCONN + path, lasted, trace, http, code, _short(said))
+            exchanged(made)
+            self._connections.observe(made)
 
         try:
             status, content = self._exchange(request, route.url, seconds)

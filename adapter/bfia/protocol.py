@@ -1,11 +1,14 @@
 """`ProtocolAdapter` of this folder: clients for calls that go out, and the environment of containers."""
 
+from collections.abc import Callable
+
 from adapter.bfia.client import Connections, ParticipantClient, Peer, SchedulerClient
 from adapter.bfia.environment import environment
 from adapter.bfia.translate import PROTOCOL
 from adapter.bfia.trial import try_route
 from gateway.domain.model import LocalJob, NodeId, Run
 from gateway.ports import ParticipantApi, SchedulerApi, Site
+from gateway.tracing import Exchange
 from gateway.trial import Step
 from route_table.live import LiveRoutes
 
@@ -15,10 +18,12 @@ class BfiaProtocol:
 
     name = PROTOCOL
 
-    def __init__(self, me: NodeId, routes: LiveRoutes) -> None:
+    def __init__(
+        self, me: NodeId, routes: LiveRoutes, observe: Callable[[Exchange], None] = lambda _: None
+    ) -> None:
         self._me = me
         self._routes = routes
-        self._connections = Connections()
+        self._connections = Connections(observe)
 
     def scheduler(self, node: NodeId) -> SchedulerApi:
         return SchedulerClient(self._peer(node))

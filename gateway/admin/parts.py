@@ -7,6 +7,7 @@ from engines.base import Engine
 from gateway.broker.broker import Broker
 from gateway.coordinator import Coordinator
 from gateway.domain.model import NodeId
+from gateway.metrics import Metrics
 from gateway.ports import Limiters
 from gateway.resources import Resources
 from gateway.run_logs import RunLogs
@@ -27,6 +28,7 @@ class AdminParts:
     coordinator: Coordinator
     routes: LiveRoutes
     try_route: Callable[[NodeId], Sequence[Step]]
+    metrics: Metrics
     tokens: SqlTokens
     audit: SqlAudit
     registry: Registry

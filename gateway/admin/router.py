@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 import anyio.to_thread
 from fastapi import APIRouter
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 
 from engines.base import EngineError
 from gateway.admin.answers import answering
@@ -42,6 +42,11 @@ def router(parts: AdminParts) -> APIRouter:
         found = await anyio.to_thread.run_sync(lambda: _checks(parts), limiter=parts.limiters.rest)
         good = all(check["ok"] for check in found.values())
         return JSONResponse({"ready": good, "checks": found}, status_code=200 if good else 503)
+
+    @router.get("/metrics", summary="Figures for Prometheus", response_class=Response)
+    async def metrics() -> Response:
+        text = await anyio.to_thread.run_sync(parts.metrics.text, limiter=parts.limiters.rest)
+        return Response(text, media_type=parts.metrics.content_type)
 
     @router.get("/api/v1/jobs", summary="Jobs scheduled here or taken part in", response_model=None)
     async def jobs(flow_id: str | None = None, limit: int = 100) -> Any:

@@ -33,6 +33,7 @@ def _job_table(name: str) -> sa.Table:
         sa.Index(f"{name}_due", "due_at"),
         sa.Index(f"{name}_flow", "flow_id", "created_at"),
         sa.Index(f"{name}_created", "created_at"),
+        sa.Index(f"{name}_status", "status", "outcome", "created_at"),
     )
 
 
@@ -51,6 +52,7 @@ task = sa.Table(
     sa.Column("status", sa.String(16), nullable=False),
     sa.Column("attempt", sa.Integer, nullable=False),
     sa.Index("task_job", "job_id"),
+    sa.Index("task_status", "status"),
 )
 
 run = sa.Table(
