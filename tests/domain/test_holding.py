@@ -1,0 +1,177 @@
+"""A job holds what it needs at all of its nodes or at none, asked in one order for everybody."""
+
+from dataclasses import replace
+
+from gateway.domain import holding, schedule
+from gateway.domain.model import Acceptance, CallState, Failure, Holding, Job
+from gateway.domain.schedule import (
+    Answered,
+    CreateAt,
+    Denied,
+    Freed,
+    HoldAt,
+    Lost,
+    Request,
+    ReturnAt,
+    StartAt,
+    StartTaskAt,
+    StopAsked,
+    StopAt,
+    Timing,
+)
+from gateway.domain.states import JobStatus, Outcome, TaskStatus
+from tests.builders import IDLE, a_job, at
+
+ROLES = {"guest": ("n3",), "host": ("n1", "n2")}
+BUSY = Failure(holding.BUSY, "needs cpu 4 on node n2, free cpu 1")
+
+
+def a_ready_job(*needing: str, **changes: object) -> Job:
+    job = a_job("a; b; c", JobStatus.READY, roles=ROLES, **changes)  # type: ignore[arg-type]
+    said = Acceptance(holds=True)
+    nodes = {n: replace(node, holding=Holding(said)) if n in needing else node for n, node in job.nodes.items()}
+    return replace(job, nodes=nodes)
+
+
+def step(job: Job, seconds: float) -> tuple[Job, list[Request]]:
+    return schedule.step(job, at(seconds))
+
+
+def after(job: Job, *events: schedule.Event) -> Job:
+    for event in events:
+        job = schedule.apply(job, event)
+    return job
+
+
+def asked_one_by_one(job: Job, *nodes: str, begin: float = 0.0) -> Job:
+    """Have these nodes grant it, one after the other."""
+    for i, node in enumerate(nodes):
+        job, requests = step(job, begin + i)
+        assert requests == [HoldAt(node)]
+        job = after(job, Answered(HoldAt(node), at(begin + i + 0.5)))
+    return job
+
+
+def test_nodes_are_asked_in_the_order_of_their_ids_and_the_job_starts_once_all_hold_it():
+    job = asked_one_by_one(a_ready_job("n3", "n1", "n2"), "n1", "n2", "n3")
+    assert step(job, 9)[1] == [StartAt(n) for n in ("n3", "n1", "n2")]
+
+
+def test_a_node_that_said_nothing_of_resources_is_not_asked():
+    assert step(a_ready_job(), 0)[1] == [StartAt(n) for n in ("n3", "n1", "n2")]
+    assert step(asked_one_by_one(a_ready_job("n2"), "n2"), 9)[1] == [StartAt(n) for n in ("n3", "n1", "n2")]
+
+
+def test_what_a_node_says_when_it_takes_the_job_is_kept():
+    job = a_job("a", roles=ROLES)
+    job, requests = step(job, 0)
+    said = Acceptance(True, 2)
+    job = after(job, *(Answered(r, at(1), said if r == CreateAt("n2") else None) for r in requests))
+    assert job.status is JobStatus.READY
+    assert [n.holding.said.holds for n in job.nodes.values()] == [False, False, True]
+    assert step(job, 1)[1] == [HoldAt("n2")]
+
+
+def test_where_one_is_busy_the_others_take_back_and_all_are_asked_again():
+    job = asked_one_by_one(a_ready_job("n1", "n2", "n3"), "n1")
+    job, requests = step(job, 2)
+    assert requests == [HoldAt("n2")]
+    job = after(job, Denied(HoldAt("n2"), BUSY, at(3)))
+    assert job.status is JobStatus.READY
+    assert holding.waits_for(job) == (BUSY.message, at(3), at(3.5))
+    job, requests = step(job, 3)
+    assert requests == [ReturnAt("n1")]
+    job = after(job, Answered(ReturnAt("n1"), at(3.2)))
+    assert job.nodes["n1"].holding.apply == IDLE
+    assert step(job, 3.4)[1] == []
+    assert schedule.next_due(job) == at(3.5)
+    job = asked_one_by_one(job, "n1", "n2", "n3", begin=4)
+    assert len(step(job, 9)[1]) == 3
+    assert holding.waits_for(job) is None
+
+
+def test_the_pauses_grow_up_to_ten_seconds():
+    job, now, pauses = a_ready_job("n1"), 0.0, []
+    for _ in range(8):
+        job, requests = step(job, now)
+        assert requests == [HoldAt("n1")]
+        job = after(job, Denied(HoldAt("n1"), BUSY, at(now)))
+        due = (schedule.next_due(job) - at(now)).total_seconds()  # type: ignore[operator]
+        pauses.append(due)
+        now += due
+    assert pauses == [0.5, 1, 2, 4, 8, 10, 10, 10]
+    assert holding.waits_for(job)[1] == at(0)  # type: ignore[index]
+
+
+def test_a_node_that_has_something_free_is_asked_at_once():
+    job, _ = step(a_ready_job("n1", "n2"), 0)
+    job = after(job, Denied(HoldAt("n1"), BUSY, at(1)))
+    assert step(job, 1.1)[1] == []
+    assert step(after(job, Freed("n2", at(1.1))), 1.1)[1] == []  # it is n1 that the job waits for
+    assert step(after(job, Freed("n1", at(1.1))), 1.1)[1] == [HoldAt("n1")]
+
+
+def test_a_node_that_does_not_answer_keeps_nothing_held_elsewhere():
+    job = asked_one_by_one(a_ready_job("n1", "n2"), "n1")
+    job, _ = step(job, 2)
+    job = after(job, Lost(HoldAt("n2"), at(3), delivered=True))
+    job, requests = step(job, 3)
+    assert requests == [ReturnAt("n1")]
+    assert job.nodes["n2"].unreachable_since == at(3)
+
+
+def test_an_answer_to_an_earlier_question_counts_no_more():
+    """It was held then, and may have been returned since."""
+    job, _ = step(a_ready_job("n1"), 0)
+    job, again = step(job, 20)
+    assert again == [HoldAt("n1")]
+    assert after(job, Answered(HoldAt("n1"), at(10))).nodes["n1"].holding.apply.state is CallState.SENT
+    assert after(job, Denied(HoldAt("n1"), BUSY, at(10))).nodes["n1"].holding.apply.state is CallState.SENT
+    assert after(job, Answered(HoldAt("n1"), at(21))).nodes["n1"].holding.apply.state is CallState.OK
+
+
+def test_a_return_that_may_still_arrive_is_waited_for_before_the_node_is_asked_again():
+    job = asked_one_by_one(a_ready_job("n1", "n2"), "n1")
+    job, _ = step(job, 2)
+    job = after(job, Denied(HoldAt("n2"), BUSY, at(3)))
+    job, _ = step(job, 3)
+    job = after(job, Lost(ReturnAt("n1"), at(4), delivered=True))
+    job, again = step(job, 5)
+    assert again == [ReturnAt("n1")]
+    job = after(job, Answered(ReturnAt("n1"), at(5.1)))
+    assert step(job, 16)[1] == []
+    assert step(job, 5 + Timing().call_deadline)[1] == [HoldAt("n1")]
+
+
+def test_a_node_that_refuses_for_another_reason_ends_the_job():
+    job, _ = step(a_ready_job("n1"), 0)
+    job = after(job, Denied(HoldAt("n1"), Failure("JOB_UNKNOWN", "never heard of it"), at(1)))
+    assert job.ending is not None
+    assert (job.ending.outcome, job.ending.failure) == (
+        Outcome.FAILED,
+        Failure("FAILED_TO_RUN", "never heard of it", "n1"),
+    )
+
+
+def test_a_waiting_job_that_is_stopped_asks_nobody_any_more():
+    job = asked_one_by_one(a_ready_job("n1", "n2"), "n1")
+    job, _ = step(job, 2)
+    job = after(job, StopAsked("n1", at(3)))
+    assert {type(r) for r in step(job, 3)[1]} == {StopAt}
+    assert holding.waits_for(job) is None
+
+
+def test_no_more_tasks_at_once_than_the_job_wants_and_every_node_bears():
+    def begun(job: Job) -> set[str]:
+        return {r.task for r in step(job, 0)[1] if isinstance(r, StartTaskAt)}
+
+    job = a_job("a; b; c", JobStatus.RUNNING, roles=ROLES)
+    assert begun(job) == {"a", "b", "c"}
+    bound = replace(job, spec=replace(job.spec, job_params={"common": {"task_parallelism": 2}}))
+    assert begun(bound) == {"a", "b"}
+    node = replace(job.nodes["n2"], holding=Holding(Acceptance(True, 1)))
+    small = replace(job, nodes={**job.nodes, "n2": node})
+    assert begun(small) == {"a"}
+    done = a_job("a; b; c", JobStatus.RUNNING, roles=ROLES, a=TaskStatus.SUCCESS, b=TaskStatus.RUNNING)
+    assert begun(replace(done, spec=bound.spec)) == {"c"}
+    assert begun(replace(done, nodes=small.nodes)) == set()
