@@ -52,7 +52,7 @@ from gateway.ports import Clock, Outputs, Site, TaskReport
 from gateway.store.store import Store, outside_transaction
 from gateway.tracing import listening, traced
 from gateway.turns import Turns
-from gateway.workspace import Workspace
+from gateway.workspace import Placement, Workspace
 
 log = structlog.get_logger(__name__)
 
@@ -285,8 +285,11 @@ class Executor:
     def _grant(self, run: Run) -> Grant:
         return self._grants.get(run.component.provider, NOTHING)
 
-    def _spec(self, local: LocalJob, run: Run) -> LaunchSpec:
-        placement = self._workspace.prepare(run)
+    def environment(self, local: LocalJob, run: Run) -> dict[str, str]:
+        """Return the variables of a run's container, secrets included. Raises `EngineFailed`."""
+        return self._environment(local, run, self._workspace.placement(run))
+
+    def _environment(self, local: LocalJob, run: Run, placement: Placement) -> dict[str, str]:
         place = self._place()
         site = Site(
             storage_url=placement.storage_url,
@@ -295,12 +298,15 @@ class Executor:
             log_path=placement.log_path,
             institution_of={n: place.institution_of(n) for n in local.spec.nodes},
         )
-        environment = self._peers.adapter(local.spec.protocol).environment(local, run, site)
+        return self._peers.adapter(local.spec.protocol).environment(local, run, site)
+
+    def _spec(self, local: LocalJob, run: Run) -> LaunchSpec:
+        placement = self._workspace.prepare(run)
         party = run.party
         return LaunchSpec(
             name=run.name,
             image=run.image,
-            environment=environment,
+            environment=self._environment(local, run, placement),
             labels=labels(
                 local.node, self._installation, local.id, run.task_id, party.role, party.index, run.attempt
             ),

@@ -191,6 +191,9 @@ class ProtocolAdapter(Protocol):
 
     def environment(self, local: LocalJob, run: Run, site: Site) -> dict[str, str]: ...
 
+    def request(self, spec: JobSpec) -> dict[str, Any]:
+        """Return a job as this protocol hands it in."""
+
 
 @dataclass(frozen=True)
 class Limiters:

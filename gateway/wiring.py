@@ -25,6 +25,7 @@ from engines.containerd import ContainerdEngine, PullRules
 from engines.process import ProcessEngine
 from gateway import cleaning
 from gateway.access import Access
+from gateway.admin import archive as admin_archive
 from gateway.admin import deleting as admin_deleting
 from gateway.admin import events as admin_events
 from gateway.admin import logs as admin_logs
@@ -100,6 +101,7 @@ class Gateway:
     ) -> None:
         """Build the node. ``engine`` makes its engine from the settings and the installation's id."""
         self.settings = settings
+        self._clock = clock
         self._clock = clock
         node = settings.node.id
         settings.state_dir.mkdir(parents=True, exist_ok=True)
@@ -377,6 +379,31 @@ class Gateway:
             Mounted(channel.container_router(chan), None),
         ]
         model_parts = admin_models.ModelParts(self.models, self.storage, limiters, settings.data.max_upload_bytes)
+        admin_parts = AdminParts(
+            node=settings.node.id,
+            owner=self._owner,
+            store=self.store,
+            coordinator=self.coordinator,
+            routes=self.routes,
+            try_route=self.protocol.try_route,
+            metrics=self.metrics,
+            tokens=self.tokens,
+            audit=self.audit,
+            registry=self.registry,
+            engine=self.engine,
+            broker=self.broker,
+            storage=self.storage,
+            run_logs=self.run_logs,
+            resources=self.resources,
+            limiters=limiters,
+        )
+        archiving = admin_archive.ArchiveParts(
+            admin_parts,
+            settings.state_dir / "runs",
+            lambda spec: self.peers.adapter(spec.protocol).request(spec),
+            self.executor.environment,
+            self._clock,
+        )
         for_operators = [
             Mounted(platform.operator_router(platform_parts), body),
             Mounted(logs.router(logs.LogParts(self.run_logs, limiters)), body),
@@ -398,29 +425,8 @@ class Gateway:
             Mounted(admin_models.import_router(model_parts), None),
             Mounted(provider.router(self.registry, limiters), body),
             Mounted(data.router(self.datasets, settings.data.max_upload_bytes), None),
-            Mounted(
-                admin_router(
-                    AdminParts(
-                        node=settings.node.id,
-                        owner=self._owner,
-                        store=self.store,
-                        coordinator=self.coordinator,
-                        routes=self.routes,
-                        try_route=self.protocol.try_route,
-                        metrics=self.metrics,
-                        tokens=self.tokens,
-                        audit=self.audit,
-                        registry=self.registry,
-                        engine=self.engine,
-                        broker=self.broker,
-                        storage=self.storage,
-                        run_logs=self.run_logs,
-                        resources=self.resources,
-                        limiters=limiters,
-                    )
-                ),
-                body,
-            ),
+            Mounted(admin_router(admin_parts), body),
+            Mounted(admin_archive.router(archiving), body),
         ]
         apps: dict[str, Any] = {
             "operator": create_app("operators", for_operators, documented=True),

@@ -45,18 +45,28 @@ class Workspace:
         """Make the run's directories; say how the run sees them."""
         log = self.logs(run) / "log"
         log.mkdir(parents=True, exist_ok=True)
-        outputs = [self._path(address) for address in run.outputs.values()]
+        self._make_outputs(run, log)
+        return self.placement(run)
+
+    def placement(self, run: Run) -> Placement:
+        """Say how a run sees its places; makes none of them."""
+        log = self.logs(run) / "log"
         if not self._contained:
-            self._root.mkdir(parents=True, exist_ok=True)
             return Placement(f"file://{self._root}", str(log))
-        log.chmod(0o777)  # the image's own user, whoever that is, writes here
-        for path in outputs:
-            path.mkdir(parents=True, exist_ok=True)
-            path.chmod(0o777)
         mounts = [Mount(log, INSIDE_LOG, read_only=False)]
         mounts += [Mount(self._path(a), self._inside(a), read_only=True) for a in _once(run.inputs)]
         mounts += [Mount(self._path(a), self._inside(a), read_only=False) for a in _once(run.outputs)]
         return Placement(f"file://{INSIDE}", INSIDE_LOG, tuple(mounts))
+
+    def _make_outputs(self, run: Run, log: Path) -> None:
+        outputs = [self._path(address) for address in run.outputs.values()]
+        if not self._contained:
+            self._root.mkdir(parents=True, exist_ok=True)
+            return
+        log.chmod(0o777)  # the image's own user, whoever that is, writes here
+        for path in outputs:
+            path.mkdir(parents=True, exist_ok=True)
+            path.chmod(0o777)
 
     def clear(self, run: Run) -> None:
         """Take away what the run left empty."""

@@ -1,12 +1,14 @@
 """`ProtocolAdapter` of this folder: clients for calls that go out, and the environment of containers."""
 
 from collections.abc import Callable
+from typing import Any
 
 from adapter.bfia.client import Connections, ParticipantClient, Peer, SchedulerClient
 from adapter.bfia.environment import environment
-from adapter.bfia.translate import PROTOCOL
+from adapter.bfia.profiles import PROFILES
+from adapter.bfia.translate import PROTOCOL, create_body
 from adapter.bfia.trial import try_route
-from gateway.domain.model import LocalJob, NodeId, Run
+from gateway.domain.model import JobSpec, LocalJob, NodeId, Run
 from gateway.ports import ParticipantApi, SchedulerApi, Site
 from gateway.tracing import Exchange
 from gateway.trial import Step
@@ -41,6 +43,9 @@ class BfiaProtocol:
     def try_route(self, node: NodeId) -> list[Step]:
         """Try the route to a node in both directions."""
         return try_route(self._peer(node), self._routes.table, node, self._me)
+
+    def request(self, spec: JobSpec) -> dict[str, Any]:
+        return create_body(spec, PROFILES["spec"])
 
     def close(self) -> None:
         self._connections.close()

@@ -56,7 +56,7 @@ def router(parts: AdminParts) -> APIRouter:
         "/api/v1/jobs/{job_id}", summary="A job in full: parties, parameters, runs here", response_model=None
     )
     async def job(job_id: str) -> Any:
-        return await run(lambda: _job(parts, job_id))
+        return await run(lambda: job_in_full(parts, job_id))
 
     @router.get("/api/v1/jobs/{job_id}/timeline", summary="All that happened to a job", response_model=None)
     async def timeline(job_id: str) -> Any:
@@ -106,7 +106,7 @@ def _jobs(parts: AdminParts, flow_id: str | None, limit: int) -> list[dict[str, 
     return sorted(found.values(), key=lambda e: e["created_at"], reverse=True)[:limit]
 
 
-def _job(parts: AdminParts, job_id: str) -> dict[str, Any]:
+def job_in_full(parts: AdminParts, job_id: str) -> dict[str, Any]:
     view: JobView = parts.coordinator.status(job_id)
     local = parts.store.local_jobs.find(job_id)
     job = None if local else parts.store.jobs.find(job_id)

@@ -1,6 +1,7 @@
 """Commands that talk to a node: where they find it, what they print, how they end."""
 
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -78,3 +79,28 @@ def test_every_command_has_an_example():
     for name in ("gc", "drain", "undrain"):
         help_text = call(name, "--help").stdout
         assert f"Example: bfia-gateway {name}" in " ".join(help_text.split())
+
+
+def test_a_job_is_archived_cleaned_and_deleted(tmp_path: Path):
+    with running(tmp_path, retention={"every_seconds": 3600}) as node:
+        run = left_behind(node, "job-old", 5).runs[0]
+        url = node.addresses()["operator"]
+        target = tmp_path / "job.zip"
+        assert call("job", "archive", "job-old", "-o", str(target), "--url", url).exit_code == 0
+        assert "SHA256SUMS" in zipfile.ZipFile(target).namelist()
+        again = call("job", "archive", "job-old", "-o", str(target), "--url", url)
+        assert again.exit_code == 2 and "--force" in again.stderr
+        assert call("job", "archive", "job-none", "-o", str(tmp_path / "none.zip"), "--url", url).exit_code == 1
+        assert sorted(p.name for p in tmp_path.glob("*.zip*")) == ["job.zip"]
+        dry = call("job", "clean", "job-old", "a", "--metrics", "--dry-run", "--url", url)
+        assert dry.exit_code == 0 and "would be deleted: 1" in dry.stdout
+        assert node.storage.exists(run.outputs["report_name"])
+        assert call("job", "clean", "job-old", "a", "--metrics", "--url", url).exit_code == 0
+        assert not node.storage.exists(run.outputs["report_name"])
+        refused = call("job", "delete", "job-old", "--url", url)
+        assert refused.exit_code in (0, 1)  # the other node of the job is not known here
+        assert call("job", "delete", "job-old", "--here", "--url", url).exit_code == (
+            1 if not refused.exit_code else 0
+        )
+        assert node.store.local_jobs.find("job-old") is None
+        assert "0 cancelled" in call("job", "cancel-waiting", "--url", url).stdout

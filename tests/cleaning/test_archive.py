@@ -1,0 +1,130 @@
+"""The archive of a job: whole, with sums that fit, without its secrets, in constant memory."""
+
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.archive import Entry, masked, of_files, without_secrets, write
+from gateway.wiring import Gateway
+from tests.cleaning.ended import left_behind, logs_of
+from tests.cleaning.waiting import waiting_nodes
+from tests.e2e.nodes import wait_for
+from tests.inprocess import ask, running
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def opened(content: bytes) -> dict[str, bytes]:
+    """Return the files of an archive; its sums name all of them and fit."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        assert archive.testzip() is None
+        files = {name: archive.read(name) for name in archive.namelist()}
+    sums = dict(reversed(line.split("  ", 1)) for line in files.pop("SHA256SUMS").decode().splitlines())
+    assert sums == {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    return files
+
+
+@pytest.mark.slow
+def test_all_that_a_node_knows_of_a_job_is_in_one_file(tmp_path: Path):
+    with waiting_nodes(tmp_path) as two:
+        job_id = two.submit(0)
+        two.guest.wait_job(job_id, 60)
+        for node, sides in ((two.guest, ["scheduler", "participant"]), (two.host, ["participant"])):
+            wait_for(lambda node=node: all(r["ended_at"] for r in node.job(job_id)["runs"]), 30)
+            role = "guest.0" if node is two.guest else "host.0"
+            url = f"{node.operator}/api/v1/jobs/{job_id}/archive"
+            answer = httpx.get(url, timeout=60, trust_env=False)
+            assert answer.status_code == 200 and f'"{job_id}.zip"' in answer.headers["content-disposition"]
+            files = opened(answer.content)
+            place = f"runs/{role}/first/attempt-0"
+            assert {"job.json", "state.json", "timeline.jsonl", f"{place}/environment.json"} <= set(files)
+            assert {f"{place}/log/stdout.log", f"{place}/log/stderr.log"} <= set(files)
+            submitted = json.loads(files["job.json"])
+            assert submitted["config"]["task_params"]["common"]["first"]["lasts"] == 0
+            state = json.loads(files["state.json"])
+            assert state["sides"] == sides and state["job"]["outcome"] == "SUCCEEDED"
+            environment = json.loads(files[f"{place}/environment.json"])
+            assert environment["runtime.component.parameter.name"] == "first"
+            assert environment["config.token"] == "***" and environment["system.callback"].endswith("run=***")
+            lines = [json.loads(line) for line in files["timeline.jsonl"].splitlines()]
+            assert [e["event"] for e in lines] == [e["event"] for e in node.timeline(job_id)][: len(lines)]
+
+
+def archived(node: Gateway, job_id: str) -> dict[str, bytes]:
+    answer = ask(node, "operator", "GET", f"/api/v1/jobs/{job_id}/archive")
+    assert answer.status_code == 200, answer.text
+    return opened(answer.content)
+
+
+def test_secrets_are_masked_wherever_they_stand(tmp_path: Path):
+    with running(tmp_path) as node:
+        run = left_behind(node, "job-secret", 5).runs[0]
+        own = logs_of(node, run) / "log" / "deep"
+        own.mkdir(parents=True)
+        (own / "own.log").write_text(f"callback ?run={run.run_id}\n")
+        (own / "link").symlink_to("/etc/passwd")
+        files = archived(node, "job-secret")
+        everything = b"".join(files.values()).decode()
+        assert run.token not in everything and run.run_id not in everything
+        place = "runs/guest.0/a/attempt-0/log"
+        assert files[f"{place}/stdout.log"] == f"hello\nmy token is {'*' * 32}\n".encode()
+        assert f"{place}/log/deep/own.log" in files and not any("link" in name for name in files)
+        assert files["reports/guest.0/a/attempt-0/report"] == b'{"auc": 0.5}\n'
+        assert "root:" not in everything
+        assert ask(node, "operator", "GET", "/api/v1/jobs/job-none/archive").status_code == 404
+
+
+def test_names_that_say_secret_hide_what_is_below_them():
+    told = {
+        "password": "hunter2",
+        "db": {"access_key": "hunter3", "url": "mysql://me:hunter4@host/db"},
+        "api_token": {"value": "hunter5", "origin": "common"},
+        "secrets": ["hunter6", {"a": 7}],
+        "key_length": 1024,
+        "empty_secret": "",
+        "text": "uses hunter8",
+    }
+    shown = without_secrets(told, ["hunter8"])
+    assert "hunter" not in json.dumps(shown)
+    assert shown["key_length"] == 1024 and shown["empty_secret"] == ""
+    assert shown["api_token"] == {"value": "***", "origin": "common"}
+    assert shown["db"]["url"] == "mysql://me:***@host/db"
+
+
+@pytest.mark.parametrize("size", range(1, 12))
+def test_a_secret_across_two_pieces_is_masked_too(size: int):
+    text = b"xx-secret-yysecretsecret-zz-secre"
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    assert b"".join(masked(pieces, [b"secret"])) == b"xx-******-yy************-zz-secre"
+
+
+def test_an_archive_is_written_in_constant_memory():
+    piece = bytes(1024 * 1024)
+
+    def large() -> Iterator[bytes]:
+        for _ in range(300):
+            yield piece
+
+    largest, total = 0, 0
+    for out in write([Entry("large", large)], NOW):
+        largest, total = max(largest, len(out)), total + len(out)
+    assert largest < 4 * 1024 * 1024 and total > 0
+
+
+def test_what_cannot_be_read_is_named_and_the_rest_is_there(tmp_path: Path):
+    (tmp_path / "good").write_text("here")
+
+    def broken() -> Iterator[bytes]:
+        raise PermissionError(13, "not permitted")
+        yield b""
+
+    entries = [Entry("bad", broken), *of_files(tmp_path, "log", [])]
+    files = opened(b"".join(write(entries, NOW)))
+    assert files["log/good"] == b"here" and files["INCOMPLETE"] == b"bad: not permitted\n"
