@@ -11,7 +11,7 @@ from enum import StrEnum
 from gateway.errors import GatewayError
 
 PREFIX = "bfia_"
-_DATA = r"/api/v1/(jobs/[^/]+/(outputs/.+|archive)|models/[^/]+.*/export)"
+_DATA = r"/api/v1/(jobs/[^/]+/((outputs|reports)/.+|archive)|models/[^/]+.*/export)"
 
 
 class Role(StrEnum):

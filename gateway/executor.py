@@ -41,7 +41,7 @@ from gateway.domain.execute import (
     Timing,
     Unseen,
 )
-from gateway.domain.model import Exit, Failure, LocalJob, NodeId, Run
+from gateway.domain.model import Exit, Failure, JobSpec, LocalJob, NodeId, Run
 from gateway.domain.states import RunStatus, TaskStatus
 from gateway.errors import Busy, EngineFailed, GatewayError, PeerUnreachable
 from gateway.grants import NOTHING, Grant
@@ -91,8 +91,10 @@ class Executor:
         timing: Timing = Timing(),
         disk: DiskWatch | None = None,
         grants: Mapping[str, Grant] | None = None,
+        oddities: Callable[[JobSpec, Run], tuple[str, ...]] = lambda spec, run: (),
     ) -> None:
         self._store = store
+        self._oddities = oddities
         self._engine = engine
         self._peers = peers
         self._workspace = workspace
@@ -249,7 +251,7 @@ class Executor:
             case Seal():
                 return [self._seal(_run(local, action.run))]
             case Collect():
-                return [self._collect(_run(local, action.run), action)]
+                return [self._collect(local, _run(local, action.run), action)]
 
     def _launch(self, local: LocalJob, run: Run, fetching: bool) -> Event:
         try:
@@ -352,15 +354,16 @@ class Executor:
             return [Done(action, self._clock(), final=False, message=str(error))]
         return [self._probe(run), Done(action, self._clock())]
 
-    def _collect(self, run: Run, action: Collect) -> Event:
+    def _collect(self, local: LocalJob, run: Run, action: Collect) -> Event:
         try:
             self._engine.stop(run.name, self._timing.stop_grace)
             self._engine.save_logs(run.name, self._workspace.logs(run))
             self._engine.remove(run.name)
+            warnings = self._oddities(local.spec, run) if run.status is RunStatus.SUCCESS else ()
             self._workspace.clear(run)
         except (EngineError, OSError) as error:
             return Done(action, self._clock(), final=False, message=str(error))
-        return Done(action, self._clock())
+        return Done(action, self._clock(), warnings=warnings)
 
     def _seal(self, run: Run) -> Event:
         """Fingerprint the files of a run's model; an output that was never written is no part of it."""

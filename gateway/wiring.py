@@ -60,6 +60,7 @@ from gateway.models import Models
 from gateway.participant import Participant
 from gateway.peers import Peers
 from gateway.ports import Limiters
+from gateway.reports import oddities
 from gateway.resource_totals import defaults_of, detecting
 from gateway.resources import Bounds, Resources
 from gateway.run_logs import RunLogs
@@ -149,6 +150,7 @@ class Gateway:
             ),
             DiskWatch(workspace, settings.limits.storage_reserve_bytes, settings.limits.disk_check_seconds),
             _grants(settings),
+            partial(oddities, self.storage),
         )
         self.executor.observe = self.metrics.acted
         self.coordinator = Coordinator(self.store, self.scheduler, self.peers, self.registry, self.routes, clock)

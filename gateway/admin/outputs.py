@@ -23,7 +23,9 @@ USUAL_ROWS = 20
 
 
 @dataclass(frozen=True)
-class _Output:
+class Output:
+    """An output that lies in the storage."""
+
     run: Run
     key: str
     type: str
@@ -113,7 +115,7 @@ def _look(parts: AdminParts, job_id: str, task: str, party: str, key: str, rows:
     number = index_of(rows)
     if number is None or number > MOST_ROWS:
         raise Invalid([Problem("rows", f"must be a whole number up to {MOST_ROWS}", rows)])
-    found = _find(parts, job_id, task, party, key)
+    found = find_output(parts, job_id, task, party, key)
     seen = preview(parts.storage, found.address, number, table=group_of(found.type) == "data")
     shown: dict[str, Any] = {"kind": seen.kind, "bytes": seen.size, "partitions": seen.partitions}
     if seen.kind == "table":
@@ -124,7 +126,7 @@ def _look(parts: AdminParts, job_id: str, task: str, party: str, key: str, rows:
 
 
 def _download(parts: AdminParts, job_id: str, task: str, party: str, key: str) -> tuple[dict[str, str], Address]:
-    found = _find(parts, job_id, task, party, key)
+    found = find_output(parts, job_id, task, party, key)
     digest = parts.storage.checksum(found.address)
     name = f"{found.run.task_name}-{party}-{key}" + (".csv" if group_of(found.type) == "data" else "")
     plain = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in name)
@@ -152,7 +154,7 @@ def _next(pieces: Iterator[bytes]) -> bytes:
     return next(pieces, b"")
 
 
-def _find(parts: AdminParts, job_id: str, task: str, party: str, key: str) -> _Output:
+def find_output(parts: AdminParts, job_id: str, task: str, party: str, key: str) -> Output:
     """Return an output that lies in the storage. Raises `NotFound`, saying which part of its name is unknown."""
     local: LocalJob = parts.store.local_jobs.get(job_id)
     by_id = next((run.task_name for run in local.runs if run.task_id == task), task)
@@ -174,4 +176,4 @@ def _find(parts: AdminParts, job_id: str, task: str, party: str, key: str) -> _O
     if not parts.storage.exists(address):
         text = f"output {key} of task {node.name} at {party} is not there; its run is {run.status}"
         raise NotFound(text, reason="OUTPUT_MISSING")
-    return _Output(run, key, type_, address)
+    return Output(run, key, type_, address)

@@ -14,6 +14,7 @@ from gateway.admin.models import model_of
 from gateway.admin.orphans import count, orphans
 from gateway.admin.outputs import add_outputs
 from gateway.admin.parts import AdminParts
+from gateway.admin.reports import add_reports
 from gateway.admin.routes import add_routes
 from gateway.domain.dag import DagNode
 from gateway.domain.model import CallState, JobSpec, LocalJob, Party, Run
@@ -73,6 +74,7 @@ def router(parts: AdminParts) -> APIRouter:
         return await run(parts.resources.view)
 
     add_outputs(router, parts, run)
+    add_reports(router, parts, run)
     add_routes(router, parts, run)
     add_audit(router, parts.audit, parts.tokens, run)
     return router

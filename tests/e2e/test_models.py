@@ -69,6 +69,23 @@ def test_a_training_leaves_one_version_at_each_party_with_checksums(three: Feder
 
 
 @pytest.mark.slow
+def test_reports_are_listed_and_read_as_numbers_and_curves(three: Federation, version: str):
+    guest = three[jobs.GUEST]
+    listed = guest.get(f"/api/v1/jobs/{version}/reports")
+    found = {(r["task"], r["output"]): guest.get(r["url"]) for r in listed["reports"]}
+    assert listed["warnings"] == []
+    assert found["hetero_secureboost_1", "train-auc"]["values"]["auc"] > 0.99
+    (loss,) = found["hetero_secureboost_1", "train-loss"]["series"]
+    assert (loss["name"], loss["columns"], len(loss["points"])) == ("loss", ["tree", "loss"], 2)
+    (curve,) = found["hetero_secureboost_1", "train-ks"]["series"]
+    assert len(curve["points"]) > 5
+    (counts,) = found["intersect_rsa_1", "train-intersection"]["series"]
+    assert ["intersection", 509.0] in counts["points"]
+    url = f"/api/v1/jobs/{version}/reports/hetero_secureboost_1/guest.0/data0"
+    assert call(guest, "GET", url).json()["data"]["reason"] == "NO_REPORT"
+
+
+@pytest.mark.slow
 def test_a_job_that_fails_leaves_none(three: Federation):
     body = jobs.with_key_length(jobs.user_job(jobs.GUEST, jobs.HOST), 1024)
     body["config"]["task_params"]["common"]["hetero_secureboost_1"]["label"] = "no_such_column"
