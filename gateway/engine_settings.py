@@ -1,9 +1,11 @@
 """The part of the configuration that says what runs the algorithms, and what they may."""
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from gateway.domain import foreign
 
 _WHOLE_MACHINE = ("/", "/run", "/var", "/var/run", "/proc", "/sys", "/dev", "/etc", "/root")
 
@@ -124,8 +126,14 @@ class DockerEngineSettings(Section):
         return self
 
 
+def _no_foreign_engine(kind: Any) -> Any:
+    if engine := foreign.named(kind):
+        raise ValueError(foreign.rule(engine))
+    return kind
+
+
 class EngineSettings(Section):
-    kind: Literal["docker", "process"] = Field(
+    kind: Annotated[Literal["docker", "process"], BeforeValidator(_no_foreign_engine)] = Field(
         description="docker, or process (runs vendor code with the gateway's own rights). No default."
     )
     docker: DockerEngineSettings = Field(default=DockerEngineSettings(), description="For kind docker.")

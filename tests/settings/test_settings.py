@@ -207,3 +207,14 @@ def test_with_a_token_any_host_is_served(tmp_path: Path):
     with running(tmp_path, auth={"mode": "on", "token": "0123456789abcdef"}) as gateway:
         headers = {"host": "gateway.example", "authorization": "Bearer 0123456789abcdef"}
         assert ask(gateway, "operator", "GET", "/docs", headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("eggroll", "Eggroll"), ("Spark", "Spark"), ("linkis_spark", "Linkis"), ("kubernetes", "docker")],
+)
+def test_an_engine_that_is_none_of_ours_is_refused_by_name(kind: str, name: str):
+    with pytest.raises(Invalid) as caught:
+        load(None, {"node": {"id": "JG1"}, "engine": {"kind": kind}})
+    (problem,) = caught.value.problems
+    assert problem.path == "engine.kind" and name in problem.rule
