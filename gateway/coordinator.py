@@ -10,9 +10,10 @@ from queue import Empty, Queue
 from uuid import uuid4
 
 from gateway.calls import notes_of
+from gateway.domain import consent, execute, parameters, quorum, schedule, waiting
 from gateway.domain import dag as flow
-from gateway.domain import execute, parameters, schedule
-from gateway.domain.model import Job, JobSpec, LocalJob, NodeId, NodeJob, NodeTask, Task
+from gateway.domain.consent import Confirmed
+from gateway.domain.model import CallState, Failure, Job, JobSpec, LocalJob, NodeId, NodeJob, NodeTask, Task
 from gateway.domain.problems import Problem
 from gateway.domain.states import JOB, JobStatus, Outcome, TaskStatus, ended
 from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, NotFound, PeerUnreachable, Refused
@@ -192,6 +193,37 @@ class Coordinator:
         job = self._scheduler.record(job_id, asked)
         return job.ending is not None and job.ending.at == asked.at
 
+    def suspend(self, job_id: str, on: bool) -> None:
+        """Have the node that schedules a job start no further task of it, or go on.
+
+        Raises `NotFound`, `PeerUnreachable`, `Conflict` where the job has ended, `NotServed`.
+        """
+        if self._store.jobs.find(job_id) is not None:
+            self.suspend_job(job_id, on, self._peers.node)
+            return
+        local = self._store.local_jobs.find(job_id)
+        scheduler = self._elsewhere_scheduled(job_id, local)
+        with traced(local.spec.trace_id if local else current_trace()):
+            scheduler.suspend_job(job_id, on, self._peers.node)
+
+    def suspend_job(self, job_id: str, on: bool, sender: NodeId) -> None:
+        self._scheduled(job_id, sender)
+        asked = schedule.SuspendAsked(sender or self._peers.node, self._clock(), on)
+        job = self._scheduler.record(job_id, asked)
+        if (job.suspended is not None) is not on or ended(JOB, job.status):
+            raise Conflict(f"job {job_id} has ended, or is about to", reason="JOB_ENDED")
+
+    def confirm_job(self, job_id: str, failure: Failure | None, sender: NodeId) -> None:
+        job = self._scheduled(job_id, sender)
+        if sender not in job.nodes:
+            raise NotAllowed(f"node {sender or '(not named)'} has no part in job {job_id}")
+        if failure is not None:
+            failure = replace(failure, node=sender)
+        event = Confirmed(sender, self._clock(), failure)
+        if problem := consent.contradicts(job, event):
+            raise Conflict(f"job {job_id}: {problem}", reason="ALREADY_DECIDED")
+        self._scheduler.record(job_id, event)
+
     def job_status(self, job_id: str, sender: NodeId) -> JobView:
         return view(self._scheduled(job_id, sender))
 
@@ -227,7 +259,7 @@ class Coordinator:
     def _check(self, spec: JobSpec) -> list[str]:
         problems = flow.check(spec.dag)
         more, warnings = parameters.check(spec)
-        problems += more
+        problems += [*more, *quorum.check(spec)]
         for role in dict.fromkeys(p.role for p in spec.parties):
             for party in (p for p in spec.parties if p.role == role and p.node != self._peers.node):
                 try:
@@ -286,6 +318,7 @@ def digest(spec: JobSpec) -> str:
 
 def view(job: Job) -> JobView:
     """Return the job as others are told of it."""
+    reasons = waiting.of_tasks(job)
     return JobView(
         job.id,
         job.status,
@@ -299,6 +332,7 @@ def view(job: Job) -> JobView:
                 t.started_at,
                 t.attempt,
                 t.attempts,
+                reasons[t.name],
             )
             for t in job.tasks.values()
         ],
@@ -308,6 +342,9 @@ def view(job: Job) -> JobView:
         job.spec.flow_id,
         job.spec.scheduler,
         job.warnings,
+        waiting.of_job(job),
+        quorum.details(job),
+        quorum.failed_tasks(job),
     )
 
 
@@ -340,6 +377,7 @@ def _local_view(local: LocalJob) -> JobView:
         flow_id=local.spec.flow_id,
         scheduler=local.spec.scheduler,
         warnings=local.warnings,
+        waiting=waiting.of_local(local),
     )
 
 
@@ -350,7 +388,10 @@ def _known_task(spec: JobSpec, name: str) -> None:
 
 
 def _decided(job: Job) -> bool:
-    return job.status is not JobStatus.PENDING
+    """Say whether every node has accepted the job or waits for somebody to, or the job has come to its end."""
+    return job.status is not JobStatus.PENDING or (
+        job.ending is None and all(n.create.state is CallState.OK for n in quorum.active(job))
+    )
 
 
 def _refusal(job: Job) -> str:

@@ -18,12 +18,14 @@ from engines.base import Engine, EngineDown, EngineError, Exited, ImageNotFound,
 from engines.naming import labels
 from gateway.calls import with_calls
 from gateway.disk_watch import DiskWatch
-from gateway.domain import execute
+from gateway.domain import execute, guarding
 from gateway.domain.execute import (
     Action,
+    AskScheduler,
     Broken,
     Close,
     Collect,
+    Confirm,
     Done,
     Event,
     Gone,
@@ -36,14 +38,15 @@ from gateway.domain.execute import (
     Seal,
     Sealed,
     Seen,
+    StopAsked,
     StopRun,
     Tell,
     Timing,
     Unseen,
 )
-from gateway.domain.model import Exit, Failure, JobSpec, LocalJob, NodeId, Run
-from gateway.domain.states import RunStatus, TaskStatus
-from gateway.errors import Busy, EngineFailed, GatewayError, PeerUnreachable
+from gateway.domain.model import Ending, Exit, Failure, JobSpec, LocalJob, NodeId, Run
+from gateway.domain.states import JOB, Outcome, RunStatus, TaskStatus, ended
+from gateway.errors import Busy, EngineFailed, GatewayError, NotFound, PeerUnreachable
 from gateway.grants import NOTHING, Grant
 from gateway.lanes import Lanes
 from gateway.loop import Loop
@@ -192,7 +195,7 @@ class Executor:
 
     def _lane(self, local: LocalJob, action: Action) -> str:
         match action:
-            case Tell():
+            case Tell() | Confirm() | AskScheduler():
                 return local.spec.scheduler
             case StopRun() | Collect():
                 return "engine-end"
@@ -216,8 +219,8 @@ class Executor:
                     "an action ended in a way nobody foresaw", job=local.id, action=type(action).__name__
                 )
                 events = [self._unforeseen(action)]
-            tries = _run(local, action.run).told.call.tries if isinstance(action, Tell) else 1
-            self.change(local.id, with_calls(self._applied(*events), calls, self._clock(), tries))
+            changes = with_calls(self._applied(*events), calls, self._clock(), _tries(local, action))
+            self.change(local.id, changes)
 
     def _unforeseen(self, action: Action) -> Event:
         """Return what a bug of ours means for the run: a launch has failed, all else is tried again."""
@@ -242,6 +245,10 @@ class Executor:
                 return [Done(action, self._clock())]
             case Tell():
                 return [self._tell(local, _run(local, action.run), action)]
+            case Confirm():
+                return [self._confirm(local, action)]
+            case AskScheduler():
+                return self._ask(local, action)
             case Launch():
                 return [self._launch(local, _run(local, action.run), fetching)]
             case Probe():
@@ -382,7 +389,53 @@ class Executor:
             return Done(action, self._clock(), final=False, message=error.message)
         except GatewayError as error:  # it does not want to know: it will ask
             return Done(action, self._clock(), message=f"{error.reason} {error.message}")
+        self.heard(local)
         return Done(action, self._clock())
+
+    def _confirm(self, local: LocalJob, action: Confirm) -> Event:
+        failure = local.approval.failure if local.approval else None
+        try:
+            self._peers.scheduler(local.spec.scheduler, local.spec.protocol).confirm_job(
+                local.id, failure, local.node
+            )
+        except (PeerUnreachable, Busy) as error:
+            return Done(action, self._clock(), final=False, message=error.message)
+        except GatewayError as error:
+            final = error.reason != "INTERNAL"
+            return Done(action, self._clock(), final, message=f"{error.reason} {error.message}")
+        return Done(action, self._clock())
+
+    def _ask(self, local: LocalJob, action: AskScheduler) -> list[Event]:
+        """Ask the scheduling node whether the job still exists there, and do as it says."""
+        scheduler, now = local.spec.scheduler, self._clock
+        try:
+            view = self._peers.scheduler(scheduler, local.spec.protocol).job_status(local.id, local.node)
+        except NotFound as error:
+            text = f"the scheduling node {scheduler} does not know the job any more: {error.message}"
+            failure = Failure(guarding.FORGOT, text, local.node)
+            ending = Ending(Outcome.STOPPED, now(), failure, local.node)
+            return [StopAsked(now(), None, ending, local.node)]
+        except (PeerUnreachable, Busy) as error:
+            return [Done(action, now(), final=False, message=error.message)]
+        except GatewayError as error:  # no route to it is no way to ask; a refusal of its own is an answer
+            final = error.reason not in ("NODE_UNKNOWN", "INTERNAL")
+            return [Done(action, now(), final, message=f"{error.reason} {error.message}")]
+        if ended(JOB, view.status):  # and its stop was lost
+            ending = Ending(view.outcome or Outcome.STOPPED, now(), view.failure, scheduler)
+            return [Done(action, now()), StopAsked(now(), None, ending, scheduler)]
+        return [Done(action, now())]
+
+    def watch_job(self, local: LocalJob) -> None:
+        """Have a job that was stored just now looked at when it is due."""
+        due = execute.next_due(local, self._timing, self._owner)
+        if due is not None:
+            self.loop.wake(local.id, due)
+
+    def heard(self, local: LocalJob) -> None:
+        """Note that the scheduling node of a job was heard of."""
+        now = self._clock()
+        if guarding.worth_noting(local, now, self._timing.orphan):
+            self.record(local.id, guarding.Heard(now))
 
     @staticmethod
     def _status_of_role(local: LocalJob, run: Run) -> TaskStatus:
@@ -396,6 +449,19 @@ class _ImageIsFetched(Exception):
 
 class _NotWanted(Exception):
     """The run was stopped while its image was fetched."""
+
+
+def _tries(local: LocalJob, action: Action) -> int:
+    """Return how often the request of an action was made, with this time."""
+    match action:
+        case Tell():
+            return _run(local, action.run).told.call.tries
+        case Confirm():
+            return local.approval.confirm.tries if local.approval else 1
+        case AskScheduler():
+            return local.ask.tries
+        case _:
+            return 1
 
 
 def _run(local: LocalJob, run_id: str) -> Run:

@@ -1,11 +1,13 @@
 """Use cases of a participating node: accept a job, run its tasks, answer for them, end it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from gateway.coordinator import digest
+from gateway.domain import approval, execute, parameters, quorum
 from gateway.domain import dag as flow
-from gateway.domain import execute, parameters
+from gateway.domain.approval import Policy, Verdict
 from gateway.domain.model import (
     Acceptance,
     Ending,
@@ -41,7 +43,10 @@ class Participant:
         resources: Resources,
         models: Models | None = None,
         home_of: Callable[[LocalJob], str] = lambda local: local.home,
+        policy: Policy = Policy(),
+        takes_word: Callable[[NodeId], bool] = lambda node: True,
     ) -> None:
+        """``takes_word``: whether a scheduling node waits where somebody here has to agree first."""
         self._node = node
         self._store = store
         self._executor = executor
@@ -56,6 +61,8 @@ class Participant:
         """raises `Refused` while no job of another node is taken"""
         self.deleting: Callable[[str, NodeId, bool], None]
         """set once, beside the other use cases: job id, sender, whether only to try"""
+        self._policy = policy
+        self._takes_word = takes_word
 
     def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
         if sender and not self._knows(sender):
@@ -65,7 +72,7 @@ class Participant:
         if sender not in ("", self._node) and self._store.local_jobs.find(spec.job_id) is None:
             self.admit()
         asked_wrong, _ = parameters.check(spec)
-        problems = [*flow.check(spec.dag), *asked_wrong]
+        problems = [*flow.check(spec.dag), *asked_wrong, *quorum.check(spec)]
         if problems:
             raise Invalid(problems)
         problems, warnings = self._planner.check(spec)
@@ -84,17 +91,86 @@ class Participant:
             digest(spec),
             warnings=tuple(str(w) for w in warnings),
             pool=pool,
-        ).noted(now, "job READY here", sender)
-        local = replace(local, home=self._home_of(local))
+        )
+        local = self._approved(replace(local, home=self._home_of(local)), sender, now)
         if not self._store.local_jobs.add(local, spec.flow_id):
             known = self._store.local_jobs.get(spec.job_id)
             if known.digest != local.digest:
                 raise Conflict(f"job {spec.job_id} is here already, with another body", reason="JOB_ID_CONFLICT")
-            pool = known.pool
-        return Acceptance() if pool is None else Acceptance(True, pool.tasks_at_once)
+            local = known
+        self._executor.watch_job(local)
+        return self._acceptance(local)
+
+    def _approved(self, local: LocalJob, sender: NodeId, now: datetime) -> LocalJob:
+        """Return a new job as the node's policy has it: READY, or PENDING for a person. Raises `NotAllowed`."""
+        verdict, words = self._judged(local.spec, sender)
+        if verdict is Verdict.REJECT:
+            raise NotAllowed(f"node {self._node} does not take part: {words}")
+        if verdict is Verdict.APPROVE or self._store.local_jobs.find(local.id) is not None:
+            return local.noted(now, "job READY here", sender)
+        if not self._takes_word(local.spec.scheduler):
+            text = (
+                f"a person at {self._node} has to agree ({words}), which {local.spec.scheduler} does not wait for"
+            )
+            raise Refused(f"{text}; a rule under approval.rules can agree", reason="APPROVAL_UNSUPPORTED")
+        return approval.opened(local.noted(now, "job PENDING here", sender), self._policy, words, now)
+
+    def _judged(self, spec: JobSpec, sender: NodeId) -> tuple[Verdict, str]:
+        """Ask the policy. Who wants the job is the node that asks, or where that is this one, the initiator."""
+        source = spec.initiator if sender in ("", self._node) else sender
+        wanted = approval.pieces(spec, self._node, source, self._roles)
+        return approval.judge(self._policy, wanted, own=source == self._node)
+
+    def _roles(self, task: flow.DagNode) -> tuple[str, ...] | None:
+        ref = task.component
+        try:
+            return self._registry.find(ref.provider, ref.version, ref.name)[1].roles
+        except Unknown:
+            return None
+
+    def _acceptance(self, local: LocalJob) -> Acceptance:
+        refused = local.approval.failure if local.approval else None
+        if refused is not None:  # and the creation was repeated
+            raise Refused(refused.message, reason=refused.reason)
+        until = approval.expires_at(local)
+        within = None if until is None else max((until - self._clock()).total_seconds(), 0.0)
+        most = local.pool.tasks_at_once if local.pool else None
+        return Acceptance(local.pool is not None, most, until is not None, within)
+
+    def decide(self, job_id: str, approve: bool, by: str, words: str) -> LocalJob:
+        """Take a person's decision on a job that waits for one; once. Raises `NotFound`, `Conflict`."""
+        local = self._store.local_jobs.get(job_id)
+        if local.approval is None:
+            raise Conflict(f"job {job_id} does not wait for approval at {self._node}", reason="NOT_WAITING")
+        event = execute.Decided(approve, by, words, self._clock())
+        known = self._executor.record(job_id, event).approval
+        wanted = JobStatus.READY if approve else JobStatus.REJECTED
+        if known is None or known.decision is not wanted:
+            said = known.decision if known and known.decision is not JobStatus.PENDING else "ended"
+            raise Conflict(f"job {job_id} is {said} here already", reason="ALREADY_DECIDED")
+        return self._store.local_jobs.get(job_id)
+
+    def waiting(self) -> list[LocalJob]:
+        """Return the jobs here that wait for a person, the oldest first."""
+        found = [one for one in self._store.local_jobs.list() if one.status == JobStatus.PENDING]
+        return [self._store.local_jobs.get(one.job_id) for one in reversed(found)]
+
+    def _still_allowed(self, local: LocalJob, sender: NodeId) -> None:
+        """Ask the policy again before anything starts; it may have changed. Raises `NotAllowed`, `Conflict`."""
+        if local.status is JobStatus.PENDING:
+            raise Conflict(f"nobody at {self._node} has agreed to job {local.id} yet", reason="NOT_APPROVED")
+        verdict, words = self._judged(local.spec, sender)
+        if verdict is Verdict.REJECT:
+            now = self._clock()
+            self._store.local_jobs.update(
+                local.id, lambda local: local.noted(now, "start not allowed", sender, message=words)
+            )
+            raise NotAllowed(f"node {self._node} does not take part any more: {words}")
 
     def hold(self, job_id: str, sender: NodeId) -> None:
-        self._resources.hold(self._mine(job_id, sender))
+        local = self._mine(job_id, sender)
+        self._still_allowed(local, sender)
+        self._resources.hold(local)
 
     def give_back(self, job_id: str, sender: NodeId) -> None:
         local = self._mine(job_id, sender)
@@ -102,12 +178,16 @@ class Participant:
             raise Conflict(f"job {job_id} is {local.status} here; it returns what it holds at its end")
         self._resources.give_back(job_id)
 
-    def start_job(self, job_id: str, sender: NodeId) -> None:
+    def start_job(self, job_id: str, sender: NodeId, without: Sequence[str] = ()) -> None:
         local = self._mine(job_id, sender)
+        self._still_allowed(local, sender)
         if local.status is JobStatus.READY:
             self._resources.hold(local)
 
         def start(local: LocalJob) -> LocalJob:
+            if left_out := tuple(x for x in without if x not in local.excluded):
+                local = replace(local, excluded=(*local.excluded, *left_out))
+                local = local.noted(self._clock(), "goes on without", sender, parties=left_out)
             if local.status is JobStatus.RUNNING:
                 return local
             if ended(JOB, local.status):
@@ -122,6 +202,7 @@ class Participant:
         local = self._mine(job_id, sender)
         if local.runs_of(task_id):
             return
+        self._still_allowed(local, sender)
         if rule := name_rule(task_id, LARGEST_NAME // 3):
             raise Invalid([Problem("task_id", rule, task_id)])
         node = local.spec.dag.get(task_name)
@@ -245,6 +326,8 @@ class Participant:
     def _allow(self, local: LocalJob, sender: NodeId) -> None:
         if sender and sender != local.spec.scheduler:
             raise NotAllowed(f"only {local.spec.scheduler}, which schedules job {local.id}, may do that")
+        if sender:
+            self._executor.heard(local)
 
 
 def _index(text: str) -> int | None:

@@ -23,7 +23,9 @@ from gateway.domain.model import (
     NodeId,
     Run,
 )
+from gateway.domain.quorum import PartyDetail
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
+from gateway.domain.waiting import Waiting
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ class TaskView:
     attempt: int = 0
     attempts: Sequence[Attempt] = ()
     """earlier ones, which failed"""
+    waiting: Waiting | None = None
+    """why it has not ended yet"""
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,11 @@ class JobView:
     flow_id: str = ""
     scheduler: NodeId = ""
     warnings: Sequence[str] = ()
+    waiting: Waiting | None = None
+    """why it has not ended yet; of an ended one, what is still to do"""
+    parties: Sequence[PartyDetail] = ()
+    tolerated: Sequence[str] = ()
+    """tasks that failed without the job failing"""
 
 
 class SchedulerApi(Protocol):
@@ -101,6 +110,19 @@ class SchedulerApi(Protocol):
     def job_status(self, job_id: str, sender: NodeId) -> JobView:
         """Raises `NotFound`."""
 
+    def suspend_job(self, job_id: str, on: bool, sender: NodeId) -> None:
+        """Start no further task, or (``on`` False) go on. Repeated: no error.
+
+        Raises `NotFound`, `NotAllowed`, `Conflict` where the job has ended, `NotServed` by a peer without it.
+        """
+
+    def confirm_job(self, job_id: str, failure: Failure | None, sender: NodeId) -> None:
+        """Take in that somebody at a node agreed to the job, or (with a failure) refused it.
+
+        Repeated: no error. Raises `NotFound`, `NotAllowed` for a node without a part, `Conflict` for another
+        answer than before, and for a refusal once the job is READY.
+        """
+
     def report_task(self, report: TaskReport, sender: NodeId) -> None:
         """Take in news. Late or repeated news is no error. Raises `NotFound` for a task unknown here."""
 
@@ -117,8 +139,11 @@ class ParticipantApi(Protocol):
     def give_back(self, job_id: str, sender: NodeId) -> None:
         """Take back what the job holds here, until it is asked for again; for a job that has not begun."""
 
-    def start_job(self, job_id: str, sender: NodeId) -> None:
-        """Begin. What was not held before is held now. Raises `Refused` with RESOURCES_BUSY."""
+    def start_job(self, job_id: str, sender: NodeId, without: Sequence[str] = ()) -> None:
+        """Begin. ``without`` names the parties that are left out; what was not held before is held now.
+
+        Raises `Conflict`, `NotAllowed`, `Refused` with RESOURCES_BUSY.
+        """
 
     def start_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
         """Accept the task's runs; they start afterwards. Raises `Refused` with NO_ROLE_HERE where it has none."""

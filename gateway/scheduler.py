@@ -16,7 +16,7 @@ from functools import partial
 import structlog
 
 from gateway.calls import with_calls, with_news
-from gateway.domain import schedule
+from gateway.domain import quorum, schedule
 from gateway.domain.model import Failure, Job
 from gateway.domain.schedule import (
     CreateAt,
@@ -197,11 +197,11 @@ class Scheduler:
             case ReturnAt():
                 peer.give_back(job.id, me)
             case StartAt():
-                peer.start_job(job.id, me)
+                peer.start_job(job.id, me, quorum.left_out(job))
             case StartTaskAt():
                 peer.start_task(job.id, job.tasks[request.task].task_id, request.task, me)
             case StopAt():
-                peer.stop_job(job.id, "", job.ending, me)
+                peer.stop_job(job.id, "", quorum.ending_for(job, request.node), me)
             case StopTaskAt():
                 peer.stop_task(job.id, job.tasks[request.task].task_id, request.task, me)
             case PollTaskAt():

@@ -175,6 +175,30 @@ class Auth(Section):
         return self
 
 
+class ApprovalRule(Section):
+    """What is decided on a task at a party here of which all patterns match; ``*`` stands for anything."""
+
+    source: str = Field(default="*", description="The node that wants the job.")
+    component: str = Field(default="*", description="provider/name of the task's component.")
+    dataset: str = Field(default="*", description="Id of the task's own data here, or <namespace>#<name>.")
+    role: str = Field(default="*", description="The role that this node plays.")
+    decide: Literal["approve", "reject", "ask"] = Field(description="approve, reject, or ask a person.")
+
+
+class ApprovalSettings(Section):
+    """Who has to agree before this node takes part in a job of another one."""
+
+    mode: Literal["off", "rules", "person"] = Field(
+        default="off", description="off: nobody; rules: they decide, else a person; person: always a person."
+    )
+    deadline_seconds: float = Field(
+        default=86_400.0, gt=0, le=31_536_000, description="A job on which nobody has decided by then is refused."
+    )
+    rules: list[ApprovalRule] = Field(
+        default_factory=list, description="The first that matches a task decides; reject holds in every mode."
+    )
+
+
 class LimitSettings(Section):
     cpu: float | None = Field(
         default=None, gt=0, description="Cores of a task that asks for none; null: no limit."
@@ -196,6 +220,11 @@ class LimitSettings(Section):
     )
     unreachable_seconds: float = Field(
         default=600.0, gt=0, description="A running job whose node is silent for this long fails."
+    )
+    orphan_seconds: float | None = Field(
+        default=None,
+        gt=0,
+        description="A job ends here when its scheduler is silent for so long; null: unreachable_seconds + 60.",
     )
     ageing_seconds: float = Field(
         default=600.0, gt=0, description="A job that waited this long for resources goes before all younger ones."
@@ -305,6 +334,7 @@ class Settings(BaseSettings):
     route_table: RouteTableSettings = RouteTableSettings()
     data: Data = Data()
     auth: Auth = Auth()
+    approval: ApprovalSettings = ApprovalSettings()
     limits: LimitSettings = LimitSettings()
     retention: Retention = Retention()
     events: EventSettings = EventSettings()

@@ -43,6 +43,7 @@ from gateway.deleting import Deleting
 from gateway.disk_watch import DiskWatch
 from gateway.domain import execute
 from gateway.domain.admission import Rules
+from gateway.domain.approval import Mode, Policy, Rule, Verdict
 from gateway.domain.model import JobSpec, LocalJob
 from gateway.domain.problems import Problem
 from gateway.domain.schedule import Freed, Timing
@@ -147,6 +148,7 @@ class Gateway:
             execute.Timing(
                 launch_deadline=120.0 + settings.engine.docker.pull_seconds,
                 engine_patience=settings.limits.engine_down_seconds,
+                orphan=settings.limits.orphan_seconds or settings.limits.unreachable_seconds + 60.0,
             ),
             DiskWatch(workspace, settings.limits.storage_reserve_bytes, settings.limits.disk_check_seconds),
             _grants(settings),
@@ -191,6 +193,8 @@ class Gateway:
             self.resources,
             self.models,
             self.heartbeat.home_of,
+            _policy(settings),
+            lambda other: other == node or self._profile_of(other).takes_confirm,
         )
         self.peers.settle_here(self.coordinator, self.participant)
         self._end_of_session: list[Callable[[str], None]] = []
@@ -386,6 +390,7 @@ class Gateway:
             owner=self._owner,
             store=self.store,
             coordinator=self.coordinator,
+            participant=self.participant,
             routes=self.routes,
             try_route=self.protocol.try_route,
             metrics=self.metrics,
@@ -518,6 +523,12 @@ def _grants(settings: Settings) -> dict[str, Grant]:
         )
         for provider, allowed in settings.engine.docker.allow.items()
     }
+
+
+def _policy(settings: Settings) -> Policy:
+    approval = settings.approval
+    rules = (Rule(Verdict(r.decide), r.source, r.component, r.dataset, r.role) for r in approval.rules)
+    return Policy(Mode(approval.mode), approval.deadline_seconds, tuple(rules))
 
 
 def _source(source: StorageSource | None) -> dict[str, str] | None:

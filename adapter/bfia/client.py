@@ -18,7 +18,7 @@ from adapter.bfia import headers, translate
 from adapter.bfia.extensions import EXTENSIONS, Command
 from adapter.bfia.profiles import PROFILES, SUCCESS_CODES, Profile
 from adapter.bfia.reading import HALF_PAIR
-from gateway.domain.model import Acceptance, Ending, JobSpec, NodeId
+from gateway.domain.model import Acceptance, Ending, Failure, JobSpec, NodeId
 from gateway.domain.problems import Problem
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, NotServed, PeerUnreachable, Refused
@@ -228,6 +228,18 @@ class SchedulerClient:
                 raise refused from None
         return _job_view(job_id, data)
 
+    def suspend_job(self, job_id: str, on: bool, sender: NodeId) -> None:
+        self._peer.ask(EXTENSIONS["/job/suspend" if on else "/job/resume"], {"job_id": job_id})
+
+    def confirm_job(self, job_id: str, failure: Failure | None, sender: NodeId) -> None:
+        body: dict[str, Any] = {
+            "job_id": job_id,
+            "status": str(JobStatus.REJECTED if failure else JobStatus.READY),
+        }
+        if failure is not None:
+            body["failed_by"] = failure.as_dict()
+        self._peer.post("/job/audit_confirm", body)
+
     def stop_job(self, job_id: str, task_name: str, sender: NodeId) -> None:
         body = {"job_id": job_id}
         if task_name:
@@ -249,7 +261,7 @@ class ParticipantClient:
             if not profile.says_exists or profile.says_exists not in refused.message:
                 raise
             return Acceptance()  # it has it from an earlier try whose answer was lost: ids are random
-        return translate.acceptance(said)
+        return translate.acceptance(said, profile)
 
     def hold(self, job_id: str, sender: NodeId) -> None:
         with suppress(NotServed):  # then it holds nothing, as any peer of the standard
@@ -259,8 +271,8 @@ class ParticipantClient:
         with suppress(NotServed):
             self._peer.ask(EXTENSIONS["/job/resource/return"], {"job_id": job_id})
 
-    def start_job(self, job_id: str, sender: NodeId) -> None:
-        self._peer.post("/job/start", {"job_id": job_id})
+    def start_job(self, job_id: str, sender: NodeId, without: Sequence[str] = ()) -> None:
+        self._peer.post("/job/start", {"job_id": job_id, **({"without": list(without)} if without else {})})
 
     def start_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
         self._peer.post("/task/start", {"job_id": job_id, "task_id": task_id, "task_name": task_name})
@@ -373,6 +385,9 @@ def _job_view(job_id: str, data: Mapping[str, Any]) -> JobView:
         translate.failure_of(as_mapping(data.get("failed_by"))),
         progress,
         scheduler=str(data.get("scheduler") or ""),
+        waiting=translate.waiting_of(as_mapping(data.get("waiting"))),
+        parties=[translate.party_of(p) for p in _entries(data.get("parties"))],
+        tolerated=[str(name) for name in _list(data.get("tolerated"))],
     )
 
 
@@ -403,7 +418,16 @@ def _task_view(task_id: str, status: TaskStatus, told: Mapping[str, Any]) -> Tas
     failure = translate.failure_of(as_mapping(told.get("failed_by")))
     past = translate.attempts(told.get("attempts"))
     name = str(told.get("task_name") or task_id)
-    return TaskView(task_id, name, status, failure, parties, attempt=len(past), attempts=past)
+    why = translate.waiting_of(as_mapping(told.get("waiting")))
+    return TaskView(task_id, name, status, failure, parties, attempt=len(past), attempts=past, waiting=why)
+
+
+def _list(said: Any) -> list[Any]:
+    return said if isinstance(said, list) else []
+
+
+def _entries(said: Any) -> list[Mapping[str, Any]]:
+    return [entry for entry in _list(said) if isinstance(entry, Mapping)]
 
 
 def _derived(found: set[TaskStatus]) -> JobStatus:

@@ -31,7 +31,7 @@ def environment(local: LocalJob, run: Run, site: Site) -> dict[str, str]:
         "config.log.path": site.log_path,
     }
     for party in spec.parties:
-        if not run.roles or party.role in run.roles:
+        if party.label not in local.excluded and (not run.roles or party.role in run.roles):
             variables[f"config.node_id.{party.label}"] = party.node
             variables[f"config.inst_id.{party.label}"] = site.institution_of.get(party.node) or party.node
     variables["runtime.component.name"] = run.component.name

@@ -91,6 +91,8 @@ POLL_TASK = _one("One role of a task", task_id=TASK, role="guest")
 REPORT_TASK = _one("One role of a task", task_id=TASK_HERE, status="RUNNING", role="guest")
 STATUS_ALL: dict[str, Any] = {"job_id": JOB_HERE}
 STOP_TASK = _one("A task", task_id=TASK)
+CONFIRM_JOB = _one("Agreed", job_id=JOB_HERE, status="READY")
+SUSPEND_JOB = _one("A job", job_id=JOB_HERE)
 STOP_JOB = _one("A whole job", job_id=JOB, outcome="STOPPED")
 STOP_ALL = _one("A whole job", job_id=JOB_HERE)
 STOP_TASK_OF_JOB = _one("A task of a job", job_id=JOB_HERE, task_name=_NAME)

@@ -40,7 +40,19 @@ COMMANDS = (
         "3.2",
         "the field `resources` of the answer is absent: it is not asked to hold anything",
     ),
+    Command(
+        "tell whether a node takes part, where somebody there has to agree first",
+        "/job/audit_confirm",
+        "3.10 of 1.0",
+        "a node that has to ask a person refuses jobs that such a peer schedules (APPROVAL_UNSUPPORTED)",
+    ),
     Command("start a job", "/job/start", "3.3"),
+    Command(
+        "start a job without an optional party",
+        "/job/start",
+        "3.3",
+        "the field `without` is read over: its containers are told of a party that does not take part",
+    ),
     Command("start a task", "/task/start", "3.4"),
     Command("stop a job, asked at a party", "/job/stop_all", "3.5"),
     Command("stop a task and what follows it, asked at a party", "/job/stop_all", "3.5"),
@@ -95,6 +107,18 @@ COMMANDS = (
         "/job/delete",
         EXTENSION,
         "the job stays there; the answer of the deletion says so (`NOT_SERVED_THERE`)",
+    ),
+    Command(
+        "start no further task of a job, asked at a party",
+        "/job/suspend",
+        EXTENSION,
+        "refused with NOT_SERVED_THERE; nothing changes",
+    ),
+    Command(
+        "go on with a suspended job, asked at a party",
+        "/job/resume",
+        EXTENSION,
+        "refused with NOT_SERVED_THERE; nothing changes",
     ),
 )
 """Every command, in the order of the control layer; extensions at the end."""

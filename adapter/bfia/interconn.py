@@ -87,10 +87,12 @@ def router(parts: InterconnParts) -> APIRouter:
 
     @router.post(f"{SCHEDULE}/job/start", summary="The scheduling node starts a job (3.3)")
     async def start(
-        body: Annotated[wire.JobId, Body(openapi_examples=examples.START_JOB)], sender: Sender
+        body: Annotated[wire.StartJob, Body(openapi_examples=examples.START_JOB)], sender: Sender
     ) -> dict[str, Any]:
         source = known(sender)
-        await on(parts.limiters.rest, sender, lambda: parts.participant.start_job(body.job_id, source))
+        await on(
+            parts.limiters.rest, sender, lambda: parts.participant.start_job(body.job_id, source, body.without)
+        )
         return ok(profile=parts.profile_of(source))
 
     @router.post(f"{SCHEDULE}/task/start", summary="The scheduling node starts a task (3.4)")
@@ -115,6 +117,31 @@ def router(parts: InterconnParts) -> APIRouter:
         await on(
             parts.limiters.rest, sender, lambda: parts.scheduler.stop_job(body.job_id, body.task_name, source)
         )
+        return ok(profile=parts.profile_of(source))
+
+    @router.post(f"{SCHEDULE}/job/audit_confirm", summary="A node says whether it takes part in a job (1.0, 3.10)")
+    async def audit_confirm(
+        body: Annotated[wire.ConfirmJob, Body(openapi_examples=examples.CONFIRM_JOB)], sender: Sender
+    ) -> dict[str, Any]:
+        source = known(sender)
+        failure = translate.refusal(body, source)
+        await on(parts.limiters.news, sender, lambda: parts.scheduler.confirm_job(body.job_id, failure, source))
+        return ok(profile=parts.profile_of(source))
+
+    @router.post(f"{SCHEDULE}/job/suspend", summary="A node of the job asks to start no further task (extension)")
+    async def suspend(
+        body: Annotated[wire.SuspendJob, Body(openapi_examples=examples.SUSPEND_JOB)], sender: Sender
+    ) -> dict[str, Any]:
+        source = known(sender)
+        await on(parts.limiters.rest, sender, lambda: parts.scheduler.suspend_job(body.job_id, True, source))
+        return ok(profile=parts.profile_of(source))
+
+    @router.post(f"{SCHEDULE}/job/resume", summary="A node of the job asks to go on with it (extension)")
+    async def resume(
+        body: Annotated[wire.SuspendJob, Body(openapi_examples=examples.SUSPEND_JOB)], sender: Sender
+    ) -> dict[str, Any]:
+        source = known(sender)
+        await on(parts.limiters.rest, sender, lambda: parts.scheduler.suspend_job(body.job_id, False, source))
         return ok(profile=parts.profile_of(source))
 
     @router.post(f"{SCHEDULE}/job/stop", summary="The scheduling node ends a job, or one of its tasks (3.6)")

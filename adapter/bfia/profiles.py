@@ -29,6 +29,10 @@ class Profile:
     """whether a party takes part only where it has an entry in ``task_params``"""
     stops_task_by_id: bool = False
     """whether a single task is stopped by ``task/stop``; its ``job/stop`` would end the whole job"""
+    waits_by_status: bool = True
+    """whether PENDING in its answer to ``job/create`` says that somebody there has still to agree"""
+    takes_confirm: bool = True
+    """whether it waits for ``job/audit_confirm`` where a node answered PENDING"""
     unknown_path_code: int | None = None
     """the code with which it answers, under HTTP 200, a path that it does not have"""
     errors_as_200: bool = False
@@ -52,6 +56,7 @@ PROFILES: Mapping[str, Profile] = {
             errors_as_200=True,
             status_by_name=True,
             longest_job_id=25,
+            takes_confirm=False,
         ),
         Profile(
             "kuscia",
@@ -64,6 +69,8 @@ PROFILES: Mapping[str, Profile] = {
             says_exists="already exists",
             reads_task_entries=True,
             stops_task_by_id=True,
+            waits_by_status=False,
+            takes_confirm=False,
         ),
     )
 }

@@ -9,7 +9,9 @@ from adapter.bfia.profiles import PROFILES, Profile
 from gateway.domain.dag import ComponentRef, Dag, DagInput, DagNode, DagOutput
 from gateway.domain.model import Acceptance, Attempt, Ending, Failure, JobSpec, NodeId, Party
 from gateway.domain.problems import Problem
+from gateway.domain.quorum import PartyDetail
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
+from gateway.domain.waiting import Waiting
 from gateway.errors import Invalid
 from gateway.ports import JobView
 
@@ -78,21 +80,6 @@ def create_body(spec: JobSpec, profile: Profile) -> dict[str, Any]:
     if not profile.says_null:
         body["old_job_id"] = ""
     return body
-
-
-def acceptance_body(said: Acceptance) -> dict[str, Any]:
-    """Return what a party says beside yes when it takes a job: nothing, where the standard's yes is enough."""
-    return {"resources": {"tasks_at_once": said.tasks_at_once}} if said.holds else {}
-
-
-def acceptance(data: Mapping[str, Any]) -> Acceptance:
-    """Read what a party says beside yes; what cannot be read was not said."""
-    found = data.get("resources")
-    if not isinstance(found, Mapping):
-        return Acceptance()
-    most = found.get("tasks_at_once")
-    known = isinstance(most, int) and not isinstance(most, bool) and most >= 1
-    return Acceptance(holds=True, tasks_at_once=most if known else None)
 
 
 def _component(node: DagNode) -> dict[str, Any]:
@@ -215,6 +202,35 @@ def ending(body: wire.StopJob, at: Any, sender: NodeId) -> Ending | None:
     return Ending(outcome, at, failure(body.failed_by), sender)
 
 
+def acceptance_body(said: Acceptance) -> dict[str, Any]:
+    """Return what a party says beside yes when it takes a job: nothing, where the standard's yes is enough."""
+    body: dict[str, Any] = {"resources": {"tasks_at_once": said.tasks_at_once}} if said.holds else {}
+    if said.waits:
+        body |= {"status": str(JobStatus.PENDING), "approval_within": said.within}
+    return body
+
+
+def acceptance(data: Mapping[str, Any], profile: Profile = PROFILES["spec"]) -> Acceptance:
+    """Read what a party says beside yes; what cannot be read was not said."""
+    found = data.get("resources")
+    most = found.get("tasks_at_once") if isinstance(found, Mapping) else None
+    known = isinstance(most, int) and not isinstance(most, bool) and most >= 1
+    within = data.get("approval_within")
+    seconds = float(within) if isinstance(within, (int, float)) and not isinstance(within, bool) else None
+    waits = profile.waits_by_status and str(data.get("status") or "").upper() == JobStatus.PENDING
+    return Acceptance(isinstance(found, Mapping), most if known else None, waits, seconds if waits else None)
+
+
+def refusal(body: wire.ConfirmJob, sender: NodeId) -> Failure | None:
+    """Return why a node does not take part, None where it does. Raises `Invalid` for another word."""
+    match body.status.upper():
+        case JobStatus.READY:
+            return None
+        case JobStatus.REJECTED:
+            return failure(body.failed_by) or Failure("APPROVAL_REJECTED", f"{sender} refused the job", sender)
+    raise Invalid([Problem("status", "must be READY or REJECTED", body.status)], reason="STATUS_UNKNOWN")
+
+
 def task_status(text: str, path: str = "status") -> TaskStatus:
     """Read a task's state. Raises `Invalid` for a word that is none."""
     try:
@@ -268,7 +284,44 @@ def status_body(view: JobView, profile: Profile = PROFILES["spec"]) -> dict[str,
                 "failed_by": failure_body(t.failure),
                 "attempt": t.attempt,
                 "attempts": [attempt_body(past) for past in t.attempts],
+                **({"waiting": t.waiting.as_dict()} if t.waiting else {}),
             }
             for t in view.tasks
         ],
+        **({"waiting": view.waiting.as_dict()} if view.waiting else {}),
+        **({"parties": [_party(p) for p in view.parties]} if view.parties else {}),
+        **({"tolerated": list(view.tolerated)} if view.tolerated else {}),
     }
+
+
+def _party(detail: PartyDetail) -> dict[str, Any]:
+    return {
+        "party": detail.party,
+        "node": detail.node,
+        "state": detail.state,
+        "excluded": detail.excluded,
+        "reason": detail.reason,
+        "message": detail.message,
+        "tries": detail.tries,
+        "next_try": detail.next_try.isoformat() if detail.next_try else None,
+    }
+
+
+def party_of(body: Mapping[str, Any]) -> PartyDetail:
+    """Read how a party stands to a job from a peer's answer."""
+    said = {name: str(body.get(name) or "") for name in ("party", "node", "state", "reason", "message")}
+    tries = body.get("tries")
+    return PartyDetail(
+        **said,
+        excluded=body.get("excluded") is True,
+        tries=tries if isinstance(tries, int) else 0,
+        next_try=_moment(body.get("next_try")),
+    )
+
+
+def waiting_of(body: Mapping[str, Any]) -> Waiting | None:
+    """Read what a job or task waits for; None where the peer does not say."""
+    since = _moment(body.get("since"))
+    if since is None or not body.get("reason"):
+        return None
+    return Waiting(str(body["reason"]), str(body.get("message") or ""), since, _moment(body.get("next_check")))

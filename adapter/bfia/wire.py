@@ -124,6 +124,19 @@ class DeleteJob(JobId):
     dry_run: bool = False
 
 
+class StartJob(Body):
+    """``job/start`` (3.3); ``without``, an extension, names parties that are left out."""
+
+    job_id: Id
+    without: list[Id] = Field(default_factory=list, max_length=MOST_PARTIES)
+
+
+class SuspendJob(Body):
+    """``job/suspend`` and ``job/resume``: extensions."""
+
+    job_id: Id
+
+
 class StartTask(Body):
     """``task/start`` (3.4)."""
 
@@ -141,6 +154,14 @@ class Failed(Body):
     role: Text = ""
     task: Text = ""
     exit_code: int | None = None
+
+
+class ConfirmJob(Body):
+    """``job/audit_confirm`` (3.10 of version 1.0): READY or REJECTED; why, as an extension."""
+
+    job_id: Id
+    status: str
+    failed_by: Failed | None = None
 
 
 class StopAll(Body):

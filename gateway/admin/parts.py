@@ -8,6 +8,7 @@ from gateway.broker.broker import Broker
 from gateway.coordinator import Coordinator
 from gateway.domain.model import NodeId
 from gateway.metrics import Metrics
+from gateway.participant import Participant
 from gateway.ports import Limiters
 from gateway.resources import Resources
 from gateway.run_logs import RunLogs
@@ -26,6 +27,7 @@ class AdminParts:
     """gateway instance and engine: whose containers these are where several share a database"""
     store: Store
     coordinator: Coordinator
+    participant: Participant
     routes: LiveRoutes
     try_route: Callable[[NodeId], Sequence[Step]]
     metrics: Metrics

@@ -10,12 +10,14 @@ from fastapi.responses import JSONResponse, Response
 from engines.base import EngineError
 from gateway.admin.answers import answering
 from gateway.admin.audit import add_audit
+from gateway.admin.decisions import add_decisions, approval_of
 from gateway.admin.models import model_of
 from gateway.admin.orphans import count, orphans
 from gateway.admin.outputs import add_outputs
 from gateway.admin.parts import AdminParts
 from gateway.admin.reports import add_reports
 from gateway.admin.routes import add_routes
+from gateway.domain import waiting
 from gateway.domain.dag import DagNode
 from gateway.domain.model import CallState, JobSpec, LocalJob, Party, Run
 from gateway.domain.parameters import effective
@@ -77,6 +79,7 @@ def router(parts: AdminParts) -> APIRouter:
     add_reports(router, parts, run)
     add_routes(router, parts, run)
     add_audit(router, parts.audit, parts.tokens, run)
+    add_decisions(router, parts, run)
     return router
 
 
@@ -117,9 +120,20 @@ def job_in_full(parts: AdminParts, job_id: str) -> dict[str, Any]:
         **to_plain(view),
         **(_known(parts, spec, local) if spec else _handed_in(parts, view)),
         "runs": [_run(parts, job_id, r, local) for r in local.runs] if local else [],
+        **(_here(local) if local else {}),
         "local_warnings": list(local.warnings) if local else [],
         "resources": parts.resources.of_job(local) if local else None,
         "model": model_of(spec) if spec else None,
+    }
+
+
+def _here(local: LocalJob) -> dict[str, Any]:
+    """Return how the job stands at this node, whatever the scheduling node says of it."""
+    return {
+        "local_status": str(local.status),
+        "local_waiting": to_plain(waiting.of_local(local)),
+        "local_failure": to_plain(local.ending.failure) if local.ending else None,
+        "approval": approval_of(local),
     }
 
 
@@ -171,6 +185,7 @@ def _run(parts: AdminParts, job_id: str, run: Run, local: LocalJob) -> dict[str,
         shown.pop(inner)
     newest = run in local.newest_runs(run.task_name)
     place = f"{run.party.label}/{quote(run.task_name if newest else run.task_id, safe='')}"
+    shown["waiting"] = to_plain(waiting.of_run(run))
     shown["log"] = f"/api/v1/jobs/{quote(job_id, safe='')}/runs/{place}/log"
     if run.status is RunStatus.FAILED and run.launch.state is CallState.OK:
         shown["last_lines"] = _last_lines(parts, job_id, run)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import assert_never
 
-from gateway.domain import borrowing, engine_loss, trained
+from gateway.domain import approval, borrowing, engine_loss, guarding, trained
 from gateway.domain.model import (
     Call,
     CallState,
@@ -59,6 +59,8 @@ class Timing:
     retry_first: float = 0.2
     retry_max: float = 10.0
     tell_tries: int = 40
+    orphan: float = 660.0
+    """a scheduling node that is not heard of for this long is asked whether it still has the job"""
 
     def retry(self, tries: int) -> timedelta:
         return timedelta(seconds=min(self.retry_first * 2.0 ** min(tries, 20), self.retry_max))
@@ -111,14 +113,34 @@ class Close:
 
 
 @dataclass(frozen=True)
+class Confirm:
+    """Tell the scheduling node what somebody here decided on the job."""
+
+
+@dataclass(frozen=True)
+class AskScheduler:
+    """Ask the scheduling node, long not heard of, whether it still has the job."""
+
+
+@dataclass(frozen=True)
+class Expire:
+    """Not an action: nobody decided on the job in time."""
+
+
+@dataclass(frozen=True)
+class Abandon:
+    """Not an action: the scheduling node does not answer, so the job ends here."""
+
+
+@dataclass(frozen=True)
 class Weigh:
     """Not an action: the decision on a run whose report will not come any more."""
 
     run: str
 
 
-Action = Launch | Probe | StopRun | Collect | Seal | Tell | Close
-Command = Action | Weigh
+Action = Launch | Probe | StopRun | Collect | Seal | Tell | Close | Confirm | AskScheduler
+Command = Action | Weigh | Expire | Abandon
 
 
 # ---------------------------------------------------------------- events
@@ -197,9 +219,9 @@ class Reported:
 
 @dataclass(frozen=True)
 class Done:
-    """A Collect, a Tell or the Close is through. ``final`` False: try again later."""
+    """An action without news of its own is through. ``final`` False: try again later."""
 
-    action: Collect | Tell | Close | StopRun
+    action: Collect | Tell | Close | StopRun | Confirm | AskScheduler
     at: datetime
     final: bool = True
     message: str = ""
@@ -244,8 +266,18 @@ class OwnerLost:
     at: datetime
 
 
+@dataclass(frozen=True)
+class Decided:
+    """A person has decided on the job. ``words`` go to every node with a refusal."""
+
+    approve: bool
+    by: str
+    words: str
+    at: datetime
+
+
 OfRun = Launched | LaunchFailed | Seen | Unseen | Broken | HasExited | Gone | Reported
-Event = OfRun | Done | Sealed | StopAsked | Restarted | OwnerLost
+Event = OfRun | Done | Sealed | StopAsked | Restarted | OwnerLost | Decided | guarding.Heard
 
 
 # ---------------------------------------------------------------- what is due
@@ -271,7 +303,7 @@ def _mine(local: LocalJob, timing: Timing, owner: str) -> Iterator[Due]:
     others = {run.run_id for run in local.runs if owner and run.owner and run.owner != owner}
     elsewhere = bool(owner and local.home and local.home != owner)
     for due in agenda(local, timing):
-        if isinstance(due.command, Close):
+        if isinstance(due.command, Close | Confirm | AskScheduler | Expire | Abandon):
             if not elsewhere:
                 yield due
         elif due.command.run not in others:
@@ -313,6 +345,16 @@ def step(
             case Close():
                 local = replace(local, close=_sent(local.close, now))
                 actions.append(command)
+            case Confirm():
+                local = approval.confirming(local, lambda call: _sent(call, now))
+                actions.append(command)
+            case AskScheduler():
+                local = replace(local, ask=_sent(local.ask, now))
+                actions.append(command)
+            case Expire():
+                local = approval.timed_out(local, now)
+            case Abandon():
+                local = _abandoned(local, guarding.UNREACHABLE, local.ask.message, now)
             case _:
                 assert_never(command)
     return local, actions
@@ -324,6 +366,14 @@ def agenda(local: LocalJob, timing: Timing) -> Iterator[Due]:
     for run in local.runs:
         if not run.done_with and (run.status is not RunStatus.WAITING or run.run_id in may_launch):
             yield from _of_run(run, timing)
+    if (until := approval.expires_at(local)) is not None:
+        yield Due(until, Expire())
+    if (confirm := approval.to_confirm(local)) is not None:
+        yield from _when_due(confirm, Confirm(), timing.call_deadline)
+    if guarding.watched(local) and guarding.given_up(local):
+        yield Due(NOW, Abandon())
+    else:
+        yield from (Due(when, AskScheduler()) for when in guarding.due(local, timing.orphan, timing.call_deadline))
     if (
         ended(JOB, local.status)
         and not local.closed
@@ -409,19 +459,22 @@ def apply(local: LocalJob, event: Event, timing: Timing = Timing()) -> LocalJob:
         case StopAsked():
             return _stop_asked(local, event)
         case Restarted():
-            return replace(
-                local,
-                runs=tuple(_let_go(run) if event.owner in ("", run.owner) else run for run in local.runs),
-                close=_retry_now(local.close)
-                if event.owner in ("", local.home) or not local.home
-                else local.close,
-            )
+            mine = event.owner in ("", local.home) or not local.home
+            if mine:
+                told = approval.confirming(local, _retry_now).approval
+                local = replace(local, close=_retry_now(local.close), ask=_retry_now(local.ask), approval=told)
+            runs = tuple(_let_go(run) if event.owner in ("", run.owner) else run for run in local.runs)
+            return replace(local, runs=runs)
         case OwnerLost():
             return _owner_lost(local, event)
         case Done():
             return _done(local, event, timing)
         case Sealed():
             return _with(local, event.run, lambda run: _sealed(run, event, timing), at=event.at)
+        case Decided():
+            return approval.decided(local, event.approve, event.by, event.words, event.at)
+        case guarding.Heard():
+            return guarding.heard(local, event.at)
         case Launched() | LaunchFailed() | Seen() | Unseen() | Broken() | HasExited() | Gone() | Reported():
             return _with(local, event.run, lambda run: _hear(run, event, timing), at=event.at)
         case _:
@@ -625,6 +678,11 @@ def _done(local: LocalJob, event: Done, timing: Timing) -> LocalJob:
     match event.action:
         case Close():
             return replace(local, close=settled(local.close), closed=local.closed or event.final)
+        case Confirm():
+            local = approval.confirming(local, settled)
+            return local.noted(event.at, "decision told", message=event.message) if event.final else local
+        case AskScheduler():
+            return _asked(local, event, timing)
         case Collect():
             return _with(local, event.action.run, lambda r: _collected(r, settled(r.collect), event.warnings))
         case StopRun():
@@ -648,6 +706,22 @@ def _sealed(run: Run, event: Sealed, timing: Timing) -> Run:
     else:
         run = replace(run, files=event.files, seal=replace(run.seal, state=CallState.OK, message=""))
     return _news(run)
+
+
+def _asked(local: LocalJob, event: Done, timing: Timing) -> LocalJob:
+    """Take in the answer of the scheduling node; not ``final``: there was none."""
+    if not guarding.watched(local):
+        return local
+    if event.final:
+        return guarding.heard(local, event.at)
+    return guarding.unanswered(local, event.at, event.message, timing.retry(local.ask.tries - 1))
+
+
+def _abandoned(local: LocalJob, reason: str, words: str, at: datetime) -> LocalJob:
+    """End the job here without the scheduling node's word."""
+    text = f"the scheduling node {local.spec.scheduler} does not answer: {words}"
+    ending = Ending(Outcome.STOPPED, at, Failure(reason, text, local.node), local.node)
+    return _stop_asked(local, StopAsked(at, None, ending, local.node))
 
 
 def _told(run: Run, status: TaskStatus, settled: Callable[[Call], Call]) -> Run:

@@ -52,7 +52,8 @@ def turns(job: Job) -> Iterator[Asked]:
 
 
 def _holding(job: Job) -> list[NodeJob]:
-    return sorted((n for n in job.nodes.values() if n.holding.said.holds), key=lambda n: n.node)
+    wanted = (n for n in job.nodes.values() if n.holding.said.holds and n.excluded is None)
+    return sorted(wanted, key=lambda n: n.node)
 
 
 def _waits(call: Call) -> bool:
@@ -127,5 +128,5 @@ def waits_for(job: Job) -> tuple[str, datetime, datetime | None] | None:
 
 def tasks_at_once(job: Job, most: int) -> int:
     """Return how many tasks of the job may be under way: no more than the job wants, and than each node bears."""
-    bounds = (parallelism(job.spec), *(n.holding.said.tasks_at_once for n in job.nodes.values()))
+    bounds = (parallelism(job.spec), *(n.holding.said.tasks_at_once for n in job.nodes.values() if not n.excluded))
     return min([most, *(b for b in bounds if b)])

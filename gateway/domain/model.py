@@ -175,6 +175,10 @@ class Acceptance:
     """the job needs something of the node that must be held before it starts"""
     tasks_at_once: int | None = None
     """for how many tasks at once that is enough; None is without a bound"""
+    waits: bool = False
+    """somebody there has still to agree; the node tells what was decided"""
+    within: float | None = None
+    """seconds that this may take, where it says so"""
 
 
 @dataclass(frozen=True)
@@ -190,6 +194,17 @@ class Holding:
 
 
 @dataclass(frozen=True)
+class Consent:
+    """What the scheduler knows of a node that asks somebody before it takes part."""
+
+    asked_at: datetime
+    until: datetime
+    """without an answer by then the node counts as having refused"""
+    status: JobStatus = JobStatus.PENDING
+    """PENDING, then READY or REJECTED, once"""
+
+
+@dataclass(frozen=True)
 class NodeJob:
     """What the scheduler knows of one node's part in the job as a whole."""
 
@@ -201,6 +216,10 @@ class NodeJob:
     pushes: bool = False
     """the node has reported by itself, so it need not be asked often"""
     holding: Holding = Holding()
+    consent: Consent | None = None
+    """None: the node did not say that it asks anybody"""
+    excluded: Failure | None = None
+    """why the job runs without this node, where it may"""
 
 
 @dataclass(frozen=True)
@@ -269,6 +288,14 @@ class Task:
 
 
 @dataclass(frozen=True)
+class Suspension:
+    """No further task is started; what runs, runs on."""
+
+    by: NodeId
+    at: datetime
+
+
+@dataclass(frozen=True)
 class Job:
     """The scheduling node's record of a job."""
 
@@ -282,6 +309,7 @@ class Job:
     started_at: datetime | None = None
     """when every node had started it"""
     ended_at: datetime | None = None
+    suspended: Suspension | None = None
     warnings: tuple[str, ...] = ()
     digest: str = ""
     """of the submitted body: the same id with another body is a conflict"""
@@ -424,6 +452,24 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Approval:
+    """Somebody here has to agree to a job, or has done so or refused; decided once."""
+
+    since: datetime
+    until: datetime
+    """silence by then is a refusal"""
+    decision: JobStatus = JobStatus.PENDING
+    """PENDING, then READY or REJECTED"""
+    by: str = ""
+    """the person as the operator's interface names them, or empty for the deadline"""
+    failure: Failure | None = None
+    """why it was refused, in the words that every node gets"""
+    decided_at: datetime | None = None
+    confirm: Call = Call()
+    """tells the scheduling node"""
+
+
+@dataclass(frozen=True)
 class LocalJob:
     """A participating node's record of a job."""
 
@@ -442,6 +488,14 @@ class LocalJob:
     close: Call = Call()
     model_saved: bool = False
     """the job has succeeded, and its models are kept"""
+    approval: Approval | None = None
+    """None: nobody had to be asked"""
+    excluded: tuple[str, ...] = ()
+    """parties without which the job runs"""
+    heard_at: datetime | None = None
+    """when the scheduling node was last heard of; kept coarsely"""
+    ask: Call = Call()
+    """asks the scheduling node whether it still has the job"""
     warnings: tuple[str, ...] = ()
     pool: Pool | None = None
     """what the job holds here while it runs, for its tasks to borrow from; None: nothing that is counted"""

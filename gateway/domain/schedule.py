@@ -9,12 +9,13 @@ answer is followed by a question, not by a second start; and the question is ask
 own deadline, when the start can no longer be on its way.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import assert_never
 
-from gateway.domain import abreast, holding, retrying, stopping, trained
+from gateway.domain import abreast, consent, holding, quorum, retrying, stopping, trained
+from gateway.domain.consent import Confirmed
 from gateway.domain.dag import ready
 from gateway.domain.model import (
     Acceptance,
@@ -26,6 +27,7 @@ from gateway.domain.model import (
     NodeId,
     NodeJob,
     NodeTask,
+    Suspension,
     Task,
 )
 from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, ended, may, merge, move
@@ -42,6 +44,8 @@ class Timing:
     """a call without an answer counts as lost after this; longer than any client's own deadline"""
     create_deadline: float = 10.0
     """a node that cannot be reached for this long while a job is created refuses it"""
+    start_deadline: float = 60.0
+    """the same while a job is started"""
     unreachable_limit: float = 600.0
     """a running job whose node is silent for this long fails"""
     retry_first: float = 0.2
@@ -122,9 +126,16 @@ class GiveUp:
     node: NodeId
 
 
+@dataclass(frozen=True)
+class Expire:
+    """Not a request: the decision that nobody at a node agreed to the job in time."""
+
+    node: NodeId
+
+
 Request = CreateAt | HoldAt | ReturnAt | StartAt | StartTaskAt | PollTaskAt | StopAt | StopTaskAt
 TaskRequest = StartTaskAt | PollTaskAt | StopTaskAt
-Decision = GiveUp | retrying.TimeOut | retrying.TryAgain
+Decision = GiveUp | Expire | retrying.TimeOut | retrying.TryAgain
 Command = Request | Decision
 
 
@@ -219,6 +230,15 @@ class StopAsked:
 
 
 @dataclass(frozen=True)
+class SuspendAsked:
+    """No further task is to start, or (``on`` False) they may again."""
+
+    by: NodeId
+    at: datetime
+    on: bool = True
+
+
+@dataclass(frozen=True)
 class TaskStopAsked:
     """A task and everything that needs its output are to stop; what has succeeded stays as it is."""
 
@@ -228,7 +248,20 @@ class TaskStopAsked:
     message: str = ""
 
 
-Event = Answered | Denied | Lost | Delayed | UnknownThere | Heard | NotPlayed | Freed | StopAsked | TaskStopAsked
+Event = (
+    Answered
+    | Confirmed
+    | Denied
+    | Lost
+    | Delayed
+    | UnknownThere
+    | Heard
+    | NotPlayed
+    | Freed
+    | StopAsked
+    | TaskStopAsked
+    | SuspendAsked
+)
 
 
 # ---------------------------------------------------------------- what is due
@@ -261,7 +294,7 @@ def step(job: Job, now: datetime, timing: Timing = Timing()) -> tuple[Job, list[
         commands = plan(job, now, timing)  # once more: after a decision to end, only stops are due
     for command in commands:
         match command:
-            case GiveUp() | retrying.TimeOut() | retrying.TryAgain():
+            case GiveUp() | Expire() | retrying.TimeOut() | retrying.TryAgain():
                 continue
             case (
                 CreateAt()
@@ -288,6 +321,8 @@ def _decided(job: Job, command: Command, now: datetime) -> Job:
     match command:
         case GiveUp():
             return _give_up(job, command.node, now)
+        case Expire() if job.ending is None:
+            return consent.timed_out(job, command.node, now)
         case retrying.TryAgain() if job.ending is None:
             return retrying.begun_again(job, command.task, now)
         case retrying.TimeOut() if job.ending is None:
@@ -301,9 +336,11 @@ def _decided(job: Job, command: Command, now: datetime) -> Job:
 def agenda(job: Job, timing: Timing) -> Iterator[Due]:
     """Yield everything there is to do, each with its earliest time."""
     if job.ending is not None:
-        yield from _stops(job, timing)
+        yield from _stops(job, timing, job.nodes.values())
         return
-    for node in job.nodes.values():
+    yield from _stops(job, timing, [n for n in job.nodes.values() if n.excluded])
+    yield from (Due(when, Expire(node)) for when, node in consent.expiries(job))
+    for node in quorum.active(job):
         if job.status is JobStatus.PENDING:
             yield from _when_due(node.create, CreateAt(node.node), timing)
             if node.unreachable_since is not None and not node.create.settled:
@@ -312,7 +349,8 @@ def agenda(job: Job, timing: Timing) -> Iterator[Due]:
             if job.status is JobStatus.READY and holding.granted(job):
                 yield from _when_due(node.start, StartAt(node.node), timing)
             if node.unreachable_since is not None:
-                limit = timedelta(seconds=timing.unreachable_limit)
+                starting = job.status is JobStatus.READY and node.start.tries > 0
+                limit = timedelta(seconds=timing.start_deadline if starting else timing.unreachable_limit)
                 yield Due(node.unreachable_since + limit, GiveUp(node.node))
     if job.status is JobStatus.READY:
         yield from _holds(job, timing)
@@ -343,7 +381,8 @@ def _tasks(job: Job, timing: Timing) -> Iterator[Due]:
                 continue
             start = part.start
             if start.state is CallState.IDLE:
-                if not stopped:
+                held = job.suspended is not None and not task.begun
+                if not stopped and not held:
                     yield Due(start.due_at or NOW, StartTaskAt(part.node, name, task.attempt))
                 continue
             open_roles = tuple(
@@ -367,8 +406,8 @@ def _task_stop(task: Task, part: NodeTask, timing: Timing) -> Iterator[Due]:
         yield Due(max(due.at, after), due.command)
 
 
-def _stops(job: Job, timing: Timing) -> Iterator[Due]:
-    for node in job.nodes.values():
+def _stops(job: Job, timing: Timing, nodes: Iterable[NodeJob]) -> Iterator[Due]:
+    for node in nodes:
         if not _needs_stop(node) or node.stop.settled:
             continue
         if job.ended_at is not None and _given_up_redelivery(job, node, timing):
@@ -432,6 +471,8 @@ def apply(job: Job, event: Event, timing: Timing = Timing()) -> Job:
             job = job.noted(event.at, "late answer ignored", event.request.node, request=str(event.request))
         case Answered():
             job = _answered(job, event, timing)
+        case Confirmed():
+            job = consent.confirmed(job, event)
         case Denied():
             job = _denied(job, event, timing)
         case Lost():
@@ -453,6 +494,8 @@ def apply(job: Job, event: Event, timing: Timing = Timing()) -> Job:
                 job = _end(job, Ending(Outcome.STOPPED, event.at, failure, event.by))
         case TaskStopAsked():
             job = stopping.ask(job, event.task, event.by, event.at, event.message)
+        case SuspendAsked():
+            job = _suspend(job, event)
         case _:
             assert_never(event)
     return _settle(job, event.at)
@@ -502,6 +545,8 @@ def _answered(job: Job, event: Answered, timing: Timing) -> Job:
     job = _with_call(job, request, call)
     if isinstance(request, CreateAt) and event.said is not None:
         job = _with_node(job, holding.accepted(job.nodes[request.node], event.said))
+        if event.said.waits:
+            job = consent.waits(job, request.node, event.said.within, event.at)
     if isinstance(request, ReturnAt):
         job = _with_node(job, holding.returned(job.nodes[request.node], _expiry(call, timing)))
     if isinstance(request, StartTaskAt):
@@ -532,6 +577,10 @@ def _denied(job: Job, event: Denied, timing: Timing) -> Job:
         return _with_node(job, holding.returned(job.nodes[request.node], _expiry(call, timing)))
     if isinstance(request, HoldAt) and failure.reason == holding.BUSY:
         return _with_node(job, holding.busy(job.nodes[request.node], failure, event.at))
+    if isinstance(request, StopAt) and failure.reason == "INTERNAL":  # it wanted to, and could not
+        return _with_call(
+            job, request, replace(call, state=CallState.LOST, due_at=event.at + timing.retry(call.tries - 1))
+        )
     job = _with_call(job, request, replace(call, state=CallState.REFUSED))
     if isinstance(request, StartTaskAt):
         part = job.tasks[request.task].nodes[request.node]
@@ -568,6 +617,9 @@ def _lost(job: Job, event: Lost, timing: Timing) -> Job:
     else:
         maybe_there = event.delivered or call.tries > 1 or isinstance(request, StopAt)
     state = CallState.LOST if maybe_there else CallState.IDLE
+    if isinstance(request, CreateAt | StartAt) and job.ending is None:
+        detail = {"tries": call.tries, "next": due.isoformat(), "message": event.message}
+        job = job.noted(event.at, _NAMES[type(request)] + " without an answer", request.node, **detail)
     return _with_call(job, request, replace(call, state=state, due_at=due, message=event.message))
 
 
@@ -685,7 +737,8 @@ def _settle(job: Job, at: datetime) -> Job:
     """Draw every conclusion that the facts allow: ready, running, a task's state, the end."""
     if ended(JOB, job.status):
         return job
-    for task in job.tasks.values():
+    for name in job.tasks:
+        task = job.tasks[name]
         if task.ending is not None or not ended(TASK, task.status):
             job = _settle_task(job, task, at)
     if job.ending is None:
@@ -715,21 +768,19 @@ def _settle_task(job: Job, task: Task, at: datetime) -> Job:
     detail = {**(task.failure.as_dict() if task.failure else {}), "task": task.name}
     job = _with_task(job, task).noted(at, f"task {new}", **detail)
     if new is TaskStatus.FAILED and job.ending is None and task.ending is None:
-        job = _end(job, Ending(Outcome.FAILED, at, task.failure))
+        job = quorum.tolerated(job, task, at) or _end(job, Ending(Outcome.FAILED, at, task.failure))
     return job
 
 
 def _settle_open(job: Job, at: datetime) -> Job:
-    nodes = job.nodes.values()
-    refused = next((n for n in nodes if n.create.state is CallState.REFUSED), None)
-    if refused is not None:
-        failure = Failure(refused.create.reason, refused.create.message, refused.node)
-        return _end(job, Ending(Outcome.REJECTED, at, failure))
-    not_started = next(((n, c) for n in nodes for c in (n.start, n.holding.apply) if _refused(c)), None)
-    if not_started is not None:
-        failure = Failure("FAILED_TO_RUN", not_started[1].message, not_started[0].node)
-        return _end(job, Ending(Outcome.FAILED, at, failure))
-    if job.status is JobStatus.PENDING and all(n.create.state is CallState.OK for n in nodes):
+    for node in job.nodes.values():
+        if job.ending is None and node.excluded is None and (failure := _refused(node)) is not None:
+            job = _without(job, node, failure, at)
+    if job.ending is not None:
+        return job
+    nodes = quorum.active(job)
+    accepted = all(n.create.state is CallState.OK and not consent.is_open(n) for n in nodes)
+    if job.status is JobStatus.PENDING and accepted:
         tasks = {name: replace(t, status=move(TASK, t.status, TaskStatus.READY)) for name, t in job.tasks.items()}
         job = replace(job, status=move(JOB, job.status, JobStatus.READY), tasks=tasks).noted(at, "job READY")
     if job.status is JobStatus.READY and all(n.start.state is CallState.OK for n in nodes):
@@ -740,8 +791,31 @@ def _settle_open(job: Job, at: datetime) -> Job:
     return job if stopped is None else _end(job, stopped)
 
 
-def _refused(call: Call) -> bool:
-    return call.state is CallState.REFUSED
+def _refused(node: NodeJob) -> Failure | None:
+    """Return why a node takes no part; None while it may."""
+    for call in (node.create, node.start, node.holding.apply):
+        if call.state is CallState.REFUSED:
+            return Failure(call.reason, call.message, node.node)
+    if node.consent is not None and node.consent.status is JobStatus.REJECTED:
+        return Failure(node.create.reason, node.create.message, node.node)
+    return None
+
+
+def _without(job: Job, node: NodeJob, failure: Failure, at: datetime) -> Job:
+    """Go on without a node that takes no part, or end the job, telling how every party stands to it."""
+    if (smaller := quorum.exclude(job, node.node, failure, at)) is not None:
+        return smaller
+    if job.status is JobStatus.PENDING:
+        return _end(job, Ending(Outcome.REJECTED, at, failure))
+    text = f"not every node started the job: {quorum.in_words(job)}"
+    return _end(job, Ending(Outcome.FAILED, at, Failure("FAILED_TO_RUN", text, node.node)))
+
+
+def _suspend(job: Job, event: SuspendAsked) -> Job:
+    if job.ending is not None or ended(JOB, job.status) or (job.suspended is not None) is event.on:
+        return job
+    suspended = Suspension(event.by, event.at) if event.on else None
+    return replace(job, suspended=suspended).noted(event.at, "suspended" if event.on else "resumed", event.by)
 
 
 def _end(job: Job, ending: Ending) -> Job:
@@ -768,15 +842,19 @@ def _conclude(job: Job, ending: Ending, at: datetime) -> Job:
 
 def _give_up(job: Job, node: NodeId, now: datetime) -> Job:
     record = job.nodes[node]
+    if record.excluded is not None:
+        return job
     since = record.unreachable_since or now
-    if job.status is JobStatus.PENDING:
-        outcome = Outcome.REJECTED
-        failure = Failure("PEER_UNREACHABLE", record.create.message or "no answer", node)
-        job = _with_node(job, replace(record, create=replace(record.create, reason=failure.reason)))
-    else:
-        outcome = Outcome.FAILED
+    if job.status is JobStatus.RUNNING:
         failure = Failure("UNREACHABLE", f"no answer since {since.isoformat()}", node)
-    return job if job.ending is not None else _end(job, Ending(outcome, now, failure))
+        return job if job.ending is not None else _end(job, Ending(Outcome.FAILED, now, failure))
+    creating = job.status is JobStatus.PENDING
+    call = record.create if creating else record.start
+    failure = Failure("PEER_UNREACHABLE", call.message or "no answer", node)
+    call = replace(call, reason=failure.reason)
+    record = replace(record, create=call) if creating else replace(record, start=call)
+    job = _with_node(job, record)
+    return job if job.ending is not None else _settle(_without(job, record, failure, now), now)
 
 
 # ---------------------------------------------------------------- what the timeline tells of calls

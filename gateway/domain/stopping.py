@@ -32,9 +32,12 @@ def what_is_left(job: Job) -> list[str]:
 
 
 def ending_by_tasks(job: Job, at: datetime) -> Ending | None:
-    """Return how the job ends because its tasks were stopped; None while some can still run, or none was."""
-    first = next((t.ending for t in job.tasks.values() if t.ending is not None), None)
-    return None if first is None or what_is_left(job) else replace(first, at=at)
+    """Return how the job ends because nothing is left to run and tasks were stopped, or failed and are borne."""
+    endings = [t.ending for t in job.tasks.values() if t.ending is not None]
+    if not endings or what_is_left(job):
+        return None
+    stopped = next((e for e in endings if e.outcome is Outcome.STOPPED), None)
+    return Ending(Outcome.SUCCEEDED, at) if stopped is None else replace(stopped, at=at)
 
 
 def cause(job: Job, task: Task, failure: Failure) -> Failure:

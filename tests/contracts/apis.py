@@ -6,7 +6,7 @@ suites stay as they are.
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,9 +168,10 @@ def serving(gateway: Gateway) -> Iterator[Gateway]:
 
 
 @contextmanager
-def two_nodes(home: Path) -> Iterator[World]:
-    """Serve two nodes that know each other and `THIRD`, but not `STRANGER`."""
-    nodes = {node: Gateway(settings(home / node, node), engine=_engine) for node in (ME, PEER)}
+def two_nodes(home: Path, *, me: Mapping[str, Any] = {}, peer: Mapping[str, Any] = {}) -> Iterator[World]:
+    """Serve two nodes that know each other and `THIRD`, but not `STRANGER`. ``me``, ``peer``: further settings."""
+    over = {ME: me, PEER: peer}
+    nodes = {node: Gateway(settings(home / node, node, **over[node]), engine=_engine) for node in (ME, PEER)}
     routes = {node: {"url": gateway.addresses()["peer"]} for node, gateway in nodes.items()}
     routes[THIRD] = {"host": "127.0.0.1", "port": 9}
     assert STRANGER not in routes

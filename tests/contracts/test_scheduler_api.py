@@ -304,6 +304,50 @@ def test_whose_news_is_not_taken(apis: Apis, api: SchedulerApi, world: World, sp
     assert world.job(spec.job_id).status is JobStatus.RUNNING
 
 
+# ---------------------------------------------------------------- audit_confirm, suspend, resume
+
+
+def test_who_takes_part_anyway_may_say_so_again(api: SchedulerApi, world: World, spec: JobSpec):
+    submitted(api, world, spec)
+    for _ in range(2):
+        api.confirm_job(spec.job_id, None, PEER)
+    assert refusal(api.confirm_job, spec.job_id, Failure("NO", "too late"), PEER) == ("ALREADY_DECIDED", 409)
+    assert world.job(spec.job_id).status is JobStatus.RUNNING
+
+
+def test_whose_word_is_not_taken(apis: Apis, api: SchedulerApi, world: World, spec: JobSpec):
+    submitted(api, world, spec)
+    for sender in (THIRD, STRANGER):
+        other = apis.scheduler(sender)
+        assert refusal(other.confirm_job, spec.job_id, None, sender) == ("NOT_AUTHORISED", 403)
+        assert refusal(other.suspend_job, spec.job_id, True, sender) == ("NOT_AUTHORISED", 403)
+    assert refusal(api.confirm_job, "job-nowhere", None, PEER) == ("JOB_UNKNOWN", 404)
+    assert refusal(api.suspend_job, "job-nowhere", True, PEER) == ("JOB_UNKNOWN", 404)
+
+
+def test_a_suspended_job_starts_no_further_task(api: SchedulerApi, world: World, scratch: list[str]):
+    spec = a_job_of(scratch, "a -> b")
+    api.submit_job(spec, PEER)
+    world.run(spec.job_id, "a", "host.0")
+    for on in (True, True, False, False, True):
+        api.suspend_job(spec.job_id, on, PEER)
+    for label, node in (("host.0", world.me), ("host.1", world.me), ("guest.0", world.peer)):
+        world.end(spec.job_id, "a", label, node=node)
+    wait_for(lambda: world.job(spec.job_id).tasks["a"].status is SUCCESS, 20, 0.01)
+    view = api.job_status(spec.job_id, PEER)
+    assert (view.status, view.waiting.reason) == (JobStatus.RUNNING, "SUSPENDED")
+    assert PEER in view.waiting.message
+    (b,) = [t for t in view.tasks if t.name == "b"]
+    assert (b.status, b.waiting.reason) == (READY, "SUSPENDED")
+    assert not world.me.store.local_jobs.get(spec.job_id).runs_of(b.task_id)
+    api.suspend_job(spec.job_id, False, PEER)
+    # these containers leave no output, so b is asked for and refused
+    ended = world.wait_status(spec.job_id, JobStatus.FINISHED)
+    assert ended.ending is not None and ended.ending.failure is not None
+    assert (ended.ending.failure.reason, ended.ending.failure.task) == ("INPUT_MISSING", "b")
+    assert refusal(api.suspend_job, spec.job_id, True, PEER) == ("JOB_ENDED", 409)
+
+
 # ---------------------------------------------------------------- stop
 
 

@@ -147,10 +147,10 @@ def test_a_node_that_refuses_for_another_reason_ends_the_job():
     job, _ = step(a_ready_job("n1"), 0)
     job = after(job, Denied(HoldAt("n1"), Failure("JOB_UNKNOWN", "never heard of it"), at(1)))
     assert job.ending is not None
-    assert (job.ending.outcome, job.ending.failure) == (
-        Outcome.FAILED,
-        Failure("FAILED_TO_RUN", "never heard of it", "n1"),
-    )
+    failure = job.ending.failure
+    assert failure is not None
+    assert (job.ending.outcome, failure.reason, failure.node) == (Outcome.FAILED, "FAILED_TO_RUN", "n1")
+    assert "n1 error: JOB_UNKNOWN never heard of it" in failure.message
 
 
 def test_a_waiting_job_that_is_stopped_asks_nobody_any_more():

@@ -203,7 +203,8 @@ def test_a_refused_start_stops_all_and_runs_nothing():
     job = answered(job, 1)
     assert (job.status, job.outcome) == (JobStatus.FINISHED, Outcome.FAILED)
     failure = job.ending.failure
-    assert (failure.reason, failure.node, failure.message) == ("FAILED_TO_RUN", "n2", "of something")
+    words = "not every node started the job: n1 ok; n2 error: BECAUSE of something; n3 unknown"
+    assert (failure.reason, failure.node, failure.message) == ("FAILED_TO_RUN", "n2", words)
     assert job.tasks["a"].status is READY
 
 

@@ -29,6 +29,9 @@ ORDER = (
     "/chan/pop",
     "/chan/peek",
     "/chan/release",
+    "/job/suspend",
+    "/job/resume",
+    "/job/audit_confirm",
     "/job/stop_task",
     "/task/stop",
     "/job/stop",
@@ -39,11 +42,12 @@ ORDER = (
 NOT_SERVED = {"/v1/interconn/chan/transport": "E0000000614"}
 """paths that refuse everything, by a code of their own"""
 NOT_HERE = {
+    **{f"/api/v1/jobs/{{job_id}}/{word}": "JOB_UNKNOWN" for word in ("approve", "reject", "suspend", "resume")},
     "/api/v1/models/{model_id}/{version}/deploy": "MODEL_UNKNOWN",
     "/api/v1/models/{model_id}/{version}/undeploy": "MODEL_UNKNOWN",
     "/api/v1/models/import": "ARCHIVE_INVALID",
 }
-"""paths that need what only a training leaves, and how a fresh node refuses them"""
+"""paths that need a model or a job by name, and how a fresh node refuses them"""
 
 
 @pytest.fixture(scope="module")

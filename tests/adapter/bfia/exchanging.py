@@ -7,7 +7,7 @@ knows and something had to stand there. Ids, names and nonces are made up throug
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,8 @@ def _plain(value: Any) -> Any:
         tasks = {t.task_id: str(t.status) for t in value.tasks}
         outcome = str(value.outcome) if value.outcome else None
         return {"status": str(value.status), "outcome": outcome, "progress": value.progress, "tasks": tasks}
+    if isinstance(value, Acceptance) and value.waits:
+        return "waits"
     return "done" if value is None or value == Acceptance() else dict(value)
 
 
@@ -127,7 +129,7 @@ class OneJob:
         self.submit_job(spec, sender)
         return Acceptance()
 
-    def start_job(self, job_id: str, sender: NodeId) -> None:
+    def start_job(self, job_id: str, sender: NodeId, without: Sequence[str] = ()) -> None:
         self._known(job_id)
 
     def start_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:

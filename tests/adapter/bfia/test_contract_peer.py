@@ -13,7 +13,7 @@ from adapter.bfia.profiles import PROFILES
 from gateway.domain.model import Job, JobSpec, LocalJob
 from gateway.domain.states import JobStatus, TaskStatus
 from tests.adapter.bfia import contract
-from tests.adapter.bfia.contract import DONE, Caller, Endpoint, envelope, refused, wrong_listeners
+from tests.adapter.bfia.contract import DONE, AtLeast, Caller, Endpoint, envelope, refused, wrong_listeners
 from tests.adapter.bfia.scripted import says
 from tests.adapter.bfia.site import CONTROL, FATE, SPEC, Site, a_job_with, by_path, serving_site
 from tests.builders import a_spec
@@ -76,15 +76,14 @@ def own_state(stage: Stage, _: dict[str, Any]) -> dict[str, Any]:
     job = stage.site.node.store.jobs.get(stage.own.job_id)
     a, b = job.tasks["a"], job.tasks["b"]
     assert a.nodes[SPEC].status is TaskStatus.RUNNING and b.status is TaskStatus.READY
-    return {
-        "code": 0,
-        "msg": "success",
-        "data": envelope(
-            Caller(stage.site.node, "operator", "/v1/platform/schedule", {})(
-                "/job/status_all", {"job_id": job.id}, "GET"
-            )
-        )["data"],
-    }
+    said = Caller(stage.site.node, "operator", "/v1/platform/schedule", {})(
+        "/job/status_all", {"job_id": job.id}, "GET"
+    )
+    data = dict(envelope(said)["data"])
+    for one in (data, *data["tasks"]):
+        assert set(one.pop("waiting")) == {"reason", "message", "since", "next_check"}  # which go on meanwhile
+    data["tasks"] = [AtLeast(task) for task in data["tasks"]]
+    return {"code": 0, "msg": "success", "data": AtLeast(data)}
 
 
 JOB_FIELDS = (
@@ -147,6 +146,21 @@ ENDPOINTS = (
         unknown=(("job_id", "job-nowhere", "JOB_UNKNOWN"),),
         methods=("POST", "GET"),
         in_query=True,
+    ),
+    *(
+        Endpoint(
+            path,
+            lambda s: {"job_id": s.own.job_id},
+            required=("job_id",),
+            unknown=(("job_id", "job-nowhere", "JOB_UNKNOWN"),),
+        )
+        for path in ("/job/suspend", "/job/resume")
+    ),
+    Endpoint(
+        "/job/audit_confirm",
+        lambda s: {"job_id": s.own.job_id, "status": "READY"},
+        required=("job_id", "status"),
+        unknown=(("job_id", "job-nowhere", "JOB_UNKNOWN"),),
     ),
     Endpoint(
         "/task/poll",
@@ -382,4 +396,4 @@ def test_every_path_for_peers_is_in_the_table(stage: Stage):
     """Extensions have their contracts where they are tested, and so has the confirmation of an approval."""
     described = Caller(stage.site.node, "peer", "", {})("/openapi.json", None, "GET").json()["paths"]
     mine = {p.removeprefix(CONTROL) for p in described if p.startswith(CONTROL)}
-    assert mine - set(EXTENSIONS) - {"/job/audit_confirm"} == {e.path for e in ENDPOINTS}
+    assert mine - (set(EXTENSIONS) - {"/job/suspend", "/job/resume"}) == {e.path for e in ENDPOINTS}

@@ -13,8 +13,8 @@ from tests.adapter.bfia.scripted import ScriptedPeer, scripted
 
 ALL = [(name, one) for name in PROFILES for one in exchanges(name)]
 PLAIN = Profile("spec")
-ELSEWHERE = {"longest_job_id"}
-"""fields that show in no exchange: ids are made before anybody is asked"""
+ELSEWHERE = {"longest_job_id", "takes_confirm"}
+"""fields that show in no exchange: ids are made before anybody is asked, and no exchange is a job that waits"""
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,92 @@
+"""``/api/v1/jobs/…/approve|reject|suspend|resume``: what people decide on jobs. Real HTTP statuses."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body
+from pydantic import BaseModel, ConfigDict, Field
+
+from gateway.admin.answers import Answer
+from gateway.admin.parts import AdminParts
+from gateway.domain.model import LocalJob
+from gateway.store.store import to_plain
+
+
+class Decision(BaseModel):
+    """Who decides, and why; the reason of a refusal goes to every node of the job."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    by: str = Field(default="", max_length=100, description="Name of the person, for the timeline.")
+    reason: str = Field(default="", max_length=1000, description="Why.")
+
+
+_EXAMPLE = {"by": "li", "reason": "agreed with the data's owner"}
+_NONE = Decision()
+Said = Annotated[Decision, Body(description="May be left out.", examples=[_EXAMPLE])]
+
+
+class Nothing(BaseModel):
+    """An object without fields, or no body at all."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+Empty = Annotated[Nothing, Body(examples=[{}])]
+
+
+def add_decisions(router: APIRouter, parts: AdminParts, run: Answer) -> None:
+    """Add the paths of decisions to the operators' router."""
+
+    @router.get("/api/v1/approvals", summary="Jobs here that wait for a person", response_model=None)
+    async def approvals() -> Any:
+        return await run(lambda: {"approvals": [_asked(local) for local in parts.participant.waiting()]})
+
+    @router.post("/api/v1/jobs/{job_id}/approve", summary="Agree to a job at this node", response_model=None)
+    async def approve(job_id: str, said: Said = _NONE) -> Any:
+        return await run(lambda: _decide(parts, job_id, True, said))
+
+    @router.post("/api/v1/jobs/{job_id}/reject", summary="Refuse a job at this node", response_model=None)
+    async def reject(job_id: str, said: Said = _NONE) -> Any:
+        return await run(lambda: _decide(parts, job_id, False, said))
+
+    @router.post(
+        "/api/v1/jobs/{job_id}/suspend", summary="Start no further task; what runs, ends", response_model=None
+    )
+    async def suspend(job_id: str, body: Empty = Nothing()) -> Any:
+        return await run(lambda: _suspend(parts, job_id, True))
+
+    @router.post("/api/v1/jobs/{job_id}/resume", summary="Go on with a suspended job", response_model=None)
+    async def resume(job_id: str, body: Empty = Nothing()) -> Any:
+        return await run(lambda: _suspend(parts, job_id, False))
+
+
+def _decide(parts: AdminParts, job_id: str, approve: bool, said: Decision) -> dict[str, Any]:
+    local = parts.participant.decide(job_id, approve, said.by or "an operator", said.reason)
+    return {"job_id": job_id, "local_status": str(local.status), "approval": approval_of(local)}
+
+
+def _suspend(parts: AdminParts, job_id: str, on: bool) -> dict[str, Any]:
+    parts.coordinator.suspend(job_id, on)
+    return {"job_id": job_id, "suspended": on}
+
+
+def approval_of(local: LocalJob) -> dict[str, Any] | None:
+    """Return who had to agree to a job here, until when, and what was decided; None where nobody had to."""
+    if local.approval is None:
+        return None
+    shown = to_plain(local.approval)
+    shown.pop("confirm")
+    return dict(shown)
+
+
+def _asked(local: LocalJob) -> dict[str, Any]:
+    spec = local.spec
+    return {
+        "job_id": local.id,
+        "flow_id": spec.flow_id,
+        "initiator": spec.initiator,
+        "scheduler": spec.scheduler,
+        "roles": [p.label for p in spec.parties_at(local.node)],
+        "components": sorted({f"{n.component.provider}/{n.component.name}" for n in spec.dag.nodes}),
+        "approval": approval_of(local),
+    }

@@ -1,0 +1,98 @@
+"""What the scheduling node makes of nodes that ask somebody before they take part in a job."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from gateway.domain.model import CallState, Consent, Failure, Job, NodeId, NodeJob
+from gateway.domain.states import JOB, JobStatus, ended
+
+DEADLINE = 86_400.0
+"""seconds for a node that does not say how long it asks"""
+GRACE = 30.0
+"""seconds that its own word may take to arrive after that"""
+TIMEOUT = "APPROVAL_TIMEOUT"
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """A node's answer, asked for or not: it takes part, or (with a failure) it does not."""
+
+    node: NodeId
+    at: datetime
+    failure: Failure | None = None
+
+
+def waits(job: Job, node: NodeId, within: float | None, at: datetime) -> Job:
+    """Note that the node accepted the job for somebody to decide on, ``within`` so many seconds."""
+    record = job.nodes[node]
+    if record.consent is not None or job.status is not JobStatus.PENDING:
+        return job
+    seconds = DEADLINE if within is None else within
+    until = at + timedelta(seconds=min(max(seconds, 0.0), 100 * DEADLINE) + GRACE)
+    job = _with(job, replace(record, consent=Consent(at, until)))
+    return job.noted(at, "waits for approval", node, until=until.isoformat())
+
+
+def confirmed(job: Job, event: Confirmed) -> Job:
+    """Take in a node's answer. It counts once, while the job is PENDING; all else is noted, no more."""
+    record = job.nodes[event.node]
+    status = JobStatus.READY if event.failure is None else JobStatus.REJECTED
+    known = record.consent
+    if known is not None and known.status is status:
+        return job
+    over = job.status is not JobStatus.PENDING or job.ending is not None
+    if over or (known is not None and known.status is not JobStatus.PENDING):
+        return job.noted(event.at, "late answer ignored", event.node, status=status)
+    consent = replace(known or Consent(event.at, event.at), status=status)
+    create = record.create
+    if event.failure is not None:
+        create = replace(
+            create, state=CallState.REFUSED, reason=event.failure.reason, message=event.failure.message
+        )
+    job = _with(job, replace(record, consent=consent, create=create, unreachable_since=None))
+    detail = event.failure.as_dict() if event.failure else {}
+    return job.noted(event.at, "approved" if event.failure is None else "rejected", event.node, **detail)
+
+
+def contradicts(job: Job, event: Confirmed) -> str:
+    """Return why an answer cannot be taken any more; empty where it can, or says what was said before."""
+    known = job.nodes[event.node].consent
+    said = JobStatus.READY if event.failure is None else JobStatus.REJECTED
+    if known is not None and known.status is said:
+        return ""
+    if known is not None and known.status is not JobStatus.PENDING:
+        return f"node {event.node} has answered {known.status} before"
+    if ended(JOB, job.status) or job.ending is not None:
+        return "the job has ended, or is about to"
+    if job.status is not JobStatus.PENDING and said is JobStatus.REJECTED:
+        return f"the job is {job.status} already"
+    return ""
+
+
+def is_open(node: NodeJob) -> bool:
+    """Say whether the node has still to decide."""
+    return node.consent is not None and node.consent.status is JobStatus.PENDING
+
+
+def expiries(job: Job) -> Iterator[tuple[datetime, NodeId]]:
+    """Yield when silence of which node becomes a refusal."""
+    for node in job.nodes.values():
+        if node.excluded is None and node.consent is not None and is_open(node):
+            yield node.consent.until, node.node
+
+
+def timed_out(job: Job, node: NodeId, now: datetime) -> Job:
+    """Count a node that never told its decision as one that refused."""
+    record = job.nodes[node]
+    if record.consent is None or not is_open(record):
+        return job
+    words = f"{node} was asked at {record.consent.asked_at.isoformat()} and has not told whether it takes part"
+    # it has accepted the job all the same, and is to be stopped
+    create = replace(record.create, reason=TIMEOUT, message=words)
+    record = replace(record, consent=replace(record.consent, status=JobStatus.REJECTED), create=create)
+    return _with(job, record).noted(now, "approval timed out", node, message=words)
+
+
+def _with(job: Job, node: NodeJob) -> Job:
+    return replace(job, nodes={**job.nodes, node.node: node})

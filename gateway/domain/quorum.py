@@ -1,0 +1,218 @@
+"""Which parties and tasks a job can do without: optional settings in ``job_params.common``, none in the standard.
+
+``min_parties: {host: 2}``: so many of that role are enough. ``required_parties: ["guest.0"]``: these are needed;
+of a role that it names, only those, unless ``min_parties`` asks for more. A role that neither names is needed
+whole, and so is whatever the initiator's node plays. ``tolerable_tasks: [names]``: when one fails, what follows it
+never starts, the rest goes on, and the job may still succeed.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from gateway.domain import dag as flow
+from gateway.domain.model import Call, CallState, Ending, Failure, Job, JobSpec, NodeId, NodeJob, Task
+from gateway.domain.problems import Problem
+from gateway.domain.states import JobStatus, Outcome, TaskStatus
+
+MIN, REQUIRED, TOLERABLE = "min_parties", "required_parties", "tolerable_tasks"
+
+
+# ---------------------------------------------------------------- what was asked
+
+
+def _common(spec: JobSpec) -> Mapping[str, Any]:
+    common = spec.job_params.get("common")
+    return common if isinstance(common, Mapping) else {}
+
+
+def check(spec: JobSpec, path: str = "config.job_params.common") -> list[Problem]:
+    """Find what is wrong with the three settings."""
+    common, found = _common(spec), list[Problem]()
+    count = {role: sum(p.role == role for p in spec.parties) for role in {p.role for p in spec.parties}}
+    least = common.get(MIN)
+    if least is not None and not isinstance(least, Mapping):
+        found.append(Problem(f"{path}.{MIN}", "must be an object: role -> number", least))
+    for role, number in least.items() if isinstance(least, Mapping) else ():
+        at = f"{path}.{MIN}.{role}"
+        if role not in count:
+            found.append(Problem(at, "names a role that the job does not have", role))
+        elif isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= count[role]:
+            found.append(Problem(at, f"must be a whole number from 0 to {count[role]}", number))
+    found += _check_names(common, REQUIRED, {p.label for p in spec.parties}, "a party of the job", path)
+    found += _check_names(common, TOLERABLE, {n.name for n in spec.dag.nodes}, "a task of the flow", path)
+    return found
+
+
+def _check_names(common: Mapping[str, Any], key: str, known: set[str], what: str, path: str) -> list[Problem]:
+    names = common.get(key)
+    if names is None:
+        return []
+    if not isinstance(names, list):
+        return [Problem(f"{path}.{key}", "must be a list of names", names)]
+    return [
+        Problem(f"{path}.{key}[{i}]", f"must be the name of {what}", name)
+        for i, name in enumerate(names)
+        if not isinstance(name, str) or name not in known
+    ]
+
+
+def _names(spec: JobSpec, key: str) -> frozenset[str]:
+    names = _common(spec).get(key)
+    return frozenset(n for n in names if isinstance(n, str)) if isinstance(names, list) else frozenset()
+
+
+def can_spare(spec: JobSpec, nodes: Iterable[NodeId]) -> bool:
+    """Say whether the job may run without all of these nodes."""
+    gone = set(nodes)
+    least = _common(spec).get(MIN)
+    least = least if isinstance(least, Mapping) else {}
+    required = _names(spec, REQUIRED)
+    if spec.initiator in gone or any(p.label in required for p in spec.parties if p.node in gone):
+        return False
+    for role in {p.role for p in spec.parties if p.node in gone}:
+        all_of_it = [p for p in spec.parties if p.role == role]
+        left = sum(p.node not in gone for p in all_of_it)
+        named = any(p.label in required for p in all_of_it)
+        needed = least.get(role, 0 if named else len(all_of_it))
+        if left < (needed if isinstance(needed, int) else len(all_of_it)):
+            return False
+    return True
+
+
+def tolerable(spec: JobSpec) -> frozenset[str]:
+    """Return the tasks whose failure the job may survive."""
+    return _names(spec, TOLERABLE)
+
+
+# ---------------------------------------------------------------- running with fewer
+
+
+def active(job: Job) -> list[NodeJob]:
+    """Return the nodes with which the job runs."""
+    return [node for node in job.nodes.values() if node.excluded is None]
+
+
+def left_out(job: Job) -> tuple[str, ...]:
+    """Return the parties without which the job runs."""
+    return tuple(p.label for p in job.spec.parties if p.node in job.nodes and job.nodes[p.node].excluded)
+
+
+def exclude(job: Job, node: NodeId, failure: Failure, at: datetime) -> Job | None:
+    """Return the job without a node and its parts of all tasks; None where the job cannot do without it.
+
+    Only before any task starts. Nodes that were told to start are told again: without whom.
+    """
+    gone = [n.node for n in job.nodes.values() if n.excluded] + [node]
+    if job.status is JobStatus.RUNNING or job.ending is not None or not can_spare(job.spec, gone):
+        return None
+    tasks = {}
+    for name, task in job.tasks.items():
+        parts = {n: part for n, part in task.nodes.items() if n != node}
+        if not parts:
+            return None
+        tasks[name] = replace(task, nodes=parts)
+    nodes = {
+        n: replace(record, excluded=failure)
+        if n == node
+        else replace(record, start=Call())
+        if record.excluded is None
+        else record
+        for n, record in job.nodes.items()
+    }
+    return replace(job, nodes=nodes, tasks=tasks).noted(at, "goes on without", node, **failure.as_dict())
+
+
+def ending_for(job: Job, node: NodeId) -> Ending | None:
+    """Return what a node that is stopped is told of the job's end."""
+    excluded = job.nodes[node].excluded
+    if excluded is None:
+        return job.ending
+    return Ending(Outcome.STOPPED, excluded_at(job), replace(excluded, message=f"left out: {excluded.message}"))
+
+
+def excluded_at(job: Job) -> datetime:
+    return job.ending.at if job.ending else job.created_at
+
+
+# ---------------------------------------------------------------- failures that are borne
+
+
+def tolerated(job: Job, task: Task, at: datetime) -> Job | None:
+    """Return the job as it goes on after a task has failed; None where it cannot."""
+    if task.name not in tolerable(job.spec) or task.ending is not None or job.ending is not None:
+        return None
+    failure = task.failure or Failure("FAILED", task=task.name)
+    skipped = Failure("UPSTREAM_FAILED", f"needs the output of {task.name}, which failed", task=task.name)
+    along = flow.downstream(job.spec.dag, [task.name]) - {task.name}
+    tasks = dict(job.tasks)
+    tasks[task.name] = replace(task, ending=Ending(Outcome.FAILED, at, failure))
+    for name in along:
+        if tasks[name].ending is None:
+            tasks[name] = replace(tasks[name], ending=Ending(Outcome.FAILED, at, skipped))
+    job = replace(job, tasks=tasks)
+    return job.noted(at, "failure tolerated", task=task.name, tasks=sorted(along), reason=failure.reason)
+
+
+# ---------------------------------------------------------------- telling
+
+
+@dataclass(frozen=True)
+class PartyDetail:
+    """How a party stands to the job: ``ok``, ``error`` (it said no) or ``unknown`` (it has not said anything)."""
+
+    party: str
+    node: NodeId
+    state: str
+    excluded: bool
+    reason: str = ""
+    message: str = ""
+    tries: int = 0
+    """of the call that is, or was last, to be answered"""
+    next_try: datetime | None = None
+
+
+def details(job: Job) -> list[PartyDetail]:
+    """Return how every party stands to the job. A reply that is missing is unknown, and so not ok."""
+    return [_detail(job, p.label, job.nodes[p.node]) for p in job.spec.parties if p.node in job.nodes]
+
+
+def _detail(job: Job, label: str, node: NodeJob) -> PartyDetail:
+    asked_to_start = node.start.tries > 0 or node.start.settled
+    call = node.start if asked_to_start else node.create
+    if node.holding.apply.state is CallState.REFUSED:
+        call = node.holding.apply
+    consent = node.consent
+    state, reason, message = "unknown", call.reason, call.message
+    if call.state is CallState.OK:
+        state = "ok"
+    if call.state is CallState.REFUSED or (consent is not None and consent.status is JobStatus.REJECTED):
+        state = "error"
+    if state == "ok" and consent is not None and consent.status is JobStatus.PENDING:
+        state, reason, message = "unknown", "APPROVAL", f"somebody there decides by {consent.until.isoformat()}"
+    if state != "error" and node.excluded is not None:
+        state, reason, message = "unknown", node.excluded.reason, node.excluded.message
+    if state == "unknown" and node.unreachable_since is not None and not reason:
+        reason = "PEER_UNREACHABLE"
+    return PartyDetail(
+        label, node.node, state, node.excluded is not None, reason, message, call.tries, call.due_at
+    )
+
+
+def in_words(job: Job) -> str:
+    """Return in one sentence how every node stands to the job."""
+    said = dict[NodeId, str]()
+    for d in details(job):
+        why = " ".join(filter(None, (d.reason, d.message)))
+        said[d.node] = f"{d.node} {d.state}" + (f": {why}" if why and d.state != "ok" else "")
+    return "; ".join(said.values())
+
+
+def failed_tasks(job: Job) -> list[str]:
+    """Return the tasks that have failed although the job may succeed."""
+    return [
+        t.name
+        for t in job.tasks.values()
+        if t.status is TaskStatus.FAILED and t.ending is not None and t.ending.outcome is Outcome.FAILED
+    ]

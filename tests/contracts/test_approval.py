@@ -1,0 +1,265 @@
+"""A node that asks a person before it takes part: over real nodes, at both ends, and what operators see and do."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from engines.memory import MemoryEngine, Script
+from gateway.domain.approval import Rule, Verdict
+from gateway.domain.dag import ComponentRef, Dag
+from gateway.domain.model import Failure, Job, JobSpec
+from gateway.domain.states import JobStatus, Outcome
+from gateway.errors import Conflict, GatewayError, Refused
+from gateway.wiring import Gateway
+from provider_registry.registration import provider_from_request
+from tests.builders import a_dag, a_spec
+from tests.contracts.apis import IMAGE, IMPLEMENTATIONS, Apis, World, registration, serving, two_nodes
+from tests.e2e.nodes import wait_for
+from tests.inprocess import ME, PEER, ask, settings
+
+ROLES = {"guest": (PEER,), "host": (ME,)}
+PERSON = {"mode": "person", "deadline_seconds": 600}
+_numbers = count()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """`ME` asks a person; `PEER` schedules, and is asked nothing."""
+    with two_nodes(tmp_path_factory.mktemp("nodes"), me={"approval": PERSON}) as world:
+        yield world
+
+
+@pytest.fixture(scope="module", params=IMPLEMENTATIONS)
+def apis(request: pytest.FixtureRequest, world: World) -> Iterator[Apis]:
+    with IMPLEMENTATIONS[request.param](world.me, world.home) as apis:
+        yield apis
+
+
+@pytest.fixture
+def spec(world: World) -> Iterator[JobSpec]:
+    spec = replace(a_spec("a", ROLES, job_id=f"job-approval-{next(_numbers)}"), scheduler=PEER)
+    yield spec
+    if world.peer.store.jobs.find(spec.job_id):
+        world.peer.coordinator.stop_job(spec.job_id, "", "")
+        wait_for(lambda: job(world, spec).ended_at is not None, 20, 0.01)
+
+
+def job(world: World, spec: JobSpec) -> Job:
+    return world.peer.store.jobs.get(spec.job_id)
+
+
+def decide(node: Gateway, spec: JobSpec, word: str, **said: str) -> httpx.Response:
+    return ask(node, "operator", "POST", f"/api/v1/jobs/{spec.job_id}/{word}", json=said or None)
+
+
+def shown(node: Gateway, spec: JobSpec) -> dict[str, Any]:
+    return dict(ask(node, "operator", "GET", f"/api/v1/jobs/{spec.job_id}").json())
+
+
+# ---------------------------------------------------------------- job/create answers PENDING
+
+
+def test_creating_is_answered_with_how_long_somebody_has(apis: Apis, world: World, spec: JobSpec):
+    api = apis.participant(PEER)
+    for _ in range(2):
+        accepted = api.create_job(spec, PEER)
+        assert accepted.waits and accepted.within is not None and 590 < accepted.within <= 600
+    assert world.local(spec.job_id).status is JobStatus.PENDING
+    for call in (
+        lambda: api.start_job(spec.job_id, PEER),
+        lambda: api.start_task(spec.job_id, f"t-{spec.job_id}", "a", PEER),
+    ):
+        with pytest.raises(GatewayError) as caught:
+            call()
+        assert (caught.value.reason, caught.value.code) == ("NOT_APPROVED", 409)
+    assert decide(world.me, spec, "approve").status_code == 200
+    assert api.create_job(spec, PEER).waits is False
+    api.start_job(spec.job_id, PEER)
+    assert world.local(spec.job_id).status is JobStatus.RUNNING
+    api.stop_job(spec.job_id, "", None, PEER)
+
+
+def test_creating_again_after_a_refusal_is_refused(apis: Apis, world: World, spec: JobSpec):
+    api = apis.participant(PEER)
+    api.create_job(spec, PEER)
+    decide(world.me, spec, "reject", by="li", reason="not this data")
+    with pytest.raises(Refused, match=r"li at .* refused: not this data") as caught:
+        api.create_job(spec, PEER)
+    assert caught.value.reason == "APPROVAL_REJECTED"
+
+
+# ---------------------------------------------------------------- both nodes
+
+
+def test_a_job_waits_for_a_person_and_then_runs(world: World, spec: JobSpec):
+    world.peer.coordinator.submit_job(spec, PEER)  # answers at once: every node has accepted or waits
+    assert job(world, spec).status is JobStatus.PENDING
+    (waiting,) = [
+        a
+        for a in ask(world.me, "operator", "GET", "/api/v1/approvals").json()["approvals"]
+        if a["job_id"] == spec.job_id
+    ]
+    assert (waiting["initiator"], waiting["roles"], waiting["components"]) == (PEER, ["host.0"], ["vendor/Thing"])
+    status = ask(
+        world.me, "operator", "GET", "/v1/platform/schedule/job/status_all", params={"job_id": spec.job_id}
+    )
+    data = status.json()["data"]
+    assert (data["job_status"], data["waiting"]["reason"]) == ("PENDING", "APPROVAL")
+    assert ME in data["waiting"]["message"] and data["waiting"]["next_check"]
+    assert {p["party"]: p["state"] for p in data["parties"]} == {"guest.0": "ok", "host.0": "unknown"}
+    assert shown(world.me, spec)["local_waiting"]["reason"] == "APPROVAL"
+    assert world.engine(world.peer).list() == []
+
+    answer = decide(world.me, spec, "approve", by="li", reason="fine")
+    assert (answer.status_code, answer.json()["approval"]["decision"]) == (200, "READY")
+    wait_for(lambda: job(world, spec).status is JobStatus.RUNNING, 20, 0.01, "the job runs")
+    assert decide(world.me, spec, "approve", by="wang").status_code == 200  # again, and nothing changes
+    assert decide(world.me, spec, "reject").json()["data"]["reason"] == "ALREADY_DECIDED"
+    assert world.local(spec.job_id).approval.by == "li"
+    for label, node in (("host.0", world.me), ("guest.0", world.peer)):
+        world.end(spec.job_id, "a", label, node=node)
+    wait_for(lambda: job(world, spec).outcome is Outcome.SUCCEEDED, 20, 0.01)
+    events = [e.event for e in world.peer.store.timeline(spec.job_id)]
+    assert "waits for approval" in events and "approved" in events
+
+
+def test_one_refusal_rejects_the_job_everywhere_with_the_persons_words(world: World, spec: JobSpec):
+    world.peer.coordinator.submit_job(spec, PEER)
+    assert decide(world.me, spec, "reject", by="li", reason="not this data 数据").status_code == 200
+    wait_for(lambda: job(world, spec).status is JobStatus.REJECTED, 20, 0.01)
+    failure = job(world, spec).ending.failure
+    assert (failure.reason, failure.node) == ("APPROVAL_REJECTED", ME)
+    assert "li" in failure.message and "not this data 数据" in failure.message
+    wait_for(lambda: world.peer.store.local_jobs.get(spec.job_id).status.value == "FINISHED", 20, 0.01)
+    assert world.local(spec.job_id).status is JobStatus.REJECTED
+    assert world.peer.store.local_jobs.get(spec.job_id).ending.failure == failure
+    with pytest.raises(Refused, match="not this data"):
+        world.peer.coordinator.submit_job(spec, PEER)
+
+
+def test_a_job_that_is_stopped_meanwhile_is_rejected_and_nobody_is_asked(world: World, spec: JobSpec):
+    world.peer.coordinator.submit_job(spec, PEER)
+    world.peer.coordinator.stop_job(spec.job_id, "", PEER)
+    wait_for(lambda: world.local(spec.job_id).status is JobStatus.REJECTED, 20, 0.01)
+    wait_for(lambda: job(world, spec).outcome is Outcome.STOPPED, 20, 0.01)
+    answer = decide(world.me, spec, "approve")
+    assert (answer.status_code, answer.json()["data"]["reason"]) == (409, "ALREADY_DECIDED")
+
+
+def test_decisions_on_what_does_not_wait(world: World, spec: JobSpec):
+    answer = decide(world.me, spec, "approve")
+    assert (answer.status_code, answer.json()["data"]["reason"]) == (404, "JOB_UNKNOWN")
+    own = replace(spec, parties=tuple(replace(p, node=ME) for p in spec.parties), initiator=ME, scheduler=ME)
+    world.me.coordinator.submit_job(own, ME)  # nobody is asked about one's own job
+    wait_for(lambda: world.me.store.jobs.get(spec.job_id).status is JobStatus.RUNNING, 20, 0.01)
+    answer = decide(world.me, own, "reject")
+    assert (answer.status_code, answer.json()["data"]["reason"]) == (409, "NOT_WAITING")
+    world.me.coordinator.stop_job(spec.job_id, "", ME)
+    wrong = ask(world.me, "operator", "POST", f"/api/v1/jobs/{spec.job_id}/approve", json={"who": "li"})
+    assert wrong.status_code in (200, 400, 422) and wrong.json()["code"] != 0
+
+
+# ---------------------------------------------------------------- time, restarts, rules
+
+
+def test_silence_rejects_the_job_at_the_deadline(tmp_path: Path):
+    with two_nodes(tmp_path, me={"approval": {"mode": "person", "deadline_seconds": 1}}) as world:
+        spec = replace(a_spec("a", ROLES), scheduler=PEER)
+        world.peer.coordinator.submit_job(spec, PEER)
+        wait_for(lambda: job(world, spec).status is JobStatus.REJECTED, 30, 0.01)
+        failure = job(world, spec).ending.failure
+        assert (failure.reason, failure.node) == ("APPROVAL_TIMEOUT", ME)
+        assert world.local(spec.job_id).status is JobStatus.REJECTED
+
+
+def test_a_decision_survives_a_restart_and_is_told_when_the_scheduling_node_is_back(tmp_path: Path):
+    """The scheduling node is away when the person decides; the other is restarted before it is back."""
+
+    def node(name: str, port: int = 0, **over: Any) -> Gateway:
+        def engine(settings: Any, installation: str) -> MemoryEngine:
+            return MemoryEngine(node=name, installation=installation, images={IMAGE: Script(code=None)})
+
+        listen = {part: {"bind": "127.0.0.1:0"} for part in ("container", "operator")}
+        listen["peer"] = {"bind": f"127.0.0.1:{port}"}
+        gateway = Gateway(settings(tmp_path / name, name, listen=listen, **over), engine=engine)
+        if port == 0:
+            gateway.registry.register(provider_from_request(registration()))
+        return gateway
+
+    def meet(one: Gateway, other: Gateway) -> None:
+        for a, b in ((one, other), (other, one)):
+            entry = {b.settings.node.id: {"url": b.addresses()["peer"]}}
+            (tmp_path / a.settings.node.id / "routes.yml").write_text(yaml.safe_dump(entry))
+            a.routes.reload()
+
+    spec = replace(a_spec("a", ROLES), scheduler=PEER)
+    me, peer = node(ME, approval=PERSON), node(PEER)
+    ports = [int(g.addresses()["peer"].rpartition(":")[2]) for g in (me, peer)]
+    meet(me, peer)
+    with serving(me):
+        with serving(peer):
+            peer.coordinator.submit_job(spec, PEER)
+        assert decide(me, spec, "approve", by="li").status_code == 200
+        wait_for(lambda: me.store.local_jobs.get(spec.job_id).approval.confirm.tries > 1, 30, 0.05)
+    me, peer = node(ME, ports[0], approval=PERSON), node(PEER, ports[1])
+    with serving(me), serving(peer):
+        wait_for(lambda: peer.store.jobs.get(spec.job_id).status is JobStatus.RUNNING, 60, 0.05, "it runs")
+        peer.coordinator.stop_job(spec.job_id, "", "")
+        wait_for(lambda: peer.store.jobs.get(spec.job_id).ended_at is not None, 30, 0.05)
+
+
+def test_rules_decide_at_once_and_hold_again_at_the_start(tmp_path: Path):
+    rules = [
+        {"component": "vendor/Judge", "decide": "reject"},
+        {"component": "vendor/*", "role": "host", "decide": "approve"},
+    ]
+    with two_nodes(tmp_path, me={"approval": {"mode": "rules", "rules": rules}}) as world:
+        api = world.me.participant
+        spec = a_spec("a", ROLES, job_id="job-fine")
+        assert api.create_job(spec, PEER).waits is False
+        guest = a_spec("a", {"host": (PEER,), "guest": (ME,)}, job_id="job-guest")  # of whom no rule speaks
+        assert api.create_job(guest, PEER).waits is True
+        judged = Dag((replace(a_dag().nodes[0], component=ComponentRef("vendor", "1.0.0", "Judge")),))
+        forbidden = a_spec(judged, {"guest": (PEER,), "arbiter": (ME,)}, job_id="job-no")
+        with pytest.raises(GatewayError, match=r"approval.rules\[0\]") as caught:
+            api.create_job(forbidden, PEER)
+        assert (caught.value.reason, caught.value.code) == ("NOT_AUTHORISED", 403)
+        assert world.me.store.local_jobs.find("job-no") is None
+        never = replace(world.me.participant._policy, rules=(Rule(Verdict.REJECT, source=PEER),))
+        world.me.participant._policy = never  # as after a restart with other settings
+        with pytest.raises(GatewayError, match="any more") as caught:
+            api.start_job("job-fine", PEER)
+        assert caught.value.reason == "NOT_AUTHORISED"
+        assert "start not allowed" in [e.event for e in world.me.store.timeline("job-fine")]
+        assert world.local("job-fine").status is JobStatus.READY
+
+
+@pytest.mark.parametrize("profile", ["fate", "kuscia"])
+def test_a_scheduling_node_that_waits_for_nobody_is_refused_with_what_would_help(tmp_path: Path, profile: str):
+    with two_nodes(tmp_path, me={"approval": PERSON}) as world:
+        entry = {PEER: {"url": world.peer.addresses()["peer"], "profile": profile}}
+        (tmp_path / ME / "routes.yml").write_text(yaml.safe_dump(entry))
+        world.me.routes.reload()
+        with pytest.raises(Refused, match=r"approval\.rules") as caught:
+            world.me.participant.create_job(replace(a_spec("a", ROLES), scheduler=PEER), PEER)
+        assert caught.value.reason == "APPROVAL_UNSUPPORTED"
+        assert world.me.store.local_jobs.find("job-1") is None
+
+
+def test_a_wrong_word_of_a_node_is_refused(world: World, spec: JobSpec):
+    world.peer.coordinator.submit_job(spec, PEER)
+    body = {"job_id": spec.job_id, "status": "MAYBE"}
+    headers = {"x-source-node-id": ME}
+    path = "/v1/interconn/schedule/job/audit_confirm"
+    said = ask(world.peer, "peer", "POST", path, json=body, headers=headers).json()
+    assert (said["code"], said["data"]["reason"]) == (400, "STATUS_UNKNOWN")
+    assert job(world, spec).status is JobStatus.PENDING
+    with pytest.raises(Conflict):
+        world.peer.coordinator.confirm_job(spec.job_id, None, ME)
+        world.peer.coordinator.confirm_job(spec.job_id, Failure("APPROVAL_REJECTED", "no"), ME)
