@@ -256,6 +256,10 @@ class Coordinator:
         )
         self._scheduler.record(job_id, heard)
 
+    def resources_free(self, job_id: str, sender: NodeId) -> None:
+        self._scheduled(job_id, sender)
+        self._scheduler.record(job_id, schedule.Freed(sender or self._peers.node, self._clock()))
+
     def _check(self, spec: JobSpec) -> list[str]:
         problems = flow.check(spec.dag)
         more, warnings = parameters.check(spec)

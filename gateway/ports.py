@@ -126,6 +126,9 @@ class SchedulerApi(Protocol):
     def report_task(self, report: TaskReport, sender: NodeId) -> None:
         """Take in news. Late or repeated news is no error. Raises `NotFound` for a task unknown here."""
 
+    def resources_free(self, job_id: str, sender: NodeId) -> None:
+        """Take in that the sender has something free that the job waits for. A hint: nothing depends on it."""
+
 
 class ParticipantApi(Protocol):
     """What a participating node does for the scheduling node. Every call may be repeated without harm."""

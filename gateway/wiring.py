@@ -3,6 +3,7 @@
 import fcntl
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -46,10 +47,10 @@ from gateway.domain.admission import Rules
 from gateway.domain.approval import Mode, Policy, Rule, Verdict
 from gateway.domain.model import JobSpec, LocalJob
 from gateway.domain.problems import Problem
-from gateway.domain.schedule import Freed, Timing
+from gateway.domain.schedule import Timing
 from gateway.drain import Drain
 from gateway.engine_settings import StorageSource
-from gateway.errors import Invalid
+from gateway.errors import GatewayError, Invalid
 from gateway.events import Feed
 from gateway.executor import Executor, Place
 from gateway.grants import Grant
@@ -78,6 +79,7 @@ from gateway.store.models import SqlModels
 from gateway.store.routes import SqlRouteVersions
 from gateway.store.store import Store
 from gateway.task_plan import TaskPlanner
+from gateway.tracing import traced
 from gateway.webhooks import Hook, Webhooks
 from gateway.workspace import Workspace
 from provider_registry.registry import Registry
@@ -305,10 +307,16 @@ class Gateway:
         self.resources.release(job_id)
 
     def _freed(self, jobs: list[str]) -> None:
-        """Have the waiting jobs ask again at once that this node schedules; other nodes ask by themselves."""
+        """Have these waiting jobs asked for again at once, whoever schedules them."""
         for job_id in jobs:
-            if self.store.jobs.find(job_id) is not None:
-                self.scheduler.record(job_id, Freed(self.settings.node.id, self._clock()))
+            local = self.store.local_jobs.find(job_id)
+            if local is not None:
+                self._lanes.submit(local.spec.scheduler, partial(self._tell_free, local.spec), job_id)
+
+    def _tell_free(self, spec: JobSpec) -> None:
+        with traced(spec.trace_id), suppress(GatewayError):  # it asks by itself in any case, only later
+            node = self.settings.node.id
+            self.peers.scheduler(spec.scheduler, spec.protocol).resources_free(spec.job_id, node)
 
     def _where(self) -> Place:
         """Return where containers find this gateway. Raises `EngineFailed` where they cannot."""

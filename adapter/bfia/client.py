@@ -216,6 +216,10 @@ class SchedulerClient:
             body["failed_by"] = report.failure.as_dict()  # type: ignore[assignment]
         self._peer.post("/task/callback", body)
 
+    def resources_free(self, job_id: str, sender: NodeId) -> None:
+        with suppress(NotServed):
+            self._peer.ask(EXTENSIONS["/job/resource/free"], {"job_id": job_id})
+
     def job_status(self, job_id: str, sender: NodeId) -> JobView:
         ways = ("GET", "POST") if self._peer.profile.status_by_get else ("POST", "GET")
         asked = {"job_id": job_id}

@@ -97,6 +97,12 @@ COMMANDS = (
         "it is not asked: it holds nothing",
     ),
     Command(
+        "tell the scheduling node that a waiting job fits now",
+        "/job/resource/free",
+        EXTENSION,
+        "not needed: whoever schedules asks again by itself",
+    ),
+    Command(
         "try a route in both directions",
         "/node/hello",
         EXTENSION,

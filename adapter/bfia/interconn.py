@@ -77,6 +77,14 @@ def router(parts: InterconnParts) -> APIRouter:
         await on(parts.limiters.rest, sender, lambda: parts.participant.hold(body.job_id, source))
         return ok(profile=parts.profile_of(source))
 
+    @router.post(f"{SCHEDULE}/job/resource/free", summary="A party has free what a job waits for (ours)")
+    async def free(
+        body: Annotated[wire.JobId, Body(openapi_examples=examples.START_JOB)], sender: Sender
+    ) -> dict[str, Any]:
+        source = known(sender)
+        await on(parts.limiters.rest, sender, lambda: parts.scheduler.resources_free(body.job_id, source))
+        return ok(profile=parts.profile_of(source))
+
     @router.post(f"{SCHEDULE}/job/resource/return", summary="The scheduling node gives them back (ours)")
     async def give_back(
         body: Annotated[wire.JobId, Body(openapi_examples=examples.START_JOB)], sender: Sender

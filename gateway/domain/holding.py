@@ -84,6 +84,9 @@ def busy(node: NodeJob, failure: Failure, at: datetime) -> NodeJob:
     """Take in that the node has too little free."""
     call = node.holding.apply
     pause = timedelta(seconds=min(_FIRST * 2.0 ** min(call.tries - 1, 20), _MOST))
+    freed = node.holding.freed_at
+    if freed is not None and call.sent_at is not None and freed >= call.sent_at:
+        pause = timedelta()  # it has something free since it was asked
     call = replace(call, state=CallState.IDLE, due_at=at + pause, reason=failure.reason, message=failure.message)
     since = node.holding.waiting_since or at
     return replace(node, holding=replace(node.holding, apply=call, waiting_since=since))
@@ -104,10 +107,12 @@ def freed(job: Job, node: NodeId, at: datetime) -> NodeJob | None:
     record = job.nodes.get(node)
     if job.status is not JobStatus.READY or record is None:
         return None
-    call = record.holding.apply
-    if call.state is not CallState.IDLE or call.due_at is None or call.due_at <= at:
+    held = replace(record.holding, freed_at=at)
+    if held.apply.state is CallState.SENT:
+        return replace(record, holding=held)
+    if held.apply.state is not CallState.IDLE or held.apply.due_at is None or held.apply.due_at <= at:
         return None
-    return replace(record, holding=replace(record.holding, apply=replace(call, due_at=at)))
+    return replace(record, holding=replace(held, apply=replace(held.apply, due_at=at)))
 
 
 def waits_for(job: Job) -> tuple[str, datetime, datetime | None] | None:

@@ -191,6 +191,8 @@ class Holding:
     give_back: Call = Call()
     waiting_since: datetime | None = None
     """when the node first had too little free"""
+    freed_at: datetime | None = None
+    """when it last said that it had something free again"""
 
 
 @dataclass(frozen=True)

@@ -487,7 +487,8 @@ def apply(job: Job, event: Event, timing: Timing = Timing()) -> Job:
             job = _not_played(job, event)
         case Freed():
             node = holding.freed(job, event.node, event.at)
-            job = job if node is None else _with_node(job, node)
+            if node is not None:
+                job = _with_node(job, node).noted(event.at, "resources free", event.node)
         case StopAsked():
             if job.ending is None and not (event.if_waiting and job.status is JobStatus.RUNNING):
                 failure = Failure("STOPPED", event.message or f"stopped by {event.by}")

@@ -183,6 +183,8 @@ def test_of_three_parties_one_has_too_little_so_none_holds_anything(nodes: Nodes
     assert ask(nodes[A], "operator", "GET", f"/api/v1/jobs/{second}").json()["resources"]["state"] == "RETURNED"
     nodes[C].coordinator.stop(first)
     nodes.wait_status(second, JobStatus.RUNNING)
+    told = [e for e in nodes[A].store.timeline(second) if e.event == "resources free"]
+    assert {e.by for e in told} == {C}
     assert (nodes.remaining(A), nodes.remaining(B), nodes.remaining(C)) == (20, 20, 23)
     nodes[A].coordinator.stop(second)
     nodes.wait(lambda: all(nodes.remaining(n) == 24 for n in (A, B, C)), "all is returned")

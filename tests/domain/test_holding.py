@@ -111,6 +111,15 @@ def test_a_node_that_has_something_free_is_asked_at_once():
     assert step(after(job, Freed("n1", at(1.1))), 1.1)[1] == [HoldAt("n1")]
 
 
+def test_a_node_that_has_something_free_since_it_was_asked_is_asked_again_at_once():
+    job, _ = step(a_ready_job("n1"), 0)
+    job = after(job, Freed("n1", at(0.1)), Denied(HoldAt("n1"), BUSY, at(0.2)))
+    job, again = step(job, 0.2)
+    assert again == [HoldAt("n1")]
+    job = after(job, Denied(HoldAt("n1"), BUSY, at(0.3)))
+    assert step(job, 0.3)[1] == []
+
+
 def test_a_node_that_does_not_answer_keeps_nothing_held_elsewhere():
     job = asked_one_by_one(a_ready_job("n1", "n2"), "n1")
     job, _ = step(job, 2)
