@@ -51,6 +51,10 @@ def router(parts: AdminParts) -> APIRouter:
         text = await anyio.to_thread.run_sync(parts.metrics.text, limiter=parts.limiters.rest)
         return Response(text, media_type=parts.metrics.content_type)
 
+    @router.get("/api/v1/engine", summary="What runs algorithms, and what they cannot reach", response_model=None)
+    async def engine() -> Any:
+        return await run(lambda: _engine(parts))
+
     @router.get("/api/v1/jobs", summary="Jobs scheduled here or taken part in", response_model=None)
     async def jobs(flow_id: str | None = None, limit: int = 100) -> Any:
         return await run(lambda: {"jobs": _jobs(parts, flow_id, max(1, min(limit, 1000)))})
@@ -100,6 +104,16 @@ def _checks(parts: AdminParts) -> dict[str, dict[str, Any]]:
         found["orphans"] = count(parts)
     found["channel"] = {"ok": True, **parts.broker.usage()._asdict()}
     return found
+
+
+def _engine(parts: AdminParts) -> dict[str, Any]:
+    engine = parts.engine
+    found: dict[str, Any] = {"kind": engine.kind, "capabilities": sorted(engine.capabilities), "answers": True}
+    try:
+        engine.check()
+        return {**found, "isolation": to_plain(engine.isolation())}
+    except EngineError as error:
+        return {**found, "answers": False, "cause": f"{error.reason}: {error}", "isolation": None}
 
 
 def _jobs(parts: AdminParts, flow_id: str | None, limit: int) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from engines.base import (
     CAPABILITIES,
     CommandNotFound,
     CreateFailed,
+    DigestChanged,
     Engine,
     EngineDown,
     EngineError,
@@ -192,6 +193,40 @@ class EngineContract:
     def test_an_image_has_a_digest_that_stays(self, harness: Harness, engine: Engine) -> None:
         assert engine.image_digest(harness.image)
         assert harness.engine().image_digest(harness.image) == engine.image_digest(harness.image)
+
+    def test_an_image_that_is_here_need_not_be_fetched(self, harness: Harness, engine: Engine) -> None:
+        told: list[str] = []
+        assert engine.ensure_image(harness.image, told.append) == engine.image_digest(harness.image)
+        assert told == []
+        with pytest.raises(ImageNotFound, match="no-such-image"):
+            engine.ensure_image("no-such-image:1.0", told.append)
+
+    def test_an_image_other_than_the_approved_one_is_not_started(self, harness: Harness, engine: Engine) -> None:
+        spec = a_spec(harness, exits(0), digest="sha256:" + "0" * 64)
+        with pytest.raises(DigestChanged, match="sha256:000") as raised:
+            engine.launch(spec)
+        assert raised.value.reason == "DIGEST_CHANGED"
+        assert engine.probe(spec.name) == Missing()
+        engine.launch(replace(spec, digest=engine.image_digest(harness.image)))
+        assert ended(engine, spec.name).code == 0
+
+    def test_it_says_what_runs_cannot_reach(self, harness: Harness, engine: Engine) -> None:
+        found = engine.isolation()
+        if "network" in harness.capabilities:
+            assert found.tasks and found.outside
+        else:
+            assert not (found.tasks or found.host or found.outside)
+        assert bool(found.gaps) is not (found.tasks and found.host and found.outside)
+
+    def test_a_capability_is_granted_or_refused(self, harness: Harness, engine: Engine) -> None:
+        spec = a_spec(harness, exits(0), capabilities=("NET_BIND_SERVICE",))
+        if "capabilities" in harness.capabilities:
+            engine.launch(spec)
+            assert ended(engine, spec.name).code == 0
+            return
+        with pytest.raises(NotSupported, match="capabilities"):
+            engine.launch(spec)
+        assert engine.probe(spec.name) == Missing()
 
     def test_an_engine_that_is_down_says_so(self, harness: Harness) -> None:
         spec = a_spec(harness, WAITS)

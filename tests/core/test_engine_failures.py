@@ -2,11 +2,13 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from adapter.bfia.examples import CREATE_ALL, REGISTER
 from engines.base import (
     EngineError,
     ImageNotFound,
@@ -110,6 +112,55 @@ def test_fetching_ends_when_the_job_is_stopped(tmp_path: Path) -> None:
         wait_for(lambda: all(r.over for r in node.store.local_jobs.get(job_id).runs), 30)
         assert {r.failure.reason for r in node.store.local_jobs.get(job_id).runs} == {"STOPPED"}
         assert isinstance(node.engine, Fetching) and node.engine.launches == []
+
+
+def test_an_image_other_than_the_approved_one_is_not_started(tmp_path: Path) -> None:
+    make = lambda settings, installation: MemoryEngine(  # noqa: E731
+        node=settings.node.id, installation=installation, images={IMAGE: Script(0)}
+    )
+    with running(tmp_path, make_engine=make) as node:
+        body = REGISTER["one component"]["value"]
+        assert ask(node, "operator", "POST", "/v2/provider/register", json=body).is_success
+        provider, _ = node.registry.find("example", "1.0.0", "Echo")
+        approved = replace(provider, digests={IMAGE: "sha256:another"})
+        node.registry.register(approved)
+        path = "/v1/platform/schedule/job/create_all"
+        answer = ask(node, "operator", "POST", path, json=CREATE_ALL["two parties"]["value"]).json()
+        failure = ended(node, answer["data"]["job_id"]).ending.failure
+        assert failure.reason == "DIGEST_CHANGED" and "sha256:another" in failure.message
+
+
+def test_the_engine_and_its_gaps_are_shown(tmp_path: Path) -> None:
+    with running(tmp_path) as node:
+        shown = ask(node, "operator", "GET", "/api/v1/engine").json()
+        assert shown["kind"] == "process" and shown["answers"] is True
+        assert shown["isolation"]["tasks"] is False and "gateway's own rights" in shown["isolation"]["gaps"][0]
+    away = {"kind": "docker", "docker": {"base_url": "tcp://127.0.0.1:1"}}
+    with running(tmp_path / "away", engine=away) as node:
+        shown = ask(node, "operator", "GET", "/api/v1/engine").json()
+        assert shown["answers"] is False and "ENGINE_DOWN" in shown["cause"] and shown["isolation"] is None
+
+
+def test_what_an_admin_grants_a_provider_is_shown_with_its_runs(tmp_path: Path) -> None:
+    make = lambda settings, installation: MemoryEngine(  # noqa: E731
+        node=settings.node.id, installation=installation, images={IMAGE: Script(0)}
+    )
+    allow = {
+        "example": {
+            "mounts": [{"source": str(tmp_path), "target": "/opt/models"}],
+            "capabilities": ["NET_BIND_SERVICE"],
+        }
+    }
+    engine = {"kind": "process", "docker": {"allow": allow}}
+    with running(tmp_path, make_engine=make, engine=engine) as node:
+        job_id = submit(node).json()["data"]["job_id"]
+        ended(node, job_id)
+        runs = ask(node, "operator", "GET", f"/api/v1/jobs/{job_id}").json()["runs"]
+        granted = [f"{tmp_path} at /opt/models, read-only", "capability NET_BIND_SERVICE"]
+        assert runs and all(run["granted"] == granted for run in runs)
+        assert isinstance(node.engine, MemoryEngine)
+        assert all(spec.capabilities == ("NET_BIND_SERVICE",) for spec in node.engine.launches)
+        assert all(spec.mounts[-1].source == tmp_path for spec in node.engine.launches)
 
 
 def test_a_full_storage_refuses_to_start_anything(tmp_path: Path) -> None:

@@ -55,6 +55,8 @@ class Node:
     process: subprocess.Popen[bytes] | None = None
     addresses: dict[str, Any] = field(default_factory=dict)
     starts: int = 0
+    prefix: list[str] = field(default_factory=list)
+    """put before the gateway's command"""
 
     def start(self, wait: bool = True) -> None:
         self.home.mkdir(parents=True, exist_ok=True)
@@ -63,7 +65,15 @@ class Node:
         ready.unlink(missing_ok=True)
         self.starts += 1
         with (self.home / f"gateway-{self.starts}.log").open("wb") as log:
-            command = [sys.executable, "-m", "gateway.cli.main", "serve", "-c", str(self.home / "node.yml")]
+            command = [
+                *self.prefix,
+                sys.executable,
+                "-m",
+                "gateway.cli.main",
+                "serve",
+                "-c",
+                str(self.home / "node.yml"),
+            ]
             command += ["--ready-file", str(ready)]
             self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, start_new_session=True)
         if wait:

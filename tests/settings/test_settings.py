@@ -218,3 +218,38 @@ def test_an_engine_that_is_none_of_ours_is_refused_by_name(kind: str, name: str)
         load(None, {"node": {"id": "JG1"}, "engine": {"kind": kind}})
     (problem,) = caught.value.problems
     assert problem.path == "engine.kind" and name in problem.rule
+
+
+@pytest.mark.parametrize(
+    ("docker", "said"),
+    [
+        ({"base_url": "ssh://host"}, "ssh:// is not supported"),
+        ({"pull": "missing"}, "needs at least one of registries"),
+        ({"pull": "always"}, "engine.docker.pull"),
+        ({"tls": {"ca": "ca.pem"}}, "begins with tcp://"),
+        ({"base_url": "tcp://h:1", "tls": {"ca": "ca.pem", "cert": "c.pem"}}, "belong together"),
+        ({"base_url": "tcp://h:1", "tls": {"cert": "c.pem", "key": "k.pem"}}, "engine.docker.tls.ca"),
+        ({"allow": {"v": {"mounts": [{"source": "/var/run/docker.sock", "target": "/s"}]}}}, "the whole machine"),
+        ({"allow": {"v": {"mounts": [{"source": "/", "target": "/s"}]}}}, "the whole machine"),
+        ({"allow": {"v": {"mounts": [{"source": "/run", "target": "/s"}]}}}, "the whole machine"),
+        ({"allow": {"v": {"mounts": [{"source": "a/../b", "target": "/s"}]}}}, "absolute path"),
+        ({"allow": {"v": {"mounts": [{"source": "/a", "target": "/bfia/storage"}]}}}, "gateway's own"),
+        ({"allow": {"v": {"mounts": [{"source": "/a", "target": "b"}]}}}, "target"),
+        ({"allow": {"v": {"privileged": True}}}, "privileged"),
+    ],
+)
+def test_what_makes_no_sense_for_containers_is_refused(docker: dict[str, Any], said: str) -> None:
+    assert said in refusal(engine={"kind": "docker", "docker": docker})
+
+
+def test_certificates_lie_beside_the_configuration(tmp_path: Path) -> None:
+    tls = {"ca": "keys/ca.pem", "cert": "/etc/cert.pem", "key": "key.pem"}
+    config = {"node": {"id": "JG1"}, "engine": {"kind": "docker", "docker": {"base_url": "tcp://h:1", "tls": tls}}}
+    (tmp_path / "node.yml").write_text(yaml.safe_dump(config))
+    found = load(tmp_path / "node.yml").engine.docker.tls
+    assert found is not None
+    assert (found.ca, found.cert, found.key) == (
+        tmp_path / "keys/ca.pem",
+        Path("/etc/cert.pem"),
+        tmp_path / "key.pem",
+    )

@@ -1,0 +1,141 @@
+"""A node whose Docker daemon is down when it starts, dies while containers run, and comes back."""
+
+import contextlib
+import copy
+import ctypes
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+
+from adapter.bfia.examples import CREATE_ALL, REGISTER
+from tests.e2e.nodes import ROOT, Federation, Node, wait_for
+from tests.services.own_docker import BASE, OwnDocker
+
+pytestmark = [pytest.mark.docker, pytest.mark.own_docker, pytest.mark.slow]
+
+ME = "JG0100001100000010"
+IMAGE = "example:1.0.0"
+NETWORK = 0x40000000  # CLONE_NEWNET
+
+
+class Inside(Node):
+    """A node in the daemon's network namespace: there it is asked, too."""
+
+    namespace = ""
+
+    def _ask(self, call: Any, *arguments: Any, **more: Any) -> Any:
+        def enter() -> None:
+            with open(f"/var/run/netns/{self.namespace}") as file:
+                libc = ctypes.CDLL(None, use_errno=True)
+                if libc.setns(file.fileno(), NETWORK) != 0:  # of this thread alone
+                    raise OSError(ctypes.get_errno(), "setns")
+
+        with ThreadPoolExecutor(1, initializer=enter) as pool:
+            return pool.submit(call, *arguments, **more).result()
+
+    def get(self, path: str, **params: Any) -> dict[str, Any]:
+        return dict(self._ask(super().get, path, **params))
+
+    def post(self, path: str, body: Any) -> dict[str, Any]:
+        return dict(self._ask(super().post, path, body))
+
+
+@pytest.fixture
+def daemon() -> Iterator[OwnDocker]:
+    with contextlib.closing(OwnDocker()) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def node(daemon: OwnDocker, tmp_path: Path) -> Iterator[Inside]:
+    """Give a node whose daemon has not been started yet."""
+    engine = {"kind": "docker", "docker": {"base_url": daemon.url}}
+    federation = Federation(tmp_path, [ME], engine, limits={"engine_down_seconds": 600.0})
+    plain = federation[ME]
+    node = Inside(plain.id, plain.home, plain.settings, prefix=daemon.inside)
+    node.namespace = daemon.name
+    try:
+        yield node
+    finally:
+        node.stop()
+
+
+def build(daemon: OwnDocker, tmp_path: Path, then: str = "") -> None:
+    """Give the daemon an image that reports SUCCESS to the gateway, or does something else first."""
+    daemon.load(BASE)
+    folder = tmp_path / "image"
+    folder.mkdir(exist_ok=True)
+    reports = (ROOT / "tests" / "bench" / "noop.py").read_text()
+    (folder / "run.py").write_text(f"import os, time\n{then}\n{reports}")
+    (folder / "Dockerfile").write_text(f'FROM {BASE}\nCOPY run.py /\nENTRYPOINT ["python3", "/run.py"]\n')
+    client = docker.DockerClient(base_url=daemon.url, timeout=60)
+    with contextlib.closing(client):
+        client.images.build(path=str(folder), tag=IMAGE, rm=True)
+
+
+def submit(node: Node) -> str:
+    body = copy.deepcopy(CREATE_ALL["two parties"]["value"])
+    body["dag"]["components"][0]["output"] = []
+    return node.submit(body)
+
+
+def test_containers_start_once_a_late_daemon_is_up(node: Inside, daemon: OwnDocker, tmp_path: Path) -> None:
+    node.start()
+    assert node.get("/health/live") == {"status": "ok"}
+    assert node.get("/health/ready")["checks"]["engine"]["ok"] is False
+    node.register(REGISTER["one component"]["value"])
+    early = node.wait_job(submit(node), 60, outcome="FAILED")
+    assert early["failure"]["reason"] == "ENGINE_DOWN"
+    daemon.start()
+    build(daemon, tmp_path)
+    wait_for(lambda: node.get("/health/ready")["checks"]["engine"]["ok"], 60)
+    job = node.wait_job(submit(node), 90)  # its containers have reached the gateway, over the bridge
+    assert {run["status"] for run in job["runs"]} == {"SUCCESS"}
+    shown = node.get("/api/v1/engine")["isolation"]
+    assert shown == {"tasks": True, "host": True, "outside": True, "gaps": []}
+    wait_for(lambda: node.get("/health/ready")["checks"]["orphans"].get("containers", 0) == 0, 30)
+
+
+def test_a_container_that_its_daemon_took_along_fails_by_the_engine(
+    node: Inside, daemon: OwnDocker, tmp_path: Path
+) -> None:
+    daemon.start()
+    build(daemon, tmp_path, then="time.sleep(600)")
+    node.start()
+    node.register(REGISTER["one component"]["value"])
+    job_id = submit(node)
+    wait_for(lambda: {r["status"] for r in node.job(job_id)["runs"]} == {"RUNNING"}, 60)
+    daemon.kill()
+    wait_for(lambda: all(r["away_at"] for r in node.job(job_id)["runs"]), 60, about="the absence is noted")
+    assert node.job(job_id)["status"] == "RUNNING"
+    daemon.start()
+    job = node.wait_job(job_id, 90, outcome="FAILED")
+    assert job["failure"]["reason"] == "ENGINE_DOWN"
+    assert "ENGINE_DOWN" in {run["failure"]["reason"] for run in job["runs"]}
+
+    def clean() -> bool:
+        client = docker.DockerClient(base_url=daemon.url, timeout=60)
+        with contextlib.closing(client):
+            return client.containers.list(all=True) == []
+
+    wait_for(clean, 60, about="no container is left")
+    build(daemon, tmp_path)
+    node.wait_job(submit(node), 90)  # the watch follows again, the bridge carries again
+
+
+def test_patience_with_a_daemon_that_stays_away_ends(node: Inside, daemon: OwnDocker, tmp_path: Path) -> None:
+    node.settings["limits"]["engine_down_seconds"] = 3.0
+    daemon.start()
+    build(daemon, tmp_path, then="time.sleep(600)")
+    node.start()
+    node.register(REGISTER["one component"]["value"])
+    job_id = submit(node)
+    wait_for(lambda: {r["status"] for r in node.job(job_id)["runs"]} == {"RUNNING"}, 60)
+    daemon.kill()
+    job = node.wait_job(job_id, 90, outcome="FAILED")
+    assert job["failure"]["reason"] == "ENGINE_DOWN"
+    assert "not answered" in job["failure"]["message"] or "does not answer" in job["failure"]["message"]
