@@ -109,6 +109,8 @@ class Gateway:
         self._clock = clock
         node = settings.node.id
         settings.state_dir.mkdir(parents=True, exist_ok=True)
+        for folder in (settings.storage.path, settings.state_dir / "runs"):  # below, containers' folders are open
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = _only_process(settings)
         self.store = Store(opened(settings.database.url))
         installation = self.store.installation()

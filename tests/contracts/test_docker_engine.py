@@ -27,6 +27,7 @@ from engines.base import (
     Missing,
     Mount,
     NoSpace,
+    PortInUse,
     Running,
 )
 from engines.containerd import ContainerdEngine
@@ -42,6 +43,7 @@ from tests.contracts.engine_contract import (
     a_spec,
     ended,
     exits,
+    python,
     said,
     shell,
 )
@@ -275,6 +277,37 @@ def test_removing_takes_the_volumes_of_the_image_along(
         assert mount["Name"] not in [volume.name for volume in daemon.volumes.list()]
     finally:
         daemon.images.remove(name, force=True)
+
+
+@pytest.mark.docker
+def test_a_log_that_is_longer_than_may_be_kept_is_cut_and_says_so(
+    harness: DockerHarness, engine: ContainerdEngine, tmp_path: Path
+) -> None:
+    engine = harness.engine(saved_log_size=70_000)
+    text = "import sys; [print('line', n) for n in range(100000)]; print('trouble', file=sys.stderr)"
+    name = launch(harness, engine, python(text, NOTHING))
+    ended(engine, name)
+    engine.save_logs(name, tmp_path)
+    saved = (tmp_path / "stdout.log").read_bytes()
+    assert saved.startswith(b"line 0\n") and saved.endswith(b"line 99999\n")
+    assert b"bytes are left out here" in saved and len(saved) < 71_000
+    assert (tmp_path / "stderr.log").read_bytes() == b"trouble\n"
+    assert engine.logs(name, tail=6).stdout == b"99999\n"
+
+
+@pytest.mark.docker
+def test_a_port_that_is_taken_is_told_from_other_failures(
+    harness: DockerHarness, daemon: docker.DockerClient
+) -> None:
+    """Containers of ours publish no port; what the daemon says of one is understood all the same."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        made = daemon.containers.create(harness.image, ["true"], ports={"80/tcp": ("127.0.0.1", port)})
+        try:
+            with pytest.raises(PortInUse), translated(CreateFailed):
+                made.start()
+        finally:
+            made.remove(force=True)
 
 
 # ------------------------------------------------------------ the daemon's view of the storage

@@ -66,9 +66,9 @@ class ProcessHarness:
         self.root = root
         self._engines: dict[ProcessEngine, Owner] = {}
 
-    def engine(self, node: str = "alpha", installation: str = "") -> ProcessEngine:
+    def engine(self, node: str = "alpha", installation: str = "", **options: Any) -> ProcessEngine:
         owner = (node, installation or self.installation)
-        engine = self._over(self.root, owner)
+        engine = self._over(self.root, owner, **options)
         self._engines[engine] = owner
         return engine
 
@@ -89,8 +89,9 @@ class ProcessHarness:
                 engine.remove(found.name)
             engine.close()
 
-    def _over(self, root: Path, owner: Owner) -> ProcessEngine:
-        return ProcessEngine(node=owner[0], installation=owner[1], images={self.image: ("sh",)}, run_root=root)
+    def _over(self, root: Path, owner: Owner, **options: Any) -> ProcessEngine:
+        images = {self.image: ("sh",)}
+        return ProcessEngine(node=owner[0], installation=owner[1], images=images, run_root=root, **options)
 
 
 class DockerHarness:
