@@ -120,7 +120,7 @@ class Gateway:
         self.tokens = SqlTokens(self.store)
         self.audit = SqlAudit(self.store)
         self.routes = LiveRoutes(settings.route_table.file, SqlRouteVersions(self.store), self.store.in_use, clock)
-        self.engine = (engine or _engine)(settings, installation)
+        self.engine = (engine or engine_of)(settings, installation)
         self.broker = Broker(
             settings.state_dir / "channel",
             BrokerLimits(message_bytes=settings.limits.message_bytes, session_bytes=settings.limits.session_bytes),
@@ -492,7 +492,8 @@ class Gateway:
         return self.store.local_jobs.find(session.removeprefix(prefix)) if session.startswith(prefix) else None
 
 
-def _engine(settings: Settings, installation: str) -> Engine:
+def engine_of(settings: Settings, installation: str, instance: str = "") -> Engine:
+    """Return the engine that the settings name; ``instance`` is this gateway's own id, by default the kept one."""
     node = settings.node.id
     if settings.engine.kind == "process":
         images = {name: tuple(image.command) for name, image in settings.engine.process.images.items()}
@@ -521,7 +522,7 @@ def _engine(settings: Settings, installation: str) -> Engine:
         tls={name: str(path) for name, path in docker.tls if path is not None} if docker.tls else None,
         saved_log_size=settings.limits.run_log_bytes,
         log_size=settings.limits.run_log_bytes // 2,
-        instance=_instance(settings.state_dir),
+        instance=instance or _instance(settings.state_dir),
     )
 
 

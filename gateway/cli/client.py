@@ -9,11 +9,14 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 from urllib.parse import quote, urlsplit
 
 import httpx
 import typer
+
+if TYPE_CHECKING:
+    from gateway.settings import Settings
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -150,18 +153,23 @@ class Client:
         raise CallFailed(text, EXIT_BAD_INPUT if bad else EXIT_FAILED, reason, data)
 
 
-def connect(config: Path, url: str = "", *, timeout: float = 60.0) -> Client:
-    """Return the way to a node: at ``url`` if given, else where its configuration says. Raises `CallFailed`."""
-    if url:
-        return Client(url, os.environ.get(TOKEN, ""), timeout=timeout)
+def settings_of(config: Path) -> "Settings":
+    """Read a configuration. Raises `CallFailed` with every problem."""
     from gateway.errors import Invalid
     from gateway.settings import load
 
     try:
-        settings = load(config)
+        return load(config)
     except Invalid as error:
         text = "\n".join([f"{config} cannot be used ({error.reason}):", *(f"  {p}" for p in error.problems)])
         raise CallFailed(text, EXIT_BAD_INPUT, error.reason) from None
+
+
+def connect(config: Path, url: str = "", *, timeout: float = 60.0) -> Client:
+    """Return the way to a node: at ``url`` if given, else where its configuration says. Raises `CallFailed`."""
+    if url:
+        return Client(url, os.environ.get(TOKEN, ""), timeout=timeout)
+    settings = settings_of(config)
     host, _, port = settings.listen.operator.bind.rpartition(":")
     if port == "0":
         text = f"{config} lets the operator listener choose its port; name it with --url or {URL}"

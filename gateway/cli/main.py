@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from gateway.cli import (
+    doctor,
     job_cleaning,
     jobs,
     maintenance,
@@ -130,6 +131,7 @@ def version() -> None:
 
 
 maintenance.add(app)
+doctor.add(app)
 jobs.add(app)
 job_cleaning.add(jobs.commands)
 resources.add(app)

@@ -7,7 +7,17 @@ from typing import Annotated
 import typer
 
 from gateway.access import Role, new_token
-from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, AsJson, CallFailed, Config, reporting, show, table
+from gateway.cli.client import (
+    DEFAULT_CONFIG,
+    EXIT_BAD_INPUT,
+    AsJson,
+    CallFailed,
+    Config,
+    reporting,
+    settings_of,
+    show,
+    table,
+)
 
 commands = typer.Typer(help="Who may use the operators' listener, and in which role.", no_args_is_help=True)
 
@@ -100,18 +110,16 @@ class _Database:
 
     def __init__(self, config: Path) -> None:
         from gateway.errors import Invalid
-        from gateway.settings import load
         from gateway.store.migrate import opened
         from gateway.store.store import Store
 
+        url = settings_of(config).database.url
+        if url.startswith("sqlite:///"):
+            Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
         try:
-            url = load(config).database.url
-            if url.startswith("sqlite:///"):
-                Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
             self.store = Store(opened(url))
         except Invalid as error:
-            text = "\n".join([f"{config} cannot be used ({error.reason}):", *(f"  {p}" for p in error.problems)])
-            raise CallFailed(text, EXIT_BAD_INPUT, error.reason) from None
+            raise CallFailed("; ".join(map(str, error.problems)), EXIT_BAD_INPUT, error.reason) from None
 
     def __enter__(self) -> "_Database":
         return self

@@ -1,10 +1,13 @@
 """Brings a database to the newest schema, once, whoever starts first."""
 
 import sqlite3
+from pathlib import Path
 
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from alembic.util.exc import CommandError
 
 from gateway.domain.problems import Problem
@@ -33,6 +36,24 @@ def opened(url: str) -> sa.Engine:
     return engine
 
 
+def revisions(url: str) -> tuple[str | None, str]:
+    """Return a database's schema (None: there is none yet) and the newest one, and change nothing.
+
+    Raises `Invalid` for an address that leads to no usable database.
+    """
+    newest = str(ScriptDirectory.from_config(_config()).get_current_head())
+    if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).exists():
+        return None, newest
+    try:
+        engine = connect(url)
+        with engine.connect() as connection:
+            current = MigrationContext.configure(connection).get_current_revision()
+        engine.dispose()
+    except (sa.exc.SQLAlchemyError, sqlite3.Error, TypeError, ValueError) as error:
+        raise Invalid([_problem(error, sa.make_url(url).set(query={}))], reason="DATABASE_UNUSABLE") from error
+    return current, newest
+
+
 def _problem(error: Exception, url: sa.URL | None) -> Problem:
     cause = error.orig if isinstance(error, sa.exc.DBAPIError) and error.orig else error
     shown = url.render_as_string(hide_password=True) if url else None
@@ -57,8 +78,13 @@ def migrate(engine: sa.Engine) -> None:
 
 
 def _upgrade(connection: sa.Connection) -> None:
+    config = _config()
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+
+
+def _config() -> Config:
     config = Config()
     config.set_main_option("script_location", "gateway:store/migrations")
     config.set_main_option("path_separator", "os")
-    config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    return config

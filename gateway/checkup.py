@@ -1,0 +1,204 @@
+"""Looks at everything that one node needs, step by step, without starting it or changing anything."""
+
+import errno
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from engines.base import Engine, EngineError
+from gateway.errors import GatewayError
+from gateway.server import bound
+from gateway.settings import Settings
+from gateway.store.leaves import SqlProviders
+from gateway.store.migrate import revisions
+from gateway.store.store import Store, connect
+from gateway.trial import Result, Step, Trial
+from route_table.live import LiveRoutes
+
+STEPS = (
+    "database",
+    "migrations",
+    "storage",
+    "state folder",
+    "disk",
+    "engine",
+    "isolation",
+    "images",
+    "ports",
+    "routes",
+)
+_ANSWER_SECONDS = 2.0
+
+
+def look(settings: Settings, engine: Callable[[Settings], Engine]) -> list[Step]:
+    """Return what was found, one step each. Raises nothing on account of what is looked at."""
+    trial = Trial(STEPS)
+    store = _store(settings)
+    try:
+        database = trial.take("database", lambda: _database(settings), needed=False)
+        readable = False
+        if database.result is Result.OK:
+            readable = trial.take("migrations", lambda: _migrations(settings), needed=False).result is Result.OK
+        trial.take("storage", lambda: _writable("storage", settings.storage.path), needed=False)
+        trial.take("state folder", lambda: _writable("state folder", settings.state_dir), needed=False)
+        trial.take("disk", lambda: _disk(settings), needed=False)
+        with tempfile.TemporaryDirectory() as folder:  # so that looking leaves nothing in the node's own
+            runs = engine(settings.model_copy(update={"state_dir": Path(folder)}))
+            try:
+                if trial.take("engine", lambda: _engine(runs), needed=False).result is Result.OK:
+                    trial.take("isolation", lambda: _isolation(runs), needed=False)
+                    if readable:
+                        trial.take("images", lambda: _images(runs, store), needed=False)
+            finally:
+                runs.close()
+        trial.take("ports", lambda: _ports(settings), needed=False)
+        trial.take("routes", lambda: _routes(settings), needed=False)
+    finally:
+        store.close()
+    return trial.finished()
+
+
+def _store(settings: Settings) -> Store:
+    return Store(connect(settings.database.url))
+
+
+def _database(settings: Settings) -> Step:
+    try:
+        current, newest = revisions(settings.database.url)
+    except GatewayError as error:
+        cause = "; ".join(str(p) for p in error.problems) or error.message
+        return _failed("database", cause, "start the database, or correct database.url")
+    return Step("database", Result.OK, f"schema {current or 'not made yet'}, this version's is {newest}")
+
+
+def _migrations(settings: Settings) -> Step:
+    current, newest = revisions(settings.database.url)
+    if current == newest:
+        return Step("migrations", Result.OK, newest)
+    text = (
+        "the schema is not made yet" if current is None else f"the schema is {current}, this version's is {newest}"
+    )
+    return Step(
+        "migrations", Result.WARNING, "", text, "serve brings it up by itself; keep a copy of the database first"
+    )
+
+
+def _writable(name: str, folder: Path) -> Step:
+    there = folder
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    try:
+        with tempfile.NamedTemporaryFile(dir=there) as file:
+            file.write(b"x")
+            file.flush()
+    except OSError as error:
+        rights = f"user {os.getuid()} cannot write to {there}: {error.strerror}"
+        return _failed(name, rights, f"give the gateway's user the right to write to {folder}")
+    return Step(name, Result.OK, str(folder) if there == folder else f"{folder} (made at the start)")
+
+
+def _disk(settings: Settings) -> Step:
+    folder = settings.storage.path
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    reserve = settings.limits.storage_reserve_bytes
+    found = f"{free / 1024**3:.1f} GiB free"
+    if free < reserve:
+        text = f"less than limits.storage_reserve_bytes ({reserve / 1024**3:.1f} GiB): no task will be started"
+        return Step("disk", Result.FAILED, found, text, "make room, or lower the reserve")
+    return Step("disk", Result.OK, found)
+
+
+def _engine(engine: Engine) -> Step:
+    try:
+        engine.check()
+    except EngineError as error:
+        remedy = (
+            "start the Docker daemon, or correct engine.docker.base_url"
+            if engine.kind == "docker"
+            else "look at the state folder"
+        )
+        return _failed("engine", f"{error.reason}: {error}", remedy)
+    return Step("engine", Result.OK, engine.kind)
+
+
+def _isolation(engine: Engine) -> Step:
+    try:
+        found = engine.isolation()
+    except EngineError as error:
+        return _failed("isolation", f"{error.reason}: {error}", "look at the container engine")
+    if found.gaps:
+        return Step("isolation", Result.WARNING, "", "; ".join(found.gaps), "the causes say what to do")
+    return Step("isolation", Result.OK, "tasks are apart from each other, from the host and from outside")
+
+
+def _images(engine: Engine, store: Store) -> Step:
+    missing = []
+    images = sorted(
+        {image for p in SqlProviders(store).list() for image in (p.image, *p.images.values()) if image}
+    )
+    for image in images:
+        try:
+            engine.image_digest(image)
+        except EngineError as error:
+            missing.append(f"{image} ({error.reason})")
+    if missing:
+        text = f"registered, but not here: {', '.join(missing)}"
+        return Step(
+            "images",
+            Result.WARNING,
+            f"{len(images)} registered",
+            text,
+            "load or pull them before a job needs them",
+        )
+    return Step("images", Result.OK, f"{len(images)} registered, all here")
+
+
+def _ports(settings: Settings) -> Step:
+    listeners = {"peer": settings.listen.peer.bind, "operator": settings.listen.operator.bind}
+    if settings.listen.container is not None:
+        listeners["container"] = settings.listen.container.bind
+    taken, running = [], []
+    for name, address in listeners.items():
+        try:
+            bound(address).close()
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE and _is_gateway(address):
+                running.append(name)
+            else:
+                taken.append(f"{name}: {error}")
+    if taken:
+        return _failed("ports", "; ".join(taken), "end what listens there, or choose another listen.*.bind")
+    return Step("ports", Result.OK, "the node is running" if running else "free")
+
+
+def _is_gateway(address: str) -> bool:
+    """Tell whether what listens there answers as HTTP servers do."""
+    host, _, port = address.rpartition(":")
+    host = {"0.0.0.0": "127.0.0.1", "[::]": "::1"}.get(host, host.strip("[]"))
+    try:
+        with socket.create_connection((host, int(port)), _ANSWER_SECONDS) as conn:
+            conn.settimeout(_ANSWER_SECONDS)
+            conn.sendall(b"GET /health/live HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
+            return conn.recv(16).startswith(b"HTTP/1.1 ")
+    except OSError:
+        return False
+
+
+def _routes(settings: Settings) -> Step:
+    routes = LiveRoutes(settings.route_table.file)
+    if routes.problems:
+        return _failed(
+            "routes", "; ".join(map(str, routes.problems)), "correct the file; the last good table stays in force"
+        )
+    return Step(
+        "routes", Result.OK, f"{len(routes.table.routes)} nodes; try each by: bfia-gateway route test NODE"
+    )
+
+
+def _failed(name: str, cause: str, remedy: str) -> Step:
+    return Step(name, Result.FAILED, "", cause, remedy)

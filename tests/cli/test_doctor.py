@@ -1,0 +1,125 @@
+"""``bfia-gateway doctor``: whatever a node lacks is named by its step, and nothing is changed by looking."""
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from adapter.bfia.examples import REGISTER
+from tests.e2e.nodes import ROOT, free_ports
+from tests.inprocess import ask, running
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """Return the configuration of a node that has all it needs and was never started."""
+    ports = free_ports(3)
+    names = ("peer", "container", "operator")
+    (tmp_path / "routes.yml").write_text("{}")
+    body = {
+        "node": {"id": "JG0100001100000010"},
+        "engine": {"kind": "process"},
+        "listen": {n: {"bind": f"127.0.0.1:{p}"} for n, p in zip(names, ports, strict=True)},
+        "route_table": {"file": "routes.yml"},
+        "database": {"url": f"sqlite:///{tmp_path / 'state.db'}"},
+        "storage": {"url": f"file://{tmp_path / 'storage'}"},
+        "state_dir": str(tmp_path / "state"),
+    }
+    file = tmp_path / "node.yml"
+    file.write_text(yaml.safe_dump(body))
+    return file
+
+
+def doctor(config: Path, **over: Any) -> tuple[int, dict[str, dict[str, Any]]]:
+    """Return the exit code and the steps by their name."""
+    settings = yaml.safe_load(config.read_text())
+    for section, values in over.items():
+        settings[section] = settings.get(section, {}) | values if isinstance(values, dict) else values
+    config.write_text(yaml.safe_dump(settings))
+    done = cli("doctor", "--config", str(config), "--json")
+    assert done.stdout, done.stderr
+    return done.returncode, {s["name"]: s for s in json.loads(done.stdout)["steps"]}
+
+
+def cli(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gateway.cli.main", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, cwd=ROOT)
+
+
+def failed(steps: dict[str, dict[str, Any]]) -> list[str]:
+    for step in steps.values():
+        if step["result"] in ("failed", "warning"):
+            assert step["cause"] and step["remedy"], step
+    return [name for name, step in steps.items() if step["result"] == "failed"]
+
+
+def test_a_node_that_has_all_it_needs_is_found_good_and_left_as_it_is(config: Path):
+    before = sorted(config.parent.iterdir())
+    code, steps = doctor(config)
+    assert code == 0 and failed(steps) == []
+    assert steps["migrations"]["result"] == "warning" and "not made yet" in steps["migrations"]["cause"]
+    assert steps["isolation"]["result"] == "warning"
+    assert sorted(config.parent.iterdir()) == before
+    shown = cli("doctor", "--config", str(config))
+    assert shown.returncode == 0 and "what to do" in shown.stdout
+
+
+@pytest.fixture
+def busy_port() -> Iterator[int]:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        yield taken.getsockname()[1]
+
+
+def test_what_is_wrong_is_named_by_its_step_and_no_other(config: Path, busy_port: int):
+    good = config.read_text()
+    nobody = free_ports(1)[0]
+    (config.parent / "broken.yml").write_text("JG1: {host: h, prot: 1}\n")
+    faults: list[tuple[str, dict[str, Any]]] = [
+        ("database", {"database": {"url": f"mysql+pymysql://me:secret@127.0.0.1:{nobody}/db"}}),
+        ("storage", {"storage": {"url": f"file://{config}/storage"}}),
+        ("state folder", {"state_dir": f"{config}/state"}),
+        ("disk", {"limits": {"storage_reserve_bytes": 1 << 60}}),
+        ("engine", {"engine": {"kind": "docker", "docker": {"base_url": f"tcp://127.0.0.1:{nobody}"}}}),
+        ("ports", {"listen": {"operator": {"bind": f"127.0.0.1:{busy_port}"}}}),
+        ("routes", {"route_table": {"file": "broken.yml"}}),
+        ("routes", {"route_table": {"file": "nowhere.yml"}}),
+    ]
+    for step, over in faults:
+        code, steps = doctor(config, **over)
+        assert (code, failed(steps)) == (1, [step]), steps
+        assert "secret" not in json.dumps(steps)
+        config.write_text(good)
+
+
+def test_it_works_beside_a_running_node_and_knows_its_images(config: Path):
+    settings = yaml.safe_load(config.read_text())
+    over = {key: settings[key] for key in ("listen", "database", "storage", "state_dir", "route_table")}
+    over["route_table"] = {"file": str(config.parent / "routes.yml")}
+    with running(config.parent, **over) as node:
+        ask(node, "operator", "POST", "/v2/provider/register", json=REGISTER["one component"]["value"])
+        code, steps = doctor(config)
+        assert code == 0 and steps["ports"]["found"] == "the node is running"
+        assert steps["migrations"]["result"] == "ok"
+        assert steps["images"]["result"] == "warning" and "IMAGE_NOT_FOUND" in steps["images"]["cause"]
+
+
+def test_migrate_looks_and_does(config: Path):
+    looked = cli("migrate", "--check", "--config", str(config))
+    assert looked.returncode == 1 and "would go from no schema" in looked.stdout
+    assert not (config.parent / "state.db").exists()
+    done = cli("migrate", "--config", str(config))
+    assert done.returncode == 0 and (config.parent / "state.db").exists()
+    assert cli("migrate", "--check", "--config", str(config)).returncode == 0
+
+
+def test_a_wrong_configuration_is_told_with_its_path(config: Path):
+    config.write_text("node: {id: x}\nengine: {kind: dokcer}\n")
+    done = cli("doctor", "--config", str(config))
+    assert done.returncode == 2 and "engine.kind" in done.stderr
