@@ -63,6 +63,12 @@ COMMANDS = (
         "3.6",
         "the fields `outcome` and `failed_by` are read over; where they do not come, the runs of the node tell",
     ),
+    Command(
+        "have a party keep the models of a training that succeeded",
+        "/job/stop",
+        "3.6",
+        "without `outcome`, a party all of whose tasks have succeeded keeps them",
+    ),
     Command("stop a task at a party", "/job/stop", "3.6"),
     Command(
         "stop a task at a party, by its id",

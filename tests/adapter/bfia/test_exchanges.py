@@ -1,7 +1,10 @@
 """Every example exchange with each kind of peer goes as its file says; each row of a profile is needed for one."""
 
+import ast
+import inspect
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ from adapter.bfia.profiles import PROFILES, Profile
 from tests.adapter.bfia.exchanging import SOURCES, asked_by_us, asked_of_us, exchanges
 from tests.adapter.bfia.scripted import ScriptedPeer, scripted
 
+ROOT = Path(__file__).resolve().parents[3]
 ALL = [(name, one) for name in PROFILES for one in exchanges(name)]
 PLAIN = Profile("spec")
 ELSEWHERE = {"longest_job_id", "takes_confirm"}
@@ -61,3 +65,34 @@ def test_the_files_say_where_each_exchange_is_from():
         assert {o["we"] for o in ones} == {"ask", "answer"}
         for one in ones:
             assert one["source"] in SOURCES and set(one["rows"]) <= known, one["name"]
+
+
+def test_the_document_shows_every_row_of_every_profile():
+    shown = (ROOT / "docs" / "between-nodes.md").read_text(encoding="utf-8")
+    assert f"<!-- profiles -->\n{profile_table()}\n<!-- end -->" in shown
+
+
+def profile_table() -> str:
+    """Return the profiles as a Markdown table; what a row means is the field's own description in the code."""
+    source = ast.parse(Path(inspect.getfile(Profile)).read_text(encoding="utf-8"))
+    (body,) = [node.body for node in source.body if isinstance(node, ast.ClassDef)]
+    told = {
+        field.target.id: str(text.value.value)
+        for field, text in pairwise(body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+    }
+    names = [f.name for f in fields(Profile) if f.name != "name"]
+    lines = [f"| | {' | '.join(PROFILES)} |", "|---|" + "---|" * len(PROFILES)]
+    for name in names:
+        values = [_shown(getattr(profile, name)) for profile in PROFILES.values()]
+        meaning = told[name].replace("``", "`")
+        lines.append(f"| `{name}`: {meaning} | {' | '.join(values)} |")
+    return "\n".join(lines)
+
+
+def _shown(value: Any) -> str:
+    words = {True: "yes", False: "no", None: "–", "": "–"}
+    return words.get(value, str(value)) if isinstance(value, (bool, str, type(None))) else str(value)

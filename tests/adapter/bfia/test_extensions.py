@@ -2,15 +2,22 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
 from adapter.bfia.extensions import COMMANDS, EXTENSION, EXTENSIONS, Command, table
 from adapter.bfia.interconn import SCHEDULE
+from engines.memory import MemoryEngine
+from gateway.domain.states import Outcome, TaskStatus
 from gateway.errors import GatewayError, NotFound, NotServed, PeerUnreachable, Refused
+from gateway.ports import Callback
 from tests.adapter.bfia.scripted import Answer, ScriptedPeer, clients, says, scripted, silence, text
-from tests.inprocess import PEER, ask, running
+from tests.adapter.bfia.site import SPEC, a_job_with, serving_site
+from tests.e2e.nodes import wait_for
+from tests.inprocess import ME, PEER, ask, running
 
 ROOT = Path(__file__).resolve().parents[3]
 OURS = Command("something of ours", "/job/ours", EXTENSION, "it is left undone")
@@ -95,3 +102,64 @@ def test_a_peer_that_has_it_answers(peer: tuple[ScriptedPeer, str], tmp_path: Pa
     peer[0].will(says(data={"a": 1}))
     with clients(tmp_path, peer[1]) as found:
         assert found.peer.ask(OURS, {}) == {"a": 1}
+
+
+STANDARD = {c.path for c in COMMANDS if c.source[0].isdigit()}
+
+
+@pytest.mark.parametrize("scheduled", [True, False], ids=["we schedule", "they schedule"])
+def test_a_whole_job_with_a_peer_that_has_only_the_standard(tmp_path: Path, scheduled: bool):
+    """It answers 404 to every other path, tells only the standard's fields, and reads over all of ours."""
+    states = iter(["READY", "RUNNING"])
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        path = handler.path.partition("?")[0].removeprefix(SCHEDULE)
+        if path not in STANDARD:
+            text(b"<html>not found</html>", 404)(handler)
+        elif path == "/task/poll":
+            says(data={"status": next(states, "SUCCESS")})(handler)
+        else:
+            says()(handler)
+
+    with serving_site(tmp_path) as site:
+        site.peer.will(answer)
+        spec = a_job_with(SPEC, scheduler=ME if scheduled else SPEC)
+        if scheduled:
+            site.node.coordinator.submit_job(spec, ME)
+        else:
+            site.node.participant.create_job(spec, SPEC)
+            site.node.participant.start_task(spec.job_id, f"t-{spec.job_id}", "a", SPEC)
+        run = site.run(spec.job_id, "guest.0")
+        site.node.participant.callback(Callback(TaskStatus.SUCCESS, run_id=run.run_id))
+        assert isinstance(site.node.engine, MemoryEngine)
+        site.node.engine.finish(run.name, 0)
+        wait_for(lambda: site.node.store.local_jobs.get(spec.job_id).runs[0].over, 20, 0.02)
+        if not scheduled:
+            assert site.asks(SPEC, "/job/stop", {"job_id": spec.job_id})["code"] == 0
+        local = site.node.store.local_jobs
+        wait_for(lambda: local.get(spec.job_id).ending is not None, 30, 0.02, "the job has ended here")
+        ending = local.get(spec.job_id).ending
+        assert ending is not None and ending.outcome is Outcome.SUCCEEDED
+        assert {a.target.partition("?")[0].removeprefix(SCHEDULE) for a in site.peer.asked} <= STANDARD
+
+
+def test_nothing_of_one_party_goes_to_another(tmp_path: Path):
+    """What a party alone is told, its data and its own settings, is in no body that goes to another node."""
+    own = {
+        "guest": {"0": {"a": {"secret": "guests-own", "limit": 5}}},
+        "host": {"0": {"a": {"secret": "hosts-own"}}},
+        "common": {"a": {"shared": "for-all"}},
+    }
+    with serving_site(tmp_path) as site:
+        spec = replace(
+            a_job_with(SPEC),
+            task_params=own,
+            job_params={"common": {"sync_type": "poll"}, "guest": {"0": {"note": "guests-note"}}},
+        )
+        site.node.coordinator.submit_job(spec, ME)
+        site.run(spec.job_id, "guest.0")
+        site.node.coordinator.stop_job(spec.job_id, "", ME)
+        wait_for(lambda: site.node.store.jobs.get(spec.job_id).ended_at, 30, 0.02, "the job has ended")
+        sent = b"".join(a.raw for a in site.peer.asked)
+    assert b"for-all" in sent and b"hosts-own" in sent
+    assert b"guests-" not in sent
