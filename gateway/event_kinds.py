@@ -34,6 +34,7 @@ KINDS = (
         "Somebody stopped the job, or a task with what follows it; the end comes as `finished` or `rejected`.",
         ("ending as STOPPED", "task stop asked"),
     ),
+    Kind("model_saved", "The training's model is kept at this node; `detail` names it.", ("model saved",)),
     Kind(
         "finished",
         "The job is over; `detail.outcome` is SUCCEEDED, FAILED or STOPPED.",

@@ -25,7 +25,9 @@ class EngineChoice:
 def reference_image(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The reference vendor's image, built once for all workers, also under the name that the user's file has."""
     base = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
-    shared = tmp_path_factory.getbasetemp().parent
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:  # else the parent is that of every session: an old image would do
+        shared = shared.parent
     done = shared / "reference-image"
     with FileLock(str(done) + ".lock"):
         if not done.exists():

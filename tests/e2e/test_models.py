@@ -4,8 +4,11 @@ import csv
 import hashlib
 import io
 import json
+import os
+import subprocess
 import zipfile
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import httpx
 import pytest
 
 from tests.e2e import jobs
-from tests.e2e.nodes import Federation, Node, process_engine
+from tests.e2e.nodes import Federation, Node, example, process_engine
 
 STRANGER = "JG0100003300000030"
 FLOW = "JG0100001100000000"
@@ -248,3 +251,28 @@ def _asking(body: Any, **common: Any) -> Any:
     config = body["config"]
     params = config["job_params"]
     return {**config, "job_params": {**params, "common": {**params["common"], **common}}}
+
+
+@pytest.mark.slow
+@pytest.mark.docker
+@pytest.mark.timeout(400)
+def test_a_container_reads_the_model_through_a_mount_of_its_own(reference_image: str, tmp_path: Path):
+    own = f"bfia-predicting:{os.getpid()}"  # a name that nobody gives to another image meanwhile
+    subprocess.run(["docker", "tag", reference_image, own], check=True)
+    with ExitStack() as stack:
+        stack.callback(subprocess.run, ["docker", "rmi", own], check=False, capture_output=True)
+        federation = stack.enter_context(Federation(tmp_path, [jobs.GUEST, jobs.HOST], {"kind": "docker"}))
+        body = example("register_unionpay.json")
+        body["metadata"]["image"] = own
+        for node in federation.nodes.values():
+            node.register(body)
+        jobs.upload(federation[jobs.GUEST], "guest")
+        jobs.upload(federation[jobs.HOST], "host")
+        guest = federation[jobs.GUEST]
+        trained = guest.submit(jobs.with_key_length(jobs.user_job(jobs.GUEST, jobs.HOST), 1024))
+        guest.wait_job(trained, 180)
+        for node in federation.nodes.values():
+            assert call(node, "POST", url(trained, "/deploy")).status_code == 200
+        job_id = guest.submit(jobs.predict_job(jobs.GUEST, jobs.HOST, trained))
+        guest.wait_job(job_id, 180)
+        assert scores(guest, job_id) == scores(guest, trained)

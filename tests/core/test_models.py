@@ -1,0 +1,93 @@
+"""Who may predict with a model and who may not, each for a reason of its own; what is in use stays."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.domain.model import JobSpec, LocalJob
+from gateway.domain.states import JobStatus
+from gateway.errors import Conflict, Invalid
+from gateway.wiring import Gateway
+from provider_registry.model import Component, DataSpec
+from tests.builders import T0, a_spec
+from tests.cli.test_models import FLOW, PLACE, left
+from tests.inprocess import ME, PEER, STRANGER, running
+
+MODEL, VERSION = "credit model", "job-1"
+
+
+@pytest.fixture
+def node(tmp_path: Path):
+    with running(tmp_path) as gateway:
+        left(gateway)
+        yield gateway
+
+
+def predicts(roles: Any = None, dag: Any = FLOW, **common: Any) -> JobSpec:
+    asked = {"job_type": "predict", "model_id": MODEL, "model_version": VERSION, **common}
+    spec = a_spec(dag, roles or {"guest": (ME,), "host": (PEER,)}, job_id="job-9")
+    return replace(spec, job_params={"common": asked})
+
+
+def reason(gateway: Gateway, spec: JobSpec) -> str:
+    refused = gateway.models.refusal(spec)
+    return refused.reason if refused else ""
+
+
+def test_each_reason_in_turn_until_nothing_speaks_against_it(node: Gateway):
+    assert reason(node, predicts(model_version="v0")) == "MODEL_UNKNOWN"
+    assert reason(node, predicts({"host": (ME,), "guest": (PEER,)})) == "MODEL_UNKNOWN"  # the other party's part
+    stranger = predicts({"guest": (ME,), "host": (STRANGER,)})
+    assert reason(node, stranger) == "MODEL_NOT_AUTHORISED"
+    assert reason(node, predicts()) == "MODEL_NOT_DEPLOYED"
+    node.models.deploy(MODEL, VERSION)
+    assert reason(node, predicts()) == "" and reason(node, stranger) == "MODEL_NOT_AUTHORISED"
+    node.models.deploy(MODEL, VERSION, [STRANGER])
+    assert reason(node, stranger) == ""
+    node.models.deploy(MODEL, VERSION)  # says nothing of nodes: as it was
+    assert reason(node, stranger) == ""
+    node.models.deploy(MODEL, VERSION, [])
+    assert reason(node, stranger) == "MODEL_NOT_AUTHORISED"
+    assert reason(node, predicts(dag="other")) == ""  # by its component
+    other = replace(FLOW.nodes[0], name="other", component=replace(FLOW.nodes[0].component, name="Else"))
+    assert reason(node, predicts(dag=replace(FLOW, nodes=(other,)))) == "MODEL_NOT_USED"
+    (node.storage.path(PLACE) / "data_0").unlink()
+    assert reason(node, predicts()) == "MODEL_DAMAGED"
+
+
+def test_a_version_is_made_once(node: Gateway):
+    params = {"common": {"model_id": MODEL, "model_version": VERSION}}
+    again = replace(predicts(), job_id="job-2", job_params=params)
+    assert reason(node, again) == "MODEL_VERSION_TAKEN"
+    assert reason(node, replace(again, job_id="job-1")) == ""  # the one that made it, asked once more
+    with pytest.raises(Invalid) as refused:
+        node.participant.create_job(again, "")
+    assert refused.value.reason == "MODEL_VERSION_TAKEN"
+
+
+def test_the_address_goes_to_the_models_input_or_by_the_name_of_the_output(node: Gateway):
+    spec = predicts()
+    trees = FLOW.nodes[0]
+
+    def inputs(*specs: DataSpec) -> dict[str, Any]:
+        component = Component("Thing", "", "v", "1", "", ("guest",), "1", (), (), specs, (), (), {})
+        return node.models.inputs(spec, spec.parties[0], trees, component)
+
+    assert inputs(DataSpec("rows", "", "dataset"), DataSpec("weights", "", "model")) == {"weights": PLACE}
+    assert inputs(DataSpec("a", "", "model"), DataSpec("model", "", "model")) == {"model": PLACE}
+    assert inputs(DataSpec("rows", "", "dataset")) == {"model": PLACE}
+    assert node.models.inputs(replace(spec, job_params={}), spec.parties[0], trees, None) == {}  # type: ignore[arg-type]
+
+
+def test_a_model_that_a_job_uses_is_not_deleted(node: Gateway):
+    spec = predicts()
+    local = LocalJob(spec, ME, JobStatus.READY, T0, "digest")
+    node.store.local_jobs.add(local, spec.flow_id)
+    with pytest.raises(Conflict) as refused:
+        node.models.delete(MODEL, VERSION)
+    assert (refused.value.reason, "job-9" in refused.value.message) == ("MODEL_IN_USE", True)
+    node.store.local_jobs.update("job-9", lambda job: replace(job, status=JobStatus.FINISHED, closed=True))
+    node.models.delete(MODEL, VERSION)
+    assert not node.storage.exists(PLACE)
