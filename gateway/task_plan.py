@@ -193,7 +193,9 @@ class TaskPlanner:
         outputs = {name: Address(prefix, f"{task_id}-{key}") for key, name in matched.items()}
         inputs, missing = self._inputs(spec, node, party, component, runs, at)
         if self._models is not None:
-            inputs = {**self._models.inputs(spec, party, node, component), **inputs}
+            of_model = self._models.inputs(spec, party, node, component)
+            warnings += _unheard_of(node, component, of_model)
+            inputs = {**of_model, **inputs}
         granted = resources.granted(spec, party, self._defaults)
         return _Planned(
             party,
@@ -247,6 +249,13 @@ class TaskPlanner:
             key = "dataset_id" if "dataset_id" in where else "name"
             return {}, [Problem(f"{at}.{key}", error.message, where.get(key))]
         return {component.inputs[0].name: address}, []
+
+
+def _unheard_of(node: DagNode, component: Component, of_model: Mapping[str, Address]) -> list[Problem]:
+    """Warn of a model that a component gets though its description says nothing of one."""
+    declared = {spec.name for spec in component.inputs}
+    rule = "is handed a model, but its description has no input of category model: an image that ignores it trains"
+    return [Problem(f"dag.components.{node.name}", rule, name) for name in of_model if name not in declared]
 
 
 def _storage_problem(node: DagNode, component: Component) -> Problem | None:

@@ -20,6 +20,7 @@ from gateway.domain.model import (
     JobSpec,
     LocalJob,
     NodeId,
+    NodeJob,
     Party,
     Run,
 )
@@ -282,4 +283,9 @@ def may_conclude(job: Job, at: datetime) -> bool:
     ending = job.ending
     if ending is None or ending.outcome is not Outcome.SUCCEEDED or not makes_model(job.spec):
         return True
-    return at >= ending.at + HOLD or all(node.stop.settled for node in job.nodes.values())
+    return at >= ending.at + HOLD or all(node.stop.settled or not _has_it(node) for node in job.nodes.values())
+
+
+def _has_it(node: NodeJob) -> bool:
+    """Whether a node takes part: the job was created there, and does not run without it."""
+    return node.excluded is None and node.create.state not in (CallState.IDLE, CallState.REFUSED)

@@ -7,7 +7,7 @@ import pytest
 from gateway.domain import execute, parameters, schedule, trained
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
 from gateway.domain.execute import Done, Seal, Sealed, StopAsked, Tell
-from gateway.domain.model import Address, CallState, Ending, FileSum, Party
+from gateway.domain.model import Address, CallState, Ending, Failure, FileSum, Party
 from gateway.domain.schedule import StopAt
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from tests.builders import OK, T0, a_job, a_local_job, a_run, a_spec, at
@@ -220,6 +220,14 @@ def test_a_node_that_does_not_come_back_is_not_waited_for_for_ever():
     hold = trained.HOLD.total_seconds()
     assert hold <= now + 1 - 9 < hold + 15
     assert job.outcome is Outcome.SUCCEEDED
+
+
+def test_a_node_that_the_job_runs_without_is_not_waited_for():
+    job = ending_job()
+    gone = replace(job.nodes["n2"], excluded=Failure("UNREACHABLE"), stop=replace(OK, state=CallState.LOST))
+    job = replace(job, nodes={**job.nodes, "n2": gone})
+    job = schedule.apply(job, schedule.Answered(StopAt("n1"), at(10)))
+    assert job.status is JobStatus.FINISHED and job.outcome is Outcome.SUCCEEDED
 
 
 def test_a_job_without_a_model_waits_for_nobody():

@@ -209,6 +209,7 @@ def test_a_predicting_job_runs_from_the_deployed_model_and_scores_as_the_trainin
         assert job_id not in {m["version"] for m in node.get("/api/v1/models")["models"]}  # it leaves none itself
         assert run["party"]["role"] == party.partition(".")[0]
     assert job["outcome"] == "SUCCEEDED"
+    assert any("has no input of category model" in w for w in job["local_warnings"])  # the user's own description
 
 
 @pytest.mark.slow
