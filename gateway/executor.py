@@ -7,6 +7,7 @@ anything is done in the world.
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -18,7 +19,7 @@ from engines.base import Engine, EngineDown, EngineError, Exited, ImageNotFound,
 from engines.naming import labels
 from gateway.calls import with_calls
 from gateway.disk_watch import DiskWatch
-from gateway.domain import execute, guarding
+from gateway.domain import execute, guarding, healing
 from gateway.domain.execute import (
     Action,
     AskScheduler,
@@ -116,6 +117,8 @@ class Executor:
         self._turns = Turns(store.local_jobs.decide, self._decide, self._begin)
         self.observe: Callable[[str, float], None] = lambda _action, _seconds: None
         """told how long each action on the engine took"""
+        self.silent: Callable[[NodeId], None] = lambda node: None
+        """told of every node that a call did not reach"""
         self.loop = Loop("executor", self.advance, self._overdue)
 
     def start(self) -> None:
@@ -153,6 +156,12 @@ class Executor:
         if due is not None:
             self.loop.wake(job_id, due)
         return local
+
+    def healed(self, node: NodeId) -> None:
+        """Tell a node at once what it has not heard, now that it can be reached again."""
+        for job_id in self._store.local_jobs.unfinished():
+            with suppress(NotFound):  # deleted meanwhile
+                self.change(job_id, lambda local: healing.heard_by(local, node))
 
     def log_directory(self, run: Run) -> Path:
         return self._workspace.logs(run)
@@ -386,6 +395,8 @@ class Executor:
         try:
             self._peers.scheduler(local.spec.scheduler, local.spec.protocol).report_task(report, local.node)
         except (PeerUnreachable, Busy) as error:
+            if isinstance(error, PeerUnreachable):
+                self.silent(local.spec.scheduler)
             return Done(action, self._clock(), final=False, message=error.message)
         except GatewayError as error:  # it does not want to know: it will ask
             return Done(action, self._clock(), message=f"{error.reason} {error.message}")

@@ -16,8 +16,8 @@ from functools import partial
 import structlog
 
 from gateway.calls import with_calls, with_news
-from gateway.domain import quorum, schedule
-from gateway.domain.model import Failure, Job
+from gateway.domain import healing, quorum, schedule
+from gateway.domain.model import Failure, Job, NodeId
 from gateway.domain.schedule import (
     CreateAt,
     Event,
@@ -61,6 +61,8 @@ class Scheduler:
         self._timing = timing
         self._waiting = _Waiting()
         self._turns = Turns(store.jobs.decide, self._decide, self._follow)
+        self.silent: Callable[[NodeId], None] = lambda node: None
+        """told of every node that a call did not reach"""
         self.loop = Loop("scheduler", self.advance, self._overdue)
 
     def advance(self, job_id: str) -> datetime | None:
@@ -89,6 +91,15 @@ class Scheduler:
         if due is not None:
             self.loop.wake(job_id, due)
         return job
+
+    def healed(self, node: NodeId) -> None:
+        """Take up at once what waits for a node that can be reached again."""
+        for job_id in self._store.jobs.unfinished():
+            with suppress(NotFound):  # deleted meanwhile
+                job = self._change(job_id, lambda job: healing.reached(job, node))
+                due = schedule.next_due(job, self._timing)
+                if due is not None:
+                    self.loop.wake(job_id, due)
 
     def wait(self, job_id: str, until: Callable[[Job], bool], timeout: float) -> Job:
         """Wait until the job is as wanted, or the time is over; return it as it is then."""
@@ -149,6 +160,8 @@ class Scheduler:
             except (Invalid, NotFound) as error:
                 changes = self._refused(request, error)
             except (PeerUnreachable, Busy) as error:
+                if isinstance(error, PeerUnreachable):
+                    self.silent(request.node)
                 delivered = error.delivered if isinstance(error, PeerUnreachable) else False
                 changes = self._applied(schedule.Lost(request, self._clock(), delivered, error.message))
             except GatewayError as error:

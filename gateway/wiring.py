@@ -59,6 +59,7 @@ from gateway.heartbeat import Heartbeat
 from gateway.lanes import Lanes
 from gateway.metrics import Metrics
 from gateway.models import Models
+from gateway.outages import Outages
 from gateway.participant import Participant
 from gateway.peers import Peers
 from gateway.ports import Limiters
@@ -216,6 +217,8 @@ class Gateway:
             clock,
         )
         self.participant.deleting = self.deleting.delete_for
+        self.outages = Outages(self.protocol.reaches, self._healed)
+        self.scheduler.silent = self.executor.silent = self.outages.silent
         self.drain = Drain(self.store, self.coordinator.stop, clock)
         self.coordinator.admit = self.participant.admit = self.drain.admit
         self.feed = Feed(self.store)
@@ -244,6 +247,7 @@ class Gateway:
         """Let the work in hand end. Containers run on; the next process takes them up again."""
         self.heartbeat.stop()
         self.drain.close()
+        self.outages.close()
         self.cleaner.stop()
         self.webhooks.stop()
         self.resources.loop.stop()
@@ -300,6 +304,10 @@ class Gateway:
             local = self.store.local_jobs.find(job_id)
             if local is not None and not local.closed:
                 yield local.spec
+
+    def _healed(self, node: str) -> None:
+        self.scheduler.healed(node)
+        self.executor.healed(node)
 
     def _end_session(self, job_id: str) -> None:
         for end in self._end_of_session:

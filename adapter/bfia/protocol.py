@@ -1,7 +1,9 @@
 """`ProtocolAdapter` of this folder: clients for calls that go out, and the environment of containers."""
 
+import socket
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 from adapter.bfia.client import Connections, ParticipantClient, Peer, SchedulerClient
 from adapter.bfia.environment import environment
@@ -13,6 +15,9 @@ from gateway.ports import ParticipantApi, SchedulerApi, Site
 from gateway.tracing import Exchange
 from gateway.trial import Step
 from route_table.live import LiveRoutes
+from route_table.model import UnknownNode
+
+_PORTS = {"http": 80, "https": 443}
 
 
 class BfiaProtocol:
@@ -46,6 +51,15 @@ class BfiaProtocol:
 
     def request(self, spec: JobSpec) -> dict[str, Any]:
         return create_body(spec, PROFILES["spec"])
+
+    def reaches(self, node: NodeId) -> bool:
+        """Tell whether a connection to a node comes up; says nothing of what it would answer."""
+        try:
+            url = urlsplit(self._routes.table.resolve(node).url)
+            with socket.create_connection((url.hostname or "", url.port or _PORTS[url.scheme]), timeout=2.0):
+                return True
+        except (UnknownNode, OSError, ValueError, KeyError):
+            return False
 
     def close(self) -> None:
         self._connections.close()
