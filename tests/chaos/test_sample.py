@@ -1,0 +1,21 @@
+"""A sample of the trials, as many as the time allows; `make chaos` plays all."""
+
+import os
+
+import pytest
+
+from tests.chaos.__main__ import run
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.mariadb,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(os.geteuid() != 0, reason="chaos mounts a disk and starts a database: it needs root"),
+]
+
+
+def test_no_fault_breaks_a_rule():
+    seed = int(os.environ.get("BFIA_CHAOS_SEED", "1"))
+    results = run(seed, seconds=90)
+    assert len(results) >= 3
+    assert [result for result in results if result.broken] == []

@@ -1,0 +1,137 @@
+"""Two real nodes on a MariaDB server of their own, a proxy in each direction, a small disk for their storage."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pymysql
+import yaml
+
+from adapter.bfia.examples import REGISTER
+from tests.chaos.proxy import Proxy
+from tests.e2e import jobs
+from tests.e2e.nodes import ROOT, Federation, Node, free_ports, process_engine, wait_for
+
+PATIENT = str(ROOT / "tests" / "e2e" / "patient.py")
+
+
+class Database:
+    """A MariaDB server that a trial may kill."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self.port = free_ports(1)[0]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> "Database":
+        self._home.mkdir()
+        install = ["mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={self._home / 'data'}"]
+        install += ["--auth-root-authentication-method=normal", "--skip-test-db"]
+        subprocess.run(install, check=True, capture_output=True)
+        self.start()
+        with self._connection() as connection, connection.cursor() as cursor:
+            cursor.execute("create user bfia@'127.0.0.1' identified by 'bfia'")
+            cursor.execute("grant all on *.* to bfia@'127.0.0.1'")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        command = ["mariadbd", "--no-defaults", "--user=root", f"--datadir={self._home / 'data'}"]
+        command += [
+            f"--socket={self._home / 's.sock'}",
+            f"--pid-file={self._home / 'm.pid'}",
+            "--skip-name-resolve",
+        ]
+        command += ["--bind-address=127.0.0.1", f"--port={self.port}", "--innodb-buffer-pool-size=32M"]
+        path = {**os.environ, "PATH": os.environ.get("PATH", "") + ":/usr/sbin"}
+        with (self._home / "log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, env=path)
+        wait_for(self._answers, 60, 0.1, "the database answers")
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+
+    def url(self, name: str) -> str:
+        """Make a database; return its address."""
+        with self._connection() as connection, connection.cursor() as cursor:
+            cursor.execute(f"create database {name}")
+        return f"mysql+pymysql://bfia:bfia@127.0.0.1:{self.port}/{name}"
+
+    def _connection(self) -> "pymysql.Connection[pymysql.cursors.Cursor]":
+        return pymysql.connect(unix_socket=str(self._home / "s.sock"), user="root")
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(pymysql.Error):
+            self._connection().close()
+            return True
+        return False
+
+
+@contextmanager
+def small_disk(folder: Path, megabytes: int = 32) -> Iterator[Path]:
+    """Mount a file system of that size. Needs root."""
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@dataclass
+class World:
+    """Everything that a trial may break."""
+
+    guest: Node
+    host: Node
+    database: Database
+    to_host: Proxy
+    to_guest: Proxy
+    disk: Path
+    register: Path
+
+    @property
+    def nodes(self) -> tuple[Node, Node]:
+        return self.guest, self.host
+
+    @property
+    def proxies(self) -> tuple[Proxy, Proxy]:
+        return self.to_host, self.to_guest
+
+
+@contextmanager
+def built(home: Path) -> Iterator[World]:
+    """Start everything; end everything."""
+    register = home / "register"
+    register.mkdir()
+    engine = process_engine("example:1.0.0", command=[sys.executable, "-I", "-S", PATIENT])
+    with ExitStack() as stack:
+        database = stack.enter_context(Database(home / "db"))
+        disk = stack.enter_context(small_disk(home / "disk"))
+        federation = Federation(home / "nodes", [jobs.GUEST, jobs.HOST], engine)
+        guest, host = federation[jobs.GUEST], federation[jobs.HOST]
+        proxies = []
+        for node, other in ((guest, host), (host, guest)):
+            address, _, port = other.settings["listen"]["peer"]["bind"].partition(":")
+            proxies.append(stack.enter_context(Proxy(address, int(port))))
+            routes = {other.id: {"host": "127.0.0.1", "port": proxies[-1].port, "deadline": 5}}
+            (node.home / "routes.yml").write_text(yaml.safe_dump(routes))
+            node.settings["database"] = {"url": database.url(f"bfia_{'guest' if node is guest else 'host'}")}
+            node.settings["limits"] = {"storage_reserve_bytes": 1 << 20}
+            node.settings["storage"] = {"url": f"file://{disk / node.id}"}
+        stack.callback(shutil.rmtree, home / "nodes", ignore_errors=True)
+        stack.enter_context(federation)
+        for node in (guest, host):
+            node.register(REGISTER["one component"]["value"])
+        yield World(guest, host, database, proxies[0], proxies[1], disk, register)
