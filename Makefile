@@ -7,7 +7,7 @@ VENDOR := .venv-vendor
 RUN := $(VENV)/bin/python
 WORKERS ?= 2
 
-.PHONY: help setup demo test test-fast check fmt lock bench clean
+.PHONY: help setup demo test test-fast check fmt lock bench chaos clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -57,6 +57,11 @@ fmt: setup ## put the code into form
 
 bench: setup ## measure against bare containers, in one run
 	$(RUN) -m tests.bench $(ARGS)
+
+SEED ?= 1
+COUNT ?= 0
+chaos: setup ## every fault in every phase of a job, on two real nodes; needs root and MariaDB (SEED=1 COUNT=0: all)
+	$(RUN) -m tests.chaos --seed $(SEED) --count $(COUNT) $(ARGS)
 
 lock: ## renew the hash-pinned requirement files
 	$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \

@@ -14,6 +14,7 @@ else that is raised is a bug: it is logged with its trace and answered without i
     ├── EngineFailed       the container engine could not do it
     ├── TooLarge           the body is over its limit
     └── Busy               a bounded resource is used up just now
+        └── DatabaseAway   the database does not answer just now
 """
 
 from collections.abc import Iterable
@@ -112,3 +113,9 @@ class TooLarge(GatewayError):
 class Busy(GatewayError):
     reason = "BUSY"
     code = 503
+
+
+class DatabaseAway(Busy):
+    """Whether the last write arrived is not known; repeating it is safe, as it is everywhere here."""
+
+    reason = "DATABASE_AWAY"

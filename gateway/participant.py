@@ -21,6 +21,7 @@ from gateway.domain.states import JOB, JobStatus, RunStatus, ended, move
 from gateway.errors import Conflict, Invalid, NotAllowed, NotFound, Refused
 from gateway.executor import Executor
 from gateway.models import Models
+from gateway.patience import while_away
 from gateway.ports import Callback, Clock, TaskNews
 from gateway.resources import Resources
 from gateway.store.store import Store
@@ -278,7 +279,13 @@ class Participant:
         self.deleting(job_id, sender, dry_run)
 
     def callback(self, said: Callback) -> None:
-        """Take in what a container reports. Raises `NotFound` for a run that is not known here."""
+        """Take in what a container reports. Raises `NotFound` for a run that is not known here.
+
+        Containers say it once, and many fail when they are not heard: an outage of the database is waited out.
+        """
+        while_away(lambda: self._take_in(said))
+
+    def _take_in(self, said: Callback) -> None:
         job_id, run_id = self._find_run(said)
         reported = execute.Reported(
             run_id, said.status, self._clock(), said.result_code, self._message(job_id, run_id, said)

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from adapter.bfia.profiles import Profile
 from adapter.bfia.reading import NotFit
 from gateway.domain.problems import Problem
-from gateway.errors import GatewayError, Invalid
+from gateway.errors import DatabaseAway, GatewayError, Invalid
 
 log = structlog.get_logger(__name__)
 
@@ -50,7 +50,7 @@ def install(app: FastAPI, as_200: Callable[[Request], bool] = never) -> None:
 
     @app.exception_handler(GatewayError)
     def known(request: Request, error: GatewayError) -> JSONResponse:
-        status = 413 if error.code == 413 else 200
+        status = 413 if error.code == 413 else 503 if isinstance(error, DatabaseAway) else 200
         return _answer(
             request, status_for(request, status), error.code, error.reason, error.message, error.problems
         )

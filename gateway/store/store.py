@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from gateway.domain import execute, schedule
 from gateway.domain.model import Job, JobSpec, LocalJob, Note
 from gateway.domain.states import RunStatus, TaskStatus
-from gateway.errors import NotFound
+from gateway.errors import DatabaseAway, NotFound
 from gateway.store import tables
 from gateway.store.announcing import announce
 from gateway.store.mapping import dumps, loads, record, to_plain
@@ -61,6 +61,23 @@ def _sqlite_connect(connection: Any, _record: Any) -> None:
 def _sqlite_begin(connection: sa.Connection) -> None:
     if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
         connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    """Tell a database that is away from a statement that is wrong. Raises `DatabaseAway`."""
+    try:
+        yield
+    except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
+        if error.connection_invalidated or getattr(error.orig, "args", ())[:1] in _AWAY:
+            raise DatabaseAway(f"the database does not answer: {error.orig}; try again") from error
+        raise
+    except sa.exc.TimeoutError as error:
+        raise DatabaseAway("every connection to the database is in use; try again") from error
+
+
+_AWAY = ((1053,), (1927,), (2002,), (2003,), (2006,), (2013,), (0,))
+"""the server's and the driver's codes for a server that stops, is not there, or went away"""
 
 
 def repeating(work: Callable[[], X], times: int = 8) -> X:
@@ -127,14 +144,14 @@ class Store:
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
-        with self._reading.connect() as connection:
+        with _named(), self._reading.connect() as connection:
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[sa.Connection]:
         _open.depth = getattr(_open, "depth", 0) + 1
         try:
-            with self._writer, self._engine.begin() as connection:
+            with _named(), self._writer, self._engine.begin() as connection:
                 yield connection
         finally:
             _open.depth -= 1

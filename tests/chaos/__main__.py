@@ -1,4 +1,4 @@
-"""``make chaos``: every fault in every phase of a job, on two real nodes. SEED= is for the order, COUNT= how many."""
+"""``make chaos``: every fault in every phase of a job, on two real nodes. SEED= for the order, COUNT= how many."""
 
 import argparse
 import sys

@@ -1,5 +1,6 @@
 """The proxy does what its faults say: else the trials would show nothing."""
 
+import contextlib
 import socket
 import threading
 from collections.abc import Iterator
