@@ -2,10 +2,10 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body
+from fastapi import APIRouter, Body, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.admin.answers import Answer
+from gateway.admin.answers import Answer, named
 from gateway.admin.parts import AdminParts
 from gateway.domain.model import LocalJob
 from gateway.store.store import to_plain
@@ -42,12 +42,14 @@ def add_decisions(router: APIRouter, parts: AdminParts, run: Answer) -> None:
         return await run(lambda: {"approvals": [_asked(local) for local in parts.participant.waiting()]})
 
     @router.post("/api/v1/jobs/{job_id}/approve", summary="Agree to a job at this node", response_model=None)
-    async def approve(job_id: str, said: Said = _NONE) -> Any:
-        return await run(lambda: _decide(parts, job_id, True, said))
+    async def approve(request: Request, job_id: str, said: Said = _NONE) -> Any:
+        by = named(request, said.by)
+        return await run(lambda: _decide(parts, job_id, True, by, said.reason))
 
     @router.post("/api/v1/jobs/{job_id}/reject", summary="Refuse a job at this node", response_model=None)
-    async def reject(job_id: str, said: Said = _NONE) -> Any:
-        return await run(lambda: _decide(parts, job_id, False, said))
+    async def reject(request: Request, job_id: str, said: Said = _NONE) -> Any:
+        by = named(request, said.by)
+        return await run(lambda: _decide(parts, job_id, False, by, said.reason))
 
     @router.post(
         "/api/v1/jobs/{job_id}/suspend", summary="Start no further task; what runs, ends", response_model=None
@@ -60,8 +62,8 @@ def add_decisions(router: APIRouter, parts: AdminParts, run: Answer) -> None:
         return await run(lambda: _suspend(parts, job_id, False))
 
 
-def _decide(parts: AdminParts, job_id: str, approve: bool, said: Decision) -> dict[str, Any]:
-    local = parts.participant.decide(job_id, approve, said.by or "an operator", said.reason)
+def _decide(parts: AdminParts, job_id: str, approve: bool, by: str, reason: str) -> dict[str, Any]:
+    local = parts.participant.decide(job_id, approve, by or "an operator", reason)
     return {"job_id": job_id, "local_status": str(local.status), "approval": approval_of(local)}
 
 

@@ -326,7 +326,7 @@ def _why(what: Mapping[str, Any]) -> str:
         return f"{failure['reason']} ({where}): {failure['message']}" if where else f"{failure['reason']}"
     waiting = what.get("waiting")
     if isinstance(waiting, Mapping):
-        return str(waiting.get("reason") or "")
+        return f"{waiting.get('reason')}: {waiting.get('message')}"
     return ""
 
 

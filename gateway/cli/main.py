@@ -9,6 +9,7 @@ import typer
 from gateway.cli import (
     doctor,
     job_cleaning,
+    job_decisions,
     jobs,
     maintenance,
     models,
@@ -134,6 +135,7 @@ maintenance.add(app)
 doctor.add(app)
 jobs.add(app)
 job_cleaning.add(jobs.commands)
+job_decisions.add(jobs.commands)
 resources.add(app)
 routes.add(app)
 tokens.add(app)

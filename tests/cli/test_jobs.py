@@ -16,11 +16,24 @@ from adapter.bfia.examples import CREATE_ALL, REGISTER
 from gateway.cli.main import app
 from gateway.wiring import Gateway
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ME, ask, running
+from tests.inprocess import ME, PEER, ask, running
 
 ROOT = Path(__file__).parents[2]
 PATIENT = ROOT / "tests" / "e2e" / "patient.py"
-NAMES = ("submit", "list", "show", "watch", "stop", "timeline", "logs", "outputs", "download")
+NAMES = (
+    "submit",
+    "list",
+    "show",
+    "watch",
+    "stop",
+    "timeline",
+    "logs",
+    "outputs",
+    "download",
+    "approvals",
+    "approve",
+    "reject",
+)
 
 
 @pytest.fixture
@@ -108,6 +121,35 @@ def test_the_log_of_the_run_that_is_meant_is_printed(tmp_path: Path):
         assert "hello" in cli(node, "logs", job_id, "-t", "a", "-p", ended).stdout
         followed = cli(node, "logs", job_id, "-t", "a", "-p", ended, "--follow")
         assert "hello" in followed.stdout and "oh" in followed.stderr
+
+
+def test_a_job_that_asks_a_person_is_listed_approved_suspended_and_resumed(tmp_path: Path):
+    (tmp_path / "register").mkdir()
+    images = {"example:1.0.0": {"command": [sys.executable, str(PATIENT)]}}
+    engine = {"kind": "process", "process": {"images": images}}
+    approval = {"mode": "person", "deadline_seconds": 600}
+    with (
+        running(tmp_path / "bank", engine=engine) as bank,
+        running(tmp_path / "partner", PEER, engine=engine, approval=approval) as partner,
+    ):
+        for one, other in ((bank, partner), (partner, bank)):
+            ask(one, "operator", "POST", "/v2/provider/register", json=REGISTER["one component"]["value"])
+            route = {"route": {"url": other.addresses()["peer"]}}
+            ask(one, "operator", "PUT", f"/api/v1/routes/{other.settings.node.id}", json=route)
+        job = body(tmp_path, a=0)
+        job["config"]["role"]["host"] = [PEER]
+        job_id = cli(bank, "submit", "-", stdin=json.dumps(job)).stdout.strip()
+        asked = printed(cli(partner, "approvals", "--json"))["approvals"]
+        assert [a["job_id"] for a in asked] == [job_id]
+        assert job_id in cli(partner, "approvals").stdout
+        assert "APPROVAL" in cli(bank, "show", job_id).stdout
+        assert cli(bank, "suspend", job_id).stdout == f"{job_id} starts no further task\n"
+        assert cli(partner, "approve", job_id, "-m", "fine").stdout == f"{job_id} is approved here\n"
+        assert cli(partner, "reject", job_id).returncode == 1
+        wait_for(lambda: "SUSPENDED" in cli(bank, "show", job_id).stdout, 60)
+        assert list((tmp_path / "register").iterdir()) == []
+        assert cli(bank, "resume", job_id).returncode == 0
+        assert cli(bank, "watch", job_id).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,87 @@
+"""``bfia-gateway job approvals|approve|reject|suspend|resume``: what people decide on jobs."""
+
+import getpass
+from typing import Annotated
+
+import typer
+
+from gateway.cli.client import DEFAULT_CONFIG, AsJson, Config, Url, connect, reporting, segment, show, table
+
+JobId = Annotated[str, typer.Argument(help="The job's id.")]
+Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; a refusal's goes to every node of the job.")]
+
+
+def add(app: typer.Typer) -> None:
+    """Add the commands to those of jobs."""
+    app.command("approvals")(approvals)
+    app.command("approve")(approve)
+    app.command("reject")(reject)
+    app.command("suspend")(suspend)
+    app.command("resume")(resume)
+
+
+def approvals(config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = False) -> None:
+    """List the jobs that wait for a person at this node.
+
+    Example: bfia-gateway job approvals
+    """
+    with reporting(as_json), connect(config, url) as node:
+        found = node.get("/api/v1/approvals")
+        if as_json:
+            show(found)
+            return
+        rows = [
+            [a["job_id"], a["initiator"], ", ".join(a["roles"]), ", ".join(a["components"]), _until(a["approval"])]
+            for a in found["approvals"]
+        ]
+        table(f"{len(rows)} jobs wait", ["job", "asked by", "as", "components", "until (UTC)"], rows)
+
+
+def approve(
+    job_id: JobId, reason: Reason = "", config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = False
+) -> None:
+    """Agree to a job at this node.
+
+    Example: bfia-gateway job approve job-0123456789abcdef0123456789abcdef -m "agreed with the data's owner"
+    """
+    _decide(job_id, "approve", "approved", reason, config, url, as_json)
+
+
+def reject(
+    job_id: JobId, reason: Reason = "", config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = False
+) -> None:
+    """Refuse a job at this node; it is then rejected at every node.
+
+    Example: bfia-gateway job reject job-0123456789abcdef0123456789abcdef -m "not agreed"
+    """
+    _decide(job_id, "reject", "rejected", reason, config, url, as_json)
+
+
+def suspend(job_id: JobId, config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = False) -> None:
+    """Start no further task of a job; what runs, ends. `job resume` goes on.
+
+    Example: bfia-gateway job suspend job-0123456789abcdef0123456789abcdef
+    """
+    _ask(job_id, "suspend", "starts no further task", {}, config, url, as_json)
+
+
+def resume(job_id: JobId, config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = False) -> None:
+    """Go on with a suspended job.
+
+    Example: bfia-gateway job resume job-0123456789abcdef0123456789abcdef
+    """
+    _ask(job_id, "resume", "goes on", {}, config, url, as_json)
+
+
+def _decide(job_id: str, word: str, done: str, reason: str, config: Config, url: str, as_json: bool) -> None:
+    _ask(job_id, word, f"is {done} here", {"by": getpass.getuser(), "reason": reason}, config, url, as_json)
+
+
+def _ask(job_id: str, word: str, done: str, body: dict[str, str], config: Config, url: str, as_json: bool) -> None:
+    with reporting(as_json), connect(config, url) as node:
+        found = node.post(f"/api/v1/jobs/{segment(job_id)}/{word}", body)
+        show(found) if as_json else typer.echo(f"{job_id} {done}")
+
+
+def _until(approval: dict[str, str] | None) -> str:
+    return str((approval or {}).get("until") or "")[:19]
