@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,9 @@ from typing import BinaryIO
 from engines.base import EngineError, NoSpace
 
 STREAMS = ("stdout", "stderr")
+
+CUT = b" bytes are left out here: the log was longer than it may be]\n"
+"""the end of the line that stands for what is missing"""
 
 _CHUNK = 1024 * 1024
 _LINE = 16 * 1024
@@ -68,6 +72,24 @@ def save(directory: Path, stream: str, chunks: Iterable[bytes], most: int | None
         new.unlink(missing_ok=True)
 
 
+def shorten(path: Path, most: int) -> None:
+    """Keep both ends of a file that is longer than ``most`` bytes. Raises OSError."""
+    descriptor = os.open(
+        path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+    )  # what a container left may be anything
+    with open(descriptor, "rb") as long:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_size <= most:
+            return
+        new = path.with_name(f".short.{os.urandom(6).hex()}")
+        try:
+            with new.open("wb") as file:
+                _write_ends(file, iter(lambda: long.read(_CHUNK), b""), most)
+            new.replace(path)
+        finally:
+            new.unlink(missing_ok=True)
+
+
 def _write_ends(file: BinaryIO, chunks: Iterable[bytes], most: int) -> None:
     """Write the chunks; what is too much goes round in the second half, and is put in order at the end."""
     head = most // 2
@@ -110,7 +132,7 @@ def _put_in_order(file: BinaryIO, head: int, ring: int, written: int) -> None:
         file.seek(kept)
         file.truncate()
         start_of_line = b"" if b"\n" in before else b"\n"
-        file.write(start_of_line + b"[%d bytes are left out here: the log was longer than it may be]\n" % missing)
+        file.write(start_of_line + b"[%d" % missing + CUT)
         tail.seek(skipped)
         shutil.copyfileobj(tail, file, _CHUNK)
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from engines import logfiles
 from engines.base import Engine, EngineError
 from gateway.domain.model import CallState, Run
 from gateway.workspace import Workspace
@@ -158,8 +159,12 @@ def _append(old: Path, new: Path) -> None:
             return
         with mmap.mmap(after.fileno(), 0, access=mmap.ACCESS_READ) as text:
             at = text.rfind(anchor)
+            cut = text.rfind(logfiles.CUT)
         before.seek(size)
         if at < 0:
             before.write((b"" if anchor.endswith(b"\n") else b"\n") + _LOST)
-        after.seek(at + len(anchor) if at >= 0 else 0)
+            at = cut + len(logfiles.CUT) if cut >= 0 else 0  # its beginning is in the old one already
+        else:
+            at += len(anchor)
+        after.seek(at)
         shutil.copyfileobj(after, before, 1024 * 1024)

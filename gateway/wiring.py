@@ -135,7 +135,12 @@ class Gateway:
         self.scheduler = Scheduler(self.store, self.peers, clock, self._lanes, timing)
         contained = settings.engine.kind == "docker"
         self._owner = owner = f"{_instance(settings.state_dir)}/{settings.engine.kind}"
-        workspace = Workspace(settings.storage.path, settings.state_dir / "runs", contained=contained)
+        workspace = Workspace(
+            settings.storage.path,
+            settings.state_dir / "runs",
+            contained=contained,
+            log_bytes=settings.limits.run_log_bytes,
+        )
         self.run_logs = RunLogs(node, self.store, self.engine, workspace)
         self.executor = Executor(
             self.store,

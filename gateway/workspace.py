@@ -3,9 +3,11 @@
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from engines import logfiles
 from engines.base import Mount
 from gateway.domain.model import Address, Run
 from gateway.domain.names import name_rule
@@ -32,10 +34,11 @@ class Workspace:
     Not contained (process engine): the run sees the root, with the gateway's own rights.
     """
 
-    def __init__(self, root: Path, runs: Path, *, contained: bool) -> None:
+    def __init__(self, root: Path, runs: Path, *, contained: bool, log_bytes: int = 32 * 1024**2) -> None:
         self._root = root.absolute()
         self._runs = runs.absolute()
         self._contained = contained
+        self._log_bytes = log_bytes
 
     def logs(self, run: Run) -> Path:
         """Return the directory in which a run's logs are kept."""
@@ -69,7 +72,8 @@ class Workspace:
             path.chmod(0o777)
 
     def clear(self, run: Run) -> None:
-        """Take away what the run left empty."""
+        """Take away what the run left empty, and the middle of log files that are too long."""
+        self._shorten_logs(run)
         for address in run.outputs.values():
             path = self._path(address)
             if path.is_dir() and not any(path.iterdir()):
@@ -85,6 +89,13 @@ class Workspace:
         """Return how many bytes of disk the outputs and the own log files of a run take."""
         outputs = {self._path(address) for address in run.outputs.values()}
         return sum(_blocks(path) for path in (*outputs, self.logs(run) / "log"))
+
+    def _shorten_logs(self, run: Run) -> None:
+        """Keep both ends of what the run itself wrote to its log folder; what cannot be shortened stays whole."""
+        for folder, _, names in os.walk(self.logs(run) / "log"):
+            for name in names:
+                with suppress(OSError):
+                    logfiles.shorten(Path(folder, name), self._log_bytes)
 
     def forget(self, run: Run) -> None:
         """Delete a run's logs."""

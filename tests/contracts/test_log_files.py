@@ -1,5 +1,6 @@
 """What is kept of a run's log: all of it, or both ends with a word on what is missing."""
 
+import os
 import re
 import tracemalloc
 from collections.abc import Iterator
@@ -10,6 +11,9 @@ from hypothesis import strategies as st
 
 from engines import logfiles
 from engines.memory import Script
+from gateway.log_copies import _append
+from gateway.workspace import Workspace
+from tests.builders import a_run
 from tests.contracts.engine_contract import a_spec, ended, python
 from tests.contracts.test_engines import ProcessHarness
 
@@ -83,3 +87,36 @@ def test_a_run_that_writes_without_end_is_saved_short(tmp_path: Path) -> None:
     assert len(text) < 71_000
     assert engine.logs(spec.name, tail=6).stdout == b"99999\n"
     harness.close()
+
+
+def test_a_file_is_shortened_and_nothing_else_is_touched(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.write_bytes(b"x\n" * 5000)
+    run = a_run("a")
+    workspace = Workspace(tmp_path / "storage", tmp_path / "runs", contained=True, log_bytes=1000)
+    workspace.prepare(run)
+    log = workspace.logs(run) / "log"
+    (log / "deep").mkdir()
+    (log / "deep" / "long.log").write_bytes(b"line\n" * 5000)
+    (log / "short.log").write_bytes(b"line\n")
+    (log / "link").symlink_to(outside)
+    os.mkfifo(log / "pipe")
+    workspace.clear(run)
+    text = (log / "deep" / "long.log").read_bytes()
+    assert len(text) < 1100 and CUT.search(text) and text.endswith(b"line\n")
+    assert (log / "short.log").read_bytes() == b"line\n"
+    assert outside.stat().st_size == 10_000
+    assert sorted(p.name for p in log.rglob("*")) == ["deep", "link", "long.log", "pipe", "short.log"]
+
+
+def test_a_copy_that_was_followed_does_not_repeat_the_beginning(tmp_path: Path) -> None:
+    """What is saved of a long log has its first lines again; they are in the copy already."""
+    old, new = tmp_path / "so-far", tmp_path / "saved"
+    lines = [f"line {n:06}\n".encode() for n in range(20_000)]
+    old.write_bytes(b"".join(lines[:1000]))
+    logfiles.save(tmp_path, "saved", lines, 20_000)
+    (tmp_path / "saved.log").rename(new)
+    _append(old, new)
+    text = old.read_bytes()
+    assert text.startswith(b"".join(lines[:1000])) and text.endswith(b"".join(lines[-700:]))
+    assert text.count(b"line 000000\n") == 1 and b"some lines are missing here" in text

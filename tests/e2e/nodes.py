@@ -179,6 +179,14 @@ class Node:
             )
         return job
 
+    def strays(self) -> list[dict[str, Any]]:
+        """Return the containers of this node that it has no record of; none if it cannot be asked any more."""
+        try:
+            answer = httpx.get(self.operator + "/api/v1/orphans", timeout=20, trust_env=False)
+        except (httpx.TransportError, KeyError):
+            return []
+        return list(answer.json()["unknown"]) if answer.is_success else []
+
     def run_logs(self) -> str:
         parts = []
         for path in sorted((self.home / "state" / "runs").glob("*/std*.log")):
@@ -220,16 +228,19 @@ class Federation:
                 node.start(wait=False)
             for node in self.nodes.values():
                 node.ready()
-        except BaseException:
-            self.__exit__()
+        except BaseException as error:
+            self.__exit__(type(error))
             raise
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, raised: object = None, *_: object) -> None:
+        """Stop all; in a test that went well, no node may have a container that it knows nothing of."""
+        strays = [] if raised is not None else [node.strays() for node in self.nodes.values()]
         for node in self.nodes.values():
             node.stop()
             # runs whose directory is gone are ended by their supervisors
             shutil.rmtree(node.home / "state" / "process", ignore_errors=True)
+        assert not any(strays), strays
 
     def __getitem__(self, node: str) -> Node:
         return self.nodes[node]
