@@ -96,7 +96,8 @@ class Resources:
             ledger, held = admission.apply(ledger, claim, now, self._bounds.rules)
             return ledger, (held and not was, "" if held else ledger.claims[local.id].reason)
 
-        news, reason = self._claims.decide(self.means, local.id, decide)
+        # who cannot have it with nobody else waiting cannot have it at all
+        news, reason = self._claims.decide(self.means, local.id, decide, lambda decided: bool(decided[1]))
         if reason:
             raise Refused(reason, reason="RESOURCES_BUSY")
         if news:

@@ -18,8 +18,8 @@ class Rules:
     """Bounds of waiting, in seconds."""
 
     ageing: float = 600.0
-    fresh: float = 30.0
-    """a waiting job that has not asked for this long is passed over; its scheduling node asks every 10 s"""
+    fresh: float = 90.0
+    """a waiting job that has not asked for this long is passed over; its scheduling node asks every 30 s"""
 
 
 def apply(ledger: Ledger, claim: Claim, now: datetime, rules: Rules = Rules()) -> tuple[Ledger, bool]:

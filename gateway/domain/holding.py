@@ -16,8 +16,8 @@ from gateway.domain.states import JobStatus
 
 BUSY = "RESOURCES_BUSY"
 """reason of a node that has too little free just now"""
-_FIRST, _MOST = 0.5, 10.0
-"""seconds between two rounds of asking"""
+_FIRST, _MOST = 0.5, 30.0
+"""seconds between two rounds of asking; a node of ours says by itself when it has something free"""
 
 
 @dataclass(frozen=True)

@@ -35,12 +35,19 @@ class Claims:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def decide(self, means: Means, job_id: str, change: Callable[[Ledger, str | None], tuple[Ledger, X]]) -> X:
+    def decide(
+        self,
+        means: Means,
+        job_id: str,
+        change: Callable[[Ledger, str | None], tuple[Ledger, X]],
+        enough: Callable[[X], bool] = lambda _: False,
+    ) -> X:
         """Change the ledger; return what the change decided beside it. It may be called more than once.
 
-        ``change`` is told the state of the job's record here as well, None where there is none.
+        ``change`` is told the state of the job's record here as well, None where there is none. With ``enough`` it
+        first sees only this job and those that hold something; where that decides it, nobody else is looked at.
         """
-        return repeating(partial(self._decide, means, job_id, change))
+        return repeating(partial(self._decide, means, job_id, change, enough))
 
     def ledger(self, means: Means) -> Ledger:
         """Return the ledger as it is, without a lock."""
@@ -60,22 +67,31 @@ class Claims:
         with self._store.read() as connection:
             return [Claimant(_claim(row), row.status) for row in connection.execute(query)]
 
-    def _decide(self, means: Means, job_id: str, change: Callable[[Ledger, str | None], tuple[Ledger, X]]) -> X:
-        job = tables.local_job
+    def _decide(
+        self,
+        means: Means,
+        job_id: str,
+        change: Callable[[Ledger, str | None], tuple[Ledger, X]],
+        enough: Callable[[X], bool],
+    ) -> X:
+        t, job = tables.resource_claim, tables.local_job
         with self._store.write() as connection:
             # the lock comes first: what is read after it was written by whoever had it before
             row = connection.execute(
                 sa.select(tables.resource_pool).where(tables.resource_pool.c.id == _POOL).with_for_update()
             ).one()
-            old = self._load(connection, means, row)
             status = connection.execute(sa.select(job.c.status).where(job.c.job_id == job_id)).scalar()
+            old = self._load(connection, means, row, sa.or_(t.c.state == ClaimState.HELD, t.c.job_id == job_id))
             new, decided = change(old, status)
+            if not enough(decided):
+                old = self._load(connection, means, row)
+                new, decided = change(old, status)
             self._save(connection, old, new)
         return decided
 
     @staticmethod
-    def _load(connection: sa.Connection, means: Means, counts: Any) -> Ledger:
-        claims = map(_claim, connection.execute(sa.select(tables.resource_claim)))
+    def _load(connection: sa.Connection, means: Means, counts: Any, *only: sa.ColumnElement[bool]) -> Ledger:
+        claims = map(_claim, connection.execute(sa.select(tables.resource_claim).where(*only)))
         counted = {name: getattr(counts, name) for name in _COUNTS}
         return Ledger(means.total, {c.job_id: c for c in claims}, node=means.node, **counted)
 

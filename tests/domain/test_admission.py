@@ -62,8 +62,8 @@ def test_what_is_kept_for_a_job_that_asks_no_more_is_given_to_others_after_a_whi
     ledger = holding(a_claim("job-a", 16))
     ledger, _ = ask(ledger, a_claim("gone", 16, priority=10), 1.0)
     ledger = ledger.without("job-a")
-    assert not ask(ledger, a_claim("other", 1), 20.0)[1]
-    assert ask(ledger, a_claim("other", 1), 40.0)[1]
+    assert not ask(ledger, a_claim("other", 1), 90.0)[1]
+    assert ask(ledger, a_claim("other", 1), 92.0)[1]
 
 
 def test_a_large_job_starts_within_the_ageing_bound_although_small_ones_never_cease():

@@ -90,7 +90,7 @@ def test_where_one_is_busy_the_others_take_back_and_all_are_asked_again():
     assert holding.waits_for(job) is None
 
 
-def test_the_pauses_grow_up_to_ten_seconds():
+def test_the_pauses_grow_up_to_half_a_minute():
     job, now, pauses = a_ready_job("n1"), 0.0, []
     for _ in range(8):
         job, requests = step(job, now)
@@ -99,7 +99,7 @@ def test_the_pauses_grow_up_to_ten_seconds():
         due = (schedule.next_due(job) - at(now)).total_seconds()  # type: ignore[operator]
         pauses.append(due)
         now += due
-    assert pauses == [0.5, 1, 2, 4, 8, 10, 10, 10]
+    assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30]
     assert holding.waits_for(job)[1] == at(0)  # type: ignore[index]
 
 
