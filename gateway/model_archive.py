@@ -6,7 +6,9 @@
 
 import hashlib
 import json
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,6 +30,20 @@ FORMAT = "bfia-gateway model 1"
 LARGEST_MANIFEST = 16 * 1024 * 1024
 MOST_MEMBERS = 100_000
 _CHUNK = 1024 * 1024
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_ENCRYPTED = 1
+_UNREADABLE = (
+    zipfile.BadZipFile,
+    zipfile.LargeZipFile,
+    zlib.error,
+    struct.error,
+    NotImplementedError,
+    RuntimeError,
+    EOFError,
+    ValueError,
+    OverflowError,
+)
+"""what zipfile raises for what is no proper archive"""
 _EARLIEST = datetime(1980, 1, 1, tzinfo=UTC)
 
 
@@ -223,12 +239,8 @@ def _extract(archive: zipfile.ZipFile, name: str, file: FileSum, target: Path) -
                     break
                 digest.update(data)
                 out.write(data)
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+    except _UNREADABLE as error:
         raise Invalid([Problem(name, "cannot be read", str(error))], reason="ARCHIVE_INVALID") from error
-    except Exception as error:
-        if type(error).__module__ == "zlib":
-            raise Invalid([Problem(name, "cannot be read", str(error))], reason="ARCHIVE_INVALID") from error
-        raise
     if size != file.size or digest.hexdigest() != file.sha256:
         rule = f"must have {file.size} bytes with sha256 {file.sha256}"
         raise Invalid([Problem(name, rule, digest.hexdigest())], reason="CHECKSUM_MISMATCH")
@@ -236,9 +248,19 @@ def _extract(archive: zipfile.ZipFile, name: str, file: FileSum, target: Path) -
 
 def _opened(path: Path) -> zipfile.ZipFile:
     try:
-        return zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, ValueError, EOFError) as error:
+        archive = zipfile.ZipFile(path)
+    except (*_UNREADABLE, OSError) as error:  # OSError: an offset that lies nowhere
         raise Invalid([Problem("(archive)", "is no zip archive", str(error))], reason="ARCHIVE_INVALID") from error
+    size = path.stat().st_size
+    problems = [
+        Problem(info.filename, "must be stored or deflated, not encrypted, and lie inside the archive")
+        for info in archive.infolist()
+        if info.compress_type not in _METHODS or info.flag_bits & _ENCRYPTED or not 0 <= info.header_offset < size
+    ]
+    if problems:
+        archive.close()
+        raise Invalid(problems, reason="ARCHIVE_INVALID")
+    return archive
 
 
 def _manifest(archive: zipfile.ZipFile) -> _Manifest:
@@ -255,7 +277,7 @@ def _manifest(archive: zipfile.ZipFile) -> _Manifest:
             for e in error.errors(include_url=False)
         ]
         raise Invalid(problems, reason="ARCHIVE_INVALID") from error
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
+    except _UNREADABLE as error:
         raise Invalid([Problem(MANIFEST, "cannot be read", str(error))], reason="ARCHIVE_INVALID") from error
 
 

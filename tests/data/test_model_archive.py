@@ -1,0 +1,113 @@
+"""An archive that is not as it should be is refused in words, whatever is wrong with it, and leaves nothing."""
+
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway import model_archive
+from gateway.domain.dag import ComponentRef
+from gateway.domain.model import Address, Party
+from gateway.domain.trained import ModelPart, PartyModel
+from gateway.errors import Invalid
+from gateway.storage import FileStorage
+from tests.builders import T0
+
+PLACE = Address("job-1-guest-0", "task-model")
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> FileStorage:
+    storage = FileStorage(tmp_path_factory.mktemp("storage"))
+    folder = storage.path(PLACE)
+    folder.mkdir(parents=True)
+    (folder / "data_0").write_text("0123456789" * 20)
+    (folder / "metadata").write_text("{}")
+    return storage
+
+
+@pytest.fixture(scope="module")
+def archive(storage: FileStorage) -> bytes:
+    me, other = Party("guest", 0, "n1"), Party("host", 0, "n2")
+    ref = ComponentRef("vendor", "1.0.0", "Thing")
+    part = ModelPart("trees", ref, "model0", "model", PLACE, storage.sums(PLACE), {"num_trees": 2})
+    model = PartyModel("模型", "v 1", me, (me, other), "job-1", "flow", T0, (part,))
+    return b"".join(model_archive.write(storage, [model]))
+
+
+def taken(data: bytes, home: Path) -> FileStorage:
+    """Take in an archive. Raises `Invalid`."""
+    file = home / "archive.zip"
+    file.write_bytes(data)
+    target = FileStorage(home / "target")
+    items = model_archive.read(file)
+    model_archive.unpack(file, items, target)
+    return target
+
+
+def left_over(home: Path) -> list[Path]:
+    return [p for p in (home / "target").rglob("*") if ".staging" not in p.parts and p.is_file()]
+
+
+def test_what_was_written_is_read_back(archive: bytes, storage: FileStorage, tmp_path: Path):
+    target = taken(archive, tmp_path)
+    (item,) = model_archive.read(tmp_path / "archive.zip")
+    (part,) = item.model.parts
+    assert (item.model.model_id, item.model.version, item.model.imported) == ("模型", "v 1", True)
+    assert target.sums(part.address) == storage.sums(PLACE) == part.files
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_any_damage_is_named_and_nothing_of_it_stays(
+    archive: bytes, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+):
+    changed = bytearray(archive)
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(changed) - 1))
+        changed[place] = data.draw(st.integers(0, 255))
+    changed = changed[: data.draw(st.sampled_from([len(changed), len(changed) // 2, len(changed) - 5]))]
+    home = tmp_path_factory.mktemp("damaged")
+    try:
+        target = taken(bytes(changed), home)
+    except Invalid as error:
+        assert error.problems and left_over(home) == []
+    else:  # what was hit says nothing of the content, such as a time
+        (item,) = model_archive.read(home / "archive.zip")
+        assert all(target.sums(p.address) == p.files for p in item.model.parts)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_only_the_usual_compression_is_taken(archive: bytes, tmp_path: Path, method: int):
+    with zipfile.ZipFile(io.BytesIO(archive)) as source:
+        files = {name: source.read(name) for name in source.namelist()}
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", method) as target:
+        for name, content in files.items():
+            target.writestr(name, content)
+    with pytest.raises(Invalid):
+        taken(out.getvalue(), tmp_path)
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as target:
+        for name, content in files.items():
+            target.writestr(name, content)
+    taken(out.getvalue(), tmp_path)
+
+
+def test_a_file_larger_than_the_manifest_says_is_not_unpacked_to_its_end(archive: bytes, tmp_path: Path):
+    with zipfile.ZipFile(io.BytesIO(archive)) as source:
+        files = {name: source.read(name) for name in source.namelist()}
+    name = "guest.0/0/data_0"
+    manifest = json.loads(files["manifest.json"])
+    files[name] = bytes(1_000_000)
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as target:
+        for key, content in files.items():
+            target.writestr(key, content)
+    with pytest.raises(Invalid, match="bytes that the manifest says"):
+        taken(out.getvalue(), tmp_path)
+    assert manifest["models"][0]["parts"][0]["files"][0]["size"] == 200
