@@ -15,6 +15,12 @@ class Kind:
 
 KINDS = (
     Kind("created", "The job was taken in; nothing of it runs yet.", ("job PENDING", "job READY here")),
+    Kind(
+        "approval_asked",
+        "The job waits for somebody to approve it, here or at another node.",
+        ("approval asked", "waits for approval"),
+    ),
+    Kind("approved", "A node has approved the job.", ("approved",)),
     Kind("ready", "Every node has accepted the job.", ("job READY",)),
     Kind("started", "The job runs.", ("job RUNNING", "job RUNNING here")),
     Kind("task_started", "A task runs at some node.", ("task RUNNING",)),
@@ -23,12 +29,15 @@ KINDS = (
         "A task is over at every node; `detail` tells the reason of a failure.",
         ("task SUCCESS", "task FAILED"),
     ),
+    Kind("task_again", "A failed task is tried again, under another id.", ("next attempt",)),
     Kind("run_started", "A container of this node is up.", ("run RUNNING",)),
     Kind(
         "run_ended",
         "A container of this node is over; `detail` tells the reason of a failure.",
         ("run SUCCESS", "run FAILED"),
     ),
+    Kind("suspended", "No further task of the job starts.", ("suspended",)),
+    Kind("resumed", "Tasks of the job start again.", ("resumed",)),
     Kind(
         "stopped",
         "Somebody stopped the job, or a task with what follows it; the end comes as `finished` or `rejected`.",

@@ -96,14 +96,24 @@ class RunLogs:
         """Give lines of a level, or worse, from a number on. Raises `NotFound`."""
         return self._excerpt(self._of_task(task_id, role), level, start, length)
 
-    def run(self, job_id: str, role: str, index: int, task: str) -> Run:
-        """Return the newest run of a party's task, named by its name in the flow or its id. Raises `NotFound`."""
+    def run(self, job_id: str, role: str, index: int, task: str, attempt: int | None = None) -> Run:
+        """Return a party's run of a task, named by its name in the flow or its id. Raises `NotFound`.
+
+        Of several attempts it is the newest, unless one is named.
+        """
         local = self._store.local_jobs.get(job_id)
         of_party = [r for r in local.runs if (r.party.role, r.party.index) == (role, index)]
         runs = [r for r in of_party if r.task_name == task] or [r for r in of_party if r.task_id == task]
         if not runs:
             raise NotFound(f"job {job_id} has no run of {task} as {role}.{index} here", reason="RUN_UNKNOWN")
-        return max(runs, key=lambda r: r.attempt)
+        if attempt is None:
+            return max(runs, key=lambda r: r.attempt)
+        there = {r.attempt: r for r in runs}
+        if attempt not in there:
+            known = ", ".join(map(str, sorted(there)))
+            text = f"task {task} has no attempt {attempt} as {role}.{index} here, but {known}"
+            raise NotFound(text, reason="RUN_UNKNOWN")
+        return there[attempt]
 
     def read_run(self, job_id: str, run: Run, streams: Sequence[str], start: int, length: int | None) -> Excerpt:
         """Give lines of one run, whatever their level. Raises `NotFound`."""

@@ -14,6 +14,7 @@ import io
 import json
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -123,12 +124,31 @@ class FileStorage:
         """Return a report's content. Raises `NotFound`, `TooLarge` above ``limit`` bytes, `Invalid` if no JSON."""
         return _json(self.partitions(address)[0], _id(address), limit)
 
-    def stream(self, address: Address, chunk: int = _CHUNK) -> Iterator[bytes]:
-        """Yield the bytes of all parts, one after the other. Raises `NotFound` before the first byte."""
+    def stream(
+        self, address: Address, chunk: int = _CHUNK, start: int = 0, length: int | None = None
+    ) -> Iterator[bytes]:
+        """Yield the bytes of all parts, one after the other. Raises `NotFound` before the first byte.
+
+        ``start`` and ``length`` narrow it to bytes of the whole.
+        """
+        left = sys.maxsize if length is None else length
         for part in self.partitions(address):
             with _opened(part, _id(address)) as file:
-                while data := file.read(chunk):
+                size = os.fstat(file.fileno()).st_size
+                if start >= size:
+                    start -= size
+                    continue
+                file.seek(start)
+                start = 0
+                while left > 0 and (data := file.read(min(chunk, left))):
+                    left -= len(data)
                     yield data
+
+    def stamp(self, address: Address) -> tuple[int, str]:
+        """Return the length of what `stream` yields, and a text that changes with it. Raises `NotFound`."""
+        seen = [part.lstat() for part in self.partitions(address)]
+        size = sum(one.st_size for one in seen)
+        return size, f"{size:x}-{len(seen):x}-{max(one.st_mtime_ns for one in seen):x}"
 
     def checksum(self, address: Address) -> str:
         """Return the sha256 of what `stream` yields, in hex. Raises `NotFound`."""

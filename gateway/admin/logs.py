@@ -56,6 +56,7 @@ def router(parts: LogParts) -> APIRouter:
         stream: str = Query(default="", description="stdout or stderr; without it both, in the order found"),
         tail: str = Query(default="", description="only so many lines at the end, of what is there by now"),
         follow: str = Query(default="", description="1: server-sent events until the run is over"),
+        attempt: str = Query(default="", description="which attempt, counted from 0; without it the newest"),
         last_event_id: str = Header(default="", description="sent by a client that was cut off"),
     ) -> Response:
         """The log as text, or as events: ``data`` is a line, ``event`` its stream, ``id`` its number.
@@ -65,7 +66,7 @@ def router(parts: LogParts) -> APIRouter:
         after = index_of(last_event_id)
         try:
             wanted = await anyio.to_thread.run_sync(
-                lambda: _wanted(parts, job_id, role, index, task, stream, tail, follow),
+                lambda: _wanted(parts, job_id, role, index, task, stream, tail, follow, attempt),
                 limiter=parts.limiters.rest,
             )
             first = await _read(parts, job_id, wanted, 0, 0)
@@ -83,7 +84,15 @@ def router(parts: LogParts) -> APIRouter:
 
 
 def _wanted(
-    parts: LogParts, job_id: str, role: str, index: str, task: str, stream: str, tail: str, follow: str
+    parts: LogParts,
+    job_id: str,
+    role: str,
+    index: str,
+    task: str,
+    stream: str,
+    tail: str,
+    follow: str,
+    attempt: str,
 ) -> _Wanted:
     number = index_of(index)
     if number is None:
@@ -94,11 +103,14 @@ def _wanted(
     last = index_of(tail)
     if tail and last is None:
         problems.append(Problem("tail", "must be a whole number from 0", tail))
+    which = index_of(attempt)
+    if attempt and which is None:
+        problems.append(Problem("attempt", "must be a whole number from 0", attempt))
     if follow.lower() not in _YES + _NO:
         problems.append(Problem("follow", "must be 1 or 0", follow))
     if problems:
         raise Invalid(problems)
-    run = parts.logs.run(job_id, role, number, task)
+    run = parts.logs.run(job_id, role, number, task, which)
     return _Wanted(run, (stream,) if stream else STREAMS, last, follow.lower() in _YES)
 
 
@@ -154,7 +166,7 @@ async def _events(parts: LogParts, job_id: str, wanted: _Wanted, start: int) -> 
 
 
 def _again(parts: LogParts, job_id: str, run: Run) -> Run:
-    return parts.logs.run(job_id, run.party.role, run.party.index, run.task_id)
+    return parts.logs.run(job_id, run.party.role, run.party.index, run.task_id, run.attempt)
 
 
 def _end(run: Run, found: Excerpt) -> dict[str, object]:
