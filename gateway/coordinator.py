@@ -7,14 +7,29 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from queue import Empty, Queue
+from typing import Any
 from uuid import uuid4
 
+from gateway import reruns
 from gateway.calls import notes_of
-from gateway.domain import consent, execute, parameters, quorum, schedule, waiting
+from gateway.domain import consent, execute, inheriting, parameters, quorum, schedule, waiting
 from gateway.domain import dag as flow
 from gateway.domain.consent import Confirmed
-from gateway.domain.model import CallState, Failure, Job, JobSpec, LocalJob, NodeId, NodeJob, NodeTask, Task
+from gateway.domain.model import (
+    CallState,
+    Failure,
+    Job,
+    JobSpec,
+    Lineage,
+    LocalJob,
+    NodeId,
+    NodeJob,
+    NodeTask,
+    Origin,
+    Task,
+)
 from gateway.domain.problems import Problem
+from gateway.domain.rerunning import Order, RerunAnswer
 from gateway.domain.states import JOB, JobStatus, Outcome, TaskStatus, ended
 from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, NotFound, PeerUnreachable, Refused
 from gateway.lanes import Lanes
@@ -75,10 +90,14 @@ class Coordinator:
     def submit_job(self, spec: JobSpec, sender: NodeId) -> None:
         if sender not in ("", spec.initiator, self._peers.node):
             raise NotAllowed(f"only the initiator {spec.initiator} may submit this job, not {sender}")
+        self._take_in(spec)
+
+    def _take_in(self, spec: JobSpec, origin: Origin | None = None) -> None:
+        """Store a job, begin it, and wait until every node has accepted it."""
         if self._store.jobs.find(spec.job_id) is None:
             self.admit()
         warnings = self._check(spec)
-        job = self._new(spec, warnings)
+        job = replace(self._new(spec, warnings), origin=origin)
         if not self._scheduler.begin(job):
             known = self._store.jobs.get(spec.job_id)
             if known.digest != job.digest:
@@ -88,6 +107,38 @@ class Coordinator:
             raise Refused(_refusal(job), reason=job.ending.failure.reason if job.ending.failure else "REFUSED")
         if not _decided(job):
             raise PeerUnreachable(f"not every node has answered within {self._answer_within:g} s")
+
+    def rerun(self, job_id: str, start: str, parameters: Mapping[str, Any]) -> RerunAnswer:
+        """Have the node that schedules a job run it again from a task on, as a new job.
+
+        ``start`` empty: from the first task that has not succeeded. Raises `NotFound`, `Conflict`, `Invalid`,
+        `Refused`, `PeerUnreachable`, `NotServed` where the scheduling node does not know of such a thing.
+        """
+        self.admit()
+        wanted = Order(job_id, reruns.new_id(), start, parameters)
+        if self._store.jobs.find(job_id) is not None:
+            return self.rerun_job(wanted, self._peers.node)
+        local = self._store.local_jobs.find(job_id)
+        scheduler = self._elsewhere_scheduled(job_id, local)
+        node = local.spec.scheduler if local else self._store.scheduler_of(job_id) or ""
+        self._store.add_submission(wanted.new_job_id, local.spec.flow_id if local else "", node, self._clock())
+        try:
+            with traced(current_trace()), self._in_timeline(job_id):
+                return scheduler.rerun_job(wanted, self._peers.node)
+        except PeerUnreachable:
+            raise  # it may have arrived
+        except GatewayError:
+            self._store.drop_submission(wanted.new_job_id)
+            raise
+
+    def rerun_job(self, wanted: Order, sender: NodeId) -> RerunAnswer:
+        old = self._scheduled(wanted.job_id, sender)
+        made = reruns.planned(old, wanted, sender or self._peers.node)
+        known = self._store.jobs.find(wanted.new_job_id)
+        self._take_in(made.spec, made.origin)
+        if known is None:
+            self._store.jobs.update(old.id, lambda job: reruns.noted(job, made, self._clock()))
+        return RerunAnswer(made.spec.job_id, made.origin.start, made.runs, made.inherits)
 
     def status(self, job_id: str) -> JobView:
         """Tell of a job, whichever node schedules it. Raises `NotFound`."""
@@ -263,7 +314,7 @@ class Coordinator:
     def _check(self, spec: JobSpec) -> list[str]:
         problems = flow.check(spec.dag)
         more, warnings = parameters.check(spec)
-        problems += [*more, *quorum.check(spec)]
+        problems += [*more, *quorum.check(spec), *inheriting.check(spec)]
         for role in dict.fromkeys(p.role for p in spec.parties):
             for party in (p for p in spec.parties if p.role == role and p.node != self._peers.node):
                 try:
@@ -275,7 +326,26 @@ class Coordinator:
             raise Invalid(problems, reason="NODE_UNKNOWN" if unknown_only else None)
         return [str(w) for w in warnings]
 
+    def _inherited(self, spec: JobSpec) -> tuple[dict[str, Lineage], list[str]]:
+        """Return what the job may take over as far as this node knows, and why it may not take over more.
+
+        Raises `Invalid` with INHERITANCE_FAILED where the job demands what it cannot have.
+        """
+        if not spec.old_job_id:
+            return {}, []
+        old = self._store.jobs.find(spec.old_job_id)
+        if old is None or not ended(JOB, old.status):
+            state = "no such job is scheduled here" if old is None else f"it is still {old.status}"
+            raise Invalid([Problem("old_job_id", state, spec.old_job_id)], reason=inheriting.REASON)
+        found, lacking = inheriting.candidates(old, spec)
+        if lacking and inheriting.demanded(spec) is not None:
+            at = "config.job_params.common.inherit"
+            problems = [Problem(at, f"task {n} of job {old.id}: {why}", n) for n, why in lacking.items()]
+            raise Invalid(problems, reason=inheriting.REASON)
+        return found, [f"task {name} is not inherited: {why}" for name, why in lacking.items()]
+
     def _new(self, spec: JobSpec, warnings: list[str]) -> Job:
+        lineage, not_inherited = self._inherited(spec)
         tasks = {}
         for node in spec.dag.nodes:
             roles = self._roles(node)
@@ -288,6 +358,7 @@ class Coordinator:
                 f"task_{uuid4().hex}",
                 TaskStatus.PENDING,
                 {name: NodeTask(name, states) for name, states in here.items()},
+                lineage=lineage.get(node.name),
             )
         idle = [name for name, task in tasks.items() if not task.nodes]
         if idle:
@@ -300,7 +371,7 @@ class Coordinator:
             self._clock(),
             {n: NodeJob(n) for n in spec.nodes},
             tasks,
-            warnings=tuple(warnings),
+            warnings=(*warnings, *not_inherited),
             digest=digest(spec),
         ).noted(self._clock(), "job PENDING", spec.initiator)
 
@@ -317,6 +388,8 @@ def digest(spec: JobSpec) -> str:
     """Return a fingerprint of what was submitted; the trace id is no part of it."""
     body = asdict(replace(spec, trace_id=""))
     body["dag"].pop("_by_name", None)
+    if not spec.old_job_id:
+        body.pop("old_job_id")  # as it was before there was such a field
     return hashlib.sha256(json.dumps(body, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
@@ -337,6 +410,7 @@ def view(job: Job) -> JobView:
                 t.attempt,
                 t.attempts,
                 reasons[t.name],
+                t.lineage if t.status is TaskStatus.SUCCESS else None,
             )
             for t in job.tasks.values()
         ],
@@ -349,6 +423,8 @@ def view(job: Job) -> JobView:
         waiting.of_job(job),
         quorum.details(job),
         quorum.failed_tasks(job),
+        job.spec.old_job_id,
+        job.origin,
     )
 
 

@@ -163,6 +163,10 @@ class Executor:
             with suppress(NotFound):  # deleted meanwhile
                 self.change(job_id, lambda local: healing.heard_by(local, node))
 
+    def image_digest(self, image: str) -> str:
+        """Return the digest of an image as it is now. Raises `EngineError`."""
+        return self._engine.image_digest(image)
+
     def log_directory(self, run: Run) -> Path:
         return self._workspace.logs(run)
 

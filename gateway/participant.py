@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from gateway.coordinator import digest
-from gateway.domain import approval, execute, parameters, quorum
+from gateway.domain import approval, execute, inheriting, parameters, quorum
 from gateway.domain import dag as flow
 from gateway.domain.approval import Policy, Verdict
 from gateway.domain.model import (
@@ -20,6 +20,7 @@ from gateway.domain.problems import Problem
 from gateway.domain.states import JOB, JobStatus, RunStatus, ended, move
 from gateway.errors import Conflict, Invalid, NotAllowed, NotFound, Refused
 from gateway.executor import Executor
+from gateway.inheritance import Inheritance, Offer
 from gateway.models import Models
 from gateway.patience import while_away
 from gateway.ports import Callback, Clock, TaskNews
@@ -46,6 +47,7 @@ class Participant:
         home_of: Callable[[LocalJob], str] = lambda local: local.home,
         policy: Policy = Policy(),
         takes_word: Callable[[NodeId], bool] = lambda node: True,
+        inheritance: Inheritance | None = None,
     ) -> None:
         """``takes_word``: whether a scheduling node waits where somebody here has to agree first."""
         self._node = node
@@ -58,6 +60,7 @@ class Participant:
         self._home_of = home_of
         self._resources = resources
         self._models = models
+        self._inheritance = inheritance
         self.admit: Callable[[], None] = lambda: None
         """raises `Refused` while no job of another node is taken"""
         self.deleting: Callable[[str, NodeId, bool], None]
@@ -73,7 +76,7 @@ class Participant:
         if sender not in ("", self._node) and self._store.local_jobs.find(spec.job_id) is None:
             self.admit()
         asked_wrong, _ = parameters.check(spec)
-        problems = [*flow.check(spec.dag), *asked_wrong, *quorum.check(spec)]
+        problems = [*flow.check(spec.dag), *asked_wrong, *quorum.check(spec), *inheriting.check(spec)]
         if problems:
             raise Invalid(problems)
         problems, warnings = self._planner.check(spec)
@@ -82,6 +85,11 @@ class Participant:
             raise Invalid([refused.problem, *problems], reason=refused.reason)
         if problems:
             raise Invalid(problems)
+        known = self._store.local_jobs.find(spec.job_id)
+        offer = None
+        if spec.old_job_id and self._inheritance is not None and known is None:
+            offer = self._inheritance.offer(spec)
+            self._inheritance.keep(spec, offer)
         pool = self._resources.pool_for(spec)
         now = self._clock()
         local = LocalJob(
@@ -90,8 +98,10 @@ class Participant:
             JobStatus.READY,
             now,
             digest(spec),
-            warnings=tuple(str(w) for w in warnings),
+            warnings=(*(str(w) for w in warnings), *_not_taken_over(offer)),
             pool=pool,
+            inherited=tuple(offer.runs) if offer else (),
+            can_inherit=tuple(offer.tasks) if offer else None,
         )
         local = self._approved(replace(local, home=self._home_of(local)), sender, now)
         if not self._store.local_jobs.add(local, spec.flow_id):
@@ -136,7 +146,7 @@ class Participant:
         until = approval.expires_at(local)
         within = None if until is None else max((until - self._clock()).total_seconds(), 0.0)
         most = local.pool.tasks_at_once if local.pool else None
-        return Acceptance(local.pool is not None, most, until is not None, within)
+        return Acceptance(local.pool is not None, most, until is not None, within, local.can_inherit)
 
     def decide(self, job_id: str, approve: bool, by: str, words: str) -> LocalJob:
         """Take a person's decision on a job that waits for one; once. Raises `NotFound`, `Conflict`."""
@@ -335,6 +345,11 @@ class Participant:
             raise NotAllowed(f"only {local.spec.scheduler}, which schedules job {local.id}, may do that")
         if sender:
             self._executor.heard(local)
+
+
+def _not_taken_over(offer: Offer | None) -> list[str]:
+    """Tell which tasks are not taken over from the earlier job, and why."""
+    return [f"task {name} is not inherited: {why}" for name, why in offer.lacking.items()] if offer else []
 
 
 def _index(text: str) -> int | None:

@@ -19,11 +19,14 @@ from gateway.domain.model import (
     Failure,
     FileSum,
     JobSpec,
+    Lineage,
     LocalJob,
     NodeId,
+    Origin,
     Run,
 )
 from gateway.domain.quorum import PartyDetail
+from gateway.domain.rerunning import Order, RerunAnswer
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.domain.waiting import Waiting
 
@@ -72,6 +75,8 @@ class TaskView:
     """earlier ones, which failed"""
     waiting: Waiting | None = None
     """why it has not ended yet"""
+    inherited: Lineage | None = None
+    """the task of an earlier job whose outputs stand for its own"""
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,10 @@ class JobView:
     parties: Sequence[PartyDetail] = ()
     tolerated: Sequence[str] = ()
     """tasks that failed without the job failing"""
+    old_job_id: str = ""
+    """the job of which it took over finished tasks"""
+    origin: Origin | None = None
+    """the job that it runs again"""
 
 
 class SchedulerApi(Protocol):
@@ -121,6 +130,12 @@ class SchedulerApi(Protocol):
 
         Repeated: no error. Raises `NotFound`, `NotAllowed` for a node without a part, `Conflict` for another
         answer than before, and for a refusal once the job is READY.
+        """
+
+    def rerun_job(self, wanted: Order, sender: NodeId) -> RerunAnswer:
+        """Run an ended job again from a task on, as a new job; return when every node has accepted that.
+
+        Raises `NotFound`, `NotAllowed`, `Conflict` (JOB_NOT_ENDED), `Invalid`, `Refused` (INHERITANCE_FAILED, …).
         """
 
     def report_task(self, report: TaskReport, sender: NodeId) -> None:

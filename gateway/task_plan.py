@@ -139,11 +139,25 @@ class TaskPlanner:
             )
         patience = _Patience()
         plans = [
-            self._plan(local.spec, node, task_id, p, provider, component, patience, local.runs) for p in parties
+            self._plan(local.spec, node, task_id, p, provider, component, patience, local.standing())
+            for p in parties
         ]
         if problems := [p for plan in plans for p in plan.problems]:
             raise Invalid(problems, reason="INPUT_MISSING")
         return tuple(self._run(local, node, task_id, plan) for plan in plans)
+
+    def sources(self, spec: JobSpec, node: DagNode) -> list[tuple[Party, str, dict[str, Address]]]:
+        """Return each party's image for a task here, and what it reads beside the outputs of other tasks.
+
+        Raises `Refused` where the component is not registered.
+        """
+        provider, component = self._find(node)
+        found = []
+        for party in spec.parties_at(self._node):
+            if party.role in component.roles:
+                plan = self._plan(spec, node, "", party, provider, component, _Patience())
+                found.append((party, provider.image_for(node.component.name), dict(plan.inputs)))
+        return found
 
     def _run(self, local: LocalJob, node: DagNode, task_id: str, plan: _Planned) -> Run:
         party = plan.party

@@ -56,6 +56,7 @@ from gateway.executor import Executor, Place
 from gateway.grants import Grant
 from gateway.guard import Guard
 from gateway.heartbeat import Heartbeat
+from gateway.inheritance import Inheritance
 from gateway.lanes import Lanes
 from gateway.metrics import Metrics
 from gateway.models import Models
@@ -192,6 +193,7 @@ class Gateway:
             clock,
             lost_after=settings.limits.lost_gateway_seconds,
         )
+        self.inheritance = Inheritance(node, self.store, planner, self.storage, self.executor.image_digest)
         self.participant = Participant(
             node,
             self.store,
@@ -205,10 +207,11 @@ class Gateway:
             self.heartbeat.home_of,
             _policy(settings),
             lambda other: other == node or self._profile_of(other).takes_confirm,
+            self.inheritance,
         )
         self.peers.settle_here(self.coordinator, self.participant)
         self._end_of_session: list[Callable[[str], None]] = []
-        self.keepers: list[cleaning.Keeper] = [self.models.keeper]
+        self.keepers: list[cleaning.Keeper] = [self.models.keeper, self.inheritance.keeper]
         """who beside jobs refers to outputs, so that cleaning leaves them"""
         self.cleaner = self._cleaner(clock)
         self.deleting = Deleting(

@@ -20,6 +20,7 @@ from adapter.bfia.profiles import PROFILES, SUCCESS_CODES, Profile
 from adapter.bfia.reading import HALF_PAIR
 from gateway.domain.model import Acceptance, Ending, Failure, JobSpec, NodeId
 from gateway.domain.problems import Problem
+from gateway.domain.rerunning import Order, RerunAnswer
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, NotServed, PeerUnreachable, Refused
 from gateway.ports import JobView, TaskNews, TaskReport, TaskView, as_mapping
@@ -244,6 +245,15 @@ class SchedulerClient:
             body["failed_by"] = failure.as_dict()
         self._peer.post("/job/audit_confirm", body)
 
+    def rerun_job(self, wanted: Order, sender: NodeId) -> RerunAnswer:
+        body = {
+            "job_id": wanted.job_id,
+            "new_job_id": wanted.new_job_id,
+            "from": wanted.start,
+            "parameters": wanted.parameters,
+        }
+        return translate.rerun_answer(wanted, self._peer.ask(EXTENSIONS["/job/rerun"], body, patience=3.0))
+
     def stop_job(self, job_id: str, task_name: str, sender: NodeId) -> None:
         body = {"job_id": job_id}
         if task_name:
@@ -392,6 +402,8 @@ def _job_view(job_id: str, data: Mapping[str, Any]) -> JobView:
         waiting=translate.waiting_of(as_mapping(data.get("waiting"))),
         parties=[translate.party_of(p) for p in _entries(data.get("parties"))],
         tolerated=[str(name) for name in _list(data.get("tolerated"))],
+        old_job_id=str(data.get("old_job_id") or ""),
+        origin=translate.origin(data.get("rerun_of")),
     )
 
 
@@ -423,7 +435,8 @@ def _task_view(task_id: str, status: TaskStatus, told: Mapping[str, Any]) -> Tas
     past = translate.attempts(told.get("attempts"))
     name = str(told.get("task_name") or task_id)
     why = translate.waiting_of(as_mapping(told.get("waiting")))
-    return TaskView(task_id, name, status, failure, parties, attempt=len(past), attempts=past, waiting=why)
+    origin = translate.lineage(told.get("inherited"))
+    return TaskView(task_id, name, status, failure, parties, None, len(past), past, why, origin)
 
 
 def _list(said: Any) -> list[Any]:

@@ -115,6 +115,18 @@ COMMANDS = (
         "identity, clock, body size, latency and the way back cannot be tried; all else is",
     ),
     Command(
+        "have an ended job run again from a task on, asked at a party",
+        "/job/rerun",
+        EXTENSION,
+        "it cannot be asked for there, only at the node that schedules the job (`NOT_SERVED_THERE`)",
+    ),
+    Command(
+        "take over finished tasks of an earlier job",
+        "/job/create",
+        "3.2",
+        "it does not say `inherited`: a job that needs it to is refused with `INHERITANCE_FAILED`",
+    ),
+    Command(
         "have an ended job deleted at another node of it",
         "/job/delete",
         EXTENSION,

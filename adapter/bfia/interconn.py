@@ -14,6 +14,7 @@ from adapter.bfia.headers import described
 from adapter.bfia.profiles import Profile
 from adapter.bfia.reading import JsonRoute
 from gateway.domain.model import NodeId
+from gateway.domain.rerunning import Order
 from gateway.errors import NotAllowed
 from gateway.ports import Limiters, ParticipantApi, SchedulerApi, TaskReport
 from gateway.tracing import new_trace_id
@@ -151,6 +152,17 @@ def router(parts: InterconnParts) -> APIRouter:
         source = known(sender)
         await on(parts.limiters.rest, sender, lambda: parts.scheduler.suspend_job(body.job_id, False, source))
         return ok(profile=parts.profile_of(source))
+
+    @router.post(
+        f"{SCHEDULE}/job/rerun", summary="A node of the job asks this node to run it again from a task on (ours)"
+    )
+    async def rerun(
+        body: Annotated[wire.RerunJob, Body(openapi_examples=examples.RERUN)], sender: Sender
+    ) -> dict[str, Any]:
+        source = known(sender)
+        wanted = Order(body.job_id, body.new_job_id, body.start, body.parameters)
+        made = await on(parts.limiters.peers, sender, lambda: parts.scheduler.rerun_job(wanted, source))
+        return ok(translate.rerun_body(made), parts.profile_of(source))
 
     @router.post(f"{SCHEDULE}/job/stop", summary="The scheduling node ends a job, or one of its tasks (3.6)")
     async def stop(

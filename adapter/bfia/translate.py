@@ -7,9 +7,10 @@ from typing import Any
 from adapter.bfia import wire
 from adapter.bfia.profiles import PROFILES, Profile
 from gateway.domain.dag import ComponentRef, Dag, DagInput, DagNode, DagOutput
-from gateway.domain.model import Acceptance, Attempt, Ending, Failure, JobSpec, NodeId, Party
+from gateway.domain.model import Acceptance, Attempt, Ending, Failure, JobSpec, Lineage, NodeId, Origin, Party
 from gateway.domain.problems import Problem
 from gateway.domain.quorum import PartyDetail
+from gateway.domain.rerunning import Order, RerunAnswer
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.domain.waiting import Waiting
 from gateway.errors import Invalid
@@ -34,6 +35,7 @@ def job_spec(body: wire.CreateAll, job_id: str, scheduler: NodeId, trace_id: str
         job_params=config.job_params,
         task_params=config.task_params,
         version=config.version,
+        old_job_id=body.old_job_id or config.old_job_id,
     )
 
 
@@ -77,8 +79,8 @@ def create_body(spec: JobSpec, profile: Profile) -> dict[str, Any]:
             "version": spec.version,
         },
     }
-    if not profile.says_null:
-        body["old_job_id"] = ""
+    if spec.old_job_id or not profile.says_null:
+        body["old_job_id"] = spec.old_job_id
     return body
 
 
@@ -150,6 +152,52 @@ def attempt_body(past: Attempt) -> dict[str, Any]:
     }
 
 
+def rerun_body(found: RerunAnswer) -> dict[str, Any]:
+    return {
+        "job_id": found.job_id,
+        "from": found.start,
+        "runs": list(found.runs),
+        "inherits": list(found.inherits),
+    }
+
+
+def rerun_answer(wanted: Order, told: Mapping[str, Any]) -> RerunAnswer:
+    """Read what a peer says of a job that it runs again."""
+
+    def names(key: str) -> tuple[str, ...]:
+        found = told.get(key)
+        return tuple(map(str, found)) if isinstance(found, list) else ()
+
+    job_id = str(told.get("job_id") or wanted.new_job_id)
+    return RerunAnswer(job_id, str(told.get("from") or wanted.start), names("runs"), names("inherits"))
+
+
+def lineage_body(found: Lineage | None) -> dict[str, str] | None:
+    return {"job_id": found.job_id, "task_id": found.task_id} if found else None
+
+
+def origin_body(found: Origin | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {"job_id": found.job_id, "from": found.start, "by": found.by, "changed": list(found.changed)}
+
+
+def origin(told: Any) -> Origin | None:
+    """Read which job a job runs again; None where it says nothing."""
+    if not isinstance(told, Mapping) or not told.get("job_id"):
+        return None
+    changed = told.get("changed")
+    names = tuple(map(str, changed)) if isinstance(changed, list) else ()
+    return Origin(str(told["job_id"]), str(told.get("from") or ""), str(told.get("by") or ""), names)
+
+
+def lineage(told: Any) -> Lineage | None:
+    """Read from which task of an earlier job a task's outputs are; None where it says nothing."""
+    if not isinstance(told, Mapping) or not told.get("job_id"):
+        return None
+    return Lineage(str(told["job_id"]), str(told.get("task_id") or ""))
+
+
 def attempts(told: Any) -> tuple[Attempt, ...]:
     """Read earlier attempts from a peer's answer; what is no attempt is left out."""
     entries = [e for e in told if isinstance(e, Mapping)] if isinstance(told, list) else []
@@ -205,6 +253,8 @@ def ending(body: wire.StopJob, at: Any, sender: NodeId) -> Ending | None:
 def acceptance_body(said: Acceptance) -> dict[str, Any]:
     """Return what a party says beside yes when it takes a job: nothing, where the standard's yes is enough."""
     body: dict[str, Any] = {"resources": {"tasks_at_once": said.tasks_at_once}} if said.holds else {}
+    if said.inherited is not None:
+        body["inherited"] = list(said.inherited)
     if said.waits:
         body |= {"status": str(JobStatus.PENDING), "approval_within": said.within}
     return body
@@ -218,7 +268,10 @@ def acceptance(data: Mapping[str, Any], profile: Profile = PROFILES["spec"]) -> 
     within = data.get("approval_within")
     seconds = float(within) if isinstance(within, (int, float)) and not isinstance(within, bool) else None
     waits = profile.waits_by_status and str(data.get("status") or "").upper() == JobStatus.PENDING
-    return Acceptance(isinstance(found, Mapping), most if known else None, waits, seconds if waits else None)
+    names = data.get("inherited")
+    inherited = tuple(map(str, names)) if isinstance(names, list) else None
+    holds, within = isinstance(found, Mapping), seconds if waits else None
+    return Acceptance(holds, most if known else None, waits, within, inherited)
 
 
 def refusal(body: wire.ConfirmJob, sender: NodeId) -> Failure | None:
@@ -275,6 +328,8 @@ def status_body(view: JobView, profile: Profile = PROFILES["spec"]) -> dict[str,
         "failed_by": failure_body(view.failure),
         "scheduler": view.scheduler,
         "warnings": list(view.warnings),
+        "old_job_id": view.old_job_id,
+        "rerun_of": origin_body(view.origin),
         "tasks": [
             {
                 "task_id": t.task_id,
@@ -285,6 +340,7 @@ def status_body(view: JobView, profile: Profile = PROFILES["spec"]) -> dict[str,
                 "attempt": t.attempt,
                 "attempts": [attempt_body(past) for past in t.attempts],
                 **({"waiting": t.waiting.as_dict()} if t.waiting else {}),
+                "inherited": lineage_body(t.inherited),
             }
             for t in view.tasks
         ],

@@ -96,12 +96,16 @@ class ConfigBody(Body):
     job_params: Object = Field(default_factory=dict)
     task_params: Object = Field(default_factory=dict)
     version: str = "2.0.0"
+    old_job_id: Text = Field(default="", max_length=100)
+    """another place for `CreateAll.old_job_id`"""
 
 
 class CreateAll(Body):
     """``POST /v1/platform/schedule/job/create_all`` (control layer 5.1)."""
 
     flow_id: Text = Field(default="", max_length=200)
+    old_job_id: Text = Field(default="", max_length=100)
+    """an extension that one peer sends: the job whose finished tasks are taken over"""
     dag: DagBody
     config: ConfigBody = Field(validation_alias=AliasChoices("config", "conf"))
 
@@ -169,6 +173,15 @@ class StopAll(Body):
 
     job_id: Id
     task_name: Text = ""
+
+
+class RerunJob(Body):
+    """``job/rerun``, an extension: an ended job is run again from a task on, as a new job."""
+
+    job_id: Id
+    new_job_id: Id
+    start: Text = Field(default="", alias="from")
+    parameters: Object = Field(default_factory=dict)
 
 
 class StopTaskOfJob(Body):

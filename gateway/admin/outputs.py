@@ -103,7 +103,8 @@ def add_outputs(router: APIRouter, parts: AdminParts, answer: Answer) -> None:
 def _outputs(parts: AdminParts, job_id: str) -> list[dict[str, Any]]:
     local = parts.store.local_jobs.get(job_id)
     found = []
-    for run in local.runs:
+    taken_over = [run for run in local.standing() if run.of_job]
+    for run in (*taken_over, *local.runs):
         for key, name in run.output_keys.items():
             address = run.outputs[name]
             found.append(
@@ -113,6 +114,7 @@ def _outputs(parts: AdminParts, job_id: str) -> list[dict[str, Any]]:
                     "key": key,
                     "task_id": run.task_id,
                     "attempt": run.attempt,
+                    "inherited_from": run.of_job or None,
                     **address.as_dict(),
                     "output": name,
                     "there": parts.storage.exists(address),
@@ -234,7 +236,7 @@ def find_output(parts: AdminParts, job_id: str, task: str, party: str, key: str)
         where = f"plays at node {who.node}; its outputs are there" if who else f"is no party of job {job_id}"
         raise NotFound(f"{party} {where}", reason="PARTY_UNKNOWN")
     type_ = next((o.type for o in node.outputs if o.key == key), None)
-    runs = [run for run in local.runs if run.task_name == node.name and run.party == who]
+    runs = [run for run in local.standing(node.name) if run.party == who]
     if type_ is None or (runs and key not in runs[-1].output_keys):
         raise NotFound(f"task {node.name} gives {party} no output {key}", reason="OUTPUT_UNKNOWN")
     if not runs:

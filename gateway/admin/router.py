@@ -16,6 +16,7 @@ from gateway.admin.orphans import count, orphans
 from gateway.admin.outputs import add_outputs
 from gateway.admin.parts import AdminParts
 from gateway.admin.reports import add_reports
+from gateway.admin.reruns import add_reruns
 from gateway.admin.routes import add_routes
 from gateway.domain import waiting
 from gateway.domain.dag import DagNode
@@ -81,6 +82,7 @@ def router(parts: AdminParts) -> APIRouter:
 
     add_outputs(router, parts, run)
     add_reports(router, parts, run)
+    add_reruns(router, parts, run)
     add_routes(router, parts, run)
     add_audit(router, parts.audit, parts.tokens, run)
     add_decisions(router, parts, run)
@@ -135,6 +137,7 @@ def job_in_full(parts: AdminParts, job_id: str) -> dict[str, Any]:
         **(_known(parts, spec, local) if spec else _handed_in(parts, view)),
         "runs": [_run(parts, job_id, r, local) for r in local.runs] if local else [],
         **(_here(local) if local else {}),
+        "inherited_runs": [_inherited_run(r) for r in local.standing() if r.of_job] if local else [],
         "local_warnings": list(local.warnings) if local else [],
         "resources": parts.resources.of_job(local) if local else None,
         "model": model_of(spec) if spec else None,
@@ -204,6 +207,20 @@ def _run(parts: AdminParts, job_id: str, run: Run, local: LocalJob) -> dict[str,
     if run.status is RunStatus.FAILED and run.launch.state is CallState.OK:
         shown["last_lines"] = _last_lines(parts, job_id, run)
     return dict(shown)
+
+
+def _inherited_run(run: Run) -> dict[str, Any]:
+    """Return a run of an earlier job whose outputs count here; its log is with that job."""
+    place = f"{run.party.label}/{quote(run.task_id, safe='')}"
+    return {
+        "task_name": run.task_name,
+        "party": to_plain(run.party),
+        "job_id": run.of_job,
+        "task_id": run.task_id,
+        "image_digest": run.image_digest,
+        "outputs": {key: run.outputs[name].as_dict() for key, name in run.output_keys.items()},
+        "log": f"/api/v1/jobs/{quote(run.of_job, safe='')}/runs/{place}/log",
+    }
 
 
 def _last_lines(parts: AdminParts, job_id: str, run: Run, count: int = 100) -> list[str]:

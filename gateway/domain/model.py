@@ -57,6 +57,8 @@ class JobSpec:
     task_params: Mapping[str, Any] = field(default_factory=dict)
     """common, then role -> index, then task -> parameters"""
     version: str = "2.0.0"
+    old_job_id: str = ""
+    """an earlier job of which finished tasks are taken over; empty for none"""
 
     @cached_property
     def nodes(self) -> tuple[NodeId, ...]:
@@ -179,6 +181,8 @@ class Acceptance:
     """somebody there has still to agree; the node tells what was decided"""
     within: float | None = None
     """seconds that this may take, where it says so"""
+    inherited: tuple[str, ...] | None = None
+    """tasks of the earlier job that the node can take over; None: it does not say"""
 
 
 @dataclass(frozen=True)
@@ -260,6 +264,14 @@ class Attempt:
 
 
 @dataclass(frozen=True)
+class Lineage:
+    """The task of an earlier job whose outputs stand for this one's: the job in which it really ran."""
+
+    job_id: str
+    task_id: str
+
+
+@dataclass(frozen=True)
 class Task:
     """The scheduler's record of one instance of the flow."""
 
@@ -278,6 +290,8 @@ class Task:
     """when the attempt failed, while another is to follow: it is stopped at every node first"""
     attempts: tuple[Attempt, ...] = ()
     """earlier ones, oldest first"""
+    lineage: Lineage | None = None
+    """while the job is PENDING what it could take over; then what it has"""
 
     def has(self, task_id: str) -> bool:
         """Say whether the id is that of the task, now or in an earlier attempt."""
@@ -298,6 +312,20 @@ class Suspension:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """The job that this one runs again."""
+
+    job_id: str
+    start: str
+    """the task from which on"""
+    by: NodeId
+    changed: tuple[str, ...] = ()
+    """tasks with other parameters"""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """these, in the form of ``task_params``; known to the scheduling node only, as they may be one party's own"""
+
+
+@dataclass(frozen=True)
 class Job:
     """The scheduling node's record of a job."""
 
@@ -315,6 +343,8 @@ class Job:
     warnings: tuple[str, ...] = ()
     digest: str = ""
     """of the submitted body: the same id with another body is a conflict"""
+    origin: Origin | None = None
+    """where it runs another job again"""
     notes: tuple[Note, ...] = field(default=(), compare=False)
     """lines for the timeline that are not written yet; the store drains them"""
 
@@ -435,6 +465,8 @@ class Run:
     """random; the container's name on the channel. Partners see it there, so it opens nothing"""
     owner: str = ""
     """gateway instance and engine that own the container"""
+    of_job: str = ""
+    """the earlier job that it belongs to, where its outputs stand for those of this job"""
     to_seal: tuple[str, ...] = ()
     """outputs that are models, by their names in the description: fingerprinted when the run has succeeded"""
     seal: Call = Call()
@@ -485,6 +517,12 @@ class LocalJob:
     ending: Ending | None = None
     closed: bool = False
     """everything the job held here is given back"""
+    inherited: tuple[Run, ...] = ()
+    """runs of earlier jobs that this one can take over here"""
+    can_inherit: tuple[str, ...] | None = None
+    """tasks that it can take over as far as this node is concerned; None: it does not ask"""
+    heirs: tuple[str, ...] = ()
+    """later jobs that took over runs of this one"""
     home: str = ""
     """the gateway, of several on this database, that has the job's channel and runs its containers"""
     close: Call = Call()
@@ -519,6 +557,12 @@ class LocalJob:
             and (not role or run.party.role == role)
             and (index is None or run.party.index == index)
         )
+
+    def standing(self, task_name: str = "") -> tuple[Run, ...]:
+        """Return the runs whose outputs count: this job's own, else those taken over; of one task where named."""
+        own = {run.task_name for run in self.runs}
+        found = (*(run for run in self.inherited if run.task_name not in own), *self.runs)
+        return tuple(run for run in found if task_name in ("", run.task_name))
 
     def newest_runs(self, task_name: str) -> tuple[Run, ...]:
         """Return the runs of a task's newest attempt here."""

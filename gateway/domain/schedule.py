@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import assert_never
 
-from gateway.domain import abreast, consent, holding, quorum, retrying, stopping, trained
+from gateway.domain import abreast, consent, holding, inheriting, quorum, retrying, stopping, trained
 from gateway.domain.consent import Confirmed
 from gateway.domain.dag import ready
 from gateway.domain.model import (
@@ -782,7 +782,11 @@ def _settle_open(job: Job, at: datetime) -> Job:
     nodes = quorum.active(job)
     accepted = all(n.create.state is CallState.OK and not consent.is_open(n) for n in nodes)
     if job.status is JobStatus.PENDING and accepted:
-        tasks = {name: replace(t, status=move(TASK, t.status, TaskStatus.READY)) for name, t in job.tasks.items()}
+        taken_over = inheriting.agreed(job, at)
+        if isinstance(taken_over, Failure):
+            return _end(job, Ending(Outcome.REJECTED, at, taken_over))
+        job = taken_over
+        tasks = {name: _made_ready(task) for name, task in job.tasks.items()}
         job = replace(job, status=move(JOB, job.status, JobStatus.READY), tasks=tasks).noted(at, "job READY")
     if job.status is JobStatus.READY and all(n.start.state is CallState.OK for n in nodes):
         job = replace(job, status=move(JOB, job.status, JobStatus.RUNNING), started_at=at).noted(at, "job RUNNING")
@@ -790,6 +794,12 @@ def _settle_open(job: Job, at: datetime) -> Job:
         return _end(job, Ending(Outcome.SUCCEEDED, at))
     stopped = stopping.ending_by_tasks(job, at)
     return job if stopped is None else _end(job, stopped)
+
+
+def _made_ready(task: Task) -> Task:
+    if ended(TASK, task.status):
+        return task
+    return replace(task, status=move(TASK, task.status, TaskStatus.READY))
 
 
 def _refused(node: NodeJob) -> Failure | None:

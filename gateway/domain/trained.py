@@ -193,12 +193,12 @@ def saves(local: LocalJob, ending: Ending | None) -> bool:
     Where the scheduling node does not say how the job ended: if all runs here succeeded, and every task that
     nothing follows ran here.
     """
-    if named(local.spec).predicts or not any(run.files for run in local.runs):
+    if named(local.spec).predicts or not any(run.files for run in local.standing()):
         return False
     if ending is not None:
         return ending.outcome is Outcome.SUCCEEDED
-    latest = {(run.task_name, run.party.label): run for run in local.runs}
-    ran = {run.task_name for run in local.runs}
+    latest = {(run.task_name, run.party.label): run for run in local.standing()}
+    ran = {run.task_name for run in local.standing()}
     return all(run.status is RunStatus.SUCCESS for run in latest.values()) and _last(local.spec.dag) <= ran
 
 
@@ -213,7 +213,7 @@ def left_by(local: LocalJob) -> list[PartyModel]:
     found = []
     for party in local.spec.parties_at(local.node):
         parts: dict[tuple[str, str], ModelPart] = {}
-        for run in local.runs:
+        for run in local.standing():
             if run.party == party and run.status is RunStatus.SUCCESS:
                 parts |= {(run.task_name, part.key): part for part in _parts(run)}
         if parts:
