@@ -50,10 +50,10 @@ def due(local: LocalJob, limit: float, call_deadline: float) -> Iterator[datetim
 
 def heard(local: LocalJob, at: datetime) -> LocalJob:
     """Return the job after news of the scheduling node: the rule begins anew."""
-    since = local.heard_at
-    local = replace(local, heard_at=at, ask=replace(local.ask, state=CallState.IDLE, due_at=None, tries=0))
-    silent = since is not None and local.ask.sent_at is not None and local.ask.sent_at > since
-    return local.noted(at, "scheduling node answers", local.spec.scheduler) if silent else local
+    was_silent = local.ask.message or local.ask.tries > 1
+    ask = replace(local.ask, state=CallState.IDLE, due_at=None, tries=0, message="")
+    local = replace(local, heard_at=at, ask=ask)
+    return local.noted(at, "scheduling node answers", local.spec.scheduler) if was_silent else local
 
 
 def unanswered(local: LocalJob, at: datetime, message: str, pause: timedelta) -> LocalJob:

@@ -103,7 +103,7 @@ def of_tasks(job: Job, timing: schedule.Timing = schedule.Timing()) -> dict[str,
     """Return what each task waits for; None for one that has ended, or whose job has."""
     if ended(JOB, job.status):
         return dict.fromkeys(job.tasks)
-    whole = None if job.status is JobStatus.RUNNING else of_job(job, timing)
+    whole = None if job.status is JobStatus.RUNNING and job.ending is None else of_job(job, timing)
     dues: dict[str, datetime] = {}
     for due in schedule.agenda(job, timing):
         name = getattr(due.command, "task", "")

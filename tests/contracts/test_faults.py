@@ -1,0 +1,287 @@
+"""What two real nodes do when a third is away, a step after the creations fails, or one of them falls silent."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.domain import quorum
+from gateway.domain.model import Job, JobSpec
+from gateway.domain.states import JobStatus, Outcome, TaskStatus
+from gateway.errors import Refused
+from gateway.wiring import Gateway
+from tests.builders import a_spec
+from tests.contracts.apis import THIRD, World, two_nodes
+from tests.e2e.nodes import wait_for
+from tests.inprocess import ME, PEER, ask
+
+HOSTS = {"guest": (ME,), "host": (PEER, THIRD)}
+_numbers = count()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with two_nodes(tmp_path_factory.mktemp("nodes"), peer={"limits": {"orphan_seconds": 1}}) as world:
+        yield world
+
+
+@pytest.fixture
+def scratch(world: World) -> Iterator[list[str]]:
+    jobs: list[str] = []
+    yield jobs
+    for job_id in jobs:
+        if world.me.store.jobs.find(job_id) is not None:
+            world.me.coordinator.stop_job(job_id, "", "")
+            wait_for(lambda job_id=job_id: world.job(job_id).ended_at is not None, 30, 0.02)
+
+
+def a_job_of(scratch: list[str], roles: Any = HOSTS, dag: str = "a", **common: Any) -> JobSpec:
+    spec = a_spec(dag, roles, job_id=f"job-faults-{next(_numbers)}", job_params={"common": common})
+    spec = replace(spec, scheduler=ME, initiator=ME)
+    scratch.append(spec.job_id)
+    return spec
+
+
+def events(node: Gateway, spec: JobSpec) -> list[str]:
+    return [e.event for e in node.store.timeline(spec.job_id)]
+
+
+# ---------------------------------------------------------------- optional parties
+
+
+def test_a_job_runs_without_an_optional_party_that_is_down(world: World, scratch: list[str]):
+    spec = a_job_of(scratch, min_parties={"host": 1})
+    world.me.coordinator.submit_job(spec, ME)  # THIRD answers nobody
+    guest, host = world.run(spec.job_id, "a", "guest.0"), world.run(spec.job_id, "a", "host.0", world.peer)
+    for node, run in ((world.me, guest), (world.peer, host)):
+        environment = world.engine(node)._run(run.name).spec.environment
+        assert {k for k in environment if k.startswith("config.node_id.")} == {
+            "config.node_id.guest.0",
+            "config.node_id.host.0",
+        }
+    path = "/v1/platform/schedule/job/status_all"
+    for node in (world.me, world.peer):
+        data = ask(node, "operator", "GET", path, params={"job_id": spec.job_id}).json()["data"]
+        told = {p["party"]: p for p in data["parties"]}
+        assert {label: p["state"] for label, p in told.items()} == {
+            "guest.0": "ok",
+            "host.0": "ok",
+            "host.1": "unknown",
+        }
+        third = told["host.1"]
+        assert (third["node"], third["excluded"], third["reason"]) == (THIRD, True, "PEER_UNREACHABLE")
+        assert third["tries"] > 1 and THIRD in third["message"]
+    for label, node in (("guest.0", world.me), ("host.0", world.peer)):
+        world.end(spec.job_id, "a", label, node=node)
+    assert world.wait_status(spec.job_id, JobStatus.FINISHED).outcome is Outcome.SUCCEEDED
+    assert "goes on without" in events(world.me, spec)
+
+
+@pytest.mark.parametrize("common", [{}, {"min_parties": {"host": 1}, "required_parties": ["host.1"]}])
+def test_a_required_party_that_is_down_ends_the_job_with_the_detail(
+    world: World, scratch: list[str], common: dict[str, Any]
+):
+    spec = a_job_of(scratch, **common)
+    with pytest.raises(Refused, match=THIRD) as caught:
+        world.me.coordinator.submit_job(spec, ME)
+    assert caught.value.reason == "PEER_UNREACHABLE"
+    job = world.wait_status(spec.job_id, JobStatus.REJECTED)
+    states = {d.party: d.state for d in quorum.details(job)}
+    assert states == {"guest.0": "ok", "host.0": "ok", "host.1": "unknown"}
+    attempts = [e for e in world.me.store.timeline(spec.job_id) if e.event == "create without an answer"]
+    assert len(attempts) > 1 and all(e.by == THIRD and e.detail["next"] for e in attempts)
+    pauses = [e.detail["tries"] for e in attempts]
+    assert pauses == sorted(pauses)
+    assert not world.engine().list() and not world.engine(world.peer).list()
+
+
+def test_wrong_settings_are_refused_at_once_with_their_paths(world: World, scratch: list[str]):
+    spec = a_job_of(scratch, min_parties={"host": 3}, required_parties=["judge.0"], tolerable_tasks=["z"])
+    with pytest.raises(Exception, match=r"min_parties\.host") as caught:
+        world.me.coordinator.submit_job(spec, ME)
+    assert [p.path.rpartition("common.")[2] for p in caught.value.problems] == [
+        "min_parties.host",
+        "required_parties[0]",
+        "tolerable_tasks[0]",
+    ]
+
+
+TWO = {"guest": (ME,), "host": (PEER,)}
+
+
+def test_a_tolerable_failure_is_listed_and_the_job_succeeds(world: World, scratch: list[str]):
+    spec = a_job_of(scratch, TWO, "a -> b; c", tolerable_tasks=["a"])
+    world.me.coordinator.submit_job(spec, ME)
+    for task in ("a", "c"):
+        world.run(spec.job_id, task, "host.0", world.peer)
+        world.run(spec.job_id, task, "guest.0")
+    world.end(spec.job_id, "a", "host.0", code=3, node=world.peer)
+    wait_for(lambda: world.job(spec.job_id).tasks["a"].status is TaskStatus.FAILED, 20, 0.01)
+    for label, node in (("guest.0", world.me), ("host.0", world.peer)):
+        world.end(spec.job_id, "c", label, node=node)
+    job = world.wait_status(spec.job_id, JobStatus.FINISHED)
+    assert job.outcome is Outcome.SUCCEEDED
+    data = world.peer.coordinator.status(spec.job_id)
+    assert (data.outcome, list(data.tolerated), data.progress) == (Outcome.SUCCEEDED, ["a"], 100)
+    (failed,) = [t.failure for t in data.tasks if t.name == "a"]
+    assert failed is not None and (failed.reason, failed.node) == ("EXIT_3", PEER)
+    assert {run.task_name for run in world.peer.store.local_jobs.get(spec.job_id).runs} == {"a", "c"}
+    wait_for(lambda: world.local(spec.job_id).closed, 20, 0.02, "nothing is left")
+
+
+# ---------------------------------------------------------------- suspend at any node
+
+
+def test_a_job_is_suspended_from_a_node_that_does_not_schedule_it(world: World, scratch: list[str]):
+    spec = a_job_of(scratch, TWO)
+    world.me.coordinator.submit_job(spec, ME)
+    world.run(spec.job_id, "a", "host.0", world.peer)
+    place = f"/api/v1/jobs/{spec.job_id}"
+    for word, suspended in (("suspend", True), ("suspend", True), ("resume", False)):
+        answer = ask(world.peer, "operator", "POST", f"{place}/{word}")
+        assert (answer.status_code, answer.json()["suspended"]) == (200, suspended)
+        assert (world.job(spec.job_id).suspended is not None) is suspended
+        reason = ask(world.peer, "operator", "GET", place).json()["waiting"]["reason"]
+        assert reason == ("SUSPENDED" if suspended else "RUNNING")
+    missing = ask(world.peer, "operator", "POST", "/api/v1/jobs/job-nowhere/suspend")
+    assert (missing.status_code, missing.json()["data"]["reason"]) == (404, "JOB_UNKNOWN")
+
+
+# ---------------------------------------------------------------- steps that fail
+
+
+class Failing:
+    """Refuses the first so many calls as a bug there would; counts all of them."""
+
+    def __init__(self, real: Any, times: int) -> None:
+        self.real, self.times, self.calls = real, times, 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        if self.calls <= self.times:
+            raise Refused("an error inside the gateway", reason="INTERNAL")
+        return self.real(*args, **kwargs)
+
+
+def ended(world: World, spec: JobSpec) -> Job:
+    wait_for(lambda: world.job(spec.job_id).ended_at is not None, 60, 0.02, "the job has ended")
+    return world.job(spec.job_id)
+
+
+def test_a_step_after_all_creations_that_fails_ends_the_job_at_every_node(
+    world: World, scratch: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    failing = Failing(world.peer.participant.start_job, 1000)
+    monkeypatch.setattr(world.peer.participant, "start_job", failing)
+    spec = a_job_of(scratch, TWO)
+    world.me.coordinator.submit_job(spec, ME)
+    job = ended(world, spec)
+    assert job.ending is not None and job.ending.failure is not None
+    failure = job.ending.failure
+    assert (job.outcome, failure.reason, failure.node) == (Outcome.FAILED, "FAILED_TO_RUN", PEER)
+    assert f"{PEER} error: INTERNAL" in failure.message
+    for node in (world.me, world.peer):
+        wait_for(lambda node=node: node.store.local_jobs.get(spec.job_id).closed, 30, 0.02)
+        local = node.store.local_jobs.get(spec.job_id)
+        assert (local.status, local.runs) == (JobStatus.FINISHED, ())
+        assert local.ending is not None and local.ending.failure == failure
+    assert "start refused" in events(world.me, spec)
+
+
+def test_a_finish_that_fails_is_seen_and_tried_again_and_holds_nothing_up(
+    world: World, scratch: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    failing = Failing(world.peer.participant.stop_job, 3)
+    monkeypatch.setattr(world.peer.participant, "stop_job", failing)
+    spec = a_job_of(scratch, TWO)
+    world.me.coordinator.submit_job(spec, ME)
+    for label, node in (("guest.0", world.me), ("host.0", world.peer)):
+        world.end(spec.job_id, "a", label, node=node)
+    assert ended(world, spec).outcome is Outcome.SUCCEEDED
+    wait_for(lambda: world.peer.store.local_jobs.get(spec.job_id).closed, 60, 0.02, "it is told in the end")
+    wait_for(lambda: world.job(spec.job_id).nodes[PEER].stop.settled, 60, 0.02, "it is acknowledged")
+    assert failing.calls == 4 and events(world.me, spec).count("stop refused") == 3
+    assert world.peer.store.local_jobs.get(spec.job_id).ending.outcome is Outcome.SUCCEEDED
+
+
+def test_a_session_that_cannot_be_closed_is_tried_again(
+    world: World, scratch: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    failing = Failing(world.me.executor._close_session, 2)
+    monkeypatch.setattr(world.me.executor, "_close_session", failing)
+    spec = a_job_of(scratch, TWO)
+    world.me.coordinator.submit_job(spec, ME)
+    world.me.coordinator.stop_job(spec.job_id, "", ME)
+    assert ended(world, spec).outcome is Outcome.STOPPED
+    wait_for(lambda: world.local(spec.job_id).closed, 60, 0.02)
+    assert failing.calls == 3
+
+
+# ---------------------------------------------------------------- the orphan rule
+
+
+def orphan(world: World, scheduler: str, job_id: str) -> JobSpec:
+    """Have `PEER` run a container of a job that the given node is said to schedule."""
+    spec = replace(a_spec("a", {"guest": (scheduler,), "host": (PEER,)}, job_id=job_id), scheduler=scheduler)
+    api = world.peer.participant
+    api.create_job(spec, scheduler)
+    api.start_task(job_id, f"task-{job_id}", "a", scheduler)
+    return spec
+
+
+@pytest.mark.parametrize(("scheduler", "reason"), [(ME, "SCHEDULER_FORGOT"), (THIRD, "SCHEDULER_UNREACHABLE")])
+def test_a_job_whose_scheduling_node_is_gone_ends_here(world: World, scheduler: str, reason: str):
+    spec = orphan(world, scheduler, f"job-orphan-{reason}")
+    wait_for(lambda: world.peer.store.local_jobs.get(spec.job_id).closed, 60, 0.02, "everything is given back")
+    local = world.peer.store.local_jobs.get(spec.job_id)
+    assert local.status is JobStatus.FINISHED and all(run.over for run in local.runs)
+    assert local.ending is not None and local.ending.failure is not None
+    assert (local.ending.outcome, local.ending.failure.reason) == (Outcome.STOPPED, reason)
+    assert scheduler in local.ending.failure.message
+    shown = ask(world.peer, "operator", "GET", f"/api/v1/jobs/{spec.job_id}").json()
+    if scheduler == THIRD:  # which cannot be asked
+        assert shown["local_failure"]["reason"] == reason
+
+
+def test_a_scheduling_node_that_has_nothing_to_say_is_asked_and_the_job_goes_on(world: World, scratch: list[str]):
+    """`PEER` has ended its part of the first task, and the rest runs elsewhere for long."""
+    spec = a_job_of(scratch, TWO)
+    world.me.coordinator.submit_job(spec, ME)
+    world.end(spec.job_id, "a", "host.0", node=world.peer)
+
+    def heard_twice() -> bool:
+        asked = [e for e in world.peer.store.timeline(spec.job_id) if e.event == "called"]
+        return sum("status_all" in str(e.detail) for e in asked) >= 2
+
+    wait_for(heard_twice, 60, 0.05, "it has asked twice")
+    assert world.peer.store.local_jobs.get(spec.job_id).status is JobStatus.RUNNING
+    world.end(spec.job_id, "a", "guest.0")
+    assert ended(world, spec).outcome is Outcome.SUCCEEDED
+
+
+def test_a_stop_that_was_lost_is_learned_by_asking(world: World, scratch: list[str], tmp_path: Path):
+    spec = a_job_of(scratch, TWO)
+    world.me.coordinator.submit_job(spec, ME)
+    world.run(spec.job_id, "a", "host.0", world.peer)
+    url = world.peer.addresses()["peer"]
+    routes = world.home / ME / "routes.yml"
+    kept = routes.read_text()
+    assert url in kept
+    try:
+        routes.write_text(kept.replace(url, "http://127.0.0.1:9"))
+        world.me.routes.reload()
+        world.me.coordinator.stop_job(spec.job_id, "", ME)
+        wait_for(lambda: world.job(spec.job_id).ended_at is not None, 60, 0.02)
+        wait_for(
+            lambda: world.peer.store.local_jobs.get(spec.job_id).closed, 60, 0.02, "it has learned of the end"
+        )
+        local = world.peer.store.local_jobs.get(spec.job_id)
+        assert local.ending is not None and local.ending.outcome is Outcome.STOPPED
+        waiting = world.me.coordinator.status(spec.job_id).waiting
+        assert waiting is not None and waiting.reason == "STOP_NOT_ACKNOWLEDGED" and PEER in waiting.message
+    finally:
+        routes.write_text(kept)
+        world.me.routes.reload()
