@@ -49,6 +49,10 @@ class Plot:
     """nodes at which the job needs something that must be held before it starts"""
     busy: tuple[tuple[NodeId, float, float], ...] = ()
     """when which of them has too little free: node, begin, end"""
+    asks: Mapping[NodeId, tuple[float, bool | None]] = field(default_factory=dict)
+    """nodes at which somebody has to agree: after how long they say yes or no; None: they say nothing"""
+    suspended: tuple[float, float] | None = None
+    """from when until when no further task is to start"""
     pushes: frozenset[NodeId] = frozenset()
     """nodes that report by themselves"""
     stop_at: float | None = None

@@ -3,8 +3,10 @@
 Structure and trouble are drawn here; the many small times inside a simulation come from the plot's seed.
 """
 
+from collections import Counter
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
@@ -89,8 +91,13 @@ def troubled(draw: st.DrawFn, plot: Plot) -> Plot:
     fails |= {k: replace(plot.fates[k], fails=draw(st.integers(1, 2))) for k in sorted(once - failing)}
     return replace(
         plot,
-        spec=replace(plot.spec, job_params={"common": draw(lifetimes(tasks))}),
+        spec=replace(plot.spec, job_params={"common": {**draw(lifetimes(tasks)), **draw(quorums(plot))}}),
         fates={**plot.fates, **fails},
+        asks={
+            n: (draw(seconds(40.0)), draw(st.sampled_from((True, True, False, None))))
+            for n in draw(some_of(nodes, 4))
+        },
+        suspended=draw(st.one_of(st.none(), st.none(), st.tuples(seconds(20.0), st.just(60.0)))),
         refuses_create=draw(some_of(nodes, 30)),
         refuses_start=draw(some_of(nodes, 30)),
         refuses_task=draw(some_of(places, 40)),
@@ -104,6 +111,15 @@ def troubled(draw: st.DrawFn, plot: Plot) -> Plot:
         stalls=draw(st.sampled_from((0.0, 0.0, 0.2))),
         trouble_until=draw(st.sampled_from((10.0, 45.0))),
     )
+
+
+@st.composite
+def quorums(draw: st.DrawFn, plot: Plot) -> dict[str, Any]:
+    """Draw which parties the job can do without; mostly none."""
+    if draw(st.integers(0, 2)) < 2:
+        return {}
+    count = Counter(p.role for p in plot.spec.parties)
+    return {"min_parties": {role: draw(st.integers(0, most)) for role, most in sorted(count.items())}}
 
 
 @st.composite

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
 
-from gateway.domain import retrying, schedule
+from gateway.domain import quorum, retrying, schedule
+from gateway.domain.consent import Confirmed
 from gateway.domain.dag import downstream
 from gateway.domain.model import Acceptance, Failure, Job, NodeId, Task
 from gateway.domain.schedule import (
@@ -25,14 +26,17 @@ from gateway.domain.schedule import (
     StopAsked,
     StopAt,
     StopTaskAt,
+    SuspendAsked,
     TaskStopAsked,
     Timing,
 )
-from gateway.domain.states import JOB, TASK, Outcome, TaskStatus, ended, may
+from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, ended, may
 from tests.builders import T0
 from tests.domain.clockwork import Broken, Clockwork, Life, Process, Stored
 from tests.domain.plot import Fate, Outage, Plot
 
+DECIDES_WITHIN = 50.0
+"""seconds after which a node counts silence as a refusal"""
 CLIENT_DEADLINE = 10.0
 """A client waits this long for an answer; a request arrives within it or never."""
 
@@ -59,6 +63,8 @@ class NodeSim:
         self.creates = 0
         self.holds = False
         self.started = False
+        self.agreed: bool | None = None
+        """what somebody here has decided, where somebody is asked"""
         self.stopping: set[Tried] = set()
         """attempts whose containers are being ended: what these say counts no more"""
 
@@ -84,8 +90,14 @@ class NodeSim:
                 self.creates += 1
                 if self.node in self.plot.refuses_create:
                     return self._no(request, "COMPONENT_UNKNOWN")
+                if self.agreed is False:
+                    return self._no(request, "APPROVAL_REJECTED")
+                self._ask_somebody()
                 self.created = True
-                said = Acceptance(holds=self.node in self.plot.needs)
+                waits = self.node in self.plot.asks and self.agreed is None and not self.ended
+                said = Acceptance(
+                    self.node in self.plot.needs, waits=waits, within=DECIDES_WITHIN if waits else None
+                )
                 return lambda at: [_apply(schedule.Answered(request, at, said))]
             case StopAt():
                 if not self.created:
@@ -98,6 +110,7 @@ class NodeSim:
             case _ if self.ended and not isinstance(request, PollTaskAt):
                 return self._no(request, "JOB_ENDED")
             case HoldAt():
+                self.world.check_agreed()
                 if self._busy():
                     return self._no(request, "RESOURCES_BUSY")
                 self.holds = True
@@ -106,6 +119,7 @@ class NodeSim:
                     raise Broken(f"{self.node} is to return what it needs while the job runs there")
                 self.holds = False
             case StartAt():
+                self.world.check_agreed()
                 self._check_held()
                 self.started = True
                 if self.node in self.plot.refuses_start:
@@ -116,13 +130,39 @@ class NodeSim:
                 return self._poll(request)
         return lambda at: [_apply(schedule.Answered(request, at))]
 
+    def _ask_somebody(self) -> None:
+        if self.node not in self.plot.asks or self.created:
+            return
+        after, answer = self.plot.asks[self.node]
+        reason = "APPROVAL_TIMEOUT" if answer is None else "" if answer else "APPROVAL_REJECTED"
+        self.world.works.call(lambda: self._decide(reason), DECIDES_WITHIN if answer is None else after)
+
+    def _decide(self, reason: str) -> None:
+        """Somebody decides, or time does; unless the job has been stopped meanwhile."""
+        if self.ended:
+            return
+        self.agreed = not reason
+        self.ended = self.ended or bool(reason)
+        failure = Failure(reason, "somebody said no", self.node) if reason else None
+        self.world.works.say(f"{self.node} decides {reason or 'yes'}")
+        self._tell(Confirmed(self.node, T0, failure))
+
+    def _tell(self, decision: Confirmed) -> None:
+        """Tell the decision until it is heard, or was made without it."""
+        job = self.world.job
+        known = job.nodes[self.node].consent
+        heard = known is not None and known.status is not JobStatus.PENDING
+        if not heard and not ended(JOB, job.status) and not (self.ended and decision.failure is None):
+            self.world.push(self.node, decision)
+            self.world.works.call(lambda: self._tell(decision), 3.0)
+
     def _busy(self) -> bool:
         now = self.world.works.now
         return any(node == self.node and begin <= now < end for node, begin, end in self.plot.busy)
 
     def _check_held(self) -> None:
         """A job starts only once every node of it holds what it needs there."""
-        for there in self.world.nodes.values():
+        for there in self.world.with_whom():
             if there.node in self.plot.needs and not there.holds and not there.ended:
                 raise Broken(f"the job starts at {self.node} while {there.node} holds nothing for it")
 
@@ -268,6 +308,11 @@ class World:
                 self.works.call(lambda: self._ask(StopAsked("n1", T0)), self.plot.stop_at)
             for when, task in self.plot.stop_tasks:
                 self.works.call(lambda task=task: self._ask(TaskStopAsked(task, "n1", T0)), when)
+            if self.plot.suspended is not None:
+                begin, end = self.plot.suspended
+                self.works.call(lambda: self._ask(SuspendAsked("n1", T0)), begin)
+                for again in (end, end + 100.0):  # the first may have been asked late, of a planner that is new
+                    self.works.call(lambda: self._ask(SuspendAsked("n1", T0, on=False)), again)
             self.works.run(seconds)
             self._check_end()
         except Exception as error:
@@ -325,6 +370,8 @@ class World:
             self.stopped |= downstream(old.spec.dag, [stops])
         self._wake()
         for request in requests:
+            if isinstance(request, StartTaskAt) and job.suspended and not old.tasks[request.task].begun:
+                raise Broken(f"{request} while the job is suspended")
             if isinstance(request, StartTaskAt) and request.task in self.stopped:
                 raise Broken(f"{request} after its stop was asked")
             self.works.spawn(self._call(life, request), life, self.works.pause(1.0))
@@ -341,7 +388,7 @@ class World:
             yield self.works.random.uniform(0.0, 30.0)
         yield from self._record(life, changes)
 
-    def _ask(self, stop: StopAsked | TaskStopAsked) -> None:
+    def _ask(self, stop: StopAsked | TaskStopAsked | SuspendAsked) -> None:
         """A user's stop: repeated until a planner lives that takes it in."""
         if not self._planners:
             self.works.call(lambda: self._ask(stop), 1.0)
@@ -393,7 +440,7 @@ class World:
     def _lost(request: Request, *, delivered: bool) -> Answer:
         return lambda at: [_apply(schedule.Lost(request, at, delivered, "no answer"))]
 
-    def push(self, node: NodeId, news: Heard) -> None:
+    def push(self, node: NodeId, news: Heard | Confirmed) -> None:
         """Bring a node's own report to whichever planner lives; it may get lost, late or twice."""
         copies = 1
         delay = self.works.random.uniform(0.0, 0.2)
@@ -405,16 +452,25 @@ class World:
         for i in range(copies):
             self.works.call(lambda: self._pushed(news), delay * (i + 1))
 
-    def _pushed(self, news: Heard) -> None:
+    def _pushed(self, news: Heard | Confirmed) -> None:
         if self._planners:
             life = self.works.random.choice(self._planners)
             self.works.spawn(self._record(life, [_apply(replace(news, at=self.works.clock()))]), life)
 
     # ------------------------------------------------------------ what must always hold
 
+    def with_whom(self) -> list[NodeSim]:
+        """Return the nodes that the job does not do without."""
+        return [there for there in self.nodes.values() if self.job.nodes[there.node].excluded is None]
+
+    def check_agreed(self) -> None:
+        for there in self.with_whom():
+            if there.node in self.plot.asks and not there.agreed:
+                raise Broken(f"the job begins although nobody at {there.node} has agreed")
+
     def check_upstream(self, name: str, node: NodeId) -> None:
         for upstream in self.plot.spec.dag[name].upstream:
-            for there in self.nodes.values():
+            for there in self.with_whom():
                 for role in self.plot.roles(upstream, there.node):
                     if there.tasks.get(upstream, {}).get(role) is not TaskStatus.SUCCESS:
                         raise Broken(f"{name} starts at {node} before {upstream} is done at {there.node}")
@@ -469,6 +525,9 @@ class World:
             for tried, count in there.starts.items():
                 if count > 1 + there.forgot[tried]:
                     raise Broken(f"{tried} was started {count} times at {there.node}")
+        gone = [n.node for n in job.nodes.values() if n.excluded]
+        if gone and not quorum.can_spare(plot.spec, gone):
+            raise Broken(f"the job went on without {gone}")
         _check_outcome(self, job.outcome, job.ending.failure)
         for name, task in job.tasks.items():
             _check_task(self, name, task)
@@ -488,7 +547,7 @@ def _done(world: World, name: str) -> bool:
     """Whether every role of the task has succeeded at its node."""
     return all(
         there.tasks.get(name, {}).get(role) is TaskStatus.SUCCESS
-        for there in world.nodes.values()
+        for there in world.with_whom()
         for role in world.plot.roles(name, there.node)
     )
 
@@ -536,6 +595,10 @@ def _check_outcome(world: World, outcome: Outcome, failure: Failure | None) -> N
             right = plot.stop_at is not None
         case Outcome.REJECTED, "COMPONENT_UNKNOWN":
             right = failure.node in plot.refuses_create
+        case Outcome.REJECTED, "APPROVAL_REJECTED":
+            right = plot.asks.get(failure.node, (0.0, None))[1] is False
+        case Outcome.REJECTED, "APPROVAL_TIMEOUT":
+            right = failure.node in plot.asks
         case Outcome.REJECTED, "PEER_UNREACHABLE":
             right = CreateAt in world.troubled
         case Outcome.FAILED, "FAILED_TO_RUN":
