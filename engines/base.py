@@ -231,6 +231,9 @@ class Engine(Protocol):
     def probe(self, name: str) -> Probe:
         """Look at a run."""
 
+    def address(self, name: str) -> str:
+        """Return the address from which a run's requests come; empty where it has none of its own just now."""
+
     def stop(self, name: str, grace: float) -> None:
         """Ask the run to end, kill it after ``grace`` seconds, return when it is over. Unknown: nothing to do."""
 

@@ -124,6 +124,8 @@ class MemoryEngine:
         self.world = MemoryWorld() if world is None else world
         self.launches: list[LaunchSpec] = []
         """every call of `launch` that came through to here, repetitions included"""
+        self.addresses: dict[str, str] = {}
+        """what `address` answers, by the run's name"""
         self._watches: list[Watch] = []
 
     def check(self) -> None:
@@ -188,6 +190,9 @@ class MemoryEngine:
     def probe(self, name: str) -> Probe:
         run = self._run(name)
         return Missing() if run is None else run.probe
+
+    def address(self, name: str) -> str:
+        return self.addresses.get(name, "")
 
     def stop(self, name: str, grace: float) -> None:
         run = self._run(name)

@@ -152,6 +152,9 @@ class ProcessEngine:
         run = self._run(name)
         return Missing() if run is None else run.probe()
 
+    def address(self, name: str) -> str:
+        return ""  # processes share the host's
+
     def stop(self, name: str, grace: float) -> None:
         run = self._run(name)
         if run is not None:

@@ -167,6 +167,13 @@ class Executor:
         """Return the digest of an image as it is now. Raises `EngineError`."""
         return self._engine.image_digest(image)
 
+    def address_of(self, run: Run) -> str:
+        """Return the address from which a run's requests come; empty where the engine does not tell."""
+        try:
+            return self._engine.address(run.name)
+        except EngineError:
+            return ""
+
     def log_directory(self, run: Run) -> Path:
         return self._workspace.logs(run)
 

@@ -327,6 +327,12 @@ class Participant:
             raise NotAllowed(
                 f"{said.role or 'no role'} of task {said.task_id} does not tell which of {len(runs)} runs reports"
             )
+        own = self._executor.address_of(runs[0])
+        if own and said.address and own != said.address:
+            raise NotAllowed(
+                f"the report comes from {said.address}, the container of {said.role} from {own}; "
+                "a report through another address has to use the whole of system.callback"
+            )
         return local.id, runs[0].run_id
 
     def _of_task(self, task_id: str) -> LocalJob:

@@ -60,6 +60,8 @@ class Callback:
     run_id: str = ""
     result_code: str = ""
     result_message: str = ""
+    address: str = ""
+    """from which it came"""
 
 
 @dataclass(frozen=True)

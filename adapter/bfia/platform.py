@@ -98,6 +98,7 @@ def container_router(parts: PlatformParts) -> APIRouter:
 
     @router.post(f"{SCHEDULE}/task/callback", summary="A container reports its state")
     async def task_callback(
+        request: Request,
         body: Annotated[wire.ContainerCallback, Body(openapi_examples=CALLBACK)],
         sender: Sender,
         run: str = Query(default="", description="the run's token; part of the address that the container got"),
@@ -108,7 +109,8 @@ def container_router(parts: PlatformParts) -> APIRouter:
             raise Invalid([Problem("status", f"must be one of {allowed}", body.status)])
         if not run and not body.task_id:
             raise Invalid([Problem("task_id", "is required where the address has no ?run=", body.task_id)])
-        said = Callback(status, body.task_id, body.role, run, body.result_code, body.result_message)
+        address = request.client.host if request.client else ""
+        said = Callback(status, body.task_id, body.role, run, body.result_code, body.result_message, address)
         await on(parts.limiters.news, sender, lambda: parts.runs.callback(said))
         return ok()
 

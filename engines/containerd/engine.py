@@ -166,6 +166,11 @@ class ContainerdEngine:
         found = self._inspect(name)
         return Missing() if found is None else probe_of(found["State"])
 
+    def address(self, name: str) -> str:
+        found = self._inspect(name)
+        networks = ((found or {}).get("NetworkSettings") or {}).get("Networks") or {}
+        return next((str(n["IPAddress"]) for n in networks.values() if n.get("IPAddress")), "")
+
     def stop(self, name: str, grace: float) -> None:
         if self._inspect(name) is None:
             return

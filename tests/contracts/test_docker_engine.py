@@ -369,17 +369,19 @@ def test_an_unknown_volume_is_named(harness: DockerHarness) -> None:
 
 
 @pytest.mark.docker
-def test_containers_reach_this_host_at_the_gateway_address(
+def test_containers_reach_this_host_at_the_gateway_address_and_are_told_by_their_own(
     harness: DockerHarness, engine: ContainerdEngine
 ) -> None:
     with socket.create_server((engine.gateway_address(), 0)) as server:
         server.settimeout(60)
         host, port = server.getsockname()[:2]
-        name = launch(harness, engine, shell(f"echo hello | nc -w 5 {host} {port}", NOTHING))
-        connection, _ = server.accept()
+        name = launch(harness, engine, shell(f"(echo hello; sleep 2) | nc -w 5 {host} {port}", NOTHING))
+        connection, (address, _) = server.accept()
         with connection:
+            assert engine.address(name) == address != host
             assert connection.makefile("rb").readline() == b"hello\n"
     ended(engine, name)
+    assert engine.address("bfia-0000000000000000") == ""
 
 
 @pytest.mark.docker
@@ -413,6 +415,7 @@ def test_host_networking_is_had_by_asking(harness: DockerHarness, daemon: docker
     assert ended(engine, name).code == 0
     assert inspect(daemon, name)["HostConfig"]["NetworkMode"] == "host"
     assert engine.gateway_address() == "127.0.0.1"
+    assert engine.address(name) == ""
 
 
 # ------------------------------------------------------------ the daemon goes away

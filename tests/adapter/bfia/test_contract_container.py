@@ -78,7 +78,12 @@ def test_the_request_its_exact_reply_and_its_deviations(stage: Stage, call: Call
 
 def test_what_is_missing_or_wrong_is_named_and_changes_nothing(stage: Stage, call: Caller):
     job_id, run, _ = stage.job()
-    before = stage.now(job_id, run)
+
+    def seen() -> Any:
+        now = stage.now(job_id, run)
+        return now.status, now.reported, now.result_code, now.stop_at, now.exit
+
+    before = seen()
     good = {"task_id": run.task_id, "status": "SUCCESS", "role": "guest"}
     for value in (None, 5, True, [1], {"a": 1}):
         assert contract.paths(call(CALLBACK, good | {"status": value})) == {"status"}
@@ -96,7 +101,7 @@ def test_what_is_missing_or_wrong_is_named_and_changes_nothing(stage: Stage, cal
     contract.check_too_large(call, Endpoint(CALLBACK, lambda _: good))
     for answer in wrong_listeners(call.node, "container", PLATFORM + CALLBACK):
         refused(answer, 404, "PATH_UNKNOWN", 404)
-    assert stage.now(job_id, run) == before
+    assert seen() == before
 
 
 def test_who_reports_is_known_by_the_token_or_by_task_and_role(stage: Stage, call: Caller):
@@ -153,3 +158,17 @@ def test_late_repeated_and_contrary_reports_are_successes_that_change_nothing(st
         assert envelope(call(f"{CALLBACK}?run={guest.run_id}", {"status": status})) == DONE
     assert (stage.now(job_id, guest).status, stage.now(job_id, guest).reported) == before
     assert stage.ended(job_id).outcome is not None and str(stage.ended(job_id).outcome) == "SUCCEEDED"
+
+
+def test_a_report_without_the_token_has_to_come_from_the_runs_own_address(stage: Stage, call: Caller):
+    """Another container knows the task's id, too; where the engine tells addresses, it cannot report for it."""
+    job_id, guest, host = stage.job()
+    stage.engine.addresses |= {guest.name: "10.255.0.2", host.name: "127.0.0.1"}
+    said = {"task_id": guest.task_id, "status": "FAILED"}
+    answer = refused(call(CALLBACK, said | {"role": "guest"}), 403, "NOT_AUTHORISED")
+    assert "127.0.0.1" in answer["msg"] and "10.255.0.2" in answer["msg"] and "system.callback" in answer["msg"]
+    assert stage.now(job_id, guest).reported is not TaskStatus.FAILED
+    assert envelope(call(CALLBACK, said | {"role": "host", "status": "RUNNING"})) == DONE
+    assert envelope(call(f"{CALLBACK}?run={guest.run_id}", {"status": "SUCCESS"})) == DONE
+    assert stage.now(job_id, guest).reported is TaskStatus.SUCCESS
+    stage.engine.addresses.clear()
