@@ -1,7 +1,9 @@
 """Fetching images: from a real registry, one that is closed, one that is silent, and one that is not there."""
 
+import base64
 import contextlib
 import io
+import json
 import socket
 import threading
 import time
@@ -26,7 +28,7 @@ from engines.containerd import ContainerdEngine, PullRules
 from engines.containerd.pulling import Puller, _refusal
 from tests.contracts.engine_contract import a_spec, ended, exits
 from tests.contracts.test_engines import DockerHarness
-from tests.services.registry import registry
+from tests.services.registry import PASSWORD, USER, registry
 
 pytestmark = [pytest.mark.docker, pytest.mark.registry]
 
@@ -150,6 +152,25 @@ def test_a_registry_that_wants_a_password_denies(harness: DockerHarness, tmp_pat
     with registry(tmp_path / "closed", guarded=True) as closed, pytest.raises(PullDenied) as raised:
         engine_of(harness, closed).ensure_image(f"{closed}/algorithms/psi:1.0", quiet)
     assert raised.value.reason == "PULL_DENIED"
+
+
+def test_the_password_that_the_gateways_user_has_is_used(
+    harness: DockerHarness, daemon: docker.DockerClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with registry(tmp_path / "closed", guarded=True) as closed:
+        name = f"{closed}/algorithms/psi:1.0"
+        daemon.images.get(harness.image).tag(name)
+        login = {"username": USER, "password": PASSWORD}
+        for line in daemon.images.push(name, stream=True, decode=True, auth_config=login):
+            assert "error" not in line, line
+        daemon.images.remove(name)
+        token = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+        (tmp_path / "config.json").write_text(json.dumps({"auths": {closed: {"auth": token}}}))  # docker login
+        monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+        try:
+            assert engine_of(harness, closed).ensure_image(name, quiet) == engine_of(harness).image_digest(name)
+        finally:
+            daemon.images.remove(name)
 
 
 def test_an_image_that_the_registry_does_not_have_is_not_found(harness: DockerHarness, shop: str) -> None:

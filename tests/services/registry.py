@@ -10,13 +10,13 @@ from pathlib import Path
 import httpx
 
 PROGRAM = "/usr/bin/docker-registry"
-USERS = "nobody:$2y$05$uQBdmE/YWkbJ0OYwfR4lLOdeadbeefdeadbeefdeadbeefdeadbeefde\n"
-"""a user file that lets nobody in"""
+USER, PASSWORD = "reader", "open sesame"
+_HASH = "$2b$04$TAP89X9wSwUfHwrnmS.kquwARY5W6UPDx5DKS8KqeVc7FWKaQayj."
 
 
 @contextmanager
 def registry(home: Path, *, guarded: bool = False) -> Iterator[str]:
-    """Serve a registry until the end; give its ``host:port``. Guarded: it wants a password that nobody has."""
+    """Serve a registry until the end; give its ``host:port``. Guarded: it wants `PASSWORD`."""
     home.mkdir(parents=True)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -25,7 +25,7 @@ def registry(home: Path, *, guarded: bool = False) -> Iterator[str]:
         f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {home}/data}}}}\nhttp: {{addr: '{address}'}}\n"
     )
     if guarded:
-        (home / "users").write_text(USERS)
+        (home / "users").write_text(f"{USER}:{_HASH}\n")
         config += f"auth: {{htpasswd: {{realm: closed, path: {home}/users}}}}\n"
     (home / "config.yml").write_text(config)
     with (home / "log").open("wb") as log:
