@@ -1,0 +1,78 @@
+"""A hundred jobs in a row leave nothing that grows: no open files, threads, containers, folders, memory."""
+
+import copy
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapter.bfia.examples import CREATE_ALL, REGISTER
+from tests.e2e import jobs
+from tests.e2e.nodes import Federation, Node, process_engine, wait_for
+
+COUNT, AT_ONCE, WARM_UP = 100, 10, 30
+
+
+def body(number: int) -> Any:
+    """Return a job of one task at both roles that ends at once and writes nothing."""
+    found = copy.deepcopy(CREATE_ALL["two parties"]["value"])
+    found["flow_id"] = f"flow-{number}"
+    found["dag"]["components"] = [found["dag"]["components"][0] | {"input": [], "output": []}]
+    found["config"]["initiator"] = {"role": "guest", "node_id": jobs.GUEST}
+    found["config"]["role"] = {"guest": [jobs.GUEST], "host": [jobs.HOST]}
+    return found
+
+
+def run(federation: Federation, count: int) -> list[str]:
+    guest, done = federation[jobs.GUEST], []
+    for start in range(0, count, AT_ONCE):
+        some = [guest.submit(body(start + n)) for n in range(min(AT_ONCE, count - start))]
+        for job_id in some:
+            guest.wait_job(job_id, 100)
+        done += some
+    for node in federation.nodes.values():
+        wait_for(lambda node=node: node.get("/api/v1/drain")["jobs"] == [], 60, about="all is tidied up")
+    return done
+
+
+def held(node: Node) -> dict[str, int]:
+    """Return what the node's process holds; memory in KiB."""
+    assert node.process is not None
+    place = Path(f"/proc/{node.process.pid}")
+    status = dict(line.split(":", 1) for line in (place / "status").read_text().splitlines() if ":" in line)
+    children = sum(
+        f" {node.process.pid} " in stat.read_text().rpartition(")")[2][:20]
+        for stat in Path("/proc").glob("[0-9]*/stat")
+        if stat.exists()
+    )
+    return {
+        "files": len(os.listdir(place / "fd")),
+        "threads": int(status["Threads"]),
+        "memory": int(status["VmRSS"].split()[0]),
+        "children": children,
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_hundred_jobs_in_a_row_leave_nothing_that_grows(tmp_path: Path):
+    engine = process_engine("example:1.0.0", command=["/bin/true"])
+    with Federation(tmp_path, [jobs.GUEST, jobs.HOST], engine) as federation:
+        for node in federation.nodes.values():
+            node.register(REGISTER["one component"]["value"])
+        run(federation, WARM_UP)
+        before = {node.id: held(node) for node in federation.nodes.values()}
+        done = run(federation, COUNT)
+        for node in federation.nodes.values():
+            after = held(node)
+            print(node.id, before[node.id], after)
+            for what, most in (("files", 10), ("threads", 12), ("children", 0), ("memory", 40 * 1024)):
+                grown = after[what] - before[node.id][what]
+                assert grown <= most, f"{what}: {before[node.id]} became {after}"
+            assert os.listdir(node.home / "state" / "process") == []
+            assert [p for p in (node.home / "state" / "channel").iterdir() if p.is_dir()] == []
+            assert [p.name for p in node.storage.glob("job-*")] == []
+            assert node.get("/api/v1/orphans") == {"unknown": [], "lost": []}
+            assert node.get("/api/v1/gc", orphans=1)["items"] == []
+            assert {node.job(job_id)["outcome"] for job_id in done[:3] + done[-3:]} == {"SUCCEEDED"}
