@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def store(tmp_path: Path):
-    store = Store(opened(f"sqlite:///{tmp_path / 'gateway.db'}"))
+def store(database_url: str):
+    store = Store(opened(database_url))
     yield store
     store.close()
 
@@ -98,3 +98,21 @@ def test_nothing_but_the_timeline_is_read_for_an_event(store: Store):
     with store.read() as connection:
         assert connection.execute(sa.select(sa.func.count()).select_from(tables.job)).scalar() == 0
     assert names(Feed(store).after(0)) == ["created"]
+
+
+@pytest.mark.mariadb
+def test_what_becomes_visible_late_is_not_passed_over(mariadb_url: str):
+    """Of two writers the one with the lower number commits last."""
+    store = Store(opened(mariadb_url))
+    try:
+        feed, start = Feed(store), Feed(store).newest()
+        with store.write() as slow:
+            row = {"job_id": "job-slow", "side": "scheduler", "at": 0.0, "actor": "", "detail": "{}"}
+            slow.execute(tables.timeline.insert().values(event="job PENDING", **row))
+            happen(store, "job PENDING", job="job-quick")
+            assert feed.newest() > start
+            page = feed.after(start)
+            assert page.events == () and page.next == start
+        assert [e.job_id for e in feed.after(page.next).events] == ["job-slow", "job-quick"]
+    finally:
+        store.close()

@@ -21,8 +21,8 @@ NAMES = ["created", "ready", "started", "task_started", "task_ended", "finished"
 
 
 @pytest.fixture
-def store(tmp_path: Path):
-    store = Store(opened(f"sqlite:///{tmp_path / 'gateway.db'}"))
+def store(database_url: str):
+    store = Store(opened(database_url))
     yield store
     store.close()
 
