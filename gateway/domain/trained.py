@@ -208,7 +208,10 @@ def _last(dag: Dag) -> set[str]:
 
 
 def left_by(local: LocalJob) -> list[PartyModel]:
-    """Return the models of a job that has succeeded here, one per party that has a part of it."""
+    """Return the models of a job that has succeeded here, one per party that has a part of it.
+
+    What a task left that was taken over from an older job is a part of this one's model too.
+    """
     name = named(local.spec)
     found = []
     for party in local.spec.parties_at(local.node):

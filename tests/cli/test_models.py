@@ -13,13 +13,14 @@ from gateway.cli.models import commands
 from gateway.domain import execute
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
 from gateway.domain.execute import StopAsked
-from gateway.domain.model import Address, Ending
-from gateway.domain.states import Outcome, RunStatus
+from gateway.domain.model import Address, Ending, Told
+from gateway.domain.states import Outcome, RunStatus, TaskStatus
 from gateway.wiring import Gateway
 from tests.builders import OK, a_local_job, a_run, a_spec, at
 from tests.inprocess import ME, PEER, running
 
 FLOW = Dag((DagNode("trees", ComponentRef("vendor", "1.0.0", "Thing"), (), (DagOutput("model", "model0"),)),))
+DONE = Told(TaskStatus.SUCCESS)
 PLACE = Address("job-1-guest-0", "task_trees-model0")
 
 
@@ -37,7 +38,7 @@ def left(gateway: Gateway) -> None:
     (folder / "data_0").write_text('{"trees": []}\n')
     (folder / "metadata").write_text("{}")
     spec = a_spec(FLOW, {"guest": (ME,), "host": (PEER,)}, flow_id="credit model")
-    run = a_run("trees", RunStatus.SUCCESS, spec.parties[0], to_seal=("model",), seal=OK, collect=OK)
+    run = a_run("trees", RunStatus.SUCCESS, spec.parties[0], to_seal=("model",), seal=OK, collect=OK, told=DONE)
     run = replace(run, output_keys={"model0": "model"}, outputs={"model": PLACE})
     run = replace(run, files=tuple(replace(f, output="model") for f in gateway.storage.sums(PLACE)))
     gateway.store.local_jobs.add(replace(a_local_job(run), spec=spec, node=ME), spec.flow_id)

@@ -13,7 +13,7 @@ from gateway.wiring import Gateway
 from provider_registry.model import Component, DataSpec
 from tests.builders import T0, a_spec
 from tests.cli.test_models import FLOW, PLACE, left
-from tests.inprocess import ME, PEER, STRANGER, running
+from tests.inprocess import ME, PEER, STRANGER, ask, running
 
 MODEL, VERSION = "credit model", "job-1"
 
@@ -89,5 +89,14 @@ def test_a_model_that_a_job_uses_is_not_deleted(node: Gateway):
         node.models.delete(MODEL, VERSION)
     assert (refused.value.reason, "job-9" in refused.value.message) == ("MODEL_IN_USE", True)
     node.store.local_jobs.update("job-9", lambda job: replace(job, status=JobStatus.FINISHED, closed=True))
+    node.models.delete(MODEL, VERSION)
+    assert not node.storage.exists(PLACE)
+
+
+def test_a_training_is_deleted_only_after_its_model(node: Gateway):
+    node.store.local_jobs.update("job-1", lambda job: replace(job, closed=True))
+    refused = ask(node, "operator", "DELETE", "/api/v1/jobs/job-1?here=true")
+    assert refused.status_code == 409 and f"version {VERSION} of model {MODEL}" in refused.text, refused.text
+    assert node.models.damaged(MODEL, VERSION) == []
     node.models.delete(MODEL, VERSION)
     assert not node.storage.exists(PLACE)

@@ -168,6 +168,15 @@ def test_a_model_has_its_parts_with_checksums_addresses_and_parameters():
     assert part.parameters == {"num_trees": 2}
 
 
+def test_what_was_taken_over_from_an_older_job_is_part_of_the_model():
+    after = DagNode("next", REF)
+    spec = a_spec(Dag((TREES, after)), job_id="job-2")
+    job = local(a_run("next", RunStatus.SUCCESS), spec=spec, inherited=(sealed(),))
+    end = execute.apply(job, StopAsked(at(9), None, GOOD, "n1"))
+    (model,) = trained.left_by(end)
+    assert end.model_saved and (model.version, [p.task for p in model.parts]) == ("job-2", ["trees"])
+
+
 def test_a_part_goes_to_the_task_of_its_name_else_to_the_only_one_with_its_component():
     end = execute.apply(local(sealed()), StopAsked(at(9), None, GOOD, "n1"))
     (model,) = trained.left_by(end)
