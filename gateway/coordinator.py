@@ -140,6 +140,11 @@ class Coordinator:
             self._store.jobs.update(old.id, lambda job: reruns.noted(job, made, self._clock()))
         return RerunAnswer(made.spec.job_id, made.origin.start, made.runs, made.inherits)
 
+    def status_here(self, job_id: str) -> JobView | None:
+        """Tell of a job that this node schedules; None for others. Waits for nobody."""
+        job = self._store.jobs.find(job_id)
+        return None if job is None else view(job)
+
     def status(self, job_id: str) -> JobView:
         """Tell of a job, whichever node schedules it. Raises `NotFound`."""
         job = self._store.jobs.find(job_id)

@@ -205,6 +205,9 @@ class OwnJobs(SchedulerApi, Protocol):
     def hand_in(self, spec: JobSpec) -> str:
         """Take a job to the node that schedules it; return its id."""
 
+    def status_here(self, job_id: str) -> JobView | None:
+        """Tell of a job that this node schedules; None for others. Waits for nobody."""
+
     def status(self, job_id: str) -> JobView:
         """Tell of a job, whichever node schedules it. Raises `NotFound`."""
 

@@ -59,7 +59,9 @@ def operator_router(parts: PlatformParts) -> APIRouter:
         request: Request, sender: Sender, job_id: str | None = Query(default=None, description="the job's id")
     ) -> dict[str, Any]:
         wanted = required(await asked(request, "job_id"), "job_id")
-        view = await on(parts.limiters.peers, sender, lambda: parts.jobs.status(wanted))
+        view = await on(parts.limiters.rest, sender, lambda: parts.jobs.status_here(wanted))
+        if view is None:  # another node knows, and may take its time
+            view = await on(parts.limiters.peers, sender, lambda: parts.jobs.status(wanted))
         return ok(translate.status_body(view))
 
     @router.post("/v2/schedule/job/stop_all", include_in_schema=False)

@@ -23,6 +23,8 @@ from typing import Any
 import httpx
 
 from adapter.bfia.examples import REGISTER
+from tests.bench import load
+from tests.bench.failover import failover
 from tests.bench.floor import IMAGE, Floor, build
 from tests.bench.upload import peak_growth, resident, timed, write_table
 from tests.conftest import remove_networks
@@ -35,13 +37,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, prog="make bench ARGS=...")
     parser.add_argument("--rounds", type=int, default=3, help="repetitions of each makespan; the median is shown")
     parser.add_argument(
-        "--only", choices=["makespan", "create", "channel", "memory", "upload"], help="one part only"
+        "--only",
+        choices=["makespan", "create", "channel", "memory", "upload", "beside", "load", "ended", "failover"],
+        help="one part only",
     )
     parser.add_argument("--base", default=os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311"))
     parser.add_argument("--upload-gib", type=float, default=0.25, help="size of the uploaded table; try 5")
+    parser.add_argument("--tasks", type=int, default=300, help="independent tasks of the large job; try 1000")
+    parser.add_argument("--jobs", type=int, default=200, help="jobs submitted at once under load; try 1000")
+    parser.add_argument("--ended", type=int, default=10_000, help="ended jobs in the database")
     asked = parser.parse_args()
     print(f"Machine: {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}\n")
-    parts = {"makespan": makespan, "create": create_all, "channel": channel, "memory": memory, "upload": upload}
+    parts = {
+        "makespan": makespan,
+        "create": create_all,
+        "channel": channel,
+        "memory": memory,
+        "upload": upload,
+        "beside": beside,
+        "load": under_load,
+        "ended": beside_ended,
+        "failover": failing_over,
+    }
     for name, part in parts.items():
         if asked.only in (None, name):
             part(asked)
@@ -219,6 +236,80 @@ def upload(asked: argparse.Namespace) -> None:
         rate = file.stat().st_size / seconds / 1e6
         row = [f"{asked.upload_gib:g} GiB", f"{seconds:.1f} s", f"{rate:.0f} MB/s", f"{grown / 2**20:.0f} MB"]
         table("Upload of a table", ["size", "time", "rate", "growth of the node's memory"], [row])
+
+
+def by_process() -> dict[str, Any]:
+    """Return a process engine whose containers report and exit."""
+    noop = Path(__file__).with_name("noop.py")
+    return {
+        "kind": "process",
+        "process": {"images": {IMAGE: {"command": ["/usr/bin/env", "python3", "-I", "-S", str(noop)]}}},
+    }
+
+
+def beside(asked: argparse.Namespace) -> None:
+    with two_nodes(by_process()) as (node, _):
+        alone, together, large = load.beside(node, chain(3), load.independent(chain(1), asked.tasks), asked.rounds)
+    row = [asked.tasks, f"{alone:.2f} s", f"{together:.2f} s", f"{together / alone:.1f}", f"{large:.0f} s"]
+    heads = ["tasks of the large job", "chain of 3 alone", "beside the large job", "ratio", "the large job"]
+    table("A small job beside a large one (process engine, all on the same cores)", heads, [row])
+
+
+def under_load(asked: argparse.Namespace) -> None:
+    rows = []
+    with two_nodes(by_process()) as (node, _):
+        for count in sorted({1, 10, 50, asked.jobs}):
+            first = node.submit(chain(1))
+            began = time.perf_counter()
+
+            def all_of_them(count: int = count) -> list[str]:
+                ids = load.at_once(node, chain(1), count, min(count, 32))
+                for job_id in ids:
+                    assert load.until_over(node, job_id)["outcome"] == "SUCCEEDED"
+                return ids
+
+            ids, times = load.asked_meanwhile(node, first, all_of_them)
+            whole = time.perf_counter() - began
+            assert len(set(ids)) == count
+            p50, p99 = (load.quantile(times, q) * 1000 if times else 0.0 for q in (0.5, 0.99))
+            rows.append([count, f"{whole:.1f} s", f"{count / whole:.1f}/s", f"{p50:.0f} ms", f"{p99:.0f} ms"])
+    table(
+        "One-task jobs at once at two nodes, and what status_all takes meanwhile (process engine)",
+        ["jobs", "all ended after", "jobs", "status_all p50", "status_all p99"],
+        rows,
+    )
+
+
+def beside_ended(asked: argparse.Namespace) -> None:
+    with two_nodes(by_process()) as (node, other):
+        run_job(node, chain(3))
+        before = statistics.median(run_job(node, chain(3)) for _ in range(2 * asked.rounds + 1))
+        job_id = node.submit(chain(3))
+        load.until_over(node, job_id)
+        for one in (node, other):
+            one.stop()
+            load.copy_ended(one, job_id, asked.ended)
+            one.start()
+        run_job(node, chain(3))
+        after = statistics.median(run_job(node, chain(3)) for _ in range(2 * asked.rounds + 1))
+    row = [asked.ended, f"{before:.2f} s", f"{after:.2f} s", f"{after / before:.2f}"]
+    table(
+        "A chain of 3 beside ended jobs in the database (SQLite)",
+        ["ended jobs", "without", "with", "ratio"],
+        [row],
+    )
+
+
+def failing_over(asked: argparse.Namespace) -> None:
+    if "BFIA_TEST_DB_URL" not in os.environ:
+        print("Failover is not measured: it needs MariaDB (BFIA_TEST_DB_URL)\n")
+        return
+    rows = [[f"{failover():.1f} s"] for _ in range(asked.rounds)]
+    table(
+        "Two gateways on one database: from the death of one until the other starts the next task",
+        ["seconds"],
+        rows,
+    )
 
 
 def table(title: str, heads: list[str], rows: list[list[Any]]) -> None:

@@ -1,6 +1,7 @@
 """Many tasks, many jobs, many clients at once: how much one costs the other. Ratios of one run on one machine."""
 
 import copy
+import re
 import statistics
 import threading
 import time
@@ -9,7 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
+import sqlalchemy as sa
 
+from gateway.store import tables
 from tests.e2e.nodes import Node
 
 STATUS = "/v1/platform/schedule/job/status_all"
@@ -80,17 +83,47 @@ def asked_meanwhile(node: Node, job_id: str, work: Callable[[], Any]) -> tuple[A
 
 def at_once(node: Node, body: dict[str, Any], count: int, clients: int) -> list[str]:
     """Submit so many jobs with so many clients; return their ids."""
-    local = threading.local()
+    with httpx.Client(base_url=node.operator, trust_env=False, timeout=120) as client:
 
-    def one(_: int) -> str:
-        if not hasattr(local, "client"):
-            local.client = httpx.Client(base_url=node.operator, trust_env=False, timeout=120)
-        answer = local.client.post("/v1/platform/schedule/job/create_all", json=body).json()
-        assert answer["code"] == 0, answer
-        return str(answer["data"]["job_id"])
+        def one(_: int) -> str:
+            answer = client.post("/v1/platform/schedule/job/create_all", json=body).json()
+            assert answer["code"] == 0, answer
+            return str(answer["data"]["job_id"])
 
-    with ThreadPoolExecutor(clients) as pool:
-        return list(pool.map(one, range(count)))
+        with ThreadPoolExecutor(clients) as pool:
+            return list(pool.map(one, range(count)))
+
+
+def copy_ended(node: Node, job_id: str, count: int) -> None:
+    """Write an ended job so many times into the database of a stopped node, with its tasks, runs and timeline."""
+    url = f"sqlite:///{node.home / 'gateway.db'}"
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        for name in ("job", "local_job", "task", "run", "timeline"):
+            table = tables.metadata.tables[name]
+            rows = [dict(r._mapping) for r in connection.execute(sa.select(table).where(table.c.job_id == job_id))]
+            for start in range(0, count, 500):
+                copies = [
+                    {k: _copied(v, job_id, i) if k != "id" else None for k, v in row.items()}
+                    for i in range(start, min(start + 500, count))
+                    for row in rows
+                ]
+                for copied in copies:
+                    copied.pop("id", None)
+                    if name == "run":
+                        copied["name"] = f"{copied['name'][:40]}-{copied['run_id'][-12:]}"
+                if copies:
+                    connection.execute(table.insert(), copies)
+    engine.dispose()
+
+
+def _copied(value: Any, job_id: str, number: int) -> Any:
+    """Give ids of the copied job a number, so that no two rows have the same."""
+    if not isinstance(value, str):
+        return value
+    if value == job_id or value.startswith("task_") or re.fullmatch(r"[0-9a-f]{32,}", value):
+        return f"{value}-{number}"
+    return value.replace(job_id, f"{job_id}-{number}")
 
 
 def quantile(times: list[float], share: float) -> float:

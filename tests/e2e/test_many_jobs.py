@@ -1,0 +1,70 @@
+"""Many jobs at once: all end, none runs twice, and a question is answered meanwhile."""
+
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from adapter.bfia.examples import REGISTER
+from gateway.errors import NotFound
+from gateway.ports import JobView
+from tests.bench.load import asked_meanwhile, at_once
+from tests.core.test_shells import submit
+from tests.e2e import jobs
+from tests.e2e.nodes import Federation, process_engine, wait_for
+from tests.e2e.test_stop import job_of
+from tests.e2e.two_gateways import PATIENT
+from tests.inprocess import ask, running
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_jobs_submitted_at_once_by_32_clients_all_end_and_none_runs_twice(tmp_path: Path):
+    (tmp_path / "register").mkdir()
+    engine = process_engine("example:1.0.0", command=[sys.executable, "-I", "-S", PATIENT])
+    with Federation(tmp_path / "nodes", [jobs.GUEST, jobs.HOST], engine) as federation:
+        guest, host = federation[jobs.GUEST], federation[jobs.HOST]
+        for node in (guest, host):
+            node.register(REGISTER["one component"]["value"])
+        first = guest.submit(job_of(tmp_path / "register", {"first": 0.0}))
+        body = job_of(tmp_path / "register", {"a": 0.0})
+        ids, times = asked_meanwhile(guest, first, lambda: at_once(guest, body, 64, 32))
+        assert len(set(ids)) == 64 and times
+        for job_id in ids:
+            guest.wait_job(job_id, 300)
+            assert len([e for e in host.timeline(job_id) if e["event"] == "run RUNNING"]) == 1
+        counts = Counter(path.name.split(".")[0] for path in (tmp_path / "register").iterdir())
+        assert counts == {"first": 2, "a": 128}
+
+
+def test_a_jobs_state_is_told_while_every_thread_waits_for_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    engine = {"kind": "process", "process": {"images": {"example:1.0.0": {"command": ["/bin/sleep", "60"]}}}}
+    with running(tmp_path, engine=engine) as node:
+        job_id = submit(node).json()["data"]["job_id"]
+        over, waiting = threading.Event(), threading.Semaphore(0)
+
+        def silent(job_id: str) -> JobView:
+            waiting.release()
+            assert over.wait(60)
+            raise NotFound(job_id)
+
+        monkeypatch.setattr(node.coordinator, "status", silent)
+        path = "/v1/platform/schedule/job/status_all"
+        threads = [
+            threading.Thread(target=ask, args=(node, "operator", "GET", path), kwargs={"params": {"job_id": "x"}})
+            for _ in range(64)
+        ]
+        for thread in threads:
+            thread.start()
+        for _ in threads:
+            assert waiting.acquire(timeout=60)
+        try:
+            answer = ask(node, "operator", "GET", path, params={"job_id": job_id}).json()
+            assert answer["data"]["job_status"] == "RUNNING"
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join(60)
+        wait_for(lambda: not any(thread.is_alive() for thread in threads), 10)
