@@ -6,6 +6,7 @@ configuration, 3 no answer from the node.
 
 import json
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -192,6 +193,26 @@ def reporting(as_json: bool = False) -> Iterator[None]:
         raise typer.Exit(error.code) from None
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """Return the object in a file (``-``: standard input), be it JSON or YAML. Raises `CallFailed`."""
+    import yaml
+
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CallFailed(f"{file} cannot be read: {error}", EXIT_BAD_INPUT) from None
+    try:
+        body = json.loads(text)
+    except ValueError:
+        try:
+            body = yaml.safe_load(text)
+        except (yaml.YAMLError, RecursionError) as error:
+            raise CallFailed(f"{file} is neither JSON nor YAML: {error}", EXIT_BAD_INPUT) from None
+    if not isinstance(body, dict):
+        raise CallFailed(f"{file} must hold an object, such as a job's dag and config", EXIT_BAD_INPUT)
+    return body
 
 
 def segment(name: str) -> str:

@@ -1,11 +1,23 @@
-"""``bfia-gateway job approvals|approve|reject|suspend|resume``: what people decide on jobs."""
+"""``bfia-gateway job approvals|approve|reject|suspend|resume|rerun``: what people decide on jobs."""
 
 import getpass
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from gateway.cli.client import DEFAULT_CONFIG, AsJson, Config, Url, connect, reporting, segment, show, table
+from gateway.cli.client import (
+    DEFAULT_CONFIG,
+    AsJson,
+    Config,
+    Url,
+    connect,
+    read_object,
+    reporting,
+    segment,
+    show,
+    table,
+)
 
 JobId = Annotated[str, typer.Argument(help="The job's id.")]
 Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; a refusal's goes to every node of the job.")]
@@ -18,6 +30,7 @@ def add(app: typer.Typer) -> None:
     app.command("reject")(reject)
     app.command("suspend")(suspend)
     app.command("resume")(resume)
+    app.command("rerun")(rerun)
 
 
 def approvals(config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = False) -> None:
@@ -71,6 +84,31 @@ def resume(job_id: JobId, config: Config = DEFAULT_CONFIG, url: Url = "", as_jso
     Example: bfia-gateway job resume job-0123456789abcdef0123456789abcdef
     """
     _ask(job_id, "resume", "goes on", {}, config, url, as_json)
+
+
+def rerun(
+    job_id: JobId,
+    start: Annotated[str, typer.Option("--from", help="Task to begin with; default: the first that failed.")] = "",
+    parameters: Annotated[
+        Path | None,
+        typer.Option(
+            "--parameters", help="JSON or YAML: new values, common: {task: {…}}, role: {index: {task: {…}}}."
+        ),
+    ] = None,
+    config: Config = DEFAULT_CONFIG,
+    url: Url = "",
+    as_json: AsJson = False,
+) -> None:
+    """Run an ended job again from a task on, as a new job; what was finished before is taken over. Prints its id.
+
+    Example: bfia-gateway job rerun job-0123456789abcdef0123456789abcdef --from secureboost
+    """
+    with reporting(as_json), connect(config, url) as node:
+        body: dict[str, Any] = {"from": start} if start else {}
+        if parameters is not None:
+            body["parameters"] = read_object(parameters)
+        found = node.post(f"/api/v1/jobs/{segment(job_id)}/rerun", body)
+        show(found) if as_json else typer.echo(found["job_id"])
 
 
 def _decide(job_id: str, word: str, done: str, reason: str, config: Config, url: str, as_json: bool) -> None:

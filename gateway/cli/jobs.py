@@ -1,7 +1,6 @@
 """``bfia-gateway job …``: hand a job in, watch it, see what it wrote and left, stop it."""
 
 import json
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from gateway.cli.client import (
     Url,
     amount,
     connect,
+    read_object,
     reporting,
     segment,
     show,
@@ -56,7 +56,7 @@ def submit(
     Example: bfia-gateway job submit examples/create_all_psi_sbt.json --watch
     """
     with reporting(as_json), connect(config, url) as node:
-        body = _read(file)
+        body = read_object(file)
         job_id = str(node.post(f"{_SCHEDULE}/job/create_all", body)["data"]["job_id"])
         if not watch_it:
             show({"job_id": job_id}) if as_json else typer.echo(job_id)
@@ -219,26 +219,6 @@ def download(
         path = f"/api/v1/jobs/{segment(job_id)}/outputs/{segment(task)}/{segment(label)}/{segment(key)}/download"
         size = node.download(path, target)
         typer.echo(f"{target}: {amount(size)}")
-
-
-def _read(file: Path) -> Any:
-    """Return the request in a file: JSON, or YAML as people write it. Raises `CallFailed`."""
-    import yaml
-
-    try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CallFailed(f"{file} cannot be read: {error}", EXIT_BAD_INPUT) from None
-    try:
-        body = json.loads(text)
-    except ValueError:
-        try:
-            body = yaml.safe_load(text)
-        except (yaml.YAMLError, RecursionError) as error:
-            raise CallFailed(f"{file} is neither JSON nor YAML: {error}", EXIT_BAD_INPUT) from None
-    if not isinstance(body, dict):
-        raise CallFailed(f"{file} must hold an object with dag and config", EXIT_BAD_INPUT)
-    return body
 
 
 def _job(node: Client, job_id: str) -> dict[str, Any]:
