@@ -5,6 +5,7 @@ With CI=true a missing service is a failure, and so is any skip.
 
 import contextlib
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import settings
 
-from engines.containerd.firewall import Firewall
+from engines.containerd.firewall import PREFIX, Firewall
 from tests.services import own_docker, registry
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -96,6 +97,18 @@ def remove_networks() -> None:
                 network.remove()
                 Firewall(network.attrs["Options"]["com.docker.network.bridge.name"], "").remove()
         client.close()
+    remove_rules()
+
+
+def remove_rules() -> None:
+    """Remove the packet filter's rules for bridges of ours that are gone."""
+    try:
+        listed = subprocess.run(["iptables", "-w", "-S", "INPUT"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):  # no right to it: then there are none of ours
+        return
+    for words in map(str.split, listed.stdout.splitlines()):
+        if words[-1].startswith(PREFIX) and words[2] == "-i" and not Path("/sys/class/net", words[3]).exists():
+            Firewall(words[3], "").remove()
 
 
 @pytest.fixture

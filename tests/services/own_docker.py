@@ -108,7 +108,10 @@ class OwnDocker:
             self.process.wait(30)
         self._end_containerd()
         _do("ip", "netns", "del", self.name)
-        shutil.rmtree(self.home, ignore_errors=True)
+        mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+        for mount in reversed([m for m in mounts if m.startswith(f"{self.home}/")]):  # what a killed daemon left
+            _do("umount", "-l", mount)
+        shutil.rmtree(self.home)
 
     def _end_containerd(self) -> None:
         file = self.home / "exec" / "containerd" / "containerd.pid"
