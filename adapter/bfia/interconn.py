@@ -80,7 +80,7 @@ def router(parts: InterconnParts) -> APIRouter:
 
     @router.post(f"{SCHEDULE}/job/resource/free", summary="A party has free what a job waits for (ours)")
     async def free(
-        body: Annotated[wire.JobId, Body(openapi_examples=examples.START_JOB)], sender: Sender
+        body: Annotated[wire.JobId, Body(openapi_examples=examples.SUSPEND_JOB)], sender: Sender
     ) -> dict[str, Any]:
         source = known(sender)
         await on(parts.limiters.rest, sender, lambda: parts.scheduler.resources_free(body.job_id, source))

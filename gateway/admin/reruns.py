@@ -1,12 +1,14 @@
 """``POST /api/v1/jobs/…/rerun``: an ended job is run again from a task on, as a new job."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Body
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.answers import Answer
 from gateway.admin.parts import AdminParts
+
+_EXAMPLE = {"from": "train", "parameters": {"common": {"train": {"epochs": 5}}}}
 
 
 class RerunBody(BaseModel):
@@ -31,7 +33,7 @@ def add_reruns(router: APIRouter, parts: AdminParts, answer: Answer) -> None:
         summary="Run an ended job again from a task on; what came before is taken over",
         response_model=None,
     )
-    async def rerun(job_id: str, body: RerunBody | None = None) -> Any:
+    async def rerun(job_id: str, body: Annotated[RerunBody | None, Body(examples=[_EXAMPLE])] = None) -> Any:
         wanted = body or RerunBody()
 
         def work() -> dict[str, Any]:

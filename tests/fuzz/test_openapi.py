@@ -36,13 +36,17 @@ ORDER = (
     "/task/stop",
     "/job/stop",
     "/job/stop_all",
+    "/schedule/job/rerun",
     "/v2/provider/delete",
 )
 """in which a fresh node takes the examples; a path that is not named comes last"""
 NOT_SERVED = {"/v1/interconn/chan/transport": "E0000000614"}
 """paths that refuse everything, by a code of their own"""
 NOT_HERE = {
-    **{f"/api/v1/jobs/{{job_id}}/{word}": "JOB_UNKNOWN" for word in ("approve", "reject", "suspend", "resume")},
+    **{
+        f"/api/v1/jobs/{{job_id}}/{word}": "JOB_UNKNOWN"
+        for word in ("approve", "reject", "suspend", "resume", "rerun")
+    },
     "/api/v1/models/{model_id}/{version}/deploy": "MODEL_UNKNOWN",
     "/api/v1/models/{model_id}/{version}/undeploy": "MODEL_UNKNOWN",
     "/api/v1/models/import": "ARCHIVE_INVALID",
@@ -119,7 +123,7 @@ def test_every_example_is_taken_by_a_fresh_node(node: Gateway):
             if path.startswith("/api/v1/"):  # real HTTP statuses, no envelope around what was done
                 assert answer.status_code < 300, f"{path}: {body}"
                 continue
-            ending = path.endswith(("/job/delete", "/job/resource/return"))
+            ending = path.endswith(("/job/delete", "/job/resource/return", "/schedule/job/rerun"))
             if ending and body["code"] == 409:  # another example has stopped the job: it is being tidied up
                 continue
             if path in NOT_SERVED:
