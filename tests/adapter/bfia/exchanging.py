@@ -3,7 +3,8 @@
 In a file of ``exchanges/`` each entry has a ``source`` for the peer's side of it: ``observed`` where that form was
 seen on the wire of a running peer, ``read`` where its code or the standard says so, ``invented`` where nobody
 knows and something had to stand there. Ids, names and nonces are made up throughout. ``rows`` names the fields of
-`Profile` that the exchange shows; ``we`` says which side this gateway is on.
+`Profile` that the exchange shows; ``we`` says which side this gateway is on. Unless ``exact`` is false, nothing
+may stand beside what a reply shows.
 """
 
 import json
