@@ -30,6 +30,7 @@ KINDS = (
         ("task SUCCESS", "task FAILED"),
     ),
     Kind("task_again", "A failed task is tried again, under another id.", ("next attempt",)),
+    Kind("task_inherited", "A task of an earlier job is taken over; it does not run.", ("task inherited",)),
     Kind("run_started", "A container of this node is up.", ("run RUNNING",)),
     Kind(
         "run_ended",
@@ -50,6 +51,7 @@ KINDS = (
         ("job FINISHED", "job FINISHED here"),
     ),
     Kind("rejected", "The job never began.", ("job REJECTED", "job REJECTED here")),
+    Kind("run_again", "Another job runs this one again; `detail` names it.", ("run again as another job",)),
     Kind("deleted", "The job was deleted at this node; only its timeline's last line is left.", ("job deleted",)),
     Kind("cleaned", "Outputs or logs of the job were deleted at this node.", ("outputs deleted",)),
 )

@@ -15,6 +15,7 @@ from engines.base import LaunchSpec
 from engines.naming import labels
 from gateway.domain.model import Address
 from gateway.domain.states import JobStatus
+from gateway.inheritance import Offer
 from gateway.storage_staging import Staging
 from gateway.wiring import Gateway
 from tests.builders import a_local_job
@@ -119,6 +120,27 @@ def test_outputs_that_others_refer_to_stay_and_so_does_their_job(tmp_path: Path)
         node.keepers.clear()
         assert {("job", "job-held"), ("job", "job-model"), ("job", "job-reader")} <= cleaned(node)
         assert not node.storage.exists(read)
+
+
+def test_outputs_that_a_later_job_took_over_stay_as_long_as_it_does(tmp_path: Path):
+    with running(tmp_path, **with_policy(outputs_seconds=10)) as node:
+        old = left_behind(node, "job-first", 50)
+        kept = old.runs[0].outputs["out_name"]
+        spec = replace(a_spec_of("job-second"), old_job_id="job-first")
+        taken = replace(
+            old.runs[0], of_job="job-first", output_keys={"out": "out_name"}, outputs={"out_name": kept}
+        )
+        later = replace(a_local_job(status=JobStatus.FINISHED), spec=spec, node=ME, inherited=(taken,))
+        assert node.store.local_jobs.add(replace(later, created_at=ago(2), ended_at=ago(1)), "flow")
+        node.inheritance.keep(spec, Offer(runs=[taken]))
+        cleaned(node)
+        assert node.storage.exists(kept) and node.inheritance.keeper(kept) == "inherited by job job-second"
+        node.store.local_jobs.update(
+            "job-second", lambda job: replace(job, status=JobStatus.REJECTED, inherited=())
+        )
+        assert node.inheritance.keeper(kept) is None and node.inheritance.keeper(Address("testspace", "x")) is None
+        cleaned(node)
+        assert not node.storage.exists(kept)
 
 
 def test_nothing_of_a_job_that_goes_on_is_touched(tmp_path: Path):

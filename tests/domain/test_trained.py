@@ -101,6 +101,20 @@ def test_files_that_cannot_be_read_are_tried_again_and_then_left_out_with_a_warn
     assert not ended.model_saved and trained.left_by(ended) == []
 
 
+def test_a_model_of_a_task_that_was_taken_over_is_the_new_jobs_too_unless_that_ran_itself():
+    node = DagNode("after", REF)
+    spec = a_spec(Dag((TREES, node)))
+    taken = replace(sealed(), of_job="job-old", task_id="task_old", outputs={"model": Address("old", "model")})
+    job = local(a_run("after", RunStatus.SUCCESS, collect=OK), spec=spec, inherited=(taken,))
+    assert trained.saves(job, GOOD) and trained.saves(job, None)
+    (model,) = trained.left_by(job)
+    assert [(part.task, part.address.namespace, part.files[0].sha256) for part in model.parts] == [
+        ("trees", "old", "aa")
+    ]
+    own = replace(job, runs=(trees(), *job.runs))
+    assert trained.left_by(own) == [], "its own run counts, which is not sealed"
+
+
 def test_a_process_that_died_while_sealing_begins_again():
     job, _ = execute.step(local(trees()), at(1))
     assert job.runs[0].seal.state is CallState.SENT

@@ -38,7 +38,7 @@ def rerun(node: Node, job_id: str, **body: Any) -> tuple[int, dict[str, Any]]:
 
 
 def chain(register: Path) -> Any:
-    return job_of(register, {"a": 0, "b": 0, "c": 0}, FLOW)
+    return job_of(register, {"a": 0, "b": 0, "c": 0}, FLOW, unique=True)
 
 
 def containers(register: Path) -> list[str]:
