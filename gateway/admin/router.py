@@ -47,7 +47,12 @@ def router(parts: AdminParts) -> APIRouter:
         good = all(check["ok"] for check in found.values())
         return JSONResponse({"ready": good, "checks": found}, status_code=200 if good else 503)
 
-    @router.get("/metrics", summary="Figures for Prometheus", response_class=Response)
+    @router.get(
+        "/metrics",
+        summary="Figures for Prometheus",
+        response_class=Response,
+        responses={200: {"content": {"text/plain": {}}}},
+    )
     async def metrics() -> Response:
         text = await anyio.to_thread.run_sync(parts.metrics.text, limiter=parts.limiters.rest)
         return Response(text, media_type=parts.metrics.content_type)
