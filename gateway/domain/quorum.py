@@ -181,8 +181,10 @@ def details(job: Job) -> list[PartyDetail]:
 def _detail(job: Job, label: str, node: NodeJob) -> PartyDetail:
     asked_to_start = node.start.tries > 0 or node.start.settled
     call = node.start if asked_to_start else node.create
-    if node.holding.apply.state is CallState.REFUSED:
-        call = node.holding.apply
+    hold = node.holding.apply
+    asked_to_hold = hold.tries > 0 and hold.state is not CallState.OK and not asked_to_start
+    if hold.state is CallState.REFUSED or asked_to_hold:
+        call = hold
     consent = node.consent
     state, reason, message = "unknown", call.reason, call.message
     if call.state is CallState.OK:

@@ -12,6 +12,7 @@ from gateway.domain.schedule import (
     CreateAt,
     Denied,
     Heard,
+    HoldAt,
     Lost,
     PollTaskAt,
     StartAt,
@@ -114,6 +115,17 @@ def test_a_missing_reply_counts_as_not_ok_and_is_shown_as_unknown():
     assert StopAt("n4") in requests  # the creation may have arrived
     job = after(job, Answered(StopAt("n4"), at(41)))
     assert StopAt("n4") not in plan(job, at(1000))
+
+
+def test_a_node_that_is_silent_when_it_is_to_hold_is_not_called_ok():
+    job = a_job(spec=spec(roles={"guest": ("n1",), "host": ("n2",)}))
+    job = after(claimed(job), *(Answered(CreateAt(n), at(0.1), Acceptance(holds=True)) for n in ("n1", "n2")))
+    assert due(job, 0.2) == [HoldAt("n1")]
+    job = after(claimed(job, 0.2), Lost(HoldAt("n1"), at(3), delivered=False, message="cannot connect"))
+    job, _ = step(job, at(700))
+    assert job.ending is not None and job.ending.failure is not None
+    assert job.ending.failure.reason == "FAILED_TO_RUN"
+    assert "n1 unknown: PEER_UNREACHABLE cannot connect" in job.ending.failure.message
 
 
 def test_an_optional_party_that_accepts_after_all_is_stopped():

@@ -604,7 +604,7 @@ def _check_outcome(world: World, outcome: Outcome, failure: Failure | None) -> N
         case Outcome.REJECTED, "PEER_UNREACHABLE":
             right = CreateAt in world.troubled
         case Outcome.FAILED, "FAILED_TO_RUN":
-            right = failure.node in plot.refuses_start or StartAt in world.troubled
+            right = failure.node in plot.refuses_start or bool({StartAt, HoldAt} & set(world.troubled))
         case Outcome.FAILED, "INPUT_MISSING":
             right = (failure.task, failure.node) in plot.refuses_task
         case Outcome.FAILED, "BROKE":
