@@ -3,7 +3,7 @@
 import hashlib
 import re
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -140,8 +140,4 @@ class Access:
 
 def allowed(method: str, path: str) -> list[str]:
     """Return the roles that may make a request, for a refusal that says so."""
-    return [str(role) for role in _roles() if may(role, method, path)]
-
-
-def _roles() -> Iterable[Role]:
-    return Role
+    return [str(role) for role in Role if may(role, method, path)]

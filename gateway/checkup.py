@@ -36,7 +36,7 @@ _ANSWER_SECONDS = 2.0
 def look(settings: Settings, engine: Callable[[Settings], Engine]) -> list[Step]:
     """Return what was found, one step each. Raises nothing on account of what is looked at."""
     trial = Trial(STEPS)
-    store = _store(settings)
+    store = Store(connect(settings.database.url))
     try:
         database = trial.take("database", lambda: _database(settings), needed=False)
         readable = False
@@ -59,10 +59,6 @@ def look(settings: Settings, engine: Callable[[Settings], Engine]) -> list[Step]
     finally:
         store.close()
     return trial.finished()
-
-
-def _store(settings: Settings) -> Store:
-    return Store(connect(settings.database.url))
 
 
 def _database(settings: Settings) -> Step:
@@ -177,14 +173,16 @@ def _ports(settings: Settings) -> Step:
 
 
 def _is_gateway(address: str) -> bool:
-    """Tell whether what listens there answers as HTTP servers do."""
+    """Tell whether a gateway listens there: it tells its health, or in its own words that it has no such path."""
     host, _, port = address.rpartition(":")
     host = {"0.0.0.0": "127.0.0.1", "[::]": "::1"}.get(host, host.strip("[]"))
     try:
         with socket.create_connection((host, int(port)), _ANSWER_SECONDS) as conn:
             conn.settimeout(_ANSWER_SECONDS)
             conn.sendall(b"GET /health/live HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
-            return conn.recv(16).startswith(b"HTTP/1.1 ")
+            with conn.makefile("rb") as answer:
+                said = answer.read(4096)
+            return said.endswith(b'{"status":"ok"}') or b"PATH_UNKNOWN" in said
     except OSError:
         return False
 

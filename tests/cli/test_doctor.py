@@ -4,8 +4,10 @@ import json
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +98,19 @@ def test_what_is_wrong_is_named_by_its_step_and_no_other(config: Path, busy_port
         assert (code, failed(steps)) == (1, [step]), steps
         assert "secret" not in json.dumps(steps)
         config.write_text(good)
+
+
+def test_another_server_on_a_port_of_the_node_is_not_taken_for_it(config: Path):
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as web:
+        thread = threading.Thread(target=web.serve_forever, daemon=True)
+        thread.start()
+        code, steps = doctor(config, listen={"operator": {"bind": f"127.0.0.1:{web.server_port}"}})
+        web.shutdown()
+    assert (code, failed(steps)) == (1, ["ports"])
+    assert steps["ports"]["cause"].startswith("operator: ")
 
 
 def test_it_works_beside_a_running_node_and_knows_its_images(config: Path):
