@@ -13,6 +13,7 @@ from gateway.cli import (
     jobs,
     maintenance,
     models,
+    providers,
     resources,
     routes,
     tokens,
@@ -140,6 +141,7 @@ resources.add(app)
 routes.add(app)
 tokens.add(app)
 models.add(app)
+providers.add(app)
 
 
 def _fail(text: str) -> None:
