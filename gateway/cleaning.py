@@ -18,8 +18,8 @@ import structlog
 from engines.base import Engine, EngineError
 from gateway.broker.broker import Broker
 from gateway.broker.spool import folder_name
-from gateway.domain import schedule
 from gateway.domain.model import Address, CallState, Job, LocalJob, Run
+from gateway.domain.scheduling import schedule
 from gateway.domain.states import JOB, ended
 from gateway.errors import GatewayError
 from gateway.ports import Clock

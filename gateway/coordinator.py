@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from gateway import reruns
 from gateway.calls import notes_of
-from gateway.domain import consent, execute, inheriting, parameters, quorum, schedule, waiting
+from gateway.domain import consent, execute, inheriting, parameters, quorum, waiting
 from gateway.domain import dag as flow
 from gateway.domain.consent import Confirmed
 from gateway.domain.model import (
@@ -30,6 +30,7 @@ from gateway.domain.model import (
 )
 from gateway.domain.problems import Problem
 from gateway.domain.rerunning import Order, RerunAnswer
+from gateway.domain.scheduling.events import Freed, Heard, StopAsked, SuspendAsked, TaskStopAsked
 from gateway.domain.states import JOB, JobStatus, Outcome, TaskStatus, ended
 from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, NotFound, PeerUnreachable, Refused
 from gateway.lanes import Lanes
@@ -238,14 +239,14 @@ class Coordinator:
         job = self._scheduled(job_id, sender)
         by, now = sender or self._peers.node, self._clock()
         if not task_name:
-            self._scheduler.record(job_id, schedule.StopAsked(by, now))
+            self._scheduler.record(job_id, StopAsked(by, now))
             return
         _known_task(job.spec, task_name)
-        self._scheduler.record(job_id, schedule.TaskStopAsked(task_name, by, now))
+        self._scheduler.record(job_id, TaskStopAsked(task_name, by, now))
 
     def cancel_waiting(self, job_id: str, by: str) -> bool:
         """Stop a job scheduled here of which nothing runs yet; False where it runs, or is over, by now."""
-        asked = schedule.StopAsked(by, self._clock(), f"cancelled by {by} while it waited", if_waiting=True)
+        asked = StopAsked(by, self._clock(), f"cancelled by {by} while it waited", if_waiting=True)
         job = self._scheduler.record(job_id, asked)
         return job.ending is not None and job.ending.at == asked.at
 
@@ -264,7 +265,7 @@ class Coordinator:
 
     def suspend_job(self, job_id: str, on: bool, sender: NodeId) -> None:
         self._scheduled(job_id, sender)
-        asked = schedule.SuspendAsked(sender or self._peers.node, self._clock(), on)
+        asked = SuspendAsked(sender or self._peers.node, self._clock(), on)
         job = self._scheduler.record(job_id, asked)
         if (job.suspended is not None) is not on or ended(JOB, job.status):
             raise Conflict(f"job {job_id} has ended, or is about to", reason="JOB_ENDED")
@@ -301,7 +302,7 @@ class Coordinator:
         task = next(t for t in job.tasks.values() if t.has(report.task_id))
         if node not in task.nodes:
             raise NotAllowed(f"node {node or '(not named)'} has no part in task {report.task_id}")
-        heard = schedule.Heard(
+        heard = Heard(
             report.task_id,
             node,
             report.role,
@@ -314,7 +315,7 @@ class Coordinator:
 
     def resources_free(self, job_id: str, sender: NodeId) -> None:
         self._scheduled(job_id, sender)
-        self._scheduler.record(job_id, schedule.Freed(sender or self._peers.node, self._clock()))
+        self._scheduler.record(job_id, Freed(sender or self._peers.node, self._clock()))
 
     def _check(self, spec: JobSpec) -> list[str]:
         problems = flow.check(spec.dag)

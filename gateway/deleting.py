@@ -14,8 +14,8 @@ from typing import Any
 import structlog
 
 from gateway.cleaning import Item, JobTimes, Outputs, outputs_of, size_of, text_of
-from gateway.domain import schedule
 from gateway.domain.model import Address, Job, LocalJob, NodeId
+from gateway.domain.scheduling import schedule
 from gateway.domain.states import JOB, ended
 from gateway.errors import Busy, Conflict, GatewayError, NotAllowed, NotFound, PeerUnreachable
 from gateway.peers import Peers

@@ -1,4 +1,4 @@
-"""Carries out what `gateway.domain.schedule` decides: records, calls the nodes, records what came back.
+"""Carries out what `gateway.domain.scheduling` decides: records, calls the nodes, records what came back.
 
 There is one way in, `record`: it applies the news, takes every decision that is now due, stores both in one
 write (which is the claim on the calls), and only then hands the calls to the lane of each node.
@@ -16,14 +16,13 @@ from functools import partial
 import structlog
 
 from gateway.calls import with_calls, with_news
-from gateway.domain import healing, quorum, schedule
+from gateway.domain import healing, quorum
 from gateway.domain.model import Failure, Job, NodeId
-from gateway.domain.schedule import (
+from gateway.domain.scheduling import schedule
+from gateway.domain.scheduling.answers import exclude, is_claimed
+from gateway.domain.scheduling.commands import (
     CreateAt,
-    Event,
-    Heard,
     HoldAt,
-    NotPlayed,
     PollTaskAt,
     Request,
     ReturnAt,
@@ -31,8 +30,10 @@ from gateway.domain.schedule import (
     StartTaskAt,
     StopAt,
     StopTaskAt,
-    Timing,
 )
+from gateway.domain.scheduling.events import Answered, Delayed, Denied, Event, Heard, Lost, NotPlayed, UnknownThere
+from gateway.domain.scheduling.records import quiet_polls, tries_of
+from gateway.domain.scheduling.timing import Timing
 from gateway.errors import Busy, GatewayError, Invalid, NotFound, PeerUnreachable
 from gateway.lanes import Lanes
 from gateway.loop import Loop
@@ -143,8 +144,8 @@ class Scheduler:
         and a late stop of one attempt would reach the next.
         """
         while (now := self._clock()) - claimed > _LONGEST_WAIT:
-            job = self._change(job.id, self._applied(schedule.Delayed(request, claimed, now)))
-            if not schedule.is_claimed(job, request, now):
+            job = self._change(job.id, self._applied(Delayed(request, claimed, now)))
+            if not is_claimed(job, request, now):
                 return False
             claimed = now
         return True
@@ -163,13 +164,13 @@ class Scheduler:
                 if isinstance(error, PeerUnreachable):
                     self.silent(request.node)
                 delivered = error.delivered if isinstance(error, PeerUnreachable) else False
-                changes = self._applied(schedule.Lost(request, self._clock(), delivered, error.message))
+                changes = self._applied(Lost(request, self._clock(), delivered, error.message))
             except GatewayError as error:
                 changes = self._refused(request, error)
             except Exception:
                 log.exception("a call ended in a way nobody foresaw", job=job.id, request=str(request))
                 failure = Failure("INTERNAL", "an error inside the gateway; its log has the trace")
-                changes = self._applied(schedule.Denied(request, failure, self._clock()))
+                changes = self._applied(Denied(request, failure, self._clock()))
             changes = self._with_calls(job, request, changes, calls)
             due = schedule.next_due(self._change(job.id, changes), self._timing)
             if due is not None:
@@ -178,8 +179,8 @@ class Scheduler:
     def _with_calls(self, job: Job, request: Request, change: Change, calls: list[Exchange]) -> Change:
         now = self._clock()
         if isinstance(request, PollTaskAt):
-            return with_news(change, calls, now, lambda job: schedule.quiet_polls(job, request))
-        return with_calls(change, calls, now, schedule.tries_of(job, request))
+            return with_news(change, calls, now, lambda job: quiet_polls(job, request))
+        return with_calls(change, calls, now, tries_of(job, request))
 
     def _applied(self, *events: Event) -> Change:
         def change(job: Job) -> Job:
@@ -192,11 +193,11 @@ class Scheduler:
     def _refused(self, request: Request, error: GatewayError) -> Change:
         now = self._clock()
         if isinstance(request, PollTaskAt) and error.reason == "TASK_UNKNOWN":
-            return self._applied(schedule.UnknownThere(request, now))
+            return self._applied(UnknownThere(request, now))
         if isinstance(request, StartTaskAt) and error.reason == "NO_ROLE_HERE":
-            return lambda job: schedule.exclude(job, request, now)
+            return lambda job: exclude(job, request, now)
         failure = Failure(error.reason, error.message, request.node)
-        return self._applied(schedule.Denied(request, failure, now))
+        return self._applied(Denied(request, failure, now))
 
     def _call(self, job: Job, request: Request) -> Change:
         peer = self._peers.participant(request.node, job.spec.protocol)
@@ -204,7 +205,7 @@ class Scheduler:
         match request:
             case CreateAt():
                 said = peer.create_job(job.spec.for_node(request.node), me)
-                return self._applied(schedule.Answered(request, self._clock(), said))
+                return self._applied(Answered(request, self._clock(), said))
             case HoldAt():
                 peer.hold(job.id, me)
             case ReturnAt():
@@ -230,8 +231,8 @@ class Scheduler:
                         continue
                     now = self._clock()
                     heard.append(Heard(task_id, request.node, role, news.status, now, news.failure))
-                return self._applied(*heard, schedule.Answered(request, self._clock()))
-        return self._applied(schedule.Answered(request, self._clock()))
+                return self._applied(*heard, Answered(request, self._clock()))
+        return self._applied(Answered(request, self._clock()))
 
 
 class _Waiting:

@@ -47,7 +47,7 @@ from gateway.domain.admission import Rules
 from gateway.domain.approval import Mode, Policy, Rule, Verdict
 from gateway.domain.model import JobSpec, LocalJob
 from gateway.domain.problems import Problem
-from gateway.domain.schedule import Timing
+from gateway.domain.scheduling.timing import Timing
 from gateway.drain import Drain
 from gateway.engine_settings import StorageSource
 from gateway.errors import GatewayError, Invalid

@@ -7,8 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from gateway.domain import approval, consent, execute, guarding, holding, quorum, schedule
+from gateway.domain import approval, consent, execute, guarding, holding, quorum
 from gateway.domain.model import Call, CallState, Job, LocalJob, NodeJob, Run, Task
+from gateway.domain.scheduling import schedule
+from gateway.domain.scheduling.agenda import agenda
+from gateway.domain.scheduling.timing import Timing
 from gateway.domain.states import JOB, TASK, JobStatus, RunStatus, TaskStatus, ended
 
 
@@ -33,7 +36,7 @@ class Waiting:
 # ---------------------------------------------------------------- at the scheduling node
 
 
-def of_job(job: Job, timing: schedule.Timing = schedule.Timing()) -> Waiting | None:
+def of_job(job: Job, timing: Timing = Timing()) -> Waiting | None:
     """Return what a job waits for; of one that has ended, a stop that is still being delivered, else None."""
     due = _moment(schedule.next_due(job, timing), job.created_at)
     if job.ending is not None:
@@ -99,13 +102,13 @@ def _of_running(job: Job, due: datetime | None) -> Waiting:
     return Waiting("RUNNING", f"{', '.join(t.name for t in running) or 'tasks'} under way", since, due)
 
 
-def of_tasks(job: Job, timing: schedule.Timing = schedule.Timing()) -> dict[str, Waiting | None]:
+def of_tasks(job: Job, timing: Timing = Timing()) -> dict[str, Waiting | None]:
     """Return what each task waits for; None for one that has ended, or whose job has."""
     if ended(JOB, job.status):
         return dict.fromkeys(job.tasks)
     whole = None if job.status is JobStatus.RUNNING and job.ending is None else of_job(job, timing)
     dues: dict[str, datetime] = {}
-    for due in schedule.agenda(job, timing):
+    for due in agenda(job, timing):
         name = getattr(due.command, "task", "")
         dues[name] = min(due.at, dues.get(name, due.at))
     return {name: _of_task(job, task, whole, dues.get(name)) for name, task in job.tasks.items()}

@@ -16,8 +16,9 @@ from typing import Any, Generic, TypeVar
 
 import sqlalchemy as sa
 
-from gateway.domain import execute, schedule
+from gateway.domain import execute
 from gateway.domain.model import Job, JobSpec, LocalJob, Note
+from gateway.domain.scheduling import schedule
 from gateway.domain.states import RunStatus, TaskStatus
 from gateway.errors import DatabaseAway, NotFound
 from gateway.store import tables

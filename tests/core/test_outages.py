@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
-from gateway.domain import execute, healing, schedule
+from gateway.domain import execute, healing
 from gateway.domain.model import Call, CallState, Ending, Told
+from gateway.domain.scheduling import schedule
+from gateway.domain.scheduling.commands import PollTaskAt, StartTaskAt, StopAt
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from gateway.outages import Outages
 from tests.builders import OK, T0, a_job, a_local_job, a_run, at
@@ -16,7 +18,7 @@ def test_a_stop_that_was_not_heard_is_due_when_the_node_is_back():
     nodes = {n: replace(j, stop=LOST if n == "n2" else OK) for n, j in job.nodes.items()}
     job = replace(job, nodes=nodes, ending=Ending(Outcome.STOPPED, T0), outcome=Outcome.STOPPED, ended_at=T0)
     assert schedule.plan(job, at(60)) == []
-    assert schedule.plan(healing.reached(job, "n2"), at(60)) == [schedule.StopAt("n2")]
+    assert schedule.plan(healing.reached(job, "n2"), at(60)) == [StopAt("n2")]
     assert healing.reached(job, "n1") is job and healing.reached(job, "n3") is job
 
 
@@ -29,8 +31,8 @@ def test_a_question_that_was_lost_is_due_but_no_start_is_repeated():
         changed = replace(job, tasks={"a": replace(job.tasks["a"], nodes=nodes)})
         return [c for c in schedule.plan(healing.reached(changed, "n2"), at(60)) if c.node == "n2"]
 
-    assert known(poll=LOST) == [schedule.PollTaskAt("n2", "a", ("host",))]
-    assert not any(isinstance(c, schedule.StartTaskAt) for c in known(start=LOST, poll=LOST))
+    assert known(poll=LOST) == [PollTaskAt("n2", "a", ("host",))]
+    assert not any(isinstance(c, StartTaskAt) for c in known(start=LOST, poll=LOST))
     waits = Call(CallState.IDLE, due_at=at(3600))
     pushing = known(poll=waits)
     assert pushing == [], "what was never tried keeps its own time"

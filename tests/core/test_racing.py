@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.domain.schedule import Heard
+from gateway.domain.scheduling.events import Heard
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.lanes import Lanes
 from gateway.peers import Peers

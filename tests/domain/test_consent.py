@@ -9,17 +9,9 @@ from gateway.domain.approval import Mode, Piece, Policy, Rule, Verdict, judge, p
 from gateway.domain.consent import DEADLINE, GRACE, Confirmed, contradicts
 from gateway.domain.execute import Confirm, Decided, Done, Restarted
 from gateway.domain.model import Acceptance, CallState, Failure, Job, LocalJob
-from gateway.domain.schedule import (
-    Answered,
-    CreateAt,
-    Lost,
-    StartAt,
-    StopAsked,
-    StopAt,
-    apply,
-    next_due,
-    plan,
-)
+from gateway.domain.scheduling.commands import CreateAt, StartAt, StopAt
+from gateway.domain.scheduling.events import Answered, Lost, StopAsked
+from gateway.domain.scheduling.schedule import apply, next_due, plan
 from gateway.domain.states import JobStatus, Outcome
 from tests.builders import a_job, a_spec, at
 from tests.domain.test_schedule import after, claimed

@@ -2,23 +2,12 @@
 
 from dataclasses import replace
 
-from gateway.domain import holding, schedule
+from gateway.domain import holding
 from gateway.domain.model import Acceptance, CallState, Failure, Holding, Job
-from gateway.domain.schedule import (
-    Answered,
-    CreateAt,
-    Denied,
-    Freed,
-    HoldAt,
-    Lost,
-    Request,
-    ReturnAt,
-    StartAt,
-    StartTaskAt,
-    StopAsked,
-    StopAt,
-    Timing,
-)
+from gateway.domain.scheduling import schedule
+from gateway.domain.scheduling.commands import CreateAt, HoldAt, Request, ReturnAt, StartAt, StartTaskAt, StopAt
+from gateway.domain.scheduling.events import Answered, Denied, Event, Freed, Lost, StopAsked
+from gateway.domain.scheduling.timing import Timing
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from tests.builders import IDLE, a_job, at
 
@@ -37,7 +26,7 @@ def step(job: Job, seconds: float) -> tuple[Job, list[Request]]:
     return schedule.step(job, at(seconds))
 
 
-def after(job: Job, *events: schedule.Event) -> Job:
+def after(job: Job, *events: Event) -> Job:
     for event in events:
         job = schedule.apply(job, event)
     return job

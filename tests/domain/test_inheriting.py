@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 
-from gateway.domain import inheriting, rerunning, schedule
+from gateway.domain import inheriting, rerunning
 from gateway.domain.dag import ComponentRef, Dag
 from gateway.domain.model import Acceptance, Failure, Job, JobSpec, Lineage, Task
 from gateway.domain.parameters import effective
 from gateway.domain.rerunning import Order
-from gateway.domain.schedule import Answered, CreateAt, StartTaskAt
+from gateway.domain.scheduling import schedule
+from gateway.domain.scheduling.commands import CreateAt, StartTaskAt
+from gateway.domain.scheduling.events import Answered
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from tests.builders import a_job, a_node, a_spec, at, parties
 

@@ -7,26 +7,18 @@ import pytest
 from gateway.domain import quorum
 from gateway.domain.consent import Confirmed
 from gateway.domain.model import Acceptance, Failure, Job, JobSpec
-from gateway.domain.schedule import (
-    Answered,
+from gateway.domain.scheduling.commands import (
     CreateAt,
-    Denied,
-    Heard,
     HoldAt,
-    Lost,
     PollTaskAt,
     StartAt,
     StartTaskAt,
-    StopAsked,
     StopAt,
     StopTaskAt,
-    SuspendAsked,
-    Timing,
-    apply,
-    next_due,
-    plan,
-    step,
 )
+from gateway.domain.scheduling.events import Answered, Denied, Heard, Lost, StopAsked, SuspendAsked
+from gateway.domain.scheduling.schedule import apply, next_due, plan, step
+from gateway.domain.scheduling.timing import Timing
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from tests.builders import a_job, a_spec, at
 from tests.domain.test_schedule import after, answered, claimed, due

@@ -4,20 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.domain import retrying, schedule
+from gateway.domain import retrying
 from gateway.domain.model import CallState, Failure, Job
-from gateway.domain.schedule import (
-    Answered,
-    Denied,
-    Heard,
-    Lost,
-    PollTaskAt,
-    StartTaskAt,
-    StopAsked,
-    StopTaskAt,
-    TaskStopAsked,
-    Timing,
-)
+from gateway.domain.scheduling import schedule
+from gateway.domain.scheduling.answers import exclude
+from gateway.domain.scheduling.commands import PollTaskAt, StartTaskAt, StopTaskAt
+from gateway.domain.scheduling.events import Answered, Denied, Heard, Lost, StopAsked, TaskStopAsked
+from gateway.domain.scheduling.timing import Timing
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from tests.builders import a_job, a_spec, at
 
@@ -172,7 +165,7 @@ def test_news_and_answers_of_an_earlier_attempt_change_nothing():
         after = schedule.apply(job, news)
         assert after.tasks == job.tasks and after.nodes == job.nodes
         assert "ignored" in after.notes[-1].event
-    excluded = schedule.exclude(job, StartTaskAt("n2", "a", 0), at(3))
+    excluded = exclude(job, StartTaskAt("n2", "a", 0), at(3))
     assert excluded.tasks == job.tasks
 
 

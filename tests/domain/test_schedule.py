@@ -9,30 +9,22 @@ from hypothesis import strategies as st
 
 from gateway.domain.dag import Dag
 from gateway.domain.model import CallState, Failure, Job
-from gateway.domain.schedule import (
+from gateway.domain.scheduling.answers import exclude, is_claimed
+from gateway.domain.scheduling.commands import CreateAt, PollTaskAt, StartAt, StartTaskAt, StopAt
+from gateway.domain.scheduling.events import (
     Answered,
-    CreateAt,
     Delayed,
     Denied,
     Event,
     Heard,
     Lost,
     NotPlayed,
-    PollTaskAt,
-    StartAt,
-    StartTaskAt,
     StopAsked,
-    StopAt,
     TaskStopAsked,
-    Timing,
     UnknownThere,
-    apply,
-    exclude,
-    is_claimed,
-    next_due,
-    plan,
-    step,
 )
+from gateway.domain.scheduling.schedule import apply, next_due, plan, step
+from gateway.domain.scheduling.timing import Timing
 from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, ended, may
 from tests.builders import a_job, a_spec, at
 from tests.domain.strategies import REPEATABLE, plots

@@ -9,25 +9,19 @@ from hypothesis import strategies as st
 
 from gateway.domain.dag import downstream
 from gateway.domain.model import CallState, Failure, Job
-from gateway.domain.schedule import (
+from gateway.domain.scheduling.answers import exclude
+from gateway.domain.scheduling.commands import PollTaskAt, StartTaskAt, StopAt, StopTaskAt
+from gateway.domain.scheduling.events import (
     Answered,
     Denied,
     Event,
     Heard,
     Lost,
-    PollTaskAt,
-    StartTaskAt,
     StopAsked,
-    StopAt,
-    StopTaskAt,
     TaskStopAsked,
     UnknownThere,
-    apply,
-    exclude,
-    next_due,
-    plan,
-    step,
 )
+from gateway.domain.scheduling.schedule import apply, next_due, plan, step
 from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended
 from tests.builders import IDLE, a_job, a_spec, at, sent
 from tests.domain.plot import Fate, Outage, Plot

@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.domain import execute, parameters, schedule, trained
+from gateway.domain import execute, parameters, trained
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
 from gateway.domain.execute import Done, Seal, Sealed, StopAsked, Tell
 from gateway.domain.model import Address, CallState, Ending, Failure, FileSum, Party
-from gateway.domain.schedule import StopAt
+from gateway.domain.scheduling import schedule
+from gateway.domain.scheduling.commands import StopAt
+from gateway.domain.scheduling.events import Answered, Lost
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from tests.builders import OK, T0, a_job, a_local_job, a_run, a_spec, at
 from tests.domain.workshop import Program, Shift, Workshop
@@ -221,16 +223,16 @@ def ending_job(spec=None):
 
 
 def test_success_is_told_once_every_node_has_confirmed_and_so_saved():
-    job = schedule.apply(ending_job(), schedule.Answered(StopAt("n1"), at(10)))
-    job = schedule.apply(job, schedule.Lost(StopAt("n2"), at(10), delivered=True))
+    job = schedule.apply(ending_job(), Answered(StopAt("n1"), at(10)))
+    job = schedule.apply(job, Lost(StopAt("n2"), at(10), delivered=True))
     assert job.status is JobStatus.RUNNING
-    job = schedule.apply(job, schedule.Answered(StopAt("n2"), at(12)))
+    job = schedule.apply(job, Answered(StopAt("n2"), at(12)))
     assert job.status is JobStatus.FINISHED and job.outcome is Outcome.SUCCEEDED
 
 
 def test_a_node_that_does_not_come_back_is_not_waited_for_for_ever():
-    job = schedule.apply(ending_job(), schedule.Answered(StopAt("n1"), at(10)))
-    job = schedule.apply(job, schedule.Lost(StopAt("n2"), at(10), delivered=True))
+    job = schedule.apply(ending_job(), Answered(StopAt("n1"), at(10)))
+    job = schedule.apply(job, Lost(StopAt("n2"), at(10), delivered=True))
     now = 10.0
     while job.status is JobStatus.RUNNING:
         assert now < 100
@@ -239,7 +241,7 @@ def test_a_node_that_does_not_come_back_is_not_waited_for_for_ever():
         now = max(now + 0.01, (due - T0).total_seconds())
         job, requests = schedule.step(job, at(now))
         for request in requests:
-            job = schedule.apply(job, schedule.Lost(request, at(now + 1), delivered=True))
+            job = schedule.apply(job, Lost(request, at(now + 1), delivered=True))
     hold = trained.HOLD.total_seconds()
     assert hold <= now + 1 - 9 < hold + 15
     assert job.outcome is Outcome.SUCCEEDED
@@ -249,14 +251,14 @@ def test_a_node_that_the_job_runs_without_is_not_waited_for():
     job = ending_job()
     gone = replace(job.nodes["n2"], excluded=Failure("UNREACHABLE"), stop=replace(OK, state=CallState.LOST))
     job = replace(job, nodes={**job.nodes, "n2": gone})
-    job = schedule.apply(job, schedule.Answered(StopAt("n1"), at(10)))
+    job = schedule.apply(job, Answered(StopAt("n1"), at(10)))
     assert job.status is JobStatus.FINISHED and job.outcome is Outcome.SUCCEEDED
 
 
 def test_a_job_without_a_model_waits_for_nobody():
     spec = asks(job_type="predict", model_id="m", model_version="v")
-    job = schedule.apply(ending_job(spec), schedule.Answered(StopAt("n1"), at(10)))
-    job = schedule.apply(job, schedule.Lost(StopAt("n2"), at(10), delivered=True))
+    job = schedule.apply(ending_job(spec), Answered(StopAt("n1"), at(10)))
+    job = schedule.apply(job, Lost(StopAt("n2"), at(10), delivered=True))
     assert job.status is JobStatus.FINISHED
 
 

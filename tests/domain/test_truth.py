@@ -6,9 +6,10 @@ from itertools import combinations_with_replacement, permutations, product
 import pytest
 
 from adapter.bfia.client import _derived, _outcome, _progress
-from gateway.domain import schedule
 from gateway.domain.model import Job
-from gateway.domain.schedule import Answered, Heard, StopAt
+from gateway.domain.scheduling import schedule
+from gateway.domain.scheduling.commands import StopAt
+from gateway.domain.scheduling.events import Answered, Heard
 from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, ended, may, merge
 from tests.builders import a_job, at
 

@@ -8,20 +8,8 @@ import pytest
 from gateway.domain import approval, execute, waiting
 from gateway.domain.approval import Mode, Policy
 from gateway.domain.model import Acceptance, Failure, Job, LocalJob
-from gateway.domain.schedule import (
-    Answered,
-    CreateAt,
-    Denied,
-    Heard,
-    HoldAt,
-    Lost,
-    PollTaskAt,
-    StartAt,
-    StartTaskAt,
-    StopAsked,
-    StopAt,
-    SuspendAsked,
-)
+from gateway.domain.scheduling.commands import CreateAt, HoldAt, PollTaskAt, StartAt, StartTaskAt, StopAt
+from gateway.domain.scheduling.events import Answered, Denied, Heard, Lost, StopAsked, SuspendAsked
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from tests.builders import a_job, a_local_job, a_run, a_spec, at
 from tests.domain.test_schedule import after, claimed

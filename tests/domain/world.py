@@ -10,26 +10,36 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
 
-from gateway.domain import quorum, retrying, schedule
+from gateway.domain import quorum, retrying
 from gateway.domain.consent import Confirmed
 from gateway.domain.dag import downstream
 from gateway.domain.model import Acceptance, Failure, Job, NodeId, Task
-from gateway.domain.schedule import (
+from gateway.domain.scheduling import schedule
+from gateway.domain.scheduling.answers import exclude
+from gateway.domain.scheduling.commands import (
     CreateAt,
-    Heard,
     HoldAt,
     PollTaskAt,
     Request,
     ReturnAt,
     StartAt,
     StartTaskAt,
-    StopAsked,
     StopAt,
     StopTaskAt,
+    TaskRequest,
+)
+from gateway.domain.scheduling.events import (
+    Answered,
+    Denied,
+    Event,
+    Heard,
+    Lost,
+    StopAsked,
     SuspendAsked,
     TaskStopAsked,
-    Timing,
+    UnknownThere,
 )
+from gateway.domain.scheduling.timing import Timing
 from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, ended, may
 from tests.builders import T0
 from tests.domain.clockwork import Broken, Clockwork, Life, Process, Stored
@@ -98,7 +108,7 @@ class NodeSim:
                 said = Acceptance(
                     self.node in self.plot.needs, waits=waits, within=DECIDES_WITHIN if waits else None
                 )
-                return lambda at: [_apply(schedule.Answered(request, at, said))]
+                return lambda at: [_apply(Answered(request, at, said))]
             case StopAt():
                 if not self.created:
                     return self._no(request, "JOB_UNKNOWN")
@@ -128,7 +138,7 @@ class NodeSim:
                 return self._start_task(request)
             case PollTaskAt():
                 return self._poll(request)
-        return lambda at: [_apply(schedule.Answered(request, at))]
+        return lambda at: [_apply(Answered(request, at))]
 
     def _ask_somebody(self) -> None:
         if self.node not in self.plot.asks or self.created:
@@ -168,7 +178,7 @@ class NodeSim:
 
     def _no(self, request: Request, reason: str) -> Answer:
         failure = Failure(reason, f"said {self.node}", self.node)
-        return lambda at: [_apply(schedule.Denied(request, failure, at))]
+        return lambda at: [_apply(Denied(request, failure, at))]
 
     def _start_task(self, request: StartTaskAt) -> Answer:
         name = request.task
@@ -176,7 +186,7 @@ class NodeSim:
             return self._no(request, "INPUT_MISSING")
         roles = self.plot.roles(name, self.node)
         if not roles:
-            return lambda at: [lambda job: schedule.exclude(job, request, at)]
+            return lambda at: [lambda job: exclude(job, request, at)]
         tried = (name, request.attempt)
         if tried in self.runs:
             raise Broken(f"{tried} starts twice at {self.node}")
@@ -196,7 +206,7 @@ class NodeSim:
             for role in roles:
                 fate = self.plot.fate(name, self.node, role)
                 self.world.works.spawn(self._live(tried, role, fate))
-        return lambda at: [_apply(schedule.Answered(request, at))]
+        return lambda at: [_apply(Answered(request, at))]
 
     def _forget(self, tried: Tried) -> None:
         if not self.ended:
@@ -207,7 +217,7 @@ class NodeSim:
     def _poll(self, request: PollTaskAt) -> Answer:
         known = self.runs.get((request.task, request.attempt))
         if known is None:
-            return lambda at: [_apply(schedule.UnknownThere(request, at))]
+            return lambda at: [_apply(UnknownThere(request, at))]
         news = [(role, known[role]) for role in request.roles]
         task_id = self.world.task_id(request.task, request.attempt)
 
@@ -216,7 +226,7 @@ class NodeSim:
                 Heard(task_id, self.node, role, status, at, self.broken.get((request.task, request.attempt, role)))
                 for role, status in news
             ]
-            return [*map(_apply, events), _apply(schedule.Answered(request, at))]
+            return [*map(_apply, events), _apply(Answered(request, at))]
 
         return heard
 
@@ -266,7 +276,7 @@ class NodeSim:
             self._become(tried, role, TaskStatus.FAILED, "STOPPED")
 
 
-def _apply(event: schedule.Event) -> Change:
+def _apply(event: Event) -> Change:
     return lambda job: schedule.apply(job, event)
 
 
@@ -438,7 +448,7 @@ class World:
 
     @staticmethod
     def _lost(request: Request, *, delivered: bool) -> Answer:
-        return lambda at: [_apply(schedule.Lost(request, at, delivered, "no answer"))]
+        return lambda at: [_apply(Lost(request, at, delivered, "no answer"))]
 
     def push(self, node: NodeId, news: Heard | Confirmed) -> None:
         """Bring a node's own report to whichever planner lives; it may get lost, late or twice."""
@@ -532,7 +542,7 @@ class World:
         for name, task in job.tasks.items():
             _check_task(self, name, task)
         for request in self.calls:
-            if isinstance(request, schedule.TaskRequest):
+            if isinstance(request, TaskRequest):
                 name = request.task
                 if name not in plot.unknown and not plot.roles(name, request.node):
                     raise Broken(f"{request} although the node has no role in {name}")

@@ -9,7 +9,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from gateway.domain import execute, schedule
+from gateway.domain import execute
 from gateway.domain.dag import ComponentRef, Dag, DagInput, DagNode, DagOutput
 from gateway.domain.model import (
     Address,
@@ -28,6 +28,7 @@ from gateway.domain.model import (
     Task,
     Told,
 )
+from gateway.domain.scheduling import schedule
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from gateway.errors import NotFound
 from gateway.store import tables

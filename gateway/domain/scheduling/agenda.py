@@ -1,0 +1,147 @@
+"""What there is to do for a job at its scheduling node, and when."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import assert_never
+
+from gateway.domain import abreast, consent, holding, quorum, retrying
+from gateway.domain.dag import ready
+from gateway.domain.model import Call, CallState, Job, NodeJob, NodeTask, Task
+from gateway.domain.scheduling.commands import (
+    Command,
+    CreateAt,
+    Expire,
+    GiveUp,
+    HoldAt,
+    PollTaskAt,
+    ReturnAt,
+    StartAt,
+    StartTaskAt,
+    StopAt,
+    StopTaskAt,
+)
+from gateway.domain.scheduling.records import needs_stop
+from gateway.domain.scheduling.timing import NOW, Timing, expiry
+from gateway.domain.states import JobStatus, TaskStatus
+
+
+@dataclass(frozen=True)
+class Due:
+    at: datetime
+    command: Command = field()
+
+
+def agenda(job: Job, timing: Timing) -> Iterator[Due]:
+    """Yield everything there is to do, each with its earliest time."""
+    if job.ending is not None:
+        yield from _stops(job, timing, job.nodes.values())
+        return
+    yield from _stops(job, timing, [n for n in job.nodes.values() if n.excluded])
+    yield from (Due(when, Expire(node)) for when, node in consent.expiries(job))
+    for node in quorum.active(job):
+        if job.status is JobStatus.PENDING:
+            yield from _when_due(node.create, CreateAt(node.node), timing)
+            if node.unreachable_since is not None and not node.create.settled:
+                yield Due(job.created_at + timedelta(seconds=timing.create_deadline), GiveUp(node.node))
+        else:
+            if job.status is JobStatus.READY and holding.granted(job):
+                yield from _when_due(node.start, StartAt(node.node), timing)
+            if node.unreachable_since is not None:
+                starting = job.status is JobStatus.READY and node.start.tries > 0
+                limit = timedelta(seconds=timing.start_deadline if starting else timing.unreachable_limit)
+                yield Due(node.unreachable_since + limit, GiveUp(node.node))
+    if job.status is JobStatus.READY:
+        yield from _holds(job, timing)
+    if job.status is JobStatus.RUNNING:
+        yield from _tasks(job, timing)
+        for when, decision in retrying.decisions(job, timing.call_deadline, timing.stop_patience):
+            yield Due(when, decision)
+
+
+def _holds(job: Job, timing: Timing) -> Iterator[Due]:
+    for turn in holding.turns(job):
+        request = ReturnAt(turn.node) if turn.back else HoldAt(turn.node)
+        for due in _when_due(turn.call, request, timing):
+            yield Due(max(due.at, turn.after or NOW), request)
+
+
+def _tasks(job: Job, timing: Timing) -> Iterator[Due]:
+    done = {t.name for t in job.tasks.values() if t.status is TaskStatus.SUCCESS}
+    most = holding.tasks_at_once(job, timing.abreast)
+    for name in abreast.within(job, ready(job.spec.dag, done, done), most):
+        task = job.tasks[name]
+        stopped = task.ending is not None or task.again_from is not None
+        for part in task.nodes.values():
+            if stopped:
+                yield from _task_stop(task, part, timing)
+            known = part.status in (TaskStatus.SUCCESS, TaskStatus.FAILED)
+            if retrying.over(part) if task.again_from is not None else known:
+                continue
+            start = part.start
+            if start.state is CallState.IDLE:
+                held = job.suspended is not None and not task.begun
+                if not stopped and not held:
+                    yield Due(start.due_at or NOW, StartTaskAt(part.node, name, task.attempt))
+                continue
+            open_roles = tuple(
+                role
+                for role, status in part.roles.items()
+                if status not in (TaskStatus.SUCCESS, TaskStatus.FAILED)
+            )
+            poll = PollTaskAt(part.node, name, open_roles, task.attempt)
+            asked_late = expiry(start, timing) if start.state is not CallState.OK else NOW
+            for due in _when_due(part.poll, poll, timing):
+                yield Due(max(due.at, asked_late), poll)
+
+
+def _task_stop(task: Task, part: NodeTask, timing: Timing) -> Iterator[Due]:
+    """Yield the stop of a task where a start may have arrived, once that start can no longer be on its way."""
+    nothing_there = part.start.state in (CallState.IDLE, CallState.REFUSED)
+    if nothing_there or part.status is TaskStatus.SUCCESS or (task.ending is None and retrying.over(part)):
+        return
+    after = NOW if part.start.state is CallState.OK else expiry(part.start, timing)
+    for due in _when_due(part.stop, StopTaskAt(part.node, task.name, task.attempt), timing):
+        yield Due(max(due.at, after), due.command)
+
+
+def _stops(job: Job, timing: Timing, nodes: Iterable[NodeJob]) -> Iterator[Due]:
+    for node in nodes:
+        if not needs_stop(node) or node.stop.settled:
+            continue
+        if job.ended_at is not None and _given_up_redelivery(job, node, timing):
+            continue
+        under_way = (c for c in _calls_to(job, node) if c.state in (CallState.SENT, CallState.LOST))
+        after = max((expiry(c, timing) for c in under_way), default=NOW)
+        for due in _when_due(node.stop, StopAt(node.node), timing):
+            yield Due(max(due.at, after), due.command)
+
+
+def _given_up_redelivery(job: Job, node: NodeJob, timing: Timing) -> bool:
+    last = node.stop.sent_at
+    return (
+        last is not None
+        and job.ended_at is not None
+        and last - job.ended_at > timedelta(seconds=timing.redeliver_for)
+    )
+
+
+def _calls_to(job: Job, node: NodeJob) -> Iterator[Call]:
+    yield node.create
+    yield node.start
+    for task in job.tasks.values():
+        if part := task.nodes.get(node.node):
+            yield part.start
+
+
+def _when_due(call: Call, command: Command, timing: Timing) -> Iterator[Due]:
+    match call.state:
+        case CallState.IDLE | CallState.LOST:
+            yield Due(call.due_at or NOW, command)
+        case CallState.SENT:
+            yield Due(expiry(call, timing), command)
+        case CallState.OK | CallState.REFUSED:
+            if isinstance(command, PollTaskAt):
+                yield Due(call.due_at or NOW, command)
+        case _:
+            assert_never(call.state)

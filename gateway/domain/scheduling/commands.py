@@ -1,0 +1,89 @@
+"""What the scheduling node has to do: requests to make of other nodes, and decisions to take by itself."""
+
+from dataclasses import dataclass
+
+from gateway.domain import retrying
+from gateway.domain.model import NodeId
+
+
+@dataclass(frozen=True)
+class CreateAt:
+    node: NodeId
+
+
+@dataclass(frozen=True)
+class HoldAt:
+    """Have a node keep what the job needs there."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True)
+class ReturnAt:
+    """Have a node take that back, because another one has too little free."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True)
+class StartAt:
+    node: NodeId
+
+
+@dataclass(frozen=True)
+class StartTaskAt:
+    node: NodeId
+    task: str
+    attempt: int = 0
+
+
+@dataclass(frozen=True)
+class PollTaskAt:
+    node: NodeId
+    task: str
+    roles: tuple[str, ...]
+    attempt: int = 0
+
+
+@dataclass(frozen=True)
+class StopAt:
+    node: NodeId
+
+
+@dataclass(frozen=True)
+class StopTaskAt:
+    node: NodeId
+    task: str
+    attempt: int = 0
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """Not a request: the decision that a node has been silent for too long."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True)
+class Expire:
+    """Not a request: the decision that nobody at a node agreed to the job in time."""
+
+    node: NodeId
+
+
+Request = CreateAt | HoldAt | ReturnAt | StartAt | StartTaskAt | PollTaskAt | StopAt | StopTaskAt
+TaskRequest = StartTaskAt | PollTaskAt | StopTaskAt
+Decision = GiveUp | Expire | retrying.TimeOut | retrying.TryAgain
+Command = Request | Decision
+
+NAMES = {
+    CreateAt: "create",
+    HoldAt: "resources",
+    ReturnAt: "return of resources",
+    StartAt: "start",
+    StartTaskAt: "task start",
+    PollTaskAt: "task poll",
+    StopAt: "stop",
+    StopTaskAt: "task stop",
+}
+"""what a timeline calls each request"""
