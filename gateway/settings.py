@@ -31,6 +31,7 @@ from gateway.domain.problems import Problem
 from gateway.engine_settings import EngineSettings, Section
 from gateway.errors import Invalid
 from gateway.event_kinds import NAMES
+from gateway.fate_settings import FateSettings
 
 PREFIX = "BFIA_GATEWAY__"
 DEFAULT_STORAGE = "var/storage"
@@ -339,6 +340,7 @@ class Settings(BaseSettings):
     retention: Retention = Retention()
     events: EventSettings = EventSettings()
     resources: ResourceSettings = ResourceSettings()
+    fate: FateSettings = FateSettings()
     state_dir: Path = Field(
         default=Path("var"), description="Folder of everything else that is kept: logs, spools."
     )

@@ -53,6 +53,7 @@ from gateway.engine_settings import StorageSource
 from gateway.errors import GatewayError, Invalid
 from gateway.events import Feed
 from gateway.executor import Executor, Place
+from gateway.fate_wiring import FateSide
 from gateway.grants import Grant
 from gateway.guard import Guard
 from gateway.heartbeat import Heartbeat
@@ -461,6 +462,9 @@ class Gateway:
             Mounted(admin_router(admin_parts), body),
             Mounted(admin_archive.router(archiving), body),
         ]
+        fate = FateSide(settings)
+        for_peers += fate.for_peers()
+        for_operators += fate.for_operators()
         apps: dict[str, Any] = {
             "operator": create_app("operators", for_operators, documented=True),
         }

@@ -8,7 +8,7 @@ from anyio import CapacityLimiter
 from fastapi import Depends, Request
 
 from adapter.bfia.headers import Incoming, incoming
-from adapter.bfia.reading import NotFit, read_json
+from adapter.reading import NotFit, read_json
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 from gateway.tracing import new_trace_id, traced

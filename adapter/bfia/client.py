@@ -17,7 +17,7 @@ import httpx
 from adapter.bfia import headers, translate
 from adapter.bfia.extensions import EXTENSIONS, Command
 from adapter.bfia.profiles import PROFILES, SUCCESS_CODES, Profile
-from adapter.bfia.reading import HALF_PAIR
+from adapter.reading import HALF_PAIR
 from gateway.domain.model import Acceptance, Ending, Failure, JobSpec, NodeId
 from gateway.domain.problems import Problem
 from gateway.domain.rerunning import Order, RerunAnswer

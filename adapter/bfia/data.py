@@ -25,7 +25,7 @@ from pydantic_core import PydanticCustomError
 
 from adapter.bfia.asking import Sender, on
 from adapter.bfia.data_form import FILE, Form, receive
-from adapter.bfia.envelope import problems_of
+from adapter.problems import problems_of
 from gateway.dataset_model import Dataset
 from gateway.dataset_upload import (
     MAX_PARTITIONS,

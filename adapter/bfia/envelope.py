@@ -5,7 +5,6 @@ status, but for peers that know HTTP 200 only. The user's own interface (``/v2/p
 ``message`` instead of ``msg``.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,7 +16,8 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from adapter.bfia.profiles import Profile
-from adapter.bfia.reading import NotFit
+from adapter.problems import listed, problems_of, shown
+from adapter.reading import NotFit
 from gateway.domain.problems import Problem
 from gateway.errors import DatabaseAway, GatewayError, Invalid
 
@@ -122,37 +122,6 @@ def _answer(
     own = request.url.path.startswith(_OWN_INTERFACE)
     data: dict[str, Any] = {"reason": reason}
     if problems:
-        data["problems"] = [
-            {"path": _shown(p.path), "rule": _shown(p.rule), "got": _shown(p.got)} for p in problems
-        ]
-    body = {"code": code, "message" if own else "msg": _shown(f"{reason}: {text}", _LONGEST_TEXT), "data": data}
+        data["problems"] = listed(problems)
+    body = {"code": code, "message" if own else "msg": shown(f"{reason}: {text}", _LONGEST_TEXT), "data": data}
     return JSONResponse(body, status_code=status)
-
-
-def problems_of(errors: Any) -> list[Problem]:
-    """Turn the framework's list of validation errors into problems with our kind of path."""
-    found = []
-    for error in errors:
-        where = list(error.get("loc", ()))
-        if where and where[0] in ("body", "query", "path", "header"):
-            where = where[1:]
-        found.append(Problem(join(where) or "body", str(error.get("msg", "is not valid")), error.get("input")))
-    return found
-
-
-def join(parts: Any) -> str:
-    """Join keys and indices into a path such as ``config.role.guest[0]``."""
-    path = ""
-    for part in parts:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
-    return path
-
-
-def _shown(value: Any, limit: int = 500) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, (bool, int, type(None))):
-        return value
-    text = value if isinstance(value, str) else repr(value)
-    text = text.encode("utf-8", "replace").decode()
-    return text if len(text) <= limit else text[:limit] + "…"

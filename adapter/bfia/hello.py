@@ -16,8 +16,8 @@ from adapter.bfia.envelope import ok
 from adapter.bfia.headers import described
 from adapter.bfia.interconn import SCHEDULE
 from adapter.bfia.profiles import Profile
-from adapter.bfia.reading import JsonRoute
 from adapter.bfia.trial import called_back
+from adapter.reading import JsonRoute
 from gateway.domain.model import NodeId
 from gateway.errors import NotAllowed
 from gateway.ports import Limiters

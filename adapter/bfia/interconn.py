@@ -12,7 +12,7 @@ from adapter.bfia.asking import Sender, asked, on, required
 from adapter.bfia.envelope import ok
 from adapter.bfia.headers import described
 from adapter.bfia.profiles import Profile
-from adapter.bfia.reading import JsonRoute
+from adapter.reading import JsonRoute
 from gateway.domain.model import NodeId
 from gateway.domain.rerunning import Order
 from gateway.errors import NotAllowed

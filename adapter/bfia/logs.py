@@ -14,7 +14,7 @@ from fastapi import APIRouter, Query, Request
 
 from adapter.bfia.asking import Sender, on
 from adapter.bfia.envelope import ok
-from adapter.bfia.reading import JsonRoute, NotFit, read_json
+from adapter.reading import JsonRoute, NotFit, read_json
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 from gateway.log_levels import LEVELS, Level

@@ -12,7 +12,7 @@ from adapter.bfia.asking import Sender, asked, on, required
 from adapter.bfia.envelope import ok
 from adapter.bfia.examples import CALLBACK, CREATE_ALL, STOP_ALL, STOP_TASK_OF_JOB
 from adapter.bfia.profiles import PROFILES, Profile
-from adapter.bfia.reading import JsonRoute
+from adapter.reading import JsonRoute
 from gateway.domain.model import NodeId
 from gateway.domain.problems import Problem
 from gateway.domain.states import TaskStatus

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Body, Request
 from adapter.bfia.asking import Sender, asked, on
 from adapter.bfia.envelope import ok
 from adapter.bfia.examples import DELETE, REGISTER, REGISTER_COMPONENT
-from adapter.bfia.reading import JsonRoute
+from adapter.reading import JsonRoute
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 from gateway.ports import Limiters
