@@ -11,7 +11,10 @@ from enum import StrEnum
 from gateway.errors import GatewayError
 
 PREFIX = "bfia_"
-_DATA = r"/api/v1/(jobs/[^/]+/((outputs|reports)/.+|archive)|models/[^/]+.*/export)"
+_DATA = (
+    r"/api/v1/(jobs/[^/]+/((outputs|reports)/.+|archive)|models/[^/]+.*/export"
+    r"|datasets/[^/]+/[^/]+/(preview|download))"
+)
 
 
 class Role(StrEnum):

@@ -162,6 +162,19 @@ class Datasets:
             raise _unknown(address, "is not in this node's storage")
         return address
 
+    def disabled(self, address: Address) -> bool:
+        """Tell whether a dataset was disabled for jobs."""
+        known = self._repository.get(address.namespace, address.name)
+        return known is not None and known.disabled
+
+    def switch(self, address: Address, *, disabled: bool) -> tuple[Dataset, Dataset]:
+        """Disable a dataset for jobs, or enable it; return it before and after. Raises `NotFound`."""
+        before = self.get(namespace=address.namespace, name=address.name)
+        after = replace(before, disabled=disabled)
+        if after != before:
+            self._repository.put(after)
+        return before, after
+
     def get(self, dataset_id: str = "", *, namespace: str = "", name: str = "") -> Dataset:
         """Return what is known of a dataset. Raises `NotFound`.
 

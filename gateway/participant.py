@@ -1,8 +1,9 @@
 """Use cases of a participating node: accept a job, run its tasks, answer for them, end it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from gateway.coordinator import digest
 from gateway.domain import approval, execute, inheriting, parameters, quorum
@@ -25,6 +26,7 @@ from gateway.models import Models
 from gateway.patience import while_away
 from gateway.ports import Callback, Clock, TaskNews
 from gateway.resources import Resources
+from gateway.sharing import NotShared
 from gateway.store.store import Store
 from gateway.task_plan import TaskPlanner
 from provider_registry.registry import Registry, Unknown
@@ -65,6 +67,10 @@ class Participant:
         """raises `Refused` while no job of another node is taken"""
         self.deleting: Callable[[str, NodeId, bool], None]
         """set once, beside the other use cases: job id, sender, whether only to try"""
+        self.not_shared: Callable[[JobSpec], NotShared | None] = lambda spec: None
+        """says why a job may not use the datasets here that it names"""
+        self.audit: Callable[[NodeId, str, Mapping[str, Any]], None] = lambda who, action, detail: None
+        """writes down, beside the job's timeline, that a start was not allowed: who asked, for what, why"""
         self._policy = policy
         self._takes_word = takes_word
 
@@ -80,6 +86,10 @@ class Participant:
         if problems:
             raise Invalid(problems)
         problems, warnings = self._planner.check(spec)
+        closed = self.not_shared(spec)
+        if closed is not None:  # what else is wrong comes with it
+            told = {problem.path for problem in closed.problems}
+            raise NotShared(closed.reason, [*closed.problems, *(p for p in problems if p.path not in told)])
         refused = self._models.refusal(spec) if self._models else None
         if refused is not None:
             raise Invalid([refused.problem, *problems], reason=refused.reason)
@@ -129,10 +139,11 @@ class Participant:
     def _judged(self, spec: JobSpec, sender: NodeId) -> tuple[Verdict, str]:
         """Ask the policy. Who wants the job is the node that asks, or where that is this one, the initiator."""
         source = spec.initiator if sender in ("", self._node) else sender
-        wanted = approval.pieces(spec, self._node, source, self._roles)
+        wanted = approval.pieces(spec, self._node, source, self.roles)
         return approval.judge(self._policy, wanted, own=source == self._node)
 
-    def _roles(self, task: flow.DagNode) -> tuple[str, ...] | None:
+    def roles(self, task: flow.DagNode) -> tuple[str, ...] | None:
+        """Return the roles that take part in a task; None where its component is not registered here."""
         ref = task.component
         try:
             return self._registry.find(ref.provider, ref.version, ref.name)[1].roles
@@ -171,12 +182,20 @@ class Participant:
         if local.status is JobStatus.PENDING:
             raise Conflict(f"nobody at {self._node} has agreed to job {local.id} yet", reason="NOT_APPROVED")
         verdict, words = self._judged(local.spec, sender)
+        closed = self.not_shared(local.spec)
         if verdict is Verdict.REJECT:
-            now = self._clock()
-            self._store.local_jobs.update(
-                local.id, lambda local: local.noted(now, "start not allowed", sender, message=words)
-            )
+            self._not_allowed(local, sender, words)
             raise NotAllowed(f"node {self._node} does not take part any more: {words}")
+        if closed is not None:
+            self._not_allowed(local, sender, closed.message)
+            raise closed
+
+    def _not_allowed(self, local: LocalJob, sender: NodeId, words: str) -> None:
+        now = self._clock()
+        self._store.local_jobs.update(
+            local.id, lambda local: local.noted(now, "start not allowed", sender, message=words)
+        )
+        self.audit(sender or self._node, f"start of job {local.id} not allowed", {"message": words})
 
     def hold(self, job_id: str, sender: NodeId) -> None:
         local = self._mine(job_id, sender)

@@ -157,6 +157,10 @@ class Data(Section):
         default_factory=list,
         description="Folders from which data may be uploaded by server path; empty: that is off.",
     )
+    grants: Literal["open", "listed"] = Field(
+        default="open",
+        description="open: a dataset never granted to anybody serves jobs with every node; listed: with none.",
+    )
     max_upload_bytes: int = Field(default=16 * 1024**3, gt=0, description="Largest uploaded file, in bytes.")
 
 

@@ -27,6 +27,7 @@ from engines.process import ProcessEngine
 from gateway import cleaning
 from gateway.access import Access
 from gateway.admin import archive as admin_archive
+from gateway.admin import datasets as admin_datasets
 from gateway.admin import deleting as admin_deleting
 from gateway.admin import events as admin_events
 from gateway.admin import logs as admin_logs
@@ -48,6 +49,7 @@ from gateway.domain.approval import Mode, Policy, Rule, Verdict
 from gateway.domain.model import JobSpec, LocalJob
 from gateway.domain.problems import Problem
 from gateway.domain.scheduling.timing import Timing
+from gateway.domain.sharing import Default
 from gateway.drain import Drain
 from gateway.engine_settings import StorageSource
 from gateway.errors import GatewayError, Invalid
@@ -72,6 +74,7 @@ from gateway.run_logs import RunLogs
 from gateway.scheduler import Scheduler
 from gateway.server import Arrivals, bound, host_of, port_of
 from gateway.settings import Settings
+from gateway.sharing import Sharing
 from gateway.storage import FileStorage
 from gateway.store.access import SqlAudit, SqlTokens
 from gateway.store.counting import count
@@ -80,6 +83,7 @@ from gateway.store.leaves import SqlDatasets, SqlProviders
 from gateway.store.migrate import opened
 from gateway.store.models import SqlModels
 from gateway.store.routes import SqlRouteVersions
+from gateway.store.sharing import SqlGrants
 from gateway.store.store import Store
 from gateway.task_plan import TaskPlanner
 from gateway.tracing import traced
@@ -209,6 +213,19 @@ class Gateway:
             _policy(settings),
             lambda other: other == node or self._profile_of(other).takes_confirm,
             self.inheritance,
+        )
+        self.sharing = Sharing(
+            node,
+            self.datasets,
+            SqlGrants(self.store),
+            Default(settings.data.grants),
+            self.participant.roles,
+            self._unfinished,
+            clock,
+        )
+        self.participant.not_shared = self.sharing.refusal
+        self.participant.audit = lambda who, action, detail: self.audit.add(
+            clock(), who, action, 403, None, detail
         )
         self.peers.settle_here(self.coordinator, self.participant)
         self._end_of_session: list[Callable[[str], None]] = []
@@ -459,6 +476,12 @@ class Gateway:
             Mounted(admin_models.import_router(model_parts), None),
             Mounted(provider.router(self.registry, limiters), body),
             Mounted(data.router(self.datasets, settings.data.max_upload_bytes), None),
+            Mounted(
+                admin_datasets.router(
+                    admin_datasets.DatasetParts(self.datasets, self.sharing, self.storage, self._clock, limiters)
+                ),
+                body,
+            ),
             Mounted(admin_router(admin_parts), body),
             Mounted(admin_archive.router(archiving), body),
         ]

@@ -1,17 +1,13 @@
 """``/api/v1/jobs/…/outputs``: what this node's runs left in the storage: listed, looked into, downloaded."""
 
-import base64
-import re
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 
-import anyio.to_thread
-from fastapi import APIRouter, Header, Query
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi import APIRouter, Query
+from fastapi.responses import Response
 
 from gateway.admin.answers import Answer
+from gateway.admin.downloading import Asked, Download, IfRange, Range, prepared, sent
 from gateway.admin.parts import AdminParts
 from gateway.admin.preview import MOST_ROWS, preview, showable
 from gateway.domain.model import Address, LocalJob, Run
@@ -78,26 +74,16 @@ def add_outputs(router: APIRouter, parts: AdminParts, answer: Answer) -> None:
         task: str,
         party: str,
         key: str,
-        range_: str = Header(
-            default="", alias="range", description="one range of bytes, to go on where it stopped"
-        ),
-        if_range: str = Header(
-            default="", description="the ETag of the beginning: if it changed, all of it comes"
-        ),
+        range_: Range = "",
+        if_range: IfRange = "",
     ) -> Any:
         """The bytes of all parts, one after the other; each part of a table begins with its header line.
 
         The whole comes with its sha256, a range (206) without.
         """
-        found = await answer(lambda: _download(parts, job_id, task, party, key, range_, if_range))
-        if isinstance(found, Response):
-            return found
-        return StreamingResponse(
-            _bytes(parts, found.address, found.start, found.length),
-            status_code=found.status,
-            media_type="application/octet-stream",
-            headers=found.headers,
-        )
+        asked = Asked(range_, if_range)
+        found = await answer(lambda: _download(parts, job_id, task, party, key, asked))
+        return found if isinstance(found, Response) else sent(found, parts.storage, parts.limiters)
 
 
 def _outputs(parts: AdminParts, job_id: str) -> list[dict[str, Any]]:
@@ -146,82 +132,12 @@ def _look(parts: AdminParts, job_id: str, task: str, party: str, key: str, rows:
     return {**found.as_dict(), **shown, "left_out": seen.left_out}
 
 
-@dataclass(frozen=True)
-class _Download:
-    address: Address
-    headers: dict[str, str]
-    status: int
-    start: int
-    length: int
-
-
 def _download(
-    parts: AdminParts, job_id: str, task: str, party: str, key: str, range_: str, if_range: str
-) -> _Download | Response:
+    parts: AdminParts, job_id: str, task: str, party: str, key: str, asked: Asked
+) -> Download | Response:
     found = find_output(parts, job_id, task, party, key)
-    size, stamp = parts.storage.stamp(found.address)
-    etag = f'"{stamp}"'
-    wanted = one_range(range_, size) if if_range in ("", etag) else None
-    if wanted == (0, 0) and range_:
-        body = {
-            "code": 416,
-            "msg": f"RANGE_NOT_THERE: the output has {size} bytes",
-            "data": {"reason": "RANGE_NOT_THERE"},
-        }
-        return JSONResponse(body, status_code=416, headers={"content-range": f"bytes */{size}"})
     name = f"{found.run.task_name}-{party}-{key}" + (".csv" if group_of(found.type) == "data" else "")
-    plain = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in name)
-    headers = {
-        "content-disposition": f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}",
-        "x-content-type-options": "nosniff",
-        "accept-ranges": "bytes",
-        "etag": etag,
-    }
-    if wanted is not None:
-        start, length = wanted
-        headers["content-range"] = f"bytes {start}-{start + length - 1}/{size}"
-        headers["content-length"] = str(length)
-        return _Download(found.address, headers, 206, start, length)
-    digest = parts.storage.checksum(found.address)
-    encoded = base64.b64encode(bytes.fromhex(digest)).decode()
-    headers |= {
-        "x-checksum-sha256": digest,
-        "repr-digest": f"sha-256=:{encoded}:",
-        "content-length": str(size),
-    }
-    return _Download(found.address, headers, 200, 0, size)
-
-
-def one_range(text: str, size: int) -> tuple[int, int] | None:
-    """Read a ``Range`` header: (start, length), (0, 0) for one that is not there, None for what asks for all.
-
-    Several ranges, and what is no range of bytes, ask for all (RFC 9110, 14.2).
-    """
-    found = re.fullmatch(r"bytes=(\d{0,18})-(\d{0,18})", text.strip())
-    if found is None or not any(found.groups()):
-        return None
-    first, last = found.groups()
-    if not first:
-        length = min(int(last), size)
-        return (size - length, length) if length else (0, 0)
-    start, end = int(first), min(int(last), size - 1) if last else size - 1
-    if last and int(last) < start:
-        return None
-    return (start, end - start + 1) if start < size else (0, 0)
-
-
-async def _bytes(parts: AdminParts, address: Address, start: int, length: int) -> AsyncIterator[bytes]:
-    """Yield an output piece by piece; no thread is held while the reader is slow."""
-    pieces = parts.storage.stream(address, start=start, length=length)
-    try:
-        while piece := await anyio.to_thread.run_sync(_next, pieces, limiter=parts.limiters.rest):
-            yield piece
-    finally:
-        getattr(pieces, "close", lambda: None)()
-
-
-def _next(pieces: Iterator[bytes]) -> bytes:
-    return next(pieces, b"")
+    return prepared(parts.storage, found.address, name, asked)
 
 
 def find_output(parts: AdminParts, job_id: str, task: str, party: str, key: str) -> Output:

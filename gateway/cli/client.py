@@ -4,10 +4,11 @@ Exit codes of all commands that talk to a node: 0 done, 1 the node said no or so
 configuration, 3 no answer from the node.
 """
 
+import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -34,6 +35,10 @@ Url = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, no table.")]
 DEFAULT_CONFIG = Path("node.yml")
+
+
+def _unwatched(count: int, total: int | None) -> None:
+    pass
 
 
 class CallFailed(Exception):
@@ -94,21 +99,47 @@ class Client:
             raise CallFailed(f"{source} cannot be read: {error.strerror}", EXIT_BAD_INPUT) from error
         return self._read(answer)
 
-    def download(self, path: str, target: Path, **query: Any) -> int:
+    def send_form(self, path: str, fields: Mapping[str, str], name: str, file: Any) -> Any:
+        """Post a form with one file, read piece by piece while it is sent; return the answer's JSON.
+
+        What the node does with the file may take long after the last byte. Raises `CallFailed`.
+        """
+        parts = {"file": (name, file, "application/octet-stream")}
+        with self._reached():
+            patient = httpx.Timeout(60.0, read=None)
+            answer = self._http.post(path, data=dict(fields), files=parts, timeout=patient)
+        return self._read(answer)
+
+    def download(
+        self, path: str, target: Path, watch: Callable[[int, int | None], None] = _unwatched, **query: Any
+    ) -> int:
         """Write an answer's body into a file, piece by piece; return its length in bytes.
 
-        The file appears only when it is whole. Raises `CallFailed`.
+        The file appears only when it is whole, and has the checksum that the node names. ``watch`` is told of
+        each piece: its length, and the length of all, if known. Raises `CallFailed`.
         """
         part = target.with_name(target.name + ".part")
+        patient = httpx.Timeout(60.0, read=None)  # a node sums up a large file before it sends its first byte
+        digest = hashlib.sha256()
         try:
-            with self._reached(), self._http.stream("GET", path, params=_plain(query)) as answer:
+            with (
+                self._reached(),
+                self._http.stream("GET", path, params=_plain(query), timeout=patient) as answer,
+            ):
                 if answer.status_code >= 400:
                     answer.read()
                     self._read(answer)
+                length = answer.headers.get("content-length", "")
                 with part.open("wb") as file:
                     for piece in answer.iter_bytes(1024 * 1024):
                         file.write(piece)
+                        digest.update(piece)
+                        watch(len(piece), int(length) if length.isdecimal() else None)
                     size = file.tell()
+                wanted = answer.headers.get("x-checksum-sha256", "")
+            if wanted and wanted != digest.hexdigest():
+                text = f"what came has sha256 {digest.hexdigest()}, the node names {wanted}; nothing was kept"
+                raise CallFailed(text, reason="CHECKSUM_WRONG")
             part.replace(target)
         except OSError as error:
             raise CallFailed(f"{target} cannot be written: {error.strerror}", EXIT_BAD_INPUT) from error

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from gateway.cli import (
+    data,
     doctor,
     job_cleaning,
     job_decisions,
@@ -134,6 +135,7 @@ def version() -> None:
 
 maintenance.add(app)
 doctor.add(app)
+data.add(app)
 jobs.add(app)
 job_cleaning.add(jobs.commands)
 job_decisions.add(jobs.commands)

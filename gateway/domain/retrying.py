@@ -17,6 +17,7 @@ NOT_WORTH_IT = frozenset(
     {
         "COMMAND_NOT_FOUND",
         "COMPONENT_UNKNOWN",
+        "DATASET_DISABLED",
         "IMAGE_NOT_FOUND",
         "INPUT_MISSING",
         "INVALID",

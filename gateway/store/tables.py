@@ -115,6 +115,21 @@ dataset = sa.Table(
     sa.Column("created_at", Seconds, nullable=False),
 )
 
+dataset_grant = sa.Table(
+    "dataset_grant",
+    metadata,
+    sa.Column("namespace", Id, primary_key=True),
+    sa.Column("name", sa.String(255), primary_key=True),
+    sa.Column("node", Id, primary_key=True),
+    sa.Column("granted_at", Seconds, nullable=False),
+    sa.Column("granted_by", sa.String(255), nullable=False),
+    sa.Column("reason", sa.String(1000), nullable=False),
+    sa.Column("expires_at", Seconds),
+    sa.Column("revoked_at", Seconds),
+    sa.Column("revoked_by", sa.String(255), nullable=False),
+)
+"""Which partner node may use which dataset; rows of grants that ended stay."""
+
 gateway = sa.Table(
     "gateway",
     metadata,

@@ -1,0 +1,243 @@
+"""Datasets as admins see them: looked at, granted, disabled, deleted, and what jobs get of it."""
+
+import copy
+import csv
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from adapter.bfia.examples import CREATE_ALL, REGISTER
+from gateway.cli.data import commands
+from gateway.cli.main import app
+from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
+from gateway.domain.model import Address, JobSpec
+from gateway.errors import NotAllowed
+from gateway.sharing import NotShared
+from gateway.storage_staging import FOLDER
+from gateway.wiring import Gateway
+from tests.builders import a_spec
+from tests.e2e.nodes import wait_for
+from tests.inprocess import ME, PEER, STRANGER, ask, running
+
+NAME, TABLE = "ns#t", "/api/v1/datasets/ns/t"
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with running(tmp_path_factory.mktemp("node"), auth={"mode": "on", "token": "0123456789abcdef0123"}) as gateway:
+        for other in (PEER, STRANGER):
+            answer = call(gateway, "PUT", f"/api/v1/routes/{other}", json={"route": {"url": "http://127.0.0.1:1"}})
+            assert answer.status_code == 200
+        call(gateway, "POST", "/v2/provider/register", json=REGISTER["one component"]["value"])
+        yield gateway
+
+
+@pytest.fixture(autouse=True)
+def fresh(node: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BFIA_GATEWAY_TOKEN", "0123456789abcdef0123")
+    for job_id in node.store.local_jobs.unfinished():
+        node.participant.stop_job(job_id, "", None, "")
+    call(node, "DELETE", TABLE)
+    assert uploaded(node, tmp_path).exit_code == 0
+
+
+def call(node: Gateway, method: str, path: str, **more: Any) -> Any:
+    headers = {"authorization": "Bearer 0123456789abcdef0123"}
+    return ask(node, "operator", method, path, headers=headers, **more)
+
+
+def cli(node: Gateway, *words: str) -> Result:
+    return CliRunner().invoke(app, ["data", *words, "--url", node.addresses()["operator"]])
+
+
+def uploaded(node: Gateway, folder: Path, *more: str) -> Result:
+    file = folder / "t.csv"
+    with file.open("w", newline="") as out:
+        csv.writer(out, delimiter=";").writerows([("id", "y", "x"), *((f"u{i}", i % 2, i / 4) for i in range(9))])
+    words = ("--namespace", "ns", "--name", "t", "--match-id", "id", "--label", "y", "--delimiter", ";")
+    return cli(node, "upload", str(file), *words, "--partitions", "2", "--extend-sid", *more)
+
+
+def a_job(job_id: str, params: Any = None, partner: str = PEER) -> JobSpec:
+    own = {"dataset_id": NAME} if params is None else params
+    body = copy.deepcopy(CREATE_ALL["two parties"]["value"])
+    node = body["dag"]["components"][0]
+    return a_spec(
+        _dag(node),
+        {"guest": (ME,), "host": (partner,)},
+        job_id=job_id,
+        scheduler=partner,
+        initiator=ME,
+        task_params={"guest": {"0": {node["name"]: own}}},
+    )
+
+
+def _dag(node: Any) -> Any:
+    ref = ComponentRef(node["provider"], node["version"], node["componentName"])
+    return Dag((DagNode(node["name"], ref, (), (DagOutput("dataset", "data0"),)),))
+
+
+def reason(node: Gateway, spec: JobSpec) -> tuple[str, str]:
+    with pytest.raises(NotAllowed) as refused:
+        node.participant.create_job(spec, PEER)
+    return refused.value.reason, refused.value.problems[0].path
+
+
+def test_a_dataset_is_listed_shown_previewed_and_fetched(node: Gateway, tmp_path: Path):
+    assert NAME in cli(node, "list", "--namespace", "ns").stdout
+    assert json.loads(cli(node, "list", "--contains", "nothing", "--json").stdout)["datasets"] == []
+    found = json.loads(cli(node, "show", NAME, "--json").stdout)
+    assert found["columns"] == [
+        {"name": "sid", "type": "string"},
+        {"name": "id", "type": "string"},
+        {"name": "y", "type": "int"},
+        {"name": "x", "type": "float"},
+    ]
+    told = [found[key] for key in ("count", "delimiter", "match_id_name", "label_name", "sid", "disabled")]
+    assert told == [9, ";", "id", "y", "sid", False]
+    assert found["origin"] == "file:t.csv" and found["used_by"] == [] and found["grants"] == []
+    shown = cli(node, "show", NAME)
+    assert "no job under way" in shown.stdout and "jobs with every node" in shown.stdout
+    seen = json.loads(cli(node, "preview", NAME, "--rows", "3", "--json").stdout)
+    assert len(seen["rows"]) == 3 and seen["left_out"] == "the rows after the first 3"
+    target = tmp_path / "got.csv"
+    assert cli(node, "download", NAME, "-o", str(target)).exit_code == 0
+    assert len([line for line in target.read_text().splitlines() if line.startswith("sid,")]) == 2
+    part = call(node, "GET", f"{TABLE}/download")
+    assert part.content == target.read_bytes() and part.headers["x-checksum-sha256"]
+    gone = cli(node, "show", "ns#other")
+    assert gone.exit_code == 1 and "DATASET_UNKNOWN" in gone.stderr
+    assert cli(node, "show", "no-id").exit_code == 2
+
+
+def test_pages_follow_each_other(node: Gateway, tmp_path: Path):
+    for name in ("u", "v"):
+        assert uploaded(node, tmp_path, "--name", name).exit_code == 0
+    seen, after = [], ""
+    while after is not None:
+        page = call(node, "GET", "/api/v1/datasets", params={"limit": 1, "namespace": "ns", "after": after}).json()
+        assert page["total"] == 3
+        seen += [d["dataset_id"] for d in page["datasets"]]
+        after = page["next"]
+    assert seen == ["ns#t", "ns#u", "ns#v"]
+    for name in ("u", "v"):
+        assert cli(node, "delete", f"ns#{name}", "--yes").exit_code == 0
+
+
+def test_a_dataset_serves_everybody_until_it_is_granted_to_somebody(node: Gateway):
+    assert node.participant.create_job(a_job("job-open"), PEER)
+    assert cli(node, "grant", NAME, STRANGER, "--days", "1", "-m", "contract").exit_code == 0
+    for params in (None, {"namespace": "ns", "name": "t"}):
+        key = "dataset_id" if params is None else "name"
+        path = f"config.task_params.guest.0.echo_1.{key}"
+        assert reason(node, a_job("job-not", params)) == ("NOT_AUTHORISED", path)
+    listed = cli(node, "grants", "--node", STRANGER).stdout
+    assert NAME in listed and "in force" in listed and "contract" in listed
+    assert node.participant.create_job(a_job("job-granted", partner=STRANGER), STRANGER)
+
+
+def test_a_grant_that_is_revoked_stops_the_start_and_is_written_down(node: Gateway):
+    assert cli(node, "grant", NAME, PEER).exit_code == 0
+    node.participant.create_job(a_job("job-revoked"), PEER)
+    assert cli(node, "revoke", NAME, PEER).exit_code == 0
+    for start in (
+        lambda: node.participant.hold("job-revoked", PEER),
+        lambda: node.participant.start_job("job-revoked", PEER),
+        lambda: node.participant.start_task("job-revoked", "task-1", "echo_1", PEER),
+    ):
+        with pytest.raises(NotShared) as refused:
+            start()
+        assert refused.value.reason == "NOT_AUTHORISED" and "was revoked" in refused.value.message
+    noted = [e for e in node.audit.list() if e.action == "start of job job-revoked not allowed"]
+    assert noted[0].who == PEER and NAME in noted[0].detail["message"]
+    assert any(e.event == "start not allowed" for e in node.store.timeline("job-revoked"))
+    assert reason(node, a_job("job-after"))[0] == "NOT_AUTHORISED"  # its end does not open it
+    changed = node.audit.list(limit=50)
+    revoked = next(e for e in changed if e.action == f"DELETE {TABLE}/grants/{PEER}")
+    assert (revoked.detail["before"]["state"], revoked.detail["after"]["state"]) == ("in force", "revoked")
+
+
+def test_a_disabled_dataset_takes_no_jobs(node: Gateway):
+    node.participant.create_job(a_job("job-before"), PEER)
+    assert cli(node, "disable", NAME, "-m", "units").stdout == "ns#t is disabled\n"
+    assert reason(node, a_job("job-late"))[0] == "DATASET_DISABLED"
+    with pytest.raises(NotShared):
+        node.participant.start_job("job-before", PEER)
+    assert "disabled" in cli(node, "list", "--disabled").stdout
+    assert cli(node, "enable", NAME).exit_code == 0
+    node.participant.start_job("job-before", PEER)
+
+
+def test_a_dataset_that_a_job_uses_is_not_deleted(node: Gateway):
+    node.participant.create_job(a_job("job-uses"), PEER)
+    cli(node, "grant", NAME, PEER)
+    refused = cli(node, "delete", NAME, "--yes")
+    assert refused.exit_code == 1 and "DATASET_IN_USE" in refused.stderr and "job-uses" in refused.stderr
+    assert json.loads(cli(node, "show", NAME, "--json").stdout)["used_by"] == ["job-uses"]
+    assert not node.datasets.get(NAME).disabled
+    node.participant.stop_job("job-uses", "", None, PEER)
+    wait_for(lambda: not node.sharing.users(Address("ns", "t")), 20)
+    assert cli(node, "delete", NAME, "--yes").exit_code == 0
+    assert not node.storage.exists(Address("ns", "t")) and node.sharing.all_grants() == []
+
+
+def test_what_cannot_be_granted_is_refused_with_every_problem(node: Gateway):
+    bad = call(node, "PUT", f"{TABLE}/grants/{ME}", json={"expires_at": "2020-01-01T00:00:00Z"})
+    assert bad.status_code == 400
+    assert [p["path"] for p in bad.json()["data"]["problems"]] == ["node", "expires_at"]
+    both = call(node, "PUT", f"{TABLE}/grants/{PEER}", json={"expires_at": "2099-01-01T00:00:00Z", "days": 1})
+    assert both.json()["code"] == 400
+    far = call(node, "PUT", f"{TABLE}/grants/{PEER}", json={"expires_at": "0001-01-01T00:00:00+14:00"})
+    assert far.json()["code"] == 400
+    never = cli(node, "revoke", NAME, STRANGER)
+    assert never.exit_code == 1 and "GRANT_UNKNOWN" in never.stderr
+
+
+def test_an_upload_that_is_broken_off_leaves_nothing(node: Gateway):
+    staging = node.storage.root / FOLDER
+    before = sorted(os.listdir(staging))
+    at = urlsplit(node.addresses()["operator"])
+    head = (
+        "POST /v2/component/upload/file HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 9999\r\n"
+        "authorization: Bearer 0123456789abcdef0123\r\ncontent-type: multipart/form-data; boundary=b\r\n\r\n"
+        '--b\r\ncontent-disposition: form-data; name="file"; filename="t.csv"\r\n\r\nid,y\n'
+    )
+    with socket.create_connection((at.hostname or "", at.port or 0)) as wire:
+        wire.sendall(head.encode())
+        wait_for(lambda: sorted(os.listdir(staging)) != before, 20)
+    wait_for(lambda: sorted(os.listdir(staging)) == before, 20)
+
+
+def test_a_node_of_listed_datasets_gives_none_away_unasked(tmp_path: Path):
+    with running(tmp_path, data={"grants": "listed"}) as other:
+        call(other, "POST", "/v2/provider/register", json=REGISTER["one component"]["value"])
+        assert uploaded(other, tmp_path).exit_code == 0
+        call(other, "PUT", f"/api/v1/routes/{PEER}", json={"route": {"url": "http://127.0.0.1:1"}})
+        assert reason(other, a_job("job-1"))[0] == "NOT_AUTHORISED"
+        assert other.participant.create_job(a_job("job-own", partner=ME), "")
+        assert cli(other, "grant", NAME, PEER).exit_code == 0
+        assert other.participant.create_job(a_job("job-2"), PEER)
+
+
+def test_every_command_shows_an_example():
+    for command in commands.registered_commands:
+        assert command.callback is not None and "Example: bfia-gateway data " in (command.callback.__doc__ or "")
+
+
+def test_names_are_offered_to_the_shell(node: Gateway, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("_TYPER_COMPLETE_ARGS", "bfia-gateway data show ns")
+    monkeypatch.setenv("_BFIA_GATEWAY_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "bfia-gateway data show ns")
+    monkeypatch.setenv("COMP_CWORD", "3")
+    monkeypatch.setenv("BFIA_GATEWAY_URL", node.addresses()["operator"])
+    offered = CliRunner().invoke(app, [], prog_name="bfia-gateway")
+    assert NAME in offered.stdout.splitlines(), offered.output
+    monkeypatch.setenv("BFIA_GATEWAY_URL", "http://127.0.0.1:1")
+    assert CliRunner().invoke(app, [], prog_name="bfia-gateway").stdout.strip() == ""
