@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from gateway.cli import (
+    checking,
     data,
     doctor,
     job_cleaning,
@@ -144,6 +145,7 @@ routes.add(app)
 tokens.add(app)
 models.add(app)
 providers.add(app)
+checking.add(providers.commands)
 
 
 def _fail(text: str) -> None:

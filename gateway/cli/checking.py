@@ -1,0 +1,232 @@
+"""``bfia-gateway provider check``: does an image keep its description and the container contract?"""
+
+import shlex
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from uuid import uuid4
+
+import typer
+
+from gateway.cli.client import EXIT_BAD_INPUT, EXIT_FAILED, AsJson, CallFailed, read_object, reporting, show, table
+
+if TYPE_CHECKING:
+    from gateway.conformance.checking import Checked, Described, Given
+    from gateway.conformance.clauses import Clause
+    from gateway.conformance.sandbox import Patience, Sandbox
+    from provider_registry.model import Component
+
+
+X = TypeVar("X")
+
+
+class Engines(StrEnum):
+    docker = "docker"
+    process = "process"
+
+
+def add(commands: typer.Typer) -> None:
+    """Add the command to ``provider``."""
+    commands.command("check")(check)
+
+
+def check(
+    file: Annotated[Path, typer.Argument(help="The body that registers the provider, as JSON or YAML.")],
+    image: Annotated[str, typer.Option(help="Run this image's components, too.", metavar="REF")] = "",
+    command: Annotated[
+        str, typer.Option(help="With the process engine: the command line that stands for the image.")
+    ] = "",
+    engine: Annotated[
+        Engines | None, typer.Option(help="How components run; default: process with --command, else docker.")
+    ] = None,
+    component: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
+    clause: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
+    data: Annotated[
+        list[str] | None, typer.Option(help="A role's table, ROLE=FILE.csv; may be repeated. Default: made up.")
+    ] = None,
+    parameter: Annotated[
+        list[str] | None, typer.Option(help="A parameter's value, NAME=VALUE; may be repeated.")
+    ] = None,
+    grace: Annotated[float, typer.Option(min=0.1, help="Seconds from SIGTERM to SIGKILL.")] = 10.0,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds for one run of all parties together.")] = 300.0,
+    as_json: AsJson = False,
+) -> None:
+    """Check a registration as a gateway does, and with --image its components clause by clause. Needs no gateway.
+
+    Each component runs in a sandbox: all its parties against each other with small made-up data, then each one
+    alone. Nothing outside this machine is asked. Exit code 1: a clause is broken, or the registration is refused.
+
+    Example: bfia-gateway provider check register.json --image registry.example.com/vendor:1.0.0
+
+    Example: bfia-gateway provider check register.json --command "python -m vendor" --parameter max_iter=3
+    """
+    with reporting(as_json):
+        from gateway.conformance.checking import Given, described
+        from gateway.conformance.clauses import CLAUSES
+        from gateway.conformance.sandbox import Patience
+
+        found = described(read_object(file))
+        given = Given(_tables(data or []), dict(_pair(p, "--parameter NAME=VALUE") for p in parameter or []))
+        checked: list[Checked] = []
+        if found.provider is not None and (image or command or engine):
+            components = {c.name: c for c in found.provider.components.values()}
+            wanted = _chosen(components, component or [], "component", "COMPONENT_UNKNOWN")
+            clauses = _chosen({c.name: c for c in CLAUSES}, clause or [], "clause", "CLAUSE_UNKNOWN")
+            ref = image or found.provider.image or "the-image"
+            patience = Patience(timeout, min(timeout, Patience.alone), grace)
+            with _sandbox(engine, ref, command, patience) as sandbox:
+                checked = _with_progress(sandbox, wanted, given, clauses)
+        good = not found.errors and all(c.good for c in checked)
+        if as_json:
+            show(_as_values(good, found, checked))
+        else:
+            _print(file, found, checked)
+        if not good:
+            raise typer.Exit(EXIT_FAILED)
+
+
+def _chosen(known: Mapping[str, X], names: Sequence[str], what: str, reason: str) -> list[X]:
+    """Return what is named, all where nothing is. Raises `CallFailed` with what there is."""
+    if unknown := [name for name in names if name not in known]:
+        text = f"there is no {what} {', '.join(unknown)}; there are: {', '.join(known) or 'none'}"
+        raise CallFailed(text, EXIT_BAD_INPUT, reason)
+    return [known[name] for name in dict.fromkeys(names or known)]
+
+
+def _tables(given: Sequence[str]) -> dict[str, bytes]:
+    tables = {}
+    for one in given:
+        role, file = _pair(one, "--data ROLE=FILE.csv")
+        try:
+            tables[role.partition(".")[0]] = Path(file).read_bytes()
+        except OSError as error:
+            raise CallFailed(f"--data {one}: {file} cannot be read: {error.strerror}", EXIT_BAD_INPUT) from error
+    return tables
+
+
+def _pair(text: str, form: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise CallFailed(f"{text!r} must read {form}", EXIT_BAD_INPUT)
+    return name, value
+
+
+@contextmanager
+def _sandbox(kind: Engines | None, image: str, command: str, patience: "Patience") -> "Iterator[Sandbox]":
+    """Make the place in which components run, and take all of it away afterwards. Raises `CallFailed`."""
+    from engines.base import Engine, EngineError
+    from engines.containerd import ContainerdEngine
+    from engines.process import ProcessEngine
+    from gateway.conformance.sandbox import NODE, Sandbox
+    from gateway.errors import GatewayError
+
+    kind = kind or (Engines.process if command else Engines.docker)
+    if kind is Engines.process and not command:
+        text = "the process engine needs --command, the command line that stands for the image"
+        raise CallFailed(text, EXIT_BAD_INPUT)
+    installation = uuid4().hex
+    with tempfile.TemporaryDirectory(prefix="bfia-check-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        made: Engine
+        if kind is Engines.process:
+            try:
+                words = tuple(shlex.split(command))
+            except ValueError as error:
+                raise CallFailed(f"--command cannot be read: {error}", EXIT_BAD_INPUT) from error
+            made = ProcessEngine(
+                node=NODE, installation=installation, images={image: words}, run_root=folder / "process"
+            )
+        else:
+            made = ContainerdEngine(node=NODE, installation=installation, network=f"bfia-check-{installation[:8]}")
+        try:
+            made.check()
+        except EngineError as error:
+            made.close()
+            text = f"{error}; start Docker, or give --command to run the program without an image"
+            raise CallFailed(text, EXIT_FAILED, error.reason) from error
+        sandbox = Sandbox(made, image, installation, folder, patience)
+        try:
+            yield sandbox
+        except (EngineError, GatewayError) as error:
+            raise CallFailed(f"the sandbox cannot be used: {error}", EXIT_FAILED, error.reason) from error
+        except OSError as error:
+            text = f"the sandbox cannot be used: {error.strerror or error}; is Docker on another machine?"
+            raise CallFailed(text, EXIT_FAILED, "SANDBOX_FAILED") from error
+        finally:
+            with suppress(EngineError):
+                sandbox.close()
+
+
+def _with_progress(
+    sandbox: "Sandbox", components: "Sequence[Component]", given: "Given", clauses: "Sequence[Clause]"
+) -> "list[Checked]":
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from gateway.conformance.checking import TRIALS
+    from gateway.conformance.checking import check as check_component
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("starting", total=TRIALS * len(components))
+
+        def told(text: str) -> None:
+            progress.update(bar, advance=1, description=text)
+
+        return [check_component(sandbox, component, given, told, clauses) for component in components]
+
+
+def _as_values(good: bool, found: "Described", checked: "Sequence[Checked]") -> dict[str, Any]:
+    return {
+        "good": good,
+        "provider": found.provider.key if found.provider else None,
+        "description": {
+            "errors": [{"path": p.path, "rule": p.rule, "got": p.got} for p in found.errors],
+            "warnings": [{"path": p.path, "rule": p.rule, "got": p.got} for p in found.warnings],
+        },
+        "components": [
+            {
+                "component": one.component,
+                "good": one.good,
+                "clauses": [
+                    {
+                        "clause": clause.name,
+                        "section": clause.section,
+                        "says": clause.says,
+                        "result": str(finding.result),
+                        "seen": finding.seen,
+                        "remedy": clause.remedy if finding.result == "failed" else "",
+                    }
+                    for clause, finding in one.findings
+                ],
+            }
+            for one in checked
+        ],
+    }
+
+
+_MARKS = {"ok": "ok", "failed": "FAILED", "not shown": "not shown"}
+
+
+def _print(file: Path, found: "Described", checked: "Sequence[Checked]") -> None:
+    rows = [["error", p.path, p.rule, str(p.got)] for p in found.errors]
+    rows += [["warning", p.path, p.rule, str(p.got)] for p in found.warnings]
+    said = f"{len(found.errors)} errors, {len(found.warnings)} warnings"
+    if rows:
+        table(f"{file}: {said}", ["", "where", "what", "found"], rows)
+    else:
+        typer.echo(f"{file}: {said}")
+    for one in checked:
+        typer.echo("")
+        lines = [
+            [clause.name, _MARKS[f.result], f.seen, clause.remedy if f.result == "failed" else "", clause.section]
+            for clause, f in one.findings
+        ]
+        table(one.component, ["clause", "result", "seen", "what to do", "section"], lines)
+        broken = [clause.name for clause, f in one.findings if f.result == "failed"]
+        hidden = sum(f.result == "not shown" for _, f in one.findings)
+        verdict = f"broken: {', '.join(broken)}" if broken else "keeps all that was shown"
+        typer.echo(f"{one.component} {verdict}; {hidden} of {len(one.findings)} clauses not shown")

@@ -1,0 +1,124 @@
+"""Checks a registration, and the components of its image clause by clause."""
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gateway.conformance import samples
+from gateway.conformance.clauses import CLAUSES, STOPPED, WITHOUT_DATA, Clause
+from gateway.conformance.sandbox import Plan, Sandbox
+from gateway.conformance.seen import Evidence, Finding, Result, Trace, Trial
+from provider_registry.model import Component, InvalidDescription, Problem, Provider, group_of
+from provider_registry.registration import provider_from_request
+
+TRIALS = 3
+"""steps of progress per component"""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One component against every clause."""
+
+    component: str
+    findings: tuple[tuple[Clause, Finding], ...]
+
+    @property
+    def good(self) -> bool:
+        return all(finding.result is not Result.FAILED for _, finding in self.findings)
+
+
+@dataclass(frozen=True)
+class Described:
+    """What the registration checks say."""
+
+    provider: Provider | None
+    errors: tuple[Problem, ...] = ()
+    warnings: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the user gave, for all components alike."""
+
+    tables: Mapping[str, bytes] = field(default_factory=dict)
+    """role -> CSV"""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+def described(body: Any) -> Described:
+    """Check a registration as a gateway does that receives it."""
+    try:
+        provider = provider_from_request(body)
+    except InvalidDescription as error:
+        return Described(None, errors=error.problems)
+    return Described(provider, warnings=provider.warnings)
+
+
+def check(
+    sandbox: Sandbox,
+    component: Component,
+    given: Given,
+    told: Callable[[str], None],
+    clauses: Sequence[Clause] = CLAUSES,
+) -> Checked:
+    """Run a component and judge it. ``told`` hears of each step, `TRIALS` in all.
+
+    Only the trials that the clauses need are made. Raises `EngineError`, `OSError` where the sandbox cannot be
+    made, `Invalid` for a given table that is none.
+    """
+    seen = _evidence(sandbox, component, given, told, {clause.shown_by for clause in clauses})
+    return Checked(component.name, tuple((clause, clause.judge(seen)) for clause in clauses))
+
+
+def _evidence(
+    sandbox: Sandbox, component: Component, given: Given, told: Callable[[str], None], wanted: Set[str]
+) -> Evidence:
+    parties = tuple(f"{role}.0" for role in component.roles)
+    known = samples.required(component, given.parameters)
+    tables = {
+        r: given.tables.get(r) or samples.table(r)
+        for r in component.roles
+        if _reads(component) and (r != "arbiter" or r in given.tables)
+    }
+
+    def tried(parameters: Mapping[str, Any]) -> Trial:
+        return Trial(sandbox.run(component, Plan(parties, parameters, tables)))
+
+    together = tried({**known, samples.UNKNOWN: "1"})
+    known_only = all_given = None
+    if not together.worked and all(t.started for t in together.traces):
+        known_only = tried(known)
+        defaults = {**samples.defaults(component), **known}
+        if not known_only.worked and defaults != known:
+            all_given = tried(defaults)
+    told(f"{component.name}: together")
+    seen = Evidence(
+        component, together, known_only, all_given, confined=sandbox.confined, lacks=_lacking(component)
+    )
+    values = {**samples.defaults(component), **known} if seen.best is all_given else known
+    alone: tuple[Trace, ...] = ()
+    hungry: tuple[Trace, ...] = ()
+    if seen.best.worked and STOPPED in wanted:
+        alone = _each(sandbox, component, [Plan((p,), values, tables, stop=True) for p in parties])
+    told(f"{component.name}: told to end")
+    if seen.best.worked and WITHOUT_DATA in wanted and tables:
+        hungry = sandbox.run(component, Plan(parties, values, tables, empty=True))
+    told(f"{component.name}: without data")
+    return replace(seen, alone=alone, without_data=hungry)
+
+
+def _each(sandbox: Sandbox, component: Component, plans: Sequence[Plan]) -> tuple[Trace, ...]:
+    """Make trials side by side: most of what they do is to wait."""
+    with ThreadPoolExecutor(max(len(plans), 1)) as pool:
+        return tuple(t for traces in pool.map(lambda plan: sandbox.run(component, plan), plans) for t in traces)
+
+
+def _reads(component: Component) -> bool:
+    return any(group_of(i.category) == "data" for i in component.inputs)
+
+
+def _lacking(component: Component) -> tuple[str, ...]:
+    """Return the inputs that are not given anything: all but the first table."""
+    tables = [i for i in component.inputs if group_of(i.category) == "data"]
+    return tuple(f"{one.name} ({one.category})" for one in component.inputs if one not in tables[:1])

@@ -1,0 +1,101 @@
+"""Writes down what one party asks of its gateway, request by request."""
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.conformance.seen import Heard, Said, Spoken
+from gateway.errors import NotFound
+from gateway.ports import Callback
+
+CALLBACK = "/v1/platform/schedule/task/callback"
+CHANNEL = "/v1/interconn/chan/"
+OPERATIONS = ("push", "pop", "peek", "release")
+_LARGEST_ANSWER = 65536
+
+
+class Ear:
+    """What is heard of one party. Used by the event loop and by threads."""
+
+    def __init__(self, run: str) -> None:
+        """``run`` is what the query of its callback's address says."""
+        self._run = run
+        self._lock = threading.Lock()
+        self._heard = Heard()
+        self.first = threading.Event()
+        """set once anything was heard"""
+
+    @property
+    def heard(self) -> Heard:
+        with self._lock:
+            return self._heard
+
+    def callback(self, said: Callback) -> None:
+        """Take in a callback that was read. Raises `NotFound` where it is another run's."""
+        if said.run_id not in ("", self._run):
+            raise NotFound("that run is not known here", reason="RUN_UNKNOWN")
+        word = Said(str(said.status), said.task_id, said.role, said.run_id == self._run)
+        self._note(lambda heard: replace(heard, said=(*heard.said, word)))
+
+    def refused(self, words: str) -> None:
+        self._note(lambda heard: replace(heard, refused=(*heard.refused, words)))
+
+    def spoken(self, word: Spoken) -> None:
+        self._note(lambda heard: replace(heard, spoken=(*heard.spoken, word)))
+
+    def strange(self, what: str) -> None:
+        self._note(lambda heard: replace(heard, strange=(*heard.strange, what)))
+
+    def _note(self, change: Callable[[Heard], Heard]) -> None:
+        with self._lock:
+            self._heard = change(self._heard)
+        self.first.set()
+
+
+class Tap:
+    """Lets requests through and tells the ear of them."""
+
+    def __init__(self, app: ASGIApp, ear: Ear) -> None:
+        self._app = app
+        self._ear = ear
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        path = str(scope["path"])
+        if path == CALLBACK:
+            await self._callback(scope, receive, send)
+            return
+        operation = path.removeprefix(CHANNEL)
+        if path.startswith(CHANNEL) and operation in OPERATIONS:
+            said = {k.decode("latin-1").replace("_", "-"): v.decode("latin-1") for k, v in scope["headers"]}
+            token = said.get("x-ptp-token", "")
+            self._ear.spoken(Spoken(operation, said.get("x-ptp-session-id", ""), token))
+        elif operation != "invoke":  # that is how its partners' gateways reach this one
+            self._ear.strange(f"{scope['method']} {path}"[:200])
+        await self._app(scope, receive, send)
+
+    async def _callback(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = bytearray()
+
+        async def listening(message: Message) -> None:
+            if message["type"] == "http.response.body" and len(answer) < _LARGEST_ANSWER:
+                answer.extend(message.get("body", b""))
+            await send(message)
+
+        await self._app(scope, receive, listening)
+        if words := _refusal(bytes(answer)):
+            self._ear.refused(words)
+
+
+def _refusal(answer: bytes) -> str:
+    """Return the words of an answer that refuses; empty for one that does not."""
+    try:
+        said = json.loads(answer)
+    except ValueError:
+        return "no answer could be given"
+    return "" if said.get("code") == 0 else str(said.get("msg") or said.get("message") or said)[:500]

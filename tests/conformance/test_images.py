@@ -1,0 +1,98 @@
+"""The two vendors of this repository, checked by the command as a vendor would."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+from typer.testing import CliRunner
+
+from gateway.cli.main import app
+from gateway.conformance.clauses import CLAUSES
+
+ROOT = Path(__file__).resolve().parents[2]
+SHELL = ROOT / "tests" / "images" / "shell_vendor"
+
+
+def check(*words: str) -> tuple[int, dict[str, Any]]:
+    done = CliRunner().invoke(app, ["provider", "check", *words, "--json"])
+    assert done.stdout, done.stderr
+    return done.exit_code, json.loads(done.stdout)
+
+
+def not_ok(component: dict[str, Any]) -> dict[str, str]:
+    assert len(component["clauses"]) == len(CLAUSES)
+    return {c["clause"]: c["result"] for c in component["clauses"] if c["result"] != "ok"}
+
+
+@pytest.mark.slow
+def test_the_reference_vendor_keeps_every_clause() -> None:
+    home = ROOT / "examples" / "reference_vendor"
+    vendor = f"env PYTHONPATH={home} {ROOT / '.venv-vendor' / 'bin' / 'python'} -m refvendor"
+    code, found = check(
+        str(home / "register_reference.json"),
+        *("--command", vendor, "--component", "HeteroLR"),
+        *("--parameter", "max_iter=1", "--parameter", 'encrypt_param={"method": "Paillier", "key_length": 1024}'),
+    )
+    assert (code, found["good"]) == (0, True)
+    assert {c["component"]: not_ok(c) for c in found["components"]} == {"HeteroLR": {}}
+
+
+@pytest.mark.docker
+def test_the_shell_vendors_image_keeps_every_clause_in_containers(tmp_path: Path) -> None:
+    body = json.loads((SHELL / "register.json").read_text())
+    image = body["metadata"]["image"]
+    client = docker.from_env(timeout=60)
+    before = {n.name for n in client.networks.list()}
+    base = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
+    client.images.build(path=str(SHELL), tag=image, buildargs={"BASE": base}, rm=True)
+    table = tmp_path / "guest.csv"
+    table.write_text("id,y\na,1\nb,0\n")
+    code, found = check(str(SHELL / "register.json"), "--image", image, "--data", f"guest={table}")
+    assert (code, [not_ok(c) for c in found["components"]]) == (0, [{}])
+    seen = {c["clause"]: c["seen"] for c in found["components"][0]["clauses"]}
+    assert "cannot be changed" in seen["input-untouched"]
+    assert {n.name for n in client.networks.list() if n.name.startswith("bfia-check-")} <= before
+    client.close()
+
+
+def test_an_image_that_is_not_there_is_told_with_what_to_do(tmp_path: Path) -> None:
+    code, found = check(str(SHELL / "register.json"), "--command", f"{tmp_path}/nothing", "--clause", "starts")
+    (clause,) = found["components"][0]["clauses"]
+    assert (code, clause["result"]) == (1, "failed")
+    assert "COMMAND_NOT_FOUND" in clause["seen"] and clause["remedy"]
+
+
+def test_without_an_image_the_registration_alone_is_checked() -> None:
+    code, found = check(str(SHELL / "register.json"))
+    assert (code, found["good"], found["components"]) == (0, True, [])
+
+
+def test_a_refused_registration_names_every_problem(tmp_path: Path) -> None:
+    file = tmp_path / "register.json"
+    file.write_text(json.dumps({"name": "tiny", "components_description": {"Count": {"roleList": "guest"}}}))
+    code, found = check(str(file), "--command", sys.executable)
+    assert (code, found["provider"], found["components"]) == (1, None, [])
+    paths = {p["path"] for p in found["description"]["errors"]}
+    assert {"version", "metadata", "components_description.Count.roleList"} <= paths
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--component", "Nothing"], "there are: Echo"),
+        (["--clause", "nothing"], "there are: starts"),
+        (["--data", "guest"], "ROLE=FILE.csv"),
+        (["--data", "guest=/nowhere.csv"], "cannot be read"),
+        (["--parameter", "=1"], "NAME=VALUE"),
+        (["--engine", "process"], "--command"),
+    ],
+)
+def test_what_cannot_be_meant_is_said(words: list[str], says: str) -> None:
+    command = [] if "process" in words else ["--command", sys.executable]
+    done = CliRunner().invoke(app, ["provider", "check", str(SHELL / "register.json"), *command, *words])
+    assert done.exit_code == 2
+    assert says in done.stderr

@@ -1,0 +1,120 @@
+"""A component of a few lines that keeps the container contract, or breaks it in the way that is asked for.
+
+Standard library only, written from the contract alone. Usage: ``python tiny_vendor.py [MISTAKE]``.
+"""
+
+import base64
+import json
+import os
+import signal
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+KNOWN = {"greeting"}
+MISTAKE = sys.argv[1] if len(sys.argv) > 1 else ""
+
+
+def variable(name: str) -> str:
+    return os.environ[name]
+
+
+def post(url: str, body: dict[str, object], **headers: str) -> dict[str, object]:
+    said = {k.replace("_", "-"): v for k, v in headers.items()} | {"content-type": "application/json"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), said)
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as answer:
+        return dict(json.loads(answer.read()))
+
+
+def tell(status: str) -> None:
+    if MISTAKE == "no callback" or (MISTAKE == "no end" and status != "RUNNING"):
+        return
+    if MISTAKE == "only the end" and status == "RUNNING":
+        return
+    url = variable("system.callback")
+    if MISTAKE == "shortens the address":
+        url = url.partition("?")[0]
+    task = "task_of_another_job" if MISTAKE == "another task" else variable("config.task_id")
+    body = {"task_id": task, "status": status, "role": variable("config.self_role")}
+    post(url, body)
+    if MISTAKE == "odd status" and status == "RUNNING":
+        post(url, body | {"status": "RUNNING_WELL"})
+
+
+def place(kind: str, name: str) -> Path:
+    address = json.loads(variable(f"runtime.component.{kind}.{name}"))
+    root = variable("system.storage").removeprefix("file://")
+    return Path(root, address["namespace"], address["name"])
+
+
+def channel(operation: str, topic: str, target: str, **fields: object) -> dict[str, object]:
+    return post(
+        f"http://{variable('system.transport')}/v1/interconn/chan/{operation}",
+        {"topic": topic, **fields},
+        x_ptp_tech_provider_code="tiny",
+        x_ptp_trace_id=variable("config.trace_id"),
+        x_ptp_token="mine" if MISTAKE == "another token" else variable("config.token"),
+        x_ptp_session_id=variable("config.session_id"),
+        x_ptp_target_node_id=variable(f"config.node_id.{target}"),
+    )
+
+
+def work() -> int:
+    me = variable("config.self_role")
+    peer = "host.0" if me == "guest.0" else "guest.0"
+    tell("RUNNING")
+    if MISTAKE != "says nothing":
+        print(f"info {me} begins", flush=True)
+    prefix = "runtime.component.parameter."
+    told = {name.removeprefix(prefix) for name in os.environ if name.startswith(prefix)}
+    if MISTAKE == "refuses unknown parameters" and told - KNOWN:
+        return failure(f"unknown parameters: {told - KNOWN}")
+    if MISTAKE == "needs the optional" and "greeting" not in told:
+        return failure("greeting is not set")
+    if MISTAKE == "asks the platform":
+        url = f"http://{variable('system.transport')}/v1/platform/schedule/job/query_job_list"
+        try:
+            post(url, {})
+        except urllib.error.HTTPError as error:
+            error.close()
+    source = place("input", "table")
+    if not source.exists():
+        if MISTAKE == "hides failures":
+            tell("SUCCESS")
+            return 0
+        return failure("no input")
+    rows = sum(1 for part in source.glob("data_*") for _ in part.open()) - 1
+    channel("push", f"rows.{me}", peer, payload=base64.b64encode(str(rows).encode()).decode())
+    while not (answer := channel("pop", f"rows.{peer}", me, timeout=1000)).get("content"):
+        time.sleep(0.05)
+    if MISTAKE == "changes its input":
+        (source / "data_0").write_text("gone\n")
+    target = place("output", "counts")
+    if MISTAKE == "writes elsewhere instead":
+        target = target.with_name("my-own-name")
+    target.mkdir(parents=True, exist_ok=True)
+    theirs = int(base64.b64decode(str(answer["content"])))
+    content = "none" if MISTAKE == "writes no json" else json.dumps({"rows": rows, "peer": theirs})
+    (target / "data_0").write_text(content)
+    if MISTAKE == "writes elsewhere, too":
+        (target.parent.parent / "scratch").write_text("for me")
+    tell("SUCCESS")
+    return 3 if MISTAKE == "exit code 3" else 0
+
+
+def failure(why: str) -> int:
+    print(f"error {why}", flush=True)
+    tell("FAILED")
+    return 1
+
+
+def ended(number: int, frame: FrameType | None) -> NoReturn:
+    sys.exit(143)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if MISTAKE == "ignores SIGTERM" else ended)
+    sys.exit(work())
