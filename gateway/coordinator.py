@@ -270,7 +270,7 @@ class Coordinator:
         if (job.suspended is not None) is not on or ended(JOB, job.status):
             raise Conflict(f"job {job_id} has ended, or is about to", reason="JOB_ENDED")
 
-    def confirm_job(self, job_id: str, failure: Failure | None, sender: NodeId) -> None:
+    def confirm_job(self, job_id: str, failure: Failure | None, sender: NodeId, audit: str = "") -> None:
         job = self._scheduled(job_id, sender)
         if sender not in job.nodes:
             raise NotAllowed(f"node {sender or '(not named)'} has no part in job {job_id}")

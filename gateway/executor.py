@@ -416,10 +416,9 @@ class Executor:
 
     def _confirm(self, local: LocalJob, action: Confirm) -> Event:
         failure = local.approval.failure if local.approval else None
+        scheduler = self._peers.scheduler(local.spec.scheduler, local.spec.protocol)
         try:
-            self._peers.scheduler(local.spec.scheduler, local.spec.protocol).confirm_job(
-                local.id, failure, local.node
-            )
+            scheduler.confirm_job(local.id, failure, local.node, local.audit.id if local.audit else "")
         except (PeerUnreachable, Busy) as error:
             return Done(action, self._clock(), final=False, message=error.message)
         except GatewayError as error:

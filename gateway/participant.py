@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from gateway.coordinator import digest
-from gateway.domain import approval, execute, inheriting, parameters, quorum
+from gateway.domain import approval, auditing, execute, inheriting, parameters, quorum
 from gateway.domain import dag as flow
 from gateway.domain.approval import Policy, Verdict
 from gateway.domain.model import (
@@ -75,6 +75,25 @@ class Participant:
         self._takes_word = takes_word
 
     def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
+        local = self.checked(spec, sender)
+        now = self._clock()
+        local = self._approved(local, sender, now)
+        if not self._store.local_jobs.add(local, spec.flow_id):
+            known = self._store.local_jobs.get(spec.job_id)
+            same = auditing.is_same(known, spec) if auditing.unused(known) else known.digest == local.digest
+            if not same:
+                raise Conflict(f"job {spec.job_id} is here already, with another body", reason="JOB_ID_CONFLICT")
+            local = known
+            if auditing.unused(known):
+                local = self._executor.change(known.id, lambda local: auditing.created(local, now, sender))
+        self._executor.watch_job(local)
+        return self._acceptance(local)
+
+    def checked(self, spec: JobSpec, sender: NodeId) -> LocalJob:
+        """Return the record of a job that could run here; nothing is stored yet but what it takes over.
+
+        Raises `Invalid` with every problem, `NotAllowed`, `Refused`.
+        """
         if sender and not self._knows(sender):
             raise NotAllowed(f"node {sender} has no route here")
         if not spec.parties_at(self._node):
@@ -101,30 +120,22 @@ class Participant:
             offer = self._inheritance.offer(spec)
             self._inheritance.keep(spec, offer)
         pool = self._resources.pool_for(spec)
-        now = self._clock()
         local = LocalJob(
             spec,
             self._node,
             JobStatus.READY,
-            now,
+            self._clock(),
             digest(spec),
             warnings=(*(str(w) for w in warnings), *_not_taken_over(offer)),
             pool=pool,
             inherited=tuple(offer.runs) if offer else (),
             can_inherit=tuple(offer.tasks) if offer else None,
         )
-        local = self._approved(replace(local, home=self._home_of(local)), sender, now)
-        if not self._store.local_jobs.add(local, spec.flow_id):
-            known = self._store.local_jobs.get(spec.job_id)
-            if known.digest != local.digest:
-                raise Conflict(f"job {spec.job_id} is here already, with another body", reason="JOB_ID_CONFLICT")
-            local = known
-        self._executor.watch_job(local)
-        return self._acceptance(local)
+        return replace(local, home=self._home_of(local))
 
     def _approved(self, local: LocalJob, sender: NodeId, now: datetime) -> LocalJob:
         """Return a new job as the node's policy has it: READY, or PENDING for a person. Raises `NotAllowed`."""
-        verdict, words = self._judged(local.spec, sender)
+        verdict, words = self.judged(local.spec, sender)
         if verdict is Verdict.REJECT:
             raise NotAllowed(f"node {self._node} does not take part: {words}")
         if verdict is Verdict.APPROVE or self._store.local_jobs.find(local.id) is not None:
@@ -136,7 +147,7 @@ class Participant:
             raise Refused(f"{text}; a rule under approval.rules can agree", reason="APPROVAL_UNSUPPORTED")
         return approval.opened(local.noted(now, "job PENDING here", sender), self._policy, words, now)
 
-    def _judged(self, spec: JobSpec, sender: NodeId) -> tuple[Verdict, str]:
+    def judged(self, spec: JobSpec, sender: NodeId) -> tuple[Verdict, str]:
         """Ask the policy. Who wants the job is the node that asks, or where that is this one, the initiator."""
         source = spec.initiator if sender in ("", self._node) else sender
         wanted = approval.pieces(spec, self._node, source, self.roles)
@@ -152,7 +163,9 @@ class Participant:
 
     def _acceptance(self, local: LocalJob) -> Acceptance:
         refused = local.approval.failure if local.approval else None
-        if refused is not None:  # and the creation was repeated
+        if refused is None and auditing.unused(local) and local.ending is not None:
+            refused = local.ending.failure
+        if refused is not None:  # and the creation was repeated, or follows a question that was answered so
             raise Refused(refused.message, reason=refused.reason)
         until = approval.expires_at(local)
         within = None if until is None else max((until - self._clock()).total_seconds(), 0.0)
@@ -181,7 +194,7 @@ class Participant:
         """Ask the policy again before anything starts; it may have changed. Raises `NotAllowed`, `Conflict`."""
         if local.status is JobStatus.PENDING:
             raise Conflict(f"nobody at {self._node} has agreed to job {local.id} yet", reason="NOT_APPROVED")
-        verdict, words = self._judged(local.spec, sender)
+        verdict, words = self.judged(local.spec, sender)
         closed = self.not_shared(local.spec)
         if verdict is Verdict.REJECT:
             self._not_allowed(local, sender, words)
@@ -196,6 +209,12 @@ class Participant:
             local.id, lambda local: local.noted(now, "start not allowed", sender, message=words)
         )
         self.audit(sender or self._node, f"start of job {local.id} not allowed", {"message": words})
+
+    def ask_first(self, spec: JobSpec, sender: NodeId) -> Acceptance | None:
+        return None
+
+    def withdraw(self, job_id: str, sender: NodeId) -> None:
+        self.stop_job(job_id, "", None, sender)
 
     def hold(self, job_id: str, sender: NodeId) -> None:
         local = self._mine(job_id, sender)

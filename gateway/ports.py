@@ -15,6 +15,7 @@ from gateway.domain.model import (
     Acceptance,
     Address,
     Attempt,
+    Audit,
     Ending,
     Failure,
     FileSum,
@@ -127,8 +128,10 @@ class SchedulerApi(Protocol):
         Raises `NotFound`, `NotAllowed`, `Conflict` where the job has ended, `NotServed` by a peer without it.
         """
 
-    def confirm_job(self, job_id: str, failure: Failure | None, sender: NodeId) -> None:
+    def confirm_job(self, job_id: str, failure: Failure | None, sender: NodeId, audit: str = "") -> None:
         """Take in that somebody at a node agreed to the job, or (with a failure) refused it.
+
+        ``audit``: the question that this answers, where the job was asked about before it was created.
 
         Repeated: no error. Raises `NotFound`, `NotAllowed` for a node without a part, `Conflict` for another
         answer than before, and for a refusal once the job is READY.
@@ -152,6 +155,15 @@ class ParticipantApi(Protocol):
 
     def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
         """Check and store the job. Raises `Invalid` with every problem, `Conflict`, `NotAllowed`."""
+
+    def ask_first(self, spec: JobSpec, sender: NodeId) -> Acceptance | None:
+        """Ask whether the node would take the job, where it wants to be asked before; None: it does not.
+
+        What it decides comes by `SchedulerApi.confirm_job`. Raises as `create_job` does.
+        """
+
+    def withdraw(self, job_id: str, sender: NodeId) -> None:
+        """Take back a question that was not decided on in time. A node that cannot be told waits in vain."""
 
     def hold(self, job_id: str, sender: NodeId) -> None:
         """Keep what the job needs here until it ends. Raises `Refused` with RESOURCES_BUSY."""
@@ -252,6 +264,29 @@ class Limiters:
     news: CapacityLimiter
     """callbacks and polls: short, and jobs stand still without them"""
     rest: CapacityLimiter
+
+
+class JobAuditApi(Protocol):
+    """The job audit of the management layer, as the node is asked by others."""
+
+    def apply(self, spec: JobSpec, audit: Audit, sender: NodeId) -> None:
+        """Take a question about a job that the sender wants to create here. Repeated: no error.
+
+        What is decided goes to the sender. Raises `Invalid`, `NotAllowed`, `Refused`, and `Conflict` for an id
+        that stands for another job, or a job that has ended.
+        """
+
+    def confirm(self, audit_id: str, failure: Failure | None, sender: NodeId) -> None:
+        """Take an answer to a question of this node's. Raises `NotFound`, and what `confirm_job` raises."""
+
+    def terminate(self, audit_id: str, sender: NodeId) -> None:
+        """Take back a question, or (by the node that was asked) an answer; then the job is stopped.
+
+        Repeated: no error. Raises `NotFound`, `NotAllowed`, `Conflict` for a job that runs already.
+        """
+
+    def status(self, audit_id: str, sender: NodeId) -> str:
+        """Return what has become of a question of the sender's. Raises `NotFound`."""
 
 
 class Clock(Protocol):

@@ -16,7 +16,7 @@ from functools import partial
 import structlog
 
 from gateway.calls import with_calls, with_news
-from gateway.domain import healing, quorum
+from gateway.domain import consent, healing, quorum
 from gateway.domain.model import Failure, Job, NodeId
 from gateway.domain.scheduling import schedule
 from gateway.domain.scheduling.answers import exclude, is_claimed
@@ -204,7 +204,10 @@ class Scheduler:
         me = self._peers.node
         match request:
             case CreateAt():
-                said = peer.create_job(job.spec.for_node(request.node), me)
+                spec = job.spec.for_node(request.node)
+                asked = job.nodes[request.node].consent is not None
+                said = None if asked else peer.ask_first(spec, me)
+                said = said or peer.create_job(spec, me)
                 return self._applied(Answered(request, self._clock(), said))
             case HoldAt():
                 peer.hold(job.id, me)
@@ -214,6 +217,8 @@ class Scheduler:
                 peer.start_job(job.id, me, quorum.left_out(job))
             case StartTaskAt():
                 peer.start_task(job.id, job.tasks[request.task].task_id, request.task, me)
+            case StopAt() if consent.asks_only(job.nodes[request.node]):
+                peer.withdraw(job.id, me)
             case StopAt():
                 peer.stop_job(job.id, "", quorum.ending_for(job, request.node), me)
             case StopTaskAt():

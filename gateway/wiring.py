@@ -15,7 +15,7 @@ from anyio import CapacityLimiter
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
-from adapter.bfia import channel, data, envelope, headers, hello, interconn, logs, platform, provider
+from adapter.bfia import channel, data, envelope, headers, hello, interconn, job_audit, logs, platform, provider
 from adapter.bfia.client import LONGEST_CALL
 from adapter.bfia.courier import Courier, PeerRoute
 from adapter.bfia.environment import session_id
@@ -60,6 +60,7 @@ from gateway.grants import Grant
 from gateway.guard import Guard
 from gateway.heartbeat import Heartbeat
 from gateway.inheritance import Inheritance
+from gateway.job_audits import JobAudits
 from gateway.lanes import Lanes
 from gateway.metrics import Metrics
 from gateway.models import Models
@@ -411,6 +412,10 @@ class Gateway:
         between = interconn.InterconnParts(
             settings.node.id, self.coordinator, self.participant, limiters, self._profile_of, self.knows
         )
+        audits = JobAudits(
+            self.store, self.participant, self.coordinator, self.executor, _policy(settings), self._clock
+        )
+        auditing = job_audit.JobAuditParts(audits, limiters, self._profile_of, self.knows)
         greeting = hello.HelloParts(
             settings.node.id,
             settings.node.institution or settings.node.id,
@@ -421,6 +426,7 @@ class Gateway:
         )
         for_peers = [
             Mounted(interconn.router(between), body),
+            Mounted(job_audit.router(auditing), body),
             Mounted(hello.router(greeting), body),
             Mounted(channel.peer_router(chan), None),
         ]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-PROFILES = ("spec", "fate", "kuscia")
+PROFILES = ("spec", "fate", "kuscia", "audited")
 DEFAULT_PROFILE = "spec"
 DEFAULT_DEADLINE = 10.0
 

@@ -15,9 +15,10 @@ from typing import Any
 import httpx
 
 from adapter.bfia import headers, translate
-from adapter.bfia.extensions import EXTENSIONS, Command
+from adapter.bfia.extensions import BY_PATH, EXTENSIONS, JOB_AUDIT, Command
 from adapter.bfia.profiles import PROFILES, SUCCESS_CODES, Profile
 from adapter.reading import HALF_PAIR
+from gateway.domain import auditing
 from gateway.domain.model import Acceptance, Ending, Failure, JobSpec, NodeId
 from gateway.domain.problems import Problem
 from gateway.domain.rerunning import Order, RerunAnswer
@@ -114,10 +115,11 @@ class Peer:
     ) -> tuple[int, Any]:
         """Make one request; return HTTP status and what the answer's JSON says. Raises `PeerUnreachable`."""
         route = self._route
+        full = path if path.startswith("/v1/") else INTERCONN + path
         seconds = min(route.deadline, LONGEST_CALL) * patience
         request = self._connections.to(route.url).build_request(
             method,
-            INTERCONN + path,
+            full,
             content=json.dumps(body, ensure_ascii=False).encode(),
             params=query,
             headers={"content-type": "application/json", **headers.outgoing(self._me, self._node)},
@@ -128,7 +130,7 @@ class Peer:
         def tell(http: int | None, code: Any, said: str) -> None:
             lasted = round(time.monotonic() - began, 4)
             trace = request.headers["x-trace-id"]
-            made = Exchange(self._node, method, INTERCONN + path, lasted, trace, http, code, _short(said))
+            made = Exchange(self._node, method, full, lasted, trace, http, code, _short(said))
             exchanged(made)
             self._connections.observe(made)
 
@@ -236,7 +238,10 @@ class SchedulerClient:
     def suspend_job(self, job_id: str, on: bool, sender: NodeId) -> None:
         self._peer.ask(EXTENSIONS["/job/suspend" if on else "/job/resume"], {"job_id": job_id})
 
-    def confirm_job(self, job_id: str, failure: Failure | None, sender: NodeId) -> None:
+    def confirm_job(self, job_id: str, failure: Failure | None, sender: NodeId, audit: str = "") -> None:
+        if audit:
+            self._peer.post(f"{JOB_AUDIT}/confirm", translate.audit_answer_body(audit, failure))
+            return
         body: dict[str, Any] = {
             "job_id": job_id,
             "status": str(JobStatus.REJECTED if failure else JobStatus.READY),
@@ -276,6 +281,17 @@ class ParticipantClient:
                 raise
             return Acceptance()  # it has it from an earlier try whose answer was lost: ids are random
         return translate.acceptance(said, profile)
+
+    def ask_first(self, spec: JobSpec, sender: NodeId) -> Acceptance | None:
+        profile = self._peer.profile
+        if not profile.audits_first:
+            return None
+        self._peer.post(f"{JOB_AUDIT}/apply", translate.audit_body(spec, profile))
+        return Acceptance(waits=True, asked_only=True)
+
+    def withdraw(self, job_id: str, sender: NodeId) -> None:
+        with suppress(NotServed):
+            self._peer.ask(BY_PATH[f"{JOB_AUDIT}/terminate"], {"audit_id": auditing.id_for(job_id)})
 
     def hold(self, job_id: str, sender: NodeId) -> None:
         with suppress(NotServed):  # then it holds nothing, as any peer of the standard

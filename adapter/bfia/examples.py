@@ -10,6 +10,11 @@ from fastapi.openapi.models import Example
 JOB = "job-example"
 JOB_HERE = "job-scheduled-here"
 """a job that this node schedules for another"""
+JOB_ASKED = "job-asked-about"
+"""a job that another node asks about before it creates it here"""
+AUDIT = "audit_example"
+AUDIT_HERE = f"audit_{JOB_HERE}"
+"""this node's own question about the job that it schedules"""
 TASK = "task_example"
 TASK_HERE = "task_scheduled_here"
 """a task of such a job; its id is made by this node"""
@@ -92,6 +97,17 @@ REPORT_TASK = _one("One role of a task", task_id=TASK_HERE, status="RUNNING", ro
 STATUS_ALL: dict[str, Any] = {"job_id": JOB_HERE}
 STOP_TASK = _one("A task", task_id=TASK)
 CONFIRM_JOB = _one("Agreed", job_id=JOB_HERE, status="READY")
+APPLY_AUDIT = _one(
+    "A job of two parties",
+    **{k: v for k, v in _BODY.items() if k != "config"},
+    audit_id=AUDIT,
+    job_id=JOB_ASKED,
+    name="my flow",
+    project_id="my-project",
+    conf=_BODY["config"],
+)
+CONFIRM_AUDIT = _one("Approved", audit_id=AUDIT_HERE, status="APPROVED")
+TERMINATE_AUDIT = _one("A question", audit_id=AUDIT)
 SUSPEND_JOB = _one("A job", job_id=JOB_HERE)
 STOP_JOB = _one("A whole job", job_id=JOB, outcome="STOPPED")
 STOP_ALL = _one("A whole job", job_id=JOB_HERE)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 EXTENSION = "extension"
+JOB_AUDIT = "/v1/interconn/job/audit"
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Command:
 
     name: str
     path: str
-    """below ``/v1/interconn/schedule``"""
+    """below ``/v1/interconn/schedule``, or the whole of one that lies elsewhere"""
     source: str
     """where the path comes from: a section of the control layer, a peer, or `EXTENSION`"""
     without: str = ""
@@ -45,6 +46,24 @@ COMMANDS = (
         "/job/audit_confirm",
         "3.10 of 1.0",
         "a node that has to ask a person refuses jobs that such a peer schedules (APPROVAL_UNSUPPORTED)",
+    ),
+    Command(
+        "ask whether a node would take part in a job, before it is created",
+        f"{JOB_AUDIT}/apply",
+        "management 8",
+        "sent to profile `audited` only, which wants to be asked",
+    ),
+    Command(
+        "tell what was decided on such a question",
+        f"{JOB_AUDIT}/confirm",
+        "management 8",
+        "it asked, so it has the path; else the decision is seen when it creates the job",
+    ),
+    Command(
+        "take such a question back",
+        f"{JOB_AUDIT}/terminate",
+        "management 8",
+        "it is not told; the question ends with that node's own deadline",
     ),
     Command("start a job", "/job/start", "3.3"),
     Command(
@@ -148,6 +167,9 @@ COMMANDS = (
 """Every command, in the order of the control layer; extensions at the end."""
 
 
+BY_PATH: Mapping[str, Command] = {c.path: c for c in COMMANDS}
+"""The last command of each path."""
+
 EXTENSIONS: Mapping[str, Command] = {c.path: c for c in COMMANDS if c.is_extension}
 """The extensions by their path."""
 
@@ -155,7 +177,7 @@ EXTENSIONS: Mapping[str, Command] = {c.path: c for c in COMMANDS if c.is_extensi
 def table(commands: Iterable[Command] = COMMANDS) -> str:
     """Return the commands as a Markdown table."""
     lines = [
-        "| Command | Path below `/v1/interconn/schedule` | From | At a peer without it |",
+        "| Command | Path below `/v1/interconn/schedule`, or in full | From | At a peer without it |",
         "|---|---|---|---|",
     ]
     for c in commands:

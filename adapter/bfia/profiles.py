@@ -33,6 +33,8 @@ class Profile:
     """whether PENDING in its answer to ``job/create`` says that somebody there has still to agree"""
     takes_confirm: bool = True
     """whether it waits for ``job/audit_confirm`` where a node answered PENDING"""
+    audits_first: bool = False
+    """whether it wants to be asked by ``/v1/interconn/job/audit/apply`` before a job is created there"""
     unknown_path_code: int | None = None
     """the code with which it answers, under HTTP 200, a path that it does not have"""
     errors_as_200: bool = False
@@ -72,6 +74,7 @@ PROFILES: Mapping[str, Profile] = {
             waits_by_status=False,
             takes_confirm=False,
         ),
+        Profile("audited", audits_first=True),
     )
 }
 

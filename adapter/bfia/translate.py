@@ -6,6 +6,8 @@ from typing import Any
 
 from adapter.bfia import wire
 from adapter.bfia.profiles import PROFILES, Profile
+from gateway.domain import auditing
+from gateway.domain.auditing import AuditStatus
 from gateway.domain.dag import ComponentRef, Dag, DagInput, DagNode, DagOutput
 from gateway.domain.model import Acceptance, Attempt, Ending, Failure, JobSpec, Lineage, NodeId, Origin, Party
 from gateway.domain.problems import Problem
@@ -272,6 +274,42 @@ def acceptance(data: Mapping[str, Any], profile: Profile = PROFILES["spec"]) -> 
     inherited = tuple(map(str, names)) if isinstance(names, list) else None
     holds, within = isinstance(found, Mapping), seconds if waits else None
     return Acceptance(holds, most if known else None, waits, within, inherited)
+
+
+def audit_body(spec: JobSpec, profile: Profile) -> dict[str, Any]:
+    """Return the body of ``job/audit/apply``; this node has no projects, so the flow stands for one."""
+    body = create_body(spec, profile)
+    flow = spec.flow_id or spec.job_id
+    return {
+        "audit_id": auditing.id_for(spec.job_id),
+        "job_id": spec.job_id,
+        "flow_id": spec.flow_id,
+        "name": flow,
+        "project_id": flow,
+        "dag": body["dag"],
+        "conf": body["config"],
+        **({"old_job_id": spec.old_job_id} if spec.old_job_id else {}),
+    }
+
+
+def audit_answer_body(audit_id: str, why_not: Failure | None) -> dict[str, Any]:
+    """Return the body of ``job/audit/confirm``; why it is a refusal is an extension field."""
+    status = AuditStatus.REJECTED if why_not else AuditStatus.APPROVED
+    return {
+        "audit_id": audit_id,
+        "status": str(status),
+        **({"failed_by": why_not.as_dict()} if why_not else {}),
+    }
+
+
+def audit_refusal(body: wire.ConfirmAudit, sender: NodeId) -> Failure | None:
+    """Return why a node does not take part, None where it does. Raises `Invalid` for another word."""
+    match body.status.upper():
+        case AuditStatus.APPROVED | JobStatus.READY:
+            return None
+        case AuditStatus.REJECTED:
+            return failure(body.failed_by) or Failure("APPROVAL_REJECTED", f"{sender} refused the job", sender)
+    raise Invalid([Problem("status", "must be APPROVED or REJECTED", body.status)], reason="STATUS_UNKNOWN")
 
 
 def refusal(body: wire.ConfirmJob, sender: NodeId) -> Failure | None:

@@ -168,6 +168,29 @@ class ConfirmJob(Body):
     failed_by: Failed | None = None
 
 
+class ApplyAudit(CreateJob):
+    """``job/audit/apply`` of the management layer (8); what it prints as ``conf`` may be called ``config``."""
+
+    audit_id: Id
+    name: Text = Field(default="", max_length=200)
+    project_id: Text = Field(default="", max_length=200)
+
+
+class ConfirmAudit(Body):
+    """``job/audit/confirm`` (management 8): APPROVED or REJECTED; a permit, object or text, may come with it."""
+
+    audit_id: Id
+    status: str
+    resource_permit: Any = None
+    failed_by: Failed | None = None
+
+
+class TerminateAudit(Body):
+    """``job/audit/terminate`` (management 8)."""
+
+    audit_id: Id
+
+
 class StopAll(Body):
     """``job/stop_all`` (3.5, 5.2): the whole job at every node, or one task and what follows it."""
 

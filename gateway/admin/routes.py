@@ -37,7 +37,9 @@ class RouteEntry(BaseModel):
     port: int | None = Field(default=None, description="1 to 65535.")
     scheme: str | None = Field(default=None, description="http (default) or https.")
     url: str | None = Field(default=None, description="In place of host and port; may have a path prefix.")
-    profile: str | None = Field(default=None, description="The peer's dialect: spec (default), fate or kuscia.")
+    profile: str | None = Field(
+        default=None, description="The peer's dialect: spec (default), fate, kuscia or audited."
+    )
     institution: str | None = Field(default=None, description="Who owns the node.")
     deadline: float | None = Field(default=None, description="Seconds that one call may take; default 10.")
     enabled: bool | None = Field(default=None, description="false keeps the entry and does not use it.")

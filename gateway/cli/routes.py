@@ -22,7 +22,7 @@ commands = typer.Typer(help="Who there is, how to reach them, and whether that w
 Node = Annotated[str, typer.Argument(help="Id of the other node.")]
 Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; kept in the history.")]
 RouteUrl = Annotated[str, typer.Option("--to", help="Address of its gateway, such as https://gw.example:7380.")]
-Profile = Annotated[str, typer.Option(help="Its dialect: spec, fate or kuscia.")]
+Profile = Annotated[str, typer.Option(help="Its dialect: spec, fate, kuscia or audited.")]
 Institution = Annotated[str, typer.Option(help="Who owns it.")]
 Deadline = Annotated[float, typer.Option(help="Seconds that one call may take; 0: as it was, or 10.")]
 _MARKS = {"ok": "ok", "warning": "WARNING", "failed": "FAILED", "skipped": "–"}

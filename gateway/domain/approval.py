@@ -129,6 +129,13 @@ def decided(local: LocalJob, approve: bool, by: str, words: str, at: datetime) -
     return _decided(local, approve, by, failure, words, at)
 
 
+def by_rule(local: LocalJob, approve: bool, words: str, at: datetime) -> LocalJob:
+    """Return the job after the node's rules decided on it, where that is to be told as a person's decision is."""
+    text = f"node {local.node} does not take part: {words}"
+    failure = None if approve else Failure(NOT_AUTHORISED, text, local.node)
+    return _decided(local, approve, "", failure, words, at)
+
+
 def timed_out(local: LocalJob, now: datetime) -> LocalJob:
     """Return the job after nobody decided in time."""
     since = local.approval.since.isoformat() if local.approval else ""
@@ -147,6 +154,8 @@ def _decided(
     if not approve:
         local = replace(local, ended_at=at)
     event = "approved" if approve else "rejected by a person" if by or words != "" else "rejected"
+    if failure is not None and failure.reason == NOT_AUTHORISED:
+        event = "rejected by rule"
     if failure is not None and failure.reason == TIMEOUT:
         event = "approval timed out"
     return local.noted(at, event, by, message=words).noted(at, f"job {status} here")

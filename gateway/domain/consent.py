@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from gateway.domain.model import CallState, Consent, Failure, Job, NodeId, NodeJob
+from gateway.domain.model import Acceptance, Call, CallState, Consent, Failure, Job, NodeId, NodeJob
 from gateway.domain.states import JOB, JobStatus, ended
 
 DEADLINE = 86_400.0
@@ -23,14 +23,17 @@ class Confirmed:
     failure: Failure | None = None
 
 
-def waits(job: Job, node: NodeId, within: float | None, at: datetime) -> Job:
-    """Note that the node accepted the job for somebody to decide on, ``within`` so many seconds."""
+def waits(job: Job, node: NodeId, said: Acceptance, at: datetime) -> Job:
+    """Note that the node accepted the job for somebody to decide on, or was asked whether it would."""
     record = job.nodes[node]
-    if record.consent is not None or job.status is not JobStatus.PENDING:
+    if job.status is not JobStatus.PENDING:
         return job
-    seconds = DEADLINE if within is None else within
+    if record.consent is not None:  # it decided before its answer was here
+        agreed = said.asked_only and record.consent.status is JobStatus.READY
+        return _with(job, replace(record, create=Call())) if agreed else job
+    seconds = DEADLINE if said.within is None else said.within
     until = at + timedelta(seconds=min(max(seconds, 0.0), 100 * DEADLINE) + GRACE)
-    job = _with(job, replace(record, consent=Consent(at, until)))
+    job = _with(job, replace(record, consent=Consent(at, until, asked_only=said.asked_only)))
     return job.noted(at, "waits for approval", node, until=until.isoformat())
 
 
@@ -46,6 +49,8 @@ def confirmed(job: Job, event: Confirmed) -> Job:
         return job.noted(event.at, "late answer ignored", event.node, status=status)
     consent = replace(known or Consent(event.at, event.at), status=status)
     create = record.create
+    if event.failure is None and consent.asked_only:
+        consent, create = replace(consent, asked_only=False), Call()  # only now it is created there
     if event.failure is not None:
         create = replace(
             create, state=CallState.REFUSED, reason=event.failure.reason, message=event.failure.message
@@ -73,6 +78,11 @@ def contradicts(job: Job, event: Confirmed) -> str:
 def is_open(node: NodeJob) -> bool:
     """Say whether the node has still to decide."""
     return node.consent is not None and node.consent.status is JobStatus.PENDING
+
+
+def asks_only(node: NodeJob) -> bool:
+    """Say whether the job is not at the node yet, which was only asked about it."""
+    return node.consent is not None and node.consent.asked_only
 
 
 def expiries(job: Job) -> Iterator[tuple[datetime, NodeId]]:

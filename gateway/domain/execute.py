@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import assert_never
 
-from gateway.domain import approval, borrowing, engine_loss, guarding, trained
+from gateway.domain import approval, auditing, borrowing, engine_loss, guarding, trained
 from gateway.domain.model import (
     Call,
     CallState,
@@ -352,7 +352,7 @@ def step(
                 local = replace(local, ask=_sent(local.ask, now))
                 actions.append(command)
             case Expire():
-                local = approval.timed_out(local, now)
+                local = auditing.expired(local, now, _ended_by)
             case Abandon():
                 local = _abandoned(local, guarding.UNREACHABLE, local.ask.message, now)
             case _:
@@ -366,7 +366,7 @@ def agenda(local: LocalJob, timing: Timing) -> Iterator[Due]:
     for run in local.runs:
         if not run.done_with and (run.status is not RunStatus.WAITING or run.run_id in may_launch):
             yield from _of_run(run, timing)
-    if (until := approval.expires_at(local)) is not None:
+    if (until := auditing.expires_at(local)) is not None:
         yield Due(until, Expire())
     if (confirm := approval.to_confirm(local)) is not None:
         yield from _when_due(confirm, Confirm(), timing.call_deadline)
@@ -715,6 +715,10 @@ def _asked(local: LocalJob, event: Done, timing: Timing) -> LocalJob:
     if event.final:
         return guarding.heard(local, event.at)
     return guarding.unanswered(local, event.at, event.message, timing.retry(local.ask.tries - 1))
+
+
+def _ended_by(local: LocalJob, ending: Ending) -> LocalJob:
+    return _stop_asked(local, StopAsked(ending.at, None, ending, ending.by))
 
 
 def _abandoned(local: LocalJob, reason: str, words: str, at: datetime) -> LocalJob:

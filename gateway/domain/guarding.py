@@ -26,7 +26,8 @@ class Heard:
 
 def watched(local: LocalJob) -> bool:
     """Say whether another node's silence matters to the job here."""
-    return not ended(JOB, local.status) and local.spec.scheduler != local.node
+    created = local.audit is None or local.audit.created
+    return created and not ended(JOB, local.status) and local.spec.scheduler != local.node
 
 
 def worth_noting(local: LocalJob, now: datetime, limit: float) -> bool:

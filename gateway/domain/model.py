@@ -183,6 +183,8 @@ class Acceptance:
     """seconds that this may take, where it says so"""
     inherited: tuple[str, ...] | None = None
     """tasks of the earlier job that the node can take over; None: it does not say"""
+    asked_only: bool = False
+    """the job is not created there yet: the node was asked first, and decides"""
 
 
 @dataclass(frozen=True)
@@ -208,6 +210,8 @@ class Consent:
     """without an answer by then the node counts as having refused"""
     status: JobStatus = JobStatus.PENDING
     """PENDING, then READY or REJECTED, once"""
+    asked_only: bool = False
+    """the job is not created there yet; that follows once the node has agreed"""
 
 
 @dataclass(frozen=True)
@@ -504,6 +508,18 @@ class Approval:
 
 
 @dataclass(frozen=True)
+class Audit:
+    """The question of another node whether this one takes part in a job, asked before it creates the job."""
+
+    id: str
+    """made by the node that asks"""
+    name: str = ""
+    project_id: str = ""
+    created: bool = False
+    """the job was created since, so that all else is as with every job"""
+
+
+@dataclass(frozen=True)
 class LocalJob:
     """A participating node's record of a job."""
 
@@ -530,6 +546,8 @@ class LocalJob:
     """the job has succeeded, and its models are kept"""
     approval: Approval | None = None
     """None: nobody had to be asked"""
+    audit: Audit | None = None
+    """None: nobody asked before the job was created"""
     excluded: tuple[str, ...] = ()
     """parties without which the job runs"""
     heard_at: datetime | None = None

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from gateway.domain import approval, consent, execute, guarding, holding, quorum
+from gateway.domain import approval, auditing, consent, execute, guarding, holding, quorum
 from gateway.domain.model import Call, CallState, Job, LocalJob, NodeJob, Run, Task
 from gateway.domain.scheduling import schedule
 from gateway.domain.scheduling.agenda import agenda
@@ -179,6 +179,10 @@ def of_local(local: LocalJob, timing: execute.Timing = execute.Timing()) -> Wait
     if local.approval is not None and local.status is JobStatus.PENDING:
         text = f"somebody here has to agree until {local.approval.until.isoformat()}"
         return Waiting("APPROVAL", text, local.approval.since, due)
+    if local.status is JobStatus.READY and auditing.unused(local):
+        text = f"approved; {local.spec.scheduler} has not created the job yet"
+        since = local.approval.decided_at if local.approval and local.approval.decided_at else local.created_at
+        return Waiting("CREATION", text, since, due)
     if local.status is JobStatus.READY:
         since = local.approval.decided_at if local.approval and local.approval.decided_at else local.created_at
         return Waiting("START", f"the start by {local.spec.scheduler}", since, due)

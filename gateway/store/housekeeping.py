@@ -14,7 +14,7 @@ from gateway.store.store import Store
 _OVER = ("FINISHED", "REJECTED")
 _MANY = 500
 """values in one ``in (…)``"""
-_ROWS = (tables.job, tables.local_job, tables.task, tables.run, tables.submission)
+_ROWS = (tables.job, tables.local_job, tables.task, tables.run, tables.submission, tables.job_audit)
 
 
 @dataclass(frozen=True)

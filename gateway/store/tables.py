@@ -98,6 +98,16 @@ submission = sa.Table(
 )
 """Jobs that were handed in here, and which node schedules them."""
 
+job_audit = sa.Table(
+    "job_audit",
+    metadata,
+    sa.Column("sender", Id, primary_key=True),
+    sa.Column("audit_id", Id, primary_key=True),
+    sa.Column("job_id", Id, nullable=False),
+    sa.Index("job_audit_job", "job_id"),
+)
+"""Questions of other nodes about jobs that they want to create here."""
+
 provider = sa.Table(
     "provider",
     metadata,

@@ -42,7 +42,7 @@ def test_a_route_is_added_changed_disabled_and_everything_is_undone(node: Gatewa
 def test_a_wrong_route_is_refused_in_words_and_with_exit_code_2(node: Gateway):
     refused = cli(node, "add", PEER, "--to", "ftp://x", "--profile", "fat")
     assert refused.exit_code == 2
-    assert f"{PEER}.url" in refused.stderr and "must be one of spec, fate, kuscia" in refused.stderr
+    assert f"{PEER}.url" in refused.stderr and "must be one of spec, fate, kuscia, audited" in refused.stderr
     assert cli(node, "disable", PEER).exit_code == 1
 
 

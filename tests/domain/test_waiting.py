@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.domain import approval, execute, waiting
-from gateway.domain.approval import Mode, Policy
-from gateway.domain.model import Acceptance, Failure, Job, LocalJob
+from gateway.domain import approval, auditing, execute, waiting
+from gateway.domain.approval import Mode, Policy, Verdict
+from gateway.domain.model import Acceptance, Audit, Failure, Job, LocalJob
 from gateway.domain.scheduling.commands import CreateAt, HoldAt, PollTaskAt, StartAt, StartTaskAt, StopAt
 from gateway.domain.scheduling.events import Answered, Denied, Heard, Lost, StopAsked, SuspendAsked
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
@@ -133,9 +133,15 @@ def silent() -> LocalJob:
     return execute.step(job, at(5000))[0]
 
 
+def unused() -> LocalJob:
+    new = LocalJob(asked().spec, "n1", READY, at(0), "d")
+    return auditing.asked(new, Audit("q"), Policy(Mode.RULES), Verdict.APPROVE, "a rule", at(1))
+
+
 LOCALS: dict[str, tuple[Callable[[], LocalJob], str]] = {
     "somebody has to agree": (asked, "APPROVAL"),
     "the decision is being told": (refused, "CONFIRMING"),
+    "the approved job is not created": (unused, "CREATION"),
     "it has not been started": (lambda: a_local_job(status=READY), "START"),
     "a container runs": (lambda: a_local_job(a_run(status=RunStatus.RUNNING)), "RUNNING"),
     "nothing to do here": (lambda: a_local_job(a_run(status=RunStatus.SUCCESS)), "NEXT_TASK"),

@@ -84,7 +84,7 @@ def answered(job: Job, event: Answered, timing: Timing) -> Job:
     if isinstance(request, CreateAt) and event.said is not None:
         job = with_node(job, holding.accepted(job.nodes[request.node], event.said))
         if event.said.waits:
-            job = consent.waits(job, request.node, event.said.within, event.at)
+            job = consent.waits(job, request.node, event.said, event.at)
     if isinstance(request, ReturnAt):
         job = with_node(job, holding.returned(job.nodes[request.node], expiry(call, timing)))
     if isinstance(request, StartTaskAt):

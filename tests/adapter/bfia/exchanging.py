@@ -16,14 +16,14 @@ from anyio import CapacityLimiter
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from adapter.bfia import envelope, headers
+from adapter.bfia import envelope, headers, job_audit
 from adapter.bfia.client import Connections, ParticipantClient, Peer, SchedulerClient
 from adapter.bfia.extensions import EXTENSION, Command
 from adapter.bfia.interconn import InterconnParts, router
 from adapter.bfia.profiles import PROFILES, Profile
-from gateway.domain.model import Acceptance, Ending, Failure, JobSpec, NodeId
+from gateway.domain.model import Acceptance, Audit, Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus, TaskStatus
-from gateway.errors import GatewayError, NotAllowed, NotFound
+from gateway.errors import Conflict, GatewayError, NotAllowed, NotFound
 from gateway.ports import JobView, Limiters, TaskNews, TaskReport, TaskView
 from route_table.live import LiveRoutes
 from tests.adapter.bfia.scripted import ScriptedPeer, says
@@ -71,6 +71,10 @@ def calls(peer: Peer) -> dict[str, Callable[..., Any]]:
         "stop_all": lambda: s.stop_job("job-1", "", ME),
         "job_status": lambda: s.job_status("job-1", ME),
         "report_task": lambda: s.report_task(TaskReport("task_a", "guest", TaskStatus.SUCCESS), ME),
+        "ask_first": lambda: p.ask_first(the_job(), ME),
+        "withdraw": lambda: p.withdraw("job-1", ME),
+        "approve": lambda: s.confirm_job("job-1", None, ME, "audit-7"),
+        "reject": lambda: s.confirm_job("job-1", Failure("APPROVAL_REJECTED", "no", ME), ME, "audit-7"),
         "extension": lambda: peer.ask(Command("ours", "/job/ours", EXTENSION, "left undone"), {"job_id": "job-1"}),
     }
 
@@ -157,6 +161,26 @@ class OneJob:
         self._task(report.task_id)
 
 
+class OneAudit:
+    """The same node, which was asked ``audit-7`` by the peer, and has asked about ``job-1`` itself."""
+
+    def apply(self, spec: JobSpec, audit: Audit, sender: NodeId) -> None:
+        if audit.id != "audit-7":
+            raise Conflict(f"job {spec.job_id} is here already", reason="JOB_ID_CONFLICT")
+
+    def confirm(self, audit_id: str, failure: Failure | None, sender: NodeId) -> None:
+        if audit_id != "audit_job-1":
+            raise NotFound(f"no audit {audit_id} is known here", reason="AUDIT_UNKNOWN")
+
+    def terminate(self, audit_id: str, sender: NodeId) -> None:
+        self.status(audit_id, sender)
+
+    def status(self, audit_id: str, sender: NodeId) -> str:
+        if audit_id not in ("audit-7", "audit_job-1"):
+            raise NotFound(f"no audit {audit_id} is known here", reason="AUDIT_UNKNOWN")
+        return "APPLIED"
+
+
 def asked_of_us(one: dict[str, Any], profile: Profile) -> dict[str, Any]:
     """Answer the request of an exchange; return the reply."""
 
@@ -170,6 +194,8 @@ def asked_of_us(one: dict[str, Any], profile: Profile) -> dict[str, Any]:
     job = OneJob()
     app = FastAPI()
     app.include_router(router(InterconnParts(ME, job, job, limiters, profile_of, lambda node: node == PEER)))
+    audits = job_audit.JobAuditParts(OneAudit(), limiters, profile_of, lambda node: node == PEER)
+    app.include_router(job_audit.router(audits))
     envelope.install(app, as_200)
     request = one["request"]
     body = request.get("body")

@@ -1,0 +1,86 @@
+"""``/v1/interconn/job/audit``: a node asks whether another would take part in a job, before it creates it there.
+
+The job audit of the management layer. What is decided is told by ``confirm``; ``query``, which the standard has
+for every other audit, is an extension here.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Depends, Query, Request
+
+from adapter.bfia import examples, translate, wire
+from adapter.bfia.asking import Sender, asked, on, required
+from adapter.bfia.envelope import ok
+from adapter.bfia.extensions import JOB_AUDIT
+from adapter.bfia.headers import described
+from adapter.bfia.profiles import Profile
+from adapter.reading import JsonRoute
+from gateway.domain.model import Audit, NodeId
+from gateway.errors import NotAllowed
+from gateway.ports import JobAuditApi, Limiters
+from gateway.tracing import new_trace_id
+
+
+@dataclass(frozen=True)
+class JobAuditParts:
+    audits: JobAuditApi
+    limiters: Limiters
+    profile_of: Callable[[NodeId], Profile]
+    knows: Callable[[NodeId], bool]
+
+
+def router(parts: JobAuditParts) -> APIRouter:
+    """Return the paths for peers."""
+    router = APIRouter(tags=["job audit"], route_class=JsonRoute, dependencies=[Depends(described)])
+
+    def known(sender: Sender) -> NodeId:
+        """Return the sender's node id. Raises `NotAllowed` where it names none, or one without a route."""
+        if not sender.source:
+            raise NotAllowed("say which node asks, in the header x-source-node-id")
+        if not parts.knows(sender.source):
+            raise NotAllowed(f"node {sender.source} has no enabled route here")
+        return sender.source
+
+    @router.post(
+        f"{JOB_AUDIT}/apply", summary="A node asks whether this one would take part in a job (management 8)"
+    )
+    async def apply(
+        body: Annotated[wire.ApplyAudit, Body(openapi_examples=examples.APPLY_AUDIT)], sender: Sender
+    ) -> dict[str, Any]:
+        source = known(sender)
+        spec = translate.job_spec(body, body.job_id, source, sender.trace_id or new_trace_id())
+        audit = Audit(body.audit_id, body.name, body.project_id)
+        await on(parts.limiters.rest, sender, lambda: parts.audits.apply(spec, audit, source))
+        return ok(profile=parts.profile_of(source))
+
+    @router.post(
+        f"{JOB_AUDIT}/confirm", summary="A node that this one asked says whether it takes part (management 8)"
+    )
+    async def confirm(
+        body: Annotated[wire.ConfirmAudit, Body(openapi_examples=examples.CONFIRM_AUDIT)], sender: Sender
+    ) -> dict[str, Any]:
+        source = known(sender)
+        why_not = translate.audit_refusal(body, source)
+        await on(parts.limiters.news, sender, lambda: parts.audits.confirm(body.audit_id, why_not, source))
+        return ok(profile=parts.profile_of(source))
+
+    @router.post(f"{JOB_AUDIT}/terminate", summary="A node takes back its question, or its answer (management 8)")
+    async def terminate(
+        body: Annotated[wire.TerminateAudit, Body(openapi_examples=examples.TERMINATE_AUDIT)], sender: Sender
+    ) -> dict[str, Any]:
+        source = known(sender)
+        await on(parts.limiters.rest, sender, lambda: parts.audits.terminate(body.audit_id, source))
+        return ok(profile=parts.profile_of(source))
+
+    @router.get(f"{JOB_AUDIT}/query", summary="What has become of a question of the sender's (ours)")
+    async def query(
+        request: Request, sender: Sender, audit_id: str | None = Query(default=None, description="the audit's id")
+    ) -> dict[str, Any]:
+        source = known(sender)
+        wanted = required(await asked(request, "audit_id"), "audit_id")
+        status = await on(parts.limiters.rest, sender, lambda: parts.audits.status(wanted, source))
+        return ok({"status": str(status)}, parts.profile_of(source))
+
+    return router

@@ -1,0 +1,127 @@
+"""A job that is asked about before it is created: at the node that decides, and at the one that asks."""
+
+from dataclasses import replace
+
+import pytest
+
+from gateway.domain import approval, auditing, execute, guarding
+from gateway.domain.approval import Mode, Policy, Verdict
+from gateway.domain.auditing import AuditStatus
+from gateway.domain.consent import Confirmed
+from gateway.domain.execute import Confirm, Decided, StopAsked
+from gateway.domain.model import Acceptance, Audit, CallState, Failure, Job, LocalJob
+from gateway.domain.scheduling.commands import CreateAt, StartAt
+from gateway.domain.scheduling.events import Answered, Lost
+from gateway.domain.scheduling.schedule import apply, plan
+from gateway.domain.states import JobStatus, Outcome
+from tests.builders import a_job, a_spec, at
+from tests.domain.test_schedule import after, claimed
+
+PENDING, READY, REJECTED = JobStatus.PENDING, JobStatus.READY, JobStatus.REJECTED
+NO = Failure("APPROVAL_REJECTED", "li at n2 refused: not this data", "n2")
+ASKED = Acceptance(waits=True, asked_only=True)
+
+# ---------------------------------------------------------------- the node that decides
+
+
+def asked(verdict: Verdict = Verdict.ASK, seconds: float = 60.0) -> LocalJob:
+    spec = a_spec("a", {"guest": ("n9",), "host": ("n1",)}, scheduler="n9")
+    new = LocalJob(spec, "n1", READY, at(0), "digest")
+    return auditing.asked(new, Audit("q-1"), Policy(Mode.PERSON, seconds), verdict, "a rule", at(0))
+
+
+@pytest.mark.parametrize(
+    ("verdict", "status", "word"),
+    [
+        (Verdict.ASK, PENDING, AuditStatus.APPLIED),
+        (Verdict.APPROVE, READY, AuditStatus.APPROVED),
+        (Verdict.REJECT, REJECTED, AuditStatus.REJECTED),
+    ],
+)
+def test_what_the_rules_decide_is_told_as_a_persons_decision_is(
+    verdict: Verdict, status: JobStatus, word: AuditStatus
+):
+    job = asked(verdict)
+    assert (job.status, auditing.status(job)) == (status, word)
+    assert (Confirm() in execute.plan(job, at(0))) is (verdict is not Verdict.ASK)
+    if verdict is Verdict.REJECT:
+        assert job.approval.failure.reason == "NOT_AUTHORISED" and "a rule" in job.approval.failure.message
+
+
+def test_an_approval_that_is_not_used_ends_and_one_that_is_does_not():
+    job = execute.apply(asked(), Decided(True, "li", "", at(10)))
+    assert execute.step(job, at(69.9))[0].status is READY
+    over, _ = execute.step(job, at(70))
+    assert (over.status, over.ending.failure.reason) == (JobStatus.FINISHED, "AUDIT_UNUSED")
+    assert auditing.status(over) is AuditStatus.TERMINATED
+    assert auditing.created(over, at(71), "n9") == over
+    used = auditing.created(job, at(20), "n9")
+    assert execute.step(used, at(1000))[0].status is READY
+    assert auditing.status(used) is AuditStatus.APPROVED
+
+
+def test_nobody_is_asked_whether_it_still_has_a_job_that_it_has_not_created():
+    job = execute.apply(asked(), Decided(True, "li", "", at(10)))
+    assert not guarding.watched(job)
+    assert guarding.watched(auditing.created(job, at(20), "n9"))
+
+
+def test_a_question_taken_back_needs_no_decision():
+    job = execute.apply(asked(), StopAsked(at(5), None, auditing.withdrawal("n9", at(5)), "n9"))
+    assert (job.status, auditing.status(job)) == (REJECTED, AuditStatus.TERMINATED)
+    assert execute.apply(job, Decided(True, "li", "", at(6))) == job
+    assert Confirm() not in execute.plan(job, at(1000))
+
+
+def test_what_is_meant_for_other_nodes_may_be_shown_with_the_question_only():
+    job = asked()
+    told = replace(job.spec, trace_id="later", task_params={"guest": {"0": {"a": {"secret": 1}}}})
+    assert auditing.is_same(replace(job, spec=told), replace(told, task_params={"guest": {"0": {}}}))
+    assert not auditing.is_same(job, replace(job.spec, version="9"))
+
+
+def test_who_was_told_of_a_job_before_it_was_asked_about_answers_as_well():
+    spec = asked().spec
+    job = auditing.asked_late(LocalJob(spec, "n1", READY, at(0), "digest"), Audit("q-1"), at(3))
+    assert Confirm() in execute.plan(job, at(3)) and auditing.status(job) is AuditStatus.APPROVED
+    waits = approval.opened(LocalJob(spec, "n1", READY, at(0), "digest"), Policy(Mode.PERSON), "", at(0))
+    waits = auditing.asked_late(waits, Audit("q-1"), at(3))
+    assert waits.status is PENDING and auditing.status(waits) is AuditStatus.APPLIED
+
+
+# ---------------------------------------------------------------- the node that asks
+
+
+def asking() -> Job:
+    """Return a job that n1 has accepted, and n2 was asked about."""
+    return after(claimed(a_job()), Answered(CreateAt("n1"), at(0)), Answered(CreateAt("n2"), at(1), ASKED))
+
+
+def test_the_job_is_created_once_the_node_agrees():
+    job = asking()
+    assert job.status is PENDING and plan(job, at(50)) == []
+    job = apply(job, Confirmed("n2", at(50)))
+    assert job.status is PENDING and plan(job, at(50)) == [CreateAt("n2")]
+    job = after(claimed(job, 50), Answered(CreateAt("n2"), at(51)))
+    assert job.status is READY and plan(job, at(51)) == [StartAt("n1"), StartAt("n2")]
+
+
+def test_a_refusal_rejects_the_job():
+    job = apply(asking(), Confirmed("n2", at(5), NO))
+    assert (job.ending.outcome, job.ending.failure) == (Outcome.REJECTED, NO)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_an_answer_may_overtake_that_to_the_question(lost: bool):
+    job = after(claimed(a_job()), Answered(CreateAt("n1"), at(0)), Confirmed("n2", at(1)))
+    late = Lost(CreateAt("n2"), at(2), delivered=True) if lost else Answered(CreateAt("n2"), at(2), ASKED)
+    job = apply(job, late)
+    assert job.status is PENDING and CreateAt("n2") in plan(job, at(3))
+    job = after(claimed(job, 3), Answered(CreateAt("n2"), at(4)))
+    assert job.status is READY
+
+
+def test_a_node_that_never_answers_is_told_that_it_is_not_asked_any_more():
+    job = claimed(asking(), 86_400 + 60)
+    assert job.ending.failure.reason == "APPROVAL_TIMEOUT"
+    assert job.nodes["n2"].stop.state is CallState.SENT and job.nodes["n2"].consent.asked_only
