@@ -12,9 +12,10 @@ from uuid import uuid4
 
 from gateway import reruns
 from gateway.calls import notes_of
-from gateway.domain import consent, execute, inheriting, parameters, quorum, waiting
+from gateway.domain import consent, inheriting, parameters, quorum, waiting
 from gateway.domain import dag as flow
 from gateway.domain.consent import Confirmed
+from gateway.domain.executing.weighing import merge_runs
 from gateway.domain.model import (
     CallState,
     Failure,
@@ -451,7 +452,7 @@ def _local_view(local: LocalJob) -> JobView:
     """Return what this node knows of a job by itself, for when the scheduling node does not answer."""
     newest = {run.task_name: local.newest_runs(run.task_name) for run in local.runs}
     tasks = [
-        TaskView(runs[0].task_id, name, execute.merge_runs(runs), nodes={local.node: {}}, attempt=runs[0].attempt)
+        TaskView(runs[0].task_id, name, merge_runs(runs), nodes={local.node: {}}, attempt=runs[0].attempt)
         for name, runs in newest.items()
     ]
     return JobView(

@@ -1,4 +1,4 @@
-"""Carries out what `gateway.domain.execute` decides, on the engine; wakes on the engine's exit events.
+"""Carries out what `gateway.domain.executing` decides, on the engine; wakes on the engine's exit events.
 
 As in the scheduler there is one way in, `record`, which stores news and decisions in one write before
 anything is done in the world.
@@ -19,32 +19,36 @@ from engines.base import Engine, EngineDown, EngineError, Exited, ImageNotFound,
 from engines.naming import labels
 from gateway.calls import with_calls
 from gateway.disk_watch import DiskWatch
-from gateway.domain import execute, guarding, healing
-from gateway.domain.execute import (
+from gateway.domain import guarding, healing
+from gateway.domain.executing import execute
+from gateway.domain.executing.commands import (
     Action,
     AskScheduler,
-    Broken,
     Close,
     Collect,
     Confirm,
+    Launch,
+    Probe,
+    Seal,
+    StopRun,
+    Tell,
+)
+from gateway.domain.executing.events import (
+    Broken,
     Done,
     Event,
     Gone,
     HasExited,
-    Launch,
     Launched,
     LaunchFailed,
-    Probe,
     Restarted,
-    Seal,
     Sealed,
     Seen,
     StopAsked,
-    StopRun,
-    Tell,
-    Timing,
     Unseen,
 )
+from gateway.domain.executing.timing import Timing
+from gateway.domain.executing.weighing import merge_runs
 from gateway.domain.model import Ending, Exit, Failure, JobSpec, LocalJob, NodeId, Run
 from gateway.domain.states import JOB, Outcome, RunStatus, TaskStatus, ended
 from gateway.errors import Busy, EngineFailed, GatewayError, NotFound, PeerUnreachable
@@ -461,7 +465,7 @@ class Executor:
     @staticmethod
     def _status_of_role(local: LocalJob, run: Run) -> TaskStatus:
         runs = local.runs_of(run.task_id, run.party.role)
-        return execute.merge_runs(runs)
+        return merge_runs(runs)
 
 
 class _ImageIsFetched(Exception):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import structlog
 
-from gateway.domain.execute import Event, OwnerLost
+from gateway.domain.executing.events import Event, OwnerLost
 from gateway.domain.model import LocalJob
 from gateway.ports import Clock
 from gateway.store.gateways import Gateways, KnownGateway

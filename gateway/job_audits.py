@@ -1,8 +1,10 @@
 """Use cases of the job audit: other nodes ask about a job before they create it, or answer when this one asks."""
 
-from gateway.domain import auditing, execute
+from gateway.domain import auditing
 from gateway.domain.approval import Policy
 from gateway.domain.auditing import AuditStatus
+from gateway.domain.executing import execute
+from gateway.domain.executing.events import StopAsked
 from gateway.domain.model import Audit, Failure, JobSpec, LocalJob, NodeId
 from gateway.domain.states import JOB, JobStatus, ended
 from gateway.errors import Conflict, NotFound
@@ -80,7 +82,7 @@ class JobAudits:
                 raise Conflict(text, reason="JOB_STARTED")
             now = self._clock()
             ending = auditing.withdrawal(sender, now)
-            return execute.apply(local, execute.StopAsked(now, None, ending, sender))
+            return execute.apply(local, StopAsked(now, None, ending, sender))
 
         self._executor.change(local.id, change)
 

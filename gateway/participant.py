@@ -6,9 +6,11 @@ from datetime import datetime
 from typing import Any
 
 from gateway.coordinator import digest
-from gateway.domain import approval, auditing, execute, inheriting, parameters, quorum
+from gateway.domain import approval, auditing, inheriting, parameters, quorum
 from gateway.domain import dag as flow
 from gateway.domain.approval import Policy, Verdict
+from gateway.domain.executing.events import Decided, Reported, StopAsked
+from gateway.domain.executing.weighing import merge_runs
 from gateway.domain.model import (
     Acceptance,
     Ending,
@@ -177,7 +179,7 @@ class Participant:
         local = self._store.local_jobs.get(job_id)
         if local.approval is None:
             raise Conflict(f"job {job_id} does not wait for approval at {self._node}", reason="NOT_WAITING")
-        event = execute.Decided(approve, by, words, self._clock())
+        event = Decided(approve, by, words, self._clock())
         known = self._executor.record(job_id, event).approval
         wanted = JobStatus.READY if approve else JobStatus.REJECTED
         if known is None or known.decision is not wanted:
@@ -288,14 +290,14 @@ class Participant:
         if not runs:
             raise NotFound(f"task {task_id} has no role {role} here", reason="ROLE_UNKNOWN")
         failed = next((run.failure for run in runs if run.failure), None)
-        return TaskNews(execute.merge_runs(runs), failed)
+        return TaskNews(merge_runs(runs), failed)
 
     def stop_job(self, job_id: str, task_name: str, ending: Ending | None, sender: NodeId) -> None:
         local = self._mine(job_id, sender)
         if task_name:
             self._stop_task(local, task_name, sender)
         else:
-            self._executor.record(job_id, execute.StopAsked(self._clock(), None, ending, sender))
+            self._executor.record(job_id, StopAsked(self._clock(), None, ending, sender))
 
     def stop_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
         if job_id:
@@ -321,7 +323,7 @@ class Participant:
         if all(run.status is RunStatus.SUCCESS for run in runs):
             return
         tasks = flow.downstream(local.spec.dag, [task_name])
-        self._executor.record(local.id, execute.StopAsked(self._clock(), tasks, None, sender))
+        self._executor.record(local.id, StopAsked(self._clock(), tasks, None, sender))
 
     def delete_job(self, job_id: str, dry_run: bool, sender: NodeId) -> None:
         self.deleting(job_id, sender, dry_run)
@@ -335,7 +337,7 @@ class Participant:
 
     def _take_in(self, said: Callback) -> None:
         job_id, run_id = self._find_run(said)
-        reported = execute.Reported(
+        reported = Reported(
             run_id, said.status, self._clock(), said.result_code, self._message(job_id, run_id, said)
         )
         self._executor.record(job_id, reported)

@@ -43,9 +43,9 @@ from gateway.coordinator import Coordinator
 from gateway.datasets import Datasets
 from gateway.deleting import Deleting
 from gateway.disk_watch import DiskWatch
-from gateway.domain import execute
 from gateway.domain.admission import Rules
 from gateway.domain.approval import Mode, Policy, Rule, Verdict
+from gateway.domain.executing.timing import Timing as RunTiming
 from gateway.domain.model import JobSpec, LocalJob
 from gateway.domain.problems import Problem
 from gateway.domain.scheduling.timing import Timing
@@ -162,7 +162,7 @@ class Gateway:
             self._release,
             installation,
             owner,
-            execute.Timing(
+            RunTiming(
                 launch_deadline=120.0 + settings.engine.docker.pull_seconds,
                 engine_patience=settings.limits.engine_down_seconds,
                 orphan=settings.limits.orphan_seconds or settings.limits.unreachable_seconds + 60.0,

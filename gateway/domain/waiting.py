@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from gateway.domain import approval, auditing, consent, execute, guarding, holding, quorum
+from gateway.domain import approval, auditing, consent, guarding, holding, quorum
+from gateway.domain.executing import execute
+from gateway.domain.executing.timing import Timing as RunTiming
 from gateway.domain.model import Call, CallState, Job, LocalJob, NodeJob, Run, Task
 from gateway.domain.scheduling import schedule
 from gateway.domain.scheduling.agenda import agenda
@@ -162,7 +164,7 @@ def _since_ready(job: Job, task: Task) -> datetime:
 # ---------------------------------------------------------------- at a participating node
 
 
-def of_local(local: LocalJob, timing: execute.Timing = execute.Timing()) -> Waiting | None:
+def of_local(local: LocalJob, timing: RunTiming = RunTiming()) -> Waiting | None:
     """Return what a job waits for at a participating node; None once it has ended and everything is given back."""
     due = _moment(execute.next_due(local, timing), local.created_at)
     if ended(JOB, local.status):

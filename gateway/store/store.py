@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 import sqlalchemy as sa
 
-from gateway.domain import execute
+from gateway.domain.executing import execute
 from gateway.domain.model import Job, JobSpec, LocalJob, Note
 from gateway.domain.scheduling import schedule
 from gateway.domain.states import RunStatus, TaskStatus

@@ -10,9 +10,9 @@ from typer.testing import CliRunner, Result
 
 from gateway.cli.main import app
 from gateway.cli.models import commands
-from gateway.domain import execute
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
-from gateway.domain.execute import StopAsked
+from gateway.domain.executing import execute
+from gateway.domain.executing.events import StopAsked
 from gateway.domain.model import Address, Ending, Told
 from gateway.domain.states import Outcome, RunStatus, TaskStatus
 from gateway.wiring import Gateway

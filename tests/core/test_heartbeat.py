@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.domain.execute import Event, OwnerLost
+from gateway.domain.executing.events import Event, OwnerLost
 from gateway.domain.states import RunStatus
 from gateway.heartbeat import Heartbeat
 from gateway.store.gateways import Gateways

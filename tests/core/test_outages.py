@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
-from gateway.domain import execute, healing
+from gateway.domain import healing
+from gateway.domain.executing import execute
+from gateway.domain.executing.commands import Tell
 from gateway.domain.model import Call, CallState, Ending, Told
 from gateway.domain.scheduling import schedule
 from gateway.domain.scheduling.commands import PollTaskAt, StartTaskAt, StopAt
@@ -44,7 +46,7 @@ def test_a_report_that_was_not_heard_is_due_when_the_scheduling_node_is_back():
     local = replace(local, spec=replace(local.spec, scheduler="n9"))
     assert execute.plan(local, at(60)) == []
     assert healing.heard_by(local, "n2") is local
-    assert execute.plan(healing.heard_by(local, "n9"), at(60)) == [execute.Tell(run.run_id, TaskStatus.SUCCESS)]
+    assert execute.plan(healing.heard_by(local, "n9"), at(60)) == [Tell(run.run_id, TaskStatus.SUCCESS)]
 
 
 class Network:

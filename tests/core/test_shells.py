@@ -12,7 +12,8 @@ import pytest
 from adapter.bfia.examples import CREATE_ALL, REGISTER
 from engines.base import LaunchSpec
 from engines.process import ProcessEngine
-from gateway.domain import execute
+from gateway.domain.executing import execute
+from gateway.domain.executing.events import Restarted
 from gateway.domain.model import Call, CallState
 from gateway.domain.states import RunStatus
 from gateway.errors import EngineFailed
@@ -69,7 +70,7 @@ def test_runs_of_another_gateway_are_left_to_it():
     later = NOW + timedelta(days=1)
     assert {c.run for c in execute.plan(local, later, owner="me")} == {mine.run_id}
     assert {c.run for c in execute.plan(local, later)} == {mine.run_id, other.run_id}
-    again = execute.apply(local, execute.Restarted(later, "me"))
+    again = execute.apply(local, Restarted(later, "me"))
     assert [r.launch.state for r in again.runs] == [CallState.LOST, CallState.SENT]
 
 

@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.domain import approval, auditing, execute, guarding
+from gateway.domain import approval, auditing, guarding
 from gateway.domain.approval import Mode, Policy, Verdict
 from gateway.domain.auditing import AuditStatus
 from gateway.domain.consent import Confirmed
-from gateway.domain.execute import Confirm, Decided, StopAsked
+from gateway.domain.executing import execute
+from gateway.domain.executing.commands import Confirm
+from gateway.domain.executing.events import Decided, StopAsked
 from gateway.domain.model import Acceptance, Audit, CallState, Failure, Job, LocalJob
 from gateway.domain.scheduling.commands import CreateAt, StartAt
 from gateway.domain.scheduling.events import Answered, Lost

@@ -4,10 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.domain import approval, execute
+from gateway.domain import approval
 from gateway.domain.approval import Mode, Piece, Policy, Rule, Verdict, judge, pieces
 from gateway.domain.consent import DEADLINE, GRACE, Confirmed, contradicts
-from gateway.domain.execute import Confirm, Decided, Done, Restarted
+from gateway.domain.executing import execute
+from gateway.domain.executing.commands import Confirm
+from gateway.domain.executing.events import Decided, Done, Restarted
+from gateway.domain.executing.events import StopAsked as StopAskedHere
 from gateway.domain.model import Acceptance, CallState, Failure, Job, LocalJob
 from gateway.domain.scheduling.commands import CreateAt, StartAt, StopAt
 from gateway.domain.scheduling.events import Answered, Lost, StopAsked
@@ -136,7 +139,7 @@ def test_nobody_decides_in_time():
 
 
 def test_a_job_that_is_stopped_meanwhile_needs_no_decision():
-    job = execute.apply(local(), execute.StopAsked(at(5), None, None, "n9"))
+    job = execute.apply(local(), StopAskedHere(at(5), None, None, "n9"))
     assert job.status is REJECTED
     assert execute.apply(job, Decided(True, "li", "", at(6))) == job
     assert Confirm() not in execute.plan(job, at(1000))

@@ -5,8 +5,10 @@ from datetime import timedelta
 
 import pytest
 
-from gateway.domain import execute
-from gateway.domain.execute import Broken, HasExited, Seen, Timing, Unseen, Weigh
+from gateway.domain.executing import execute
+from gateway.domain.executing.commands import Collect, Weigh
+from gateway.domain.executing.events import Broken, Event, HasExited, Seen, Unseen
+from gateway.domain.executing.timing import Timing
 from gateway.domain.model import Exit, Failure, LocalJob, Run
 from gateway.domain.states import RunStatus, TaskStatus
 from tests.builders import T0, a_local_job, a_run, at
@@ -18,7 +20,7 @@ def running(**changes: object) -> LocalJob:
     return a_local_job(a_run("a", RunStatus.RUNNING, **changes))
 
 
-def hear(local: LocalJob, *events: execute.Event) -> Run:
+def hear(local: LocalJob, *events: Event) -> Run:
     for event in events:
         local = execute.apply(local, event, TIMING)
     return local.runs[0]
@@ -90,7 +92,7 @@ def test_a_run_that_may_not_go_on_fails_and_is_taken_away() -> None:
     run = local.runs[0]
     assert run.failure is not None and run.failure.reason == "NO_SPACE" and run.failure.role == "guest"
     _, actions = execute.step(local, at(10), TIMING)
-    assert execute.Collect(ID) in actions
+    assert Collect(ID) in actions
     assert hear(local, Broken(ID, Failure("OTHER"), at(11))).failure == run.failure
 
 

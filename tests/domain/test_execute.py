@@ -7,32 +7,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain import execute
-from gateway.domain.execute import (
-    Close,
-    Collect,
+from gateway.domain.executing import execute
+from gateway.domain.executing.commands import Close, Collect, Launch, Probe, StopRun, Tell, Weigh
+from gateway.domain.executing.events import (
     Done,
     Event,
     Gone,
     HasExited,
-    Launch,
     Launched,
     LaunchFailed,
-    Probe,
+    OwnerLost,
     Reported,
     Restarted,
     Seen,
     StopAsked,
-    StopRun,
-    Tell,
-    Timing,
-    Weigh,
-    apply,
-    merge_runs,
-    next_due,
-    plan,
-    step,
 )
+from gateway.domain.executing.execute import apply, next_due, plan, step
+from gateway.domain.executing.timing import Timing
+from gateway.domain.executing.weighing import merge_runs
 from gateway.domain.model import Ending, Exit, Failure, LocalJob, Party, Run, Told
 from gateway.domain.states import JOB, RUN, JobStatus, Outcome, RunStatus, TaskStatus, ended, may
 from tests.builders import IDLE, OK, T0, a_local_job, a_run, a_spec, at, sent
@@ -634,21 +626,21 @@ def test_a_lost_gateway_leaves_what_it_had_not_begun_and_its_other_runs_fail_by_
         a_run("e", status=RunStatus.RUNNING, owner="me"),
     )
     local = replace(a_local_job(waiting, running, stopping, over, mine), home="lost")
-    local = execute.apply(local, execute.OwnerLost("lost", "me", at(5)))
+    local = execute.apply(local, OwnerLost("lost", "me", at(5)))
     by_task = {run.task_name: run for run in local.runs}
     assert by_task["a"] == replace(waiting, owner="me") and local.home == "me"
     assert by_task["b"].failure.reason == "CHANNEL_LOST"
     assert by_task["c"].failure.reason == "STOPPED"
     assert (by_task["d"], by_task["e"]) == (over, mine)
-    assert execute.apply(local, execute.OwnerLost("lost", "me", at(6))) == local
+    assert execute.apply(local, OwnerLost("lost", "me", at(6))) == local
 
 
 def test_only_the_gateway_that_has_a_job_closes_it_and_waits_for_no_container_it_left_behind():
     left = a_run("a", status=RunStatus.FAILED, owner="lost", launch=OK)
     local = replace(a_local_job(left, status=JobStatus.FINISHED), home="me")
-    assert execute.Close() in execute.plan(local, at(9), owner="me")
-    assert execute.Close() not in execute.plan(local, at(9), owner="third")
+    assert Close() in execute.plan(local, at(9), owner="me")
+    assert Close() not in execute.plan(local, at(9), owner="third")
     assert execute.plan(local, at(9), owner="lost") == [
-        execute.Collect(left.run_id),
-        execute.Tell(left.run_id, TaskStatus.FAILED),
+        Collect(left.run_id),
+        Tell(left.run_id, TaskStatus.FAILED),
     ]

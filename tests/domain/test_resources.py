@@ -5,20 +5,24 @@ from random import Random
 
 import pytest
 
-from gateway.domain import admission, borrowing, execute, resources
+from gateway.domain import admission, borrowing, resources
 from gateway.domain.amounts import GIB, Amounts, Defaults, Pool, total
-from gateway.domain.execute import (
-    Close,
-    Collect,
+from gateway.domain.executing import execute
+from gateway.domain.executing.agenda import agenda
+from gateway.domain.executing.commands import Close, Collect, Launch, StopRun, Tell
+from gateway.domain.executing.events import (
     Done,
+    Event,
+    Gone,
     HasExited,
-    Launch,
     Launched,
+    LaunchFailed,
     Reported,
     Restarted,
     StopAsked,
 )
-from gateway.domain.model import Ending, Exit, JobSpec, LocalJob, Party, Run
+from gateway.domain.executing.timing import NOW, Timing
+from gateway.domain.model import Ending, Exit, Failure, JobSpec, LocalJob, Party, Run
 from gateway.domain.resources import Claim, ClaimState, Demand, Ledger, Means, Never
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from tests.builders import T0, a_local_job, a_run, a_spec, at
@@ -179,8 +183,8 @@ def test_a_run_waits_with_a_reason_until_its_jobs_pool_has_enough():
     assert actions == [Launch(first.run_id)]
     waiting = local.runs[1]
     assert borrowing.waits_for(local, waiting) == "needs cpu 3 of the job's pool, free cpu 1, borrowed by a"
-    assert execute.next_due(local) != execute.NOW  # it is not asked again and again
-    local = execute.apply(local, execute.LaunchFailed(first.run_id, execute.Failure("X"), T0))
+    assert execute.next_due(local) != NOW  # it is not asked again and again
+    local = execute.apply(local, LaunchFailed(first.run_id, Failure("X"), T0))
     local, actions = execute.step(local, T0)
     assert Launch(second.run_id) in actions
     assert borrowing.waits_for(local, local.runs[1]) == ""
@@ -301,9 +305,9 @@ class Node:
                 if isinstance(action, Launch) and self.random.random() < 0.7:
                     self.tell(local.id, Launched(action.run, at(self.now)))
                 elif isinstance(action, Launch):
-                    failed = execute.LaunchFailed(action.run, execute.Failure("ENGINE_DOWN"), at(self.now))
+                    failed = LaunchFailed(action.run, Failure("ENGINE_DOWN"), at(self.now))
                     self.tell(local.id, failed)
-                elif isinstance(action, Collect | execute.StopRun | execute.Tell):
+                elif isinstance(action, Collect | StopRun | Tell):
                     self.tell(local.id, Done(action, at(self.now), final=self.random.random() < 0.7))
 
     def news(self) -> None:
@@ -315,7 +319,7 @@ class Node:
                 (
                     Reported(run.run_id, status, at(self.now)),
                     HasExited(run.run_id, Exit(self.random.choice((0, 1))), at(self.now)),
-                    execute.Gone(run.run_id, at(self.now)),
+                    Gone(run.run_id, at(self.now)),
                 )
             )
             for _ in range(self.random.choice((1, 2, 3))):
@@ -341,9 +345,7 @@ class Node:
 
     def close(self) -> None:
         local = self.one(JobStatus.FINISHED, JobStatus.REJECTED)
-        if local and any(
-            due.command == Close() and due.at <= at(self.now) for due in execute.agenda(local, execute.Timing())
-        ):
+        if local and any(due.command == Close() and due.at <= at(self.now) for due in agenda(local, Timing())):
             held = total(c.amounts for c in self.ledger.holders if c.job_id == local.id)
             for _ in range(self.random.choice((1, 2))):  # a crash may make it happen again
                 before = self.ledger
@@ -353,7 +355,7 @@ class Node:
             del self.jobs[local.id]
             self.over += 1
 
-    def tell(self, job_id: str, event: execute.Event) -> None:
+    def tell(self, job_id: str, event: Event) -> None:
         self.jobs[job_id] = replace(execute.apply(self.jobs[job_id], event), notes=())
 
 

@@ -4,9 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.domain import execute, parameters, trained
+from gateway.domain import parameters, trained
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
-from gateway.domain.execute import Done, Seal, Sealed, StopAsked, Tell
+from gateway.domain.executing import execute
+from gateway.domain.executing.agenda import agenda
+from gateway.domain.executing.commands import Collect, Seal, Tell
+from gateway.domain.executing.events import Done, Restarted, Sealed, StopAsked
+from gateway.domain.executing.timing import Timing
+from gateway.domain.executing.weighing import merge_runs
 from gateway.domain.model import Address, CallState, Ending, Failure, FileSum, Party
 from gateway.domain.scheduling import schedule
 from gateway.domain.scheduling.commands import StopAt
@@ -76,11 +81,11 @@ def test_only_outputs_of_category_model_are_sealed_and_only_in_training():
 def test_success_is_told_only_once_the_model_is_sealed():
     job = local(trees())
     run = job.runs[0].run_id
-    assert execute.merge_runs(job.runs) is TaskStatus.RUNNING
+    assert merge_runs(job.runs) is TaskStatus.RUNNING
     job, actions = execute.step(job, at(1))
     assert Seal(run) in actions and Tell(run, TaskStatus.SUCCESS) not in actions
     job = execute.apply(job, Sealed(run, FILES, at(2)))
-    assert execute.merge_runs(job.runs) is TaskStatus.SUCCESS
+    assert merge_runs(job.runs) is TaskStatus.SUCCESS
     job, actions = execute.step(job, at(2))
     assert actions == [Tell(run, TaskStatus.SUCCESS)]
     assert execute.apply(job, Sealed(run, (), at(3))).runs[0].files == FILES  # a repeat changes nothing
@@ -92,13 +97,13 @@ def test_files_that_cannot_be_read_are_tried_again_and_then_left_out_with_a_warn
     now = 0.0
     for _ in range(trained.SEAL_TRIES):
         assert trained.unsealed(job.runs[0])
-        due = next(d.at for d in execute.agenda(job, execute.Timing()) if isinstance(d.command, Seal))
+        due = next(d.at for d in agenda(job, Timing()) if isinstance(d.command, Seal))
         now = max(now + 1, (due - T0).total_seconds() if due.year > 1 else 0.0)
         job, actions = execute.step(job, at(now))
         assert Seal(run) in actions
         job = execute.apply(job, Sealed(run, None, at(now), "disk gone"))
     assert not trained.unsealed(job.runs[0]) and "disk gone" in job.runs[0].warnings[0]
-    assert execute.merge_runs(job.runs) is TaskStatus.SUCCESS
+    assert merge_runs(job.runs) is TaskStatus.SUCCESS
     ended = execute.apply(job, StopAsked(at(now), None, GOOD, "n1"))
     assert not ended.model_saved and trained.left_by(ended) == []
 
@@ -120,7 +125,7 @@ def test_a_model_of_a_task_that_was_taken_over_is_the_new_jobs_too_unless_that_r
 def test_a_process_that_died_while_sealing_begins_again():
     job, _ = execute.step(local(trees()), at(1))
     assert job.runs[0].seal.state is CallState.SENT
-    job, actions = execute.step(execute.apply(job, execute.Restarted(at(2))), at(2))
+    job, actions = execute.step(execute.apply(job, Restarted(at(2))), at(2))
     assert Seal(job.runs[0].run_id) in actions
 
 
@@ -266,6 +271,6 @@ def test_warnings_of_a_collect_are_kept_once():
     run = trees(seal=OK, files=FILES)
     job = local(replace(run, collect=a_run("trees").collect))
     job, _ = execute.step(job, at(1))
-    done = Done(execute.Collect(run.run_id), at(2), warnings=("report0 is no JSON",))
+    done = Done(Collect(run.run_id), at(2), warnings=("report0 is no JSON",))
     job = execute.apply(execute.apply(job, done), done)
     assert job.runs[0].warnings == ("report0 is no JSON",)

@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.domain import approval, auditing, execute, waiting
+from gateway.domain import approval, auditing, waiting
 from gateway.domain.approval import Mode, Policy, Verdict
+from gateway.domain.executing import execute
+from gateway.domain.executing.events import Decided
 from gateway.domain.model import Acceptance, Audit, Failure, Job, LocalJob
 from gateway.domain.scheduling.commands import CreateAt, HoldAt, PollTaskAt, StartAt, StartTaskAt, StopAt
 from gateway.domain.scheduling.events import Answered, Denied, Heard, Lost, StopAsked, SuspendAsked
@@ -124,7 +126,7 @@ def asked() -> LocalJob:
 
 
 def refused() -> LocalJob:
-    job = execute.apply(asked(), execute.Decided(False, "li", "no", at(5)))
+    job = execute.apply(asked(), Decided(False, "li", "no", at(5)))
     return execute.step(job, at(6))[0]
 
 

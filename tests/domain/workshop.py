@@ -10,29 +10,22 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from gateway.domain import execute
-from gateway.domain.execute import (
-    Action,
-    Close,
-    Collect,
+from gateway.domain.executing import execute
+from gateway.domain.executing.commands import Action, Close, Collect, Launch, Probe, Seal, StopRun, Tell
+from gateway.domain.executing.events import (
     Done,
     Event,
     Gone,
     HasExited,
-    Launch,
     Launched,
     LaunchFailed,
-    Probe,
     Reported,
     Restarted,
-    Seal,
     Sealed,
     Seen,
     StopAsked,
-    StopRun,
-    Tell,
-    Timing,
 )
+from gateway.domain.executing.timing import Timing
 from gateway.domain.model import Ending, Exit, Failure, FileSum, LocalJob, Run
 from gateway.domain.states import JOB, RUN, Outcome, RunStatus, TaskStatus, ended, may
 from gateway.domain.trained import unsealed

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.domain import execute
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
-from gateway.domain.execute import StopAsked
+from gateway.domain.executing import execute
+from gateway.domain.executing.events import StopAsked
 from gateway.domain.model import Address, Ending, FileSum
 from gateway.domain.states import Outcome, RunStatus
 from gateway.store.migrate import opened

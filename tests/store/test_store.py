@@ -9,8 +9,8 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from gateway.domain import execute
 from gateway.domain.dag import ComponentRef, Dag, DagInput, DagNode, DagOutput
+from gateway.domain.executing import execute
 from gateway.domain.model import (
     Address,
     Call,

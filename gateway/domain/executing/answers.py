@@ -1,0 +1,75 @@
+"""What the end of our own actions changes, and what their failure does."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import assert_never
+
+from gateway.domain import approval, guarding, trained
+from gateway.domain.executing.commands import AskScheduler, Close, Collect, Confirm, StopRun, Tell
+from gateway.domain.executing.events import Done, Sealed
+from gateway.domain.executing.records import with_news, with_run
+from gateway.domain.executing.timing import Timing
+from gateway.domain.model import Call, CallState, LocalJob, Run, Told
+from gateway.domain.states import TaskStatus
+
+
+def done(local: LocalJob, event: Done, timing: Timing) -> LocalJob:
+    """Take in the end of an action that has no news of its own; what did not work is due again after a pause."""
+
+    def settled(call: Call) -> Call:
+        if call.settled:
+            return call  # a repeat that failed takes nothing back
+        if event.final:
+            return replace(call, state=CallState.OK, message=event.message)
+        due = event.at + timing.retry(call.tries - 1)
+        return replace(call, state=CallState.LOST, due_at=due, message=event.message)
+
+    match event.action:
+        case Close():
+            return replace(local, close=settled(local.close), closed=local.closed or event.final)
+        case Confirm():
+            local = approval.confirming(local, settled)
+            return local.noted(event.at, "decision told", message=event.message) if event.final else local
+        case AskScheduler():
+            return _asked(local, event, timing)
+        case Collect():
+            return with_run(local, event.action.run, lambda r: _collected(r, settled(r.collect), event.warnings))
+        case StopRun():
+            return with_run(local, event.action.run, lambda r: replace(r, stop=settled(r.stop)))
+        case Tell():
+            status = event.action.status
+            return with_run(local, event.action.run, lambda r: _told(r, status, settled))
+        case _:
+            assert_never(event.action)
+
+
+def _collected(run: Run, collect: Call, warnings: tuple[str, ...]) -> Run:
+    return replace(run, collect=collect, warnings=tuple(dict.fromkeys((*run.warnings, *warnings))))
+
+
+def sealed(run: Run, event: Sealed, timing: Timing) -> Run:
+    """Take in the fingerprints of a run's model, or that its files could not be read."""
+    if not trained.unsealed(run):
+        return run
+    if event.files is None:
+        run = trained.not_sealed(run, event.at, timing.retry(run.seal.tries - 1), event.message)
+    else:
+        run = replace(run, files=event.files, seal=replace(run.seal, state=CallState.OK, message=""))
+    return with_news(run)
+
+
+def _asked(local: LocalJob, event: Done, timing: Timing) -> LocalJob:
+    """Take in the answer of the scheduling node; not ``final``: there was none."""
+    if not guarding.watched(local):
+        return local
+    if event.final:
+        return guarding.heard(local, event.at)
+    return guarding.unanswered(local, event.at, event.message, timing.retry(local.ask.tries - 1))
+
+
+def _told(run: Run, status: TaskStatus, settled: Callable[[Call], Call]) -> Run:
+    if status is not trained.told_as(run) or status is run.told.status:
+        return run  # there is newer news, which has its own call
+    call = settled(run.told.call)
+    told = Told(status, Call()) if call.state is CallState.OK else replace(run.told, call=call)
+    return replace(run, told=told)

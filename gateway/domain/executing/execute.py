@@ -1,0 +1,154 @@
+"""What a participating node does next with the runs of a job, and how news changes them.
+
+The shape is that of `gateway.domain.scheduling.schedule`: `plan`, `next_due`, `step`, `apply`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import assert_never
+
+from gateway.domain import approval, auditing, guarding
+from gateway.domain.executing.agenda import Due, agenda
+from gateway.domain.executing.answers import done, sealed
+from gateway.domain.executing.commands import (
+    Abandon,
+    Action,
+    AskScheduler,
+    Close,
+    Collect,
+    Command,
+    Confirm,
+    Expire,
+    Launch,
+    Probe,
+    Seal,
+    StopRun,
+    Tell,
+    Weigh,
+)
+from gateway.domain.executing.ending import abandoned, ended_by, stop_asked
+from gateway.domain.executing.events import (
+    Broken,
+    Decided,
+    Done,
+    Event,
+    Gone,
+    HasExited,
+    Launched,
+    LaunchFailed,
+    OwnerLost,
+    Reported,
+    Restarted,
+    Sealed,
+    Seen,
+    StopAsked,
+    Unseen,
+)
+from gateway.domain.executing.owners import owner_lost, restarted
+from gateway.domain.executing.records import sent, with_run
+from gateway.domain.executing.timing import Timing
+from gateway.domain.executing.weighing import heard, weighed
+from gateway.domain.model import LocalJob, Run
+from gateway.domain.states import RUN, RunStatus, move
+
+
+def plan(local: LocalJob, now: datetime, timing: Timing = Timing(), owner: str = "") -> list[Command]:
+    """Return everything that should be done by now; with an owner, nothing about runs of another one."""
+    return [due.command for due in _mine(local, timing, owner) if due.at <= now]
+
+
+def next_due(local: LocalJob, timing: Timing = Timing(), owner: str = "") -> datetime | None:
+    """Return when there is something to do next, or None when only news can change the job."""
+    return min((due.at for due in _mine(local, timing, owner)), default=None)
+
+
+def _mine(local: LocalJob, timing: Timing, owner: str) -> Iterator[Due]:
+    others = {run.run_id for run in local.runs if owner and run.owner and run.owner != owner}
+    elsewhere = bool(owner and local.home and local.home != owner)
+    for due in agenda(local, timing):
+        if isinstance(due.command, Close | Confirm | AskScheduler | Expire | Abandon):
+            if not elsewhere:
+                yield due
+        elif due.command.run not in others:
+            yield due
+
+
+def step(
+    local: LocalJob, now: datetime, timing: Timing = Timing(), owner: str = ""
+) -> tuple[LocalJob, list[Action]]:
+    """Take every decision that is due and mark every action that is due as begun."""
+    actions: list[Action] = []
+    for command in plan(local, now, timing, owner):
+        match command:
+            case Weigh():
+                local = with_run(local, command.run, lambda run: weighed(run, now, timing, last=True))
+            case Launch():
+                local = with_run(local, command.run, lambda run: _begin_launch(run, now))
+                actions.append(command)
+            case Probe():
+                later = now + timedelta(seconds=timing.probe_every)
+                local = with_run(local, command.run, lambda run, t=later: replace(run, probe_at=t))  # type: ignore[misc]
+                actions.append(command)
+            case StopRun():
+                local = with_run(local, command.run, lambda run: replace(run, stop=sent(run.stop, now)))
+                actions.append(command)
+            case Collect():
+                local = with_run(local, command.run, lambda run: replace(run, collect=sent(run.collect, now)))
+                actions.append(command)
+            case Seal():
+                local = with_run(local, command.run, lambda run: replace(run, seal=sent(run.seal, now)))
+                actions.append(command)
+            case Tell():
+                local = with_run(
+                    local,
+                    command.run,
+                    lambda run: replace(run, told=replace(run.told, call=sent(run.told.call, now))),
+                )
+                actions.append(command)
+            case Close():
+                local = replace(local, close=sent(local.close, now))
+                actions.append(command)
+            case Confirm():
+                local = approval.confirming(local, lambda call: sent(call, now))
+                actions.append(command)
+            case AskScheduler():
+                local = replace(local, ask=sent(local.ask, now))
+                actions.append(command)
+            case Expire():
+                local = auditing.expired(local, now, ended_by)
+            case Abandon():
+                local = abandoned(local, guarding.UNREACHABLE, local.ask.message, now)
+            case _:
+                assert_never(command)
+    return local, actions
+
+
+def _begin_launch(run: Run, now: datetime) -> Run:
+    status = RunStatus.LAUNCHING
+    if run.status is RunStatus.WAITING:
+        status = move(RUN, run.status, RunStatus.LAUNCHING)
+    return replace(run, status=status, launch=sent(run.launch, now))
+
+
+def apply(local: LocalJob, event: Event, timing: Timing = Timing()) -> LocalJob:
+    """Return the job after the event. Late or repeated news changes nothing but the timeline."""
+    match event:
+        case StopAsked():
+            return stop_asked(local, event)
+        case Restarted():
+            return restarted(local, event)
+        case OwnerLost():
+            return owner_lost(local, event)
+        case Done():
+            return done(local, event, timing)
+        case Sealed():
+            return with_run(local, event.run, lambda run: sealed(run, event, timing), at=event.at)
+        case Decided():
+            return approval.decided(local, event.approve, event.by, event.words, event.at)
+        case guarding.Heard():
+            return guarding.heard(local, event.at)
+        case Launched() | LaunchFailed() | Seen() | Unseen() | Broken() | HasExited() | Gone() | Reported():
+            return with_run(local, event.run, lambda run: heard(run, event, timing), at=event.at)
+        case _:
+            assert_never(event)

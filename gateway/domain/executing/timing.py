@@ -1,0 +1,35 @@
+"""How long a participating node waits for what."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+NOW = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long to wait for what, in seconds."""
+
+    launch_deadline: float = 120.0
+    """a launch without a recorded end is repeated after this; it is idempotent by name"""
+    probe_every: float = 5.0
+    """safety net; an exit is normally told by the engine"""
+    callback_grace: float = 1.0
+    """an exit with code 0 waits this long for a report that is still on its way"""
+    linger: float = 30.0
+    """a container that reported success may take this long to exit"""
+    stop_grace: float = 5.0
+    """between asking a container to end and killing it"""
+    engine_patience: float = 60.0
+    """a run fails when the engine has not answered for this long"""
+    seal_deadline: float = 600.0
+    """reading a model's files is begun again after this; it changes nothing"""
+    call_deadline: float = 12.0
+    retry_first: float = 0.2
+    retry_max: float = 10.0
+    tell_tries: int = 40
+    orphan: float = 660.0
+    """a scheduling node that is not heard of for this long is asked whether it still has the job"""
+
+    def retry(self, tries: int) -> timedelta:
+        return timedelta(seconds=min(self.retry_first * 2.0 ** min(tries, 20), self.retry_max))
