@@ -109,6 +109,15 @@ class Capacity:
 
 
 @dataclass(frozen=True)
+class ImageFacts:
+    """What an image says of itself."""
+
+    digest: str = ""
+    """tells its content from every other; empty where the engine cannot tell, so that nobody relies on it"""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Mount:
     """A file or folder that a run sees."""
 
@@ -212,6 +221,9 @@ class Engine(Protocol):
     def image_digest(self, image: str) -> str:
         """Return what tells the content of the image from others. Raises `ImageNotFound`."""
 
+    def image_facts(self, image: str) -> ImageFacts:
+        """Look at the image as it is this moment; nothing remembered is told. Raises `ImageNotFound`."""
+
     def ensure_image(self, image: str, told: Callable[[str], None]) -> str:
         """Fetch the image if it is not here and the admin allows that; return its digest.
 
@@ -289,7 +301,10 @@ def check_environment(environment: Mapping[str, str]) -> None:
 def check_digest(spec: LaunchSpec, digest: str) -> None:
     """Raise `DigestChanged` unless the image is the expected one."""
     if spec.digest and spec.digest != digest:
-        text = f"the image {spec.image} is {digest} here, {spec.digest} was approved: register the provider again"
+        text = (
+            f"the image {spec.image} is {digest} here, {spec.digest} was approved; "
+            "if it is the right one: bfia-gateway provider approve"
+        )
         raise DigestChanged(text)
 
 

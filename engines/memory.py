@@ -18,6 +18,7 @@ from engines.base import (
     EngineError,
     Exited,
     Found,
+    ImageFacts,
     ImageNotFound,
     Isolation,
     LaunchSpec,
@@ -139,6 +140,10 @@ class MemoryEngine:
     def image_digest(self, image: str) -> str:
         self._image(image)
         return f"memory:{image}"
+
+    def image_facts(self, image: str) -> ImageFacts:
+        self._image(image)
+        return ImageFacts(self.image_digest(image))
 
     def ensure_image(self, image: str, told: Callable[[str], None]) -> str:
         return self.image_digest(image)

@@ -27,6 +27,7 @@ from engines.base import (
     EngineError,
     Exited,
     Found,
+    ImageFacts,
     ImageNotFound,
     Isolation,
     LaunchSpec,
@@ -104,6 +105,11 @@ class ProcessEngine:
     def image_digest(self, image: str) -> str:
         """Return a digest of the configured command line."""
         return "sha256:" + hashlib.sha256(json.dumps(self._command_of(image)).encode()).hexdigest()
+
+    def image_facts(self, image: str) -> ImageFacts:
+        """Tell no digest: what stands for an image is the admin's own command, and any file may be behind it."""
+        self._command_of(image)
+        return ImageFacts()
 
     def ensure_image(self, image: str, told: Callable[[str], None]) -> str:
         return self.image_digest(image)

@@ -12,8 +12,8 @@ from engines.base import Engine, EngineError
 from gateway.errors import GatewayError
 from gateway.server import bound
 from gateway.settings import Settings
-from gateway.store.leaves import SqlProviders
 from gateway.store.migrate import revisions
+from gateway.store.providers import SqlProviders
 from gateway.store.store import Store, connect
 from gateway.trial import Result, Step, Trial
 from route_table.live import LiveRoutes

@@ -69,6 +69,7 @@ class Guard:
             return
         state = scope.setdefault("state", {})
         state["operator"] = identity.name if self._access else ""
+        state["role"] = str(identity.role)
         if scope["method"] in _LOOKS:
             await self._app(scope, receive, send)
         else:

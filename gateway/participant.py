@@ -349,7 +349,7 @@ class Participant:
         run = next(r for r in local.runs if r.run_id == run_id)
         try:
             ref = run.component
-            _, component = self._registry.find(ref.provider, ref.version, ref.name)
+            _, component = self._registry.find(ref.provider, ref.version, ref.name, at=local.created_at)
         except Unknown:
             return ""
         return component.result_message(said.result_code) or ""

@@ -320,6 +320,19 @@ class EventSettings(Section):
         return self
 
 
+class ProviderSettings(Section):
+    """What a registration of an algorithm image has to fulfil."""
+
+    image: Literal["warn", "require"] = Field(
+        default="warn", description="require: an image that cannot be looked at refuses its registration."
+    )
+    fetch_seconds: float = Field(
+        default=20.0,
+        gt=0,
+        description="Longest wait for images at a registration, where engine.docker.pull fetches.",
+    )
+
+
 class Settings(BaseSettings):
     """Everything an admin can set."""
 
@@ -345,6 +358,7 @@ class Settings(BaseSettings):
     events: EventSettings = EventSettings()
     resources: ResourceSettings = ResourceSettings()
     fate: FateSettings = FateSettings()
+    providers: ProviderSettings = ProviderSettings()
     state_dir: Path = Field(
         default=Path("var"), description="Folder of everything else that is kept: logs, spools."
     )

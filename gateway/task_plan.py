@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
@@ -118,10 +119,11 @@ class TaskPlanner:
                 warnings.append(Problem(problem.path, f"{problem.rule}, from {wanted}", problem.got))
         return warnings
 
-    def _find(self, node: DagNode) -> tuple[Provider, Component]:
+    def _find(self, node: DagNode, at: datetime | None = None) -> tuple[Provider, Component]:
+        """Return what is registered for a task, now or as it was when its job began. Raises `Refused`."""
         ref = node.component
         try:
-            return self._registry.find(ref.provider, ref.version, ref.name)
+            return self._registry.find(ref.provider, ref.version, ref.name, at=at)
         except Unknown as error:
             raise Refused(str(error), reason=error.reason) from error
 
@@ -130,7 +132,7 @@ class TaskPlanner:
 
         Raises `Refused` (NO_ROLE_HERE, COMPONENT_UNKNOWN, …), `Invalid` (INPUT_MISSING).
         """
-        provider, component = self._find(node)
+        provider, component = self._find(node, local.created_at)
         parties = [p for p in local.spec.parties_at(self._node) if p.role in component.roles]
         if not parties:
             raise Refused(

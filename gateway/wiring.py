@@ -68,6 +68,8 @@ from gateway.outages import Outages
 from gateway.participant import Participant
 from gateway.peers import Peers
 from gateway.ports import Limiters
+from gateway.provider_images import Images
+from gateway.providers import Providers
 from gateway.reports import oddities
 from gateway.resource_totals import defaults_of, detecting
 from gateway.resources import Bounds, Resources
@@ -80,9 +82,10 @@ from gateway.storage import FileStorage
 from gateway.store.access import SqlAudit, SqlTokens
 from gateway.store.counting import count
 from gateway.store.gateways import Gateways
-from gateway.store.leaves import SqlDatasets, SqlProviders
+from gateway.store.leaves import SqlDatasets
 from gateway.store.migrate import opened
 from gateway.store.models import SqlModels
+from gateway.store.providers import SqlProviders
 from gateway.store.routes import SqlRouteVersions
 from gateway.store.sharing import SqlGrants
 from gateway.store.store import Store
@@ -124,11 +127,17 @@ class Gateway:
         installation = self.store.installation()
         self.storage = FileStorage(settings.storage.path)
         self.datasets = Datasets(self.storage, SqlDatasets(self.store), settings.data.roots)
-        self.registry = Registry(SqlProviders(self.store))
+        self.registry = Registry(SqlProviders(self.store), clock)
         self.tokens = SqlTokens(self.store)
         self.audit = SqlAudit(self.store)
         self.routes = LiveRoutes(settings.route_table.file, SqlRouteVersions(self.store), self.store.in_use, clock)
         self.engine = (engine or engine_of)(settings, installation)
+        self.providers = Providers(
+            self.registry,
+            Images(self.engine, settings.providers.fetch_seconds),
+            self._unfinished,
+            require_image=settings.providers.image == "require",
+        )
         self.broker = Broker(
             settings.state_dir / "channel",
             BrokerLimits(message_bytes=settings.limits.message_bytes, session_bytes=settings.limits.session_bytes),
@@ -480,7 +489,7 @@ class Gateway:
             Mounted(maintenance.router(self.cleaner, self.drain, limiters), body),
             Mounted(admin_models.router(model_parts), body),
             Mounted(admin_models.import_router(model_parts), None),
-            Mounted(provider.router(self.registry, limiters), body),
+            Mounted(provider.router(self.providers, limiters), body),
             Mounted(data.router(self.datasets, settings.data.max_upload_bytes), None),
             Mounted(
                 admin_datasets.router(

@@ -120,7 +120,7 @@ def join(path: str, *steps: str | int) -> str:
 
 def bounded(problems: Iterable[Problem]) -> tuple[Problem, ...]:
     """Return the problems with what they found cut short, and at most MAX_PROBLEMS of them."""
-    kept = [Problem(p.path, p.rule, shorten(p.got)) for p in islice(problems, MAX_PROBLEMS + 1)]
+    kept = [Problem(p.path, p.rule, shorten(p.got), p.suggestion) for p in islice(problems, MAX_PROBLEMS + 1)]
     if len(kept) > MAX_PROBLEMS:
         kept[MAX_PROBLEMS] = MORE
     return tuple(kept)

@@ -17,10 +17,13 @@ class Problem(NamedTuple):
     path: str
     rule: str
     got: Any = None
+    suggestion: str = ""
+    """what to write instead, where that is obvious"""
 
     def __str__(self) -> str:
         got = repr(self.got)
-        return f"{self.path}: {self.rule} (got {got if len(got) <= 200 else got[:200] + '…'})"
+        hint = f"; did you mean {self.suggestion}?" if self.suggestion else ""
+        return f"{self.path}: {self.rule} (got {got if len(got) <= 200 else got[:200] + '…'}){hint}"
 
 
 class InvalidDescription(Exception):
@@ -149,6 +152,8 @@ class Provider:
     images: Mapping[str, str] = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)
     """image -> the digest that was approved; an image that is not here may be any"""
+    retired: bool = False
+    """jobs under way go on with it, new ones are refused"""
 
     @property
     def key(self) -> str:
@@ -157,6 +162,10 @@ class Provider:
     def image_for(self, component: str) -> str:
         """Return the image that holds a component."""
         return self.images.get(component, self.image)
+
+    def every_image(self) -> tuple[str, ...]:
+        """Return each image of this provider once."""
+        return tuple(dict.fromkeys(image for image in (self.image, *self.images.values()) if image))
 
     def document(self) -> dict[str, Any]:
         """Return everything as JSON values; `registration.from_document` makes the same provider of it."""
@@ -168,6 +177,7 @@ class Provider:
             "metadata": dict(self.metadata),
             "images": dict(self.images),
             **({"digests": dict(self.digests)} if self.digests else {}),
+            **({"retired": True} if self.retired else {}),
             "components_description": {name: dict(c.document) for name, c in self.components.items()},
             "warnings": [list(w) for w in self.warnings],
         }

@@ -112,6 +112,7 @@ def from_document(document: Mapping[str, Any]) -> Provider:
             warnings=tuple(Problem(*warning) for warning in document["warnings"]),
             images=dict(document["images"]),
             digests=dict(document.get("digests") or {}),
+            retired=bool(document.get("retired")),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         problem = Problem(ROOT, f"is not a stored provider: {error!r}", shorten(document))

@@ -1,20 +1,24 @@
 """The providers that are registered here, and how a job's component is found among them."""
 
-from collections.abc import Iterable
-from dataclasses import replace
-from threading import Lock
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from provider_registry.limits import bounded, join, shorten
 from provider_registry.model import Component, InvalidDescription, Problem, Provider
 from provider_registry.registration import DEVICE
+from provider_registry.repository import Repository, Stale
+from provider_registry.revisions import Action, Change, Revision, changes
 
 PROVIDER_UNKNOWN = "PROVIDER_UNKNOWN"
 VERSION_UNKNOWN = "VERSION_UNKNOWN"
 COMPONENT_UNKNOWN = "COMPONENT_UNKNOWN"
+PROVIDER_RETIRED = "PROVIDER_RETIRED"
 
 _SHOWN = 10
 """how many known names a message lists"""
+_TRIES = 16
+"""how often a change is made again because another one came first"""
 
 
 class Unknown(Exception):
@@ -26,79 +30,127 @@ class Unknown(Exception):
         self.message = message
 
 
-class Repository(Protocol):
-    """Where providers are kept, by `Provider.key`. Safe to use from several threads."""
+@dataclass(frozen=True)
+class Written:
+    """A change that was made, and what there was before it."""
 
-    def get(self, key: str) -> Provider | None: ...
+    revision: Revision
+    before: Provider | None
+    created: bool
 
-    def put(self, provider: Provider) -> bool:
-        """Store a provider in place of any of the same key; True if there was none."""
-        ...
-
-    def delete(self, key: str) -> bool:
-        """Remove a provider; False if there is none."""
-        ...
-
-    def list(self) -> list[Provider]:
-        """Return every provider, ordered by key."""
-        ...
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        gone = self.revision.action is Action.DELETED
+        return changes(self.before, None if gone else self.revision.provider)
 
 
-class MemoryRepository:
-    """A repository that forgets."""
-
-    def __init__(self) -> None:
-        self._providers: dict[str, Provider] = {}
-        self._lock = Lock()
-
-    def get(self, key: str) -> Provider | None:
-        return self._providers.get(key)
-
-    def put(self, provider: Provider) -> bool:
-        with self._lock:
-            created = provider.key not in self._providers
-            self._providers[provider.key] = provider
-            return created
-
-    def delete(self, key: str) -> bool:
-        with self._lock:
-            return self._providers.pop(key, None) is not None
-
-    def list(self) -> list[Provider]:
-        with self._lock:
-            return [self._providers[key] for key in sorted(self._providers)]
+def now() -> datetime:
+    return datetime.now(UTC)
 
 
 class Registry:
-    """Registers, finds, lists and removes providers.
+    """Registers, finds, lists, retires and removes providers; every change is a `Revision`.
 
     ``provider_name`` in a query is ``name``, ``name:version``, ``name@device`` or the full key; ``*`` stands for
     any part. Names that are not given do not restrict.
     """
 
-    def __init__(self, repository: Repository) -> None:
-        self._repository = repository
-        self._merging = Lock()
+    def __init__(self, repository: Repository, clock: Callable[[], datetime] = now) -> None:
+        self.repository = repository
+        self._clock = clock
 
-    def register(self, provider: Provider) -> bool:
-        """Store a provider; one of the same key is replaced. True if there was none."""
-        return self._repository.put(provider)
+    def register(self, provider: Provider, author: str = "", reason: str = "") -> Written:
+        """Store a provider; one of the same key is replaced.
 
-    def register_component(self, provider: Provider) -> bool:
-        """Add the components of ``provider`` to the registered one of its key; True if any of them is new there.
+        It stays retired if it was, and an image that was approved and could not be looked at now stays approved.
+        """
+
+        def replaced(known: Provider | None) -> Provider:
+            if known is None:
+                return provider
+            kept = {i: known.digests[i] for i in provider.every_image() if i in known.digests}
+            return replace(provider, retired=known.retired, digests={**kept, **provider.digests})
+
+        return self._write(provider.key, replaced, Action.UPDATED, author, reason)
+
+    def register_component(self, provider: Provider, author: str = "", reason: str = "") -> Written:
+        """Add the components of ``provider`` to the registered one of its key; ``created`` if any is new there.
 
         A component keeps the image it was registered with, also where that is not the provider's.
         """
-        with self._merging:
-            known = self._repository.get(provider.key)
-            self._repository.put(provider if known is None else _merged(known, provider))
-        return known is None or not provider.components.keys() <= known.components.keys()
 
-    def find(self, provider: str, version: str, name: str, device: str = DEVICE) -> tuple[Provider, Component]:
-        """Return the component and the provider that has it; raises Unknown."""
-        found = self._repository.get(f"{provider}:{version}@{device}")
+        def joined(known: Provider | None) -> Provider:
+            return provider if known is None else _merged(known, provider)
+
+        done = self._write(provider.key, joined, Action.UPDATED, author, reason)
+        known = done.before.components.keys() if done.before else frozenset()
+        return replace(done, created=not provider.components.keys() <= known)
+
+    def retire(self, key: str, author: str = "", reason: str = "") -> Written:
+        """Have no new job use a provider; jobs under way go on. Repeated: no revision. Raises `Unknown`."""
+        return self._write(
+            key, lambda p: replace(self._known(key, p), retired=True), Action.RETIRED, author, reason
+        )
+
+    def unretire(self, key: str, author: str = "", reason: str = "") -> Written:
+        """Take `retire` back. Raises `Unknown`."""
+        return self._write(
+            key, lambda p: replace(self._known(key, p), retired=False), Action.UNRETIRED, author, reason
+        )
+
+    def approve(self, key: str, digests: dict[str, str], author: str = "", reason: str = "") -> Written:
+        """Have these images, by their digests, be the right ones from now on. Raises `Unknown`."""
+
+        def approved(known: Provider | None) -> Provider:
+            provider = self._known(key, known)
+            return replace(provider, digests={**provider.digests, **digests})
+
+        return self._write(key, approved, Action.APPROVED, author, reason)
+
+    def remove(self, key: str, author: str = "", reason: str = "") -> Written:
+        """Remove one provider; its history stays. Raises `Unknown`."""
+        return self._write(key, lambda p: self._known(key, p), Action.DELETED, author, reason)
+
+    def history(self, key: str, before: int | None = None, limit: int = 50) -> Sequence[Revision]:
+        """Return what happened to a provider, newest first. Raises `Unknown` if nothing ever did."""
+        found = self.repository.history(key, before, limit)
+        if not found and not self.repository.newest(key):
+            raise self._no_such(key)
+        return found
+
+    def revision(self, key: str, number: int) -> Revision:
+        """Return one revision. Raises `Unknown`."""
+        found = self.repository.history(key, number + 1, 1)
+        if not found or found[0].number != number:
+            raise Unknown(VERSION_UNKNOWN, f"{shorten(key)} has no revision {number}")
+        return found[0]
+
+    def get(self, key: str) -> Provider:
+        """Return a provider, retired or not. Raises `Unknown`."""
+        return self._known(key, self.repository.get(key))
+
+    def find(
+        self, provider: str, version: str, name: str, device: str = DEVICE, at: datetime | None = None
+    ) -> tuple[Provider, Component]:
+        """Return the component and the provider that has it; raises Unknown.
+
+        ``at`` is when the job began that asks: it gets what was registered then, whatever became of that since,
+        only with the images that are approved now.
+        """
+        key = f"{provider}:{version}@{device}"
+        found = self.repository.get(key)
+        past = self.repository.since(key, at) if at is not None else None
+        if past is not None and past.action is not Action.DELETED:
+            now_approved = found.digests if found is not None else {}
+            found = replace(past.provider, digests={**past.provider.digests, **now_approved})
         if found is None:
             raise self._unknown_provider(provider, version, device)
+        if found.retired:
+            raise Unknown(
+                PROVIDER_RETIRED,
+                f"provider {found.key} is retired: jobs that begin now cannot use it; "
+                f"{self._others(found) or 'no other version is registered'}",
+            )
         component = found.components.get(name)
         if component is None:
             raise Unknown(
@@ -118,7 +170,7 @@ class Registry:
         wanted = [(name, version, device), _parts(provider_name)]
         return [
             p
-            for p in self._repository.list()
+            for p in self.repository.list()
             if all(
                 part in (None, "", "*", own)
                 for parts in wanted
@@ -137,11 +189,54 @@ class Registry:
 
         Raises InvalidDescription if no part is given: that would remove every vendor's.
         """
+        return len([self.remove(p.key) for p in self.chosen(name, device, version, provider_name)])
+
+    def chosen(
+        self,
+        name: str | None = None,
+        device: str | None = None,
+        version: str | None = None,
+        provider_name: str | None = None,
+    ) -> list[Provider]:
+        """Return the providers that have all the given parts. Raises InvalidDescription if none is given."""
         if not any((name, device, version, provider_name)):
             rule = "must be given, or device, version or provider_name"
             raise InvalidDescription((Problem("name", rule, name),))
-        found = self.query(name, device, version, provider_name)
-        return sum(self._repository.delete(p.key) for p in found)
+        return self.query(name, device, version, provider_name)
+
+    def _write(
+        self, key: str, make: Callable[[Provider | None], Provider], action: Action, author: str, reason: str
+    ) -> Written:
+        """Make the next revision of what there is; begin again if another came first."""
+        for left in reversed(range(_TRIES)):
+            number = self.repository.newest(key) + 1
+            before = self.repository.get(key)
+            after = make(before)
+            done = Action.REGISTERED if action is Action.UPDATED and before is None else action
+            revision = Revision(key, number, self._clock(), author, done, reason, after)
+            if after == before and action in (Action.RETIRED, Action.UNRETIRED) and number > 1:
+                return Written(self.revision(key, number - 1), before, False)
+            try:
+                self.repository.write(revision)
+            except Stale:
+                if not left:
+                    raise
+                continue
+            return Written(revision, before, before is None)
+        raise AssertionError("unreachable")
+
+    def _known(self, key: str, provider: Provider | None) -> Provider:
+        if provider is None:
+            raise self._no_such(key)
+        return provider
+
+    def _no_such(self, key: str) -> Unknown:
+        name, version, device = _parts(key)
+        return self._unknown_provider(name, version, device or DEVICE)
+
+    def _others(self, provider: Provider) -> str:
+        known = [p.version for p in self.query(name=provider.name, device=provider.device) if not p.retired]
+        return f"versions in use are {_some(known)}" if known else ""
 
     def _unknown_provider(self, provider: str, version: str, device: str) -> Unknown:
         same_name = self.query(name=provider) if provider and provider != "*" else []
@@ -165,6 +260,7 @@ def _merged(known: Provider, added: Provider) -> Provider:
         known,
         components={**known.components, **added.components},
         images=images,
+        digests={**known.digests, **added.digests},
         warnings=bounded([w for w in known.warnings if not _below(w.path, replaced)] + list(added.warnings)),
     )
 

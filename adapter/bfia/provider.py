@@ -11,63 +11,64 @@ from adapter.reading import JsonRoute
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 from gateway.ports import Limiters
-from provider_registry.model import InvalidDescription
-from provider_registry.registration import provider_from_component, provider_from_request
-from provider_registry.registry import Registry
+from gateway.providers import By, Providers, asking, audited, shown_problem
 
 KEYS = ("name", "device", "version", "provider_name")
 
 
-def router(registry: Registry, limiters: Limiters) -> APIRouter:
+def router(providers: Providers, limiters: Limiters) -> APIRouter:
     """Return the paths of the provider registry."""
     router = APIRouter(tags=["providers"], route_class=JsonRoute)
 
     @router.post("/v2/provider/register", summary="Register an image and the components it holds")
-    async def register(sender: Sender, body: dict[str, Any] = Body(openapi_examples=REGISTER)) -> dict[str, Any]:
+    async def register(
+        request: Request, sender: Sender, body: dict[str, Any] = Body(openapi_examples=REGISTER)
+    ) -> dict[str, Any]:
         """Registering the same name, version and device again replaces what was there."""
-
-        def work() -> bool:
-            try:
-                return registry.register(provider_from_request(body))
-            except InvalidDescription as error:
-                raise Invalid([Problem(*p) for p in error.problems]) from error
-
-        created = await on(limiters.rest, sender, work)
-        return {"code": 0, "message": "create success" if created else "update success"}
+        done = await on(limiters.peers, sender, lambda: providers.register(body, _by(request)))
+        request.state.audit = audited(done)
+        return {"code": 0, "message": "create success" if done.created else "update success"}
 
     @router.post("/v1/platform/schedule/component/register", summary="Register one component (5.8)")
     async def register_component(
-        sender: Sender, body: dict[str, Any] = Body(openapi_examples=REGISTER_COMPONENT)
+        request: Request, sender: Sender, body: dict[str, Any] = Body(openapi_examples=REGISTER_COMPONENT)
     ) -> dict[str, Any]:
         """The standard's form: one image, one component; it joins the others of its provider and version."""
-
-        def work() -> bool:
-            try:
-                return registry.register_component(provider_from_component(body))
-            except InvalidDescription as error:
-                raise Invalid([Problem(*p) for p in error.problems]) from error
-
-        await on(limiters.rest, sender, work)
+        done = await on(limiters.peers, sender, lambda: providers.register(body, _by(request)))
+        request.state.audit = audited(done)
         return ok()
 
     @router.get("/v2/provider/query", summary="Providers by any of name, device, version, provider_name")
     async def query(request: Request, sender: Sender) -> dict[str, Any]:
         keys = await asked(request, *KEYS)
-        found = await on(limiters.rest, sender, lambda: registry.query(**keys))
+        found = await on(limiters.rest, sender, lambda: providers.registry.query(**keys))
         return {"code": 0, "message": "success", "data": [_shown(p) for p in found]}
 
     @router.post("/v2/provider/delete", summary="Delete providers by any of name, device, version, provider_name")
-    async def delete(sender: Sender, body: dict[str, Any] = Body(openapi_examples=DELETE)) -> dict[str, Any]:
+    async def delete(
+        request: Request, sender: Sender, body: dict[str, Any] = Body(openapi_examples=DELETE)
+    ) -> dict[str, Any]:
+        """What jobs under way use is retired instead: no new job gets it."""
         keys = {k: v for k, v in body.items() if k in KEYS and v is not None}
         wrong = [Problem(k, "must be a text", v) for k, v in keys.items() if not isinstance(v, str)]
         if not keys:
             wrong.append(Problem("body", f"must hold at least one of {', '.join(KEYS)}", body))
         if wrong:
             raise Invalid(wrong)
-        deleted = await on(limiters.rest, sender, lambda: registry.delete(**keys))
-        return {"code": 0, "message": f"deleted {deleted}", "data": {"deleted": deleted}}
+        gone = await on(limiters.rest, sender, lambda: providers.delete(_by(request), **keys))
+        request.state.audit = {"deleted": list(gone.deleted), "retired": list(gone.retired)}
+        data: dict[str, Any] = {"deleted": len(gone.deleted)}
+        message = f"deleted {len(gone.deleted)}"
+        if gone.retired:
+            message += f", retired {len(gone.retired)} that jobs still use"
+            data["retired"] = list(gone.retired)
+        return {"code": 0, "message": message, "data": data}
 
     return router
+
+
+def _by(request: Request) -> By:
+    return asking(getattr(request.state, "operator", ""), getattr(request.state, "role", ""))
 
 
 def _shown(provider: Any) -> dict[str, Any]:
@@ -79,5 +80,5 @@ def _shown(provider: Any) -> dict[str, Any]:
         "protocol": provider.protocol,
         "metadata": dict(provider.metadata),
         "components_description": {name: dict(c.document) for name, c in provider.components.items()},
-        "warnings": [{"path": w.path, "rule": w.rule, "got": w.got} for w in provider.warnings],
+        "warnings": [shown_problem(w) for w in provider.warnings],
     }

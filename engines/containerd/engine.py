@@ -25,6 +25,7 @@ from engines.base import (
     EngineDown,
     EngineError,
     Found,
+    ImageFacts,
     Isolation,
     LaunchSpec,
     Logs,
@@ -131,6 +132,11 @@ class ContainerdEngine:
     def image_digest(self, image: str) -> str:
         """Return the image's id, which is the digest of its content and configuration."""
         return self._images.find(image).id
+
+    def image_facts(self, image: str) -> ImageFacts:
+        self._images.forget(image)
+        found = self._images.find(image)
+        return ImageFacts(found.id, found.labels)
 
     def ensure_image(self, image: str, told: Callable[[str], None]) -> str:
         return self._images.ensure(image, told).id

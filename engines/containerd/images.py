@@ -34,6 +34,7 @@ class Image:
     command: tuple[str, ...]
     path: str
     folder: str
+    labels: Mapping[str, str]
 
     @property
     def runs_as_root(self) -> bool:
@@ -75,6 +76,7 @@ class Images:
             command=tuple(config.get("Cmd") or ()),
             path=variables.get("PATH") or _SEARCH_PATH,
             folder=config.get("WorkingDir") or "/",
+            labels=dict(config.get("Labels") or {}),
         )
         self._known[name] = now, image
         return image

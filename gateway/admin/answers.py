@@ -27,7 +27,11 @@ def answering(limiters: Limiters) -> Answer:
 def refusal(error: GatewayError) -> JSONResponse:
     data: dict[str, Any] = {"reason": error.reason}
     if error.problems:
-        data["problems"] = [{"path": p.path, "rule": p.rule, "got": str(p.got)} for p in error.problems]
+        data["problems"] = [
+            {"path": p.path, "rule": p.rule, "got": str(p.got)}
+            | ({"suggestion": p.suggestion} if p.suggestion else {})
+            for p in error.problems
+        ]
     body = {"code": error.code, "msg": f"{error.reason}: {error.message}", "data": data}
     return JSONResponse(body, status_code=error.code)
 

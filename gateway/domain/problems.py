@@ -9,7 +9,10 @@ class Problem(NamedTuple):
     path: str
     rule: str
     got: Any = None
+    suggestion: str = ""
+    """what to write instead, where that is obvious"""
 
     def __str__(self) -> str:
         got = repr(self.got)
-        return f"{self.path}: {self.rule} (got {got if len(got) <= 200 else got[:200] + '…'})"
+        hint = f"; did you mean {self.suggestion}?" if self.suggestion else ""
+        return f"{self.path}: {self.rule} (got {got if len(got) <= 200 else got[:200] + '…'}){hint}"

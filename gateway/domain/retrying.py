@@ -26,6 +26,7 @@ NOT_WORTH_IT = frozenset(
         "NOT_AUTHORISED",
         "NOT_STOPPED",
         "NO_ROLE_HERE",
+        "PROVIDER_RETIRED",
         "PROVIDER_UNKNOWN",
         "PULL_DENIED",
         "RESOURCES_NEVER",

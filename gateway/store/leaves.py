@@ -1,7 +1,6 @@
-"""The repositories of the leaf rooms, kept in the same database."""
+"""The datasets of this node, kept in its database."""
 
 import time
-from functools import lru_cache
 
 import sqlalchemy as sa
 
@@ -9,54 +8,6 @@ from gateway.dataset_model import Dataset
 from gateway.store import tables
 from gateway.store.mapping import dumps, loads
 from gateway.store.store import Store, repeating
-from provider_registry.model import Provider
-from provider_registry.registration import from_document
-
-
-class SqlProviders:
-    """Registered providers: `provider_registry.registry.Repository`."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def get(self, key: str) -> Provider | None:
-        t = tables.provider
-        with self._store.read() as connection:
-            text = connection.execute(sa.select(t.c.document).where(t.c.provider_key == key)).scalar()
-        return _provider(text) if text else None
-
-    def put(self, provider: Provider) -> bool:
-        """Store a provider; True when it is new."""
-        t = tables.provider
-        values = {"document": dumps(provider.document()), "updated_at": time.time()}
-
-        def work() -> bool:
-            with self._store.write() as connection:
-                if connection.execute(
-                    t.update().where(t.c.provider_key == provider.key).values(**values)
-                ).rowcount:
-                    return False
-                connection.execute(t.insert().values(provider_key=provider.key, **values))
-                return True
-
-        return repeating(work)
-
-    def delete(self, key: str) -> bool:
-        t = tables.provider
-        with self._store.write() as connection:
-            return bool(connection.execute(t.delete().where(t.c.provider_key == key)).rowcount)
-
-    def list(self) -> list[Provider]:
-        t = tables.provider
-        with self._store.read() as connection:
-            texts = connection.execute(sa.select(t.c.document).order_by(t.c.provider_key)).scalars().all()
-        return [_provider(text) for text in texts]
-
-
-@lru_cache(maxsize=256)
-def _provider(text: str) -> Provider:
-    """Parse a stored provider; the same text is parsed once."""
-    return from_document(loads(dict, text))
 
 
 class SqlDatasets:

@@ -116,6 +116,27 @@ provider = sa.Table(
     sa.Column("updated_at", Seconds, nullable=False),
 )
 
+provider_revision = sa.Table(
+    "provider_revision",
+    metadata,
+    sa.Column("provider_key", sa.String(255), primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("at", Seconds, nullable=False),
+    sa.Column("author", sa.String(255), nullable=False),
+    sa.Column("action", sa.String(16), nullable=False),
+    sa.Column("reason", sa.String(1000), nullable=False),
+    sa.Column("document", LongText, nullable=False),
+)
+"""Append-only: every state that a provider ever had, and who made it so."""
+
+provider_owner = sa.Table(
+    "provider_owner",
+    metadata,
+    sa.Column("name", Id, primary_key=True),
+    sa.Column("owner", sa.String(255), nullable=False),
+)
+"""Whose a provider's name is, over all its versions: the name of a token; empty: the node's admins."""
+
 dataset = sa.Table(
     "dataset",
     metadata,

@@ -3,19 +3,23 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from gateway.dataset_model import Dataset, DatasetRepository, MemoryDatasets
 from gateway.store import tables
-from gateway.store.leaves import SqlDatasets, SqlProviders
+from gateway.store.leaves import SqlDatasets
 from gateway.store.migrate import migrate
+from gateway.store.providers import SqlProviders
 from gateway.store.store import Store, connect
 from provider_registry.model import Provider
 from provider_registry.registration import provider_from_component, provider_from_request
-from provider_registry.registry import MemoryRepository, Registry, Repository
+from provider_registry.registry import Registry
+from provider_registry.repository import MemoryRepository, Repository, Stale
+from provider_registry.revisions import Action, Revision
 from tests.contracts.databases import careless_database
 from tests.e2e.nodes import example
 from tests.registry.builders import a_component_request, a_description, a_provider
@@ -23,6 +27,7 @@ from tests.registry.builders import a_component_request, a_description, a_provid
 Made = Callable[[Callable[[], Any], Callable[[Store], Any]], Any]
 """Makes a repository: from nothing, or from an empty store."""
 
+AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 KINDS = ["memory", "sqlite", pytest.param("mariadb", marks=pytest.mark.mariadb)]
 
 
@@ -57,7 +62,7 @@ def made(kind: Store | None) -> Made:
     if kind is None:
         return lambda memory, _: memory()
     with kind.write() as connection:
-        for table in (tables.provider, tables.dataset):
+        for table in (tables.provider, tables.provider_revision, tables.provider_owner, tables.dataset):
             connection.execute(table.delete())
     return lambda _, sql: sql(kind)
 
@@ -112,62 +117,102 @@ def at_once(count: int, work: Callable[[int], Any]) -> list[Any]:
 # ---------------------------------------------------------------- providers
 
 
-def test_a_provider_comes_back_as_it_was_put(providers: Repository):
+def a_revision(provider: Provider, number: int = 1, action: Action = Action.UPDATED, at: int = 0) -> Revision:
+    return Revision(provider.key, number, AT + timedelta(seconds=at), "ann", action, "why 文", provider)
+
+
+def test_a_provider_comes_back_as_it_was_written(providers: Repository):
     provider = provider_from_request(example("register_unionpay.json"))
-    assert providers.get(provider.key) is None
-    assert providers.put(provider) is True
-    assert providers.get(provider.key) == provider
+    provider = replace(provider, retired=True, digests={"unionpay:2.0.0": "sha256:1"})
+    assert providers.get(provider.key) is None and providers.newest(provider.key) == 0
+    revision = a_revision(provider, at=3)
+    providers.write(revision)
+    assert providers.get(provider.key) == provider and providers.newest(provider.key) == 1
+    assert list(providers.history(provider.key)) == [revision]
 
 
-def test_putting_again_replaces(providers: Repository):
+def test_a_revision_replaces_and_the_one_before_stays_in_the_history(providers: Repository):
     old, new = a_provider(), a_provider(a_description("Other"), metadata={"image": "acme:1.0.1", "注": "文"})
-    assert [providers.put(old), providers.put(new), providers.put(new)] == [True, False, False]
+    every = [a_revision(p, i + 1, at=i) for i, p in enumerate((old, new, new))]
+    for revision in every:
+        providers.write(revision)
+    assert providers.get(new.key) == new and providers.list() == [new]
+    assert list(providers.history(new.key)) == every[::-1]
+    assert list(providers.history(new.key, before=3, limit=1)) == [every[1]]
+    with pytest.raises(Stale):
+        providers.write(a_revision(old, 3))
     assert providers.get(new.key) == new
-    assert providers.list() == [new]
+
+
+def test_what_was_in_force_at_a_moment_is_told_if_something_followed(providers: Repository):
+    old, new = a_provider(), a_provider(metadata={"image": "acme:2"})
+    first, second = a_revision(old, 1, at=10), a_revision(new, 2, at=20)
+    providers.write(first)
+    assert providers.since(old.key, AT + timedelta(seconds=15)) is None
+    providers.write(second)
+    told = [providers.since(old.key, AT + timedelta(seconds=s)) for s in (5, 10, 15, 20, 25)]
+    assert told == [None, first, first, None, None]
 
 
 def test_providers_are_listed_by_key(providers: Repository):
     every = [a_provider(name=name, version=version) for name in ("b", "a", "B") for version in ("2", "10")]
     for provider in every:
-        providers.put(provider)
+        providers.write(a_revision(provider))
     assert [p.key for p in providers.list()] == sorted(p.key for p in every)
 
 
 @pytest.mark.parametrize("other", ["ACME", "acmé", "aсme"], ids=["case", "accent", "cyrillic"])
 def test_keys_that_only_look_alike_are_different(providers: Repository, other: str):
-    """A vendor that takes another's name in other letters replaces nothing."""
+    """A vendor that takes another's name in other letters replaces nothing, and owns nothing."""
     first, second = a_provider(), a_provider(name=other)
-    assert providers.put(first) and providers.put(second)
+    for provider in (first, second):
+        providers.write(a_revision(provider))
+        assert providers.claim(provider.name, provider.name) == provider.name
     assert providers.get(first.key) == first and providers.get(second.key) == second
-    assert providers.delete(second.key)
+    providers.write(a_revision(second, 2, Action.DELETED))
     assert providers.list() == [first]
 
 
-def test_deleting(providers: Repository):
+def test_what_is_deleted_keeps_its_history_and_its_numbers(providers: Repository):
     provider = a_provider()
-    providers.put(provider)
-    assert [providers.delete(provider.key), providers.delete(provider.key)] == [True, False]
+    providers.write(a_revision(provider))
+    providers.write(a_revision(provider, 2, Action.DELETED))
     assert providers.get(provider.key) is None and providers.list() == []
-    assert providers.put(provider) is True
+    assert providers.newest(provider.key) == 2
+    providers.write(a_revision(provider, 3))
+    assert [r.action for r in providers.history(provider.key)] == ["updated", "deleted", "updated"]
 
 
-def test_many_that_register_at_once_leave_one_whole_provider(providers: Repository):
-    said = at_once(6, lambda i: providers.put(a_provider(metadata={"image": f"acme:{i}"})))
+def test_a_name_has_one_owner_until_it_is_given(providers: Repository):
+    assert providers.owner("acme") is None
+    assert [providers.claim("acme", who) for who in ("ann", "bob")] == ["ann", "ann"]
+    providers.give("acme", "bob")
+    providers.give("acme", "bob")
+    providers.give("other", "")
+    assert (providers.owner("acme"), providers.owner("other")) == ("bob", "")
+    assert len(set(at_once(6, lambda i: providers.claim("new", str(i))))) == 1
+
+
+def test_many_that_register_at_once_all_have_their_revision(providers: Repository):
+    registry = Registry(providers)
+    said = at_once(6, lambda i: registry.register(a_provider(metadata={"image": f"acme:{i}"})).created)
     assert sorted(said, key=str) == [False] * 5 + [True], said
-    assert len(providers.list()) == 1
+    history = providers.history("acme:1.0.0@docker")
+    assert [r.number for r in history] == [6, 5, 4, 3, 2, 1]
+    assert providers.list() == [history[0].provider]
 
 
 def test_the_registry_works_alike_on_each(providers: Repository):
     registry = Registry(providers)
-    assert registry.register(a_provider())
+    assert registry.register(a_provider()).created
     first = providers.get("acme:1.0.0@docker")
     assert first is not None
     again = Registry(providers)
     found, component = again.find("acme", "1.0.0", "Algo")
     assert (found, component) == (first, first.components["Algo"])
     from_component: Provider = _component_provider("Second", "acme:2")
-    assert again.register_component(from_component) is True
-    assert again.register_component(from_component) is False
+    assert again.register_component(from_component).created
+    assert not again.register_component(from_component).created
     merged, second = registry.find("acme", "1.0.0", "Second")
     assert merged.image_for("Second") == "acme:2" and merged.image_for("Algo") == "acme:1.0.0"
     assert second.name == "Second"

@@ -95,8 +95,12 @@ def test_a_launch_that_is_refused_names_its_reason(tmp_path: Path) -> None:
 
 def test_fetching_ends_when_the_job_is_stopped(tmp_path: Path) -> None:
     fetching_now, gone_on = threading.Event(), threading.Event()
+    asked: list[None] = []
 
     def fetch(told: Callable[[str], None]) -> None:
+        asked.append(None)
+        if len(asked) == 1:
+            raise ImageNotFound("not when it is registered")
         for _ in range(3000):
             fetching_now.set()
             told("nothing has come yet")

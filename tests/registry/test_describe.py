@@ -452,8 +452,8 @@ def test_problems_and_remarks_can_be_sent_as_json():
     with pytest.raises(InvalidDescription) as raised:
         describe.component(document)
     assert json.loads(json.dumps(raised.value.problems)) == [
-        ["title", "must be text", "an object with 1 fields"],
-        ["version", "must be text", ["\x00"]],
+        ["title", "must be text", "an object with 1 fields", ""],
+        ["version", "must be text", ["\x00"], ""],
     ]
 
 

@@ -10,10 +10,10 @@ from provider_registry.registry import (
     COMPONENT_UNKNOWN,
     PROVIDER_UNKNOWN,
     VERSION_UNKNOWN,
-    MemoryRepository,
     Registry,
     Unknown,
 )
+from provider_registry.repository import MemoryRepository
 from tests.registry.builders import a_component_request, a_description, a_provider
 
 
@@ -27,8 +27,8 @@ def keys(providers):
 
 
 def test_the_first_registration_creates_and_the_next_replaces(registry):
-    assert registry.register(a_provider(a_description("A")))
-    assert not registry.register(a_provider(a_description("B")))
+    assert registry.register(a_provider(a_description("A"))).created
+    assert not registry.register(a_provider(a_description("B"))).created
     [provider] = registry.query()
     assert list(provider.components) == ["B"]
 
@@ -127,9 +127,9 @@ def test_removing_needs_at_least_one_part(registry):
 
 
 def test_components_registered_one_by_one_gather_in_their_provider(registry):
-    assert registry.register_component(provider_from_component(a_component_request("A")))
-    assert registry.register_component(provider_from_component(a_component_request("B")))
-    assert not registry.register_component(provider_from_component(a_component_request("B", title="new")))
+    assert registry.register_component(provider_from_component(a_component_request("A"))).created
+    assert registry.register_component(provider_from_component(a_component_request("B"))).created
+    assert not registry.register_component(provider_from_component(a_component_request("B", title="new"))).created
     [provider] = registry.query()
     assert {name: c.title for name, c in provider.components.items()} == {"A": "A", "B": "new"}
     assert provider.images == {}
@@ -170,6 +170,6 @@ def test_components_registered_at_the_same_time_are_all_kept(registry):
     requests = [provider_from_component(a_component_request(f"C{i}")) for i in range(40)]
     with ThreadPoolExecutor(8) as pool:
         created = list(pool.map(registry.register_component, requests))
-    assert all(created)
+    assert all(done.created for done in created)
     [provider] = registry.query()
     assert len(provider.components) == 40

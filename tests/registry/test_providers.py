@@ -1,0 +1,175 @@
+"""Who may register what, what images it needs, and what becomes of a provider that jobs use."""
+
+from typing import Any
+
+import pytest
+
+from engines.base import ImageFacts
+from engines.memory import MemoryEngine, Script
+from gateway.domain.dag import ComponentRef, Dag, DagNode
+from gateway.errors import Invalid, NotAllowed, NotFound, Refused
+from gateway.provider_images import Images
+from gateway.providers import By, Providers, asking, audited
+from provider_registry.registry import Registry
+from provider_registry.repository import MemoryRepository
+from tests.builders import a_spec
+from tests.registry.builders import a_component_request, a_description, a_request
+
+ADMIN, ANN, BOB = By("operator"), By("ann", admin=False), By("bob", admin=False)
+KEY, IMAGE = "acme:1.0.0@docker", "acme:1.0.0"
+
+
+class Labelled(MemoryEngine):
+    """An engine whose image's content and labels the test chooses."""
+
+    facts = ImageFacts("sha256:1")
+    progress = 0
+
+    def image_facts(self, image: str) -> ImageFacts:
+        self.image_digest(image)
+        return self.facts
+
+    def ensure_image(self, image: str, told: Any) -> str:
+        for _ in range(self.progress):
+            told("1 of 9 layers")
+        return self.image_digest(image)
+
+
+@pytest.fixture
+def engine():
+    return Labelled(node="n", installation="i", images={IMAGE: Script()})
+
+
+@pytest.fixture
+def jobs():
+    return []
+
+
+@pytest.fixture
+def providers(engine, jobs):
+    return Providers(Registry(MemoryRepository()), Images(engine, 0.0), lambda: jobs)
+
+
+def test_an_image_that_is_here_is_pinned_by_its_digest(providers):
+    done = providers.register(a_request(), ANN, "first")
+    assert (done.created, done.revision.author, done.revision.reason) == (True, "ann", "first")
+    assert providers.registry.get(KEY).digests == {IMAGE: "sha256:1"}
+    assert providers.registry.get(KEY).warnings == ()
+
+
+def test_an_image_that_is_not_here_is_a_warning_or_with_strict_a_refusal(providers):
+    body = a_request(metadata={"image": "else:1"})
+    with pytest.raises(Invalid) as refused:
+        providers.register(body, ADMIN, strict=True)
+    assert refused.value.reason == "IMAGE_NOT_USABLE"
+    assert [p.path for p in refused.value.problems] == ["metadata.image"]
+    assert providers.registry.query() == [] and providers.registry.repository.owner("acme") is None
+    providers.register(body, ADMIN)
+    [warning] = providers.registry.get(KEY).warnings
+    assert warning.path == "metadata.image" and "IMAGE_NOT_FOUND" in warning.rule and "approve" in warning.rule
+    assert providers.registry.get(KEY).digests == {}
+
+
+def test_a_node_that_requires_images_refuses_in_both_forms(engine):
+    strict = Providers(Registry(MemoryRepository()), Images(engine, 9.0), list, require_image=True)
+    for body, path in (
+        (a_request(metadata={"image": "e:1"}), "metadata.image"),
+        (a_component_request(image="e"), "imageUrl"),
+    ):
+        with pytest.raises(Invalid) as refused:
+            strict.register(body, ADMIN)
+        assert [p.path for p in refused.value.problems] == [path]
+
+
+def test_fetching_that_takes_too_long_for_a_registration_is_given_up(providers, engine):
+    engine.progress = 1
+    providers.register(a_request(), ADMIN)
+    [warning] = providers.registry.get(KEY).warnings
+    assert (
+        "PULL_TIMEOUT" in warning.rule and "providers.fetch_seconds" in warning.rule and "layers" in warning.rule
+    )
+
+
+def test_labels_that_say_otherwise_are_warnings(providers, engine):
+    engine.facts = ImageFacts("sha256:1", {"bfia.version": "7"})
+    providers.register(a_request(), ADMIN)
+    [warning] = providers.registry.get(KEY).warnings
+    assert (warning.path, warning.got) == ("version", "1.0.0") and " 7 " in warning.rule
+
+
+def test_a_moved_image_is_approved_by_its_owner(providers, engine):
+    providers.register(a_request(), ANN)
+    engine.facts = ImageFacts("sha256:2")
+    with pytest.raises(NotAllowed):
+        providers.approve(KEY, BOB)
+    done = providers.approve(KEY, ANN, "rebuilt", IMAGE)
+    assert [str(c) for c in done.changes] == [f'~ digests["{IMAGE}"]: sha256:1 → sha256:2']
+    assert audited(done)["changes"] == [{"path": f'digests["{IMAGE}"]', "before": "sha256:1", "after": "sha256:2"}]
+
+
+def test_what_cannot_be_pinned_is_not_approved(providers, engine):
+    providers.register(a_request(metadata={"image": "else:1"}), ADMIN)
+    with pytest.raises(Refused, match="IMAGE_NOT_FOUND") as refused:
+        providers.approve(KEY, ADMIN)
+    assert refused.value.reason == "IMAGE_NOT_USABLE"
+    with pytest.raises(NotFound, match="it has else:1"):
+        providers.approve(KEY, ADMIN, image="third:1")
+    providers.register(a_request(), ADMIN)
+    engine.facts = ImageFacts()
+    with pytest.raises(Refused, match="NO_DIGEST"):
+        providers.approve(KEY, ADMIN)
+
+
+def test_the_first_to_register_a_name_owns_it_in_every_version(providers):
+    providers.register(a_request(), ANN)
+    assert providers.owner("acme") == "ann"
+    for body in (a_request(version="2.0.0"), a_request(device="k8s"), a_component_request()):
+        with pytest.raises(NotAllowed, match="belongs to ann, not to bob") as refused:
+            providers.register(body, BOB)
+        assert refused.value.reason == "NOT_OWNER"
+    for forbidden in (providers.retire, providers.unretire, providers.approve):
+        with pytest.raises(NotAllowed):
+            forbidden(KEY, BOB)
+    with pytest.raises(NotAllowed):
+        providers.delete(BOB, name="acme")
+    providers.register(a_request(a_description(title="by an admin")), ADMIN)
+    assert providers.owner("acme") == "ann"
+    assert [p.key for p in providers.registry.query()] == [KEY]
+
+
+def test_an_admin_gives_a_name_to_a_vendor(providers):
+    providers.register(a_request(), ADMIN)
+    with pytest.raises(NotAllowed, match="this node's admins"):
+        providers.register(a_request(), ANN)
+    assert providers.give("acme", "ann") == ""
+    assert not providers.register(a_request(), ANN).created
+    with pytest.raises(NotFound):
+        providers.give("nobody", "ann")
+
+
+def test_what_a_job_uses_is_retired_instead_of_deleted(providers, jobs):
+    providers.register(a_request(), ADMIN)
+    providers.register(a_request(version="2.0.0"), ADMIN)
+    spec = a_spec(Dag((DagNode("a", ComponentRef("acme", "1.0.0", "Algo"), (), ()),)))
+    jobs.append(spec)
+    gone = providers.delete(ADMIN, name="acme")
+    assert (gone.retired, gone.deleted) == ((KEY,), ("acme:2.0.0@docker",))
+    [retired] = providers.registry.query()
+    assert retired.key == KEY and retired.retired
+    assert spec.job_id in providers.registry.history(KEY)[0].reason
+    assert providers.users(retired) == [spec.job_id]
+    jobs.clear()
+    assert providers.delete(ADMIN, provider_name=KEY).deleted == (KEY,)
+
+
+def test_what_is_not_there_is_not_found(providers):
+    for ask in (providers.retire, providers.unretire, providers.approve):
+        with pytest.raises(NotFound) as raised:
+            ask(KEY, ADMIN)
+        assert raised.value.reason == "PROVIDER_UNKNOWN"
+
+
+def test_a_token_makes_a_vendor_and_no_token_the_operator():
+    assert asking("ann", "vendor") == ANN
+    assert asking("root", "admin") == By("root")
+    assert asking("", "admin") == ADMIN

@@ -1,0 +1,123 @@
+"""What changed between two states of a provider, in words."""
+
+import pytest
+
+from provider_registry.registry import PROVIDER_RETIRED, Registry, Unknown
+from provider_registry.repository import MemoryRepository, Stale
+from provider_registry.revisions import MOST_CHANGES, changes
+from tests.builders import at
+from tests.registry.builders import a_description, a_parameter, a_provider
+
+KEY = "acme:1.0.0@docker"
+
+
+def words(before, after):
+    return [str(change) for change in changes(before, after)]
+
+
+def test_a_difference_names_its_place_and_both_values():
+    old = a_provider(a_description(inputParam=[a_parameter("a", defaultValue="1"), a_parameter("b")]))
+    new = a_provider(
+        a_description(inputParam=[a_parameter("c"), a_parameter("a", defaultValue="2")]),
+        metadata={"image": "acme:2"},
+    )
+    at = "components_description.Algo.inputParam"
+    assert words(old, new) == [
+        "- metadata.base_url: ",
+        "~ metadata.image: acme:1.0.0 → acme:2",
+        f"~ {at}[a].defaultValue: 1 → 2",
+        f'- {at}[b]: {{"name": "b", "title": "b", "type": "string", "optional": "true"}}',
+        f'+ {at}[c]: {{"name": "c", "title": "c", "type": "string", "optional": "true"}}',
+    ]
+
+
+def test_the_order_of_named_entries_is_no_difference():
+    a, b = a_parameter("a"), a_parameter("b")
+    assert words(a_provider(a_description(inputParam=[a, b])), a_provider(a_description(inputParam=[b, a]))) == []
+
+
+def test_a_difference_of_kind_is_one():
+    old, new = (a_provider(a_description(inputParam=[a_parameter(optional=o)])) for o in (True, "true"))
+    assert words(old, new) == ['~ components_description.Algo.inputParam[p].optional: true → "true"']
+
+
+def test_a_flood_of_differences_is_cut():
+    many = a_provider(*(a_description(f"C{i}") for i in range(MOST_CHANGES + 10)))
+    assert len(changes(a_provider(a_description("X")), many)) == MOST_CHANGES
+
+
+class Clock:
+    seconds = 0
+
+    def __call__(self):
+        return at(self.seconds)
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def registry(clock):
+    return Registry(MemoryRepository(), clock)
+
+
+def test_a_job_keeps_what_was_registered_when_it_began(registry, clock):
+    registry.register(a_provider(a_description("A"), metadata={"image": "acme:old"}))
+    clock.seconds = 10
+    registry.register(a_provider(a_description("B"), metadata={"image": "acme:new"}))
+    provider, component = registry.find("acme", "1.0.0", "A", at=at(5))
+    assert (provider.image, component.name) == ("acme:old", "A")
+    assert registry.find("acme", "1.0.0", "B", at=at(10))[0].image == "acme:new"
+    with pytest.raises(Unknown):
+        registry.find("acme", "1.0.0", "A")
+
+
+def test_a_retired_provider_is_for_the_jobs_that_were_there_before(registry, clock):
+    registry.register(a_provider())
+    registry.register(a_provider(version="2.0.0"))
+    clock.seconds = 10
+    registry.retire(KEY, "ann", "old")
+    with pytest.raises(Unknown, match=r"versions in use are 2\.0\.0") as raised:
+        registry.find("acme", "1.0.0", "Algo")
+    assert raised.value.reason == PROVIDER_RETIRED
+    assert registry.find("acme", "1.0.0", "Algo", at=at(5))[0].key == KEY
+    registry.register(a_provider(a_description(title="new")))
+    assert registry.get(KEY).retired  # an update does not take back what an admin decided
+    registry.unretire(KEY, "ann")
+    assert registry.find("acme", "1.0.0", "Algo")[1].title == "new"
+    assert [str(r.action) for r in registry.history(KEY)] == ["unretired", "updated", "retired", "registered"]
+
+
+def test_retiring_twice_is_one_revision(registry):
+    registry.register(a_provider())
+    assert [str(c) for c in registry.retire(KEY).changes] == ["+ retired: true"]
+    assert registry.retire(KEY).changes == ()
+    assert registry.repository.newest(KEY) == 2
+
+
+def test_an_approved_image_is_good_for_jobs_under_way_too(registry, clock):
+    registry.register(a_provider())
+    clock.seconds = 10
+    registry.approve(KEY, {"acme:1.0.0": "sha256:2"}, "ann", "rebuilt")
+    assert registry.find("acme", "1.0.0", "Algo", at=at(5))[0].digests == {"acme:1.0.0": "sha256:2"}
+    registry.register(a_provider(a_description(title="new")))  # its image could not be looked at this time
+    assert registry.get(KEY).digests == {"acme:1.0.0": "sha256:2"}
+    registry.register(a_provider(metadata={"image": "acme:3"}))
+    assert registry.get(KEY).digests == {}
+
+
+def test_what_never_was_has_no_history(registry):
+    for ask in (registry.history, registry.retire, registry.get, lambda key: registry.revision(key, 1)):
+        with pytest.raises(Unknown):
+            ask(KEY)
+
+
+def test_a_writer_that_always_comes_second_gives_up(registry, monkeypatch):
+    def taken(revision):
+        raise Stale("again")
+
+    monkeypatch.setattr(registry.repository, "write", taken)
+    with pytest.raises(Stale):
+        registry.register(a_provider())
