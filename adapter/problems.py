@@ -38,4 +38,8 @@ def shown(value: Any, limit: int = 500) -> Any:
 
 def listed(problems: Iterable[Problem]) -> list[dict[str, Any]]:
     """Return problems as an answer lists them."""
-    return [{"path": shown(p.path), "rule": shown(p.rule), "got": shown(p.got)} for p in problems]
+    return [
+        {"path": shown(p.path), "rule": shown(p.rule), "got": shown(p.got)}
+        | ({"suggestion": shown(p.suggestion)} if p.suggestion else {})
+        for p in problems
+    ]

@@ -4,12 +4,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from anyio import CapacityLimiter
+
 from gateway.domain.model import JobSpec
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, NotAllowed, NotFound, Refused
 from gateway.provider_images import Images, Looked, pinned
+from gateway.provider_reading import Reader
 from provider_registry.model import InvalidDescription, Provider
-from provider_registry.registration import provider_from_component, provider_from_request
 from provider_registry.registry import Registry, Unknown, Written
 from provider_registry.revisions import Change
 
@@ -39,12 +41,17 @@ class Gone:
     """used by jobs that are not over"""
 
 
+AT_ONCE = 4
+"""registrations that are looked at together; others wait without holding a thread"""
+
+
 class Providers:
     """The provider registry as vendors and admins use it."""
 
     def __init__(
         self,
         registry: Registry,
+        reader: Reader,
         images: Images,
         unfinished: Callable[[], Iterable[JobSpec]],
         *,
@@ -55,21 +62,22 @@ class Providers:
         ``require_image``: an image that cannot be looked at refuses its registration.
         """
         self.registry = registry
+        self._reader = reader
         self._images = images
         self._unfinished = unfinished
         self._require_image = require_image
+        self.limiter = CapacityLimiter(AT_ONCE)
+        """the threads for registrations, which may wait for a worker and for images"""
 
-    def register(self, body: Mapping[str, Any], by: By, reason: str = "", *, strict: bool = False) -> Written:
-        """Register a provider, or one component with its image, whichever the body is.
+    def register(
+        self, body: bytes | Mapping[str, Any], by: By, reason: str = "", *, strict: bool = False
+    ) -> Written:
+        """Register a provider, or one component with its image, whichever the body (or its JSON text) is.
 
         With ``strict`` an image that cannot be looked at refuses it. Raises `Invalid` with every problem,
         `NotAllowed` (NOT_OWNER).
         """
-        single = "imageUrl" in body or "component_info" in body
-        try:
-            provider = provider_from_component(body) if single else provider_from_request(body)
-        except InvalidDescription as error:
-            raise Invalid([Problem(*p) for p in error.problems]) from error
+        provider, single = self._reader.read(body)
         self._check_free(provider.name, by)
         looked = self._images.look(provider.every_image())
         missing = [one for one in looked if one.reason]

@@ -33,6 +33,7 @@ from gateway.admin import events as admin_events
 from gateway.admin import logs as admin_logs
 from gateway.admin import maintenance
 from gateway.admin import models as admin_models
+from gateway.admin import providers as admin_providers
 from gateway.admin.parts import AdminParts
 from gateway.admin.router import router as admin_router
 from gateway.app import LoopbackOnly, Mounted, create_app
@@ -69,6 +70,7 @@ from gateway.participant import Participant
 from gateway.peers import Peers
 from gateway.ports import Limiters
 from gateway.provider_images import Images
+from gateway.provider_reading import Reader
 from gateway.providers import Providers
 from gateway.reports import oddities
 from gateway.resource_totals import defaults_of, detecting
@@ -134,6 +136,7 @@ class Gateway:
         self.engine = (engine or engine_of)(settings, installation)
         self.providers = Providers(
             self.registry,
+            Reader(settings.state_dir / "registrations", settings.providers.check_seconds),
             Images(self.engine, settings.providers.fetch_seconds),
             self._unfinished,
             require_image=settings.providers.image == "require",
@@ -490,6 +493,7 @@ class Gateway:
             Mounted(admin_models.router(model_parts), body),
             Mounted(admin_models.import_router(model_parts), None),
             Mounted(provider.router(self.providers, limiters), body),
+            Mounted(admin_providers.router(admin_providers.ProviderParts(self.providers, limiters)), body),
             Mounted(data.router(self.datasets, settings.data.max_upload_bytes), None),
             Mounted(
                 admin_datasets.router(

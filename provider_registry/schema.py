@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
@@ -93,3 +93,29 @@ def _load(name: str) -> Draft202012Validator:
 DESCRIPTION = _load("description-1.json")
 REGISTRATION = _load("registration.json")
 COMPONENT_REGISTRATION = _load("component-registration.json")
+
+
+class SchemaFile(NamedTuple):
+    """A schema as it is shipped, for editors and other programs."""
+
+    name: str
+    title: str
+    covers: str
+    """which documents it is for"""
+    document: Mapping[str, Any]
+
+
+def _shipped(name: str, covers: str) -> SchemaFile:
+    document = json.loads(files("provider_registry").joinpath("schemas", name).read_text("utf-8"))
+    return SchemaFile(name, document["title"], covers, document)
+
+
+FILES = {
+    name: _shipped(name, covers)
+    for name, covers in (
+        ("description-1.json", "self-descriptions with desVersion 1.x, such as 1.2.0 and 1.3.0"),
+        ("registration.json", "the body of POST /v2/provider/register"),
+        ("component-registration.json", "the body of POST /v1/platform/schedule/component/register"),
+    )
+}
+"""by file name; the schemas that `problems` is asked with are these"""

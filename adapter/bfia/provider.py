@@ -1,5 +1,6 @@
 """Registering algorithm images: ``/v2/provider``, the first users' form, and the standard's (5.8)."""
 
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import APIRouter, Body, Request
@@ -11,7 +12,9 @@ from adapter.reading import JsonRoute
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 from gateway.ports import Limiters
+from gateway.provider_reading import SMALL
 from gateway.providers import By, Providers, asking, audited, shown_problem
+from provider_registry.registry import Written
 
 KEYS = ("name", "device", "version", "provider_name")
 
@@ -25,7 +28,7 @@ def router(providers: Providers, limiters: Limiters) -> APIRouter:
         request: Request, sender: Sender, body: dict[str, Any] = Body(openapi_examples=REGISTER)
     ) -> dict[str, Any]:
         """Registering the same name, version and device again replaces what was there."""
-        done = await on(limiters.peers, sender, lambda: providers.register(body, _by(request)))
+        done = await on(providers.limiter, sender, await _registering(request, body))
         request.state.audit = audited(done)
         return {"code": 0, "message": "create success" if done.created else "update success"}
 
@@ -34,7 +37,7 @@ def router(providers: Providers, limiters: Limiters) -> APIRouter:
         request: Request, sender: Sender, body: dict[str, Any] = Body(openapi_examples=REGISTER_COMPONENT)
     ) -> dict[str, Any]:
         """The standard's form: one image, one component; it joins the others of its provider and version."""
-        done = await on(limiters.peers, sender, lambda: providers.register(body, _by(request)))
+        done = await on(providers.limiter, sender, await _registering(request, body))
         request.state.audit = audited(done)
         return ok()
 
@@ -63,6 +66,10 @@ def router(providers: Providers, limiters: Limiters) -> APIRouter:
             message += f", retired {len(gone.retired)} that jobs still use"
             data["retired"] = list(gone.retired)
         return {"code": 0, "message": message, "data": data}
+
+    async def _registering(request: Request, body: dict[str, Any]) -> Callable[[], Written]:
+        text = await request.body()
+        return lambda: providers.register(text if len(text) > SMALL else body, _by(request))
 
     return router
 

@@ -1,15 +1,40 @@
-"""``bfia-gateway provider …``: algorithm images and the components in them."""
+"""``bfia-gateway provider …``: algorithm images, the components in them, and what became of them."""
 
+import getpass
+import json
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
-from gateway.cli.client import DEFAULT_CONFIG, AsJson, Config, Url, connect, read_object, reporting, show, table
+from gateway.cli.client import (
+    DEFAULT_CONFIG,
+    EXIT_BAD_INPUT,
+    AsJson,
+    CallFailed,
+    Client,
+    Config,
+    Url,
+    connect,
+    read_object,
+    reporting,
+    segment,
+    show,
+    table,
+)
 
-commands = typer.Typer(help="Algorithm images and the components in them.", no_args_is_help=True)
+commands = typer.Typer(
+    help="Algorithm images, the components in them, and what became of them. A provider's full name is "
+    "name:version@device; parts may be left out where that is clear.",
+    no_args_is_help=True,
+)
 
 File = Annotated[Path, typer.Argument(help="The registration, JSON or YAML; -: standard input.")]
+Name = Annotated[str, typer.Argument(help="name:version@device, such as unionpay:2.0.0@docker; unionpay may do.")]
+Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; kept in the history.")]
+_CHANGES = 20
+"""how many changes are shown after a change; `provider diff` shows more"""
 
 
 def add(app: typer.Typer) -> None:
@@ -18,39 +43,236 @@ def add(app: typer.Typer) -> None:
 
 
 @commands.command("register")
-def register(file: File, config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = False) -> None:
+def register(
+    file: File,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse it if its image cannot be looked at.")] = False,
+    reason: Reason = "",
+    config: Config = DEFAULT_CONFIG,
+    url: Url = "",
+    as_json: AsJson = False,
+) -> None:
     """Register an image with the descriptions of its components, or register it anew.
 
-    Example: bfia-gateway provider register register_unionpay.json
+    Every problem of a description is told with its path, and nothing is stored then (exit code 2). Warnings are
+    kept, and shown by `provider show`. The image's digest is pinned: another image under the same name is not
+    started until `provider approve`.
+
+    Example: bfia-gateway provider register register_unionpay.json -m "version of November"
     """
-    with reporting(as_json), connect(config, url) as node:
+    with reporting(as_json), connect(config, url, timeout=180) as node:
         body = read_object(file)
-        done = node.post(_path_for(body), body)
-        show(done) if as_json else typer.echo(done.get("message") or "registered")
+        query = {"strict": "true" if strict else None, "reason": reason or None, "author": getpass.getuser()}
+        done = node.post("/api/v1/providers", body, **query)
+        _told(done, as_json)
+        if not as_json:
+            _warned(done["warnings"])
 
 
 @commands.command("list")
 def list_providers(
-    name: Annotated[str, typer.Option(help="Only this provider's.")] = "",
+    name: Annotated[str, typer.Option(help="Only the versions of this provider.")] = "",
+    version: Annotated[str, typer.Option(help="Only this version.")] = "",
+    component: Annotated[str, typer.Option(help="Only images with this component.")] = "",
+    owner: Annotated[str, typer.Option(help="Only the providers of this vendor.")] = "",
+    in_use: Annotated[bool, typer.Option("--in-use", help="Without retired ones.")] = False,
     config: Config = DEFAULT_CONFIG,
     url: Url = "",
     as_json: AsJson = False,
 ) -> None:
     """List what is registered.
 
-    Example: bfia-gateway provider list --name unionpay
+    Example: bfia-gateway provider list --component HeteroLR
     """
+    query = {"name": name, "version": version, "component": component, "owner": owner}
     with reporting(as_json), connect(config, url) as node:
-        found = node.get("/v2/provider/query", name=name or None)["data"]
+        asked = {key: value for key, value in query.items() if value}
+        found = node.get("/api/v1/providers", **asked, retired="false" if in_use else None)
         if as_json:
             show(found)
             return
         rows = [
-            [p["provider_name"], p["metadata"].get("image"), ", ".join(p["components_description"])] for p in found
+            [
+                p["provider_name"],
+                p["image"],
+                "pinned" if all(p["images"].values()) and p["images"] else "not pinned",
+                ", ".join(p["components"]),
+                p["owner"] or "admins",
+                p["warning_count"] or "",
+                "retired" if p["retired"] else "",
+            ]
+            for p in found["providers"]
         ]
-        table("providers", ["provider", "image", "components"], rows)
+        table("providers", ["provider", "image", "digest", "components", "owner", "warnings", ""], rows)
 
 
-def _path_for(body: dict[str, Any]) -> str:
-    """Return where a registration goes: one component with its image, or a provider with all of them."""
-    return "/v1/platform/schedule/component/register" if "imageUrl" in body else "/v2/provider/register"
+@commands.command("show")
+def show_provider(name: Name, config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = False) -> None:
+    """Show a provider: its images and their digests, its components, the jobs that use it, and every warning.
+
+    Example: bfia-gateway provider show unionpay:2.0.0@docker
+    """
+    with reporting(as_json), connect(config, url) as node:
+        found = node.get(_path(node, name))
+        if as_json:
+            show(found)
+            return
+        rows: list[list[Any]] = [["revision", found["revision"]], ["owner", found["owner"] or "admins"]]
+        rows += [[f"image {i}", digest or "not pinned"] for i, digest in found["images"].items()]
+        rows += [["retired", "yes: no new job gets it"]] if found["retired"] else []
+        rows += [["used by", ", ".join(found["jobs"])]] if found["jobs"] else []
+        table(found["provider_name"], ["", ""], rows)
+        parts = [
+            [
+                name,
+                ", ".join(c["roleList"]),
+                len(c["inputParam"]),
+                ", ".join(d["name"] for d in c["inputData"]),
+                ", ".join(d["name"] for d in c["outputData"]),
+            ]
+            for name, c in found["components_description"].items()
+        ]
+        table("components", ["component", "roles", "parameters", "inputs", "outputs"], parts)
+        _warned(found["warnings"])
+
+
+@commands.command("history")
+def history(
+    name: Name,
+    limit: Annotated[int, typer.Option(help="How many revisions.", min=1, max=200)] = 20,
+    config: Config = DEFAULT_CONFIG,
+    url: Url = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show who changed a provider, when and why. A deleted one needs its full name.
+
+    Example: bfia-gateway provider history unionpay:2.0.0@docker
+    """
+    with reporting(as_json), connect(config, url) as node:
+        found = node.get(f"{_path(node, name)}/history", limit=limit)
+        if as_json:
+            show(found)
+            return
+        rows = [[r["revision"], r["at"][:19], r["author"], r["action"], r["reason"]] for r in found["history"]]
+        table("revisions", ["revision", "at (UTC)", "by", "what", "why"], rows)
+
+
+@commands.command("diff")
+def diff(
+    name: Name,
+    since: Annotated[int, typer.Option(min=-1, help="Revision to start from; default: the one before.")] = -1,
+    until: Annotated[int, typer.Option(min=0, help="Revision to compare with it; default: the newest.")] = 0,
+    config: Config = DEFAULT_CONFIG,
+    url: Url = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show what differs between two revisions of a provider, place by place.
+
+    Example: bfia-gateway provider diff unionpay --since 1 --until 3
+    """
+    with reporting(as_json), connect(config, url) as node:
+        query = {"since": since if since >= 0 else None, "until": until or None}
+        found = node.get(f"{_path(node, name)}/diff", **query)
+        if as_json:
+            show(found)
+        else:
+            typer.echo(f"revision {found['since']} → {found['until']} of {found['provider_name']}")
+            typer.echo(found["diff"] or "nothing differs")
+
+
+@commands.command("retire")
+def retire(
+    name: Name, reason: Reason = "", config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = False
+) -> None:
+    """Have no new job use a provider. Jobs under way go on with it; `provider unretire` takes it back.
+
+    Example: bfia-gateway provider retire unionpay:1.0.0 -m "has a known flaw"
+    """
+    _changed(name, "retire", {"reason": reason}, config, url, as_json)
+
+
+@commands.command("unretire")
+def unretire(
+    name: Name, reason: Reason = "", config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = False
+) -> None:
+    """Take a retired provider into use again.
+
+    Example: bfia-gateway provider unretire unionpay:1.0.0
+    """
+    _changed(name, "unretire", {"reason": reason}, config, url, as_json)
+
+
+@commands.command("approve")
+def approve(
+    name: Name,
+    image: Annotated[str, typer.Option(help="Only this image; default: all of the provider.")] = "",
+    reason: Reason = "",
+    config: Config = DEFAULT_CONFIG,
+    url: Url = "",
+    as_json: AsJson = False,
+) -> None:
+    """Pin the images as they are now: after DIGEST_CHANGED, or when one was not here at the registration.
+
+    Example: bfia-gateway provider approve unionpay:2.0.0 -m "rebuilt with the fix"
+    """
+    _changed(name, "approve", {"reason": reason, "image": image}, config, url, as_json)
+
+
+@commands.command("give")
+def give(
+    name: Annotated[str, typer.Argument(help="The provider's name, without version and device.")],
+    to: Annotated[str, typer.Option(help="Name of the vendor's tokens; empty: back to the admins.")],
+    config: Config = DEFAULT_CONFIG,
+    url: Url = "",
+    as_json: AsJson = False,
+) -> None:
+    """Make a vendor the owner of a provider's name: only its tokens, and admins, may change it. For admins.
+
+    Example: bfia-gateway provider give unionpay --to ann
+    """
+    with reporting(as_json), connect(config, url) as node:
+        done = node.call("PUT", f"/api/v1/provider-owners/{segment(name)}", {"owner": to})
+        if as_json:
+            show(done)
+        else:
+            typer.echo(f"{name} belonged to {done['before'] or 'the admins'}, now to {to or 'the admins'}")
+
+
+def _changed(name: str, what: str, body: dict[str, str], config: Path, url: str, as_json: bool) -> None:
+    with reporting(as_json), connect(config, url, timeout=180) as node:
+        _told(node.post(f"{_path(node, name)}/{what}", {**body, "author": getpass.getuser()}), as_json)
+
+
+def _told(done: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        show(done)
+        return
+    typer.echo(f"{done['provider_name']} {done['action']}, revision {done['revision']}")
+    if done["action"] != "registered":
+        for change in done["changes"][:_CHANGES]:
+            typer.echo(f"  {_words(change)}")
+        if len(done["changes"]) > _CHANGES:
+            typer.echo(f"  and more: bfia-gateway provider diff {done['provider_name']}")
+
+
+def _words(change: dict[str, Any]) -> str:
+    before, after = (json.dumps(change[side], ensure_ascii=False) for side in ("before", "after"))
+    return f"{change['path']}: {before} → {after}"
+
+
+def _warned(warnings: list[dict[str, Any]]) -> None:
+    if warnings:
+        rows = [
+            [w["path"], w["rule"], json.dumps(w["got"], ensure_ascii=False), w.get("suggestion")] for w in warnings
+        ]
+        table(f"{len(warnings)} warnings", ["where", "what", "found", "did you mean"], rows)
+
+
+def _path(node: Client, name: str) -> str:
+    """Return the path of the one provider that a name, perhaps without version or device, stands for."""
+    if ":" not in name or "@" not in name:
+        keys = [p["provider_name"] for p in node.get("/api/v1/providers", provider_name=name)["providers"]]
+        if len(keys) != 1:
+            text = f"{name} may be any of {', '.join(keys)}" if keys else f"no provider {name} is registered"
+            raise CallFailed(text, EXIT_BAD_INPUT, "PROVIDER_AMBIGUOUS" if keys else "PROVIDER_UNKNOWN")
+        name = keys[0]
+    return f"/api/v1/providers/{quote(name, safe=':@')}"

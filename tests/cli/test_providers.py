@@ -1,21 +1,44 @@
-"""``bfia-gateway provider …`` against a node."""
+"""``bfia-gateway provider …`` against a node: an image's whole life, in tables for people and JSON for scripts."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from engines.base import ImageFacts
+from engines.memory import MemoryEngine, Script
 from gateway.cli.main import app
 from gateway.wiring import Gateway
 from tests.inprocess import running
-from tests.registry.builders import a_component_request, a_description, a_request
+from tests.registry.builders import a_component_request, a_description, a_parameter, a_request
+
+IMAGE = "acme:1.0.0"
+
+
+class Engine(MemoryEngine):
+    digest = "sha256:1"
+
+    def image_facts(self, image: str) -> ImageFacts:
+        self.image_digest(image)
+        return ImageFacts(self.digest)
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory):
+    def make(settings: Any, installation: str) -> Engine:
+        return Engine(node=settings.node.id, installation=installation, images={IMAGE: Script()})
+
+    with running(tmp_path_factory.mktemp("node"), make_engine=make) as gateway:
+        yield gateway
 
 
 @pytest.fixture
-def node(tmp_path: Path):
-    with running(tmp_path / "node") as gateway:
-        yield gateway
+def node(gateway: Gateway):
+    yield gateway
+    for provider in gateway.registry.query():
+        gateway.registry.remove(provider.key)
 
 
 def cli(gateway: Gateway, *words: str) -> Result:
@@ -28,12 +51,47 @@ def written(folder: Path, body: object) -> str:
     return str(file)
 
 
-def test_an_image_is_registered_in_either_form_and_listed(node: Gateway, tmp_path: Path):
-    first = cli(node, "register", written(tmp_path, a_request()))
-    assert first.exit_code == 0 and first.stdout == "create success\n"
+def test_an_image_is_registered_changed_compared_retired_and_taken_back(node: Gateway, tmp_path: Path):
+    first = cli(node, "register", written(tmp_path, a_request()), "-m", "the first")
+    assert first.exit_code == 0 and first.stdout == "acme:1.0.0@docker registered, revision 1\n", first.output
+    changed = a_request(a_description(inputParam=[a_parameter(title="new", validator="(1,0)")]))
+    second = cli(node, "register", written(tmp_path, changed))
+    assert 'inputParam[p].title: "p" → "new"' in second.stdout
+    assert "1 warnings" in second.stdout and "lower bound above" in second.stdout
     assert cli(node, "register", written(tmp_path, a_component_request("Other"))).exit_code == 0
-    listed = cli(node, "list", "--name", "acme").stdout
-    assert "acme:1.0.0@docker" in listed and "Algo, Other" in listed
+    listed = cli(node, "list", "--component", "Other").stdout
+    assert "acme:1.0.0@docker" in listed and "Algo, Other" in listed and "pinned" in listed
+    shown = cli(node, "show", "acme").stdout
+    assert "sha256:1" in shown and "revision" in shown and "Other" in shown
+    difference = cli(node, "diff", "acme:1.0.0", "--since", "1", "--until", "2").stdout
+    assert "~ components_description.Algo.inputParam[p].title: p → new" in difference
+    assert cli(node, "retire", "acme", "-m", "flawed").exit_code == 0
+    assert "retired" in cli(node, "list").stdout
+    assert json.loads(cli(node, "list", "--in-use", "--json").stdout) == {"providers": []}
+    assert cli(node, "unretire", "acme").exit_code == 0
+    past = json.loads(cli(node, "history", "acme:1.0.0@docker", "--json").stdout)["history"]
+    assert [(r["revision"], r["action"], r["reason"]) for r in past][-2:] == [
+        (2, "updated", ""),
+        (1, "registered", "the first"),
+    ]
+    assert "flawed" in cli(node, "history", "acme").stdout
+
+
+def test_a_moved_image_is_approved(node: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    cli(node, "register", written(tmp_path, a_request()))
+    monkeypatch.setattr(node.engine, "digest", "sha256:2")
+    approved = cli(node, "approve", "acme", "-m", "rebuilt")
+    assert approved.exit_code == 0 and '"sha256:1" → "sha256:2"' in approved.stdout
+
+
+def test_an_image_that_is_not_here_is_told_and_strict_refuses_it(node: Gateway, tmp_path: Path):
+    file = written(tmp_path, a_request(name="far", metadata={"image": "far:1"}))
+    refused = cli(node, "register", file, "--strict")
+    assert refused.exit_code == 2 and "IMAGE_NOT_USABLE" in refused.stderr
+    warned = cli(node, "register", file)
+    assert warned.exit_code == 0 and "IMAGE_NOT_FOUND" in warned.stdout
+    assert "not pinned" in cli(node, "list", "--name", "far").stdout
+    assert cli(node, "approve", "far").exit_code == 1
 
 
 def test_a_broken_description_is_refused_with_all_its_problems(node: Gateway, tmp_path: Path):
@@ -41,3 +99,25 @@ def test_a_broken_description_is_refused_with_all_its_problems(node: Gateway, tm
     refused = cli(node, "register", written(tmp_path, body))
     assert refused.exit_code == 2
     assert "components_description.Algo.roleList" in refused.stderr and ".inputParam" in refused.stderr
+
+
+def test_a_name_that_is_not_clear_is_answered_with_what_there_is(node: Gateway, tmp_path: Path):
+    for version in ("1.0.0", "2.0.0"):
+        cli(node, "register", written(tmp_path, a_request(version=version)))
+    unclear = cli(node, "retire", "acme")
+    assert unclear.exit_code == 2 and "acme:1.0.0@docker, acme:2.0.0@docker" in unclear.stderr
+    assert "no provider nobody" in cli(node, "show", "nobody").stderr
+    assert cli(node, "history", "nobody:1@docker").exit_code == 1
+
+
+def test_a_name_is_given_to_a_vendor(node: Gateway, tmp_path: Path):
+    cli(node, "register", written(tmp_path, a_request()))
+    assert cli(node, "give", "acme", "--to", "ann").stdout == "acme belonged to the admins, now to ann\n"
+    assert "ann" in cli(node, "list", "--owner", "ann").stdout
+    assert cli(node, "give", "acme", "--to", "").exit_code == 0
+
+
+def test_every_command_shows_an_example():
+    for name in ("register", "list", "show", "history", "diff", "retire", "unretire", "approve", "give"):
+        text = CliRunner().invoke(app, ["provider", name, "--help"]).stdout
+        assert f"bfia-gateway provider {name}" in " ".join(text.split())

@@ -9,6 +9,7 @@ from engines.memory import MemoryEngine, Script
 from gateway.domain.dag import ComponentRef, Dag, DagNode
 from gateway.errors import Invalid, NotAllowed, NotFound, Refused
 from gateway.provider_images import Images
+from gateway.provider_reading import Reader
 from gateway.providers import By, Providers, asking, audited
 from provider_registry.registry import Registry
 from provider_registry.repository import MemoryRepository
@@ -46,8 +47,8 @@ def jobs():
 
 
 @pytest.fixture
-def providers(engine, jobs):
-    return Providers(Registry(MemoryRepository()), Images(engine, 0.0), lambda: jobs)
+def providers(engine, jobs, tmp_path):
+    return Providers(Registry(MemoryRepository()), Reader(tmp_path, 60.0), Images(engine, 0.0), lambda: jobs)
 
 
 def test_an_image_that_is_here_is_pinned_by_its_digest(providers):
@@ -70,8 +71,10 @@ def test_an_image_that_is_not_here_is_a_warning_or_with_strict_a_refusal(provide
     assert providers.registry.get(KEY).digests == {}
 
 
-def test_a_node_that_requires_images_refuses_in_both_forms(engine):
-    strict = Providers(Registry(MemoryRepository()), Images(engine, 9.0), list, require_image=True)
+def test_a_node_that_requires_images_refuses_in_both_forms(engine, tmp_path):
+    strict = Providers(
+        Registry(MemoryRepository()), Reader(tmp_path, 60.0), Images(engine, 9.0), list, require_image=True
+    )
     for body, path in (
         (a_request(metadata={"image": "e:1"}), "metadata.image"),
         (a_component_request(image="e"), "imageUrl"),

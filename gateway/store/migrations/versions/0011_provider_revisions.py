@@ -6,8 +6,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import mysql
 
-revision = "0009_provider_revisions"
-down_revision = "0008_counting"
+revision = "0011_provider_revisions"
+down_revision = "0010_job_audit"
 
 LONG = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
 EXACT: dict[str, Any] = {

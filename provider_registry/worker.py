@@ -1,0 +1,66 @@
+"""Reads one registration in a process of its own: ``python -m provider_registry.worker INPUT RESULT``.
+
+INPUT is the request's body as it came, RESULT is written whole: ``{"problems": […]}`` or ``{"provider": …,
+"single": …}``. The process bounds its own time and memory, so that no description can take more of the machine.
+"""
+
+import json
+import resource
+import sys
+from pathlib import Path
+from typing import Any
+
+from provider_registry.limits import ROOT
+from provider_registry.model import InvalidDescription, Problem, Provider
+from provider_registry.registration import provider_from_component, provider_from_request
+
+CPU_SECONDS = 20
+MEMORY = 1024**3
+"""bytes of address space; a description within the bounds of `limits` needs a tenth of it"""
+
+
+def main() -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    source, target = map(Path, sys.argv[1:3])
+    said = told(source.read_bytes())
+    part = target.with_suffix(".part")
+    part.write_text(json.dumps(said, ensure_ascii=False), encoding="utf-8")
+    part.rename(target)
+
+
+def told(text: bytes) -> dict[str, Any]:
+    """Return what the body says, or what is wrong with it, as JSON values."""
+    try:
+        provider, single = read(text)
+    except InvalidDescription as error:
+        return {"problems": [list(p) for p in error.problems]}
+    return {"provider": provider.document(), "single": single}
+
+
+def read(text: bytes) -> tuple[Provider, bool]:
+    """Read a body of either form: (provider, whether it was one component with its image).
+
+    Raises InvalidDescription.
+    """
+    try:
+        body = json.loads(text)
+    except RecursionError:
+        raise _refused("must not nest so deeply") from None
+    except ValueError as error:  # no JSON, no UTF-8, or integers of thousands of digits
+        raise _refused(f"must be JSON: {str(error)[:200]}") from None
+    return read_value(body)
+
+
+def read_value(body: Any) -> tuple[Provider, bool]:
+    """Read a body that is parsed already, in the same way."""
+    single = isinstance(body, dict) and ("imageUrl" in body or "component_info" in body)
+    return (provider_from_component if single else provider_from_request)(body), single
+
+
+def _refused(rule: str) -> InvalidDescription:
+    return InvalidDescription((Problem(ROOT, rule),))
+
+
+if __name__ == "__main__":
+    main()
