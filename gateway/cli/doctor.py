@@ -35,10 +35,10 @@ def doctor(config: Config = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
 
     Example: bfia-gateway doctor --config node.yml
     """
+    from gateway.assembly.engine import engine_of
     from gateway.checkup import look
     from gateway.store.store import to_plain
     from gateway.trial import good
-    from gateway.wiring import engine_of
 
     with reporting(as_json):
         steps = look(settings_of(config), lambda settings: engine_of(settings, _ME, _ME))

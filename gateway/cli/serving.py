@@ -34,7 +34,7 @@ def run(config: Path, log_format: str, ready_file: Path | None) -> None:
         def end_session(session: str) -> None:
             asyncio.run_coroutine_threadsafe(gateway.broker.end_session(session), loop).result(30)
 
-        gateway.on_session_end(end_session)
+        gateway.sessions.on_end(end_session)
         gateway.drain.on_empty(lambda: os.kill(os.getpid(), signal.SIGTERM))
         gateway.start()
 

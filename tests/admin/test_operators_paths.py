@@ -185,7 +185,7 @@ def test_orphans_are_shown_and_counted_and_left_alone(node: Gateway):
     own = labels(ME, node.store.installation(), "job-x", "task_x", "guest", 0, 0)
     node.engine.launch(LaunchSpec("bfia-orphan", SLEEPER, {}, own))
     mine = over("job-lost")
-    lost = replace(mine.runs[0], status=RunStatus.RUNNING, owner=node._owner, probe_at=T0.replace(2999))
+    lost = replace(mine.runs[0], status=RunStatus.RUNNING, owner=node.owner, probe_at=T0.replace(2999))
     others = replace(lost, run_id="f" * 64, name="bfia-others", owner="other/process")
     node.store.local_jobs.add(replace(mine, runs=(lost, others)), "flow")
     try:

@@ -150,7 +150,7 @@ def serving(gateway: Gateway) -> Iterator[Gateway]:
         def end_session(session: str) -> None:
             asyncio.run_coroutine_threadsafe(gateway.broker.end_session(session), loop).result(30)
 
-        gateway.on_session_end(end_session)
+        gateway.sessions.on_end(end_session)
         gateway.start()
         await serve(gateway.apps, gateway.sockets, up.set, hold["stop"], gateway.arrivals)
         await gateway.courier.close()

@@ -1,0 +1,161 @@
+"""What each listener answers: peers, containers, operators. A path on the wrong listener is not there."""
+
+from typing import Any
+
+from anyio import CapacityLimiter
+from starlette.types import ASGIApp
+
+from adapter.bfia import channel, data, envelope, hello, interconn, job_audit, logs, platform, provider
+from gateway.access import Access
+from gateway.admin import archive as admin_archive
+from gateway.admin import datasets as admin_datasets
+from gateway.admin import deleting as admin_deleting
+from gateway.admin import events as admin_events
+from gateway.admin import logs as admin_logs
+from gateway.admin import maintenance
+from gateway.admin import models as admin_models
+from gateway.admin import providers as admin_providers
+from gateway.admin.parts import AdminParts
+from gateway.admin.router import router as admin_router
+from gateway.app import LoopbackOnly, Mounted, create_app
+from gateway.assembly.node import Node
+from gateway.assembly.rules import approval_policy
+from gateway.fate_wiring import FateSide
+from gateway.guard import Guard
+from gateway.job_audits import JobAudits
+from gateway.ports import Limiters
+
+
+def applications(node: Node) -> dict[str, ASGIApp]:
+    """Return what each listener answers."""
+    settings = node.settings
+    limiters = Limiters(CapacityLimiter(64), CapacityLimiter(8), CapacityLimiter(16))
+    body = settings.limits.body_bytes
+    platform_parts = platform.PlatformParts(
+        settings.node.id,
+        settings.node.coordinator or settings.node.id,
+        node.coordinator,
+        node.participant,
+        limiters,
+        node.neighbours.profile_of,
+    )
+    chan = channel.ChannelParts(
+        node=settings.node.id,
+        institution=settings.node.institution or settings.node.id,
+        broker=node.broker,
+        run_of_token=node.sessions.run_of_token,
+        route_of=node.neighbours.route_of,
+        known_sender=node.neighbours.knows,
+        session_open=node.sessions.is_open,
+        max_body=settings.limits.message_bytes * 4 // 3 + 65536,
+        courier=node.courier,
+        elsewhere=node.channel_elsewhere,
+    )
+    between = interconn.InterconnParts(
+        settings.node.id,
+        node.coordinator,
+        node.participant,
+        limiters,
+        node.neighbours.profile_of,
+        node.neighbours.knows,
+    )
+    audits = JobAudits(
+        node.store, node.participant, node.coordinator, node.executor, approval_policy(settings), node.clock
+    )
+    auditing = job_audit.JobAuditParts(audits, limiters, node.neighbours.profile_of, node.neighbours.knows)
+    greeting = hello.HelloParts(
+        settings.node.id,
+        settings.node.institution or settings.node.id,
+        node.protocol.peer,
+        node.neighbours.knows,
+        node.neighbours.profile_of,
+        limiters,
+    )
+    for_peers = [
+        Mounted(interconn.router(between), body),
+        Mounted(job_audit.router(auditing), body),
+        Mounted(hello.router(greeting), body),
+        Mounted(channel.peer_router(chan), None),
+    ]
+    for_containers = [
+        Mounted(platform.container_router(platform_parts), body),
+        Mounted(channel.container_router(chan), None),
+    ]
+    model_parts = admin_models.ModelParts(node.models, node.storage, limiters, settings.data.max_upload_bytes)
+    admin_parts = AdminParts(
+        node=settings.node.id,
+        owner=node.owner,
+        store=node.store,
+        coordinator=node.coordinator,
+        participant=node.participant,
+        routes=node.routes,
+        try_route=node.protocol.try_route,
+        metrics=node.metrics,
+        tokens=node.tokens,
+        audit=node.audit,
+        registry=node.registry,
+        engine=node.engine,
+        broker=node.broker,
+        storage=node.storage,
+        run_logs=node.run_logs,
+        resources=node.resources,
+        limiters=limiters,
+    )
+    archiving = admin_archive.ArchiveParts(
+        admin_parts,
+        settings.state_dir / "runs",
+        lambda spec: node.peers.adapter(spec.protocol).request(spec),
+        node.executor.environment,
+        node.clock,
+    )
+    for_operators = [
+        Mounted(platform.operator_router(platform_parts), body),
+        Mounted(logs.router(logs.LogParts(node.run_logs, limiters)), body),
+        Mounted(admin_logs.router(admin_logs.LogParts(node.run_logs, limiters)), body),
+        Mounted(
+            admin_events.router(admin_events.EventParts(settings.node.id, node.feed, node.webhooks, limiters)),
+            body,
+        ),
+        Mounted(
+            admin_deleting.router(
+                admin_deleting.DeletingParts(
+                    settings.node.id, node.store, node.coordinator, node.deleting, limiters
+                )
+            ),
+            body,
+        ),
+        Mounted(maintenance.router(node.cleaner, node.drain, limiters), body),
+        Mounted(admin_models.router(model_parts), body),
+        Mounted(admin_models.import_router(model_parts), None),
+        Mounted(provider.router(node.providers, limiters), body),
+        Mounted(admin_providers.router(admin_providers.ProviderParts(node.providers, limiters)), body),
+        Mounted(data.router(node.datasets, settings.data.max_upload_bytes), None),
+        Mounted(
+            admin_datasets.router(
+                admin_datasets.DatasetParts(node.datasets, node.sharing, node.storage, node.clock, limiters)
+            ),
+            body,
+        ),
+        Mounted(admin_router(admin_parts), body),
+        Mounted(admin_archive.router(archiving), body),
+    ]
+    fate = FateSide(settings)
+    for_peers += fate.for_peers()
+    for_operators += fate.for_operators()
+    apps: dict[str, Any] = {
+        "operator": create_app("operators", for_operators, documented=True),
+    }
+    if settings.listen.container is None:
+        apps["peer"] = create_app("peers and containers", [*for_peers, *for_containers], documented=True)
+    else:
+        apps["peer"] = create_app("peers", for_peers, documented=True)
+        apps["container"] = create_app("containers", for_containers, documented=True)
+    for name, app in apps.items():
+        envelope.install(app, node.neighbours.as_200)
+        apps[name] = envelope.TooLargeInEnvelope(app, node.neighbours.as_200)
+    guarded = settings.auth.mode == "on"
+    access = Access(node.tokens.find, node.clock, settings.auth.token) if guarded else None
+    apps["operator"] = Guard(apps["operator"], access, node.audit.add, node.clock, CapacityLimiter(4))
+    if not guarded:
+        apps["operator"] = LoopbackOnly(apps["operator"])
+    return apps

@@ -1,0 +1,53 @@
+"""What this node knows of other nodes from its route table, in the forms in which the parts ask for it."""
+
+from starlette.requests import Request
+
+from adapter.bfia import headers
+from adapter.bfia.courier import PeerRoute
+from adapter.bfia.profiles import PROFILES, Profile
+from gateway import settings
+from route_table.live import LiveRoutes
+from route_table.model import Route, UnknownNode
+
+
+class Neighbours:
+    """The other nodes, by the routes of now."""
+
+    def __init__(self, here: settings.Node, routes: LiveRoutes) -> None:
+        self._here = here
+        self._routes = routes
+
+    def knows(self, node: str) -> bool:
+        """Tell whether a node is this one, has an enabled route, or had one and takes part in a job under way."""
+        return node == self._here.id or self._routes.table.knows(node) or self._resolved(node) is not None
+
+    def institution(self, node: str) -> str:
+        """Return the institution of a node; of one that names none, the node's own id."""
+        if node == self._here.id:
+            return self._here.institution or node
+        route = self._resolved(node)
+        return (route.institution if route else None) or node
+
+    def profile_of(self, node: str) -> Profile:
+        """Return how a node departs from the standard."""
+        route = self._resolved(node)
+        return PROFILES[route.profile if route else "spec"]
+
+    def as_200(self, request: Request) -> bool:
+        """Say whether a request comes from a peer that knows HTTP 200 only."""
+        return self.profile_of(headers.incoming(request).source).errors_as_200
+
+    def takes_confirm(self, node: str) -> bool:
+        """Say whether a node can be told later what was decided on a job here."""
+        return node == self._here.id or self.profile_of(node).takes_confirm
+
+    def route_of(self, node: str) -> PeerRoute | None:
+        """Return where messages for a node go; None where there is no way to it."""
+        route = self._resolved(node)
+        return PeerRoute(url=route.url, deadline=route.deadline, profile=route.profile) if route else None
+
+    def _resolved(self, node: str) -> Route | None:
+        try:
+            return self._routes.resolve(node)
+        except UnknownNode:
+            return None

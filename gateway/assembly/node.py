@@ -1,0 +1,276 @@
+"""Makes the parts of one node and ties them together."""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import datetime
+from functools import partial
+
+from adapter.bfia.courier import Courier
+from adapter.bfia.environment import session_id
+from adapter.bfia.protocol import BfiaProtocol
+from engines.base import Engine
+from gateway import cleaning
+from gateway.assembly.engine import grants_of
+from gateway.assembly.identity import instance_of, only_process
+from gateway.assembly.neighbours import Neighbours
+from gateway.assembly.rules import approval_policy, call_timing, retention, run_timing
+from gateway.assembly.sessions import Sessions
+from gateway.assembly.sockets import listening
+from gateway.broker.broker import Broker
+from gateway.broker.model import BrokerLimits
+from gateway.container_door import ContainerDoor
+from gateway.coordinator import Coordinator
+from gateway.datasets import Datasets
+from gateway.deleting import Deleting
+from gateway.disk_watch import DiskWatch
+from gateway.domain.admission import Rules
+from gateway.domain.model import JobSpec
+from gateway.domain.sharing import Default
+from gateway.drain import Drain
+from gateway.errors import GatewayError
+from gateway.events import Feed
+from gateway.executor import Executor, Place
+from gateway.heartbeat import Heartbeat
+from gateway.inheritance import Inheritance
+from gateway.lanes import Lanes
+from gateway.metrics import Metrics
+from gateway.models import Models
+from gateway.outages import Outages
+from gateway.participant import Participant
+from gateway.peers import Peers
+from gateway.provider_images import Images
+from gateway.provider_reading import Reader
+from gateway.providers import Providers
+from gateway.reports import oddities
+from gateway.resource_totals import defaults_of, detecting
+from gateway.resources import Bounds, Resources
+from gateway.run_logs import RunLogs
+from gateway.scheduler import Scheduler
+from gateway.server import Arrivals
+from gateway.settings import Settings
+from gateway.sharing import Sharing
+from gateway.storage import FileStorage
+from gateway.store.access import SqlAudit, SqlTokens
+from gateway.store.counting import count
+from gateway.store.gateways import Gateways
+from gateway.store.leaves import SqlDatasets
+from gateway.store.migrate import opened
+from gateway.store.models import SqlModels
+from gateway.store.providers import SqlProviders
+from gateway.store.routes import SqlRouteVersions
+from gateway.store.sharing import SqlGrants
+from gateway.store.store import Store
+from gateway.task_plan import TaskPlanner
+from gateway.tracing import traced
+from gateway.webhooks import Hook, Webhooks
+from gateway.workspace import Workspace
+from provider_registry.registry import Registry
+from route_table.live import LiveRoutes
+
+
+class Node:
+    """All parts of one node, tied together; nothing listens and nothing runs yet."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Callable[[], datetime],
+        engine: Callable[[Settings, str], Engine],
+    ) -> None:
+        """Build the parts. ``engine`` makes the engine from the settings and the installation's id."""
+        self.settings = settings
+        self.clock = clock
+        node = settings.node.id
+        settings.state_dir.mkdir(parents=True, exist_ok=True)
+        for folder in (settings.storage.path, settings.state_dir / "runs"):  # below, containers' folders are open
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = only_process(settings)
+        self.store = Store(opened(settings.database.url))
+        installation = self.store.installation()
+        self.storage = FileStorage(settings.storage.path)
+        self.datasets = Datasets(self.storage, SqlDatasets(self.store), settings.data.roots)
+        self.registry = Registry(SqlProviders(self.store), clock)
+        self.tokens = SqlTokens(self.store)
+        self.audit = SqlAudit(self.store)
+        self.routes = LiveRoutes(settings.route_table.file, SqlRouteVersions(self.store), self.store.in_use, clock)
+        self.neighbours = Neighbours(settings.node, self.routes)
+        self.sessions = Sessions(self.store)
+        self.engine = engine(settings, installation)
+        self.providers = Providers(
+            self.registry,
+            Reader(settings.state_dir / "registrations", settings.providers.check_seconds),
+            Images(self.engine, settings.providers.fetch_seconds),
+            self._unfinished,
+            require_image=settings.providers.image == "require",
+        )
+        self.broker = Broker(
+            settings.state_dir / "channel",
+            BrokerLimits(message_bytes=settings.limits.message_bytes, session_bytes=settings.limits.session_bytes),
+        )
+        self.metrics = Metrics(partial(count, self.store), self.broker.usage, clock)
+        self.protocol = BfiaProtocol(node, self.routes, self.metrics.requested)
+        self.peers = Peers(node, {self.protocol.name: self.protocol})
+        self._lanes = Lanes()
+        self.scheduler = Scheduler(self.store, self.peers, clock, self._lanes, call_timing(settings))
+        self.owner = owner = f"{instance_of(settings.state_dir)}/{settings.engine.kind}"
+        workspace = Workspace(
+            settings.storage.path,
+            settings.state_dir / "runs",
+            contained=settings.engine.kind == "docker",
+            log_bytes=settings.limits.run_log_bytes,
+        )
+        self.run_logs = RunLogs(node, self.store, self.engine, workspace)
+        self.executor = Executor(
+            self.store,
+            self.engine,
+            self.peers,
+            workspace,
+            self.storage,
+            clock,
+            self._lanes,
+            self._where,
+            self.sessions.end,
+            self._release,
+            installation,
+            owner,
+            run_timing(settings),
+            DiskWatch(workspace, settings.limits.storage_reserve_bytes, settings.limits.disk_check_seconds),
+            grants_of(settings),
+            partial(oddities, self.storage),
+        )
+        self.executor.observe = self.metrics.acted
+        self.coordinator = Coordinator(self.store, self.scheduler, self.peers, self.registry, self.routes, clock)
+        defaults = defaults_of(settings.limits, settings.resources)
+        self.resources = Resources(
+            detecting(node, self.engine, settings.storage.path, settings.resources, defaults),
+            self.store,
+            clock,
+            self._freed,
+            Bounds(Rules(ageing=settings.limits.ageing_seconds)),
+        )
+        self.models = Models(node, SqlModels(self.store), self.storage, self._unfinished, clock)
+        planner = TaskPlanner(
+            node,
+            self.registry,
+            self.datasets,
+            self.storage,
+            clock,
+            defaults,
+            owner=owner,
+            models=self.models,
+        )
+        self.heartbeat = Heartbeat(
+            Gateways(self.store),
+            owner,
+            self.executor.record,
+            clock,
+            lost_after=settings.limits.lost_gateway_seconds,
+        )
+        self.inheritance = Inheritance(node, self.store, planner, self.storage, self.executor.image_digest)
+        self.participant = Participant(
+            node,
+            self.store,
+            self.executor,
+            planner,
+            self.registry,
+            self.neighbours.knows,
+            clock,
+            self.resources,
+            self.models,
+            self.heartbeat.home_of,
+            approval_policy(settings),
+            self.neighbours.takes_confirm,
+            self.inheritance,
+        )
+        self.sharing = Sharing(
+            node,
+            self.datasets,
+            SqlGrants(self.store),
+            Default(settings.data.grants),
+            self.participant.roles,
+            self._unfinished,
+            clock,
+        )
+        self.participant.not_shared = self.sharing.refusal
+        self.participant.audit = lambda who, action, detail: self.audit.add(
+            clock(), who, action, 403, None, detail
+        )
+        self.peers.settle_here(self.coordinator, self.participant)
+        self.keepers: list[cleaning.Keeper] = [self.models.keeper, self.inheritance.keeper]
+        """who beside jobs refers to outputs, so that cleaning leaves them"""
+        runs = settings.state_dir / "runs"
+        keep = retention(settings)
+        outputs = cleaning.Outputs(self.store, self.storage, keep, self.keepers)
+        sweeps: list[cleaning.Sweep] = [
+            cleaning.Containers(self.store, self.engine),
+            cleaning.Sessions(
+                self.store, self.broker, settings.state_dir / "channel", session_id(""), self.sessions.end
+            ),
+            cleaning.Uploads(self.storage),
+            cleaning.LogCopies(runs, keep.workspace),
+            cleaning.RunFolders(self.store, runs, keep),
+            outputs,
+            cleaning.Jobs(self.store, outputs, self.storage, keep),
+        ]
+        self.cleaner = cleaning.Cleaner(sweeps, clock, settings.retention.every_seconds)
+        self.deleting = Deleting(
+            node,
+            self.store,
+            self.storage,
+            runs,
+            outputs,
+            self.peers,
+            self.sessions.end,
+            clock,
+        )
+        self.participant.deleting = self.deleting.delete_for
+        self.outages = Outages(self.protocol.reaches, self._healed)
+        self.scheduler.silent = self.executor.silent = self.outages.silent
+        self.drain = Drain(self.store, self.coordinator.stop, clock)
+        self.coordinator.admit = self.participant.admit = self.drain.admit
+        self.feed = Feed(self.store)
+        hooks = [Hook(h.url, tuple(h.events), h.secret) for h in settings.events.webhooks]
+        self.webhooks = Webhooks(hooks, self.store, self.feed, node, owner, clock)
+        self.courier = Courier()
+        self.arrivals = Arrivals()
+        self.sockets = listening(settings)
+        listener = settings.listen.container or settings.listen.peer
+        name = "container" if settings.listen.container else "peer"
+        socks = self.sockets[name]
+        self.door = ContainerDoor(self.engine, listener, socks[0], partial(self.arrivals.put, name))
+
+    def _unfinished(self) -> Iterator[JobSpec]:
+        """Yield what was submitted of every job that is not over here."""
+        for job_id in self.store.local_jobs.unfinished():
+            local = self.store.local_jobs.find(job_id)
+            if local is not None and not local.closed:
+                yield local.spec
+
+    def _healed(self, node: str) -> None:
+        self.scheduler.healed(node)
+        self.executor.healed(node)
+
+    def _release(self, job_id: str) -> None:
+        self.resources.release(job_id)
+
+    def _freed(self, jobs: list[str]) -> None:
+        """Have these waiting jobs asked for again at once, whoever schedules them."""
+        for job_id in jobs:
+            local = self.store.local_jobs.find(job_id)
+            if local is not None:
+                self._lanes.submit(local.spec.scheduler, partial(self._tell_free, local.spec), job_id)
+
+    def _tell_free(self, spec: JobSpec) -> None:
+        with traced(spec.trace_id), suppress(GatewayError):  # it asks by itself in any case, only later
+            node = self.settings.node.id
+            self.peers.scheduler(spec.scheduler, spec.protocol).resources_free(spec.job_id, node)
+
+    def _where(self) -> Place:
+        """Return where containers find this gateway. Raises `EngineFailed` where they cannot."""
+        base = self.door.address()
+        return Place(base, base.partition("://")[2], self.neighbours.institution)
+
+    def channel_elsewhere(self, session: str) -> str | None:
+        """Return the address of the gateway of this node that has the session, None for this one."""
+        home = self.sessions.home_of(session)
+        return None if home is None else self.heartbeat.elsewhere(home)

@@ -1,0 +1,36 @@
+"""The settings in the words of the rules: waiting times, who has to agree, what is kept for how long."""
+
+from adapter.bfia.client import LONGEST_CALL
+from gateway import cleaning
+from gateway.domain.approval import Mode, Policy, Rule, Verdict
+from gateway.domain.executing.timing import Timing as RunTiming
+from gateway.domain.scheduling.timing import Timing
+from gateway.settings import Settings
+
+
+def call_timing(settings: Settings) -> Timing:
+    """Return how long the scheduling node waits for what."""
+    # a claim may wait 1 s in its lane, a connection 1 s for a place and 3 s to come up
+    return Timing(call_deadline=LONGEST_CALL + 6.0, unreachable_limit=settings.limits.unreachable_seconds)
+
+
+def run_timing(settings: Settings) -> RunTiming:
+    """Return how long a participating node waits for what."""
+    return RunTiming(
+        launch_deadline=120.0 + settings.engine.docker.pull_seconds,
+        engine_patience=settings.limits.engine_down_seconds,
+        orphan=settings.limits.orphan_seconds or settings.limits.unreachable_seconds + 60.0,
+    )
+
+
+def approval_policy(settings: Settings) -> Policy:
+    """Return who has to agree to a job here."""
+    approval = settings.approval
+    rules = (Rule(Verdict(r.decide), r.source, r.component, r.dataset, r.role) for r in approval.rules)
+    return Policy(Mode(approval.mode), approval.deadline_seconds, tuple(rules))
+
+
+def retention(settings: Settings) -> cleaning.Policy:
+    """Return how long what jobs leave behind is kept."""
+    kept = settings.retention
+    return cleaning.Policy(kept.workspace_seconds, kept.logs_seconds, kept.outputs_seconds, kept.jobs_seconds)
