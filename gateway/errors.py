@@ -95,8 +95,8 @@ class PeerUnreachable(GatewayError):
     reason = "PEER_UNREACHABLE"
     code = 503
 
-    def __init__(self, message: str, *, delivered: bool = True) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, delivered: bool = True, reason: str | None = None) -> None:
+        super().__init__(message, reason=reason)
         self.delivered = delivered
 
 

@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import signal
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -61,6 +63,25 @@ class Arrivals:
             self._waiting.clear()
 
 
+@dataclass(frozen=True)
+class Tls:
+    """PEM files of a listener; with ``client_ca`` whoever connects has to show a certificate that it signed."""
+
+    certificate: str
+    key: str
+    client_ca: str | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """Raises `OSError` for files that cannot be used."""
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(self.certificate, self.key)
+        if self.client_ca is not None:
+            context.load_verify_locations(self.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -73,27 +94,32 @@ async def serve(
     ready: Callable[[], None],
     stopping: asyncio.Event | None = None,
     arrivals: Arrivals | None = None,
+    tls: Mapping[str, Tls] | None = None,
 ) -> None:
     """Serve each named application on its sockets, and on those that arrive; call ``ready`` once all answer.
+
+    Applications that ``tls`` names are served by https.
 
     Return after a signal; where ``stopping`` is given, when that is set, and signals are left alone.
     """
     loop = asyncio.get_running_loop()
 
-    def server_of(app: ASGIApp) -> _Server:
+    def server_of(name: str) -> _Server:
+        secure = (tls or {}).get(name)
         return _Server(
             uvicorn.Config(
-                app,
+                apps[name],
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 timeout_keep_alive=75,
                 timeout_graceful_shutdown=5,
                 h11_max_incomplete_event_size=256 * 1024,
+                ssl_context_factory=None if secure is None else lambda _, _default: secure.context(),
             )
         )
 
-    servers = {name: server_of(app) for name, app in apps.items()}
+    servers = {name: server_of(name) for name in apps}
     later: list[_Server] = []
 
     def leave() -> None:
@@ -105,7 +131,7 @@ async def serve(
     tasks = [asyncio.create_task(server.serve(sockets=list(sockets[n]))) for n, server in servers.items()]
 
     def begin(name: str, sock: socket.socket) -> None:
-        server = server_of(apps[name])
+        server = server_of(name)
         server.should_exit = servers[name].should_exit
         later.append(server)
         tasks.append(asyncio.create_task(server.serve(sockets=[sock])))

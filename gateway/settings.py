@@ -32,6 +32,7 @@ from gateway.engine_settings import EngineSettings, Section
 from gateway.errors import Invalid
 from gateway.event_kinds import NAMES
 from gateway.fate_settings import FateSettings
+from gateway.peer_tls import PeerTls
 
 PREFIX = "BFIA_GATEWAY__"
 DEFAULT_STORAGE = "var/storage"
@@ -114,6 +115,16 @@ class Listener(Section):
     advertise: HttpUrl | None = Field(default=None, description="The same place as others reach it.")
 
 
+class PeerListener(Listener):
+    tls: PeerTls | None = Field(default=None, description="Certificate for https; null: plain http.")
+
+    @model_validator(mode="after")
+    def _advertised_by_https(self) -> "PeerListener":
+        if self.tls is not None and self.advertise is not None and not self.advertise.startswith("https://"):
+            raise ValueError("advertise must begin with https:// while tls is set")
+        return self
+
+
 class OperatorListener(Section):
     bind: Bind = Field(default="127.0.0.1:7382", description="Address and port of the operator's interface.")
 
@@ -121,7 +132,7 @@ class OperatorListener(Section):
 class Listen(Section):
     """Three listeners in one process: for peers, for this node's containers, for its operators."""
 
-    peer: Listener = Field(default=Listener(bind="0.0.0.0:7380"), description="For other nodes.")
+    peer: PeerListener = Field(default=PeerListener(bind="0.0.0.0:7380"), description="For other nodes.")
     container: Listener | None = Field(
         default=Listener(bind="127.0.0.1:7381"),
         description="For this node's containers; null serves them on the peer listener (one-port mode).",
@@ -367,6 +378,13 @@ class Settings(BaseSettings):
     )
 
     @model_validator(mode="after")
+    def _ports_fit(self) -> "Settings":
+        if self.listen.peer.tls is not None and self.listen.container is None:
+            text = "must not be null while listen.peer.tls is set: containers do not know its authority"
+            raise ValueError(f"listen.container {text}")
+        return self
+
+    @model_validator(mode="after")
     def _guarded(self) -> "Settings":
         host = self.listen.operator.bind.rpartition(":")[0].strip("[]")
         if self.auth.mode == "off" and host not in ("127.0.0.1", "::1", "localhost"):
@@ -473,8 +491,12 @@ def _anchored(settings: Settings, base: Path) -> Settings:
     if tls is not None:
         paths = {name: at(path) for name, path in tls if path is not None}
         docker = docker.model_copy(update={"tls": tls.model_copy(update=paths)})
+    peer = settings.listen.peer
+    if peer.tls is not None:
+        peer = peer.model_copy(update={"tls": peer.tls.below(base)})
     return settings.model_copy(
         update={
+            "listen": settings.listen.model_copy(update={"peer": peer}),
             "state_dir": at(settings.state_dir),
             "database": Database(url=url),
             "storage": Storage(url=storage),

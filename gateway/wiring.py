@@ -61,7 +61,7 @@ class Gateway(Node):
     def addresses(self) -> dict[str, str]:
         """Return where each listener is reached on this machine."""
         return {
-            name: f"http://{host_of(socks[0])}:{port_of(socks[0])}"
+            name: f"{'https' if name in self.tls else 'http'}://{host_of(socks[0])}:{port_of(socks[0])}"
             for name, socks in self.sockets.items()
             if socks
         }

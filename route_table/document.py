@@ -1,19 +1,25 @@
 """The YAML form of a route table, read strictly and written back.
 
-One entry per node: ``host`` and ``port`` with an optional ``scheme``, or a ``url`` that may have a path prefix;
-then ``profile``, ``institution``, ``deadline`` in seconds and ``enabled``. A key that is not known is refused,
-since a misspelled ``enabled`` would leave a route open. Every problem is told at once, with its path and line.
+One entry per node: ``host`` and ``port`` with an optional ``scheme``, a ``url`` that may have a path prefix, or
+``via``, the node that passes on; the other keys are in `route_table.entry.KEYS`. The entry ``default`` serves
+nodes without one. A key that is not known is refused, since a misspelled ``enabled`` would leave a route open.
+Every problem is told at once, with its path and line.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from functools import lru_cache
+from types import MappingProxyType
 
 import yaml
 
+from route_table import hops
 from route_table.entry import MAX_PROBLEMS, NODE_ID, Entry, route_of
 from route_table.model import (
     DEFAULT_DEADLINE,
     DEFAULT_PROFILE,
+    Identity,
     InvalidRoutes,
     Problem,
     Route,
@@ -27,15 +33,22 @@ MAX_DEPTH = 8
 MAX_EVENTS = 400_000
 MAX_ROUTES = 20_000
 
+_IDENTITY = tuple(field.name for field in fields(Identity))
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def parse(text: str, version: int = 1) -> RouteTable:
+def parse(text: str, version: int = 1, *, linked: bool = True) -> RouteTable:
     """Read a table from its YAML text; ``version`` is what the table will call itself.
 
-    Raises InvalidRoutes with every problem. A text without any entry is refused, as half-written files look like
-    that; an empty table is written ``{}``.
+    ``linked``: False for a part of a table, of which next hops may be missing. Raises InvalidRoutes with every
+    problem. A text without any entry is refused, as half-written files look like that; an empty table is written
+    ``{}``.
     """
+    return RouteTable(version, _routes(text, linked))
+
+
+@lru_cache(maxsize=4)  # an edit asks for the same text several times: before, after, and when it is taken up
+def _routes(text: str, linked: bool) -> Mapping[str, Route]:
     root = read(text)
     if not isinstance(root, Entries):
         if root is None or (isinstance(root, Scalar) and root.is_null):
@@ -65,11 +78,13 @@ def parse(text: str, version: int = 1) -> RouteTable:
             problems.append(Problem(path, rule, kind(value)))
         if len(problems) > MAX_PROBLEMS:
             break
+    if linked and len(problems) <= MAX_PROBLEMS:
+        problems += hops.problems(routes, lines)
     if problems:
         if len(problems) > MAX_PROBLEMS:
             problems[MAX_PROBLEMS:] = [Problem(ROOT, f"has more than the {MAX_PROBLEMS} problems listed here")]
         raise InvalidRoutes(tuple(problems))
-    return RouteTable(version, routes)
+    return MappingProxyType(routes)
 
 
 def dump(table: RouteTable) -> str:
@@ -78,7 +93,8 @@ def dump(table: RouteTable) -> str:
         return "{}\n"
     entries = []
     for node, route in table.routes.items():
-        lines = [f"{_quoted(node)}:", f"  url: {_quoted(route.url)}"]
+        at = f"  via: {_quoted(route.via)}" if route.via is not None else f"  url: {_quoted(route.url)}"
+        lines = [f"{_quoted(node)}:", at]
         if route.profile != DEFAULT_PROFILE:
             lines.append(f"  profile: {_quoted(route.profile)}")
         if route.institution is not None:
@@ -87,6 +103,11 @@ def dump(table: RouteTable) -> str:
             lines.append(f"  deadline: {_decimal(route.deadline)}")
         if not route.enabled:
             lines.append("  enabled: false")
+        if route.relay:
+            lines.append("  relay: true")
+        lines += [
+            f"  {key}: {_quoted(getattr(route, key))}" for key in _IDENTITY if getattr(route, key) is not None
+        ]
         entries.append("\n".join(lines))
     return "\n".join(entries) + "\n"
 
@@ -101,6 +122,7 @@ def _decimal(number: float) -> str:
     return f"{number:.18f}" if "e" in text else text
 
 
+@lru_cache(maxsize=2)
 def read(text: str) -> Node | None:
     """Return the tree of a document's text, None if it holds nothing but comments.
 

@@ -6,10 +6,34 @@ import re
 from difflib import get_close_matches
 from urllib.parse import urlsplit
 
-from route_table.model import DEFAULT_DEADLINE, DEFAULT_PROFILE, PROFILES, Problem, Route
+from route_table.model import (
+    DEFAULT_DEADLINE,
+    DEFAULT_ENTRY,
+    DEFAULT_PROFILE,
+    PROFILES,
+    Identity,
+    Problem,
+    Route,
+)
 from route_table.tree import MAX_QUOTE, Entries, Node, Scalar, kind, short, step
 
-KEYS = ("host", "port", "scheme", "url", "profile", "institution", "deadline", "enabled")
+KEYS: dict[str, str] = {
+    "host": "host name or address",
+    "port": "1 to 65535",
+    "scheme": "http (default) or https",
+    "url": "in place of host and port; may have a path prefix",
+    "profile": f"the peer's dialect: {', '.join(PROFILES)}; default {DEFAULT_PROFILE}",
+    "institution": "id of who owns the node",
+    "deadline": f"seconds that one call may take; default {DEFAULT_DEADLINE:g}",
+    "enabled": "false keeps the entry and does not use it",
+    "via": "in place of an address: the node that requests are handed to, to be passed on",
+    "relay": "true: this node passes on between that node and others with relay: true; default false",
+    "ca": "PEM file of the authorities that may have signed the peer's certificate",
+    "certificate": "PEM file of the certificate that is shown to the peer, with its chain",
+    "key": "PEM file of that certificate's key, without a password",
+    "server_name": "the name that the peer's certificate must bear; default: the host",
+}
+"""key of an entry -> what it says"""
 SCHEMES = {"http": 80, "https": 443}
 """scheme -> its own port, which a url leaves out"""
 MAX_DEADLINE = 3600.0
@@ -19,6 +43,7 @@ NODE_ID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:@-]{0,126}[A-Za-z0-9])?")
 _LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 _PREFIX = re.compile(r"(?:/(?!\.{1,2}(?:/|\Z))(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+)*")
 _NUMBER = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,20})?")
+_FILE = re.compile(r"/[^\x00-\x1f\x7f]{1,1023}")
 _YES = ("true", "yes", "on")
 _NO = ("false", "no", "off")
 
@@ -68,14 +93,56 @@ class Entry:
 
 def route_of(node: str, entry: Entry) -> Route:
     """Make a route of an entry; where a value is refused, a default stands in and the table is never built."""
+    via = _via(entry)
+    url = "" if "via" in entry.values else _address(entry)
+    identity = _identity(entry, url)
+    if node == DEFAULT_ENTRY and "institution" in entry.values:
+        entry.reject("institution", "belongs to one node; the default route serves many")
     return Route(
         node=node,
-        url=_address(entry),
+        url=url,
         profile=_profile(entry),
         institution=_institution(entry),
         deadline=_deadline(entry),
-        enabled=_enabled(entry),
+        enabled=_flag(entry, "enabled", True),
+        via=via,
+        relay=_flag(entry, "relay", False),
+        ca=identity.ca,
+        certificate=identity.certificate,
+        key=identity.key,
+        server_name=identity.server_name,
     )
+
+
+def _via(entry: Entry) -> str | None:
+    via = entry.text("via")
+    if via is None:
+        return None
+    for key in ("url", "host", "port", "scheme"):
+        if key in entry.values:
+            entry.reject(key, "must not stand beside via: a node is reached directly or through another")
+    if not NODE_ID.fullmatch(via):
+        entry.reject("via", "must be the id of the node that passes on")
+        return None
+    return via
+
+
+def _identity(entry: Entry, url: str) -> Identity:
+    given = {key: entry.text(key) for key in ("ca", "certificate", "key", "server_name") if key in entry.values}
+    for key, text in given.items():
+        if not url:
+            entry.reject(key, "belongs to the entry of the node that via names")
+        elif not url.startswith("https://"):
+            entry.reject(key, "has no use without https; set scheme: https, or an https:// url")
+        elif key == "server_name":
+            if _host(text or "") is None:
+                entry.reject(key, "must be a host name or an address")
+        elif not _FILE.fullmatch(text or ""):
+            entry.reject(key, "must be the absolute path of a PEM file")
+    for key, other in (("certificate", "key"), ("key", "certificate")):
+        if key in given and other not in given and not _told(entry, other):
+            entry.refuse(other, f"is missing beside {key}", entry.values[key].line)
+    return Identity(**given)
 
 
 def _address(entry: Entry) -> str:
@@ -157,11 +224,13 @@ def _deadline(entry: Entry) -> float:
     return deadline
 
 
-def _enabled(entry: Entry) -> bool:
-    text = (entry.text("enabled") or "true").lower()
-    if text not in (*_YES, *_NO):
-        entry.reject("enabled", "must be true or false")
-    return text in _YES
+def _flag(entry: Entry, key: str, default: bool) -> bool:
+    text = entry.text(key)
+    if text is None:
+        return default
+    if text.lower() not in (*_YES, *_NO):
+        entry.reject(key, "must be true or false")
+    return text.lower() in _YES
 
 
 def _host(text: str) -> str | None:

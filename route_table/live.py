@@ -13,10 +13,10 @@ from pathlib import Path
 from threading import RLock
 from typing import Any
 
-from route_table import writing
+from route_table import certificates, writing
 from route_table.document import MAX_TEXT, dump, parse
 from route_table.model import InvalidRoutes, Problem, Route, RouteTable, UnknownNode
-from route_table.tree import ROOT
+from route_table.tree import ROOT, step
 from route_table.versions import Export, MemoryVersions, Repository, Version
 from route_table.writing import Change
 
@@ -26,7 +26,8 @@ MAX_BYTES = 4 * MAX_TEXT
 _EMPTY = "{}\n"
 _LOOK_BACK = 100
 """versions in which the former route of a removed node is looked for"""
-_ADDRESS = ("host", "port", "scheme")
+_PARTS = ("host", "port", "scheme")
+_IDENTITY = ("ca", "certificate", "key", "server_name")
 
 
 class StaleVersion(Exception):
@@ -89,13 +90,28 @@ class LiveRoutes:
 
         Raises UnknownNode. New jobs are held against `table`, which knows no such mercy.
         """
+        if not self._table.knows(node) and self._in_use(
+            node
+        ):  # before the default route: jobs go on as they began
+            former = self._former(node)
+            if former is not None:
+                return former
+        return self._table.resolve(node)
+
+    def admits(self, node: str) -> bool:
+        """Tell whether requests of a node are listened to.
+
+        It needs a route of its own, or take part in a job under way: the default route alone lets nobody in.
+        """
+        if self._table.knows(node):
+            return True
+        if not self._in_use(node):
+            return False
         try:
-            return self._table.resolve(node)
+            self.resolve(node)
         except UnknownNode:
-            former = self._former(node) if self._in_use(node) else None
-            if former is None:
-                raise
-            return former
+            return False
+        return True
 
     def reload(self) -> bool:
         """Look at the file and at the versions again; True if the table changed.
@@ -154,10 +170,26 @@ class LiveRoutes:
                 if newest is not None and text == newest.text:
                     return newest
                 table = parse(text, number + 1)
+                self._check_files(table, newest)
                 version = Version(number + 1, self._clock(), author, reason, source, text)
                 if self._versions.add(version):  # else another gateway was first
                     self._take(table)
                     return version
+
+    def _check_files(self, table: RouteTable, newest: Version | None) -> None:
+        """Refuse certificates that cannot be used in the routes that change. Raises InvalidRoutes.
+
+        Those of others were good when they came; one that has expired since must not be in the way of an edit.
+        """
+        before = self._table.routes
+        if newest is not None and newest.number != self._table.version:
+            before = parse(newest.text).routes
+        problems: list[Problem] = []
+        for node, route in table.routes.items():
+            if route != before.get(node):
+                problems += certificates.problems(route.identity, step("", node), self._clock())
+        if problems:
+            raise InvalidRoutes(tuple(problems))
 
     def _newest(self) -> Version | None:
         number = self._versions.newest_number()
@@ -247,10 +279,11 @@ class LiveRoutes:
             return known[1]
         found = None
         for version in self._versions.list(None, _LOOK_BACK):
-            route = parse(version.text).routes.get(node)
-            if route is not None and route.enabled:
-                found = route
-                break
+            table = parse(version.text)
+            if table.knows(node):
+                with suppress(UnknownNode):  # where its next hop is disabled
+                    found = table.resolve(node)
+                    break
         self._formers[node] = (self._table.version, found)
         return found
 
@@ -268,13 +301,15 @@ class LiveRoutes:
 
 
 def _without_other_address(change: Change) -> Change:
-    """A new url replaces host and port, and the other way round."""
+    """A new url replaces host and port, a next hop either of them, and the other way round."""
     values: dict[str, Any] | None = None if change.values is None else dict(change.values)
     if values is not None and not change.whole:
-        if values.get("url") is not None:
-            values |= dict.fromkeys(_ADDRESS)
-        elif any(values.get(key) is not None for key in _ADDRESS):
-            values["url"] = None
+        if values.get("via") is not None:
+            values |= dict.fromkeys(key for key in ("url", *_PARTS, *_IDENTITY) if values.get(key) is None)
+        elif values.get("url") is not None:
+            values |= dict.fromkeys((*_PARTS, "via"))
+        elif any(values.get(key) is not None for key in _PARTS):
+            values |= dict.fromkeys(("url", "via"))
     return Change(change.node, values, change.whole)
 
 

@@ -1,12 +1,14 @@
 """The values of this room: a route to one node, and the table of all of them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 PROFILES = ("spec", "fate", "kuscia", "audited")
 DEFAULT_PROFILE = "spec"
 DEFAULT_DEADLINE = 10.0
+DEFAULT_ENTRY = "default"
+"""the entry that serves nodes without one of their own; no node may be called so"""
 
 
 class Problem(NamedTuple):
@@ -32,12 +34,18 @@ class InvalidRoutes(Exception):
 class UnknownNode(Exception):
     """The table has no route to a node that may be used. The message says how to add one."""
 
-    def __init__(self, node: str, version: int, disabled: bool = False) -> None:
+    def __init__(self, node: str, version: int, disabled: bool = False, via: str = "") -> None:
+        """``via`` names the next hop whose entry is the one that is disabled."""
         self.node = node
         self.version = version
         self.disabled = disabled
         shown = node if len(node) <= 128 else node[:128] + "…"
-        if disabled:
+        if via:
+            text = (
+                f"the route to node {shown!r} goes via {via!r}, whose entry is disabled in version {version} of "
+                f"the route table; set enabled: true there, or give {shown!r} another way"
+            )
+        elif disabled:
             text = (
                 f"the route to node {shown!r} is disabled in version {version} of the route table; "
                 f"set enabled: true in its entry"
@@ -51,12 +59,32 @@ class UnknownNode(Exception):
 
 
 @dataclass(frozen=True)
+class Identity:
+    """How TLS with one address is done: paths of PEM files, and the name that the peer's certificate must bear.
+
+    Without ``ca`` the authorities are those that this machine's Python brings; ``certificate`` and ``key`` are
+    shown to a peer that asks for them; without ``server_name`` the name is the host of the address.
+    """
+
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    server_name: str | None = None
+
+
+NO_IDENTITY = Identity()
+
+
+@dataclass(frozen=True)
 class Route:
     """How one node is reached.
 
-    ``url`` is scheme, host, port unless it is the scheme's own, and path prefix, without a slash at its end.
+    ``url`` is scheme, host, port unless it is the scheme's own, and path prefix, without a slash at its end; it is
+    empty where ``via`` names the node that requests are handed to, to be passed on.
     ``profile`` names the peer's dialect, ``institution`` its owner where that is known. ``deadline`` is the
-    time in seconds that one call may take. A disabled route is kept, but not used.
+    time in seconds that one call may take. A disabled route is kept, but not used. ``relay``: this node passes on
+    what comes from that node or is for it, where the other end's route says so too.
+    The last four are an `Identity`.
     """
 
     node: str
@@ -65,23 +93,66 @@ class Route:
     institution: str | None = None
     deadline: float = DEFAULT_DEADLINE
     enabled: bool = True
+    via: str | None = None
+    relay: bool = False
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    server_name: str | None = None
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.ca, self.certificate, self.key, self.server_name)
 
 
 @dataclass(frozen=True)
 class RouteTable:
-    """One version of all routes, by node id. Version 0 is the table before anything was read."""
+    """One version of all routes, by node id. Version 0 is the table before anything was read.
+
+    That ``via`` leads to an entry with an address, and not in a circle, is checked where a table is read.
+    """
 
     version: int = 0
     routes: Mapping[str, Route] = field(default_factory=dict)
 
     def resolve(self, node: str) -> Route:
-        """Return the route to a node; raises UnknownNode if there is none, or it is disabled."""
+        """Return the route to a node, with the address and identity of who is called for it.
+
+        Where that is another node, ``via`` names it: the last of a chain of next hops, or `DEFAULT_ENTRY` where
+        the default route has an address of its own. Raises UnknownNode if there is no route, or it is disabled.
+        """
         route = self.routes.get(node)
-        if route is None or not route.enabled:
-            raise UnknownNode(node, self.version, disabled=route is not None)
-        return route
+        if route is None or node == DEFAULT_ENTRY:
+            return self._by_default(node)
+        if not route.enabled:
+            raise UnknownNode(node, self.version, disabled=True)
+        return route if route.via is None else self._through(route)
 
     def knows(self, node: str) -> bool:
-        """Tell whether a node has an enabled route."""
+        """Tell whether a node has an enabled route of its own; the default route makes nobody known."""
         route = self.routes.get(node)
-        return route is not None and route.enabled
+        return route is not None and route.enabled and node != DEFAULT_ENTRY
+
+    def _by_default(self, node: str) -> Route:
+        route = self.routes.get(DEFAULT_ENTRY)
+        if route is None or not route.enabled or node == DEFAULT_ENTRY:
+            raise UnknownNode(node, self.version)
+        if route.via is None:
+            return replace(route, node=node, via=DEFAULT_ENTRY)
+        return self._through(replace(route, node=node))
+
+    def _through(self, route: Route) -> Route:
+        hop = self.routes[route.via or ""]
+        while hop.enabled and hop.via is not None:
+            hop = self.routes[hop.via]
+        if not hop.enabled:
+            raise UnknownNode(route.node, self.version, disabled=True, via=hop.node)
+        return replace(
+            route,
+            via=hop.node,
+            url=hop.url,
+            ca=hop.ca,
+            certificate=hop.certificate,
+            key=hop.key,
+            server_name=hop.server_name,
+        )

@@ -45,7 +45,7 @@ def apply(text: str, change: Change) -> str:
     else:
         entry = dict(change.values) if change.whole else entry_values(text, change.node) | dict(change.values)
         alone = _alone(change.node, {key: value for key, value in entry.items() if value is not None})
-        wanted = {**before.routes, **parse(alone).routes}
+        wanted = {**before.routes, **parse(alone, linked=False).routes}
     if wanted == before.routes:
         return text
     try:

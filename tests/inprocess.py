@@ -60,7 +60,7 @@ def running(
 
         gateway.sessions.on_end(end_session)
         gateway.start()
-        await serve(gateway.apps, gateway.sockets, up.set, hold["stop"], arrivals=gateway.arrivals)
+        await serve(gateway.apps, gateway.sockets, up.set, hold["stop"], gateway.arrivals, gateway.tls)
         await gateway.courier.close()
         await asyncio.to_thread(gateway.stop)
 

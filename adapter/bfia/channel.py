@@ -39,6 +39,7 @@ from adapter.bfia.sessions import Remembered, UnknownSessions
 from gateway.broker import Broker, Message, SessionReleased
 from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid, NotFound, PeerUnreachable, TooLarge
+from route_table.model import NO_IDENTITY, Identity
 
 X = TypeVar("X")
 
@@ -60,8 +61,8 @@ class ChannelParts:
     ``run_of_token`` may ask a database: they are called in threads and their answers are remembered for a second.
     ``max_body`` is in bytes, ``retry_for`` and ``stall_for`` (the longest pause within a body) in seconds.
     ``elsewhere`` gives the address of another gateway of this node where that one has the session; it is asked as
-    those are. ``courier`` holds the connections to peers; whoever runs the routers without their lifespan closes
-    it.
+    those are; ``identity_here`` gives the TLS files for that address. ``courier`` holds the connections to peers;
+    whoever runs the routers without their lifespan closes it.
     """
 
     node: str
@@ -77,6 +78,7 @@ class ChannelParts:
     unknown_sessions: int = 256
     courier: Courier = field(default_factory=Courier)
     elsewhere: Callable[[str], str | None] = lambda session: None
+    identity_here: Callable[[], Identity] = lambda: NO_IDENTITY
 
 
 def container_router(parts: ChannelParts) -> APIRouter:
@@ -259,7 +261,8 @@ class _Desk:
         """Brings a message to the gateway of this node that has the session."""
         kept = [(name, value) for name, value in headers if name not in _OF_THIS_HOP]
         kept.append((_HANDED_ON.encode(), b"1"))
-        answer = await self._parts.courier.invoke(PeerRoute(url), body, kept, self._parts.retry_for)
+        route = PeerRoute(url, identity=self._parts.identity_here())
+        answer = await self._parts.courier.invoke(route, body, kept, self._parts.retry_for)
         return success() if answer.succeeded else reply(answer.code, answer.message)
 
     def _check_invoke(self, ptp: Ptp) -> None:

@@ -14,9 +14,10 @@ from typing import Any
 
 import httpx
 
-from adapter.bfia import headers, translate
+from adapter.bfia import headers, secure, translate
 from adapter.bfia.extensions import BY_PATH, EXTENSIONS, JOB_AUDIT, Command
 from adapter.bfia.profiles import PROFILES, SUCCESS_CODES, Profile
+from adapter.bfia.relay_words import NEXT_HOP_UNREACHABLE, WITHIN, told_by_relay
 from adapter.reading import HALF_PAIR
 from gateway.domain import auditing
 from gateway.domain.model import Acceptance, Ending, Failure, JobSpec, NodeId
@@ -27,7 +28,7 @@ from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, NotServe
 from gateway.ports import JobView, TaskNews, TaskReport, TaskView, as_mapping
 from gateway.tracing import Exchange, exchanged, traced
 from route_table.live import LiveRoutes
-from route_table.model import Route, UnknownNode
+from route_table.model import NO_IDENTITY, Identity, Route, UnknownNode
 
 INTERCONN = "/v1/interconn/schedule"
 
@@ -43,26 +44,36 @@ LONGEST_CALL = 10.0
 
 
 class Connections:
-    """One kept-open HTTP client per peer address."""
+    """One kept-open HTTP client per peer address and TLS identity."""
 
     def __init__(self, observe: Callable[[Exchange], None] = lambda _: None) -> None:
         """``observe`` is told of every request, whoever makes it."""
         self._lock = threading.Lock()
-        self._clients: dict[str, httpx.Client] = {}
+        self._clients: dict[tuple[str, Identity], tuple[secure.Stamp, httpx.Client]] = {}
+        self._former: list[httpx.Client] = []
         self.observe = observe
 
-    def to(self, url: str) -> httpx.Client:
+    def to(self, url: str, identity: Identity = NO_IDENTITY) -> httpx.Client:
+        """Return the client for an address. Raises `PeerUnreachable` where the identity's files cannot be used."""
+        stamp = secure.stamp(identity)
         with self._lock:
-            if url not in self._clients:
-                limits = httpx.Limits(max_connections=32, max_keepalive_connections=8, keepalive_expiry=4)
-                self._clients[url] = httpx.Client(base_url=url, limits=limits, trust_env=False)
-            return self._clients[url]
+            known = self._clients.get((url, identity))
+            if known is not None and known[0] == stamp:
+                return known[1]
+            limits = httpx.Limits(max_connections=32, max_keepalive_connections=8, keepalive_expiry=4)
+            verify = secure.context(identity) if url.startswith("https") else True
+            client = httpx.Client(base_url=url, limits=limits, trust_env=False, verify=verify)
+            if known is not None:
+                self._former.append(known[1])  # calls may be under way in it
+            self._clients[url, identity] = (stamp, client)
+            return client
 
     def close(self) -> None:
         with self._lock:
-            for client in self._clients.values():
+            for client in (*(client for _, client in self._clients.values()), *self._former):
                 client.close()
             self._clients.clear()
+            self._former.clear()
 
 
 class Peer:
@@ -117,12 +128,15 @@ class Peer:
         route = self._route
         full = path if path.startswith("/v1/") else INTERCONN + path
         seconds = min(route.deadline, LONGEST_CALL) * patience
-        request = self._connections.to(route.url).build_request(
+        client = self._connections.to(route.url, route.identity)
+        within = {WITHIN: str(int(seconds * 1000))} if route.via else {}
+        request = client.build_request(
             method,
             full,
             content=json.dumps(body, ensure_ascii=False).encode(),
             params=query,
-            headers={"content-type": "application/json", **headers.outgoing(self._me, self._node)},
+            headers={"content-type": "application/json", **headers.outgoing(self._me, self._node), **within},
+            extensions=secure.asked_name(route.identity),
             timeout=httpx.Timeout(seconds, connect=min(3.0, seconds), pool=min(1.0, seconds)),
         )
         began = time.monotonic()
@@ -135,27 +149,37 @@ class Peer:
             self._connections.observe(made)
 
         try:
-            status, content = self._exchange(request, route.url, seconds)
+            status, content = self._exchange(client, request, seconds)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             tell(None, None, f"cannot connect: {error}")
             raise PeerUnreachable(
-                f"cannot connect to {self._node} at {route.url}: {error}", delivered=False
+                f"cannot connect to {_called(route)} at {route.url}: {error}",
+                delivered=False,
+                reason=NEXT_HOP_UNREACHABLE if route.via else None,
             ) from error
         except httpx.HTTPError as error:
             what = type(error).__name__
             tell(None, None, f"no answer: {what} {error}")
-            raise PeerUnreachable(f"no answer from {self._node} at {route.url}: {what} {error}") from error
+            raise PeerUnreachable(
+                f"no answer from {_called(route)} at {route.url}: {what} {error}",
+                reason=NEXT_HOP_UNREACHABLE if route.via else None,
+            ) from error
         answer = _json(content)
         envelope = as_mapping(answer)
         tell(status, _shown(envelope.get("code")), str(envelope.get("msg") or envelope.get("message") or ""))
+        beyond = told_by_relay(envelope)
+        if beyond is not None and beyond.silent:
+            raise PeerUnreachable(
+                f"next hop {beyond.relay}: {beyond.message}", delivered=beyond.delivered, reason=beyond.reason
+            )
         if status in (502, 503, 504):
-            raise PeerUnreachable(f"{self._node} at {route.url} answers HTTP {status}")
+            raise PeerUnreachable(f"{_called(route)} at {route.url} answers HTTP {status}")
         return status, answer
 
-    def _exchange(self, request: httpx.Request, url: str, seconds: float) -> tuple[int, bytes]:
+    def _exchange(self, client: httpx.Client, request: httpx.Request, seconds: float) -> tuple[int, bytes]:
         """Return status and body of the answer; the client's own timeouts are for one read each, this for all."""
         end = time.monotonic() + seconds
-        answer = self._connections.to(url).send(request, stream=True)
+        answer = client.send(request, stream=True)
         content = bytearray()
         try:
             for chunk in answer.iter_bytes():
@@ -193,7 +217,9 @@ class Peer:
             beside = {k: v for k, v in body.items() if k not in ("code", "msg", "message", "data")}
             return {**beside, **as_mapping(data)}
         said = str(body.get("msg") or body.get("message") or f"code {code}")
-        raise _refusal(f"{self._node}: {said}", number, as_mapping(data))
+        beyond = told_by_relay(body)
+        speaker = f"{beyond.relay}, which answers in the place of {self._node}" if beyond else self._node
+        raise _refusal(f"{speaker}: {said}", number, as_mapping(data))
 
 
 class SchedulerClient:
@@ -342,6 +368,11 @@ class ParticipantClient:
         except NotFound as error:
             if error.reason != "JOB_UNKNOWN":
                 raise
+
+
+def _called(route: Route) -> str:
+    """Say who is called for a node."""
+    return f"next hop {route.via} of {route.node}" if route.via else route.node
 
 
 def _short(text: str) -> str:

@@ -9,8 +9,9 @@ from adapter.bfia.client import Connections, ParticipantClient, Peer, SchedulerC
 from adapter.bfia.environment import environment
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import PROTOCOL, create_body
-from adapter.bfia.trial import try_route
+from adapter.bfia.trial import HELLO, try_route
 from gateway.domain.model import JobSpec, LocalJob, NodeId, Run
+from gateway.errors import GatewayError
 from gateway.ports import ParticipantApi, SchedulerApi, Site
 from gateway.tracing import Exchange
 from gateway.trial import Step
@@ -53,12 +54,19 @@ class BfiaProtocol:
         return create_body(spec, PROFILES["spec"])
 
     def reaches(self, node: NodeId) -> bool:
-        """Tell whether a connection to a node comes up; says nothing of what it would answer."""
+        """Tell whether a connection to a node comes up; says nothing of what it would answer.
+
+        A node behind another one is asked for a path, as only its relay knows whether it is there.
+        """
         try:
-            url = urlsplit(self._routes.table.resolve(node).url)
+            route = self._routes.table.resolve(node)
+            if route.via:
+                self._peer(node).raw("POST", HELLO.path, {})
+                return True
+            url = urlsplit(route.url)
             with socket.create_connection((url.hostname or "", url.port or _PORTS[url.scheme]), timeout=2.0):
                 return True
-        except (UnknownNode, OSError, ValueError, KeyError):
+        except (UnknownNode, OSError, ValueError, KeyError, GatewayError):
             return False
 
     def close(self) -> None:

@@ -1,33 +1,43 @@
-"""Tries a route in both directions: name, connection, TLS, the peer's answers, its clock, its way back to us."""
+"""Tries a route both ways: name, connection, TLS, next hop, the peer's answers and clock, the way back to us."""
 
 import contextlib
 import socket
-import ssl
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-import httpx
-
+from adapter.bfia import trial_tls
 from adapter.bfia.client import Peer
 from adapter.bfia.extensions import EXTENSIONS
+from adapter.bfia.relay_words import CODES, NOT_ALLOWED, TARGET_UNREACHABLE, told_by_relay
 from gateway.domain.model import NodeId
 from gateway.errors import GatewayError, NotServed, PeerUnreachable
+from gateway.ports import as_mapping
 from gateway.trial import Result, Step, Stopped, Trial
-from route_table.model import Route, RouteTable
+from route_table.model import DEFAULT_ENTRY, Route, RouteTable, UnknownNode
 
 HELLO = EXTENSIONS["/node/hello"]
-STEPS = ("route", "dns", "tcp", "tls", "answer", "identity", "profile", "clock", "body", "latency", "way back")
+STEPS = (
+    "route",
+    "dns",
+    "tcp",
+    "tls",
+    "relay",
+    "answer",
+    "identity",
+    "profile",
+    "clock",
+    "body",
+    "latency",
+    "way back",
+)
 BODY = 1024 * 1024
 """bytes of the large request that is tried; a job's description is rarely larger"""
 
 _CONNECT_SECONDS = 3.0
 _SKEW_SECONDS = 30.0
-_EXPIRES_SOON = 14
-"""days"""
 _TRIES = 5
 
 
@@ -41,20 +51,26 @@ def try_route(peer: Peer, table: RouteTable, node: NodeId, me: NodeId) -> list[S
 
 def _try(trial: Trial, peer: Peer, table: RouteTable, node: NodeId, me: NodeId) -> None:
     trial.take("route", lambda: _route(table, node))
-    route = table.routes[node]
+    route = table.resolve(node)
     parts = urlsplit(route.url)
     trial.take("dns", lambda: _dns(parts))
     trial.take("tcp", lambda: _tcp(parts))
     if parts.scheme == "https":
-        trial.take("tls", lambda: _tls(parts))
+        trial.take("tls", lambda: trial_tls.tried(parts, route.identity, _CONNECT_SECONDS))
     else:
         trial.take("tls", lambda: Step("tls", Result.SKIPPED, "the route is plain http"))
+    if route.via:
+        trial.take("relay", lambda: _relay(peer, me, route))
+    else:
+        trial.take("relay", lambda: Step("relay", Result.SKIPPED, "the node is reached directly"))
     said: dict[str, Any] = {}
     served = trial.take("answer", lambda: _answer(peer, me, said, node)).result is Result.OK
     if not served:
         trial.take("profile", lambda: _other_profile(peer, route), needed=False)
         return
     trial.take("identity", lambda: _identity(node, said), needed=False)
+    if said.get("node_id") != node and "time_ms" not in said:
+        return  # what answers there serves its own requests only
     trial.take("profile", lambda: _profile(route), needed=False)
     trial.take("clock", lambda: _clock(said), needed=False)
     trial.take("body", lambda: _body(peer, me), needed=False)
@@ -68,12 +84,20 @@ def hello(peer: Peer, me: NodeId, padding: int = 0, *, call_back: bool = False) 
 
 
 def _route(table: RouteTable, node: NodeId) -> Step:
-    route = table.routes.get(node)
-    if route is None:
-        return _failed("route", f"version {table.version} of the route table has no entry for {node}", "add one")
-    if not route.enabled:
+    try:
+        route = table.resolve(node)
+    except UnknownNode as error:
+        if not error.disabled:
+            text = f"version {table.version} of the route table has no entry for {node}, and no default route"
+            return _failed("route", text, "add one")
+        if table.knows(node):
+            return _failed("route", str(error), "enable the next hop, or give the node another way")
         return _failed("route", f"the entry of {node} is disabled", "set enabled: true in it")
-    return Step("route", Result.OK, f"{route.url}, profile {route.profile}")
+    found = f"{route.url}, profile {route.profile}" + (f", passed on by {route.via}" if route.via else "")
+    if not table.knows(node):
+        text = f"{node} has no entry of its own: jobs can be sent there, and none of that node is taken here"
+        return Step("route", Result.WARNING, found, text, "add an entry with via if that node is a partner")
+    return Step("route", Result.OK, found)
 
 
 def _dns(parts: SplitResult) -> Step:
@@ -100,27 +124,26 @@ def _tcp(parts: SplitResult) -> Step:
         return _failed("tcp", f"{where} cannot be reached: {error}", "check the network and the entry's address")
 
 
-def _tls(parts: SplitResult) -> Step:
+def _relay(peer: Peer, me: NodeId, route: Route) -> Step:
+    """Tell whether the next hop passes on; what the node behind it answers is the next step's."""
+    hop = "the next hop" if route.via == DEFAULT_ENTRY else route.via
     try:
-        with (
-            socket.create_connection((parts.hostname, _port(parts)), _CONNECT_SECONDS) as plain,
-            httpx.create_ssl_context(trust_env=False).wrap_socket(plain, server_hostname=parts.hostname) as secure,
-        ):
-            certificate = secure.getpeercert() or {}
-            version = secure.version() or "TLS"
-    except ssl.SSLCertVerificationError as error:
-        text = f"the peer's certificate is not trusted: {error.verify_message}"
-        return _failed("tls", text, "have the peer install a valid certificate for that name")
-    except ssl.SSLError as error:
-        return _failed("tls", f"no TLS there: {error.reason or error}", "use scheme http, or another port")
-    except OSError as error:
-        return _failed("tls", f"the connection ended in the handshake: {error}", "look at the peer's TLS settings")
-    ends = datetime.fromtimestamp(ssl.cert_time_to_seconds(str(certificate["notAfter"])), UTC)
-    left = (ends - datetime.now(UTC)).days
-    if left < _EXPIRES_SOON:
-        text = f"the peer's certificate expires in {left} days"
-        return Step("tls", Result.WARNING, version, text, "have the peer renew it")
-    return Step("tls", Result.OK, f"{version}, certificate valid until {ends.date()}")
+        said = hello(peer, me)
+    except PeerUnreachable as error:
+        if error.reason == TARGET_UNREACHABLE:
+            return Step("relay", Result.OK, f"{hop} passes on")
+        return _failed("relay", error.message, f"look at the gateway of {hop} and at what stands before it")
+    except GatewayError as error:
+        if error.reason in CODES:
+            remedy = f"have its admin set relay: true in the entries of {me} and {route.node}, and route both"
+            return _failed("relay", error.message, remedy)
+        return Step("relay", Result.OK, f"{hop} passes on")
+    if route.via != route.node and said.get("node_id") == route.via:
+        text = f"{hop} answers itself: its gateway passes on nothing"
+        return _failed(
+            "relay", text, "have its admin bring its gateway up to date and allow it, or go another way"
+        )
+    return Step("relay", Result.OK, f"{hop} passes on")
 
 
 def _answer(peer: Peer, me: NodeId, said: dict[str, Any], node: NodeId) -> Step:
@@ -135,6 +158,10 @@ def _answer(peer: Peer, me: NodeId, said: dict[str, Any], node: NodeId) -> Step:
         remedy = "look at the peer's gateway and at what stands before it (proxy, load balancer)"
         return _failed("answer", error.message, remedy)
     except GatewayError as error:
+        if error.reason == NOT_ALLOWED:  # it is another node, and says so
+            beyond = told_by_relay(as_mapping(peer.raw("POST", HELLO.path, {})[1]))
+            said["node_id"] = beyond.relay if beyond else "another one"
+            return Step("answer", Result.OK, error.message)
         return _failed(
             "answer", f"{error.reason}: {error.message}", "check that the address is a gateway's peer port"
         )

@@ -5,7 +5,7 @@ from typing import Any
 from anyio import CapacityLimiter
 from starlette.types import ASGIApp
 
-from adapter.bfia import channel, data, envelope, hello, interconn, job_audit, logs, platform, provider
+from adapter.bfia import channel, data, envelope, hello, interconn, job_audit, logs, platform, provider, relay
 from gateway.access import Access
 from gateway.admin import archive as admin_archive
 from gateway.admin import datasets as admin_datasets
@@ -24,6 +24,7 @@ from gateway.fate_wiring import FateSide
 from gateway.guard import Guard
 from gateway.job_audits import JobAudits
 from gateway.ports import Limiters
+from gateway.relay_audit import RelayAudit
 
 
 def applications(node: Node) -> dict[str, ASGIApp]:
@@ -50,6 +51,7 @@ def applications(node: Node) -> dict[str, ASGIApp]:
         max_body=settings.limits.message_bytes * 4 // 3 + 65536,
         courier=node.courier,
         elsewhere=node.channel_elsewhere,
+        identity_here=node.neighbours.identity_here,
     )
     between = interconn.InterconnParts(
         settings.node.id,
@@ -153,6 +155,15 @@ def applications(node: Node) -> dict[str, ASGIApp]:
     for name, app in apps.items():
         envelope.install(app, node.neighbours.as_200)
         apps[name] = envelope.TooLargeInEnvelope(app, node.neighbours.as_200)
+    passing = relay.RelayParts(
+        settings.node.id,
+        lambda: node.routes.table,
+        node.courier,
+        body,
+        chan.max_body,
+        RelayAudit(node.audit.add, node.clock).refused,
+    )
+    apps["peer"] = relay.Relay(apps["peer"], passing)
     guarded = settings.auth.mode == "on"
     access = Access(node.tokens.find, node.clock, settings.auth.token) if guarded else None
     apps["operator"] = Guard(apps["operator"], access, node.audit.add, node.clock, CapacityLimiter(4))

@@ -7,7 +7,7 @@ from adapter.bfia.courier import PeerRoute
 from adapter.bfia.profiles import PROFILES, Profile
 from gateway import settings
 from route_table.live import LiveRoutes
-from route_table.model import Route, UnknownNode
+from route_table.model import NO_IDENTITY, Identity, Route, UnknownNode
 
 
 class Neighbours:
@@ -19,7 +19,7 @@ class Neighbours:
 
     def knows(self, node: str) -> bool:
         """Tell whether a node is this one, has an enabled route, or had one and takes part in a job under way."""
-        return node == self._here.id or self._routes.table.knows(node) or self._resolved(node) is not None
+        return node == self._here.id or self._routes.admits(node)
 
     def institution(self, node: str) -> str:
         """Return the institution of a node; of one that names none, the node's own id."""
@@ -44,7 +44,14 @@ class Neighbours:
     def route_of(self, node: str) -> PeerRoute | None:
         """Return where messages for a node go; None where there is no way to it."""
         route = self._resolved(node)
-        return PeerRoute(url=route.url, deadline=route.deadline, profile=route.profile) if route else None
+        if route is None:
+            return None
+        return PeerRoute(route.url, route.deadline, route.profile, route.via or "", route.identity)
+
+    def identity_here(self) -> Identity:
+        """Return how other gateways of this node are reached: as an entry of its own id says, if there is one."""
+        own = self._routes.table.routes.get(self._here.id)
+        return own.identity if own else NO_IDENTITY
 
     def _resolved(self, node: str) -> Route | None:
         try:

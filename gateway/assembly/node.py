@@ -9,7 +9,7 @@ from adapter.bfia.courier import Courier
 from adapter.bfia.environment import session_id
 from adapter.bfia.protocol import BfiaProtocol
 from engines.base import Engine
-from gateway import cleaning
+from gateway import cleaning, peer_tls
 from gateway.assembly.engine import grants_of
 from gateway.assembly.identity import instance_of, only_process
 from gateway.assembly.neighbours import Neighbours
@@ -81,6 +81,7 @@ class Node:
         self.settings = settings
         self.clock = clock
         node = settings.node.id
+        self.tls = peer_tls.served(settings.listen.peer.tls)
         settings.state_dir.mkdir(parents=True, exist_ok=True)
         for folder in (settings.storage.path, settings.state_dir / "runs"):  # below, containers' folders are open
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -47,7 +47,7 @@ def run(config: Path, log_format: str, ready_file: Path | None) -> None:
 
         following = asyncio.create_task(_follow_routes(gateway))
         try:
-            await serve(gateway.apps, gateway.sockets, ready, arrivals=gateway.arrivals)
+            await serve(gateway.apps, gateway.sockets, ready, arrivals=gateway.arrivals, tls=gateway.tls)
         finally:
             following.cancel()
             await gateway.courier.close()

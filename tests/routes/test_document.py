@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from route_table.document import MAX_TEXT, dump, parse
+from route_table.entry import KEYS
 from route_table.model import PROFILES, InvalidRoutes, Problem, Route, RouteTable, UnknownNode
 
 SEED = """\
@@ -129,7 +130,8 @@ def test_enabled_is_read_in_the_spellings_of_yaml(spelled, enabled):
             "A: {host: h, port: 1, weight: 3}",
             "A.weight",
             "line 1: is no key of a route; known are "
-            "host, port, scheme, url, profile, institution, deadline, enabled",
+            "host, port, scheme, url, profile, institution, deadline, enabled, "
+            "via, relay, ca, certificate, key, server_name",
         ),
         ("A: {host: h, port: 0}", "A.port", "line 1: must be a whole number from 1 to 65535"),
         ("A: {host: h, port: 65536}", "A.port", "line 1: must be a whole number from 1 to 65535"),
@@ -192,10 +194,82 @@ def test_enabled_is_read_in_the_spellings_of_yaml(spelled, enabled):
             "line 1: must be a number of seconds above 0, at most 3600",
         ),
         ("A: {host: h, port: 1, enabled: maybe}", "A.enabled", "line 1: must be true or false"),
+        ("A: {host: h, port: 1, relay: 2}", "A.relay", "line 1: must be true or false"),
+        ("A: {via: 'a b'}", "A.via", "line 1: must be the id of the node that passes on"),
+        (
+            "X: {url: 'http://x'}\nA: {via: X, host: h}",
+            "A.host",
+            "line 2: must not stand beside via: a node is reached directly or through another",
+        ),
+        (
+            "A: {via: X}",
+            "A.via",
+            "line 1: names a node without an entry of its own; add one that says how it is reached",
+        ),
+        ("A: {via: A}", "A.via", "line 1: leads in a circle; give one of its nodes an address"),
+        (
+            "default: {url: 'http://x', institution: JG}",
+            "default.institution",
+            "line 1: belongs to one node; the default route serves many",
+        ),
+        (
+            "A: {host: h, port: 1, ca: /ca.pem}",
+            "A.ca",
+            "line 1: has no use without https; set scheme: https, or an https:// url",
+        ),
+        (
+            "X: {url: 'https://x'}\nA: {via: X, ca: /ca.pem}",
+            "A.ca",
+            "line 2: belongs to the entry of the node that via names",
+        ),
+        ("A: {url: 'https://x', ca: ca.pem}", "A.ca", "line 1: must be the absolute path of a PEM file"),
+        ("A: {url: 'https://x', certificate: /c.pem}", "A.key", "line 1: is missing beside certificate"),
+        (
+            "A: {url: 'https://x', server_name: 'a/b'}",
+            "A.server_name",
+            "line 1: must be a host name or an address",
+        ),
     ],
 )
 def test_a_broken_table_is_refused_with_one_problem_at_its_place(text, path, rule):
     assert refused(text) == [(path, rule)]
+
+
+def test_a_circle_of_next_hops_is_told_once_with_its_nodes():
+    with pytest.raises(InvalidRoutes) as raised:
+        parse("Z: {via: A}\nA: {via: B}\nB: {via: C}\nC: {via: A}\ndefault: {via: B}\nD: {url: 'http://d'}")
+    [problem] = raised.value.problems
+    assert (problem.path, problem.got) == ("A.via", "A via B via C via A")
+
+
+def test_a_node_behind_others_is_reached_at_the_nearest_of_them():
+    table = parse(
+        "B: {via: Y, profile: fate, deadline: 3, institution: JG}\nY: {via: X}\n"
+        "X: {url: 'https://x', profile: kuscia, ca: /ca.pem, server_name: gw}"
+    )
+    found = table.resolve("B")
+    assert (found.node, found.via, found.url, found.profile, found.deadline, found.institution) == (
+        *("B", "X", "https://x", "fate", 3.0, "JG"),
+    )
+    assert (found.ca, found.server_name) == ("/ca.pem", "gw")
+    assert table.resolve("X").via is None
+
+
+def test_the_default_route_serves_who_has_no_entry_and_admits_nobody():
+    table = parse("X: {url: 'http://x'}\nD: {url: 'http://d', enabled: no}\ndefault: {via: X, relay: yes}")
+    found = table.resolve("far")
+    assert (found.node, found.via, found.url, found.relay) == ("far", "X", "http://x", True)
+    assert not table.knows("far") and not table.knows("default") and table.knows("X")
+    for node in ("D", "default"):  # what is disabled is not reached by a detour
+        with pytest.raises(UnknownNode):
+            table.resolve(node)
+    assert parse("default: {url: 'http://e'}").resolve("far").via == "default"
+
+
+def test_a_disabled_next_hop_is_named():
+    table = parse("B: {via: X}\nX: {url: 'http://x', enabled: no}")
+    with pytest.raises(UnknownNode, match="'B' goes via 'X', whose entry is disabled"):
+        table.resolve("B")
 
 
 def test_what_is_no_yaml_is_refused_with_its_line():
@@ -300,12 +374,22 @@ routes = st.builds(
     institution=st.none() | ids,
     deadline=st.floats(0.0001, 3600) | st.integers(1, 3600).map(float),
     enabled=st.booleans(),
+    relay=st.booleans(),
 )
+behind = st.builds(
+    Route,
+    node=ids.map(lambda node: f"{node}.behind"),
+    url=st.just(""),
+    via=st.just("hop"),
+    relay=st.booleans(),
+    profile=st.sampled_from(PROFILES),
+)
+HOP = Route("hop", "https://hop", ca="/ca.pem", certificate="/c: d.pem", key="/k#.pem", server_name="hop.example")
 
 
-@given(st.lists(routes, unique_by=lambda r: r.node, max_size=8))
-def test_what_is_written_is_read_back_the_same(items):
-    table = RouteTable(3, {r.node: r for r in items})
+@given(st.lists(routes, unique_by=lambda r: r.node, max_size=8), st.lists(behind, max_size=3))
+def test_what_is_written_is_read_back_the_same(items, others):
+    table = RouteTable(3, {r.node: r for r in [*items, *others, HOP] if r.node != "default"})
     again = parse(dump(table), version=3)
     assert {n: r.deadline for n, r in again.routes.items()} == pytest.approx(
         {n: r.deadline for n, r in table.routes.items()}
@@ -339,16 +423,35 @@ def test_any_text_gives_a_table_or_the_declared_refusal(text):
         assert parse(dump(table)).routes == table.routes
         for node, route in table.routes.items():
             assert route.node == node
-            assert not route.url.endswith("/")
+            assert not route.url.endswith("/") and bool(route.url) is (route.via is None)
 
 
 values = st.sampled_from(
-    ["h", "127.0.0.1", "80", "0", "http", "https://h/p", "fate", "true", "no", "~", "''", "[1]", "{a: 1}", "1.5"]
+    [
+        "h",
+        "/p",
+        "127.0.0.1",
+        "80",
+        "0",
+        "http",
+        "https://h/p",
+        "fate",
+        "true",
+        "no",
+        "~",
+        "''",
+        "[1]",
+        "{a: 1}",
+        "1.5",
+    ]
 )
-KEYS = ("host", "port", "scheme", "url", "profile", "institution", "deadline", "enabled", "hots")
 
 
-@given(st.dictionaries(ids, st.dictionaries(st.sampled_from(KEYS), values, max_size=6), min_size=1, max_size=4))
+@given(
+    st.dictionaries(
+        ids, st.dictionaries(st.sampled_from((*KEYS, "hots")), values, max_size=6), min_size=1, max_size=4
+    )
+)
 def test_any_entries_give_a_table_or_problems_below_them(table):
     text = "\n".join(
         f"'{node}': {{{', '.join(f'{k}: {v}' for k, v in entry.items())}}}" for node, entry in table.items()

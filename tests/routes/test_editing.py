@@ -1,6 +1,5 @@
 """Routes changed by others than the file's editor: comments kept, versions complete, nothing lost."""
 
-import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -304,7 +303,7 @@ def test_a_thousand_edits_from_everywhere_leave_a_table_a_history_and_a_file_tha
         staged.replace(file)
 
     def by_api(i: int) -> None:
-        live.edit(Change(f"N{i % 100}", {"deadline": 1 + i}, whole=False), "ann")
+        live.edit(Change(f"N{i % 100}", {"deadline": 100 + i}, whole=False), "ann")
 
     follower = threading.Thread(target=follow)
     follower.start()
@@ -315,12 +314,11 @@ def test_a_thousand_edits_from_everywhere_leave_a_table_a_history_and_a_file_tha
     live.reload()
     assert live.problems == ()
     assert parse(file.read_text()).routes == live.table.routes
-    numbers = [v.number for v in versions.list(None, 10_000)]
-    assert numbers == list(range(len(numbers), 0, -1)) and len(numbers) > 980
-    accepted = [parse(v.text).routes for v in versions.list(None, 10_000)]
-    known = {json.dumps({n: r.url + str(r.deadline) for n, r in routes.items()}) for routes in accepted}
-    for table in seen[::20]:
-        assert json.dumps({n: r.url + str(r.deadline) for n, r in table.routes.items()}) in known
+    kept = {v.number: v for v in versions.list(None, 10_000)}
+    assert list(kept) == list(range(len(kept), 0, -1))
+    assert sum(v.author == "ann" for v in kept.values()) == 980
+    for table in [*seen[::50], live.table]:  # whoever looked saw an accepted version, whole
+        assert parse(kept[table.version].text).routes == table.routes
     assert remarks(file.read_text()) == {f"node {i}" for i in range(100)}
 
 

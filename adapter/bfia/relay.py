@@ -1,0 +1,276 @@
+"""Passes on what other nodes address to others: control requests and the channel's messages, unread.
+
+Nothing is passed on unless the routes of both ends say ``relay: true``. What is passed on keeps its headers and
+its body, so that the target sees who asks; every relay adds itself to `PASSED`, by which a circle is noticed. A
+relay's own answer says so by its reason and its name, and is never taken for the target's.
+"""
+
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+
+import anyio
+import anyio.to_thread
+import httpx
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from adapter.bfia import secure
+from adapter.bfia.channel_answer import reply
+from adapter.bfia.client import LONGEST_CALL
+from adapter.bfia.courier import Courier
+from adapter.bfia.headers import incoming
+from adapter.bfia.ptp import INVOKE
+from adapter.bfia.relay_words import (
+    CODES,
+    LOOP,
+    MOST_HOPS,
+    NO_ROUTE,
+    NOT_ALLOWED,
+    PASSED,
+    TARGET_UNREACHABLE,
+    TOO_FAR,
+    WITHIN,
+    passed,
+    told_by_relay,
+)
+from gateway.errors import PeerUnreachable
+from route_table.model import Route, RouteTable, UnknownNode
+
+BETWEEN_NODES = "/v1/interconn/"
+_CHANNEL = "/v1/interconn/chan/"
+_LARGEST_ANSWER = 32 * 1024**2
+_AT_ONCE = 128
+"""requests that are passed on at one time; others wait"""
+_SHARE = 0.9
+"""of the time that the sender waits: what is left is for the answer's way back"""
+_CONNECT_SECONDS = 3.0
+_OWN_WORDS = "relay "
+"""how the words of a relay's own transport answer begin"""
+_NOT_PASSED = frozenset(
+    b"host connection keep-alive proxy-connection te trailer transfer-encoding upgrade x-handed-on".split()
+) | {PASSED.encode(), WITHIN.encode()}
+
+Refusal = Callable[[str, str, str, str], None]
+"""told of each refusal: source, target, reason, words"""
+
+
+@dataclass(frozen=True)
+class RelayParts:
+    """``table`` gives the routes in force; ``max_control`` and ``max_channel`` are the largest bodies (bytes)."""
+
+    node: str
+    table: Callable[[], RouteTable]
+    courier: Courier
+    max_control: int
+    max_channel: int
+    refused: Refusal
+
+
+class _Refused(Exception):
+    """Is not passed on; the reason is one of `CODES`."""
+
+    def __init__(self, reason: str, words: str) -> None:
+        super().__init__(words)
+        self.reason = reason
+
+
+class _Silent(Exception):
+    """The target gave no answer."""
+
+    def __init__(self, words: str, delivered: bool) -> None:
+        super().__init__(words)
+        self.delivered = delivered
+
+
+class _TooLarge(Exception):
+    """The body is over the limit."""
+
+
+class Relay:
+    """Stands before the application for peers, which serves what is for this node."""
+
+    def __init__(self, app: ASGIApp, parts: RelayParts) -> None:
+        self._app = app
+        self._parts = parts
+        self._places = anyio.Semaphore(_AT_ONCE)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "")
+        if scope["type"] != "http" or not path.startswith(BETWEEN_NODES):
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        channel = path.startswith(_CHANNEL)
+        source, target = _ends(request, channel)
+        if target in ("", self._parts.node) or (channel and path != INVOKE):
+            await self._app(scope, receive, send)
+            return
+        try:
+            route = judge(self._parts.table(), self._parts.node, source, target, _passed(request))
+            async with self._places:
+                answer = await self._pass_on(request, route, channel)
+        except _Refused as error:
+            await anyio.to_thread.run_sync(self._parts.refused, source, target, error.reason, str(error))
+            answer = self._say(error.reason, str(error), channel)
+        except _Silent as error:
+            answer = self._say(TARGET_UNREACHABLE, str(error), channel, error.delivered)
+        except _TooLarge:
+            answer = Response("the body is larger than this node passes on", 413)
+        except ClientDisconnect:
+            answer = Response(status_code=400)
+        await answer(scope, receive, send)
+
+    async def _pass_on(self, request: Request, route: Route, channel: bool) -> Response:
+        """Make the same request at the route's address, and return what is answered there."""
+        seconds = _patience(request, route, channel)
+        limit = self._parts.max_channel if channel else self._parts.max_control
+        length = request.headers.get("content-length", "")
+        if length.isdigit() and (len(length) > 18 or int(length) > limit):
+            raise _TooLarge
+        target = f"node {route.node}" + (f", through {route.via}," if route.via else "")
+        within = None if channel else seconds  # a large message takes its time
+        try:
+            with anyio.fail_after(within):
+                client = self._parts.courier.to(route.identity)
+                connect = min(_CONNECT_SECONDS, seconds)
+                async with client.stream(
+                    request.method,
+                    _url(request, route),
+                    content=_bounded(request, limit) if _has_body(request) else None,
+                    headers=self._headers(request, seconds, channel),
+                    timeout=httpx.Timeout(seconds, connect=connect, pool=connect),
+                    extensions=secure.asked_name(route.identity),
+                ) as response:
+                    return await _copied(response, target)
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            raise _Silent(f"{target} cannot be connected to: {error}", delivered=False) from error
+        except PeerUnreachable as error:
+            raise _Silent(f"{target} is not called: {error.message}", delivered=False) from error
+        except TimeoutError as error:
+            raise _Silent(f"{target} gave no answer within {seconds:.1f} s", delivered=True) from error
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise _Silent(f"{target} gave no answer: {type(error).__name__} {error}", delivered=True) from error
+
+    def _headers(self, request: Request, seconds: float, channel: bool) -> list[tuple[bytes, bytes]]:
+        kept = [(name, value) for name, value in request.headers.raw if name.lower() not in _NOT_PASSED]
+        way = ",".join((*_passed(request), self._parts.node))
+        kept.append((PASSED.encode(), way.encode("latin-1", "replace")))
+        if not channel:
+            kept.append((WITHIN.encode(), str(int(seconds * 1000)).encode()))
+        return kept
+
+    def _say(self, reason: str, words: str, channel: bool, delivered: bool = True) -> Response:
+        """Answer in this node's own name."""
+        code, ptp_code = CODES[reason]
+        silent = reason == TARGET_UNREACHABLE
+        if channel:
+            return reply(ptp_code, f"{_OWN_WORDS}{self._parts.node}: {reason}: {words}", 503 if silent else 200)
+        data = {"reason": reason, "relay": self._parts.node}
+        body = {
+            "code": code,
+            "msg": f"{reason}: {words}",
+            "data": data | ({"delivered": delivered} if silent else {}),
+        }
+        return JSONResponse(body, status_code=503 if silent else 200)
+
+
+def judge(table: RouteTable, me: str, source: str, target: str, way: tuple[str, ...]) -> Route:
+    """Return the route on which a request is passed on; ``way`` are the nodes that have passed it on before.
+
+    Raises `_Refused`.
+    """
+    if source == me or me in way:
+        shown = " via ".join((source, *way[:MOST_HOPS], me))
+        raise _Refused(LOOP, f"the request for {target} came back to {me}: {shown}")
+    if len(way) >= MOST_HOPS:
+        raise _Refused(TOO_FAR, f"the request for {target} was passed on by {len(way)} nodes already")
+    if not table.knows(source) or not table.routes[source].relay:
+        name = source or "(none named)"
+        raise _Refused(NOT_ALLOWED, f"{me} is not {target}, and passes on nothing of node {name}")
+    try:
+        route = table.resolve(target)
+    except UnknownNode as error:
+        raise _Refused(NO_ROUTE, f"{me} cannot pass on: {error}") from error
+    if not route.relay:
+        raise _Refused(NOT_ALLOWED, f"{me} is not {target}, and passes on nothing for that node")
+    if route.via in (source, *way):
+        raise _Refused(LOOP, f"{me} would send the request for {target} back to {route.via}, where it came from")
+    return route
+
+
+def _ends(request: Request, channel: bool) -> tuple[str, str]:
+    """Return who asks and whom, as the headers say in either spelling."""
+    if not channel:
+        said = incoming(request)
+        return said.source, said.target
+    names = ("x-ptp-source-node-id", "x-ptp-from-node-id"), ("x-ptp-target-node-id",)
+    source, target = (
+        next((value.strip() for name in spelled for value in _either(request.headers, name) if value.strip()), "")
+        for spelled in names
+    )
+    return source, target
+
+
+def _either(headers: Mapping[str, str], name: str) -> tuple[str, str]:
+    return headers.get(name, ""), headers.get(name.replace("-", "_"), "")
+
+
+def _passed(request: Request) -> tuple[str, ...]:
+    return passed(",".join(request.headers.getlist(PASSED)))
+
+
+def _patience(request: Request, route: Route, channel: bool) -> float:
+    """Return how long the target's answer is waited for, so that the sender still hears of its silence."""
+    own = route.deadline if channel else min(route.deadline, LONGEST_CALL)
+    said = request.headers.get(WITHIN, "")
+    if channel or not said.isdigit() or len(said) > 9:
+        return own * _SHARE
+    return max(int(said) / 1000 * _SHARE, 0.05)
+
+
+def _has_body(request: Request) -> bool:
+    said = request.headers
+    return said.get("content-length", "0") != "0" or "transfer-encoding" in said
+
+
+async def _bounded(request: Request, limit: int) -> AsyncIterator[bytes]:
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > limit:
+            raise _TooLarge
+        if chunk:
+            yield chunk
+
+
+def _url(request: Request, route: Route) -> str:
+    query = request.scope.get("query_string", b"").decode("latin-1")
+    path = request.scope.get("raw_path", b"").decode("latin-1") or request.url.path
+    return route.url + path.partition("?")[0] + (f"?{query}" if query else "")
+
+
+async def _copied(response: httpx.Response, target: str) -> Response:
+    content = bytearray()
+    async for chunk in response.aiter_bytes():
+        content += chunk
+        if len(content) > _LARGEST_ANSWER:
+            raise _Silent(f"{target} answers with more than {_LARGEST_ANSWER} bytes", delivered=True)
+    if response.status_code >= 500 and not _of_relay(bytes(content)):
+        raise _Silent(f"{target} answers HTTP {response.status_code}", delivered=True)
+    kind = response.headers.get("content-type", "application/json")
+    answer = Response(bytes(content), response.status_code)
+    answer.headers["content-type"] = kind
+    return answer
+
+
+def _of_relay(content: bytes) -> bool:
+    """Tell whether an answer is a relay's own, so that it already says whose silence it tells of."""
+    try:
+        said = json.loads(content)
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(said, dict):
+        return False
+    return told_by_relay(said) is not None or str(said.get("message", "")).startswith(_OWN_WORDS)

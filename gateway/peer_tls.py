@@ -1,0 +1,55 @@
+"""TLS of the listener for peers: its files, and whether they can be used."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic import Field
+
+from gateway.domain.problems import Problem
+from gateway.engine_settings import Section
+from gateway.errors import Invalid
+from gateway.server import Tls
+from route_table import certificates
+from route_table.model import Identity
+
+PATH = "listen.peer.tls"
+_NAMES = {f"{PATH}.ca": f"{PATH}.client_ca"}
+
+
+class PeerTls(Section):
+    """PEM files; they are read at the start."""
+
+    certificate: Path = Field(description="PEM file of this node's certificate, with its chain.")
+    key: Path = Field(description="PEM file of its key, without a password.")
+    client_ca: Path | None = Field(
+        default=None,
+        description="PEM file of the authorities of peers' certificates; null: peers need not show one.",
+    )
+
+    def below(self, folder: Path) -> "PeerTls":
+        """Return the same with its relative paths below a folder."""
+        paths = {name: folder / path for name, path in self if path is not None}
+        return self.model_copy(update=paths)
+
+    @property
+    def identity(self) -> Identity:
+        ca = str(self.client_ca) if self.client_ca is not None else None
+        return Identity(ca, str(self.certificate), str(self.key))
+
+
+def problems(tls: PeerTls, now: datetime) -> Iterator[Problem]:
+    """Yield what is wrong with the files."""
+    for found in certificates.problems(tls.identity, PATH, now):
+        yield Problem(_NAMES.get(found.path, found.path), found.rule, found.got)
+
+
+def served(tls: PeerTls | None) -> dict[str, Tls]:
+    """Return which listeners are served by https, for `gateway.server.serve`. Raises `Invalid`."""
+    if tls is None:
+        return {}
+    found = list(problems(tls, datetime.now(UTC)))
+    if found:
+        raise Invalid(found, reason="CERTIFICATE_UNUSABLE")
+    files = tls.identity
+    return {"peer": Tls(str(files.certificate), str(files.key), files.ca)}

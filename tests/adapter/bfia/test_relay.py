@@ -1,0 +1,198 @@
+"""A → X → B: what is addressed to another node is passed on where both routes allow it, else refused by name."""
+
+import base64
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from adapter.bfia.relay import MOST_HOPS, _Refused, judge
+from adapter.bfia.relay_words import CODES, LOOP, NO_ROUTE, NOT_ALLOWED, TOO_FAR
+from gateway.errors import GatewayError, PeerUnreachable
+from gateway.wiring import Gateway
+from route_table.document import parse
+from tests.inprocess import ME, PEER, ask, running
+
+A, B, X = ME, PEER, "JG0100003300000030"
+HELLO = "/v1/interconn/schedule/node/hello"
+INVOKE = "/v1/interconn/chan/invoke"
+TABLE = "A: {url: 'http://a', relay: true}\nB: {url: 'http://b', relay: true}\nC: {url: 'http://c'}\n"
+
+
+@pytest.mark.parametrize(
+    ("table", "source", "target", "way", "reason"),
+    [
+        (TABLE, "A", "B", ("Y", "X"), LOOP),
+        (TABLE, "X", "B", (), LOOP),
+        (TABLE, "A", "B", ("B",), None),
+        (TABLE, "A", "B", tuple(f"Y{i}" for i in range(MOST_HOPS)), TOO_FAR),
+        (TABLE, "", "B", (), NOT_ALLOWED),
+        (TABLE, "Z", "B", (), NOT_ALLOWED),
+        (TABLE, "C", "B", (), NOT_ALLOWED),
+        (TABLE, "A", "C", (), NOT_ALLOWED),
+        (TABLE, "A", "Z", (), NO_ROUTE),
+        (TABLE.replace("'http://b'", "'http://b', enabled: no"), "A", "B", (), NO_ROUTE),
+        (TABLE.replace("url: 'http://b'", "via: A"), "A", "B", (), LOOP),
+        (TABLE.replace("url: 'http://b'", "via: C"), "A", "B", ("C",), LOOP),
+        (TABLE.replace("url: 'http://b'", "via: C"), "A", "B", ("Y",), None),
+        (TABLE + "default: {via: C}\n", "A", "Z", (), NOT_ALLOWED),
+        (TABLE + "default: {via: C, relay: true}\n", "A", "Z", (), None),
+        (TABLE + "default: {via: C, relay: true}\n", "Z", "A", (), NOT_ALLOWED),
+    ],
+)
+def test_what_is_passed_on_is_said_by_the_routes_of_both_ends(
+    table: str, source: str, target: str, way: tuple[str, ...], reason: str | None
+):
+    if reason is None:
+        assert judge(parse(table), "X", source, target, way).node == target
+        return
+    with pytest.raises(_Refused) as refused:
+        judge(parse(table), "X", source, target, way)
+    assert refused.value.reason == reason and reason in CODES
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+    """A and B know no address of each other, only that of X."""
+    home: Path = tmp_path_factory.mktemp("relay")
+    with running(home / "x", X) as x, running(home / "a", A) as a, running(home / "b", B) as b:
+        nodes = SimpleNamespace(a=a, b=b, x=x)
+        hop = {"url": x.addresses()["peer"]}
+        route(a, X, hop)
+        route(b, X, hop)
+        route(a, B, {"via": X})
+        route(b, A, {"via": X})
+        yield nodes
+
+
+@pytest.fixture
+def allowed(three: SimpleNamespace) -> SimpleNamespace:
+    for node, gateway in ((A, three.a), (B, three.b)):
+        route(three.x, node, {"url": gateway.addresses()["peer"], "relay": True})
+    return three
+
+
+def route(gateway: Gateway, node: str, entry: dict[str, Any]) -> None:
+    answer = ask(gateway, "operator", "PUT", f"/api/v1/routes/{node}", json={"route": entry})
+    assert answer.status_code == 200, answer.text
+
+
+def steps(gateway: Gateway, node: str) -> dict[str, dict[str, Any]]:
+    found = ask(gateway, "operator", "POST", f"/api/v1/routes/{node}/test").json()["steps"]
+    return {step["name"]: step for step in found}
+
+
+def failed(found: dict[str, dict[str, Any]]) -> list[str]:
+    return [name for name, step in found.items() if step["result"] == "failed"]
+
+
+def hello(gateway: Gateway, node: str) -> Any:
+    return gateway.protocol.peer(node).post("/node/hello", {"node_id": A})
+
+
+def push(gateway: Gateway, **headers: str) -> dict[str, Any]:
+    said = {
+        "x-ptp-session-id": "s1",
+        "x-ptp-target-node-id": B,
+        "x-ptp-source-node-id": A,
+        "x-ptp-version": "1",
+        "x-ptp-topic": "t",
+    } | {name.replace("_", "-"): value for name, value in headers.items()}
+    body = {"topic": "t", "payload": base64.b64encode(b"hi").decode()}
+    return dict(ask(gateway, "peer", "POST", INVOKE, json=body, headers=said).json())
+
+
+def test_both_ways_through_a_node_that_allows_it(allowed: SimpleNamespace):
+    assert hello(allowed.a, B)["node_id"] == B
+    found = steps(allowed.a, B)
+    assert failed(found) == [] and found["relay"]["result"] == "ok", found
+    assert f"passed on by {X}" in found["route"]["found"]
+    assert push(allowed.x)["code"] == "E0000000000"
+    popped = ask(
+        allowed.b, "container", "POST", "/v1/interconn/chan/peek", json={}, headers={"x-ptp-session-id": "s1"}
+    )
+    assert popped.json()["code"] == "E0000000000"
+
+
+def test_a_relay_refuses_by_name_and_writes_it_down(three: SimpleNamespace):
+    for node, gateway in ((A, three.a), (B, three.b)):
+        route(three.x, node, {"url": gateway.addresses()["peer"]})
+    with pytest.raises(GatewayError) as refused:
+        hello(three.a, B)
+    assert refused.value.reason == NOT_ALLOWED
+    assert f"{X}, which answers in the place of {B}" in refused.value.message
+    assert failed(steps(three.a, B)) == ["relay"]
+    answer = push(three.x)
+    assert answer["code"] == "E0000000403" and answer["message"].startswith(f"relay {X}: {NOT_ALLOWED}")
+    entries = ask(three.x, "operator", "GET", "/api/v1/audit", params={"who": f"node {A}"}).json()["audit"]
+    assert [(e["action"], e["detail"]["reason"], e["detail"]["target"]) for e in entries] == [
+        ("relay", NOT_ALLOWED, B)
+    ]  # once, however often it is asked
+
+
+def test_what_comes_back_or_goes_too_far_is_refused(allowed: SimpleNamespace):
+    route(allowed.x, B, {"via": A, "relay": True})
+    with pytest.raises(GatewayError) as refused:
+        hello(allowed.a, B)
+    assert refused.value.reason == LOOP
+    headers = {"x-source-node-id": A, "x-target-node-id": B, "x-relay-path": f"Y,{X}"}
+    answer = ask(allowed.x, "peer", "POST", HELLO, json={}, headers=headers).json()
+    assert answer["data"] == {"reason": LOOP, "relay": X} and f"{A} via Y via {X} via {X}" in answer["msg"]
+    assert push(allowed.x, x_relay_path=f"Y,{X}")["code"] == "E0000000503"
+    headers["x-relay-path"] = ",".join(f"Y{i}" for i in range(MOST_HOPS))
+    answer = ask(allowed.x, "peer", "POST", HELLO, json={}, headers=headers).json()
+    assert answer["data"]["reason"] == TOO_FAR
+
+
+def test_a_silent_target_is_told_from_a_silent_relay(allowed: SimpleNamespace):
+    route(allowed.x, B, {"url": "http://127.0.0.1:1", "relay": True})
+    with pytest.raises(PeerUnreachable) as silent:
+        hello(allowed.a, B)
+    assert silent.value.reason == "TARGET_UNREACHABLE" and silent.value.delivered is False
+    assert silent.value.message.startswith(f"next hop {X}: TARGET_UNREACHABLE: node {B} cannot be connected to")
+    assert failed(steps(allowed.a, B)) == ["answer"]
+    assert not allowed.a.protocol.reaches(B)
+    route(allowed.a, X, {"url": "http://127.0.0.1:1"})
+    with pytest.raises(PeerUnreachable) as silent:
+        hello(allowed.a, B)
+    assert silent.value.reason == "NEXT_HOP_UNREACHABLE" and silent.value.delivered is False
+    assert failed(steps(allowed.a, B)) == ["tcp"]
+    route(allowed.a, X, {"url": allowed.x.addresses()["peer"]})
+
+
+def test_a_relay_that_does_not_pass_on_is_told_from_the_node_at_the_address(allowed: SimpleNamespace):
+    route(allowed.x, B, {"url": allowed.b.addresses()["peer"]})
+    route(allowed.a, "JG9", {"url": allowed.b.addresses()["peer"]})  # there lives B
+    found = steps(allowed.a, "JG9")
+    assert failed(found) == ["identity"] and B in found["identity"]["cause"]
+    ask(allowed.a, "operator", "DELETE", "/api/v1/routes/JG9")
+
+
+def test_bodies_over_the_limit_are_not_passed_on(allowed: SimpleNamespace):
+    headers = {"x-source-node-id": A, "x-target-node-id": B, "content-length": str(1 << 40)}
+    caller = HTTPConnection(allowed.x.addresses()["peer"].removeprefix("http://"), timeout=30)
+    caller.request("POST", HELLO, headers=headers)  # and no body
+    assert caller.getresponse().status == 413
+    caller.close()
+
+
+def test_a_removed_next_hop_is_refused_while_others_need_it(three: SimpleNamespace):
+    answer = ask(three.a, "operator", "DELETE", f"/api/v1/routes/{X}")
+    assert answer.status_code == 400
+    [problem] = answer.json()["data"]["problems"]
+    assert problem["path"] == f"{B}.via"
+
+
+def test_the_default_route_sends_and_admits_nobody(allowed: SimpleNamespace):
+    route(allowed.a, "default", {"via": X})
+    ask(allowed.a, "operator", "DELETE", f"/api/v1/routes/{B}")
+    assert hello(allowed.a, B)["node_id"] == B
+    assert not allowed.a.neighbours.knows(B) and not allowed.a.neighbours.knows("JG404")
+    found = steps(allowed.a, B)
+    assert found["route"]["result"] == "warning" and failed(found) == []
+    route(allowed.a, B, {"via": X})
+    assert yaml.safe_load(allowed.a.routes.history()[0].text)["default"] == {"via": X}

@@ -1,0 +1,50 @@
+"""A component for one test: guest and host pass a number to and fro; each reports it in its log."""
+
+import base64
+import json
+import os
+import time
+import urllib.request
+
+told = dict(os.environ)
+role = told["config.self_role"]
+peer = {"guest.0": "host.0", "host.0": "guest.0"}[role]
+me, other = (told[f"config.node_id.{r}"] for r in (role, peer))
+
+
+def ask(path: str, target: str, **body: object) -> dict[str, str]:
+    request = urllib.request.Request(
+        f"http://{told['system.transport']}/v1/interconn/chan/{path}",
+        json.dumps(body).encode(),
+        {
+            "content-type": "application/json",
+            "x-ptp-session-id": told["config.session_id"],
+            "x-ptp-token": told["config.token"],
+            "x-ptp-target-node-id": target,
+        },
+    )
+    with urllib.request.urlopen(request, timeout=90) as answer:
+        said = dict(json.load(answer))
+    assert said["code"] == "E0000000000", said
+    return said
+
+
+def send(number: int) -> None:
+    ask("push", other, topic=f"to {peer}", payload=base64.b64encode(str(number).encode()).decode())
+
+
+def receive() -> int:
+    return int(base64.b64decode(ask("pop", me, topic=f"to {role}", timeout=60_000)["content"]))
+
+
+for number in range(int(told["runtime.component.parameter.rounds"])):
+    if role == "guest.0":
+        send(number)
+        assert receive() == number
+        time.sleep(0.05)
+    else:
+        send(receive())
+callback = json.dumps({"task_id": told["config.task_id"], "role": role, "status": "SUCCESS"}).encode()
+urllib.request.urlopen(
+    urllib.request.Request(told["system.callback"], callback, {"content-type": "application/json"}), timeout=10
+).read()
