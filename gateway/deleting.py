@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
@@ -27,8 +27,12 @@ from provider_registry.model import group_of
 
 log = structlog.get_logger(__name__)
 
-CONTENTS = ("outputs", "metrics")
-"""what of a task can be deleted: tables and models, or reports"""
+CONTENTS: Mapping[str, tuple[str, ...]] = {
+    "outputs": ("data", "model"),
+    "metrics": ("metric",),
+    "models": ("model",),
+}
+"""what of a task can be deleted: tables and models, reports, or models alone"""
 
 
 @dataclass(frozen=True)
@@ -130,10 +134,16 @@ class Deleting:
         self._check(job_id)
         self._delete_here(job_id, sender, dry_run, {})
 
-    def clean_task(self, job_id: str, task: str, content: str, *, by: str, dry_run: bool) -> list[Item]:
-        """Delete the outputs or the metrics that a task of an ended job left here. Raises as `delete` does."""
+    def clean_task(
+        self, job_id: str, task: str, content: str, *, by: str, dry_run: bool, party: str = ""
+    ) -> list[Item]:
+        """Delete what a task of an ended job left here: one of `CONTENTS`, of one party (``guest.0``) or of all.
+
+        Raises as `delete` does.
+        """
         local = self._store.local_jobs.get(job_id)
-        runs = [run for run in local.runs if task in (run.task_name, run.task_id)]
+        named = [run for run in local.runs if task in (run.task_name, run.task_id)]
+        runs = [run for run in named if party in ("", run.party.label)]
         if not runs:
             raise NotFound(f"job {job_id} has no run of task {task} here", reason="TASK_UNKNOWN")
         self._check_ended(job_id)
@@ -143,7 +153,7 @@ class Deleting:
             run.outputs[name]
             for run in runs
             for key, name in run.output_keys.items()
-            if (_is_metric(types.get(key, ""))) == (content == "metrics")
+            if group_of(types.get(key, "")) in CONTENTS[content]
         }
         present = [a for a in outputs_of(local) if a in chosen and self._storage.exists(a)]
         self._check_unused(job_id, present)
@@ -238,5 +248,18 @@ class Deleting:
         return Item("outputs", text_of(address), job_id, size_of(self._storage.path(address)), why)
 
 
-def _is_metric(type_: str) -> bool:
-    return group_of(type_) == "metric"
+class Canceller(Protocol):
+    def cancel_waiting(self, job_id: str, by: str) -> bool:
+        """Stop a job of which nothing runs yet; False where it runs, or is over, by now."""
+
+
+def cancel_waiting(store: Store, jobs: Canceller, by: str, dry_run: bool) -> list[str]:
+    """Stop all jobs scheduled here of which nothing runs yet; return them. ``dry_run``: only say which."""
+    cancelled = []
+    for job_id in housekeeping.waiting(store):
+        try:
+            if dry_run or jobs.cancel_waiting(job_id, by):
+                cancelled.append(job_id)
+        except NotFound:  # deleted meanwhile
+            continue
+    return cancelled

@@ -5,6 +5,7 @@ second word for ``overwrite``.
 """
 
 import json
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Self
 
 import anyio
@@ -25,6 +26,7 @@ from pydantic_core import PydanticCustomError
 
 from adapter.bfia.asking import Sender, on
 from adapter.bfia.data_form import FILE, Form, receive
+from adapter.bfia.headers import Incoming
 from adapter.problems import problems_of
 from gateway.dataset_model import Dataset
 from gateway.dataset_upload import (
@@ -175,11 +177,49 @@ EXAMPLE: dict[str, Any] = {
 }
 
 
-def router(datasets: Datasets, max_upload: int) -> APIRouter:
-    """Return the upload paths; ``max_upload``: bytes of the largest file that may be sent."""
+class Uploads:
+    """Takes tables in, a few at once, for whatever path asks."""
+
+    def __init__(self, datasets: Datasets, max_upload: int) -> None:
+        """``max_upload``: bytes of the largest file that may be sent."""
+        self._datasets = datasets
+        self._max_upload = max_upload
+        self._converting = CapacityLimiter(_AT_ONCE)
+        self._receiving = CapacityLimiter(16)
+
+    async def from_path(self, sender: Incoming, document: Mapping[str, Any]) -> Dataset:
+        """Store a file of this server; ``document`` has the keys of `UploadBody`. Raises `Invalid` and more."""
+        try:
+            body = UploadBody.model_validate(document)
+        except ValidationError as error:
+            raise Invalid(problems_of(error.errors())) from error
+        return await self.stored(sender, body)
+
+    async def stored(self, sender: Incoming, body: UploadBody) -> Dataset:
+        wanted = body.upload()
+        return await on(self._converting, sender, lambda: self._datasets.upload_from_path(wanted, body.file))
+
+    async def from_form(
+        self, sender: Incoming, request: Request, change: Callable[[dict[str, str]], dict[str, str]] = dict
+    ) -> Dataset:
+        """Store a file that comes as a form; ``change`` is applied to its fields. Raises `Invalid` and more."""
+        received = await on(self._receiving, sender, lambda: self._datasets.receive(self._max_upload))
+        try:
+            form = await receive(request, received.write, self._max_upload)
+            form.fields = change(form.fields)
+            wanted = _upload_of(form)
+            filename = form.filename or ""
+            return await on(
+                self._converting, sender, lambda: self._datasets.upload_from_file(wanted, received, filename)
+            )
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(received.close)
+
+
+def router(uploads: Uploads) -> APIRouter:
+    """Return the upload paths."""
     router = APIRouter(tags=["data"])
-    converting = CapacityLimiter(_AT_ONCE)
-    receiving = CapacityLimiter(16)
 
     @router.post(
         "/v2/component/upload", summary="Store a table from the server's disk", max_body_size=_LARGEST_BODY
@@ -192,8 +232,7 @@ def router(datasets: Datasets, max_upload: int) -> APIRouter:
         ],
     ) -> UploadAnswer:
         """The file must be on the server already. To send it along, use `/v2/component/upload/file`."""
-        wanted = body.upload()
-        return _answer(await on(converting, sender, lambda: datasets.upload_from_path(wanted, body.file)))
+        return _answer(await uploads.stored(sender, body))
 
     @router.post(
         "/v2/component/upload/file",
@@ -202,17 +241,7 @@ def router(datasets: Datasets, max_upload: int) -> APIRouter:
     )
     async def upload_file(request: Request, sender: Sender) -> UploadAnswer:
         """The same keys as form fields, `meta` as JSON text, and the part `file` with a filename."""
-        received = await on(receiving, sender, lambda: datasets.receive(max_upload))
-        try:
-            form = await receive(request, received.write, max_upload)
-            wanted = _upload_of(form)
-            filename = form.filename or ""
-            return _answer(
-                await on(converting, sender, lambda: datasets.upload_from_file(wanted, received, filename))
-            )
-        finally:
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(received.close)
+        return _answer(await uploads.from_form(sender, request))
 
     return router
 

@@ -47,7 +47,7 @@ def operator_router(parts: PlatformParts) -> APIRouter:
         """Create a job at every node that it names. The answer comes when all have accepted it, or one refused."""
         trace = sender.trace_id or new_trace_id()
         nodes = {node for named in body.config.role.values() for node in named}
-        spec = translate.job_spec(body, _new_id(map(parts.profile_of, nodes)), parts.coordinator_node, trace)
+        spec = translate.job_spec(body, new_id(map(parts.profile_of, nodes)), parts.coordinator_node, trace)
         job_id = await on(parts.limiters.peers, sender, lambda: parts.jobs.hand_in(spec))
         return ok({"job_id": job_id})
 
@@ -119,7 +119,7 @@ def container_router(parts: PlatformParts) -> APIRouter:
     return router
 
 
-def _new_id(profiles: Iterable[Profile]) -> str:
+def new_id(profiles: Iterable[Profile]) -> str:
     """Return a random job id that every node of the job can store."""
     longest = min((p.longest_job_id for p in profiles), default=PROFILES["spec"].longest_job_id)
     return f"job-{uuid4().hex}"[:longest]

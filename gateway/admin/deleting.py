@@ -11,10 +11,9 @@ from pydantic import BaseModel, ConfigDict
 
 from gateway.admin.answers import answering, refusal
 from gateway.coordinator import Coordinator
-from gateway.deleting import Deleting, SomeUnreached
-from gateway.errors import GatewayError, NotFound
+from gateway.deleting import Deleting, SomeUnreached, cancel_waiting
+from gateway.errors import GatewayError
 from gateway.ports import Limiters
-from gateway.store import housekeeping
 from gateway.store.store import Store
 
 BY = "operator"
@@ -106,11 +105,4 @@ def router(parts: DeletingParts) -> APIRouter:
 
 
 def _cancel(parts: DeletingParts, dry_run: bool) -> dict[str, Any]:
-    waiting, cancelled = housekeeping.waiting(parts.store), []
-    for job_id in waiting:
-        try:
-            if dry_run or parts.coordinator.cancel_waiting(job_id, parts.node):
-                cancelled.append(job_id)
-        except NotFound:  # deleted meanwhile
-            continue
-    return {"dry_run": dry_run, "jobs": cancelled}
+    return {"dry_run": dry_run, "jobs": cancel_waiting(parts.store, parts.coordinator, parts.node, dry_run)}

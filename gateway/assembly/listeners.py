@@ -18,6 +18,7 @@ from gateway.admin import providers as admin_providers
 from gateway.admin.parts import AdminParts
 from gateway.admin.router import router as admin_router
 from gateway.app import LoopbackOnly, Mounted, create_app
+from gateway.assembly import fate_tools
 from gateway.assembly.node import Node
 from gateway.assembly.rules import approval_policy
 from gateway.fate_wiring import FateSide
@@ -110,6 +111,7 @@ def applications(node: Node) -> dict[str, ASGIApp]:
         node.executor.environment,
         node.clock,
     )
+    uploads = data.Uploads(node.datasets, settings.data.max_upload_bytes)
     for_operators = [
         Mounted(platform.operator_router(platform_parts), body),
         Mounted(logs.router(logs.LogParts(node.run_logs, limiters)), body),
@@ -131,7 +133,7 @@ def applications(node: Node) -> dict[str, ASGIApp]:
         Mounted(admin_models.import_router(model_parts), None),
         Mounted(provider.router(node.providers, limiters), body),
         Mounted(admin_providers.router(admin_providers.ProviderParts(node.providers, limiters)), body),
-        Mounted(data.router(node.datasets, settings.data.max_upload_bytes), None),
+        Mounted(data.router(uploads), None),
         Mounted(
             admin_datasets.router(
                 admin_datasets.DatasetParts(node.datasets, node.sharing, node.storage, node.clock, limiters)
@@ -144,6 +146,7 @@ def applications(node: Node) -> dict[str, ASGIApp]:
     fate = FateSide(settings)
     for_peers += fate.for_peers()
     for_operators += fate.for_operators()
+    for_operators += fate_tools.mounted(node, uploads, limiters)
     apps: dict[str, Any] = {
         "operator": create_app("operators", for_operators, documented=True),
     }

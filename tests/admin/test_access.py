@@ -55,6 +55,14 @@ ROLES = {
     ("POST", "/v2/provider/register"): "admin vendor",
     ("GET", "/v2/provider/query"): "admin vendor platform viewer",
     ("POST", "/v2/component/upload"): "admin platform",
+    ("GET", "/v2/job/query"): "admin vendor platform viewer",
+    ("GET", "/v2/job/log/download"): "admin platform",
+    ("GET", "/v2/output/data/download"): "admin platform",
+    ("POST", "/v2/job/submit"): "admin platform",
+    ("POST", "/v2/job/clean"): "admin",
+    ("POST", "/v2/job/queue/clean"): "admin",
+    ("POST", "/v2/output/model/delete"): "admin",
+    ("POST", "/v2/table/delete"): "admin platform",
     ("POST", "/no/such/path"): "admin",
 }
 

@@ -1,0 +1,206 @@
+"""What the paths for FATE's own tools work with, and how their work is done."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol, TypeVar
+
+import anyio.to_thread
+from anyio import CapacityLimiter
+from fastapi import Request
+
+from gateway.datasets import Datasets
+from gateway.domain.model import Address, Job, JobSpec, LocalJob, NodeId, Note, Party
+from gateway.domain.rerunning import RerunAnswer
+from gateway.errors import NotFound
+from gateway.ports import Clock, JobView, Limiters, OwnJobs
+from gateway.run_logs import RunLogs
+from gateway.storage import FileStorage
+from gateway.tracing import new_trace_id, traced
+from provider_registry.registry import Registry
+
+X = TypeVar("X")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Listed(Protocol):
+    """A job as the records list it."""
+
+    @property
+    def job_id(self) -> str: ...
+
+    @property
+    def created_at(self) -> datetime: ...
+
+
+class Records(Protocol[R_co]):
+    def find(self, job_id: str) -> R_co | None: ...
+
+    def list(self, flow_id: str | None = None, limit: int | None = None) -> Sequence[Listed]:
+        """Return the jobs, newest first."""
+
+
+class Entry(Protocol):
+    """A line of a job's timeline."""
+
+    @property
+    def at(self) -> datetime: ...
+
+    @property
+    def side(self) -> str: ...
+
+    @property
+    def event(self) -> str: ...
+
+    @property
+    def by(self) -> str: ...
+
+    @property
+    def detail(self) -> Mapping[str, Any]: ...
+
+
+class Kept(Protocol):
+    """The part of the store that is asked: jobs scheduled here, jobs taken part in, and their timelines."""
+
+    @property
+    def jobs(self) -> Records[Job]: ...
+
+    @property
+    def local_jobs(self) -> Records[LocalJob]: ...
+
+    def timeline(self, job_id: str) -> Sequence[Entry]:
+        """Return what happened to a job, oldest first."""
+
+    def note(self, job_id: str, side: str, notes: Sequence[Note]) -> None: ...
+
+
+class FlowJobs(OwnJobs, Protocol):
+    """What FATE's tools ask of jobs beyond this node's own platform."""
+
+    def rerun(self, job_id: str, start: str, parameters: Mapping[str, Any]) -> RerunAnswer:
+        """Run an ended job again as a new one; ``start`` empty: from the first task that has not succeeded."""
+
+
+class Item(Protocol):
+    def as_dict(self) -> dict[str, Any]: ...
+
+
+class Deletion(Protocol):
+    def as_dict(self) -> dict[str, Any]: ...
+
+
+class Tidy(Protocol):
+    """Takes away what jobs left; see `gateway.deleting`."""
+
+    def delete(
+        self, job_id: str, *, by: str, reason: str = "", here: bool = False, dry_run: bool = False
+    ) -> Deletion: ...
+
+    def clean_task(
+        self, job_id: str, task: str, content: str, *, by: str, dry_run: bool, party: str = ""
+    ) -> Sequence[Item]: ...
+
+
+@dataclass(frozen=True)
+class ClientParts:
+    node: NodeId
+    coordinator_node: NodeId
+    """which node schedules the jobs handed in here"""
+    instance: str
+    """this gateway, of several of the node"""
+    version: str
+    jobs: FlowJobs
+    kept: Kept
+    registry: Registry
+    run_logs: RunLogs
+    storage: FileStorage
+    datasets: Datasets
+    tidy: Tidy
+    cancel_waiting: Callable[[bool], Sequence[str]]
+    """stops the jobs scheduled here of which nothing runs; with True it only says which"""
+    protocols: Mapping[str, str]
+    """which protocol runs jobs of each kind"""
+    new_job_id: Callable[[Iterable[NodeId]], str]
+    """makes an id that all of these nodes can keep"""
+    drop_table: Callable[[Address], object]
+    """deletes an uploaded table. Raises `NotFound`, and where a job needs it `Conflict`"""
+    limiters: Limiters
+    clock: Clock
+
+
+async def on(limiter: CapacityLimiter, work: Callable[[], X]) -> X:
+    """Run blocking work on the given threads, under a trace id of its own."""
+
+    def run() -> X:
+        with traced(new_trace_id()):
+            return work()
+
+    return await anyio.to_thread.run_sync(run, limiter=limiter)
+
+
+def by(request: Request) -> str:
+    """Return who asks, as the operators' listener knows it."""
+    return getattr(request.state, "operator", "") or "operator"
+
+
+def base_of(request: Request) -> str:
+    """Return this gateway's address as the asker has it, for links."""
+    return str(request.base_url).rstrip("/")
+
+
+@dataclass(frozen=True)
+class Sight:
+    """A job as this node knows it."""
+
+    view: JobView
+    spec: JobSpec
+    """what this node may see of it"""
+    local: LocalJob | None
+    job: Job | None
+    parties: tuple[Party, ...]
+    """those that this node plays; all of a job that it has no part in"""
+    notes: str = ""
+    """what somebody wrote down about it here"""
+
+    @property
+    def created_at(self) -> datetime:
+        record = self.local or self.job
+        assert record is not None
+        return record.created_at
+
+
+def sight(parts: ClientParts, job_id: str, *, ask: bool = True, notes: bool = True) -> Sight:
+    """Return what is known of a job. Raises `NotFound`.
+
+    ``ask``: have the node that schedules it tell, where that is another one; else what this node was told.
+    ``notes``: look for what somebody wrote down about it.
+    """
+    local, job = parts.kept.local_jobs.find(job_id), parts.kept.jobs.find(job_id)
+    record = local or job
+    if record is None:
+        if ask:
+            parts.jobs.status(job_id)  # says why nothing is known, or who knows
+        raise NotFound(f"no job {job_id} is scheduled or runs here", reason="JOB_UNKNOWN")
+    view = parts.jobs.status_here(job_id)
+    if view is None:
+        view = parts.jobs.status(job_id) if ask or local is None else _as_told(local)
+    spec = record.spec.for_node(parts.node) if record.spec.parties_at(parts.node) else record.spec
+    said = [e.detail.get("text") for e in parts.kept.timeline(job_id) if e.event == NOTED] if notes else []
+    mine = spec.parties_at(parts.node) or spec.parties
+    return Sight(view, spec, local, job, mine, str(said[-1]) if said else "")
+
+
+NOTED = "notes added"
+
+
+def _as_told(local: LocalJob) -> JobView:
+    ending = local.ending
+    return JobView(
+        local.id,
+        local.status,
+        (),
+        ending.outcome if ending else None,
+        ending.failure if ending else None,
+        flow_id=local.spec.flow_id,
+        scheduler=local.spec.scheduler,
+    )

@@ -1,0 +1,51 @@
+"""Which registered component a task of FATE's means: FATE may name a provider, a version, both or neither."""
+
+from typing import NamedTuple
+
+from provider_registry.model import Component
+from provider_registry.registry import Registry, Unknown
+
+_SHOWN = 10
+
+
+class Found(NamedTuple):
+    provider: str
+    version: str
+    component: Component | None
+    """its description; None where it is not registered here: whoever schedules the job may know it"""
+
+
+class Catalogue:
+    """The registered providers, asked in FATE's way."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def find(self, component: str, provider: str = "", version: str = "") -> Found | str:
+        """Return the component, or in words what is wrong with its name.
+
+        ``provider`` may be ``name``, ``name:version`` or ``name:version@device``. Without a version, and without a
+        provider, there has to be exactly one that has the component.
+        """
+        name, _, rest = provider.partition("@")[0].partition(":")
+        version = version or rest
+        if name and version:
+            return self._exactly(name, version, component)
+        have = [
+            (p.name, p.version, p.components[component])
+            for p in self._registry.query(name=name or None, version=version or None)
+            if component in p.components and not p.retired
+        ]
+        if len({(p, v) for p, v, _ in have}) == 1:
+            return Found(*have[0])
+        whose = f"of provider {name} " if name else ""
+        if not have:
+            return f"no component {component} {whose}is registered here: register it, or name provider and version"
+        known = ", ".join(f"{p}:{v}" for p, v, _ in have[:_SHOWN])
+        return f"several providers have component {component}: name one of them ({known}) as conf.provider"
+
+    def _exactly(self, name: str, version: str, component: str) -> Found:
+        try:
+            return Found(name, version, self._registry.find(name, version, component)[1])
+        except Unknown:
+            return Found(name, version, None)

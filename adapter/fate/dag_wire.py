@@ -1,0 +1,179 @@
+"""The shapes of FATE's job description (schema 2.x, kinds ``fate`` and ``bfia``), as FATE's own client writes it.
+
+Keys that are not listed are ignored, as FATE ignores them; null and absent are the same.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+MOST = 1000
+"""tasks, parties, or artefacts of one task"""
+
+GROUPS = ("data", "model", "metric")
+
+
+def _without_nulls(value: Any) -> Any:
+    return {k: v for k, v in value.items() if v is not None} if isinstance(value, Mapping) else value
+
+
+def _text(value: Any) -> Any:
+    """Take whole numbers as texts: older configurations write party ids and versions so."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, list) else [value]
+
+
+class Wire(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    _nulls = model_validator(mode="before")(_without_nulls)
+
+
+Id = Annotated[str, BeforeValidator(_text)]
+Ids = Annotated[list[Id], BeforeValidator(_listed), Field(max_length=MOST)]
+Object = dict[str, Any]
+
+
+class PartySpec(Wire):
+    role: str
+    party_id: Ids
+
+
+Parties = Annotated[list[PartySpec], Field(max_length=MOST)]
+
+
+class Channel(Wire):
+    """Where an input comes from: another task's output, a dataset, or a model that an earlier job left."""
+
+    producer_task: str = ""
+    output_artifact_key: str = ""
+    output_artifact_type_alias: str = ""
+    namespace: str = ""
+    name: str = ""
+    dataset_id: str = ""
+    model_id: str = ""
+    model_version: Id = ""
+    parties: Parties | None = None
+
+
+Channels = Annotated[list[Channel], BeforeValidator(_listed), Field(max_length=MOST)]
+
+
+class Sources(Wire):
+    """One input: its channels, by where they come from."""
+
+    task_output_artifact: Channels = Field(default_factory=list)
+    data_warehouse: Channels = Field(default_factory=list)
+    model_warehouse: Channels = Field(default_factory=list)
+
+
+Artifacts = Annotated[dict[str, Sources], Field(max_length=MOST)]
+
+
+class Inputs(Wire):
+    data: Artifacts = Field(default_factory=dict)
+    model: Artifacts = Field(default_factory=dict)
+
+
+class OutputSpec(Wire):
+    output_artifact_key_alias: str = ""
+    output_artifact_type_alias: str = ""
+
+
+Produced = Annotated[
+    dict[str, Annotated[list[OutputSpec], BeforeValidator(_listed), Field(max_length=MOST)]],
+    Field(max_length=MOST),
+]
+
+
+class Outputs(Wire):
+    data: Produced = Field(default_factory=dict)
+    model: Produced = Field(default_factory=dict)
+    metric: Produced = Field(default_factory=dict)
+
+
+class TaskSpec(Wire):
+    component_ref: str
+    dependent_tasks: list[str] = Field(default_factory=list, max_length=MOST)
+    parameters: Object = Field(default_factory=dict)
+    inputs: Inputs = Field(default_factory=Inputs)
+    outputs: Outputs | None = None
+    parties: Parties | None = None
+    conf: Object = Field(default_factory=dict)
+    stage: str = ""
+
+
+class PartyTask(Wire):
+    parameters: Object = Field(default_factory=dict)
+    conf: Object = Field(default_factory=dict)
+
+
+class PartyTasks(Wire):
+    """What only some parties get: settings of the job there, and parameters of tasks."""
+
+    parties: Parties = Field(default_factory=list)
+    tasks: dict[str, PartyTask] = Field(default_factory=dict)
+    conf: Object = Field(default_factory=dict)
+
+
+class Inheritance(Wire):
+    job_id: str
+    task_list: list[str] = Field(default_factory=list, max_length=MOST)
+
+
+class ModelWarehouse(Wire):
+    model_id: str
+    model_version: Id
+
+
+class Initiator(Wire):
+    role: str
+    party_id: Id
+
+
+class Extra(Wire):
+    flow_id: str = ""
+    old_job_id: str = ""
+    initiator: Initiator | None = None
+
+
+class TaskConf(Wire):
+    """Settings of every task."""
+
+    model_config = ConfigDict(extra="allow")
+
+    provider: str = ""
+    timeout: Any = None
+
+
+class JobConf(Wire):
+    """Settings of the job; what is read elsewhere or passed on by its name is not listed."""
+
+    model_config = ConfigDict(extra="allow")
+
+    initiator_party_id: Id = ""
+    scheduler_party_id: Id = ""
+    inheritance: Inheritance | None = None
+    model_warehouse: ModelWarehouse | None = None
+    model_id: str = ""
+    model_version: Id = ""
+    extra: Extra = Field(default_factory=Extra)
+    task: TaskConf = Field(default_factory=TaskConf)
+
+
+class DagSpec(Wire):
+    parties: Parties
+    conf: JobConf = Field(default_factory=JobConf)
+    stage: str = ""
+    tasks: dict[str, TaskSpec] = Field(max_length=MOST)
+    party_tasks: dict[str, PartyTasks] = Field(default_factory=dict, max_length=MOST)
+
+
+class DagSchema(Wire):
+    dag: DagSpec
+    schema_version: Id = ""
+    kind: Literal["fate", "bfia"] = "fate"

@@ -1,0 +1,67 @@
+"""What FATE's own tools ask of this node; there only while FATE's protocol is switched on."""
+
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import Request
+
+from adapter.bfia import data, headers, platform
+from adapter.fate import client_api, client_uploads, unserved
+from adapter.fate.client_parts import ClientParts
+from gateway.app import Mounted
+from gateway.assembly.node import Node
+from gateway.dataset_model import Dataset
+from gateway.deleting import cancel_waiting
+from gateway.ports import Limiters
+
+PROTOCOLS = {"bfia": "bfia", "fate": "bfia"}
+"""kind of a description of FATE's -> the protocol that runs its jobs"""
+
+
+def mounted(node: Node, uploads: data.Uploads, limiters: Limiters) -> list[Mounted]:
+    """Return the routers for the operators' listener: none while FATE's protocol is switched off."""
+    settings = node.settings
+    if not settings.fate.enabled:
+        return []
+    body = settings.limits.body_bytes
+    parts = ClientParts(
+        node=settings.node.id,
+        coordinator_node=settings.node.coordinator or settings.node.id,
+        instance=node.owner,
+        version=version("bfia-gateway"),
+        jobs=node.coordinator,
+        kept=node.store,
+        registry=node.registry,
+        run_logs=node.run_logs,
+        storage=node.storage,
+        datasets=node.datasets,
+        tidy=node.deleting,
+        cancel_waiting=lambda dry: cancel_waiting(node.store, node.coordinator, settings.node.id, dry),
+        protocols=PROTOCOLS,
+        new_job_id=lambda nodes: platform.new_id(map(node.neighbours.profile_of, nodes)),
+        drop_table=node.sharing.delete,
+        limiters=limiters,
+        clock=node.clock,
+    )
+    return [
+        *(Mounted(router, body) for router in client_api.routers(parts)),
+        Mounted(client_uploads.router(_Uploads(uploads)), None),
+        Mounted(unserved.router(client_api.NOT_FOR_TOOLS), body),
+    ]
+
+
+class _Uploads:
+    """The uploads that this node has anyhow, for FATE's paths."""
+
+    def __init__(self, uploads: data.Uploads) -> None:
+        self._uploads = uploads
+
+    async def from_path(self, document: Mapping[str, Any]) -> Dataset:
+        return await self._uploads.from_path(_NOBODY, document)
+
+    async def from_form(self, request: Request, change: Callable[[dict[str, str]], dict[str, str]]) -> Dataset:
+        return await self._uploads.from_form(headers.incoming(request), request, change)
+
+
+_NOBODY = headers.Incoming("", "", "")

@@ -1,0 +1,271 @@
+"""FATE's client API on a node in this process: every path once, answers compared with those kept in a file.
+
+``client-exchanges.json``: ``by`` says whether a request is one that FATE's own client was recorded to send
+(``tests/e2e/test_fate_client.py`` holds that it still does) or was made up after FATE-Flow's documents. With
+REGENERATE_GOLDEN set the answers are written anew, and what has changed fails all the same.
+"""
+
+import gzip
+import io
+import json
+import os
+import re
+import tarfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from adapter.fate import client_api
+from adapter.fate.examples import DAG_SCHEMA
+from gateway.domain.states import JobStatus, Outcome, TaskStatus
+from gateway.wiring import Gateway
+from tests.builders import OK, a_job
+from tests.cleaning.ended import ago, left_behind
+from tests.e2e.nodes import ROOT, example
+from tests.inprocess import ME, PEER, ask, running
+
+GOLDEN = Path(__file__).parent / "golden" / "client-exchanges.json"
+EXCHANGES: list[dict[str, Any]] = json.loads(GOLDEN.read_text(encoding="utf-8"))
+JOB = "job-00000000000000000000000000000001"
+LOST = "job-00000000000000000000000000000404"
+TABLE = {"namespace": "experiment", "name": "breast_hetero_guest"}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    home = tmp_path_factory.mktemp("node")
+    (home / "routes.yml").write_text(yaml.safe_dump({PEER: {"host": "127.0.0.1", "port": 9}}))
+    with running(home, fate={"enabled": True}, data={"roots": [str(ROOT)]}) as gateway:
+        over(gateway, JOB, 60.0)
+        yield gateway
+
+
+def over(node: Gateway, job_id: str, seconds: float) -> None:
+    """Store a job that this node scheduled and took part in, and that has succeeded."""
+    local = left_behind(node, job_id, seconds)
+    done = dict.fromkeys(("a", "b"), TaskStatus.SUCCESS)
+    job = a_job(spec=local.spec, status=JobStatus.FINISHED, **done)
+    nodes = {name: replace(part, stop=OK) for name, part in job.nodes.items()}
+    tasks = {
+        name: replace(task, task_id=f"task_{job_id}" if name == "a" else f"{name}_{job_id}")
+        for name, task in job.tasks.items()
+    }
+    ended = {"outcome": Outcome.SUCCEEDED, "started_at": ago(seconds + 1), "ended_at": ago(seconds)}
+    job = replace(job, created_at=ago(seconds + 1), nodes=nodes, tasks=tasks, **ended)
+    assert node.store.jobs.add(job, "flow")
+
+
+def asked(node: Gateway, method: str, path: str, given: dict[str, Any] | None = None) -> httpx.Response:
+    values = {"params": given} if method == "GET" else {"json": given}
+    answer = ask(node, "operator", method, path, **values)
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+def plain(answer: httpx.Response) -> Any:
+    """Return an answer without what differs from run to run; of an archive the names of its members."""
+    kind = answer.headers["content-type"]
+    if kind in ("application/gzip", "application/x-tar"):
+        with tarfile.open(fileobj=io.BytesIO(answer.content)) as archive:
+            return {kind: sorted(archive.getnames())}
+    text = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:1", answer.text)
+    return _steady(json.loads(text))
+
+
+def _steady(value: Any, key: str = "") -> Any:
+    if isinstance(value, dict):
+        return {k: _steady(v, k) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_steady(v, key) for v in value]
+    if key.endswith(("_time", "elapsed", "timestamp", "http_port", "port")) and isinstance(value, int):
+        return 0
+    if key.endswith("_date") or (isinstance(value, str) and re.fullmatch(r"[0-9a-f]{32}(/\w+)?", value)):
+        return "…"
+    if isinstance(value, str):
+        return re.sub(r"\d{4}-\d\d-\d\d[T ][0-9:.+]+", "…", re.sub(r"/tmp/\S+", "/…", value))
+    return value
+
+
+@pytest.mark.parametrize("number", range(len(EXCHANGES)), ids=lambda i: EXCHANGES[i]["path"])
+def test_an_exchange_is_as_it_was(node: Gateway, number: int):
+    one = EXCHANGES[number]
+    found, known = plain(asked(node, one["method"], one["path"], one["asks"])), one["answers"]
+    if os.environ.get("REGENERATE_GOLDEN"):
+        one["answers"] = found
+        GOLDEN.write_text(json.dumps(EXCHANGES, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert found == known
+
+
+def test_every_path_has_an_exchange(node: Gateway):
+    described = ask(node, "operator", "GET", "/openapi.json").json()["paths"]
+    served = {
+        (method.upper(), path)
+        for path, methods in described.items()
+        for method, operation in methods.items()
+        if "fate client" in operation.get("tags", ())
+    }
+    assert served - {(e["method"], e["path"]) for e in EXCHANGES} == {("POST", "/v2/data/component/upload/file")}
+    assert len(served) > 30
+
+
+def test_what_is_not_served_says_so_by_name(node: Gateway):
+    for prefix in client_api.NOT_FOR_TOOLS:
+        said = asked(node, "POST", f"{prefix}/anything", {}).json()
+        assert (said["code"], said["data"]["reason"]) == (6001, "NOT_SERVED_HERE")
+        assert f"{prefix}/anything" in said["message"]
+
+
+def test_nothing_is_there_while_the_protocol_is_off(tmp_path: Path):
+    with running(tmp_path) as gateway:
+        answer = ask(gateway, "operator", "GET", "/v2/job/query")
+        assert (answer.status_code, answer.json()["data"]["reason"]) == (404, "PATH_UNKNOWN")
+
+
+def test_no_answer_names_a_path_of_this_machine(node: Gateway):
+    home = str(node.settings.state_dir.parent)
+    for one in EXCHANGES:
+        if one["method"] == "GET" and "download" not in one["path"]:
+            assert home not in asked(node, "GET", one["path"], one["asks"]).text
+
+
+def test_the_answers_links_lead_somewhere(node: Gateway):
+    task = asked(node, "GET", "/v2/job/task/query", {"job_id": JOB}).json()["data"][0]
+    job = asked(node, "GET", "/v2/job/query", {"job_id": JOB}).json()["data"][0]
+    for link in (task["log_url"], task["ui_url"], job["log_url"], job["ui_url"]):
+        assert httpx.get(link, timeout=30, trust_env=False).status_code == 200, link
+
+
+@pytest.mark.parametrize("path", ["/v2/job/stop", "/v2/job/rerun", "/v2/job/clean", "/v2/job/log/download"])
+def test_an_unknown_job_has_fates_code(node: Gateway, path: str):
+    said = asked(node, "POST", path, {"job_id": LOST}).json()
+    assert (said["code"], said["data"]["reason"]) == (1001, "JOB_UNKNOWN")
+
+
+def test_every_missing_parameter_is_told_at_once(node: Gateway):
+    for method, path in (("GET", "/v2/output/metric/query"), ("POST", "/v2/output/metric/delete")):
+        said = asked(node, method, path, {"role": ""}).json()
+        assert said["code"] == 5001
+        assert [p["path"] for p in said["data"]["problems"]] == ["job_id", "role", "party_id", "task_name"]
+    said = asked(node, "GET", "/v2/log/query", {"job_id": JOB, "log_type": "task_info"}).json()
+    assert [p["path"] for p in said["data"]["problems"]] == ["role", "party_id"]
+
+
+def test_a_job_with_faults_is_refused_with_all_of_them(node: Gateway):
+    faulty = json.loads(json.dumps(DAG_SCHEMA))
+    faulty["dag"]["tasks"]["intersect_rsa_1"] |= {"component_ref": None, "dependent_tasks": "x"}
+    faulty["dag"]["parties"][0] = {"party_id": []}
+    said = asked(node, "POST", "/v2/job/submit", {"dag_schema": faulty}).json()
+    assert said["code"] == 1000
+    assert {p["path"] for p in said["data"]["problems"]} == {
+        "dag_schema.dag.tasks.intersect_rsa_1.component_ref",
+        "dag_schema.dag.tasks.intersect_rsa_1.dependent_tasks",
+        "dag_schema.dag.parties[0].role",
+    }
+    for body in ({}, {"dag_schema": {}}, {"dsl": {}}, {"dag_schema": {"dsl": 1}}):
+        assert asked(node, "POST", "/v2/job/submit", body).json()["code"] == 1000
+
+
+def test_what_the_core_finds_is_told_at_fates_paths(node: Gateway):
+    asked(node, "POST", "/v2/provider/register", example("register_unionpay.json"))
+    faulty = json.loads(json.dumps(DAG_SCHEMA))
+    faulty["dag"]["conf"]["extra"]["initiator"]["party_id"] = "J1"
+    faulty["dag"]["conf"]["priority"] = "high"
+    faulty["dag"]["parties"][1]["party_id"] = ["JG0000000000000404"]
+    warehouse = faulty["dag"]["tasks"]["intersect_rsa_1"]["inputs"]["data"]["train_data"]["data_warehouse"]
+    del warehouse[1]
+    said = asked(node, "POST", "/v2/job/submit", {"dag_schema": faulty}).json()
+    assert said["code"] == 1000
+    assert {p["path"] for p in said["data"]["problems"]} == {
+        "dag_schema.dag.conf.extra.initiator",
+        "dag_schema.dag.conf.priority",
+        "dag_schema.dag.parties.host[0]",
+    }
+
+
+def test_lists_are_narrowed_ordered_and_cut_into_pages(node: Gateway):
+    other = "job-00000000000000000000000000000002"
+    over(node, other, 30.0)
+
+    def ids(**given: Any) -> list[str]:
+        data = asked(node, "GET", "/v2/job/list/query", given).json()["data"]
+        return [row["job_id"] for row in data["data"]]
+
+    assert ids() == [other, JOB] and ids(order="asc") == [JOB, other]
+    assert ids(limit=1) == [other] and ids(limit=1, page=2) == [JOB] and ids(limit=1, page=3) == []
+    assert ids(status="running") == [] and ids(role=["guest", "host"], job_id="001") == [JOB]
+    assert ids(partner=PEER, party_id=ME) == [other, JOB] and ids(partner="nobody") == []
+    said = asked(node, "GET", "/v2/job/list/query", {"order_by": "dag"}).json()
+    assert said["data"]["problems"][0]["path"] == "order_by"
+
+
+def test_notes_are_kept_and_found(node: Gateway):
+    body = {"job_id": JOB, "role": "guest", "party_id": ME, "notes": "worth keeping"}
+    assert asked(node, "POST", "/v2/job/notes/add", body).json()["code"] == 0
+    assert asked(node, "GET", "/v2/job/query", {"job_id": JOB}).json()["data"][0]["description"] == "worth keeping"
+    found = asked(node, "GET", "/v2/job/list/query", {"description": "worth"}).json()["data"]
+    assert found["count"] == 1
+    stranger = asked(node, "POST", "/v2/job/notes/add", {**body, "party_id": PEER, "role": "host"}).json()
+    assert stranger["code"] == 1001
+
+
+def test_lines_of_logs_are_numbered_from_one(node: Gateway):
+    of_task = {"job_id": JOB, "role": "guest", "party_id": ME, "log_type": "task_debug"}
+    assert asked(node, "GET", "/v2/log/count", of_task).json()["data"] == 3
+    said = asked(node, "GET", "/v2/log/query", {**of_task, "begin": 2, "end": 2}).json()["data"]
+    assert [line["line_num"] for line in said] == [2] and "my token is ****" in said[0]["content"]
+    errors = asked(node, "GET", "/v2/log/query", {**of_task, "log_type": "task_error"}).json()["data"]
+    assert [line["content"] for line in errors] == ["oh"]
+    other = asked(node, "GET", "/v2/log/query", {**of_task, "log_type": "syslog"}).json()
+    assert other["data"]["problems"][0]["path"] == "log_type"
+
+
+def test_outputs_of_one_task_are_deleted_after_a_look(node: Gateway):
+    job = "job-00000000000000000000000000000003"
+    over(node, job, 30.0)
+    of_task = {"job_id": job, "role": "guest", "party_id": ME, "task_name": "a"}
+    look = asked(node, "POST", "/v2/output/metric/delete", {**of_task, "dry_run": True}).json()["data"]
+    assert [i["removed"] for i in look["items"]] == [False]
+    assert asked(node, "GET", "/v2/output/metric/query", of_task).json()["data"][0]["data"] == {"auc": 0.5}
+    assert asked(node, "POST", "/v2/output/model/delete", of_task).json()["code"] == 0
+    assert asked(node, "GET", "/v2/output/model/download", of_task).json()["code"] == 2005
+    assert asked(node, "GET", "/v2/output/data/table", of_task).json()["out"]  # tables stay
+    assert asked(node, "POST", "/v2/output/metric/delete", of_task).json()["data"]["items"][0]["removed"]
+    assert asked(node, "GET", "/v2/output/metric/query", of_task).json()["data"] == []
+    assert asked(node, "POST", "/v2/job/clean", {"job_id": job}).json()["code"] == 0
+    assert asked(node, "GET", "/v2/job/query", {"job_id": job}).json()["code"] == 1001
+    audit = ask(node, "operator", "GET", "/api/v1/audit").json()["audit"]
+    done = {entry["action"] for entry in audit}
+    assert {"POST /v2/output/metric/delete", "POST /v2/output/model/delete", "POST /v2/job/clean"} <= done
+
+
+def test_a_table_in_parts_is_one_file_with_one_header(node: Gateway):
+    asked(node, "POST", "/v2/component/upload", {**example("upload_breast_hetero_guest.json"), "overwrite": True})
+    archives = {
+        header: asked(node, "GET", "/v2/data/download", {**TABLE, "header": header})
+        for header in ("true", "false")
+    }
+    lines = {}
+    for header, answer in archives.items():
+        with tarfile.open(fileobj=io.BytesIO(gzip.decompress(answer.content))) as archive:
+            file = archive.extractfile("data/0.csv")
+            assert file is not None
+            lines[header] = file.read().decode().splitlines()
+    assert len(lines["true"]) == 541 and lines["true"][0].startswith("sid,id,y")
+    assert lines["false"] == lines["true"][1:]
+
+
+def test_an_upload_without_a_name_gets_one_and_a_second_of_one_name_is_refused(node: Gateway):
+    file = {"file": ("t.csv", b"id,x\n1,2\n", "text/csv")}
+    form = {"head": "True", "partitions": "1", "meta": "{}", "role": "guest", "party_id": ME}
+    answer = ask(node, "operator", "POST", "/v2/data/component/upload/file", data=form, files=file).json()
+    assert answer["code"] == 0 and answer["job_id"] == f"upload-{answer['data']['dataset_id']}"
+    again = ask(node, "operator", "POST", "/v2/data/component/upload/file", data=form | answer["data"], files=file)
+    assert again.json()["code"] == 5001  # count and dataset_id are no fields of an upload
+    named = form | {k: answer["data"][k] for k in ("namespace", "name")}
+    again = ask(node, "operator", "POST", "/v2/data/component/upload/file", data=named, files=file)
+    assert (again.json()["code"], again.json()["data"]["reason"]) == (7002, "DATASET_EXISTS")

@@ -1,0 +1,260 @@
+"""FATE's descriptions of jobs -> ours, and back; what cannot be kept is refused, all of it at once."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapter.fate import dag_view, dsl
+from adapter.fate.components import Catalogue
+from adapter.fate.dag_schema import Place, Translated, in_fates_words, job_spec
+from adapter.fate.dag_wire import DagSchema
+from gateway.domain import dag as flow
+from gateway.domain import parameters
+from gateway.domain.model import JobSpec, Party
+from gateway.domain.problems import Problem
+from gateway.errors import Invalid
+from provider_registry.registration import provider_from_request
+from provider_registry.registry import Registry
+from provider_registry.repository import MemoryRepository
+from tests.e2e.nodes import example
+
+GUEST, HOST = "JG0100001100000010", "JG0100002200000020"
+PLACE = Place("job-1", GUEST, GUEST, "trace-1", {"bfia": "bfia", "fate": "fate"})
+GOLDEN = Path(__file__).parent / "golden"
+TRAIN, ALIGN = "hetero_secureboost_1", "intersect_rsa_1"
+
+
+@pytest.fixture(scope="module")
+def catalogue() -> Catalogue:
+    registry = Registry(MemoryRepository())
+    registry.register(provider_from_request(example("register_unionpay.json")))
+    return Catalogue(registry)
+
+
+@pytest.fixture
+def pipeline() -> dict[str, Any]:
+    """What FATE's pipeline wrote for the components of the user's provider, recorded."""
+    document: dict[str, Any] = json.loads((GOLDEN / "pipeline-bfia.json").read_text(encoding="utf-8"))
+    return document
+
+
+def translated(document: dict[str, Any], catalogue: Catalogue) -> Translated:
+    return job_spec(DagSchema.model_validate(document), PLACE, catalogue)
+
+
+def refused(document: dict[str, Any], catalogue: Catalogue) -> dict[str, str]:
+    with pytest.raises(Invalid) as refusal:
+        translated(document, catalogue)
+    return {p.path.removeprefix("dag_schema.dag."): p.rule for p in refusal.value.problems}
+
+
+def faultless(spec: JobSpec) -> bool:
+    return not flow.check(spec.dag) and parameters.check(spec) == ([], [])
+
+
+def test_the_pipelines_job_is_the_users_job(pipeline: dict[str, Any], catalogue: Catalogue):
+    made = translated(pipeline, catalogue)
+    spec = made.spec
+    assert made.warnings == () and faultless(spec)
+    assert (spec.initiator, spec.initiator_role, spec.scheduler) == (GUEST, "guest", GUEST)
+    assert spec.parties == (Party("guest", 0, GUEST), Party("host", 0, HOST))
+    assert [(n.name, str(n.component)) for n in spec.dag.nodes] == [
+        (ALIGN, "unionpay:2.0.0/Intersection"),
+        (TRAIN, "unionpay:2.0.0/HeteroSecureBoost"),
+    ]
+    assert [(i.type, i.task, i.key) for i in spec.dag[TRAIN].inputs] == [("dataset", ALIGN, "train_data")]
+    outputs = [(o.type, o.key) for o in spec.dag[TRAIN].outputs]
+    assert outputs[:2] == [("dataset", "train_data"), ("model", "model")]
+    assert {key for kind, key in outputs if kind == "report"} == {"train-loss", "train-auc", "train-ks"}
+    for role in ("guest", "host"):
+        assert spec.task_params[role]["0"] == {ALIGN: {"dataset_id": f"testspace#test_{role}"}}
+        assert spec.job_params[role]["0"] == {"resources": {"cpu": -1, "disk": -1, "memory": -1}}
+    assert spec.task_params["common"][TRAIN]["num_trees"] == 2
+
+
+@pytest.mark.parametrize("kind", ["bfia", "fate"])
+def test_there_and_back_nothing_is_lost(pipeline: dict[str, Any], catalogue: Catalogue, kind: str):
+    pipeline["kind"] = kind
+    pipeline["dag"]["conf"] |= {
+        "priority": 3,
+        "auto_retries": 1,
+        "sync_type": "callback",
+        "task": {"timeout": 60},
+        "inheritance": {"job_id": "job-0", "task_list": [ALIGN]},
+    }
+    pipeline["dag"]["tasks"][TRAIN]["conf"]["timeout"] = 30
+    spec = translated(pipeline, catalogue).spec
+    assert spec.protocol == kind and faultless(spec)
+    assert spec.old_job_id == "job-0" and spec.by_callback
+    assert spec.lifetimes.of(TRAIN).timeout == 30 and spec.lifetimes.of(ALIGN).timeout == 60
+    assert translated(dag_view.dag_schema(spec, kind), catalogue).spec == spec
+
+
+def test_without_outputs_a_task_has_all_of_its_description(pipeline: dict[str, Any], catalogue: Catalogue):
+    pipeline["kind"] = "fate"
+    for task in pipeline["dag"]["tasks"].values():
+        task["outputs"] = None
+        task["conf"] = None  # only one provider has them
+    spec = translated(pipeline, catalogue).spec
+    assert [o.key for o in spec.dag[ALIGN].outputs] == ["train_data", "train-intersection"]
+    assert spec.dag[ALIGN].component.provider == "unionpay" and faultless(spec)
+
+
+def test_a_readers_dataset_goes_to_whoever_takes_its_output(pipeline: dict[str, Any], catalogue: Catalogue):
+    tasks = pipeline["dag"]["tasks"]
+    tasks["reader_0"] = {"component_ref": "reader", "parameters": {"namespace": "experiment"}}
+    channel = {"producer_task": "reader_0", "output_artifact_key": "output_data"}
+    tasks[ALIGN] |= {
+        "inputs": {"data": {"train_data": {"task_output_artifact": channel}}},
+        "dependent_tasks": ["reader_0"],
+    }
+    for role, node in (("guest", GUEST), ("host", HOST)):
+        site = pipeline["dag"]["party_tasks"][f"{role}_{node}"]
+        site["tasks"] = {"reader_0": {"parameters": {"name": f"breast_{role}"}}}
+    spec = translated(pipeline, catalogue).spec
+    assert [n.name for n in spec.dag.nodes] == [ALIGN, TRAIN] and faultless(spec)
+    assert spec.task_params["host"]["0"][ALIGN] == {"dataset_id": "experiment#breast_host"}
+    del pipeline["dag"]["party_tasks"][f"host_{HOST}"]["tasks"]
+    said = refused(pipeline, catalogue)
+    assert list(said) == ["tasks.reader_0.parameters"] and "host.0" in said["tasks.reader_0.parameters"]
+
+
+def test_a_model_of_an_earlier_job_makes_it_a_prediction(pipeline: dict[str, Any], catalogue: Catalogue):
+    pipeline["dag"]["conf"]["model_warehouse"] = {"model_id": "m", "model_version": 3}
+    pipeline["dag"]["stage"] = "predict"
+    common = translated(pipeline, catalogue).spec.job_params["common"]
+    assert common == {"job_type": "predict", "model_id": "m", "model_version": "3"}
+    artifact = {"model_warehouse": {"model_id": "other", "model_version": "1"}}
+    pipeline["dag"]["tasks"][TRAIN]["inputs"]["model"] = {"input_model": artifact}
+    assert "must be the model that the rest" in str(refused(pipeline, catalogue))
+
+
+def test_what_cannot_be_kept_is_refused_all_at_once(pipeline: dict[str, Any], catalogue: Catalogue):
+    tasks = pipeline["dag"]["tasks"]
+    tasks["more"] = {"component_ref": "Nothing", "dependent_tasks": [ALIGN]}
+    tasks[ALIGN]["parties"] = [{"role": "guest", "party_id": [GUEST]}]
+    tasks[ALIGN]["inputs"]["data"]["train_data"]["data_warehouse"] = [
+        {"dataset_id": "a#b"},
+        {"dataset_id": "c#d", "parties": [{"role": "guest", "party_id": [GUEST]}]},
+        {"namespace": "only"},
+    ]
+    tasks[TRAIN]["inputs"]["data"]["train_data"]["task_output_artifact"]["producer_task"] = "gone"
+    pipeline["dag"]["party_tasks"]["x"] = {"parties": [{"role": "host", "party_id": ["J"]}]}
+    pipeline["dag"]["party_tasks"][f"guest_{GUEST}"]["tasks"] = {"nobody": {"parameters": {"a": 1}}}
+    said = refused(pipeline, catalogue)
+    assert set(said) == {
+        "tasks.more.component_ref",
+        "tasks.more.dependent_tasks[0]",
+        f"tasks.{ALIGN}.parties",
+        f"tasks.{ALIGN}.inputs.data.train_data.data_warehouse",
+        f"tasks.{TRAIN}.inputs.data.train_data.task_output_artifact.producer_task",
+        f"tasks.{TRAIN}.dependent_tasks[0]",
+        "party_tasks.x.parties[0]",
+        f"party_tasks.guest_{GUEST}.tasks.nobody",
+    }
+    assert "host.0" in said[f"tasks.{ALIGN}.parties"]
+
+
+def test_what_steers_fates_own_engines_is_told_as_a_warning(pipeline: dict[str, Any], catalogue: Catalogue):
+    pipeline["dag"]["conf"] |= {"cores": 8, "task": {"engine_run": {"cores": 4}, "provider": "unionpay"}}
+    pipeline["dag"]["tasks"][TRAIN]["conf"]["launcher_name"] = "deepspeed"
+    warnings = translated(pipeline, catalogue).warnings
+    assert [w.partition(": ")[0].removeprefix("dag_schema.dag.") for w in warnings] == [
+        f"tasks.{TRAIN}.conf.launcher_name",
+        "conf.cores",
+        "conf.task.engine_run",
+    ]
+
+
+def test_an_engine_of_another_platform_is_refused_by_its_name(pipeline: dict[str, Any], catalogue: Catalogue):
+    pipeline["dag"]["conf"]["engine"] = {"name": "spark"}
+    spec = translated(pipeline, catalogue).spec
+    problems, _ = parameters.check(spec)
+    told = [in_fates_words(p, spec) for p in problems]
+    assert [p.path for p in told] == ["dag_schema.dag.conf.engine.name"] and "Spark" in told[0].rule
+
+
+def test_several_providers_of_a_component_are_told_by_name(pipeline: dict[str, Any]):
+    registry = Registry(MemoryRepository())
+    for name in ("unionpay", "other"):
+        registry.register(provider_from_request({**example("register_unionpay.json"), "name": name}))
+    del pipeline["dag"]["tasks"][TRAIN]["conf"]
+    said = refused(pipeline, Catalogue(registry))
+    assert "other:2.0.0, unionpay:2.0.0" in said[f"tasks.{TRAIN}.component_ref"]
+    pipeline["dag"]["conf"]["task"] = {"provider": "other:2.0.0@docker"}
+    assert translated(pipeline, Catalogue(registry)).spec.dag[TRAIN].component.provider == "other"
+
+
+def test_problems_of_the_core_are_told_at_fates_paths(pipeline: dict[str, Any], catalogue: Catalogue):
+    spec = translated(pipeline, catalogue).spec
+    found = in_fates_words(Problem("dag.components[1].output[0].key", "x"), spec)
+    assert found.path == f"dag_schema.dag.tasks.{TRAIN}.output[0].key"
+
+
+OLD = {
+    "dsl": {
+        "components": {
+            "reader_0": {"module": "Reader", "output": {"data": ["data"]}},
+            ALIGN: {
+                "module": "Intersection",
+                "input": {"data": {"data": ["reader_0.data"]}},
+                "output": {"data": ["aligned"], "report": ["counts"]},
+            },
+            TRAIN: {
+                "module": "HeteroSecureBoost",
+                "input": {"data": {"train_data": [f"{ALIGN}.aligned"]}},
+                "output": {"data": ["scored"], "model": ["trees"]},
+            },
+        }
+    },
+    "runtime_conf": {
+        "dsl_version": 2,
+        "initiator": {"role": "guest", "party_id": GUEST},
+        "role": {"guest": [GUEST], "host": [HOST]},
+        "job_parameters": {"common": {"job_type": "train", "backend": 0, "auto_retries": 1}},
+        "component_parameters": {
+            "common": {TRAIN: {"num_trees": 2}},
+            "role": {
+                "guest": {"0": {"reader_0": {"table": {"name": "g", "namespace": "experiment"}}}},
+                "host": {"0": {"reader_0": {"table": {"name": "h", "namespace": "experiment"}}}},
+            },
+        },
+    },
+}
+"""A job in the form of FATE 1; invented after its documents"""
+
+
+def test_the_older_form_says_the_same(catalogue: Catalogue):
+    spec = translated(dsl.modern(OLD), catalogue).spec
+    assert faultless(spec) and spec.initiator_role == "guest"
+    assert [n.name for n in spec.dag.nodes] == [ALIGN, TRAIN]
+    assert [(i.task, i.key) for i in spec.dag[TRAIN].inputs] == [(ALIGN, "aligned")]
+    assert [(o.type, o.key) for o in spec.dag[TRAIN].outputs] == [("dataset", "scored"), ("model", "trees")]
+    assert spec.task_params["host"]["0"] == {ALIGN: {"dataset_id": "experiment#h"}}
+    assert spec.task_params["common"] == {TRAIN: {"num_trees": 2}}
+    assert spec.lifetimes.of(TRAIN).retries == 1
+
+
+def test_all_that_is_wrong_in_the_older_form_is_told():
+    wrong = copy.deepcopy(OLD)
+    wrong["runtime_conf"]["dsl_version"] = 1
+    wrong["runtime_conf"]["component_parameters"]["common"]["gone"] = {}
+    components = wrong["dsl"]["components"]
+    components[ALIGN]["input"]["data"]["data"] = ["reader_0"]
+    components[TRAIN]["input"]["sth"] = {}
+    components["x"] = {"output": {}}
+    with pytest.raises(Invalid) as refusal:
+        dsl.modern(wrong)
+    assert {p.path for p in refusal.value.problems} == {
+        "runtime_conf.dsl_version",
+        "runtime_conf.component_parameters.common.gone",
+        f"dsl.components.{ALIGN}.input.data.data",
+        f"dsl.components.{TRAIN}.input.sth",
+        "dsl.components.x.module",
+    }
+    with pytest.raises(Invalid) as refusal:
+        dsl.modern({"dsl": 1})
+    assert {p.path for p in refusal.value.problems} == {"dsl", "runtime_conf"}
