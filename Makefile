@@ -7,7 +7,7 @@ VENDOR := .venv-vendor
 RUN := $(VENV)/bin/python
 WORKERS ?= 2
 
-.PHONY: help setup demo test test-fast check fmt lock bench chaos clean
+.PHONY: help setup demo test test-fast check fmt docs lock bench chaos clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -54,6 +54,9 @@ check: setup ## format, lint, types, the rooms' import rules
 fmt: setup ## put the code into form
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
+
+docs: setup ## write the pages that follow from the code: settings, reasons, endpoints
+	$(RUN) -m gateway.documents
 
 bench: setup ## measure against bare containers, in one run
 	$(RUN) -m tests.bench $(ARGS)

@@ -16,6 +16,7 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    PrivateAttr,
     ValidationError,
     model_validator,
 )
@@ -33,6 +34,7 @@ from gateway.errors import Invalid
 from gateway.event_kinds import NAMES
 from gateway.fate_settings import FateSettings
 from gateway.peer_tls import PeerTls
+from gateway.setting_origins import Origins, origins
 
 PREFIX = "BFIA_GATEWAY__"
 DEFAULT_STORAGE = "var/storage"
@@ -377,6 +379,13 @@ class Settings(BaseSettings):
         default=Path("var"), description="Folder of everything else that is kept: logs, spools."
     )
 
+    _origins: Origins = PrivateAttr(default_factory=dict)
+
+    @property
+    def origins(self) -> Origins:
+        """Return where what was set comes from."""
+        return self._origins
+
     @model_validator(mode="after")
     def _ports_fit(self) -> "Settings":
         if self.listen.peer.tls is not None and self.listen.container is None:
@@ -401,11 +410,11 @@ def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Setti
     Relative paths are relative to the configuration file's folder (to the working folder without a file).
     """
     data: Any = {}
+    text = ""
     if path is not None:
         try:
-            data = yaml.load(
-                path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-            )
+            text = path.read_text(encoding="utf-8")
+            data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         except OSError as error:
             raise Invalid([Problem(str(path), "cannot be read", error.strerror)]) from error
         except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -432,7 +441,9 @@ def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Setti
         raise Invalid([*unknown, Problem(f"{PREFIX}…", str(error), _HIDDEN)]) from error
     if unknown:
         raise Invalid(unknown)
-    return _anchored(settings, base)
+    settings = _anchored(settings, base)
+    settings._origins = origins(path, text, overrides or {}, os.environ, PREFIX)
+    return settings
 
 
 _HIDDEN = "(not shown)"

@@ -15,6 +15,7 @@ from gateway.admin import logs as admin_logs
 from gateway.admin import maintenance
 from gateway.admin import models as admin_models
 from gateway.admin import providers as admin_providers
+from gateway.admin import settings as admin_settings
 from gateway.admin.parts import AdminParts
 from gateway.admin.router import router as admin_router
 from gateway.app import LoopbackOnly, Mounted, create_app
@@ -128,6 +129,7 @@ def applications(node: Node) -> dict[str, ASGIApp]:
             ),
             body,
         ),
+        Mounted(admin_settings.router(settings), body),
         Mounted(maintenance.router(node.cleaner, node.drain, limiters), body),
         Mounted(admin_models.router(model_parts), body),
         Mounted(admin_models.import_router(model_parts), None),

@@ -18,6 +18,7 @@ from gateway.cli import (
     providers,
     resources,
     routes,
+    settings,
     tokens,
 )
 
@@ -142,6 +143,7 @@ job_cleaning.add(jobs.commands)
 job_decisions.add(jobs.commands)
 resources.add(app)
 routes.add(app)
+settings.add(app)
 tokens.add(app)
 models.add(app)
 providers.add(app)

@@ -1,5 +1,6 @@
 """The configuration: what is refused, and that no refusal shows a secret."""
 
+import json
 import os
 import sqlite3
 import subprocess
@@ -11,8 +12,11 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from gateway.cli.example import example
+from gateway.cli.main import app
+from gateway.effective import effective, shown
 from gateway.errors import Invalid
 from gateway.settings import Settings, load, without_password
 from gateway.store.migrate import opened
@@ -253,3 +257,41 @@ def test_certificates_lie_beside_the_configuration(tmp_path: Path) -> None:
         Path("/etc/cert.pem"),
         tmp_path / "key.pem",
     )
+
+
+def test_every_value_says_where_it_comes_from_and_no_secret_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    file = tmp_path / "node.yml"
+    file.write_text(
+        "node:\n  id: JG1\nengine: {kind: process}\n"
+        f"auth: {{token: {SECRET}}}\n"
+        f"events: {{webhooks: [{{url: 'http://u:{SECRET}@h/x?key={SECRET}', secret: {SECRET}}}]}}\n"
+    )
+    monkeypatch.setenv("BFIA_GATEWAY__DATABASE__URL", f"mysql+pymysql://me:{SECRET}@host/db")
+    monkeypatch.setenv("BFIA_GATEWAY__LIMITS", '{"pids": 9}')
+    found = {e["path"]: e for e in effective(load(file, {"data": {"grants": "listed"}}))}
+    assert SECRET not in repr(found)
+    told = {path: (found[path]["origin"], found[path]["where"]) for path in found}
+    assert told["node.id"] == ("file", f"{file}:2")
+    assert told["auth.token"] == ("file", f"{file}:4") and found["auth.token"]["value"] == "***"
+    assert told["data.grants"] == ("command", "") and found["data.grants"]["value"] == "listed"
+    assert told["database.url"] == ("environment", "BFIA_GATEWAY__DATABASE__URL")
+    assert told["limits.pids"] == ("environment", "BFIA_GATEWAY__LIMITS")
+    assert told["limits.cpu"] == told["approval.mode"] == ("default", "")
+    shown = CliRunner().invoke(app, ["settings", "--file", "--config", str(file), "--changed"])
+    assert shown.exit_code == 0 and "node.yml:2" in shown.stdout and "limits.cpu" not in shown.stdout
+    assert SECRET not in shown.stdout
+
+
+def test_whatever_is_named_like_a_secret_is_masked():
+    for path in ("auth.token", "events.webhooks[].secret", "x.password"):
+        assert shown(path, "abc") == "***" and shown(path, "") == ""
+    assert shown("x.url", f"http://u:{SECRET}@h/") == "http://***@h/"
+
+
+def test_a_running_node_tells_its_settings(tmp_path: Path):
+    with running(tmp_path) as node:
+        found = CliRunner().invoke(app, ["settings", "node.id", "--json", "--url", node.addresses()["operator"]])
+        (one,) = json.loads(found.stdout)["settings"]
+        assert (one["path"], one["origin"]) == ("node.id", "command")

@@ -1,0 +1,23 @@
+"""``/api/v1/settings``: every value in force, and where it comes from."""
+
+from typing import Any
+
+from fastapi import APIRouter
+
+from gateway.effective import effective
+from gateway.settings import Settings
+
+
+def router(settings: Settings) -> APIRouter:
+    """Return the path."""
+    router = APIRouter(tags=["operators"])
+
+    @router.get("/api/v1/settings", summary="Every setting in force, and where it comes from", response_model=None)
+    async def shown() -> Any:
+        """``origin``: default, file (``where``: file and line), environment (the variable), or command.
+
+        Secrets and passwords are masked.
+        """
+        return {"settings": effective(settings)}
+
+    return router

@@ -1,0 +1,104 @@
+"""``docs/endpoints.md``: every path of every listener, from the applications' own descriptions."""
+
+import asyncio
+import contextlib
+import io
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import httpx
+
+from gateway.access import Role, allowed
+from gateway.documents.table import code, table
+from gateway.settings import load
+from gateway.wiring import Gateway
+
+_INTRO = {
+    "en": """# Endpoints
+
+A node has three listeners; each serves its own paths and answers 404 to those of another. `/docs` and
+`/openapi.json` on each show bodies, answers and examples. With `auth.mode: on` the operators' listener wants a
+token; the last column names the roles that may. Paths below `/v2/partner`, `/v2/scheduler` and of FATE's client
+API are served with `fate.enabled` only. 中文版: [endpoints.zh-CN.md](endpoints.zh-CN.md).""",
+    "zh": """# 接口
+
+节点有三个监听端口，各自只提供自己的路径，对其他端口的路径返回 404。每个端口的 `/docs` 与 `/openapi.json`
+给出报文、应答与示例。`auth.mode: on` 时运营方端口要求令牌，最后一列为可用的角色。`/v2/partner`、`/v2/scheduler`
+及 FATE 客户端接口仅在 `fate.enabled` 时提供。摘要由代码生成，为英文。English: [endpoints.md](endpoints.md)。""",
+}
+_LISTENERS = {
+    "operator": {"en": "For this node's operators and platform", "zh": "运营方与平台"},
+    "peer": {"en": "For other nodes", "zh": "其他节点"},
+    "container": {"en": "For this node's containers", "zh": "本节点的容器"},
+}
+_COLUMNS = {"en": ("Method", "Path", "What", "Roles"), "zh": ("方法", "路径", "摘要（英文）", "角色")}
+_OPEN = {"en": "no token needed", "zh": "无需令牌"}
+_EVERY = {"en": "every role", "zh": "所有角色"}
+_UNGUARDED = ("/health/live", "/health/ready")
+
+
+def page(language: str) -> str:
+    """Return the page in English (en) or Chinese (zh)."""
+    parts = [_INTRO[language]]
+    for listener, title in _LISTENERS.items():
+        rows = [
+            (method, code(path), summary, _roles(method, path, language))[: 4 if listener == "operator" else 3]
+            for method, path, summary in paths(listener)
+        ]
+        columns = _COLUMNS[language][: 4 if listener == "operator" else 3]
+        parts.append(f"## {title[language]} (`listen.{listener}`)\n\n{table(columns, rows)}")
+    return "\n\n".join(parts) + "\n"
+
+
+def paths(listener: str) -> list[tuple[str, str, str]]:
+    """Return (method, path, summary) of everything that a listener describes, by path."""
+    found = [
+        (method.upper(), path, str(operation.get("summary", "")))
+        for path, methods in _described()[listener]["paths"].items()
+        for method, operation in methods.items()
+        if method in ("get", "put", "post", "patch", "delete")
+    ]
+    return sorted(found, key=lambda one: (one[1], one[0]))
+
+
+def _roles(method: str, path: str, language: str) -> str:
+    roles = allowed(method, path)
+    if path in _UNGUARDED:
+        return _OPEN[language]
+    return _EVERY[language] if len(roles) == len(Role) else ", ".join(roles)
+
+
+@cache
+def _described() -> dict[str, Any]:
+    """Build a node that serves everything, and ask its applications; nothing of it is started."""
+    with TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        home = Path(folder)
+        any_port = {"bind": "127.0.0.1:0"}
+        settings = load(
+            None,
+            {
+                "node": {"id": "JG0100001100000010"},
+                "engine": {"kind": "process"},
+                "listen": {"peer": any_port, "container": any_port, "operator": any_port},
+                "database": {"url": f"sqlite:///{home / 'gateway.db'}"},
+                "storage": {"url": f"file://{home / 'storage'}"},
+                "state_dir": str(home / "state"),
+                "fate": {"enabled": True},
+            },
+        )
+        node = Gateway(settings)
+        try:
+            return {name: asyncio.run(_ask(node, name)) for name in _LISTENERS}
+        finally:
+            for sockets in node.sockets.values():
+                for one in sockets:
+                    one.close()
+            node.stop()
+
+
+async def _ask(node: Gateway, listener: str) -> Any:
+    transport = httpx.ASGITransport(app=node.apps[listener])
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        return (await client.get("/openapi.json")).json()

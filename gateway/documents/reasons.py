@@ -1,0 +1,73 @@
+"""``docs/reasons.md``: every stable reason, what it means and what to do next."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+import yaml
+
+from gateway.documents.table import code, table
+
+_INTRO = {
+    "en": """# Reasons
+
+Whatever is refused, fails or waits says a reason: a word that stays the same over versions, for programs,
+beside a message for people that names what it is about. Refusals carry it as `data.reason`, jobs and tasks as
+`failure.reason` or `waiting.reason`, the command line at the beginning of its message. 中文版:
+[reasons.zh-CN.md](reasons.zh-CN.md).""",
+    "zh": """# 原因
+
+凡被拒绝、失败或等待的，都给出一个原因：供程序使用、各版本不变的词；旁边是供人阅读的消息，指明具体对象。拒绝时在
+`data.reason`，作业与任务在 `failure.reason` 或 `waiting.reason`，命令行在消息开头。English:
+[reasons.md](reasons.md)。""",
+}
+_COLUMNS = {"en": ("Reason", "Means", "Next step"), "zh": ("原因", "含义", "下一步")}
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A stable reason; texts by language (en, zh)."""
+
+    name: str
+    means: dict[str, str]
+    next_step: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Group:
+    title: dict[str, str]
+    reasons: tuple[Reason, ...]
+
+
+@cache
+def groups() -> tuple[Group, ...]:
+    """Return all reasons as they are kept beside this module."""
+    text = files("gateway.documents").joinpath("reasons.yml").read_text(encoding="utf-8")
+    return tuple(
+        Group({"en": one["title"], "zh": one["title_zh"]}, tuple(_reasons(one["reasons"])))
+        for one in yaml.safe_load(text)
+    )
+
+
+def _reasons(kept: dict[str, dict[str, list[str]]]) -> Iterator[Reason]:
+    for name, by_language in kept.items():
+        yield Reason(
+            name,
+            {language: texts[0] for language, texts in by_language.items()},
+            {language: texts[1] for language, texts in by_language.items()},
+        )
+
+
+def names() -> set[str]:
+    """Return the names of all reasons."""
+    return {reason.name for group in groups() for reason in group.reasons}
+
+
+def page(language: str) -> str:
+    """Return the page in English (en) or Chinese (zh)."""
+    parts = [_INTRO[language]]
+    for group in groups():
+        rows = [(code(r.name), r.means[language], r.next_step[language]) for r in group.reasons]
+        parts.append(f"## {group.title[language]}\n\n{table(_COLUMNS[language], rows)}")
+    return "\n\n".join(parts) + "\n"

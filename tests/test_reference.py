@@ -1,0 +1,83 @@
+"""The pages that are made from the code say what the code does now."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.documents import __main__ as documents
+from gateway.documents.reasons import groups, names
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("gateway", "adapter", "provider_registry", "route_table", "engines")
+LOOKS_LIKE_ONE = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+")
+ELSEWHERE = {
+    "BFIA_GATEWAY_TOKEN": "the environment",
+    "BFIA_GATEWAY_URL": "the environment",
+    "MAX_BYTES": "the name of a constant",
+    "SC_PAGE_SIZE": "sysconf",
+    "SC_PHYS_PAGES": "sysconf",
+}
+"""words that look like a reason and are none"""
+
+
+@pytest.mark.parametrize("name", documents.PAGES)
+def test_a_page_is_what_the_code_makes_of_it(name: str):
+    written = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    assert written == documents.PAGES[name](), f"docs/{name} is behind the code: make docs"
+
+
+def test_every_reason_in_the_code_is_explained():
+    used = {word: where for word, where in reasons_in_code() if word not in ELSEWHERE}
+    missing = {word: where for word, where in used.items() if word not in names()}
+    assert missing == {}, "add them to gateway/documents/reasons.yml, then: make docs"
+
+
+def test_no_reason_is_explained_that_is_gone():
+    words = {word for text, _ in texts_in_code() for word in re.findall("[A-Z_]{2,}", text)} | {"EXIT_n"}
+    assert names() - words == set()
+
+
+def test_every_reason_is_explained_once_and_in_both_languages():
+    found = [reason for group in groups() for reason in group.reasons]
+    assert len({reason.name for reason in found}) == len(found)
+    for reason in found:
+        for text in (*reason.means.values(), *reason.next_step.values()):
+            assert text.endswith((".", "。")), f"{reason.name}: {text}"
+        assert set(reason.means) == set(reason.next_step) == {"en", "zh"}
+
+
+def texts_in_code() -> Iterator[tuple[str, str]]:
+    for file, tree in modules():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value, f"{file}:{node.lineno}"
+
+
+def reasons_in_code() -> Iterator[tuple[str, str]]:
+    """Yield words that have an underscore, and those without in the places where reasons stand."""
+    yield from ((text, where) for text, where in texts_in_code() if LOOKS_LIKE_ONE.fullmatch(text))
+    for file, tree in modules():
+        for node in ast.walk(tree):
+            for value in places(node):
+                if isinstance(value, ast.Constant) and isinstance(value.value, str) and value.value.isupper():
+                    yield value.value, f"{file}:{value.lineno}"
+
+
+def places(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield what stands where a reason stands: ``reason=``, ``reason: …``, the first word of a failure or wait."""
+    if isinstance(node, ast.keyword) and node.arg == "reason":
+        yield node.value
+    if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "reason" for t in node.targets):
+        yield node.value
+    named = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id
+    if isinstance(node, ast.Call) and named in ("Failure", "Waiting") and node.args:
+        yield node.args[0]
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    for room in ROOMS:
+        for file in sorted((ROOT / room).rglob("*.py")):
+            yield str(file.relative_to(ROOT)), ast.parse(file.read_text(encoding="utf-8"))
