@@ -45,7 +45,7 @@ def test_every_reason_is_explained_once_and_in_both_languages():
     assert len({reason.name for reason in found}) == len(found)
     for reason in found:
         for text in (*reason.means.values(), *reason.next_step.values()):
-            assert text.endswith((".", "。")), f"{reason.name}: {text}"
+            assert text.endswith((".", "?", "。", "？")), f"{reason.name}: {text}"
         assert set(reason.means) == set(reason.next_step) == {"en", "zh"}
 
 

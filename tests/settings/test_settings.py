@@ -265,7 +265,7 @@ def test_every_value_says_where_it_comes_from_and_no_secret_is_shown(
     file = tmp_path / "node.yml"
     file.write_text(
         "node:\n  id: JG1\nengine: {kind: process}\n"
-        f"auth: {{token: {SECRET}}}\n"
+        f"auth: {{token: {SECRET}-{SECRET}}}\n"
         f"events: {{webhooks: [{{url: 'http://u:{SECRET}@h/x?key={SECRET}', secret: {SECRET}}}]}}\n"
     )
     monkeypatch.setenv("BFIA_GATEWAY__DATABASE__URL", f"mysql+pymysql://me:{SECRET}@host/db")
