@@ -13,7 +13,9 @@ from gateway.documents.reasons import groups, names
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("gateway", "adapter", "provider_registry", "route_table", "engines")
 LOOKS_LIKE_ONE = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+")
+TLS = ("ACCESS_DENIED", "BAD_CERTIFICATE", "CERTIFICATE_EXPIRED", "CERTIFICATE_REQUIRED", "CERTIFICATE_UNKNOWN")
 ELSEWHERE = {
+    **dict.fromkeys((*TLS, "HANDSHAKE_FAILURE", "UNKNOWN_CA"), "alerts of TLS"),
     "BFIA_GATEWAY_TOKEN": "the environment",
     "BFIA_GATEWAY_URL": "the environment",
     "MAX_BYTES": "the name of a constant",
