@@ -88,7 +88,7 @@ base_image() {
 
 case ${1:-up} in
   up)
-    install_packages docker.io iptables mariadb-server mariadb-client busybox-static docker-compose make docker-registry openssl iproute2
+    install_packages docker.io iptables mariadb-server mariadb-client busybox-static docker-compose make docker-registry openssl openssh-server iproute2
     python_up; docker_up; mariadb_up; base_image
     {
       printf 'export DOCKER_HOST=unix://%s\n' "$sock"

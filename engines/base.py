@@ -144,6 +144,8 @@ class LaunchSpec:
     """what `Engine.image_digest` has to tell of the image; empty: anything"""
     capabilities: tuple[str, ...] = ()
     """Linux capabilities beyond none, such as NET_RAW"""
+    engine: str = ""
+    """which of several engines is to run it, by name; empty: the main one"""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The part of the configuration that says what runs the algorithms, and what they may."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -7,6 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 
 from gateway.domain import foreign
 
+_DAEMON = r"^(unix:///.+|tcp://[^/]+|ssh://[^/-][^/]*(/.+)?)$"
 _WHOLE_MACHINE = ("/", "/run", "/var", "/var/run", "/proc", "/sys", "/dev", "/etc", "/root")
 
 
@@ -48,6 +50,10 @@ class TlsSettings(Section):
             raise ValueError("cert and key belong together")
         return self
 
+    def below(self, at: Callable[[Path], Path]) -> Self:
+        """Return the same with each path as ``at`` makes it."""
+        return self.model_copy(update={name: at(path) for name, path in self if path is not None})
+
 
 class ExtraMount(Section):
     source: Path = Field(description="Folder or file on the daemon's host.")
@@ -74,10 +80,29 @@ class Allowance(Section):
         return value
 
 
+class DaemonSettings(Section):
+    """A further Docker daemon, which providers may name as ``metadata.base_url``."""
+
+    base_url: str = Field(pattern=_DAEMON, description="Its address: tcp://, ssh:// or unix://.")
+    tls: TlsSettings | None = Field(default=None, description="Certificates for one at tcp://.")
+    storage_source: StorageSource | None = Field(default=None, description="How it sees the storage.")
+    runs_source: StorageSource | None = Field(default=None, description="The same for the folder of run logs.")
+    outside: bool = Field(default=True, description="Containers there reach other machines, and so this gateway.")
+
+    @model_validator(mode="after")
+    def _tls_of_tcp(self) -> Self:
+        _check_tls(self.tls, self.base_url)
+        return self
+
+
 class DockerEngineSettings(Section):
     base_url: str = Field(
         default="",
-        description="Address of the Docker daemon, unix:// or tcp://; empty: as DOCKER_HOST says.",
+        pattern=f"^$|{_DAEMON}",
+        description="Address of the Docker daemon, unix://, tcp:// or ssh://; empty: as DOCKER_HOST says.",
+    )
+    daemons: list[DaemonSettings] = Field(
+        default_factory=list, description="Further daemons; a provider may name these and no others."
     )
     tls: TlsSettings | None = Field(default=None, description="Certificates for a daemon at tcp://.")
     pull: Literal["never", "missing"] = Field(
@@ -108,22 +133,31 @@ class DockerEngineSettings(Section):
         default_factory=dict, description="What containers of a provider get beyond the ordinary, by its name."
     )
 
-    @field_validator("base_url")
-    @classmethod
-    def _reachable(cls, value: str) -> str:
-        if value.startswith("ssh://"):
-            raise ValueError(
-                "ssh:// is not supported; use tcp:// with tls, or forward the daemon's socket by ssh -L"
-            )
-        return value
-
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.pull == "missing" and not self.registries:
             raise ValueError("pull: missing needs at least one of registries")
-        if self.tls is not None and not self.base_url.startswith("tcp://"):
-            raise ValueError("tls needs a base_url that begins with tcp://")
+        names = [self.base_url, *(daemon.base_url for daemon in self.daemons)]
+        if twice := next((name for name in names if names.count(name) > 1), ""):
+            raise ValueError(f"daemons: {twice} is there twice")
+        _check_tls(self.tls, self.base_url)
         return self
+
+    def below(self, at: Callable[[Path], Path]) -> Self:
+        """Return the same with the path of each certificate as ``at`` makes it."""
+        daemons = [daemon.model_copy(update=_tls_below(daemon, at)) for daemon in self.daemons]
+        return self.model_copy(update={"daemons": daemons, **_tls_below(self, at)})
+
+
+def _tls_below(
+    settings: DaemonSettings | DockerEngineSettings, at: Callable[[Path], Path]
+) -> dict[str, TlsSettings]:
+    return {} if settings.tls is None else {"tls": settings.tls.below(at)}
+
+
+def _check_tls(tls: TlsSettings | None, base_url: str) -> None:
+    if tls is not None and not base_url.startswith("tcp://"):
+        raise ValueError("tls needs a base_url that begins with tcp://")
 
 
 def _no_foreign_engine(kind: Any) -> Any:

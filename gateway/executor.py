@@ -121,6 +121,8 @@ class Executor:
         self._turns = Turns(store.local_jobs.decide, self._decide, self._begin)
         self.observe: Callable[[str, float], None] = lambda _action, _seconds: None
         """told how long each action on the engine took"""
+        self.engine_at: Callable[[str], Engine] = lambda name: engine
+        """finds one of several engines by its name; without a name the main one"""
         self.silent: Callable[[NodeId], None] = lambda node: None
         """told of every node that a call did not reach"""
         self.loop = Loop("executor", self.advance, self._overdue)
@@ -303,7 +305,7 @@ class Executor:
     def _image(self, local: LocalJob, run: Run, fetching: bool) -> str:
         """Return the digest of the run's image, which is here afterwards."""
         try:
-            return self._engine.image_digest(run.image)
+            return self.engine_at(run.engine).image_digest(run.image)
         except ImageNotFound:
             if not fetching:
                 raise _ImageIsFetched from None
@@ -313,7 +315,7 @@ class Executor:
             if _run(self._store.local_jobs.get(local.id), run.run_id).stop_at is not None:
                 raise _NotWanted
 
-        return self._engine.ensure_image(run.image, told)
+        return self.engine_at(run.engine).ensure_image(run.image, told)
 
     def _grant(self, run: Run) -> Grant:
         return self._grants.get(run.component.provider, NOTHING)
@@ -347,6 +349,7 @@ class Executor:
             mounts=(*placement.mounts, *self._grant(run).mounts),
             digest=run.expected_digest,
             capabilities=self._grant(run).capabilities,
+            engine=run.engine,
         )
 
     def _probe(self, run: Run) -> Event:

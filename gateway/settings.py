@@ -394,6 +394,16 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
+    def _reached_from_everywhere(self) -> "Settings":
+        listener = self.listen.container or self.listen.peer
+        if self.engine.docker.daemons and listener.advertise is None:
+            raise ValueError(
+                "engine.docker.daemons need listen.container.advertise: where containers of every daemon reach "
+                "this gateway, such as http://10.0.0.5:7381"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _guarded(self) -> "Settings":
         host = self.listen.operator.bind.rpartition(":")[0].strip("[]")
         if self.auth.mode == "off" and host not in ("127.0.0.1", "::1", "localhost"):
@@ -498,10 +508,7 @@ def _anchored(settings: Settings, base: Path) -> Settings:
     if storage is None:
         storage = f"file://{base / DEFAULT_STORAGE}"
     file = settings.route_table.file
-    docker, tls = settings.engine.docker, settings.engine.docker.tls
-    if tls is not None:
-        paths = {name: at(path) for name, path in tls if path is not None}
-        docker = docker.model_copy(update={"tls": tls.model_copy(update=paths)})
+    docker = settings.engine.docker.below(at)
     peer = settings.listen.peer
     if peer.tls is not None:
         peer = peer.model_copy(update={"tls": peer.tls.below(base)})

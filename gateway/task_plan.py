@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
@@ -59,7 +60,9 @@ class TaskPlanner:
         defaults: Defaults = Defaults(),
         owner: str = "",
         models: Models | None = None,
+        engines: Mapping[str, str] = MappingProxyType({"": ""}),
     ) -> None:
+        """``engines``: which daemon a provider may name, and what the engine for it is called."""
         self._node = node
         self._registry = registry
         self._datasets = datasets
@@ -68,6 +71,7 @@ class TaskPlanner:
         self._defaults = defaults
         self._owner = owner
         self._models = models
+        self._engines = engines
 
     def check(self, spec: JobSpec) -> tuple[list[Problem], list[Problem]]:
         """Find what is wrong here with a job: (problems that refuse it, warnings)."""
@@ -123,9 +127,16 @@ class TaskPlanner:
         """Return what is registered for a task, now or as it was when its job began. Raises `Refused`."""
         ref = node.component
         try:
-            return self._registry.find(ref.provider, ref.version, ref.name, at=at)
+            provider, component = self._registry.find(ref.provider, ref.version, ref.name, at=at)
         except Unknown as error:
             raise Refused(str(error), reason=error.reason) from error
+        if provider.base_url not in self._engines:
+            text = (
+                f"{provider.key} is to run at {provider.base_url}, which the admin of node {self._node} has not "
+                "allowed (engine.docker.daemons)"
+            )
+            raise Refused(text, reason="DAEMON_NOT_ALLOWED")
+        return provider, component
 
     def runs(self, local: LocalJob, node: DagNode, task_id: str) -> tuple[Run, ...]:
         """Return the runs of a task here, one per party.
@@ -174,6 +185,7 @@ class TaskPlanner:
             party=party,
             component=node.component,
             image=plan.provider.image_for(node.component.name),
+            engine=self._engines[plan.provider.base_url],
             created_at=self._clock(),
             parameters=plan.parameters,
             inputs=plan.inputs,

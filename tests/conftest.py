@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from hypothesis import settings
 
 from engines.containerd.firewall import PREFIX, Firewall
-from tests.services import own_docker, registry
+from tests.services import own_docker, registry, sshd
 
 ROOT = Path(__file__).resolve().parents[1]
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
@@ -43,7 +43,13 @@ def _registry() -> None:
         raise FileNotFoundError(f"{registry.PROGRAM}; Debian has it in docker-registry")
 
 
-PROBES = {"docker": _docker, "mariadb": _mariadb, "registry": _registry, "own_docker": own_docker.usable}
+PROBES = {
+    "docker": _docker,
+    "mariadb": _mariadb,
+    "registry": _registry,
+    "own_docker": own_docker.usable,
+    "sshd": sshd.usable,
+}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -12,6 +12,7 @@ from docker.utils import kwargs_from_env, parse_host
 
 from engines.base import EngineDown
 from engines.containerd.errors import translated
+from engines.containerd.tunnel import SCHEME, Tunnel
 
 _TIMEOUT = 60
 """seconds for one call; starting a container takes some on a busy machine"""
@@ -30,16 +31,22 @@ class Connection:
 
     def __init__(self, base_url: str, tls: Mapping[str, str]) -> None:
         self._base_url = base_url
+        self._tunnel = Tunnel(base_url) if base_url.startswith(SCHEME) else None
         self._tls = dict(tls)
         self._lock = threading.Lock()
         self._api: APIClient | None = None
         self._socket: str | None = None
+        self._tunnelled = ""
 
     def __call__(self) -> APIClient:
         """Return the client. Raises `EngineDown`."""
         with self._lock, translated(EngineDown):
+            base_url = self._base_url if self._tunnel is None else f"unix://{self._tunnel.open()}"
+            if self._tunnel is not None and base_url != self._tunnelled:
+                self._drop()  # it was made anew, elsewhere
+                self._tunnelled = base_url
             if self._api is None:
-                options: dict[str, Any] = {"base_url": self._base_url} if self._base_url else {**kwargs_from_env()}
+                options: dict[str, Any] = {"base_url": base_url} if base_url else {**kwargs_from_env()}
                 if self._tls:
                     options["tls"] = _config(self._tls)
                 self._socket = _socket_of(options.get("base_url"), bool(options.get("tls")))
@@ -52,11 +59,16 @@ class Connection:
     def is_here(self) -> bool:
         """Whether the daemon's host is the one we run on, as far as can be told. Raises `EngineDown`."""
         self()
-        return self._socket is not None
+        return self._socket is not None and self._tunnel is None
 
     def close(self) -> None:
         with self._lock:
-            api, self._api = self._api, None
+            self._drop()
+            if self._tunnel is not None:
+                self._tunnel.close()
+
+    def _drop(self) -> None:
+        api, self._api = self._api, None
         if api is not None:
             api.close()
 

@@ -3,8 +3,9 @@
 from engines.base import Engine, Mount
 from engines.containerd import ContainerdEngine, PullRules
 from engines.process import ProcessEngine
+from engines.several import SeveralEngines
 from gateway.assembly.identity import instance_of
-from gateway.engine_settings import StorageSource
+from gateway.engine_settings import DaemonSettings, DockerEngineSettings, StorageSource
 from gateway.grants import Grant
 from gateway.settings import Settings
 
@@ -22,24 +23,52 @@ def engine_of(settings: Settings, installation: str, instance: str = "") -> Engi
             saved_log_size=settings.limits.run_log_bytes,
         )
     docker = settings.engine.docker
+    instance = instance or instance_of(settings.state_dir)
+    main = _daemon(settings, docker, docker.base_url, installation, instance)
+    others = {d.base_url: _daemon(settings, d, d.base_url, installation, instance) for d in docker.daemons}
+    return SeveralEngines(main, others) if others else main
+
+
+def main_of(engine: Engine) -> Engine:
+    """Return the engine whose network is on this machine, where that is so of any."""
+    return engine.main if isinstance(engine, SeveralEngines) else engine
+
+
+def engines_by_address(settings: Settings) -> dict[str, str]:
+    """Return which daemons a provider may name, each with the name of the engine for it."""
+    docker = settings.engine.docker
+    if settings.engine.kind != "docker":
+        return {"": ""}
+    return {"": "", docker.base_url: "", **{d.base_url: d.base_url for d in docker.daemons}}
+
+
+def _daemon(
+    settings: Settings,
+    place: DockerEngineSettings | DaemonSettings,
+    base_url: str,
+    installation: str,
+    instance: str,
+) -> ContainerdEngine:
+    """Return the engine of one daemon; what ``place`` does not say is the same for all."""
+    docker = settings.engine.docker
     return ContainerdEngine(
-        node=node,
+        node=settings.node.id,
         installation=installation,
-        base_url=docker.base_url,
+        base_url=base_url,
         network=docker.network or None,
         user=docker.user,
-        storage_source=_source(docker.storage_source),
+        storage_source=_source(place.storage_source),
         storage_root=settings.storage.path,
-        runs_source=_source(docker.runs_source),
+        runs_source=_source(place.runs_source),
         runs_root=settings.state_dir / "runs",
         network_mode=docker.network_mode,
         read_only_root=docker.read_only_root,
         pull=PullRules(frozenset(docker.registries if docker.pull == "missing" else ()), docker.pull_seconds),
-        outside=docker.outside,
-        tls={name: str(path) for name, path in docker.tls if path is not None} if docker.tls else None,
+        outside=place.outside,
+        tls={name: str(path) for name, path in place.tls if path is not None} if place.tls else None,
         saved_log_size=settings.limits.run_log_bytes,
         log_size=settings.limits.run_log_bytes // 2,
-        instance=instance or instance_of(settings.state_dir),
+        instance=instance,
     )
 
 

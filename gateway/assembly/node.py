@@ -9,8 +9,9 @@ from adapter.bfia.courier import Courier
 from adapter.bfia.environment import session_id
 from adapter.bfia.protocol import BfiaProtocol
 from engines.base import Engine
+from engines.several import SeveralEngines
 from gateway import cleaning, peer_tls
-from gateway.assembly.engine import grants_of
+from gateway.assembly.engine import engines_by_address, grants_of, main_of
 from gateway.assembly.identity import instance_of, only_process
 from gateway.assembly.neighbours import Neighbours
 from gateway.assembly.rules import approval_policy, call_timing, retention, run_timing
@@ -140,6 +141,8 @@ class Node:
             partial(oddities, self.storage),
         )
         self.executor.observe = self.metrics.acted
+        if isinstance(self.engine, SeveralEngines):
+            self.executor.engine_at = self.engine.at
         self.coordinator = Coordinator(self.store, self.scheduler, self.peers, self.registry, self.routes, clock)
         defaults = defaults_of(settings.limits, settings.resources)
         self.resources = Resources(
@@ -159,6 +162,7 @@ class Node:
             defaults,
             owner=owner,
             models=self.models,
+            engines=engines_by_address(settings),
         )
         self.heartbeat = Heartbeat(
             Gateways(self.store),
@@ -238,7 +242,7 @@ class Node:
         listener = settings.listen.container or settings.listen.peer
         name = "container" if settings.listen.container else "peer"
         socks = self.sockets[name]
-        self.door = ContainerDoor(self.engine, listener, socks[0], partial(self.arrivals.put, name))
+        self.door = ContainerDoor(main_of(self.engine), listener, socks[0], partial(self.arrivals.put, name))
 
     def _unfinished(self) -> Iterator[JobSpec]:
         """Yield what was submitted of every job that is not over here."""

@@ -426,6 +426,8 @@ class Run:
     component: ComponentRef
     image: str
     created_at: datetime
+    engine: str = ""
+    """which of several engines runs it; empty: the main one"""
     attempt: int = 0
     status: RunStatus = RunStatus.WAITING
     parameters: Mapping[str, Any] = field(default_factory=dict)

@@ -227,7 +227,12 @@ def test_an_engine_that_is_none_of_ours_is_refused_by_name(kind: str, name: str)
 @pytest.mark.parametrize(
     ("docker", "said"),
     [
-        ({"base_url": "ssh://host"}, "ssh:// is not supported"),
+        ({"base_url": "http://host:1"}, "engine.docker.base_url"),
+        ({"base_url": "ssh://-oProxyCommand=x"}, "engine.docker.base_url"),
+        ({"daemons": [{"base_url": "host:1"}]}, "engine.docker.daemons"),
+        ({"daemons": [{"base_url": "ssh://h", "tls": {"ca": "ca.pem"}}]}, "begins with tcp://"),
+        ({"daemons": [{"base_url": "tcp://h:1"}, {"base_url": "tcp://h:1"}]}, "is there twice"),
+        ({"daemons": [{"base_url": "tcp://h:1"}]}, "listen.container.advertise"),
         ({"pull": "missing"}, "needs at least one of registries"),
         ({"pull": "always"}, "engine.docker.pull"),
         ({"tls": {"ca": "ca.pem"}}, "begins with tcp://"),

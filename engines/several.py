@@ -1,0 +1,180 @@
+"""Several engines as one: a run is started where it belongs, and found again wherever it is.
+
+What runs are there is known to the engines alone, so a run that this object did not start itself is looked for in
+each of them. An engine that is away hides its own runs and no others.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from engines.base import (
+    Capacity,
+    Engine,
+    EngineDown,
+    EngineError,
+    Found,
+    ImageFacts,
+    ImageNotFound,
+    Isolation,
+    LaunchSpec,
+    Logs,
+    Missing,
+    Probe,
+    Watch,
+)
+
+X = TypeVar("X")
+
+_MOST_KNOWN = 10_000
+
+
+class SeveralEngines:
+    """See `engines.base.Engine` for what each method promises. What is asked of the whole is asked of ``main``."""
+
+    def __init__(self, main: Engine, others: Mapping[str, Engine]) -> None:
+        """``others``: the further engines by the name under which runs ask for them."""
+        self.main = main
+        self.kind = main.kind
+        self.capabilities = main.capabilities.intersection(*(e.capabilities for e in others.values()))
+        self._others = dict(others)
+        self._lock = threading.Lock()
+        self._place: dict[str, Engine] = {}
+        """where runs were seen"""
+
+    def at(self, name: str) -> Engine:
+        """Return the engine of that name, without one the main engine. Raises `EngineDown` for an unknown name."""
+        if not name:
+            return self.main
+        if name not in self._others:
+            raise EngineDown(f"this node has no engine {name} any more")
+        return self._others[name]
+
+    def check(self) -> None:
+        self.main.check()
+
+    def capacity(self) -> Capacity:
+        return self.main.capacity()
+
+    def image_digest(self, image: str) -> str:
+        """Return the digest of the image in the first engine that has it."""
+        return self._first(lambda engine: engine.image_digest(image))
+
+    def image_facts(self, image: str) -> ImageFacts:
+        return self._first(lambda engine: engine.image_facts(image))
+
+    def ensure_image(self, image: str, told: Callable[[str], None]) -> str:
+        return self.main.ensure_image(image, told)
+
+    def isolation(self) -> Isolation:
+        """Return what holds in every engine; the gaps say in which one they are."""
+        whole = self.main.isolation()
+        for name, engine in self._others.items():
+            try:
+                one = engine.isolation()
+            except EngineError as error:
+                one = Isolation(whole.tasks, whole.host, whole.outside, (f"it cannot be told: {error}",))
+            whole = replace(
+                whole,
+                tasks=whole.tasks and one.tasks,
+                host=whole.host and one.host,
+                outside=whole.outside and one.outside,
+                gaps=(*whole.gaps, *(f"at {name}: {gap}" for gap in one.gaps)),
+            )
+        return whole
+
+    def launch(self, spec: LaunchSpec) -> None:
+        engine = self.at(spec.engine)
+        engine.launch(spec)
+        self._seen(spec.name, engine)
+
+    def probe(self, name: str) -> Probe:
+        engine = self._of(name)
+        return Missing() if engine is None else engine.probe(name)
+
+    def address(self, name: str) -> str:
+        engine = self._of(name)
+        return "" if engine is None else engine.address(name)
+
+    def stop(self, name: str, grace: float) -> None:
+        if (engine := self._of(name)) is not None:
+            engine.stop(name, grace)
+
+    def logs(self, name: str, tail: int | None = None) -> Logs:
+        engine = self._of(name)
+        return Logs() if engine is None else engine.logs(name, tail)
+
+    def save_logs(self, name: str, directory: Path) -> None:
+        if (engine := self._of(name)) is not None:
+            engine.save_logs(name, directory)
+
+    def remove(self, name: str) -> None:
+        if (engine := self._of(name)) is not None:
+            engine.remove(name)
+            with self._lock:
+                self._place.pop(name, None)
+
+    def list(self) -> Sequence[Found]:
+        """Return the runs of every engine that answers."""
+        found = [*self.main.list()]
+        for engine in self._others.values():
+            with suppress(EngineDown):
+                found += engine.list()
+        return found
+
+    def watch(self, on_exit: Callable[[str], None], on_away: Callable[[], None] | None = None) -> Watch:
+        return _Watches([engine.watch(on_exit, on_away) for engine in self._all()])
+
+    def close(self) -> None:
+        for engine in self._all():
+            engine.close()
+
+    def _first(self, look: Callable[[Engine], X]) -> X:
+        """Return what the first engine tells that has an image. Raises what the main engine raises."""
+        try:
+            return look(self.main)
+        except ImageNotFound as error:
+            for engine in self._others.values():
+                with suppress(EngineError):
+                    return look(engine)
+            raise error
+
+    def _all(self) -> Iterator[Engine]:
+        yield self.main
+        yield from self._others.values()
+
+    def _seen(self, name: str, engine: Engine) -> None:
+        with self._lock:
+            if len(self._place) >= _MOST_KNOWN:
+                self._place.clear()
+            self._place[name] = engine
+
+    def _of(self, name: str) -> Engine | None:
+        """Return the engine that has the run, None if there is none. Raises `EngineDown` where one cannot tell."""
+        with self._lock:
+            known = self._place.get(name)
+        if known is not None:
+            return known
+        away: EngineDown | None = None
+        for engine in self._all():
+            try:
+                if not isinstance(engine.probe(name), Missing):
+                    self._seen(name, engine)
+                    return engine
+            except EngineDown as error:
+                away = away or error
+        if away is not None:
+            raise away
+        return None
+
+
+class _Watches:
+    def __init__(self, watches: Sequence[Watch]) -> None:
+        self._watches = watches
+
+    def close(self) -> None:
+        for watch in self._watches:
+            watch.close()

@@ -1,0 +1,170 @@
+"""Providers that run at another daemon than the node's own: allowed by the admin, or refused by name."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.base import EngineDown, ImageNotFound, Missing, Running
+from engines.memory import MemoryEngine, MemoryWorld, Script
+from engines.several import SeveralEngines
+from gateway.domain.states import RunStatus
+from gateway.errors import Invalid, Refused
+from gateway.wiring import Gateway
+from provider_registry.registration import provider_from_request
+from tests.builders import a_spec
+from tests.contracts.apis import IMAGE, registration, serving
+from tests.contracts.engine_contract import EngineContract, exits
+from tests.contracts.engine_contract import a_spec as a_launch
+from tests.contracts.test_engines import MemoryHarness
+from tests.e2e.nodes import wait_for
+from tests.inprocess import ME, settings
+
+FAR = "ssh://bfia@10.0.0.9"
+
+
+class SeveralHarness(MemoryHarness):
+    """The memory engine as the main one of two."""
+
+    def engine(self, node: str = "alpha", installation: str = "") -> Any:
+        other = MemoryEngine(node=node, installation=installation or self.installation, images={})
+        return SeveralEngines(super().engine(node, installation), {"far": other})
+
+
+class TestSeveral(EngineContract):
+    @pytest.fixture
+    def harness(self) -> Iterator[SeveralHarness]:
+        harness = SeveralHarness()
+        yield harness
+        harness.close()
+
+
+@pytest.fixture
+def worlds() -> tuple[MemoryWorld, MemoryWorld]:
+    return MemoryWorld(), MemoryWorld()
+
+
+def both(worlds: tuple[MemoryWorld, MemoryWorld]) -> SeveralEngines:
+    near, far = (
+        MemoryEngine(node="alpha", installation="first", images={image: Script(code=None)}, world=world)
+        for image, world in zip(("near:1", "far:1"), worlds, strict=True)
+    )
+    return SeveralEngines(near, {"far": far})
+
+
+def launch(image: str, engine: str) -> Any:
+    return replace(a_launch(MemoryHarness(), exits(0)), image=image, engine=engine)
+
+
+def test_a_run_goes_where_it_belongs_and_is_found_there_by_another_object(worlds: tuple[MemoryWorld, MemoryWorld]):
+    first, near, far = both(worlds), launch("near:1", ""), launch("far:1", "far")
+    for spec in (near, far):
+        first.launch(spec)
+    with pytest.raises(ImageNotFound):
+        first.launch(launch("far:1", ""))
+    again = both(worlds)
+    assert {found.name for found in again.list()} == {near.name, far.name}
+    assert isinstance(again.probe(far.name), Running) and again.main.probe(far.name) == Missing()
+    again.remove(far.name)
+    assert first.probe(far.name) == Missing() and isinstance(first.probe(near.name), Running)
+    assert first.image_digest("far:1") == first.at("far").image_digest("far:1")
+
+
+def test_an_engine_that_is_away_hides_its_own_runs_only(worlds: tuple[MemoryWorld, MemoryWorld]):
+    engine, near, far = both(worlds), launch("near:1", ""), launch("far:1", "far")
+    for spec in (near, far):
+        engine.launch(spec)
+    worlds[1].down = True
+    assert [found.name for found in engine.list()] == [near.name]
+    engine.check()
+    assert isinstance(engine.probe(near.name), Running)
+    for again in (engine, both(worlds)):  # whether or not it knew where the run is
+        with pytest.raises(EngineDown):
+            again.probe(far.name)
+    assert "far" in engine.isolation().gaps[-1]
+    with pytest.raises(EngineDown, match="elsewhere"):
+        engine.launch(launch("near:1", "elsewhere"))
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A node with an engine of its own and one far away; the same vendor is registered for three daemons."""
+    home = tmp_path_factory.mktemp("node")
+    any_port = "127.0.0.1:0"
+    listen: dict[str, Any] = {part: {"bind": any_port} for part in ("peer", "operator")}
+    listen["container"] = {"bind": any_port, "advertise": "http://10.0.0.5:7381"}
+    docker = {"base_url": "unix:///run/own.sock", "daemons": [{"base_url": FAR}]}
+    made = settings(home, listen=listen, engine={"kind": "docker", "docker": docker})
+
+    def engine(settings: Any, installation: str) -> SeveralEngines:
+        near, far = (
+            MemoryEngine(
+                node=ME, installation=installation, images={image: Script(code=None)}, world=MemoryWorld()
+            )
+            for image in (f"near-{IMAGE}", IMAGE)
+        )
+        return SeveralEngines(near, {FAR: far})
+
+    gateway = Gateway(made, engine=engine)
+    for version, base_url in (
+        ("1.0.0", FAR),
+        ("2.0.0", "tcp://10.0.0.66:2375"),
+        ("3.0.0", "unix:///run/own.sock"),
+    ):
+        body = registration() | {"version": version}
+        image = IMAGE if version == "1.0.0" else f"near-{IMAGE}"
+        body["metadata"] = {"base_url": base_url, "image": image}
+        for one in body["components_description"].values():
+            one["version"] = version
+        gateway.registry.register(provider_from_request(body))
+    with serving(gateway):
+        yield gateway
+
+
+def job(version: str) -> Any:
+    spec = a_spec("a", {"guest": (ME,)}, job_id=f"job-daemon-{version}", initiator=ME, scheduler=ME)
+    (task,) = spec.dag.nodes
+    component = replace(task.component, version=version)
+    return replace(spec, dag=replace(spec.dag, nodes=(replace(task, component=component),)))
+
+
+@pytest.mark.parametrize(("version", "name"), [("1.0.0", FAR), ("3.0.0", "")])
+def test_a_provider_runs_at_the_daemon_that_it_names(node: Gateway, version: str, name: str):
+    spec = job(version)
+    node.coordinator.submit_job(spec, ME)
+    jobs = node.store.local_jobs
+
+    def up() -> bool:
+        return any(run.status is RunStatus.RUNNING for run in jobs.get(spec.job_id).runs)
+
+    wait_for(up, 20, 0.01, "its container is up")
+    (run,) = jobs.get(spec.job_id).runs
+    assert run.engine == name
+    assert isinstance(node.engine, SeveralEngines)
+    assert [found.name for found in node.engine.at(name).list()] == [run.name]
+    node.coordinator.stop_job(spec.job_id, "", ME)
+    wait_for(lambda: jobs.get(spec.job_id).closed, 20, 0.01, "it is stopped")
+    assert node.engine.at(name).list() == []
+
+
+def test_a_daemon_that_nobody_allowed_is_refused_by_name(node: Gateway):
+    with pytest.raises((Invalid, Refused)) as caught:
+        node.participant.create_job(job("2.0.0"), ME)
+    assert caught.value.problems[0].path == "dag.components[0]"
+    for word in ("DAEMON_NOT_ALLOWED", "tcp://10.0.0.66:2375", "engine.docker.daemons"):
+        assert word in caught.value.message
+    assert node.store.local_jobs.find("job-daemon-2.0.0") is None
+
+
+def test_a_node_that_runs_processes_has_no_daemons(tmp_path: Path):
+    made = Gateway(settings(tmp_path))
+    try:
+        body = registration()
+        body["metadata"]["base_url"] = FAR
+        made.registry.register(provider_from_request(body))
+        with pytest.raises(Invalid, match="DAEMON_NOT_ALLOWED"):
+            made.participant.create_job(job("1.0.0"), ME)
+    finally:
+        made.stop()
