@@ -7,6 +7,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 rt=${BFIA_RT:-/tmp/bfia-rt}
 sock=${BFIA_DOCKER_SOCK:-/var/run/docker.sock}
 dbport=${BFIA_DB_PORT:-13306}
+dbdata=$rt/db/data
+[ "$(df --output=avail -k /dev/shm 2>/dev/null | tail -1)" -gt 2000000 ] 2>/dev/null && dbdata=/dev/shm/bfia-db$rt # every test makes its own tables
 mkdir -p "$rt"; chmod 755 "$rt"
 export DOCKER_HOST=unix://$sock
 
@@ -71,9 +73,10 @@ docker_up() {
 mariadb_up() {
   alive "$rt/db.pid" && return
   mkdir -p "$rt/db"; chown mysql "$rt/db"
-  [ -d "$rt/db/data/mysql" ] || mariadb-install-db --no-defaults --user=mysql --datadir="$rt/db/data" \
+  mkdir -p "$(dirname "$dbdata")"
+  [ -d "$dbdata/mysql" ] || mariadb-install-db --no-defaults --user=mysql --datadir="$dbdata" \
     --auth-root-authentication-method=normal --skip-test-db >"$rt/db-install.log" 2>&1 || die "mariadb-install-db failed"
-  nohup setsid /usr/sbin/mariadbd --no-defaults --user=mysql --datadir="$rt/db/data" --socket="$rt/db/s.sock" \
+  nohup setsid /usr/sbin/mariadbd --no-defaults --user=mysql --datadir="$dbdata" --socket="$rt/db/s.sock" \
     --pid-file="$rt/db/m.pid" --bind-address=127.0.0.1 --port="$dbport" --skip-name-resolve --max-connections=500 \
     --character-set-server=utf8mb4 --collation-server=utf8mb4_bin >"$rt/db.log" 2>&1 </dev/null &
   echo $! >"$rt/db.pid"
