@@ -255,6 +255,8 @@ def _watch(node: Client, job_id: str, as_json: bool) -> None:
             if job["status"] in _OVER:
                 break
             time.sleep(0.3)
+    if not live.console.is_terminal:
+        live.console.print()  # in a pipe the last line is left open
     if as_json:
         show(job)
     if job["outcome"] != "SUCCEEDED":
