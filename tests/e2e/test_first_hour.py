@@ -1,8 +1,8 @@
 """The first hour as a vendor, as a platform, as an admin: what the three pages tell to type, typed.
 
-Each page's commands run in its order in one shell, in an empty folder. What differs from the page is said here: the
-ports are free ones, the partner's address is that of a real node beside, and a node that is left running goes to the
-background.
+Each page's commands run in its order in one shell, in an empty folder. What differs from the page is said here:
+the ports are free ones, the partner's address is that of a real node beside, and a node that is left running goes
+to the background.
 """
 
 import os
