@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from gateway import reruns
 from gateway.calls import notes_of
-from gateway.domain import consent, inheriting, parameters, quorum, waiting
+from gateway.domain import consent, inheriting, parameters, quorum, task_ids, waiting
 from gateway.domain import dag as flow
 from gateway.domain.consent import Confirmed
 from gateway.domain.executing.weighing import merge_runs
@@ -33,7 +33,16 @@ from gateway.domain.problems import Problem
 from gateway.domain.rerunning import Order, RerunAnswer
 from gateway.domain.scheduling.events import Freed, Heard, StopAsked, SuspendAsked, TaskStopAsked
 from gateway.domain.states import JOB, JobStatus, Outcome, TaskStatus, ended
-from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, NotFound, PeerUnreachable, Refused
+from gateway.errors import (
+    Conflict,
+    GatewayError,
+    Invalid,
+    NotAllowed,
+    NotFound,
+    NotServed,
+    PeerUnreachable,
+    Refused,
+)
 from gateway.lanes import Lanes
 from gateway.peers import Peers
 from gateway.ports import Clock, JobView, SchedulerApi, TaskReport, TaskView
@@ -157,7 +166,7 @@ class Coordinator:
         try:
             with traced(local.spec.trace_id if local else current_trace()):
                 found = scheduler.job_status(job_id, self._peers.node)
-        except PeerUnreachable:
+        except (PeerUnreachable, NotServed):
             if local is None:
                 raise
             return _local_view(local)
@@ -353,6 +362,7 @@ class Coordinator:
 
     def _new(self, spec: JobSpec, warnings: list[str]) -> Job:
         lineage, not_inherited = self._inherited(spec)
+        tell = self._peers.numbers_tasks(spec)
         tasks = {}
         for node in spec.dag.nodes:
             roles = self._roles(node)
@@ -362,7 +372,7 @@ class Coordinator:
                     here.setdefault(party.node, {})[party.role] = TaskStatus.PENDING
             tasks[node.name] = Task(
                 node.name,
-                f"task_{uuid4().hex}",
+                task_ids.telling(spec.job_id, node.name, 0) if tell else f"task_{uuid4().hex}",
                 TaskStatus.PENDING,
                 {name: NodeTask(name, states) for name, states in here.items()},
                 lineage=lineage.get(node.name),

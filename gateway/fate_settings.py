@@ -5,10 +5,27 @@ from pydantic import Field
 from gateway.engine_settings import Section
 
 
+class FateApp(Section):
+    """An application that one site gave another to sign with."""
+
+    app_id: str = Field(min_length=1, description="Its id, which is sent.")
+    app_token: str = Field(min_length=1, description="Its token, which is not sent.")
+
+
+class FateSite(Section):
+    """How requests between this node and a FATE site are signed; null: not at all."""
+
+    sends: FateApp | None = Field(default=None, description="What the site gave this node.")
+    expects: FateApp | None = Field(default=None, description="What this node gave the site; without it: refused.")
+
+
 class FateSettings(Section):
     """FATE-Flow's own protocol, beside the standard's."""
 
     enabled: bool = Field(
         default=False,
         description="Serve /v2/partner and /v2/scheduler to peers and FATE's client API to operators.",
+    )
+    sites: dict[str, FateSite] = Field(
+        default_factory=dict, description="Party id -> how requests are signed: {sends: …, expects: …}."
     )

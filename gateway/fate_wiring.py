@@ -1,28 +1,121 @@
 """Builds what is there for FATE's sake: a part of the wiring that can be switched off."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from itertools import count
+from typing import Any, Protocol
 
-from adapter.fate import unserved
+from adapter.fate import partner, scheduling, unserved
+from adapter.fate.components import Catalogue
+from adapter.fate.description import PROTOCOL, Descriptions
+from adapter.fate.parts import Standard
+from adapter.fate.protocol import FateProtocol
+from adapter.fate.serving import FateParts
+from adapter.fate.signing import App, Signatures, Site
 from gateway.app import Mounted
+from gateway.domain.model import Job, LocalJob, NodeId
+from gateway.errors import Refused
+from gateway.fate_settings import FateApp
+from gateway.ports import Limiters, ParticipantApi, SchedulerApi
 from gateway.settings import Settings
+from gateway.store.store import Store
+from provider_registry.registry import Registry
+
+PROFILE = "fate-partner"
+"""the profile of routes to nodes that speak FATE's protocol"""
 
 
-@dataclass(frozen=True)
+class Transport(Standard, Protocol):
+    """The standard's protocol, whose connections FATE's requests take too."""
+
+    def send(
+        self, node: NodeId, path: str, body: Mapping[str, Any], headers: Mapping[str, str], patience: float
+    ) -> tuple[int, Any]: ...
+
+
 class FateSide:
-    """The routers of FATE's protocol for each listener: none while it is switched off."""
+    """FATE's protocol as a client and as routers for each listener: none while it is switched off."""
 
-    settings: Settings
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        registry: Registry,
+        standard: Transport,
+        profile_of: Callable[[NodeId], str],
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._profile_of = profile_of
+        self._clock = clock
+        self._numbers = count()
+        node = settings.node.id
+        sites = settings.fate.sites
+        self._signatures = Signatures({n: Site(_app(s.sends), _app(s.expects)) for n, s in sites.items()})
+        self._descriptions = Descriptions(node, standard, Catalogue(registry))
+        self.protocol = FateProtocol(
+            node, self._descriptions, standard, standard.send, self._signatures, self._job, self._protocol_of
+        )
 
-    def for_peers(self) -> list[Mounted]:
-        return self._if_on(Mounted(unserved.router(unserved.FOR_WORKERS), self._body))
+    def speaks(self, node: NodeId) -> bool:
+        """Say whether a node's route says that it speaks FATE's protocol."""
+        return self._profile_of(node) == PROFILE
 
-    def for_operators(self) -> list[Mounted]:
-        """Return what FATE's own tools ask."""
-        return self._if_on(Mounted(unserved.router(unserved.FOR_WORKERS), self._body))
+    def spoken(self, node: NodeId, protocol: str) -> str:
+        """Return the protocol in which a node is called. Raises `Refused` for FATE's while it is switched off."""
+        if not self.speaks(node):
+            return "bfia"
+        if not self._settings.fate.enabled:
+            text = f"node {node} speaks FATE's protocol, which is switched off here: set fate.enabled"
+            raise Refused(text, reason="PROTOCOL_OFF")
+        return PROTOCOL
+
+    def for_peers(
+        self,
+        coordinator: SchedulerApi,
+        participant: ParticipantApi,
+        limiters: Limiters,
+        knows: Callable[[NodeId], bool],
+    ) -> list[Mounted]:
+        """Return what other nodes ask."""
+        parts = FateParts(
+            self._settings.node.id,
+            coordinator,
+            participant,
+            self._descriptions,
+            self._signatures,
+            limiters,
+            knows,
+            self.speaks,
+            self._job,
+            self._local,
+            self._new_id,
+        )
+        routers = (partner.router(parts), scheduling.router(parts), unserved.router(unserved.FOR_WORKERS))
+        return self._if_on(*(Mounted(router, self._body) for router in routers))
 
     @property
     def _body(self) -> int:
-        return self.settings.limits.body_bytes
+        return self._settings.limits.body_bytes
 
     def _if_on(self, *routers: Mounted) -> list[Mounted]:
-        return list(routers) if self.settings.fate.enabled else []
+        return list(routers) if self._settings.fate.enabled else []
+
+    def _job(self, job_id: str) -> Job | None:
+        return self._store.jobs.find(job_id)
+
+    def _local(self, job_id: str) -> LocalJob | None:
+        return self._store.local_jobs.find(job_id)
+
+    def _protocol_of(self, job_id: str) -> str:
+        local = self._local(job_id)
+        return local.spec.protocol if local is not None else "bfia"
+
+    def _new_id(self) -> str:
+        """Return an id such as FATE gives: the local time to the microsecond, and a number."""
+        return f"{self._clock():%Y%m%d%H%M%S%f}{next(self._numbers)}"
+
+
+def _app(found: FateApp | None) -> App | None:
+    return App(found.app_id, found.app_token) if found is not None else None

@@ -244,6 +244,8 @@ class ProtocolAdapter(Protocol):
     """A protocol: its client for calls that go out, and the container's environment it defines."""
 
     name: str
+    numbers_tasks: bool
+    """whether its nodes know a task by its name and the number of its attempt, so that its id has to tell both"""
 
     def scheduler(self, node: NodeId) -> SchedulerApi: ...
 

@@ -463,7 +463,7 @@ def _shown(path: tuple[int | str, ...], value: Any) -> Any:
     """Return what was found at the path, but no secret."""
     if not path:
         return None
-    if (path[0] == "auth" and path[-1] != "mode") or path[0] == "events":
+    if (path[0] == "auth" and path[-1] != "mode") or path[0] in ("events", "fate"):
         return _HIDDEN
     return without_password(str(value)) if path[0] == "database" else value
 

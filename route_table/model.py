@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-PROFILES = ("spec", "fate", "kuscia", "audited")
+PROFILES = ("spec", "fate", "kuscia", "audited", "fate-partner")
 DEFAULT_PROFILE = "spec"
 DEFAULT_DEADLINE = 10.0
 DEFAULT_ENTRY = "default"

@@ -10,13 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any
 
 import httpx
 
 from adapter.bfia import headers, secure, translate
 from adapter.bfia.extensions import BY_PATH, EXTENSIONS, JOB_AUDIT, Command
-from adapter.bfia.profiles import PROFILES, SUCCESS_CODES, Profile
+from adapter.bfia.profiles import SUCCESS_CODES, Profile, profile_named
 from adapter.bfia.relay_words import NEXT_HOP_UNREACHABLE, WITHIN, told_by_relay
 from adapter.reading import HALF_PAIR
 from gateway.domain import auditing
@@ -94,7 +95,7 @@ class Peer:
 
     @property
     def profile(self) -> Profile:
-        return PROFILES[self._route.profile]
+        return profile_named(self._route.profile)
 
     def post(self, path: str, body: Mapping[str, Any], patience: float = 1.0) -> Mapping[str, Any]:
         return self.call("POST", path, body, patience=patience)
@@ -121,21 +122,34 @@ class Peer:
         """Make a request and return HTTP status and JSON, whatever they say. Raises `PeerUnreachable`."""
         return self._answer(method, path, body, None, 1.0)
 
+    def send(
+        self, path: str, body: Mapping[str, Any], more: Mapping[str, str], patience: float
+    ) -> tuple[int, Any]:
+        """Post to a path of another protocol, with further headers; return HTTP status and JSON."""
+        return self._answer("POST", path, body, None, patience, more)
+
     def _answer(
-        self, method: str, path: str, body: Mapping[str, Any], query: Mapping[str, str] | None, patience: float
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any],
+        query: Mapping[str, str] | None,
+        patience: float,
+        more: Mapping[str, str] = MappingProxyType({}),
     ) -> tuple[int, Any]:
         """Make one request; return HTTP status and what the answer's JSON says. Raises `PeerUnreachable`."""
         route = self._route
-        full = path if path.startswith("/v1/") else INTERCONN + path
+        full = path if path.startswith(("/v1/", "/v2/")) else INTERCONN + path
         seconds = min(route.deadline, LONGEST_CALL) * patience
         client = self._connections.to(route.url, route.identity)
         within = {WITHIN: str(int(seconds * 1000))} if route.via else {}
+        sent = {"content-type": "application/json", **headers.outgoing(self._me, self._node), **within, **more}
         request = client.build_request(
             method,
             full,
             content=json.dumps(body, ensure_ascii=False).encode(),
             params=query,
-            headers={"content-type": "application/json", **headers.outgoing(self._me, self._node), **within},
+            headers=sent,
             extensions=secure.asked_name(route.identity),
             timeout=httpx.Timeout(seconds, connect=min(3.0, seconds), pool=min(1.0, seconds)),
         )

@@ -78,5 +78,16 @@ PROFILES: Mapping[str, Profile] = {
     )
 }
 
+_OTHER_PROTOCOL = Profile(
+    "other protocol", unknown_path_code=6000, errors_as_200=True, longest_job_id=25, takes_confirm=False
+)
+"""a peer whose route says that it speaks another protocol: what holds for the standard's own paths there"""
+
+
+def profile_named(name: str) -> Profile:
+    """Return the profile of a route."""
+    return PROFILES.get(name, _OTHER_PROTOCOL)
+
+
 SUCCESS_CODES = frozenset({0, 200})
 """What a peer's success may look like (0 in v1.2.0, 200 in v1.0 and at one peer)."""

@@ -1,17 +1,21 @@
 """`ProtocolAdapter` of this folder: clients for calls that go out, and the environment of containers."""
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from pydantic import ValidationError
+
+from adapter.bfia import wire
 from adapter.bfia.client import Connections, ParticipantClient, Peer, SchedulerClient
 from adapter.bfia.environment import environment
 from adapter.bfia.profiles import PROFILES
-from adapter.bfia.translate import PROTOCOL, create_body
+from adapter.bfia.translate import PROTOCOL, create_body, job_spec
 from adapter.bfia.trial import HELLO, try_route
+from adapter.problems import problems_of
 from gateway.domain.model import JobSpec, LocalJob, NodeId, Run
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, Invalid
 from gateway.ports import ParticipantApi, SchedulerApi, Site
 from gateway.tracing import Exchange
 from gateway.trial import Step
@@ -25,6 +29,7 @@ class BfiaProtocol:
     """Hands out clients; each reads its peer's route anew at every call."""
 
     name = PROTOCOL
+    numbers_tasks = False
 
     def __init__(
         self, me: NodeId, routes: LiveRoutes, observe: Callable[[Exchange], None] = lambda _: None
@@ -52,6 +57,20 @@ class BfiaProtocol:
 
     def request(self, spec: JobSpec) -> dict[str, Any]:
         return create_body(spec, PROFILES["spec"])
+
+    def specified(self, request: Mapping[str, Any], scheduler: NodeId, trace_id: str) -> JobSpec:
+        """Read a job that `request` has written. Raises `Invalid`."""
+        try:
+            body = wire.CreateJob.model_validate(dict(request))
+        except ValidationError as error:
+            raise Invalid(problems_of(error.errors())) from None
+        return job_spec(body, body.job_id, scheduler, trace_id)
+
+    def send(
+        self, node: NodeId, path: str, body: Mapping[str, Any], headers: Mapping[str, str], patience: float
+    ) -> tuple[int, Any]:
+        """Post to a path of another protocol at a node; return HTTP status and JSON."""
+        return self._peer(node).send(path, body, headers, patience)
 
     def reaches(self, node: NodeId) -> bool:
         """Tell whether a connection to a node comes up; says nothing of what it would answer.

@@ -25,6 +25,8 @@ _LONGEST_TEXT = 20_000
 
 Codes = Mapping[str, Code]
 """Reason -> code, before the general table; ``""`` stands for every reason that is in neither."""
+ANY = "*"
+"""in `Codes`: every reason, before all else"""
 
 
 def ok(data: Any = None, *, job_id: str = "", message: str = "success", **more: Any) -> dict[str, Any]:
@@ -40,7 +42,8 @@ def ok(data: Any = None, *, job_id: str = "", message: str = "success", **more: 
 def fault(error: GatewayError, codes: Codes | None = None) -> dict[str, Any]:
     """Return an error as this protocol tells it."""
     codes = codes or {}
-    code = codes.get(error.reason) or OF_REASON.get(error.reason) or codes.get("") or Code.EXCEPTION
+    found = (codes.get(ANY), codes.get(error.reason), OF_REASON.get(error.reason), codes.get(""))
+    code = next((code for code in found if code), Code.EXCEPTION)
     data: dict[str, Any] = {"reason": error.reason, "status": error.code}
     if error.problems:
         data["problems"] = listed(error.problems)

@@ -47,7 +47,7 @@ def mounted(node: Node, uploads: data.Uploads, limiters: Limiters) -> list[Mount
     return [
         *(Mounted(router, body) for router in client_api.routers(parts)),
         Mounted(client_uploads.router(_Uploads(uploads)), None),
-        Mounted(unserved.router(client_api.NOT_FOR_TOOLS), body),
+        Mounted(unserved.router({**client_api.NOT_FOR_TOOLS, **unserved.FOR_WORKERS}), body),
     ]
 
 

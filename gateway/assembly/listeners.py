@@ -22,7 +22,6 @@ from gateway.app import LoopbackOnly, Mounted, create_app
 from gateway.assembly import fate_tools
 from gateway.assembly.node import Node
 from gateway.assembly.rules import approval_policy
-from gateway.fate_wiring import FateSide
 from gateway.guard import Guard
 from gateway.job_audits import JobAudits
 from gateway.ports import Limiters
@@ -145,9 +144,7 @@ def applications(node: Node) -> dict[str, ASGIApp]:
         Mounted(admin_router(admin_parts), body),
         Mounted(admin_archive.router(archiving), body),
     ]
-    fate = FateSide(settings)
-    for_peers += fate.for_peers()
-    for_operators += fate.for_operators()
+    for_peers += node.fate.for_peers(node.coordinator, node.participant, limiters, node.neighbours.knows)
     for_operators += fate_tools.mounted(node, uploads, limiters)
     apps: dict[str, Any] = {
         "operator": create_app("operators", for_operators, documented=True),

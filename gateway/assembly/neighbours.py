@@ -4,10 +4,10 @@ from starlette.requests import Request
 
 from adapter.bfia import headers
 from adapter.bfia.courier import PeerRoute
-from adapter.bfia.profiles import PROFILES, Profile
+from adapter.bfia.profiles import Profile, profile_named
 from gateway import settings
 from route_table.live import LiveRoutes
-from route_table.model import NO_IDENTITY, Identity, Route, UnknownNode
+from route_table.model import DEFAULT_PROFILE, NO_IDENTITY, Identity, Route, UnknownNode
 
 
 class Neighbours:
@@ -30,8 +30,12 @@ class Neighbours:
 
     def profile_of(self, node: str) -> Profile:
         """Return how a node departs from the standard."""
+        return profile_named(self.profile_name(node))
+
+    def profile_name(self, node: str) -> str:
+        """Return the profile that the route of a node names."""
         route = self._resolved(node)
-        return PROFILES[route.profile if route else "spec"]
+        return route.profile if route else DEFAULT_PROFILE
 
     def as_200(self, request: Request) -> bool:
         """Say whether a request comes from a peer that knows HTTP 200 only."""

@@ -31,6 +31,7 @@ from gateway.drain import Drain
 from gateway.errors import GatewayError
 from gateway.events import Feed
 from gateway.executor import Executor, Place
+from gateway.fate_wiring import FateSide
 from gateway.heartbeat import Heartbeat
 from gateway.inheritance import Inheritance
 from gateway.lanes import Lanes
@@ -39,6 +40,7 @@ from gateway.models import Models
 from gateway.outages import Outages
 from gateway.participant import Participant
 from gateway.peers import Peers
+from gateway.ports import ProtocolAdapter
 from gateway.provider_images import Images
 from gateway.provider_reading import Reader
 from gateway.providers import Providers
@@ -111,7 +113,11 @@ class Node:
         )
         self.metrics = Metrics(partial(count, self.store), self.broker.usage, clock)
         self.protocol = BfiaProtocol(node, self.routes, self.metrics.requested)
-        self.peers = Peers(node, {self.protocol.name: self.protocol})
+        self.fate = FateSide(
+            settings, self.store, self.registry, self.protocol, self.neighbours.profile_name, clock
+        )
+        adapters: list[ProtocolAdapter] = [self.protocol, self.fate.protocol]
+        self.peers = Peers(node, {adapter.name: adapter for adapter in adapters}, self.fate.spoken)
         self._lanes = Lanes()
         self.scheduler = Scheduler(self.store, self.peers, clock, self._lanes, call_timing(settings))
         self.owner = owner = f"{instance_of(settings.state_dir)}/{settings.engine.kind}"

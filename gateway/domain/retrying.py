@@ -5,11 +5,11 @@ still be on its way, the task begins again under a new id: nodes take a known id
 Until the last attempt has failed the task's own state stays what it was: none of the standard's states goes back.
 """
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+from gateway.domain import task_ids
 from gateway.domain.model import Attempt, Call, CallState, Ending, Failure, Job, NodeTask, Task
 from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended, merge
 
@@ -165,7 +165,7 @@ def begun_again(job: Job, name: str, at: datetime) -> Job:
     number = task.attempt + 1
     changed = replace(
         task,
-        task_id=id_of_attempt(job.id, name, number),
+        task_id=task_ids.following(job.id, name, number, task.task_id),
         attempt=number,
         attempts=(*task.attempts, past),
         again_from=None,
@@ -174,11 +174,6 @@ def begun_again(job: Job, name: str, at: datetime) -> Job:
         nodes={n: NodeTask(n, dict.fromkeys(part.roles, TaskStatus.PENDING)) for n, part in task.nodes.items()},
     )
     return _with(job, changed).noted(at, "next attempt", task=name, task_id=changed.task_id, attempt=number)
-
-
-def id_of_attempt(job_id: str, task: str, attempt: int) -> str:
-    """Return the task id of a later attempt: always the same one, so that two planners agree on it."""
-    return "task_" + hashlib.sha256(f"{job_id}\n{task}\n{attempt}".encode()).hexdigest()[:32]
 
 
 def _where(task: Task) -> str:

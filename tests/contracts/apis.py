@@ -15,6 +15,11 @@ from typing import Any
 import yaml
 
 from adapter.bfia.client import Connections, ParticipantClient, Peer, SchedulerClient
+from adapter.bfia.protocol import BfiaProtocol
+from adapter.fate.components import Catalogue
+from adapter.fate.description import Descriptions
+from adapter.fate.protocol import FateProtocol
+from adapter.fate.signing import Signatures
 from engines.memory import MemoryEngine, Script
 from gateway.domain.model import Job, LocalJob, NodeId, Run
 from gateway.domain.states import JobStatus, TaskStatus
@@ -64,7 +69,31 @@ def bfia(node: Gateway, home: Path) -> Iterator[Apis]:
         connections.close()
 
 
-IMPLEMENTATIONS: dict[str, Implementation] = {"local": local, "bfia": bfia}
+@contextmanager
+def fate(node: Gateway, home: Path) -> Iterator[Apis]:
+    """The client and the routers of FATE's protocol, over loopback HTTP."""
+    file = home / "routes-to-node-by-fate.yml"
+    file.write_text(
+        yaml.safe_dump({ME: {"url": node.addresses()["peer"], "deadline": 20, "profile": "fate-partner"}})
+    )
+    protocols: list[BfiaProtocol] = []
+
+    def protocol(sender: NodeId) -> FateProtocol:
+        standard = BfiaProtocol(sender, LiveRoutes(file))
+        protocols.append(standard)
+        descriptions = Descriptions(sender, standard, Catalogue(node.registry))
+        return FateProtocol(
+            sender, descriptions, standard, standard.send, Signatures({}), lambda _: None, lambda _: "bfia"
+        )
+
+    try:
+        yield Apis(lambda sender: protocol(sender).scheduler(ME), lambda sender: protocol(sender).participant(ME))
+    finally:
+        for used in protocols:
+            used.close()
+
+
+IMPLEMENTATIONS: dict[str, Implementation] = {"local": local, "bfia": bfia, "fate": fate}
 
 
 @dataclass(frozen=True)
@@ -170,7 +199,7 @@ def serving(gateway: Gateway) -> Iterator[Gateway]:
 @contextmanager
 def two_nodes(home: Path, *, me: Mapping[str, Any] = {}, peer: Mapping[str, Any] = {}) -> Iterator[World]:
     """Serve two nodes that know each other and `THIRD`, but not `STRANGER`. ``me``, ``peer``: further settings."""
-    over = {ME: me, PEER: peer}
+    over = {ME: {"fate": {"enabled": True}, **me}, PEER: peer}
     nodes = {node: Gateway(settings(home / node, node, **over[node]), engine=_engine) for node in (ME, PEER)}
     routes = {node: {"url": gateway.addresses()["peer"]} for node, gateway in nodes.items()}
     routes[THIRD] = {"host": "127.0.0.1", "port": 9}

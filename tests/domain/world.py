@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
 
-from gateway.domain import quorum, retrying
+from gateway.domain import quorum, task_ids
 from gateway.domain.consent import Confirmed
 from gateway.domain.dag import downstream
 from gateway.domain.model import Acceptance, Failure, Job, NodeId, Task
@@ -303,7 +303,7 @@ class World:
         return self.store.value
 
     def task_id(self, name: str, attempt: int) -> str:
-        return retrying.id_of_attempt(self.job.id, name, attempt) if attempt else f"task_{name}"
+        return task_ids.following(self.job.id, name, attempt, "") if attempt else f"task_{name}"
 
     @property
     def trouble(self) -> bool:

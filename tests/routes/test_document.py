@@ -176,7 +176,7 @@ def test_enabled_is_read_in_the_spellings_of_yaml(spelled, enabled):
         (
             "A: {host: h, port: 1, profile: fat}",
             "A.profile",
-            "line 1: must be one of spec, fate, kuscia, audited; did you mean fate?",
+            "line 1: must be one of spec, fate, kuscia, audited, fate-partner; did you mean fate?",
         ),
         (
             "A: {host: h, port: 1, institution: 'a b'}",

@@ -1,0 +1,322 @@
+"""Calls nodes that speak FATE's protocol: `SchedulerApi` and `ParticipantApi` over it.
+
+FATE is told of each role of a node by itself, and of a task by its version. What it has no words for (a job's
+state, suspension, approval, deletion) is asked in the standard's, which a gateway like this one understands at the
+same address; FATE's own nodes do not serve it, which is no error where nothing depends on it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from adapter.fate.calling import Caller
+from adapter.fate.description import PROTOCOL, Descriptions
+from adapter.fate.endpoints import PARTNER, SCHEDULER
+from adapter.fate.keys import Key, key_of
+from adapter.fate.parts import JobOf
+from adapter.fate.states import OUR_TASK, REASONS, JobWord, TaskWord, job_word, task_word
+from gateway.domain.model import Acceptance, Ending, Failure, Job, JobSpec, NodeId
+from gateway.domain.problems import Problem
+from gateway.domain.rerunning import Order, RerunAnswer
+from gateway.domain.states import JobStatus, TaskStatus
+from gateway.domain.task_ids import telling
+from gateway.errors import Busy, GatewayError, Invalid, NotFound, NotServed, Refused
+from gateway.ports import (
+    JobView,
+    ParticipantApi,
+    SchedulerApi,
+    TaskNews,
+    TaskReport,
+    as_mapping,
+)
+from gateway.tracing import traced
+
+
+class SchedulerClient:
+    """`SchedulerApi` of a node that speaks FATE's protocol."""
+
+    def __init__(
+        self,
+        me: NodeId,
+        caller: Caller,
+        descriptions: Descriptions,
+        standard: SchedulerApi,
+        protocol_of: Callable[[str], str],
+    ) -> None:
+        """``protocol_of`` tells of a job here by its id which protocol it runs."""
+        self._me = me
+        self._caller = caller
+        self._descriptions = descriptions
+        self._standard = standard
+        self._protocol_of = protocol_of
+
+    def submit_job(self, spec: JobSpec, sender: NodeId) -> None:
+        with traced(spec.trace_id):
+            body = self._descriptions.written(spec)
+            said = self._caller.post(f"{SCHEDULER}/job/create", body, initiator=spec.initiator, patience=3.0)
+            there = str(said.get("job_id") or spec.job_id)
+            if there != spec.job_id:  # FATE gives ids of its own; nobody here would find the job under it
+                with suppress(GatewayError):
+                    self._caller.post(f"{SCHEDULER}/job/stop", {"job_id": there, "stop_status": JobWord.CANCELED})
+                text = f"{self._caller.node} schedules only jobs that are handed in there: it gave the id {there}"
+                raise Refused(f"{text}, and was told to stop it", reason="NOT_SERVED_THERE")
+
+    def report_task(self, report: TaskReport, sender: NodeId) -> None:
+        word = task_word(report.status, report.failure)
+        if report.status is TaskStatus.FAILED:  # FATE lets no task fail that it does not know to run
+            with suppress(Refused):
+                self._report(report, TaskWord.RUNNING)
+        with suppress(_NoEffect):
+            self._report(report, word)
+
+    def _report(self, report: TaskReport, word: TaskWord) -> None:
+        key = key_of(report.task_id, report.job_id)
+        body = {**_task(key, report.role, self._me), "status": str(word)}
+        if report.failure is not None and word is not TaskWord.RUNNING:
+            body["failed_by"] = report.failure.as_dict()
+        try:
+            self._caller.post(f"{SCHEDULER}/task/report", body)
+        except Refused as refused:
+            if refused.reason == "NO_EFFECT":
+                raise _NoEffect(refused.message) from refused
+            raise
+
+    def job_status(self, job_id: str, sender: NodeId) -> JobView:
+        if self._protocol_of(job_id) == PROTOCOL:
+            raise NotServed(f"{self._caller.node} tells a job's state by itself, and is not asked for it")
+        return self._standard.job_status(job_id, sender)
+
+    def stop_job(self, job_id: str, task_name: str, sender: NodeId) -> None:
+        if task_name:
+            self._standard.stop_job(job_id, task_name, sender)
+            return
+        self._caller.post(f"{SCHEDULER}/job/stop", {"job_id": job_id, "stop_status": str(JobWord.CANCELED)})
+
+    def rerun_job(self, wanted: Order, sender: NodeId) -> RerunAnswer:
+        body = {"job_id": wanted.job_id, "new_job_id": wanted.new_job_id, "from": wanted.start}
+        body = {**body, "parameters": wanted.parameters}  # type: ignore[dict-item]
+        said = self._caller.post(f"{SCHEDULER}/job/rerun", body, patience=3.0)
+        data = as_mapping(said.get("data"))
+        job_id = str(data.get("job_id") or wanted.job_id)  # FATE runs it again under the same id
+        return RerunAnswer(job_id, str(data.get("from") or ""), _names(data, "runs"), _names(data, "inherits"))
+
+    def suspend_job(self, job_id: str, on: bool, sender: NodeId) -> None:
+        self._standard.suspend_job(job_id, on, sender)
+
+    def confirm_job(self, job_id: str, failure: Failure | None, sender: NodeId, audit: str = "") -> None:
+        self._standard.confirm_job(job_id, failure, sender, audit)
+
+    def resources_free(self, job_id: str, sender: NodeId) -> None:
+        if self._protocol_of(job_id) != PROTOCOL:  # FATE asks again by itself
+            self._standard.resources_free(job_id, sender)
+
+
+class _NoEffect(Refused):
+    """The node knew it already, or something later."""
+
+    reason = "NO_EFFECT"
+
+
+class ParticipantClient:
+    """`ParticipantApi` of a node that speaks FATE's protocol."""
+
+    def __init__(
+        self, me: NodeId, caller: Caller, descriptions: Descriptions, standard: ParticipantApi, job_of: JobOf
+    ) -> None:
+        self._me = me
+        self._caller = caller
+        self._descriptions = descriptions
+        self._standard = standard
+        self._job_of = job_of
+
+    def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
+        if "_" in spec.job_id:
+            rule = "must not hold an underscore: nodes that speak FATE's protocol tell tasks apart by it"
+            raise Invalid([Problem("job_id", rule, spec.job_id)])
+        body = self._descriptions.written(spec)
+        roles = _roles(spec, self._caller.node) or ("",)
+        inherited: tuple[str, ...] | None = None
+        for told, role in enumerate(roles):
+            at = {"job_id": spec.job_id, "role": role, "party_id": self._caller.node}
+            try:
+                said = self._caller.post(f"{PARTNER}/job/create", body | at, initiator=spec.initiator)
+            except Refused:
+                self._take_back(spec.job_id, roles[:told])
+                raise
+            names = as_mapping(said.get("data")).get("inherited")
+            inherited = tuple(map(str, names)) if isinstance(names, list) else None
+        for role in roles:
+            self._state(spec.job_id, role, JobWord.WAITING)
+        return Acceptance(holds=True, inherited=inherited)
+
+    def _take_back(self, job_id: str, roles: Iterable[str]) -> None:
+        """End the job for roles that had taken it before another one refused."""
+        for role in roles:
+            with suppress(GatewayError):
+                self._state(job_id, role, JobWord.FAILED)
+
+    def _state(self, job_id: str, role: str, word: JobWord, **more: Any) -> None:
+        """Tell a job's state; that it is so already is no error."""
+        try:
+            body = {"job_id": job_id, "role": role, "party_id": self._caller.node, "status": str(word), **more}
+            self._caller.post(f"{PARTNER}/job/status/update", body)
+        except Refused as refused:
+            if refused.reason not in ("NO_EFFECT", "JOB_ENDED"):
+                raise
+
+    def ask_first(self, spec: JobSpec, sender: NodeId) -> Acceptance | None:
+        return None
+
+    def withdraw(self, job_id: str, sender: NodeId) -> None:
+        """Nothing was asked."""
+
+    def hold(self, job_id: str, sender: NodeId) -> None:
+        self._of_job(job_id, "resource/apply")
+
+    def give_back(self, job_id: str, sender: NodeId) -> None:
+        with suppress(_Busy):  # it held nothing
+            self._of_job(job_id, "resource/return")
+
+    def start_job(self, job_id: str, sender: NodeId, without: Sequence[str] = ()) -> None:
+        more: dict[str, Any] = {"extra_info": {"without": list(without)}} if without else {}
+        self._of_job(job_id, "start", **more)
+
+    def _of_job(self, job_id: str, command: str, **more: Any) -> None:
+        """Tell every role of the node something about a job."""
+        for role in self._roles_of(job_id):
+            body = {"job_id": job_id, "role": role, "party_id": self._caller.node, **more}
+            try:
+                self._caller.post(f"{PARTNER}/job/{command}", body)
+            except Refused as refused:
+                raise (_Busy(refused.message) if refused.reason == _Busy.reason else refused) from None
+
+    def start_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
+        key = key_of(task_id, job_id)
+        roles = self._roles_of(job_id, task_name)
+        bodies = [{**_task(key, role, self._caller.node), "task_name": task_name} for role in roles]
+        for body in bodies:
+            try:
+                self._caller.post(f"{PARTNER}/task/resource/apply", body)
+            except Refused as refused:
+                if refused.reason == _Busy.reason:  # asked again in a while, as FATE does
+                    raise Busy(refused.message, reason=refused.reason) from refused
+                raise
+        for body in bodies:
+            self._tell_task(body, TaskWord.RUNNING)
+            self._caller.post(f"{PARTNER}/task/start", body)
+
+    def _tell_task(self, body: Mapping[str, Any], word: TaskWord) -> None:
+        """Tell how a task is at all nodes together; FATE shows it to its people and goes by it at a stop."""
+        with suppress(Refused, NotFound):
+            self._caller.post(f"{PARTNER}/task/status/update", {**body, "status": str(word)})
+
+    def poll_task(self, task_id: str, role: str, sender: NodeId) -> TaskNews:
+        key = key_of(task_id)
+        said = self._caller.post(f"{PARTNER}/task/collect", _task(key, role, self._caller.node))
+        data = as_mapping(said.get("data"))
+        word = data.get("party_status") or data.get("status")
+        if word == TaskWord.WAITING:  # it has the task from the job on; a start makes it running at once
+            text = f"task {task_id} has not been started at {self._caller.node}"
+            raise NotFound(text, reason="TASK_UNKNOWN")
+        try:
+            status = OUR_TASK[TaskWord(str(word))]
+        except ValueError:
+            rule = f"must be one of {', '.join(TaskWord)}"
+            raise Invalid([Problem("data.party_status", rule, word)], reason="STATUS_UNKNOWN") from None
+        return TaskNews(status, _failure(data, str(word), status, self._caller.node, role))
+
+    def stop_job(self, job_id: str, task_name: str, ending: Ending | None, sender: NodeId) -> None:
+        if task_name:
+            key = key_of(telling(job_id, task_name, 0), job_id)
+            for role in self._roles_of(job_id, task_name):
+                body = {**_task(key, role, self._caller.node), "task_name": task_name, "newest": True}
+                self._caller.post(f"{PARTNER}/task/stop", body)
+            return
+        self._tell_tasks(job_id)
+        more: dict[str, Any] = {}
+        if ending is not None:
+            more["status"] = str(job_word(JobStatus.FINISHED, ending.outcome, ending.failure))
+            if ending.failure is not None:
+                more["failed_by"] = ending.failure.as_dict()
+        for role in self._roles_of(job_id):
+            body = {"job_id": job_id, "role": role, "party_id": self._caller.node, **more}
+            if ending is not None:
+                with suppress(Refused):
+                    self._caller.post(f"{PARTNER}/job/status/update", body)
+            self._caller.post(f"{PARTNER}/job/stop", body)
+
+    def _tell_tasks(self, job_id: str) -> None:
+        """Tell how each task has ended at all nodes together, before the job itself ends there."""
+        job = self._job_of(job_id)
+        for task in job.tasks.values() if job is not None else ():
+            part = task.nodes.get(self._caller.node)
+            if part is None or not part.start.tries or task.status not in (TaskStatus.SUCCESS, TaskStatus.FAILED):
+                continue
+            key = key_of(task.task_id, job_id)
+            for role in part.roles:
+                body = {**_task(key, role, self._caller.node), "task_name": task.name}
+                self._tell_task(body, task_word(task.status, task.failure))
+
+    def stop_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
+        key = key_of(task_id, job_id)
+        for role in self._roles_of(job_id or key.job_id, task_name):
+            body = {**_task(key, role, self._caller.node), "task_name": task_name}
+            self._caller.post(f"{PARTNER}/task/stop", {**body, "status": str(TaskWord.CANCELED)})
+
+    def delete_job(self, job_id: str, dry_run: bool, sender: NodeId) -> None:
+        self._standard.delete_job(job_id, dry_run, sender)
+
+    def _roles_of(self, job_id: str, task_name: str = "") -> tuple[str, ...]:
+        """Return the roles of the node in a job that this node schedules; one without a name where it does not."""
+        job = self._job_of(job_id)
+        if job is None:
+            return ("",)
+        part = _part(job, task_name, self._caller.node)
+        return tuple(part) or _roles(job.spec, self._caller.node)
+
+
+class _Busy(Refused):
+    reason = "RESOURCES_BUSY"
+
+
+def _part(job: Job, task_name: str, node: NodeId) -> Iterable[str]:
+    task = job.tasks.get(task_name)
+    part = task.nodes.get(node) if task is not None else None
+    return part.roles if part is not None else ()
+
+
+def _roles(spec: JobSpec, node: NodeId) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(party.role for party in spec.parties_at(node)))
+
+
+def _task(key: Key, role: str, node: NodeId) -> dict[str, Any]:
+    return {
+        "job_id": key.job_id,
+        "role": role,
+        "party_id": node,
+        "task_id": key.task_id,
+        "task_version": key.version,
+    }
+
+
+def _failure(data: Mapping[str, Any], word: str, status: TaskStatus, node: NodeId, role: str) -> Failure | None:
+    """Return why a task failed: what a gateway like this one tells, else FATE's word for it."""
+    if status is not TaskStatus.FAILED:
+        return None
+    return failure_of(data.get("failed_by")) or Failure(REASONS[word], f"{word} at {node}", node, role)
+
+
+def failure_of(told: Any) -> Failure | None:
+    """Read why something failed; None where that is not told."""
+    said = as_mapping(told)
+    reason, code = said.get("reason"), said.get("exit_code")
+    if not isinstance(reason, str) or not reason:
+        return None
+    words = {name: str(said.get(name) or "") for name in ("message", "node", "role", "task")}
+    exit_code = code if isinstance(code, int) and not isinstance(code, bool) else None
+    return Failure(reason[:255], exit_code=exit_code, **words)
+
+
+def _names(data: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    found = data.get(key)
+    return tuple(map(str, found)) if isinstance(found, list) else ()

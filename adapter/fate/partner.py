@@ -1,0 +1,280 @@
+"""``/v2/partner``: what a scheduling node that speaks FATE's protocol asks of this one.
+
+Each request is about one role of this node. What concerns the node as a whole is done with the first and repeated
+without effect by the others.
+"""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from fastapi import APIRouter, Request
+
+from adapter.fate import wire
+from adapter.fate.client import failure_of
+from adapter.fate.description import PROTOCOL, scheduler_of
+from adapter.fate.endpoints import CODES, PARTNER
+from adapter.fate.envelope import FateRoute, coded, ok
+from adapter.fate.keys import Key, id_of, name_of
+from adapter.fate.serving import Asker, FateParts, asker, of_job, on, trace_of
+from adapter.fate.states import OUR_OUTCOME, REASONS, JobWord, TaskWord, job_word, task_word
+from gateway.domain import inheriting
+from gateway.domain.model import Ending, Failure, LocalJob
+from gateway.domain.problems import Problem
+from gateway.domain.states import JobStatus, TaskStatus
+from gateway.errors import GatewayError, Invalid, NotFound, Refused
+from gateway.ports import TaskNews
+
+W = TypeVar("W", JobWord, TaskWord)
+
+_TRIES = 3
+"""how many versions FATE may leave out: it counts on where a party could not be told of one"""
+
+
+def router(parts: FateParts) -> APIRouter:
+    """Return the paths for peers."""
+    router = APIRouter(tags=["FATE: partner"], route_class=FateRoute)
+
+    def post(path: str) -> Callable[..., Any]:
+        return router.post(f"{PARTNER}{path}", openapi_extra=coded(CODES[f"{PARTNER}{path}"]))
+
+    async def job(request: Request, body: wire.Party | wire.Task) -> tuple[LocalJob, Asker]:
+        local = await of_job(parts, body.job_id)
+        return local, asker(parts, request, local.spec.scheduler)
+
+    async def task(request: Request, body: wire.Task) -> tuple[LocalJob, Asker, str, str]:
+        """Return job, asker, the task's id here and its name; without a job the id tells who may ask."""
+        key = Key(body.job_id, body.task_id, body.task_version)
+        local, who = await job(request, body)
+        return local, who, id_of(key), name_of(key) or body.task_name
+
+    @post("/job/create")
+    async def create(body: wire.CreateJob, request: Request) -> dict[str, Any]:
+        said = body.model_dump(include={"dag", "schema_version", "kind"})
+        scheduler = scheduler_of(said)
+        who = asker(parts, request, scheduler)
+
+        def work() -> dict[str, Any]:
+            spec = parts.descriptions.read(said, lambda: body.job_id, scheduler, trace_of(request))
+            if spec.job_id != body.job_id:
+                raise Invalid([Problem("dag.conf.extra.standard.job_id", "must be job_id", spec.job_id)])
+            accepted = parts.participant.create_job(spec, who.node)
+            wanted = inheriting.demanded(spec) if spec.protocol == PROTOCOL else None
+            lacking = sorted(set(wanted or ()) - set(accepted.inherited or ()))
+            if lacking:
+                parts.participant.stop_job(spec.job_id, "", None, who.node)
+                text = f"tasks {', '.join(lacking)} of job {spec.old_job_id} cannot be taken over here"
+                raise Refused(text, reason=inheriting.REASON)
+            return {} if accepted.inherited is None else {"inherited": list(accepted.inherited)}
+
+        return ok(await on(parts.limiters.rest, request, work) or None)
+
+    @post("/job/status/update")
+    async def job_status(body: wire.JobStatus, request: Request) -> dict[str, Any]:
+        local, who = await job(request, body)
+        word = _word(JobWord, body.status)
+        if word in OUR_OUTCOME:
+            ending = _ending(word, body.failed_by, who)
+            await on(
+                parts.limiters.rest,
+                request,
+                lambda: parts.participant.stop_job(local.id, "", ending, who.node),
+            )
+        elif local.status in (JobStatus.FINISHED, JobStatus.REJECTED):
+            text = (
+                f"job {local.id} is {_said(local)} here and does not begin again: hand in one that inherits of it"
+            )
+            raise Refused(text, reason="JOB_ENDED")
+        elif word is JobWord.RUNNING:
+            await on(parts.limiters.rest, request, lambda: parts.participant.start_job(local.id, who.node))
+        return ok()
+
+    @post("/job/update")
+    async def job_update(body: wire.JobProgress, request: Request) -> dict[str, Any]:
+        await job(request, body)
+        return ok()
+
+    @post("/job/resource/apply")
+    async def apply(body: wire.Party, request: Request) -> dict[str, Any]:
+        local, who = await job(request, body)
+        await on(parts.limiters.rest, request, lambda: parts.participant.hold(local.id, who.node))
+        return ok()
+
+    @post("/job/resource/return")
+    async def give_back(body: wire.Party, request: Request) -> dict[str, Any]:
+        local, who = await job(request, body)
+        await on(parts.limiters.rest, request, lambda: parts.participant.give_back(local.id, who.node))
+        return ok()
+
+    @post("/job/start")
+    async def start(body: wire.StartJob, request: Request) -> dict[str, Any]:
+        local, who = await job(request, body)
+        without = body.extra_info.get("without")
+        left_out = tuple(map(str, without)) if isinstance(without, list) else ()
+        await on(parts.limiters.rest, request, lambda: parts.participant.start_job(local.id, who.node, left_out))
+        return ok()
+
+    @post("/job/stop")
+    async def stop(body: wire.StopJob, request: Request) -> dict[str, Any]:
+        local, who = await job(request, body)
+        word = _word(JobWord, body.status) if body.status else None
+        ending = _ending(word, body.failed_by, who) if word in OUR_OUTCOME else None
+        await on(parts.limiters.rest, request, lambda: parts.participant.stop_job(local.id, "", ending, who.node))
+        return ok()
+
+    @post("/task/resource/apply")
+    async def apply_task(body: wire.Task, request: Request) -> dict[str, Any]:
+        local, _, task_id, name = await task(request, body)
+        _known(local, name)
+        most = local.pool.tasks_at_once if local.pool else None
+        others = {run.task_id for run in local.runs if not run.over} - {task_id}
+        if most is not None and len(others) >= most:
+            text = f"job {local.id} holds enough for {most} tasks at once here, and so many run"
+            raise Refused(text, reason="RESOURCES_BUSY")
+        return ok()
+
+    @post("/task/resource/return")
+    async def return_task(body: wire.Task, request: Request) -> dict[str, Any]:
+        local, _, _, name = await task(request, body)
+        _known(local, name)
+        return ok()
+
+    @post("/task/start")
+    async def start_task(body: wire.Task, request: Request) -> dict[str, Any]:
+        local, who, task_id, name = await task(request, body)
+        await on(
+            parts.limiters.rest,
+            request,
+            lambda: parts.participant.start_task(local.id, task_id, name, who.node),
+        )
+        return ok()
+
+    @post("/task/collect")
+    async def collect(body: wire.Task, request: Request) -> dict[str, Any]:
+        key = Key(body.job_id, body.task_id, body.task_version)
+        if body.job_id:
+            local, who, task_id, name = await task(request, body)
+        else:  # the id is one of a gateway like this one, which names itself
+            local, who, task_id, name = None, asker(parts, request), id_of(key), body.task_name
+
+        def work() -> TaskNews:
+            try:
+                return parts.participant.poll_task(task_id, body.role, who.node)
+            except NotFound as error:
+                if local is None or error.reason != "TASK_UNKNOWN":
+                    raise
+                return _not_started(local, name, body.task_version, error)
+
+        news = await on(parts.limiters.news, request, work)
+        word = TaskWord.RUNNING if news.status is TaskStatus.READY else task_word(news.status, news.failure)
+        if not who.named and word is not TaskWord.WAITING and not parts.told.running(task_id, body.role):
+            word = TaskWord.RUNNING
+        return ok(_collected(body, word, news, local, task_id))
+
+    @post("/task/status/update")
+    async def task_status(body: wire.TaskState, request: Request) -> dict[str, Any]:
+        local, _, _, name = await task(request, body)
+        _known(local, name)
+        _word(TaskWord, body.status)
+        return ok()
+
+    @post("/task/stop")
+    async def stop_task(body: wire.StopTask, request: Request) -> dict[str, Any]:
+        if not body.job_id:
+            who, found = asker(parts, request), id_of(Key("", body.task_id, body.task_version))
+            await on(parts.limiters.rest, request, lambda: parts.participant.stop_task("", found, "", who.node))
+            return ok()
+        local, who, task_id, name = await task(request, body)
+        _known(local, name)
+        if body.newest:
+            await on(
+                parts.limiters.rest, request, lambda: parts.participant.stop_job(local.id, name, None, who.node)
+            )
+        else:
+            await on(
+                parts.limiters.rest,
+                request,
+                lambda: parts.participant.stop_task(local.id, task_id, name, who.node),
+            )
+        return ok()
+
+    @post("/task/rerun")
+    async def rerun_task(body: wire.RerunTask, request: Request) -> dict[str, Any]:
+        local, _, _, name = await task(request, body)
+        _known(local, name)
+        return ok()
+
+    return router
+
+
+def _known(local: LocalJob, name: str) -> None:
+    """Raise `NotFound` for a task that the flow does not have."""
+    if local.spec.dag.get(name) is None:
+        raise NotFound(f"job {local.id} has no task {name or '(its id does not tell)'}", reason="TASK_UNKNOWN")
+
+
+def _not_started(local: LocalJob, name: str, version: int, error: GatewayError) -> TaskNews:
+    """Tell of a version of a task that was not started here: it waits, or was taken over; else raise."""
+    _known(local, name)
+    if any(run.task_name == name for run in local.inherited) and name in (local.can_inherit or ()):
+        return TaskNews(TaskStatus.SUCCESS)
+    ids = {run.task_id for run in local.runs if run.task_name == name}
+    last = max(
+        (int(found.rpartition("_")[2]) for found in ids if found.rpartition("_")[2].isdecimal()), default=-1
+    )
+    if not last < version <= last + _TRIES:
+        raise error
+    return TaskNews(TaskStatus.PENDING)
+
+
+def _collected(
+    body: wire.Task, word: TaskWord, news: TaskNews, local: LocalJob | None, task_id: str
+) -> dict[str, Any]:
+    role = body.role.partition(".")[0]
+    runs = local.runs_of(task_id, role) if local is not None else ()
+    begun = min((run.started_at for run in runs if run.started_at), default=None)
+    ended = max((run.ended_at for run in runs if run.ended_at), default=None)
+    over = word not in (TaskWord.WAITING, TaskWord.RUNNING)
+    data: dict[str, Any] = {
+        "job_id": body.job_id,
+        "role": body.role,
+        "party_id": body.party_id,
+        "task_id": body.task_id,
+        "task_version": body.task_version,
+        "status": str(word),
+        "party_status": str(word),
+        "start_time": _ms(begun),
+        "end_time": _ms(ended) if over else None,
+        "update_time": _ms(ended or begun),
+        "elapsed": _ms(ended, begun) if over else None,
+    }
+    if over and news.failure is not None:
+        data["failed_by"] = news.failure.as_dict()
+    return data
+
+
+def _ms(moment: datetime | None, since: datetime | None = datetime.fromtimestamp(0, UTC)) -> int | None:
+    """Return milliseconds between two moments, by default since 1970."""
+    return None if moment is None or since is None else round((moment - since).total_seconds() * 1000)
+
+
+def _ending(word: JobWord | None, failed_by: Any, who: Asker) -> Ending | None:
+    if word is None or word not in OUR_OUTCOME:
+        return None
+    failure = failure_of(failed_by)
+    if failure is None and word is not JobWord.SUCCESS:
+        failure = Failure(REASONS[word], f"{who.node} says that the job is {word}", who.node)
+    return Ending(OUR_OUTCOME[word], datetime.now(UTC), failure, who.node)
+
+
+def _word(words: type[W], text: str) -> W:
+    try:
+        return words(text)
+    except ValueError:
+        problem = Problem("status", f"must be one of {', '.join(words)}", text)
+        raise Invalid([problem], reason="STATUS_UNKNOWN") from None
+
+
+def _said(local: LocalJob) -> str:
+    outcome = local.ending.outcome if local.ending else None
+    return job_word(local.status, outcome, local.ending.failure if local.ending else None)

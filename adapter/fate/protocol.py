@@ -1,0 +1,54 @@
+"""`ProtocolAdapter` of this folder."""
+
+from collections.abc import Callable
+from typing import Any
+
+from adapter.fate.calling import Caller
+from adapter.fate.client import ParticipantClient, SchedulerClient
+from adapter.fate.description import PROTOCOL, Descriptions
+from adapter.fate.parts import JobOf, Send, Standard
+from adapter.fate.signing import Signatures
+from gateway.domain.model import JobSpec, LocalJob, NodeId, Run
+from gateway.ports import ParticipantApi, SchedulerApi, Site
+
+
+class FateProtocol:
+    """Hands out clients. What runs in a container is the standard's affair, whoever schedules."""
+
+    name = PROTOCOL
+    numbers_tasks = True
+
+    def __init__(
+        self,
+        me: NodeId,
+        descriptions: Descriptions,
+        standard: Standard,
+        send: Send,
+        signatures: Signatures,
+        job_of: JobOf,
+        protocol_of: Callable[[str], str],
+    ) -> None:
+        self._me = me
+        self._descriptions = descriptions
+        self._standard = standard
+        self._send = send
+        self._signatures = signatures
+        self._job_of = job_of
+        self._protocol_of = protocol_of
+
+    def scheduler(self, node: NodeId) -> SchedulerApi:
+        beside = self._standard.scheduler(node)
+        return SchedulerClient(self._me, self._caller(node), self._descriptions, beside, self._protocol_of)
+
+    def participant(self, node: NodeId) -> ParticipantApi:
+        beside = self._standard.participant(node)
+        return ParticipantClient(self._me, self._caller(node), self._descriptions, beside, self._job_of)
+
+    def environment(self, local: LocalJob, run: Run, site: Site) -> dict[str, str]:
+        return self._standard.environment(local, run, site)
+
+    def request(self, spec: JobSpec) -> dict[str, Any]:
+        return self._descriptions.written(spec)
+
+    def _caller(self, node: NodeId) -> Caller:
+        return Caller(node, self._send, self._signatures.sign)

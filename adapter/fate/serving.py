@@ -1,0 +1,114 @@
+"""What both families of paths between nodes share: who asks, on which threads, and what they work with."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import anyio.to_thread
+from anyio import CapacityLimiter
+from fastapi import Request
+
+from adapter.fate.description import Descriptions
+from adapter.fate.parts import JobOf, LocalOf
+from adapter.fate.signing import Signatures
+from gateway.domain.model import LocalJob, NodeId
+from gateway.errors import NotAllowed, NotFound
+from gateway.ports import Limiters, ParticipantApi, SchedulerApi
+from gateway.tracing import new_trace_id, traced
+
+X = TypeVar("X")
+
+_SOURCE = ("x-source-node-id", "x-node-id", "x_node_id")
+_TOLD_AT_MOST = 10_000
+
+
+@dataclass(frozen=True)
+class FateParts:
+    node: NodeId
+    scheduler: SchedulerApi
+    participant: ParticipantApi
+    descriptions: Descriptions
+    signatures: Signatures
+    limiters: Limiters
+    knows: Callable[[NodeId], bool]
+    speaks: Callable[[NodeId], bool]
+    """whether the route to a node says that it speaks this protocol"""
+    job_of: JobOf
+    local_of: LocalOf
+    new_id: Callable[[], str]
+    """an id for a job that is handed in"""
+    told: "Told" = field(default_factory=lambda: Told())
+
+
+@dataclass(frozen=True)
+class Asker:
+    """Who asks: the node, and whether it named itself, which FATE's own nodes do not."""
+
+    node: NodeId
+    named: bool
+
+
+class Told:
+    """Which tasks FATE's own nodes were told to run: they do not take an end of what they do not know to run.
+
+    Kept in memory only; after a restart such a node is told once more.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str], None] = {}
+
+    def running(self, task_id: str, role: str) -> bool:
+        """Return whether it was told before, and note that it is now."""
+        before = (task_id, role) in self._seen
+        if not before:
+            self._seen[task_id, role] = None
+            while len(self._seen) > _TOLD_AT_MOST:
+                self._seen.pop(next(iter(self._seen)))
+        return before
+
+
+def trace_of(request: Request) -> str:
+    return request.headers.get("x-trace-id", "")[:128] or new_trace_id()
+
+
+def asker(parts: FateParts, request: Request, *claimed: NodeId) -> Asker:
+    """Return who asks. Raises `NotAllowed`.
+
+    FATE's nodes do not name themselves: theirs is the node that may ask, where its route says that it speaks this
+    protocol. ``claimed`` are the nodes that may, in order. A node that has to sign has signed.
+    """
+    source = next((v.strip() for name in _SOURCE if (v := request.headers.get(name))), "")
+    if source and not parts.knows(source):
+        raise NotAllowed(f"node {source} has no enabled route here")
+    found = source or next((node for node in claimed if node and parts.speaks(node)), "")
+    if not found:
+        text = "say which node asks, in the header x-source-node-id: no node that may ask has a route of profile"
+        raise NotAllowed(f"{text} fate-partner here")
+    parts.signatures.check(found, request.headers)
+    return Asker(found, bool(source))
+
+
+async def of_job(parts: FateParts, job_id: str) -> LocalJob:
+    """Return a job in which this node takes part. Raises `NotFound`."""
+    local = await _run(parts.limiters.rest, lambda: parts.local_of(job_id))
+    if local is None:
+        raise NotFound(f"no job {job_id} runs here", reason="JOB_UNKNOWN")
+    return local
+
+
+async def on(limiter: CapacityLimiter, request: Request, work: Callable[[], X]) -> X:
+    """Run blocking work on the given threads, under the trace id of the request."""
+
+    def run() -> X:
+        with traced(trace_of(request)):
+            return work()
+
+    return await _run(limiter, run)
+
+
+async def _run(limiter: CapacityLimiter, work: Callable[[], X]) -> X:
+    return await anyio.to_thread.run_sync(work, limiter=limiter)
+
+
+def fate_nodes(parts: FateParts, nodes: Iterable[NodeId]) -> tuple[NodeId, ...]:
+    return tuple(node for node in nodes if parts.speaks(node))

@@ -1,0 +1,246 @@
+"""Exchanges with a FATE-Flow 2.2 that schedules a job in which this node is a host, request by request.
+
+Bodies, orders and codes are read from FATE-Flow 2.2.0's sources, not recorded; what FATE would not say (our
+reasons under ``data``) is not compared.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from fastapi.testclient import TestClient
+
+from gateway.domain.states import JobStatus, Outcome
+from gateway.wiring import Gateway
+from tests.contracts.apis import THIRD, World, two_nodes
+from tests.e2e.nodes import wait_for
+from tests.inprocess import ME, PEER, settings
+
+FATE = "9999"
+"""a FATE site, by its route"""
+JOB = "202411220101019999990"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    sites = {"8888": {"expects": {"app_id": "1", "app_token": "secret"}}}
+    on = {"enabled": True}
+    with two_nodes(
+        tmp_path_factory.mktemp("nodes"), me={"fate": on | {"sites": sites}}, peer={"fate": on}
+    ) as world:
+        for node in (world.me, world.peer):
+            file = world.home / node.settings.node.id / "routes.yml"
+            routes = yaml.safe_load(file.read_text())
+            for party in (FATE, "8888"):
+                routes[party] = {"host": "127.0.0.1", "port": 9}
+            for entry in routes.values():
+                entry["profile"] = "fate-partner"
+            routes[THIRD]["profile"] = "spec"
+            file.write_text(yaml.safe_dump(routes))
+            node.routes.reload()
+        yield world
+
+
+class Flow:
+    """FATE's side: it names no sender, as FATE does not."""
+
+    def __init__(self, world: World) -> None:
+        self._base = world.me.addresses()["peer"]
+
+    def post(self, path: str, body: dict[str, Any], **headers: str) -> dict[str, Any]:
+        sent = {"dest-party-id": ME, "service": "fateflow", "initiator-party-id": FATE} | headers
+        answer = httpx.post(f"{self._base}/v2{path}", json=body, headers=sent, timeout=30, trust_env=False)
+        assert answer.status_code == 200
+        said: dict[str, Any] = answer.json()
+        return said
+
+    def code(self, path: str, body: dict[str, Any], **headers: str) -> int:
+        return int(self.post(path, body, **headers)["code"])
+
+
+@pytest.fixture
+def flow(world: World) -> Flow:
+    return Flow(world)
+
+
+def party(job: str = JOB, **more: Any) -> dict[str, Any]:
+    return {"job_id": job, "role": "host", "party_id": ME, **more}
+
+
+def task(version: int = 0, name: str = "a", job: str = JOB, **more: Any) -> dict[str, Any]:
+    return {**party(job), "task_id": f"{job}_{name}", "task_version": version} | more
+
+
+def dag(scheduler: str = FATE, **conf: Any) -> dict[str, Any]:
+    return {
+        "dag": {
+            "parties": [{"role": "guest", "party_id": [FATE]}, {"role": "host", "party_id": [ME]}],
+            "conf": {
+                "scheduler_party_id": scheduler,
+                "initiator_party_id": scheduler,
+                "sync_type": "poll",
+                "auto_retries": 0,
+                "computing_partitions": 8,
+                "model_id": JOB,
+                "model_version": "0",
+                "task": {"provider": "vendor:1.0.0@docker"},
+                **conf,
+            },
+            "stage": "train",
+            "tasks": {"a": {"component_ref": "Thing", "parameters": {}, "outputs": {}}},
+        },
+        "schema_version": "2.2.0",
+        "kind": "fate",
+    }
+
+
+OK = {"code": 0, "message": "success"}
+
+
+def test_a_job_from_its_creation_to_its_end(world: World, flow: Flow):
+    for path, body in (
+        ("/partner/job/create", {**dag(), **party()}),
+        ("/partner/job/create", {**dag(), **party()}),  # FATE repeats what had no answer
+        ("/partner/job/status/update", party(status="waiting")),
+        ("/partner/job/resource/apply", party()),
+        ("/partner/job/start", party()),
+        ("/partner/task/resource/apply", task()),
+        ("/partner/task/status/update", task(status="running")),
+    ):
+        assert flow.post(path, body) == OK, path
+    assert flow.post("/partner/task/collect", task())["data"]["party_status"] == "waiting"
+    assert flow.post("/partner/task/start", task()) == OK
+    world.run(JOB, "a", "host.0")
+    running = flow.post("/partner/task/collect", task())
+    assert (
+        running["data"].items()
+        >= {
+            "job_id": JOB,
+            "role": "host",
+            "party_id": ME,
+            "task_id": f"{JOB}_a",
+            "task_version": 0,
+            "party_status": "running",
+            "status": "running",
+            "end_time": None,
+        }.items()
+    )
+    world.end(JOB, "a", "host.0")
+    over = flow.post("/partner/task/collect", task())["data"]
+    assert (over["party_status"], over["elapsed"]) == ("success", over["end_time"] - over["start_time"])
+    for path, body in (
+        ("/partner/task/status/update", task(status="success")),
+        ("/partner/task/stop", task(status="success")),
+        ("/partner/task/resource/return", task()),
+        ("/partner/job/update", party(progress=100.0)),
+        ("/partner/job/status/update", party(status="success")),
+        ("/partner/job/stop", party()),
+    ):
+        assert flow.post(path, body) == OK, path
+    local = world.local(JOB)
+    assert (local.status, local.spec.protocol, local.spec.scheduler) == (JobStatus.FINISHED, "fate", FATE)
+    assert local.ending is not None and local.ending.outcome is Outcome.SUCCEEDED
+    assert flow.code("/partner/job/status/update", party(status="waiting")) == 1003  # its rerun
+
+
+def test_the_next_version_of_a_task(world: World, flow: Flow):
+    job = "202411220101019999991"
+    for path, body in (
+        ("/partner/job/create", {**dag(), **party(job)}),
+        ("/partner/job/start", party(job)),
+        ("/partner/task/start", task(job=job)),
+    ):
+        assert flow.post(path, body) == OK
+    world.end(job, "a", "host.0", code=3)
+    states = [flow.post("/partner/task/collect", task(job=job))["data"]["party_status"] for _ in range(2)]
+    assert states == ["running", "failed"]  # FATE takes no failure of a task that it does not know to run
+    assert flow.post("/partner/task/stop", task(job=job, status="failed")) == OK
+    assert flow.post("/partner/task/rerun", task(job=job, new_version=1)) == OK
+    assert flow.post("/partner/task/collect", task(1, job=job))["data"]["party_status"] == "waiting"
+    assert flow.post("/partner/task/start", task(1, job=job)) == OK
+    wait_for(lambda: len(world.local(job).runs) == 2, 20, 0.01)
+    assert [run.attempt for run in world.local(job).runs] == [0, 1]
+    assert flow.post("/partner/job/status/update", party(job, status="canceled")) == OK
+    assert world.local(job).ending.outcome is Outcome.STOPPED
+    wait_for(lambda: all(run.over for run in world.local(job).runs), 20, 0.01)
+    ended = flow.post("/partner/task/collect", task(1, job=job))["data"]
+    assert ended["party_status"] in ("running", "canceled")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "code"),
+    [
+        ("/partner/job/start", party("1"), 6000),
+        ("/partner/job/status/update", party("1", status="waiting"), 6000),
+        ("/partner/job/update", party("1", progress=1.0), 1001),
+        ("/partner/job/resource/apply", party("1"), 1001),
+        ("/partner/job/stop", party("1"), 1001),
+        ("/partner/task/start", task(job="1"), 6000),
+        ("/partner/task/collect", task(job="1"), 2000),
+        ("/partner/task/stop", task(job="1"), 2000),
+        ("/partner/task/rerun", task(job="1", new_version=1), 2000),
+        ("/partner/task/collect", task(name="b"), 2000),
+        ("/partner/task/collect", task(9), 2000),
+        ("/partner/task/start", task(name="b"), 6000),
+        ("/partner/job/status/update", party(status="pass"), 1003),
+        ("/partner/task/status/update", task(status="ready"), 2002),
+        ("/partner/job/create", {}, 5001),
+        ("/partner/task/collect", task() | {"task_version": "new"}, 5001),
+        ("/partner/job/create", {**dag(), **party("2"), "dag": {}}, 1002),
+        ("/partner/job/create", {**dag("JG404"), **party("2")}, 1002),
+        ("/scheduler/job/stop", {"job_id": "1"}, 1001),
+        ("/scheduler/job/rerun", {"job_id": "1"}, 6000),
+        ("/scheduler/task/report", task(job="1", status="success", party_id=FATE), 6000),
+        ("/scheduler/job/create", {**dag()}, 1002),  # to be scheduled by another node
+        ("/worker/task/status", {}, 6001),
+    ],
+)
+def test_what_is_out_of_order_or_unknown(flow: Flow, path: str, body: dict[str, Any], code: int):
+    flow.post("/partner/job/create", {**dag(), **party()})
+    said = flow.post(path, body)
+    assert (said["code"], said["data"]["reason"] != "INTERNAL") == (code, True)
+
+
+def test_who_names_no_node_has_to_have_a_route_as_one_of_fates(flow: Flow):
+    said = flow.post("/partner/job/create", {**dag(THIRD), **party("3")})
+    assert (said["code"], said["data"]["reason"]) == (1002, "NOT_AUTHORISED")
+
+
+def test_a_site_that_has_to_sign_is_refused_unsigned(flow: Flow):
+    said = flow.post("/partner/job/create", {**dag("8888"), **party("4")})
+    assert said["data"]["reason"] == "SIGNATURE_MISSING"
+
+
+def test_a_job_that_fate_hands_in_is_scheduled_under_an_id_such_as_fates(world: World, flow: Flow):
+    """And its party is told of it in FATE's protocol, try after try."""
+    body = dag(ME, initiator_party_id=PEER, auto_retries=1)
+    body["dag"]["parties"][0]["party_id"] = [PEER]
+    said = flow.post("/scheduler/job/create", body, **{"initiator-party-id": PEER})
+    assert (said["code"], said["message"]) == (0, "success")
+    job_id = said["job_id"]
+    assert job_id.isdecimal() and set(said["data"]) == {"model_id", "model_version"}
+    assert world.job(job_id).tasks["a"].task_id == f"{job_id}_a_0"
+    world.end(job_id, "a", "guest.0", code=3, node=world.peer)
+    wait_for(lambda: world.job(job_id).tasks["a"].attempt == 1, 20, 0.01, "the next version")
+    assert world.job(job_id).tasks["a"].task_id == f"{job_id}_a_1"
+    wait_for(lambda: len(world.peer.store.local_jobs.get(job_id).runs) == 2, 20, 0.01, "it is begun")
+    assert flow.post("/scheduler/job/stop", {"job_id": job_id, "stop_status": "canceled"}) == OK
+    ended = world.wait_status(job_id, JobStatus.FINISHED)
+    assert ended.outcome is Outcome.STOPPED
+    wait_for(lambda: world.peer.store.local_jobs.get(job_id).status is JobStatus.FINISHED, 20, 0.01)
+    asked = {e.detail["path"] for e in world.me.store.timeline(job_id) if e.event == "called"}
+    assert {path for path in asked if path.startswith("/v1/interconn")} == set()
+    assert asked >= {f"/v2/partner/{what}" for what in ("job/create", "job/resource/apply", "task/start")}
+
+
+def test_the_paths_are_not_there_while_fates_protocol_is_off(tmp_path: Path):
+    node = Gateway(settings(tmp_path))
+    try:
+        answer = TestClient(node.apps["peer"]).post("/v2/partner/job/start", json={})
+        assert answer.status_code == 404
+        assert node.peers.adapter("fate").name == "fate"  # jobs of earlier times still have their protocol
+    finally:
+        node.stop()
