@@ -4,6 +4,7 @@ ENGINE ?= process
 DATA ?= breast
 VENV := .venv
 VENDOR := .venv-vendor
+FATE_CLIENT := .venv-fate-client
 RUN := $(VENV)/bin/python
 WORKERS ?= 2
 
@@ -33,12 +34,17 @@ $(VENDOR)/.done: $(VENDOR)/.run examples/reference_vendor/requirements-test.txt
 	$(VENDOR)/bin/python $(PIP_INSTALL) --require-hashes -r examples/reference_vendor/requirements-test.txt
 	@touch $@
 
+$(FATE_CLIENT)/.done: requirements/fate-client.txt # FATE's published client, with which tests drive a node
+	$(PYTHON) -m venv $(FATE_CLIENT)
+	$(FATE_CLIENT)/bin/python $(PIP_INSTALL) --no-deps --require-hashes -r $<
+	@touch $@
+
 setup: $(VENV)/.done $(VENDOR)/.done ## make both virtual environments
 
 demo: $(VENV)/.run $(VENDOR)/.run ## two institutions train a model together (ENGINE=process|docker DATA=breast|credit ARGS=--keep)
 	$(RUN) -m gateway.cli.main demo --engine $(ENGINE) --data $(DATA) $(ARGS)
 
-test: setup ## the whole suite; without Docker or MariaDB it says what was not shown (ARGS=-k...)
+test: setup $(FATE_CLIENT)/.done ## the whole suite; without Docker or MariaDB it says what was not shown (ARGS=-k...)
 	$(VENDOR)/bin/python -m pytest examples/reference_vendor/tests -q -p no:cacheprovider
 	$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup $(ARGS)
 
@@ -71,9 +77,11 @@ lock: ## renew the hash-pinned requirement files
 	  --no-header pyproject.toml -o requirements/gateway.txt
 	$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --no-header pyproject.toml --group dev -o requirements/dev.txt
+	$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --no-header --override requirements/fate-client-without.txt requirements/fate-client.in -o requirements/fate-client.txt
 	cd examples/reference_vendor && for f in requirements requirements-test; do \
 	  ../../$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	    --no-emit-find-links --no-header $$f.in -o $$f.txt; done
 
 clean: ## remove the environments and everything a demo left
-	rm -rf $(VENV) $(VENDOR) var
+	rm -rf $(VENV) $(VENDOR) $(FATE_CLIENT) var

@@ -43,12 +43,18 @@ def _registry() -> None:
         raise FileNotFoundError(f"{registry.PROGRAM}; Debian has it in docker-registry")
 
 
+def _fate_client() -> None:
+    if not (ROOT / ".venv-fate-client" / "bin" / "flow").exists():
+        raise FileNotFoundError("make .venv-fate-client/.done installs FATE's client")
+
+
 PROBES = {
     "docker": _docker,
     "mariadb": _mariadb,
     "registry": _registry,
     "own_docker": own_docker.usable,
     "sshd": sshd.usable,
+    "fate_client": _fate_client,
 }
 
 
