@@ -23,7 +23,7 @@ class Kind(StrEnum):
     OTHER = "other"
 
 
-_NAMES = {
+NAMES = {
     **dict.fromkeys(("string", "str", "text"), Kind.TEXT),
     **dict.fromkeys(("int", "integer", "long"), Kind.INTEGER),
     **dict.fromkeys(("float", "double", "number"), Kind.NUMBER),
@@ -34,7 +34,7 @@ _NAMES = {
 
 
 def kind_of(declared: str) -> Kind:
-    return _NAMES.get(declared.strip().lower(), Kind.OTHER)
+    return NAMES.get(declared.strip().lower(), Kind.OTHER)
 
 
 def number(value: Any) -> float | None:

@@ -64,9 +64,40 @@ def not_json(document: Any) -> Problem | None:
 
 def refuse_unfit(document: Any) -> None:
     """Raise InvalidDescription if a document is too large or is not JSON."""
-    problem = too_large(document) or not_json(document)
+    problem = None if _fits(document) else too_large(document) or not_json(document)
     if problem:
         raise InvalidDescription((problem,))
+
+
+def _fits(document: Any) -> bool:
+    """Tell whether a document is certainly within all bounds: the quick look, level by level, at what is usual."""
+    level: list[Any] = [document]
+    values = text = 0
+    for _ in range(MAX_DEPTH):
+        below: list[Any] = []
+        for value in level:
+            kind = type(value)
+            if kind is str:
+                text += len(value)
+                if not (value.isascii() or encodable(value)):
+                    return False
+            elif kind is dict:
+                below.extend(value)
+                below.extend(value.values())
+            elif kind is list:
+                below.extend(value)
+            elif kind is int:
+                if value.bit_length() > MAX_BITS:
+                    return False
+            elif not (value is None or kind is bool or (kind is float and math.isfinite(value))):
+                return False
+        values += len(level)
+        if values > MAX_VALUES or text > MAX_TEXT:
+            return False
+        if not below:
+            return True
+        level = below
+    return False
 
 
 def shorten(value: Any) -> Any:

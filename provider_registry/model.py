@@ -46,21 +46,25 @@ def group_of(category: str) -> str:
 
 @dataclass(frozen=True)
 class Validator:
-    """A check that a description asks for: a range with inclusive bounds, or a regular expression.
+    """A check that a description asks for: a range, or a regular expression.
 
-    ``lower`` and ``upper`` are None where that side is open to infinity. ``pattern`` is set for an
-    expression, which a value has to match as a whole. ``text`` is the description's own notation.
+    ``lower`` and ``upper`` are None where that side is open to infinity; a bound belongs to the range unless it is
+    ``open``. ``pattern`` is set for an expression, which a value has to match as a whole. ``text`` is the
+    description's own notation.
     """
 
     text: str
     lower: float | None = None
     upper: float | None = None
     pattern: str | None = None
+    lower_open: bool = False
+    upper_open: bool = False
 
     def in_range(self, number: float) -> bool:
-        return not (
-            (self.lower is not None and number < self.lower) or (self.upper is not None and number > self.upper)
-        )
+        """Tell whether a number lies in the range."""
+        below = self.lower is not None and (number < self.lower or (self.lower_open and number == self.lower))
+        above = self.upper is not None and (number > self.upper or (self.upper_open and number == self.upper))
+        return not (below or above)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ MAX_BINDING = 1000
 
 _FUNCTION = re.compile(r"call_function\s{1,8}([A-Za-z_][\w.]{0,255})\s{0,8}(?:\(\s{0,8}\))?")
 _EXPRESSION = re.compile(r"regular\s{0,8}[:：-](.*)", re.DOTALL)
-_RANGE = re.compile(r"[(\[]([^,]{0,64}),([^,]{0,64})[)\]]")
+_RANGE = re.compile(r"([(\[])([^,]{0,64}),([^,]{0,64})([)\]])")
+_BARE_RANGE = re.compile(r"\s{0,8}([\d.eE+-]{1,32}|-?inf)\s{0,8}[,;~]\s{0,8}([\d.eE+-]{1,32}|inf)\s{0,8}")
 _WIDE = str.maketrans("（），【】［］", "(),[][]")
 _QUOTES = ("''", '""', "‘’", "“”")
 _PLACEHOLDERS = ("", "正则项")
@@ -95,7 +96,7 @@ def validator(value: Any) -> tuple[Validator | None, str | None]:
         return _expression(spelled, expression[1].strip())
     bounds = _RANGE.fullmatch(spelled.translate(_WIDE))
     if bounds:
-        return _range(spelled, bounds[1].strip(), bounds[2].strip())
+        return _range(spelled, bounds)
     return None, "is neither regular:'<expression>' nor (lower,upper); nothing is checked"
 
 
@@ -110,7 +111,10 @@ def _expression(spelled: str, pattern: str) -> tuple[Validator | None, str | Non
     return Validator(spelled, pattern=pattern), None
 
 
-def _range(spelled: str, low: str, high: str) -> tuple[Validator | None, str | None]:
+def _range(spelled: str, found: re.Match[str]) -> tuple[Validator | None, str | None]:
+    """Read a range. Round brackets alone are the format's only notation and say nothing of the bounds, which then
+    belong to it; where a square one is used as well, a round one leaves its bound out."""
+    opening, low, high, closing = (part.strip() for part in found.groups())
     bounds: list[float | None] = []
     for bound in (low, high):
         read = number(bound)
@@ -122,7 +126,36 @@ def _range(spelled: str, low: str, high: str) -> tuple[Validator | None, str | N
         return None, None
     if lower is not None and upper is not None and lower > upper:
         return None, "has a lower bound above the upper one; nothing is checked"
-    return Validator(spelled, lower, upper), None
+    told_apart = opening == "[" or closing == "]"
+    return (
+        Validator(
+            spelled,
+            lower,
+            upper,
+            lower_open=told_apart and opening == "(" and lower is not None,
+            upper_open=told_apart and closing == ")" and upper is not None,
+        ),
+        None,
+    )
+
+
+def suggested(validator: Any) -> str:
+    """Return how a check that cannot be read may have been meant; empty where that is not obvious."""
+    spelled = text(validator).strip()
+    if _EXPRESSION.fullmatch(spelled):
+        return ""
+    bare = _BARE_RANGE.fullmatch(spelled)
+    if bare:
+        return f"({bare[1]},{bare[2]})"
+    bounds = _RANGE.fullmatch(spelled.translate(_WIDE))
+    if bounds:
+        low, high = number(bounds[2].strip()), number(bounds[3].strip())
+        turned = low is not None and high is not None and low > high
+        return f"{bounds[1]}{bounds[3].strip()},{bounds[2].strip()}{bounds[4]}" if turned else ""
+    if spelled.startswith("^") or spelled.endswith("$"):
+        return f"regular:'{spelled[:128]}'"
+    word, colon, rest = spelled.partition(":")
+    return f"regular:{rest[:128]}" if colon and word.lower().startswith("reg") else ""
 
 
 def depends_on(value: Any) -> tuple[str, ...]:

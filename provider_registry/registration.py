@@ -6,12 +6,13 @@ Two requests exist: one provider with all its components, and one component with
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from provider_registry import describe, schema
+from provider_registry import describe, remarks, schema
 from provider_registry.limits import MAX_COMPONENTS, ROOT, bounded, join, refuse_unfit, shorten
 from provider_registry.model import Component, InvalidDescription, Problem, Provider
 
 DEVICE = "docker"
 PROTOCOL = "bfia"
+MAX_KEY = 255
 CONTAINER_DEVICES = ("docker", "k8s")
 """devices that start an image, so that a registration for them has to name one"""
 
@@ -25,7 +26,7 @@ def provider_from_request(body: Any) -> Provider:
     problem of the body and of all descriptions in it.
     """
     refuse_unfit(body)
-    problems = [*schema.problems(schema.REGISTRATION, body), *_image_problems(body)]
+    problems = [*schema.problems(schema.REGISTRATION, body), *_image_problems(body), *_too_long(body)]
     described = body.get("components_description") if isinstance(body, Mapping) else None
     components: dict[str, Component] = {}
     warnings: list[Problem] = []
@@ -64,13 +65,16 @@ def provider_from_component(body: Any) -> Provider:
     of the component in its provider's document. Raises InvalidDescription, with paths of the body.
     """
     refuse_unfit(body)
-    problems = schema.problems(schema.COMPONENT_REGISTRATION, body)
+    problems = [
+        *schema.problems(schema.COMPONENT_REGISTRATION, body),
+        *_too_long(body.get("component_info") if isinstance(body, Mapping) else None, "provider"),
+    ]
     read: Component | None = None
     warnings: tuple[Problem, ...] = ()
     info = body.get("component_info") if isinstance(body, Mapping) else None
     if isinstance(info, Mapping):
         try:
-            read, warnings = describe.component(info, "component_info")
+            read, warnings = describe.judged(info, "component_info")
         except InvalidDescription as error:
             told = {(p.path, p.rule) for p in problems}
             problems += [p for p in error.problems if (p.path, p.rule) not in told]
@@ -136,13 +140,13 @@ def _component(
             Problem(join(path, "componentName"), f"must equal its key, {key[:64]}", document["componentName"])
         )
         raise InvalidDescription((remarks[0], *_problems_of(document, path)))
-    read, warnings = describe.component(document, path, provider=outer.get("name"), version=outer.get("version"))
+    read, warnings = describe.judged(document, path, provider=outer.get("name"), version=outer.get("version"))
     return read, (*remarks, *warnings)
 
 
 def _problems_of(document: Mapping[str, Any], path: str) -> tuple[Problem, ...]:
     try:
-        describe.component(document, path)
+        describe.judged(document, path)
     except InvalidDescription as error:
         return error.problems
     return ()
@@ -156,9 +160,20 @@ def _image_problems(body: Any) -> Iterator[Problem]:
         yield Problem("metadata.image", "is missing")
 
 
+def _too_long(body: Any, name: str = "name") -> Iterator[Problem]:
+    """Bound the full name of a provider, which it is kept by."""
+    if isinstance(body, Mapping):
+        parts = (body.get(name), body.get("version"), body.get("device", DEVICE))
+        length = sum(len(part) for part in parts if isinstance(part, str)) + 2
+        if length > MAX_KEY:
+            rule = f"must not be longer than {MAX_KEY} characters with version and device"
+            yield Problem(name if name == "name" else join("component_info", name), rule, length)
+
+
 def _request_remarks(body: Mapping[str, Any]) -> Iterator[Problem]:
-    yield from describe.unknown_fields(body, _REQUEST_FIELDS, "")
+    yield from remarks.unknown_fields(body, _REQUEST_FIELDS, "")
     if body["device"] not in CONTAINER_DEVICES:
-        yield Problem("device", "is none of docker, k8s; jobs look for providers on docker", body["device"])
+        rule = "is none of docker, k8s; jobs look for providers on docker"
+        yield Problem("device", rule, body["device"], remarks.near(body["device"], CONTAINER_DEVICES))
     if not body.get("components_description"):
         yield Problem("components_description", "describes no component")

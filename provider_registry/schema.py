@@ -1,7 +1,9 @@
 """The JSON Schema files of this room, compiled once, and what they find in words a vendor can act on."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from importlib.resources import files
 from itertools import islice
 from typing import Any, NamedTuple
@@ -11,7 +13,9 @@ from jsonschema.exceptions import ValidationError
 
 from provider_registry.limits import MAX_PROBLEMS, ROOT, join, shorten
 from provider_registry.model import Problem
+from provider_registry.quick import Check, compiled
 
+_BOOLEANS = {"yes": "true", "y": "true", "1": "true", "on": "true", "no": "false", "n": "false", "0": "false"}
 _KINDS = {
     "object": "an object",
     "array": "a list",
@@ -22,18 +26,27 @@ _KINDS = {
 }
 
 
-def problems(schema: Draft202012Validator, document: Any, path: str = "") -> list[Problem]:
+class Schema(NamedTuple):
+    """A compiled schema: the library's validator, and what tells quickly that it has nothing to say."""
+
+    validator: Draft202012Validator
+    kept_by: Check
+
+
+def problems(schema: Schema, document: Any, path: str = "") -> list[Problem]:
     """Find everything in a document that its schema forbids, up to the bound on problems, each place once."""
+    if schema.kept_by(document):
+        return []
     found: dict[tuple[str, str], Problem] = {}
-    for error in islice(schema.iter_errors(document), MAX_PROBLEMS + 1):
+    for error in islice(schema.validator.iter_errors(document), MAX_PROBLEMS + 1):
         for problem in _translate(error, path):
             found.setdefault((problem.path, problem.rule), problem)
     return list(found.values())
 
 
-def fields(schema: Draft202012Validator, *lists: str) -> tuple[str, ...]:
+def fields(schema: Schema, *lists: str) -> tuple[str, ...]:
     """Return the names of the fields that a schema knows, at its top or in the entries of a list below."""
-    part: Any = schema.schema
+    part: Any = schema.validator.schema
     for name in lists:
         part = part["properties"][name]["items"]
     return tuple(part["properties"])
@@ -46,9 +59,43 @@ def _translate(error: ValidationError, path: str) -> Iterator[Problem]:
         found: Any = error.instance
         for name in required:
             if name not in found:
-                yield Problem(join(at, name), "is missing")
+                yield Problem(join(at, name), "is missing", None, _misspelled(name, found, error.schema))
     else:
-        yield Problem(at or ROOT, _rule(error), shorten(error.instance))
+        yield Problem(at or ROOT, _rule(error), shorten(error.instance), _suggested(error))
+
+
+def _misspelled(name: str, found: Any, schema: Any) -> str:
+    """Return which field of an object may stand for one that is missing."""
+    others = {key.lower(): key for key in found if key not in schema["properties"] and len(key) <= 64}
+    close = get_close_matches(name.lower(), list(others), n=1)
+    return f"{name} instead of {others[close[0]]}" if close else ""
+
+
+def _suggested(error: ValidationError) -> str:
+    """Return the value in the form that was expected, where one can be made of it."""
+    value, limit = error.instance, error.validator_value
+    kinds = [limit] if isinstance(limit, str) else limit
+    flag = _BOOLEANS.get(str(value).strip().lower()) if _is_flag(error) else None
+    if flag:
+        return _json(flag)
+    if error.validator == "type" and isinstance(kinds, list):
+        if "array" in kinds and isinstance(value, (str, dict)) and value:
+            return _json([value])
+        if "string" in kinds and isinstance(value, (int, float)):
+            return _json(_json(value))
+    if error.validator == "pattern" and isinstance(value, str) and value.strip():
+        made = re.sub(r"[\s=]+", "_", value.strip())[:128]
+        return _json(made) if re.search(str(limit), made) and made != value else ""
+    return ""
+
+
+def _is_flag(error: ValidationError) -> bool:
+    return bool(error.absolute_path) and error.absolute_path[-1] == "optional"
+
+
+def _json(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 80 else ""
 
 
 def _rule(error: ValidationError) -> str:
@@ -71,7 +118,7 @@ def _rule(error: ValidationError) -> str:
             return str(rule or f"breaks the rule {error.validator!r} of the format")
 
 
-def _load(name: str) -> Draft202012Validator:
+def _load(name: str) -> Schema:
     """Read a schema and compile it with its local references written out, which halves the time per document."""
     schema = json.loads(files("provider_registry").joinpath("schemas", name).read_text("utf-8"))
     definitions = schema.pop("$defs", {})
@@ -87,7 +134,7 @@ def _load(name: str) -> Draft202012Validator:
 
     expanded = expand(schema)
     Draft202012Validator.check_schema(expanded)
-    return Draft202012Validator(expanded)
+    return Schema(Draft202012Validator(expanded), compiled(expanded))
 
 
 DESCRIPTION = _load("description-1.json")

@@ -15,6 +15,8 @@ from provider_registry.model import InvalidDescription, Problem, Provider
 from provider_registry.registration import provider_from_component, provider_from_request
 
 CPU_SECONDS = 20
+MOST_SIGNS = 1_000_000
+"""what separates values, also inside of texts; so many are parsed in a second"""
 MEMORY = 1024**3
 """bytes of address space; a description within the bounds of `limits` needs a tenth of it"""
 
@@ -43,6 +45,9 @@ def read(text: bytes) -> tuple[Provider, bool]:
 
     Raises InvalidDescription.
     """
+    signs = sum(text.count(sign) for sign in (b",", b"[", b"{"))
+    if signs > MOST_SIGNS:
+        raise _refused(f"must not hold more than {MOST_SIGNS} commas and opening brackets")
     try:
         body = json.loads(text)
     except RecursionError:

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from provider_registry import describe
+from provider_registry import describe, schema
 from provider_registry.limits import MAX_DEPTH, MAX_TEXT, MAX_VALUES, not_json, shorten, too_large
 from provider_registry.model import InvalidDescription, Problem
+from provider_registry.quick import compiled
 from provider_registry.registration import from_document, provider_from_component, provider_from_request
 from provider_registry.values import check
 from tests.registry.builders import (
@@ -244,6 +245,23 @@ def test_any_value_anywhere_is_read_or_refused_with_its_reasons(path, value):
         for component in provider.components.values():
             findings = check({"p": value, "q": value}, component, "t", seconds=0)
             json.dumps(findings, allow_nan=False, ensure_ascii=False)
+
+
+@given(st.sampled_from(PLACES), json_values)
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+def test_the_quick_look_at_a_schema_never_lets_through_what_the_library_forbids(path, value):
+    body = replaced(FULL, path, value)
+    described = body.get("components_description") if isinstance(body, dict) else None
+    description = described.get("Algo") if isinstance(described, dict) else None
+    for checked, document in ((schema.REGISTRATION, body), (schema.DESCRIPTION, description)):
+        if checked.kept_by(document):
+            assert checked.validator.is_valid(document)
+    assert schema.DESCRIPTION.kept_by(FULL["components_description"]["Algo"]) and schema.REGISTRATION.kept_by(FULL)
+
+
+def test_a_schema_that_asks_for_more_than_the_quick_look_knows_is_noticed():
+    with pytest.raises(ValueError, match="oneOf"):
+        compiled({"type": "object", "properties": {"a": {"oneOf": []}}})
 
 
 @given(json_values)

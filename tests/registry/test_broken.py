@@ -1,0 +1,85 @@
+"""One mistake each in an otherwise good description: the right place, the right rule, and what was meant."""
+
+import copy
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provider_registry import describe
+from provider_registry.model import InvalidDescription
+from tests.e2e.nodes import example
+
+DATA = json.loads(Path(__file__).with_name("broken.json").read_text("utf-8"))
+ABSENT = "<absent>"
+
+
+def changed(document: Any, change: dict[str, Any]) -> Any:
+    made = copy.deepcopy(document)
+    for path, value in change.items():
+        *way, last = [int(s) if s.isdigit() else s for s in re.findall(r"[^.\[\]]+", path)]
+        place = made
+        for step in way:
+            place = place[step]
+        if value == ABSENT:
+            del place[last]
+        else:
+            place[last] = value
+    return made
+
+
+def told(document: Any) -> tuple[str, list[tuple[str, str, str]]]:
+    try:
+        _, found = describe.component(document, provider="acme", version="1.0.0")
+        kind = "warned"
+    except InvalidDescription as error:
+        found, kind = error.problems, "refused"
+    return kind, [(p.path, p.rule, p.suggestion) for p in found]
+
+
+def test_the_description_without_a_mistake_is_silent():
+    assert told(DATA["good"]) == ("warned", [])
+
+
+@pytest.mark.parametrize("case", DATA["broken"], ids=lambda case: case["mistake"])
+def test_a_mistake_is_told_at_its_place(case: dict[str, Any]):
+    kind, found = told(changed(DATA["good"], case["change"]))
+    expected = (case["path"], case["rule"], case["suggestion"])
+    assert expected in found and kind == case["kind"]
+    others = {path for path, _, _ in found} - {case["path"]}
+    assert not others - set(case["change"]), "nothing else is wrong"
+
+
+def test_every_mistake_at_once_is_told_at_once():
+    wrong = [c for c in DATA["broken"] if c["kind"] == "refused" and ABSENT not in c["change"].values()]
+    places = {
+        place: value for case in wrong for place, value in case["change"].items() if "inputParam[" not in place
+    }
+    places.pop("inputParam")
+    kind, found = told(changed(DATA["good"], places))
+    assert kind == "refused"
+    assert {path for path, _, _ in found} == set(places)
+
+
+def test_the_users_descriptions_have_warnings_only():
+    for name, document in example("register_unionpay.json")["components_description"].items():
+        kind, found = told(document)
+        assert kind == "warned", (name, found)
+
+
+@pytest.mark.parametrize(
+    ("validator", "inside", "outside"),
+    [
+        ("(0,5)", ["0", "5"], ["-1", "6"]),
+        ("[0,5)", ["0", "4.9"], ["5"]),
+        ("(0,5]", ["5"], ["0"]),
+        ("[0,inf)", ["0", "1e9"], ["-1"]),
+    ],
+)
+def test_bounds_are_told_apart_only_where_the_vendor_does(validator: str, inside: list[str], outside: list[str]):
+    for default in (*inside, *outside):
+        change = {"inputParam[0].validator": validator, "inputParam[0].defaultValue": default}
+        _, found = told(changed(DATA["good"], change))
+        assert bool(found) is (default in outside), (validator, default)
