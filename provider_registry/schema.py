@@ -128,9 +128,8 @@ def _load(name: str) -> Schema:
             return [expand(item) for item in part]
         if not isinstance(part, dict):
             return part
-        if "$ref" in part:
-            return expand(definitions[part["$ref"].rpartition("/")[2]])
-        return {key: expand(value) for key, value in part.items()}
+        own = {key: expand(value) for key, value in part.items() if key != "$ref"}
+        return {**expand(definitions[part["$ref"].rpartition("/")[2]]), **own} if "$ref" in part else own
 
     expanded = expand(schema)
     Draft202012Validator.check_schema(expanded)

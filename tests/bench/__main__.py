@@ -26,6 +26,7 @@ from adapter.bfia.examples import REGISTER
 from tests.bench import load
 from tests.bench.failover import failover
 from tests.bench.floor import IMAGE, Floor, build
+from tests.bench.registering import registering
 from tests.bench.upload import peak_growth, resident, timed, write_table
 from tests.conftest import remove_networks
 from tests.e2e.nodes import Federation, Node
@@ -38,7 +39,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="repetitions of each makespan; the median is shown")
     parser.add_argument(
         "--only",
-        choices=["makespan", "create", "channel", "memory", "upload", "beside", "load", "ended", "failover"],
+        choices=[
+            "makespan",
+            "create",
+            "channel",
+            "memory",
+            "upload",
+            "beside",
+            "load",
+            "ended",
+            "failover",
+            "registering",
+        ],
         help="one part only",
     )
     parser.add_argument("--base", default=os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311"))
@@ -58,6 +70,7 @@ def main() -> None:
         "load": under_load,
         "ended": beside_ended,
         "failover": failing_over,
+        "registering": registrations,
     }
     for name, part in parts.items():
         if asked.only in (None, name):
@@ -310,6 +323,11 @@ def failing_over(asked: argparse.Namespace) -> None:
         ["seconds"],
         rows,
     )
+
+
+def registrations(asked: argparse.Namespace) -> None:
+    with two_nodes({"kind": "process"}) as (node, _):
+        table("Registrations", ["what", "result"], registering(node.addresses["operator"], max(3, asked.rounds)))
 
 
 def table(title: str, heads: list[str], rows: list[list[Any]]) -> None:
