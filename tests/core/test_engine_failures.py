@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -118,20 +117,40 @@ def test_fetching_ends_when_the_job_is_stopped(tmp_path: Path) -> None:
         assert isinstance(node.engine, Fetching) and node.engine.launches == []
 
 
-def test_an_image_other_than_the_approved_one_is_not_started(tmp_path: Path) -> None:
-    make = lambda settings, installation: MemoryEngine(  # noqa: E731
+class Moving(MemoryEngine):
+    """Has an image whose content the test changes."""
+
+    content = "sha256:old"
+
+    def image_digest(self, image: str) -> str:
+        super().image_digest(image)
+        return self.content
+
+
+def test_an_image_other_than_the_approved_one_is_not_started_until_it_is_approved(tmp_path: Path) -> None:
+    make = lambda settings, installation: Moving(  # noqa: E731
         node=settings.node.id, installation=installation, images={IMAGE: Script(0)}
     )
     with running(tmp_path, make_engine=make) as node:
         body = REGISTER["one component"]["value"]
         assert ask(node, "operator", "POST", "/v2/provider/register", json=body).is_success
-        provider, _ = node.registry.find("example", "1.0.0", "Echo")
-        approved = replace(provider, digests={IMAGE: "sha256:another"})
-        node.registry.register(approved)
-        path = "/v1/platform/schedule/job/create_all"
-        answer = ask(node, "operator", "POST", path, json=CREATE_ALL["two parties"]["value"]).json()
-        failure = ended(node, answer["data"]["job_id"]).ending.failure
-        assert failure.reason == "DIGEST_CHANGED" and "sha256:another" in failure.message
+        assert isinstance(node.engine, Moving)
+        node.engine.content = "sha256:new"
+
+        def failure_of_a_job() -> str:
+            path = "/v1/platform/schedule/job/create_all"
+            answer = ask(node, "operator", "POST", path, json=CREATE_ALL["two parties"]["value"]).json()
+            job = ended(node, answer["data"]["job_id"])
+            return f"{job.ending.failure.reason} {job.ending.failure.message}" if job.ending.failure else ""
+
+        failure = failure_of_a_job()
+        assert failure.startswith("DIGEST_CHANGED") and "sha256:old was approved" in failure
+        assert node.engine.launches == []
+        approve = "/api/v1/providers/example:1.0.0@docker/approve"
+        done = ask(node, "operator", "POST", approve, json={"reason": "rebuilt"}).json()
+        assert done["digests"] == {IMAGE: "sha256:new"}
+        assert not failure_of_a_job().startswith("DIGEST_CHANGED")
+        assert node.engine.launches
 
 
 def test_the_engine_and_its_gaps_are_shown(tmp_path: Path) -> None:
