@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from engines.base import Engine, EngineError
+from gateway.checkup_certificates import certificates_of, table_of
 from gateway.errors import GatewayError
 from gateway.server import bound
 from gateway.settings import Settings
@@ -16,7 +17,6 @@ from gateway.store.migrate import revisions
 from gateway.store.providers import SqlProviders
 from gateway.store.store import Store, connect
 from gateway.trial import Result, Step, Trial
-from route_table.live import LiveRoutes
 
 STEPS = (
     "database",
@@ -28,6 +28,7 @@ STEPS = (
     "isolation",
     "images",
     "ports",
+    "certificates",
     "routes",
 )
 _ANSWER_SECONDS = 2.0
@@ -55,6 +56,7 @@ def look(settings: Settings, engine: Callable[[Settings], Engine]) -> list[Step]
             finally:
                 runs.close()
         trial.take("ports", lambda: _ports(settings), needed=False)
+        trial.take("certificates", lambda: certificates_of(settings), needed=False)
         trial.take("routes", lambda: _routes(settings), needed=False)
     finally:
         store.close()
@@ -158,15 +160,18 @@ def _ports(settings: Settings) -> Step:
     listeners = {"peer": settings.listen.peer.bind, "operator": settings.listen.operator.bind}
     if settings.listen.container is not None:
         listeners["container"] = settings.listen.container.bind
-    taken, running = [], []
+    taken, running, secure = [], [], []
     for name, address in listeners.items():
         try:
             bound(address).close()
         except OSError as error:
             if error.errno == errno.EADDRINUSE and _is_gateway(address):
                 running.append(name)
+            elif error.errno == errno.EADDRINUSE and name == "peer" and settings.listen.peer.tls is not None:
+                secure.append(f"{name}: {error}")  # it may want a certificate before it says what it is
             else:
                 taken.append(f"{name}: {error}")
+    taken += [] if running else secure
     if taken:
         return _failed("ports", "; ".join(taken), "end what listens there, or choose another listen.*.bind")
     return Step("ports", Result.OK, "the node is running" if running else "free")
@@ -188,7 +193,7 @@ def _is_gateway(address: str) -> bool:
 
 
 def _routes(settings: Settings) -> Step:
-    routes = LiveRoutes(settings.route_table.file)
+    routes = table_of(settings)
     if routes.problems:
         return _failed(
             "routes", "; ".join(map(str, routes.problems)), "correct the file; the last good table stays in force"

@@ -6,7 +6,7 @@ copy: an edit of it is taken up as a version, a version made elsewhere is writte
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 
 from route_table import certificates, writing
 from route_table.document import MAX_TEXT, dump, parse
-from route_table.model import InvalidRoutes, Problem, Route, RouteTable, UnknownNode
+from route_table.model import Identity, InvalidRoutes, Problem, Route, RouteTable, UnknownNode
 from route_table.tree import ROOT, step
 from route_table.versions import Export, MemoryVersions, Repository, Version
 from route_table.writing import Change
@@ -28,6 +28,9 @@ _LOOK_BACK = 100
 """versions in which the former route of a removed node is looked for"""
 _PARTS = ("host", "port", "scheme")
 _IDENTITY = ("ca", "certificate", "key", "server_name")
+
+
+FileCheck = Callable[[Identity, str, datetime], Iterable[Problem]]
 
 
 class StaleVersion(Exception):
@@ -58,12 +61,17 @@ class LiveRoutes:
         versions: Repository | None = None,
         in_use: Callable[[str], bool] = lambda _: False,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        files: FileCheck = certificates.problems,
     ) -> None:
-        """Take up the newest version and the file. ``in_use`` says whether jobs with a node are under way."""
+        """Take up the newest version and the file.
+
+        ``in_use`` says whether jobs with a node are under way, ``files`` what is wrong with a route's PEM files.
+        """
         self._path = path
         self._versions: Repository = versions or MemoryVersions()
         self._in_use = in_use
         self._clock = clock
+        self._files = files
         self._lock = RLock()
         self._refused: str | None = None
         """digest of the file content that was last found invalid"""
@@ -187,7 +195,7 @@ class LiveRoutes:
         problems: list[Problem] = []
         for node, route in table.routes.items():
             if route != before.get(node):
-                problems += certificates.problems(route.identity, step("", node), self._clock())
+                problems += self._files(route.identity, step("", node), self._clock())
         if problems:
             raise InvalidRoutes(tuple(problems))
 

@@ -26,6 +26,7 @@ _NOT_TAKEN = ("UNKNOWN_CA", "CERTIFICATE_UNKNOWN", "CERTIFICATE_EXPIRED", "ACCES
 def tried(parts: SplitResult, identity: Identity, seconds: float) -> Step:
     """Shake hands and ask for a page, as a peer that wants a certificate may say so only then."""
     name = identity.server_name or parts.hostname or ""
+    version = ""
     try:
         with (
             socket.create_connection((parts.hostname, parts.port or 443), seconds) as plain,
@@ -40,6 +41,10 @@ def tried(parts: SplitResult, identity: Identity, seconds: float) -> Step:
         return _failed(error.message, "correct ca, certificate and key of the entry")
     except ssl.SSLCertVerificationError as error:
         return _not_trusted(error, name, identity)
+    except (ssl.SSLEOFError, ConnectionError) as error:
+        if version:  # the newer TLS looks at certificates only when its client is done with the handshake
+            return _refused(f"ALERT {_WANTED[0]}, or so it seems, as it hangs up", identity)
+        return _failed(f"the connection ended in the handshake: {error}", "look at the peer's TLS settings")
     except ssl.SSLError as error:
         return _refused(error.reason or str(error), identity)
     except TimeoutError:

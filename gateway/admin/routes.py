@@ -29,7 +29,7 @@ _LINE = re.compile(r"^line \d+: ")
 
 
 class RouteEntry(BaseModel):
-    """The keys of an entry, as in the file: ``host`` and ``port`` (and ``scheme``), or ``url``."""
+    """The keys of an entry, as in the file: ``host`` and ``port`` (and ``scheme``), or ``url``, or ``via``."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -43,6 +43,14 @@ class RouteEntry(BaseModel):
     institution: str | None = Field(default=None, description="Who owns the node.")
     deadline: float | None = Field(default=None, description="Seconds that one call may take; default 10.")
     enabled: bool | None = Field(default=None, description="false keeps the entry and does not use it.")
+    via: str | None = Field(default=None, description="In place of an address: the node that passes requests on.")
+    relay: bool | None = Field(
+        default=None, description="true: this node passes on what is from or for that node."
+    )
+    ca: str | None = Field(default=None, description="PEM file of the authorities of the peer's certificate.")
+    certificate: str | None = Field(default=None, description="PEM file of the certificate shown to the peer.")
+    key: str | None = Field(default=None, description="PEM file of its key.")
+    server_name: str | None = Field(default=None, description="Name that the peer's certificate must bear.")
 
 
 class RouteEdit(BaseModel):
@@ -123,8 +131,11 @@ def add_routes(router: APIRouter, parts: AdminParts, run: Answer) -> None:
         return await run(lambda: {"versions": [_listed(routes, v) for v in routes.history(before, limit)]})
 
     @router.get("/api/v1/route-versions/{number}", summary="One version, with its difference", response_model=None)
-    async def version(number: int) -> Any:
-        return await run(lambda: _version(routes, number))
+    async def version(
+        number: int,
+        since: Annotated[int | None, Query(description="version to compare with; default: the one before")] = None,
+    ) -> Any:
+        return await run(lambda: _version(routes, number, since))
 
     @router.post(
         "/api/v1/route-versions/{number}/rollback",
@@ -219,14 +230,16 @@ def _listed(routes: LiveRoutes, version: Version) -> dict[str, Any]:
     }
 
 
-def _version(routes: LiveRoutes, number: int) -> Mapping[str, Any]:
+def _version(routes: LiveRoutes, number: int, since: int | None) -> Mapping[str, Any]:
     try:
         version = routes.version(number)
+        before = _before(routes, version) if since is None else routes.version(since)
     except UnknownVersion as error:
         raise NotFound(str(error), reason="VERSION_UNKNOWN") from error
     return {
         **_listed(routes, version),
-        "diff": text_diff(_before(routes, version), version),
+        "changes": [c._asdict() for c in changes(_parsed(before), _parsed(version))],
+        "diff": text_diff(before, version),
         "text": version.text,
     }
 

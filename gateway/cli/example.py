@@ -21,6 +21,9 @@ ROUTES = """\
 #   port: 7380
 #   profile: spec            # spec | fate | kuscia | audited: how the peer deviates from the standard
 #   deadline: 10             # seconds for one request
+# JG0100001100000005:
+#   via: JG0100001100000000  # that node passes on, where its own routes allow it
+# All keys: docs/routes.md
 {}
 """
 

@@ -16,15 +16,25 @@ from gateway.cli.client import (
     show,
     table,
 )
+from gateway.cli.route_options import (
+    Ca,
+    Certificate,
+    Deadline,
+    Institution,
+    Key,
+    Profile,
+    Relay,
+    RouteUrl,
+    ServerName,
+    Unset,
+    Via,
+    given,
+)
 
 commands = typer.Typer(help="Who there is, how to reach them, and whether that works.", no_args_is_help=True)
 
 Node = Annotated[str, typer.Argument(help="Id of the other node.")]
 Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; kept in the history.")]
-RouteUrl = Annotated[str, typer.Option("--to", help="Address of its gateway, such as https://gw.example:7380.")]
-Profile = Annotated[str, typer.Option(help="Its dialect: spec, fate, kuscia or audited.")]
-Institution = Annotated[str, typer.Option(help="Who owns it.")]
-Deadline = Annotated[float, typer.Option(help="Seconds that one call may take; 0: as it was, or 10.")]
 _MARKS = {"ok": "ok", "warning": "WARNING", "failed": "FAILED", "skipped": "–"}
 
 
@@ -45,10 +55,19 @@ def list_routes(config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson 
             show(found)
             return
         rows = [
-            [r["node"], r["url"], r["profile"], r["institution"], f"{r['deadline']:g} s", _yes(r["enabled"])]
+            [
+                r["node"],
+                f"via {r['via']}" if r["via"] else r["url"],
+                r["profile"],
+                r["institution"],
+                f"{r['deadline']:g} s",
+                _yes(r["relay"]),
+                _yes(r["enabled"]),
+            ]
             for r in found["routes"]
         ]
-        table(f"version {found['version']}", ["node", "address", "profile", "institution", "deadline", "on"], rows)
+        heads = ["node", "address", "profile", "institution", "deadline", "relay", "on"]
+        table(f"version {found['version']}", heads, rows)
         for problem in found["problems"]:
             typer.echo(f"not in force, {problem}", err=True)
 
@@ -56,10 +75,16 @@ def list_routes(config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson 
 @commands.command("add")
 def add_route(
     node_id: Node,
-    to: RouteUrl,
+    to: RouteUrl = "",
+    via: Via = "",
+    relay: Relay = None,
     profile: Profile = "",
     institution: Institution = "",
     deadline: Deadline = 0.0,
+    ca: Ca = "",
+    certificate: Certificate = "",
+    key: Key = "",
+    server_name: ServerName = "",
     reason: Reason = "",
     config: Config = DEFAULT_CONFIG,
     url: Url = "",
@@ -67,9 +92,13 @@ def add_route(
 ) -> None:
     """Add a route, or write its entry anew. In force at once; also in the file within a second or two.
 
+    The id `default` stands for all nodes without an entry.
+
     Example: bfia-gateway route add JG0100002200000020 --to https://gw.partner.example:7380 -m "new partner"
+
+    Through another node: bfia-gateway route add JG0100002200000020 --via JG0100003300000030
     """
-    values = _given(to, profile, institution, deadline)
+    values = given(to, via, relay, profile, institution, deadline, ca, certificate, key, server_name)
     with reporting(as_json), connect(config, url) as node:
         _told(node.call("PUT", _path(node_id), _edit(values, reason)), as_json)
 
@@ -78,19 +107,29 @@ def add_route(
 def edit_route(
     node_id: Node,
     to: RouteUrl = "",
+    via: Via = "",
+    relay: Relay = None,
     profile: Profile = "",
     institution: Institution = "",
     deadline: Deadline = 0.0,
+    ca: Ca = "",
+    certificate: Certificate = "",
+    key: Key = "",
+    server_name: ServerName = "",
+    unset: Unset = None,
     reason: Reason = "",
     config: Config = DEFAULT_CONFIG,
     url: Url = "",
     as_json: AsJson = False,
 ) -> None:
-    """Change some values of a route; the others stay.
+    """Change some values of a route; the others stay. `--to` takes `via` away, and the other way round.
 
     Example: bfia-gateway route edit JG0100002200000020 --deadline 5 -m "fast line"
+
+    With TLS: bfia-gateway route edit JG0100002200000020 --to https://gw.example --ca /etc/bfia/partner.pem
     """
-    values = _given(to, profile, institution, deadline)
+    values = given(to, via, relay, profile, institution, deadline, ca, certificate, key, server_name)
+    values = dict.fromkeys(unset or ()) | values
     with reporting(as_json), connect(config, url) as node:
         _told(node.call("PATCH", _path(node_id), _edit(values, reason)), as_json)
 
@@ -154,6 +193,24 @@ def history(
         table("versions of the routes", ["version", "at (UTC)", "by", "changed", "why"], rows)
 
 
+@commands.command("diff")
+def diff(
+    version: Annotated[int, typer.Argument(help="A version; 0: the newest.")] = 0,
+    since: Annotated[int, typer.Option(help="The version to compare with; 0: the one before.")] = 0,
+    config: Config = DEFAULT_CONFIG,
+    url: Url = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show what differs between two versions of the routes.
+
+    Example: bfia-gateway route diff 12 --since 9
+    """
+    with reporting(as_json), connect(config, url) as node:
+        number = version or node.get("/api/v1/routes")["version"]
+        one = node.get(f"/api/v1/route-versions/{number}", **({"since": since} if since else {}))
+        show(one) if as_json else typer.echo(one["diff"] or "no difference")
+
+
 @commands.command("rollback")
 def rollback(
     version: Annotated[int, typer.Argument(help="The version to go back to.")],
@@ -204,11 +261,6 @@ def _switch(node_id: str, enabled: bool, reason: str, config: Any, url: str, as_
 
 def _path(node_id: str) -> str:
     return f"/api/v1/routes/{segment(node_id)}"
-
-
-def _given(to: str, profile: str, institution: str, deadline: float) -> dict[str, Any]:
-    values = {"url": to, "profile": profile, "institution": institution, "deadline": deadline}
-    return {name: value for name, value in values.items() if value}
 
 
 def _edit(values: dict[str, Any], reason: str) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import json
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -13,9 +12,12 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from adapter.bfia.examples import REGISTER
-from tests.e2e.nodes import ROOT, free_ports
+from gateway.cli.main import app
+from tests.certificates import Authority
+from tests.e2e.nodes import free_ports
 from tests.inprocess import ask, running
 
 
@@ -51,8 +53,8 @@ def doctor(config: Path, **over: Any) -> tuple[int, dict[str, dict[str, Any]]]:
 
 
 def cli(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gateway.cli.main", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, cwd=ROOT)
+    done = CliRunner().invoke(app, list(words))
+    return subprocess.CompletedProcess(list(words), done.exit_code, done.stdout, done.stderr)
 
 
 def failed(steps: dict[str, dict[str, Any]]) -> list[str]:
@@ -68,6 +70,7 @@ def test_a_node_that_has_all_it_needs_is_found_good_and_left_as_it_is(config: Pa
     assert code == 0 and failed(steps) == []
     assert steps["migrations"]["result"] == "warning" and "not made yet" in steps["migrations"]["cause"]
     assert steps["isolation"]["result"] == "warning"
+    assert steps["certificates"]["found"] == "none are named"
     assert sorted(config.parent.iterdir()) == before
     shown = cli("doctor", "--config", str(config))
     assert shown.returncode == 0 and "what to do" in shown.stdout
@@ -92,6 +95,18 @@ def test_what_is_wrong_is_named_by_its_step_and_no_other(config: Path, busy_port
         ("ports", {"listen": {"operator": {"bind": f"127.0.0.1:{busy_port}"}}}),
         ("routes", {"route_table": {"file": "broken.yml"}}),
         ("routes", {"route_table": {"file": "nowhere.yml"}}),
+    ]
+    authority = Authority(config.parent / "pki")
+    own, old = authority.sign("own"), authority.sign("old", days=-1)
+    peer = yaml.safe_load(good)["listen"]["peer"]
+    wrong_key = {"certificate": own.certificate, "key": old.key}
+    entry = {"url": "https://h", "ca": authority.file, "certificate": old.certificate, "key": old.key}
+    (config.parent / "expired.yml").write_text(yaml.safe_dump({"JG1": entry}))
+    (config.parent / "circle.yml").write_text("JG1: {via: JG2}\nJG2: {via: JG1}\n")
+    faults += [
+        ("certificates", {"listen": {"peer": peer | {"tls": wrong_key}}}),
+        ("certificates", {"route_table": {"file": "expired.yml"}}),
+        ("routes", {"route_table": {"file": "circle.yml"}}),
     ]
     for step, over in faults:
         code, steps = doctor(config, **over)
@@ -138,3 +153,19 @@ def test_a_wrong_configuration_is_told_with_its_path(config: Path):
     config.write_text("node: {id: x}\nengine: {kind: dokcer}\n")
     done = cli("doctor", "--config", str(config))
     assert done.returncode == 2 and "engine.kind" in done.stderr
+
+
+def test_beside_a_running_node_with_https_that_wants_certificates(config: Path):
+    authority = Authority(config.parent / "pki")
+    own = authority.sign("own", days=5)
+    tls = {"certificate": own.certificate, "key": own.key, "client_ca": authority.file}
+    settings = yaml.safe_load(config.read_text())
+    listen = settings["listen"] | {"peer": settings["listen"]["peer"] | {"tls": tls}}
+    over = {key: settings[key] for key in ("database", "storage", "state_dir")}
+    over["route_table"] = {"file": str(config.parent / "routes.yml")}
+    with running(config.parent, listen=listen, **over) as node:
+        assert node.addresses()["peer"].startswith("https://")
+        code, steps = doctor(config, listen=listen)
+    assert code == 0 and steps["ports"]["found"] == "the node is running"
+    assert steps["certificates"]["result"] == "warning"
+    assert "listen.peer.tls.certificate" in steps["certificates"]["cause"]

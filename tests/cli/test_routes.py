@@ -10,6 +10,8 @@ from gateway.cli.main import app
 from gateway.wiring import Gateway
 from tests.inprocess import ME, PEER, running
 
+HOP = "JG0100003300000030"
+
 
 @pytest.fixture
 def node(tmp_path: Path):
@@ -39,6 +41,26 @@ def test_a_route_is_added_changed_disabled_and_everything_is_undone(node: Gatewa
     assert json.loads(cli(node, "list", "--json").stdout)["routes"][0]["deadline"] == 10.0
 
 
+def test_a_way_through_another_node_and_the_difference_of_versions(node: Gateway):
+    assert cli(node, "add", HOP, "--to", "http://127.0.0.1:9", "--relay").exit_code == 0
+    assert cli(node, "add", PEER, "--via", HOP).exit_code == 0
+    assert cli(node, "edit", PEER, "--deadline", "5").exit_code == 0
+    listed = cli(node, "list").stdout
+    assert f"via {HOP}" in listed
+    assert node.routes.table.resolve(PEER).url == "http://127.0.0.1:9" and node.routes.table.routes[HOP].relay
+    assert cli(node, "edit", PEER, "--unset", "deadline", "--no-relay").exit_code == 0
+    assert node.routes.table.routes[PEER].deadline == 10.0
+    assert f"+  via: {HOP}" in cli(node, "diff", "3").stdout
+    both = cli(node, "diff", "--since", "2").stdout
+    assert f"+  via: {HOP}" in both and "deadline" not in both
+    told = json.loads(cli(node, "diff", "5", "--since", "1", "--json").stdout)
+    assert {c["node"] for c in told["changes"]} == {HOP, PEER}
+    circle = cli(node, "edit", HOP, "--via", PEER)
+    assert circle.exit_code == 2 and "leads in a circle" in circle.stderr
+    assert cli(node, "edit", PEER, "--to", "https://h", "--ca", "/no/such.pem").exit_code == 2
+    assert cli(node, "diff", "99").exit_code == 1
+
+
 def test_a_wrong_route_is_refused_in_words_and_with_exit_code_2(node: Gateway):
     refused = cli(node, "add", PEER, "--to", "ftp://x", "--profile", "fat")
     assert refused.exit_code == 2
@@ -58,7 +80,7 @@ def test_a_route_is_tried_and_the_exit_code_tells(node: Gateway, tmp_path: Path)
 
 
 def test_every_command_shows_an_example():
-    for name in ("list", "add", "edit", "disable", "enable", "remove", "history", "rollback", "test"):
+    for name in ("list", "add", "edit", "disable", "enable", "remove", "history", "diff", "rollback", "test"):
         text = CliRunner().invoke(app, ["route", name, "--help"]).stdout
         assert f"bfia-gateway route {name}" in text.replace("\n", " ")
 

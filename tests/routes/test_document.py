@@ -1,5 +1,8 @@
 """The YAML form of a route table: what is read, what is refused and where, and what is written back."""
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -462,3 +465,14 @@ def test_any_entries_give_a_table_or_problems_below_them(table):
         assert all("line " in p.rule for p in error.problems)
     else:
         assert list(parsed.routes) == list(table)
+
+
+def test_the_documents_name_every_key_of_an_entry_as_the_code_does():
+    folder = Path(__file__).resolve().parents[2] / "docs"
+    rows = "\n".join(f"| `{key}` | {says} |" for key, says in KEYS.items())
+    english = (folder / "routes.md").read_text(encoding="utf-8")
+    assert f"<!-- keys -->\n| Key | Says |\n|---|---|\n{rows}\n<!-- end of keys -->" in english
+    chinese = (folder / "routes.zh-CN.md").read_text(encoding="utf-8")
+    table = chinese.partition("<!-- keys -->")[2].partition("<!-- end of keys -->")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(KEYS)
+    assert all(profile in table for profile in PROFILES)

@@ -196,3 +196,10 @@ def test_the_default_route_sends_and_admits_nobody(allowed: SimpleNamespace):
     assert found["route"]["result"] == "warning" and failed(found) == []
     route(allowed.a, B, {"via": X})
     assert yaml.safe_load(allowed.a.routes.history()[0].text)["default"] == {"via": X}
+
+
+def test_the_documents_have_every_reason_of_a_relay_with_its_code():
+    for name in ("routes.md", "routes.zh-CN.md"):
+        text = (Path(__file__).resolve().parents[3] / "docs" / name).read_text(encoding="utf-8")
+        for reason, (_, code) in CODES.items():
+            assert f"| `{reason}` | {code} |" in text

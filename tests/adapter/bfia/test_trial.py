@@ -3,7 +3,6 @@
 import json
 import socket
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,8 +17,11 @@ import yaml
 from adapter.bfia import trial
 from adapter.bfia.client import Connections, Peer
 from adapter.bfia.trial import BODY, STEPS, try_route
+from gateway.errors import PeerUnreachable
+from gateway.server import Tls
 from gateway.trial import Result, Step, good
 from route_table.live import LiveRoutes
+from tests.certificates import Authority, Files
 from tests.inprocess import ME, PEER, ask, running
 
 Answers = Callable[[dict[str, Any]], tuple[int, Any]]
@@ -172,16 +174,80 @@ def test_a_port_without_tls_is_named_where_the_route_says_https(tmp_path: Path):
     assert "scheme http" in steps["tls"].remedy
 
 
-def test_a_certificate_that_nobody_signed_is_named(tmp_path: Path):
-    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "30", "-subj", "/CN=localhost"]
-    subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True)
-    secure = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    secure.load_cert_chain(certificate, key)
-    with a_peer(healthy, secure) as port:
-        steps = tried(tmp_path, {"url": f"https://localhost:{port}"})
-    assert wrong(steps) == ["tls"]
-    assert "not trusted" in steps["tls"].cause
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("pki"))
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("stranger"), "another authority")
+
+
+def served(files: Files, client_ca: str | None = None) -> ssl.SSLContext:
+    return Tls(files.certificate, files.key, client_ca).context()
+
+
+@pytest.mark.parametrize("tls13", [True, False], ids=["TLS 1.3", "TLS 1.2"])
+def test_what_is_wrong_with_tls_is_named_with_its_cause(
+    tmp_path: Path, authority: Authority, stranger: Authority, tls13: bool
+):
+    good, named = authority.sign("good"), authority.sign("named", "gateway.example")
+    mine, theirs = authority.sign("mine"), stranger.sign("theirs")
+    with_mine = {"certificate": mine.certificate, "key": mine.key}
+    with_theirs = {"certificate": theirs.certificate, "key": theirs.key}
+    faults: list[tuple[ssl.SSLContext, dict[str, Any], str, str]] = [
+        (served(good), {"ca": stranger.file}, "not trusted", "does not have its authority"),
+        (served(good), {}, "not trusted", "set ca in the entry"),
+        (served(named), {"ca": authority.file}, "another name than 127.0.0.1", "server_name"),
+        (served(good), {"ca": authority.file, "server_name": "gateway.example"}, "another name", "server_name"),
+        (served(authority.sign("old", days=-1)), {"ca": authority.file}, "has expired", "renew"),
+        (served(good, authority.file), {"ca": authority.file}, "wants a certificate", "certificate and key"),
+        (served(good, authority.file), {"ca": authority.file, **with_theirs}, "does not take", "admin"),
+    ]
+    for context, entry, cause, remedy in faults:
+        if not tls13:
+            context.maximum_version = ssl.TLSVersion.TLSv1_2
+        with a_peer(healthy, context) as port:
+            steps = tried(tmp_path, {"url": f"https://127.0.0.1:{port}", **entry})
+        assert wrong(steps) == ["tls"], (entry, steps["tls"])
+        assert cause in steps["tls"].cause and remedy in steps["tls"].remedy, steps["tls"]
+    context = served(named, authority.file)
+    with a_peer(healthy, context) as port:
+        entry = {"url": f"https://127.0.0.1:{port}", "ca": authority.file, "server_name": "gateway.example"}
+        steps = tried(tmp_path, entry | with_mine)
+    assert wrong(steps) == [] and steps["tls"].result is Result.OK, steps
+
+
+def test_a_certificate_that_ends_soon_is_a_warning(tmp_path: Path, authority: Authority):
+    soon, long = authority.sign("soon", days=5), authority.sign("long")
+    with a_peer(healthy, served(soon)) as port:
+        steps = tried(tmp_path, {"url": f"https://127.0.0.1:{port}", "ca": authority.file})
+    assert steps["tls"].result is Result.WARNING and "expires in 4 days" in steps["tls"].cause
+    with a_peer(healthy, served(long)) as port:
+        own = {"certificate": soon.certificate, "key": soon.key}
+        steps = tried(tmp_path, {"url": f"https://127.0.0.1:{port}", "ca": authority.file, **own})
+    assert steps["tls"].result is Result.WARNING and "certificate in" in steps["tls"].cause
+
+
+def test_a_renewed_file_is_used_without_a_restart_and_a_missing_one_is_named(
+    tmp_path: Path, authority: Authority, stranger: Authority
+):
+    ca, routes_file = tmp_path / "ca.pem", tmp_path / "routes.yml"
+    ca.write_text(Path(stranger.file).read_text())
+    connections = Connections()
+    with a_peer(healthy, served(authority.sign("server"))) as port:
+        routes_file.write_text(yaml.safe_dump({PEER: {"url": f"https://127.0.0.1:{port}", "ca": str(ca)}}))
+        peer = Peer(ME, PEER, LiveRoutes(routes_file), connections)
+        with pytest.raises(PeerUnreachable, match="CERTIFICATE_VERIFY_FAILED"):
+            trial.hello(peer, ME)
+        ca.write_text(Path(authority.file).read_text() + "\n")
+        assert trial.hello(peer, ME)["node_id"] == PEER
+        ca.unlink()
+        with pytest.raises(PeerUnreachable, match="certificates that the route names") as refused:
+            trial.hello(peer, ME)
+        assert refused.value.delivered is False
+    connections.close()
 
 
 def test_a_profile_that_does_not_fit_is_named(tmp_path: Path):

@@ -1,0 +1,48 @@
+"""The step of the look at a node that is about certificates: its own towards peers, and those that routes name."""
+
+from datetime import UTC, datetime
+
+from gateway import peer_tls
+from gateway.settings import Settings
+from gateway.trial import Result, Step
+from route_table import certificates
+from route_table.live import LiveRoutes
+
+EXPIRES_SOON = 14
+"""days"""
+
+
+def table_of(settings: Settings) -> LiveRoutes:
+    """Return the routes of the file, whatever is wrong with the certificates that they name."""
+    return LiveRoutes(settings.route_table.file, files=lambda identity, at, now: ())
+
+
+def certificates_of(settings: Settings) -> Step:
+    """Look whether every file can be used, and until when."""
+    now = datetime.now(UTC)
+    named = [
+        (f"routes.{route.node}", route.identity)
+        for route in table_of(settings).table.routes.values()
+        if route.enabled
+    ]
+    broken = [str(p) for at, identity in named for p in certificates.problems(identity, at, now)]
+    tls = settings.listen.peer.tls
+    if tls is not None:
+        broken = [*(str(p) for p in peer_tls.problems(tls, now)), *broken]
+        named = [(peer_tls.PATH, tls.identity), *named]
+    if broken:
+        remedy = "put good files there; a running node reads those of routes again by itself"
+        return Step("certificates", Result.FAILED, "", "; ".join(broken), remedy)
+    found = [expiry for at, identity in named for expiry in certificates.expiries(identity, at)]
+    if not found:
+        return Step("certificates", Result.OK, "none are named")
+    soon = [f"{one.path} ({one.file}) in {(one.ends - now).days} days" for one in found if _soon(one, now)]
+    if soon:
+        remedy = "renew them; those of routes are read again by themselves, the listener's at the next start"
+        return Step("certificates", Result.WARNING, "", f"these expire soon: {', '.join(soon)}", remedy)
+    first = min(one.ends for one in found)
+    return Step("certificates", Result.OK, f"{len(found)} files, the first to expire on {first.date()}")
+
+
+def _soon(one: certificates.Expiry, now: datetime) -> bool:
+    return (one.ends - now).days < EXPIRES_SOON

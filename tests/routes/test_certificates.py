@@ -1,0 +1,108 @@
+"""The PEM files that a route names: what cannot be used is refused when it is named, with its path and rule."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from route_table.certificates import expiries
+from route_table.live import Change, LiveRoutes
+from route_table.model import Identity, InvalidRoutes
+from route_table.versions import MemoryVersions
+from tests.certificates import Authority
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("pki"))
+
+
+@pytest.fixture(scope="module")
+def files(authority: Authority) -> dict[str, str]:
+    """Return PEM files, good and bad, by what they are."""
+    good, other = authority.sign("good"), authority.sign("other")
+    folder = Path(good.key).parent
+    (folder / "text.pem").write_text("hello\n")
+    (folder / "long.pem").write_text("x" * (1024 * 1024 + 1))
+    return {
+        "ca": authority.file,
+        "certificate": good.certificate,
+        "key": good.key,
+        "other key": other.key,
+        "old": authority.sign("old", days=-2).certificate,
+        "old ca": Authority(folder / "old", days=-1).file,
+        "locked": authority.sign("locked", password=b"secret").key,
+        "text": str(folder / "text.pem"),
+        "long": str(folder / "long.pem"),
+        "folder": str(folder),
+        "nowhere": str(folder / "nowhere.pem"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("named", "path", "rule"),
+    [
+        ({"ca": "nowhere"}, "ca", "does not exist"),
+        ({"ca": "folder"}, "ca", "is not a file"),
+        ({"ca": "text"}, "ca", "holds no certificate in PEM form"),
+        ({"ca": "long"}, "ca", "must not be larger"),
+        ({"ca": "old ca"}, "ca", "holds expired authorities only"),
+        ({"certificate": "old", "key": "key"}, "certificate", "has expired on"),
+        ({"certificate": "certificate", "key": "other key"}, "key", "is not the key of the certificate"),
+        ({"certificate": "certificate", "key": "locked"}, "key", "is protected by a password"),
+        ({"certificate": "certificate", "key": "text"}, "key", "holds no private key"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_where_it_is_named(
+    files: dict[str, str], named: dict[str, str], path: str, rule: str
+):
+    live = LiveRoutes(None)
+    entry = {"url": "https://h"} | {key: files[file] for key, file in named.items()}
+    with pytest.raises(InvalidRoutes) as refused:
+        live.edit(Change("JG1", entry), "ann")
+    found = [p for p in refused.value.problems if p.path == f"JG1.{path}"]
+    assert found and found[0].rule.startswith(rule), refused.value.problems
+    assert not live.table.routes and not live.history()
+
+
+def test_every_file_is_told_at_once_and_by_the_file_too(files: dict[str, str], tmp_path: Path):
+    file = tmp_path / "routes.yml"
+    entry = f"{{url: 'https://h', ca: {files['nowhere']}, certificate: {files['text']}, key: {files['text']}}}"
+    file.write_text(f"JG1: {entry}\n")
+    live = LiveRoutes(file)
+    assert [p.path for p in live.problems] == ["JG1.ca", "JG1.certificate", "JG1.key"]
+    assert not live.table.routes
+
+
+def test_a_certificate_that_has_expired_since_is_in_nobodys_way(authority: Authority, files: dict[str, str]):
+    late = datetime(2100, 1, 1, tzinfo=UTC)
+    times = [datetime.now(UTC)] * 5
+    versions = MemoryVersions()
+    live = LiveRoutes(None, versions, clock=lambda: times.pop() if times else late)
+    live.edit(Change("JG1", {"url": "https://h", "ca": files["ca"]}), "ann")
+    times.clear()
+    assert live.edit(Change("JG2", {"url": "http://other"}), "ann").number == 2
+    with pytest.raises(InvalidRoutes):
+        live.edit(Change("JG1", {"deadline": 3}, whole=False), "ann")
+
+
+def test_a_way_through_another_node_takes_address_and_files_away(files: dict[str, str]):
+    live = LiveRoutes(None)
+    live.edit(Change("X", {"url": "https://x", "ca": files["ca"]}), "ann")
+    live.edit(Change("B", {"url": "https://b", "ca": files["ca"], "deadline": 3}), "ann")
+    live.edit(Change("B", {"via": "X"}, whole=False), "ann")
+    route = live.table.routes["B"]
+    assert (route.url, route.via, route.ca, route.deadline) == ("", "X", None, 3.0)
+    live.edit(Change("B", {"host": "b", "port": 1}, whole=False), "ann")
+    assert live.table.resolve("B").url == "http://b:1" and live.table.resolve("B").via is None
+    with pytest.raises(InvalidRoutes, match="without an entry"):
+        live.edit(Change("B", {"via": "Z"}, whole=False), "ann")
+
+
+def test_the_first_end_of_a_chain_and_the_last_of_the_authorities_count(authority: Authority, tmp_path: Path):
+    long, short = authority.sign("long", days=90), authority.sign("short", days=3)
+    chain = tmp_path / "chain.pem"
+    chain.write_text(Path(long.certificate).read_text() + Path(short.certificate).read_text())
+    found = list(expiries(Identity(ca=str(chain), certificate=str(chain), key=long.key), "JG1"))
+    left = {one.path: (one.ends - datetime.now(UTC)).days for one in found}
+    assert left == {"JG1.ca": 89, "JG1.certificate": 2}
