@@ -85,7 +85,7 @@ class Coordinator:
         Raises `Invalid` with every problem, `Refused` with each node's reason.
         """
         self.admit()
-        self._check(spec)
+        self.check(spec)
         if spec.scheduler != self._peers.node:  # else the job itself is the record
             self._store.add_submission(spec.job_id, spec.flow_id, spec.scheduler, self._clock())
         try:
@@ -107,7 +107,7 @@ class Coordinator:
         """Store a job, begin it, and wait until every node has accepted it."""
         if self._store.jobs.find(spec.job_id) is None:
             self.admit()
-        warnings = self._check(spec)
+        warnings = self.check(spec)
         job = replace(self._new(spec, warnings), origin=origin)
         if not self._scheduler.begin(job):
             known = self._store.jobs.get(spec.job_id)
@@ -327,7 +327,8 @@ class Coordinator:
         self._scheduled(job_id, sender)
         self._scheduler.record(job_id, Freed(sender or self._peers.node, self._clock()))
 
-    def _check(self, spec: JobSpec) -> list[str]:
+    def check(self, spec: JobSpec) -> list[str]:
+        """Return what is odd about a job as far as this node can tell. Raises `Invalid` with every problem."""
         problems = flow.check(spec.dag)
         more, warnings = parameters.check(spec)
         problems += [*more, *quorum.check(spec), *inheriting.check(spec)]

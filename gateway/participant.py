@@ -11,6 +11,7 @@ from gateway.domain import dag as flow
 from gateway.domain.approval import Policy, Verdict
 from gateway.domain.executing.events import Decided, Reported, StopAsked
 from gateway.domain.executing.weighing import merge_runs
+from gateway.domain.foretelling import Item
 from gateway.domain.model import (
     Acceptance,
     Ending,
@@ -69,6 +70,8 @@ class Participant:
         """raises `Refused` while no job of another node is taken"""
         self.deleting: Callable[[str, NodeId, bool], None]
         """set once, beside the other use cases: job id, sender, whether only to try"""
+        self.foretelling: Callable[[JobSpec, NodeId], Sequence[Item]]
+        """set once, beside the other use cases"""
         self.not_shared: Callable[[JobSpec], NotShared | None] = lambda spec: None
         """says why a job may not use the datasets here that it names"""
         self.audit: Callable[[NodeId, str, Mapping[str, Any]], None] = lambda who, action, detail: None
@@ -134,6 +137,13 @@ class Participant:
             can_inherit=tuple(offer.tasks) if offer else None,
         )
         return replace(local, home=self._home_of(local))
+
+    def foretell(self, spec: JobSpec, sender: NodeId) -> Sequence[Item]:
+        if sender and not self._knows(sender):
+            raise NotAllowed(f"node {sender} has no route here")
+        if not spec.parties_at(self._node):
+            raise Refused(f"the job names no role of node {self._node}", reason="NOT_A_PARTY")
+        return self.foretelling(spec, sender)
 
     def _approved(self, local: LocalJob, sender: NodeId, now: datetime) -> LocalJob:
         """Return a new job as the node's policy has it: READY, or PENDING for a person. Raises `NotAllowed`."""

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from anyio import CapacityLimiter
 
+from gateway.domain.foretelling import Item
 from gateway.domain.model import (
     Acceptance,
     Address,
@@ -164,6 +165,9 @@ class ParticipantApi(Protocol):
 
     def withdraw(self, job_id: str, sender: NodeId) -> None:
         """Take back a question that was not decided on in time. A node that cannot be told waits in vain."""
+
+    def foretell(self, spec: JobSpec, sender: NodeId) -> Sequence[Item]:
+        """Tell what would happen to a job here; create nothing. Raises `NotAllowed`, `NotServed`, `Refused`."""
 
     def hold(self, job_id: str, sender: NodeId) -> None:
         """Keep what the job needs here until it ends. Raises `Refused` with RESOURCES_BUSY."""

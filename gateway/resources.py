@@ -71,6 +71,19 @@ class Resources:
         except Never as error:
             raise Refused(str(error), reason="RESOURCES_NEVER") from error
 
+    def foretold(self, spec: JobSpec) -> tuple[Pool | None, str]:
+        """Return what a job would hold here, and what it would wait for now: empty for nothing.
+
+        Holds nothing. Raises `Refused` with RESOURCES_NEVER.
+        """
+        pool = self.pool_for(spec)
+        if pool is None:
+            return None, ""
+        now = self._clock()
+        claim = _claim(spec, pool, now)
+        ledger, held = admission.apply(self._claims.ledger(self.means), claim, now, self._bounds.rules)
+        return pool, "" if held else ledger.claims[claim.job_id].reason
+
     def hold(self, local: LocalJob) -> None:
         """Have a job hold what it needs here. Repeated, or where it needs nothing: nothing to do.
 
@@ -78,16 +91,8 @@ class Resources:
         """
         if local.pool is None:
             return
-        now, pool = self._clock(), local.pool
-        claim = Claim(
-            local.id,
-            pool.amounts,
-            ClaimState.WAITING,
-            now,
-            now,
-            resources.priority(local.spec),
-            local.spec.scheduler,
-        )
+        now = self._clock()
+        claim = _claim(local.spec, local.pool, now)
 
         def decide(ledger: Ledger, status: str | None) -> tuple[Ledger, tuple[bool, str]]:
             if ended(status):
@@ -101,7 +106,7 @@ class Resources:
         if reason:
             raise Refused(reason, reason="RESOURCES_BUSY")
         if news:
-            self._note(local.id, "resources held", **pool.amounts.as_dict())
+            self._note(local.id, "resources held", **local.pool.amounts.as_dict())
 
     def give_back(self, job_id: str) -> None:
         """Take back what a job holds that has not begun. Without anything held: counted, nothing changes."""
@@ -229,6 +234,11 @@ class Resources:
             "since": (claim.held_at or claim.since).isoformat() if claim else None,
             **pool_view(local),
         }
+
+
+def _claim(spec: JobSpec, pool: Pool, now: datetime) -> Claim:
+    priority = resources.priority(spec)
+    return Claim(spec.job_id, pool.amounts, ClaimState.WAITING, now, now, priority, spec.scheduler)
 
 
 def pool_view(local: LocalJob) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from engines.base import Engine
+from gateway.assembly import foretelling
 from gateway.assembly.engine import engine_of
 from gateway.assembly.listeners import applications
 from gateway.assembly.node import Node
@@ -27,8 +28,9 @@ class Gateway(Node):
     ) -> None:
         """Build the node. ``engine`` makes its engine from the settings and the installation's id."""
         super().__init__(settings, clock, engine or engine_of)
+        self.foretelling = foretelling.settle(self)
         self.door.try_open()
-        self.apps = applications(self)
+        self.apps = applications(self, self.foretelling)
 
     def start(self) -> None:
         """Take up what an earlier process left, then begin."""

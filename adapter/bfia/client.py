@@ -15,12 +15,13 @@ from typing import Any
 
 import httpx
 
-from adapter.bfia import headers, secure, translate
+from adapter.bfia import foreseen, headers, secure, translate
 from adapter.bfia.extensions import BY_PATH, EXTENSIONS, JOB_AUDIT, Command
 from adapter.bfia.profiles import SUCCESS_CODES, Profile, profile_named
 from adapter.bfia.relay_words import NEXT_HOP_UNREACHABLE, WITHIN, told_by_relay
 from adapter.reading import HALF_PAIR
 from gateway.domain import auditing
+from gateway.domain.foretelling import Item
 from gateway.domain.model import Acceptance, Ending, Failure, JobSpec, NodeId
 from gateway.domain.problems import Problem
 from gateway.domain.rerunning import Order, RerunAnswer
@@ -332,6 +333,10 @@ class ParticipantClient:
     def withdraw(self, job_id: str, sender: NodeId) -> None:
         with suppress(NotServed):
             self._peer.ask(BY_PATH[f"{JOB_AUDIT}/terminate"], {"audit_id": auditing.id_for(job_id)})
+
+    def foretell(self, spec: JobSpec, sender: NodeId) -> Sequence[Item]:
+        body = translate.create_body(spec, self._peer.profile)
+        return foreseen.items(self._peer.ask(EXTENSIONS["/job/plan"], body))
 
     def hold(self, job_id: str, sender: NodeId) -> None:
         with suppress(NotServed):  # then it holds nothing, as any peer of the standard

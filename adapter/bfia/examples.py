@@ -82,6 +82,8 @@ _BODY: dict[str, Any] = {
 
 CREATE_ALL: dict[str, Example] = {"two parties": Example(summary="One task at a guest and a host", value=_BODY)}
 
+A_JOB: dict[str, Any] = _BODY
+
 
 def _one(summary: str, **value: Any) -> dict[str, Example]:
     return {summary.lower(): Example(summary=summary, value=value)}

@@ -152,6 +152,12 @@ COMMANDS = (
         "the job stays there; the answer of the deletion says so (`NOT_SERVED_THERE`)",
     ),
     Command(
+        "tell what would happen to a job at a party, and create nothing",
+        "/job/plan",
+        EXTENSION,
+        "its side of the plan is `unknown` (`NOT_SERVED_THERE`); the route to it is tried all the same",
+    ),
+    Command(
         "start no further task of a job, asked at a party",
         "/job/suspend",
         EXTENSION,

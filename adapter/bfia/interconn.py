@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Query, Request
 
-from adapter.bfia import examples, translate, wire
+from adapter.bfia import examples, foreseen, translate, wire
 from adapter.bfia.asking import Sender, asked, on, required
 from adapter.bfia.envelope import ok
 from adapter.bfia.headers import described
@@ -69,6 +69,15 @@ def router(parts: InterconnParts) -> APIRouter:
         spec = translate.job_spec(body, body.job_id, source, trace)
         said = await on(parts.limiters.rest, sender, lambda: parts.participant.create_job(spec, source))
         return ok({"job_id": body.job_id} | translate.acceptance_body(said), parts.profile_of(source))
+
+    @router.post(f"{SCHEDULE}/job/plan", summary="A node asks what would happen to a job here (ours)")
+    async def plan(
+        body: Annotated[wire.CreateJob, Body(openapi_examples=examples.CREATE_JOB)], sender: Sender
+    ) -> dict[str, Any]:
+        source = known(sender)
+        spec = translate.job_spec(body, body.job_id, source, sender.trace_id or new_trace_id())
+        told = await on(parts.limiters.rest, sender, lambda: parts.participant.foretell(spec, source))
+        return ok(foreseen.body(told), parts.profile_of(source))
 
     @router.post(f"{SCHEDULE}/job/resource/apply", summary="The scheduling node has a job's resources held (ours)")
     async def hold(

@@ -15,6 +15,7 @@ from adapter.fate.endpoints import PARTNER, SCHEDULER
 from adapter.fate.keys import Key, key_of
 from adapter.fate.parts import JobOf
 from adapter.fate.states import OUR_TASK, REASONS, JobWord, TaskWord, job_word, task_word
+from gateway.domain.foretelling import Item
 from gateway.domain.model import Acceptance, Ending, Failure, Job, JobSpec, NodeId
 from gateway.domain.problems import Problem
 from gateway.domain.rerunning import Order, RerunAnswer
@@ -163,6 +164,9 @@ class ParticipantClient:
         except Refused as refused:
             if refused.reason not in ("NO_EFFECT", "JOB_ENDED"):
                 raise
+
+    def foretell(self, spec: JobSpec, sender: NodeId) -> Sequence[Item]:
+        return self._standard.foretell(spec, sender)
 
     def ask_first(self, spec: JobSpec, sender: NodeId) -> Acceptance | None:
         return None

@@ -11,6 +11,7 @@ from gateway.admin import archive as admin_archive
 from gateway.admin import datasets as admin_datasets
 from gateway.admin import deleting as admin_deleting
 from gateway.admin import events as admin_events
+from gateway.admin import foretelling as admin_foretelling
 from gateway.admin import logs as admin_logs
 from gateway.admin import maintenance
 from gateway.admin import models as admin_models
@@ -20,15 +21,17 @@ from gateway.admin.parts import AdminParts
 from gateway.admin.router import router as admin_router
 from gateway.app import LoopbackOnly, Mounted, create_app
 from gateway.assembly import fate_tools
+from gateway.assembly import foretelling as foreseeing
 from gateway.assembly.node import Node
 from gateway.assembly.rules import approval_policy
+from gateway.foretelling import Foretelling
 from gateway.guard import Guard
 from gateway.job_audits import JobAudits
 from gateway.ports import Limiters
 from gateway.relay_audit import RelayAudit
 
 
-def applications(node: Node) -> dict[str, ASGIApp]:
+def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
     """Return what each listener answers."""
     settings = node.settings
     limiters = Limiters(CapacityLimiter(64), CapacityLimiter(8), CapacityLimiter(16))
@@ -143,6 +146,7 @@ def applications(node: Node) -> dict[str, ASGIApp]:
         ),
         Mounted(admin_router(admin_parts), body),
         Mounted(admin_archive.router(archiving), body),
+        Mounted(admin_foretelling.router(foreseeing.parts(node, foretelling, limiters)), body),
     ]
     for_peers += node.fate.for_peers(node.coordinator, node.participant, limiters, node.neighbours.knows)
     for_operators += fate_tools.mounted(node, uploads, limiters)

@@ -159,7 +159,7 @@ class Node:
             Bounds(Rules(ageing=settings.limits.ageing_seconds)),
         )
         self.models = Models(node, SqlModels(self.store), self.storage, self._unfinished, clock)
-        planner = TaskPlanner(
+        self.planner = planner = TaskPlanner(
             node,
             self.registry,
             self.datasets,

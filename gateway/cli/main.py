@@ -12,6 +12,7 @@ from gateway.cli import (
     doctor,
     job_cleaning,
     job_decisions,
+    job_planning,
     jobs,
     maintenance,
     models,
@@ -141,6 +142,7 @@ data.add(app)
 jobs.add(app)
 job_cleaning.add(jobs.commands)
 job_decisions.add(jobs.commands)
+job_planning.add(jobs.commands)
 resources.add(app)
 routes.add(app)
 settings.add(app)

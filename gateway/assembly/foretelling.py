@@ -1,0 +1,49 @@
+"""Ties the parts together that tell what would happen to a job."""
+
+from uuid import uuid4
+
+from adapter.bfia.examples import A_JOB
+from gateway.admin.foretelling import ForetellingParts
+from gateway.assembly.node import Node
+from gateway.foretelling import Foresight, Foretelling, OwnSide
+from gateway.ports import Limiters
+from gateway.tracing import current_trace, new_trace_id
+
+
+def settle(node: Node) -> Foretelling:
+    """Have the node tell its own side to whoever may ask; return what asks all nodes of a job."""
+    settings = node.settings
+    docker = settings.engine.docker
+    rules = Foresight(
+        node.drain.admit,
+        node.participant.judged,
+        node.sharing.refusal,
+        node.neighbours.takes_confirm,
+        node.neighbours.knows,
+        settings.engine.kind == "docker" and docker.pull == "missing",
+    )
+    own = OwnSide(
+        settings.node.id,
+        node.planner,
+        node.registry,
+        node.engine,
+        node.storage,
+        node.resources,
+        node.models,
+        rules,
+    )
+    node.participant.foretelling = own.tell
+    return Foretelling(settings.node.id, node.peers, node.coordinator.check, node.protocol.try_route)
+
+
+def parts(node: Node, foretelling: Foretelling, limiters: Limiters) -> ForetellingParts:
+    """Return what the operators' path works with."""
+    scheduler = node.settings.node.coordinator or node.settings.node.id
+    return ForetellingParts(
+        lambda body: node.protocol.specified(
+            {**body, "job_id": f"job-{uuid4().hex}"}, scheduler, current_trace() or new_trace_id()
+        ),
+        foretelling.plan,
+        A_JOB,
+        limiters,
+    )

@@ -1,0 +1,261 @@
+"""What would happen to a job is told by every node of it, and nothing is created: over two real nodes."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from adapter.bfia.client import INTERCONN
+from adapter.bfia.extensions import EXTENSIONS
+from adapter.bfia.foreseen import body, items
+from adapter.bfia.profiles import PROFILES
+from adapter.bfia.translate import create_body
+from gateway.cli.main import app
+from gateway.domain.dag import ComponentRef, Dag
+from gateway.domain.foretelling import CHECKS, Item, JobPlan, Standing
+from gateway.domain.model import JobSpec
+from gateway.domain.states import JobStatus
+from provider_registry.registration import provider_from_request
+from tests.adapter.bfia.scripted import text
+from tests.adapter.bfia.site import SPEC, a_job_with, serving_site
+from tests.builders import a_dag, a_spec
+from tests.contracts.apis import THIRD, World, registration, two_nodes
+from tests.inprocess import ME, PEER, STRANGER, ask
+
+ROLES = {"guest": (ME,), "host": (PEER,)}
+_numbers = count()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """`PEER` asks a person about jobs with arbiters; both have two cores for jobs."""
+    rules = [{"decide": "ask", "role": "arbiter"}, {"decide": "reject", "component": "*/Forbidden"}]
+    rules.append({"decide": "approve"})
+    pool = {"resources": {"cpu": 2}}
+    peer = {"approval": {"mode": "rules", "rules": rules}, "data": {"grants": "listed"}, **pool}
+    with two_nodes(tmp_path_factory.mktemp("nodes"), me=pool, peer=peer) as world:
+        yield world
+
+
+def a_job(dag: Dag | None = None, **over: Any) -> JobSpec:
+    fields: dict[str, Any] = {"job_id": f"job-plan-{next(_numbers)}", "scheduler": ME, **over}
+    spec = a_spec("a", fields.pop("roles", ROLES), **fields)
+    return replace(spec, dag=dag) if dag else spec
+
+
+def cores(count: int) -> dict[str, Any]:
+    """Return the settings of a job that asks for so many cores at each party."""
+    return {role: {"0": {"resources": {"cpu": count}}} for role in ROLES}
+
+
+def of(plan: JobPlan, node: str) -> dict[str, list[Item]]:
+    """Return what is told of a node, by check."""
+    found: dict[str, list[Item]] = {}
+    for item in next(n.items for n in plan.nodes if n.node == node):
+        assert item.check in CHECKS
+        assert item.standing is not Standing.PROBLEM or (item.cause and item.remedy)
+        found.setdefault(item.check, []).append(item)
+    return found
+
+
+def problems(plan: JobPlan) -> set[tuple[str, str]]:
+    return {(n.node, i.check) for n in plan.nodes for i in n.items if i.standing is Standing.PROBLEM}
+
+
+def registered(world: World, *nodes: str, component: str, image: str) -> ComponentRef:
+    """Register one more provider at some of the nodes."""
+    told = registration()
+    described = {**told["components_description"]["Thing"], "componentName": component, "provider": component}
+    told |= {"name": component, "metadata": {"base_url": "", "image": image}}
+    told["components_description"] = {component: described}
+    for node in nodes:
+        (world.me if node == ME else world.peer).registry.register(provider_from_request(told))
+    return ComponentRef(component, "1.0.0", component)
+
+
+def with_component(ref: ComponentRef) -> JobSpec:
+    dag = a_dag("a")
+    return a_job(Dag((replace(dag.nodes[0], component=ref),)))
+
+
+def test_a_job_that_would_go_well(world: World) -> None:
+    spec = a_job(job_params=cores(1))
+    plan = world.me.foretelling.plan(spec)
+    assert plan.good and not plan.count(Standing.UNKNOWN) and not plan.count(Standing.WAITS)
+    here, there = of(plan, ME), of(plan, PEER)
+    everywhere = {"components", "image", "resources", "approval", "engine", "storage", "routes"}
+    assert set(here) == everywhere and set(there) == everywhere | {"route", "profile", "way back"}
+    assert here["image"][0].found == world.me.engine.image_digest(here["image"][0].about)
+    assert there["resources"][0].found == "cpu 1, free now"
+    for node in (world.me, world.peer):
+        assert node.store.jobs.find(spec.job_id) is None and node.store.local_jobs.find(spec.job_id) is None
+        assert not node.resources.view()["holders"] and not node.resources.view()["waiting"]
+
+
+def test_an_image_that_is_not_there_and_one_that_was_moved(world: World) -> None:
+    plan = world.me.foretelling.plan(with_component(registered(world, ME, PEER, component="Absent", image="no:1")))
+    assert problems(plan) == {(ME, "image"), (PEER, "image")}
+    assert of(plan, PEER)["image"][0].cause.startswith("IMAGE_NOT_FOUND")
+    moved = with_component(registered(world, ME, PEER, component="Moved", image="vendor:1.0.0"))
+    found, _ = world.peer.registry.find("Moved", "1.0.0", "Moved")
+    world.peer.registry.register(replace(found, digests={"vendor:1.0.0": "sha256:another"}))
+    plan = world.me.foretelling.plan(moved)
+    assert problems(plan) == {(PEER, "image")}
+    assert "DIGEST_CHANGED" in of(plan, PEER)["image"][0].cause
+
+
+def test_a_component_that_one_node_lacks_and_one_that_is_rejected(world: World) -> None:
+    plan = world.me.foretelling.plan(with_component(registered(world, ME, component="Rare", image="vendor:1.0.0")))
+    assert problems(plan) == {(PEER, "components")}
+    assert of(plan, PEER)["components"][0].about == "dag.components[0]"
+    ref = registered(world, ME, PEER, component="Forbidden", image="vendor:1.0.0")
+    plan = world.me.foretelling.plan(with_component(ref))
+    assert problems(plan) == {(PEER, "approval")}
+    assert "approval.rules[1]" in of(plan, PEER)["approval"][0].cause
+
+
+def test_data_that_is_not_there_is_named_with_its_path_beside_all_else(world: World) -> None:
+    spec = a_job(task_params={"guest": {"0": {"a": {"dataset_id": "no#such"}}}})
+    plan = world.me.foretelling.plan(spec)
+    assert problems(plan) == {(ME, "components")}
+    assert of(plan, ME)["components"][0].about == "config.task_params.guest.0.a.dataset_id"
+    assert of(plan, ME)["image"][0].standing is Standing.OK
+
+
+def test_data_that_is_there_is_told(world: World) -> None:
+    place = world.me.storage.root / "space" / "mine"
+    place.mkdir(parents=True)
+    (place / "data_0").write_text("id,x\na,1\n")
+    plan = world.me.foretelling.plan(a_job(task_params={"guest": {"0": {"a": {"dataset_id": "space#mine"}}}}))
+    data = of(plan, ME)["data"][0]
+    assert (data.standing, data.found, data.about) == (
+        Standing.OK,
+        "readable, 9 bytes",
+        "space#mine for guest.0 of a",
+    )
+
+
+def test_who_may_not_use_a_dataset_does_not_learn_whether_it_is_there(world: World) -> None:
+    place = world.peer.storage.root / "space" / "theirs"
+    place.mkdir(parents=True)
+    (place / "data_0").write_text("id,x\na,1\n")
+    told = []
+    for name in ("space#theirs", "space#nothing"):
+        spec = a_job(task_params={"host": {"0": {"a": {"dataset_id": name}}}})
+        plan = world.me.foretelling.plan(spec)
+        assert problems(plan) == {(PEER, "datasets")}
+        assert "data" not in of(plan, PEER)
+        told.append(str(world.peer.participant.foretell(spec.for_node(PEER), ME)).replace(name, "…"))
+    assert told[0] == told[1]
+
+
+def test_a_person_who_has_to_agree_is_waited_for(world: World) -> None:
+    dag = Dag((replace(a_dag("a").nodes[0], component=ComponentRef("vendor", "1.0.0", "Judge")),))
+    plan = world.me.foretelling.plan(a_job(dag, roles={"guest": (ME,), "arbiter": (PEER,)}))
+    assert plan.good and plan.count(Standing.WAITS) == 1
+    asked = of(plan, PEER)["approval"][0]
+    assert asked.standing is Standing.WAITS and "approval.rules[0]" in asked.cause
+
+
+def test_what_is_busy_is_waited_for_and_what_is_never_there_is_a_problem(world: World) -> None:
+    busy = a_job(job_params=cores(2))
+    world.me.coordinator.submit_job(busy, ME)
+    world.wait_status(busy.job_id, JobStatus.RUNNING)
+    try:
+        plan = world.me.foretelling.plan(a_job(job_params=cores(1)))
+        waits = of(plan, PEER)["resources"][0]
+        assert plan.good and waits.standing is Standing.WAITS and busy.job_id in waits.cause
+        never = world.me.foretelling.plan(a_job(job_params=cores(9)))
+        assert problems(never) == {(ME, "resources"), (PEER, "resources")}
+        assert "RESOURCES_NEVER" in of(never, ME)["resources"][0].cause
+    finally:
+        world.me.coordinator.stop_job(busy.job_id, "", "")
+        world.wait_status(busy.job_id, JobStatus.FINISHED)
+
+
+def test_nodes_that_are_away_or_unknown_do_not_hide_the_others(world: World) -> None:
+    plan = world.me.foretelling.plan(a_job(roles={"guest": (ME,), "host": (PEER, THIRD, STRANGER)}))
+    assert problems(plan) == {(ME, "job"), (ME, "routes"), (PEER, "routes"), (THIRD, "route"), (STRANGER, "route")}
+    assert of(plan, ME)["job"][0].about == "config.role.host[2]"
+    assert "tcp" in of(plan, THIRD)["route"][0].cause
+    assert "told" not in of(plan, THIRD)
+
+
+def test_a_node_without_a_way_back_is_named(world: World) -> None:
+    file = world.home / PEER / "routes.yml"
+    before = file.read_text()
+    file.write_text(yaml.safe_dump({THIRD: {"host": "127.0.0.1", "port": 9}}))
+    world.peer.routes.reload()
+    try:
+        plan = world.me.foretelling.plan(a_job())
+    finally:
+        file.write_text(before)
+        world.peer.routes.reload()
+    assert {(PEER, "way back"), (PEER, "told")} <= problems(plan)
+    assert "no enabled route" in of(plan, PEER)["way back"][0].cause
+
+
+def test_a_peer_that_has_only_the_standard_is_not_told_of_and_not_asked_to_create(tmp_path: Path) -> None:
+    missing = text(b"<html>not found</html>", 404)
+    own = {"guest": {"0": {"a": {"secret": "guests-own"}}}, "host": {"0": {"a": {"secret": "hosts-own"}}}}
+    with serving_site(tmp_path) as site:
+        site.peer.will(lambda handler: missing(handler))
+        plan = site.node.foretelling.plan(replace(a_job_with(SPEC), task_params=own))
+        asked = [a for a in site.peer.asked if a.target == INTERCONN + "/job/plan"]
+        assert not any(a.target.endswith("/job/create") for a in site.peer.asked)
+    there = of(plan, SPEC)
+    assert plan.good and there["route"][0].standing is Standing.OK
+    assert there["way back"][0].standing is Standing.UNKNOWN
+    assert there["told"][0].standing is Standing.UNKNOWN
+    assert "not told by this node" in there["told"][0].cause
+    assert EXTENSIONS["/job/plan"].without in there["told"][0].cause
+    (request,) = asked
+    assert b"hosts-own" in request.raw and b"guests-own" not in request.raw
+
+
+@pytest.mark.parametrize("answer", [{}, {"checks": 3}, {"checks": [1, "x", None]}])
+def test_an_answer_that_says_nothing_is_unknown(tmp_path: Path, answer: Any) -> None:
+    assert items(answer) == ()
+
+
+def test_what_is_told_survives_the_wire_and_what_is_odd_is_unknown() -> None:
+    told = [Item("image", Standing.WAITS, "f", "c", "r", "a"), Item("data", Standing.OK)]
+    assert list(items(json.loads(json.dumps(body(told))))) == told
+    (odd,) = items({"checks": [{"check": 7, "standing": "perhaps", "cause": "x" * 9000}]})
+    assert (odd.check, odd.standing, len(odd.cause)) == ("told", Standing.UNKNOWN, 2000)
+    assert len(items({"checks": [{}] * 10_000})) == 500
+
+
+def cli(world: World, file: Path, *words: str) -> Result:
+    return CliRunner().invoke(app, ["job", "plan", str(file), "--url", world.me.addresses()["operator"], *words])
+
+
+def test_the_command_shows_a_table_per_node_and_its_exit_code_tells(world: World, tmp_path: Path) -> None:
+    asked = create_body(a_job(), PROFILES["spec"])
+    del asked["job_id"]
+    file = tmp_path / "job.json"
+    file.write_text(json.dumps(asked))
+    done = cli(world, file)
+    assert done.exit_code == 0, done.stderr
+    assert f"{PEER} (host.0)" in done.stdout and "nothing stands in the way" in done.stdout
+    found = json.loads(cli(world, file, "--json").stdout)
+    assert found["good"] is True and [n["node"] for n in found["nodes"]] == [ME, PEER]
+    asked["config"]["task_params"] = {"host": {"0": {"a": {"dataset_id": "no#such"}}}}
+    file.write_text(json.dumps(asked))
+    bad = cli(world, file)
+    assert bad.exit_code == 1 and "PROBLEM" in bad.stdout and "1 in the way" in bad.stdout
+
+
+def test_a_body_that_is_no_job_is_refused_with_every_problem(world: World, tmp_path: Path) -> None:
+    answer = ask(world.me, "operator", "POST", "/api/v1/jobs/plan", json={"dag": {"components": 3}})
+    paths = {p["path"] for p in answer.json()["data"]["problems"]}
+    assert answer.status_code == 400 and {"dag.components", "config"} <= paths
+    file = tmp_path / "job.json"
+    file.write_text("{}")
+    assert cli(world, file).exit_code == 2
