@@ -5,32 +5,19 @@ roles, an order without data) the job is refused rather than run otherwise. Read
 takes a reader's output takes the dataset that the reader names.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from adapter.fate import dag_wire as wire
-from adapter.fate.components import Catalogue, Found
-from gateway.domain.dag import ComponentRef, Dag, DagInput, DagNode, DagOutput
-from gateway.domain.model import JobSpec, NodeId, Party
+from adapter.fate.components import Catalogue
+from adapter.fate.dag_settings import job_params_of
+from adapter.fate.dag_tasks import task_of
+from adapter.fate.dag_work import READER, ROOT, Work, parties_of
+from gateway.domain.dag import Dag
+from gateway.domain.model import JobSpec, NodeId
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
-
-ROOT = "dag_schema.dag"
-READER = "reader"
-"""component of FATE that stands for a dataset"""
-
-TYPE_OF: Mapping[str, str] = {"data": "dataset", "model": "model", "metric": "report"}
-"""FATE's groups of artefacts -> the types that flows here have"""
-
-KEPT: Mapping[str, str] = {
-    name: name
-    for name in ("sync_type", "priority", "auto_retries", "auto_retry_delay", "task_parallelism", "engine")
-}
-"""settings of a job that mean the same here; ``engine`` so that a foreign one is refused by its name"""
-
-UNUSED = ("cores", "computing_partitions", "federated_status_collect_type", "engine_run", "launcher_name")
-"""settings of a job or a task that steer FATE's own engines; told as warnings"""
 
 
 class Place(NamedTuple):
@@ -50,38 +37,14 @@ class Translated:
     warnings: tuple[str, ...]
 
 
-@dataclass
-class _Work:
-    """A translation under way, with all that is wrong so far."""
-
-    dag: wire.DagSpec
-    catalogue: Catalogue
-    parties: tuple[Party, ...]
-    problems: list[Problem] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    common: dict[str, Any] = field(default_factory=dict)
-    """settings of the job for all"""
-    task_params: dict[str, Any] = field(default_factory=dict)
-    found: dict[str, Found | None] = field(default_factory=dict)
-
-    def wrong(self, at: str, rule: str, got: Any = None) -> None:
-        self.problems.append(Problem(f"{ROOT}.{at}", rule, got))
-
-    def own(self, party: Party, task: str) -> dict[str, Any]:
-        """Return the party's own entry of a task, to be filled."""
-        entry = self.task_params.setdefault(party.role, {}).setdefault(str(party.index), {})
-        found: dict[str, Any] = entry.setdefault(task, {})
-        return found
-
-
 def job_spec(schema: wire.DagSchema, place: Place, catalogue: Catalogue) -> Translated:
     """Return the job that a description asks for. Raises `Invalid` with every problem."""
     dag = schema.dag
-    parties = tuple(_parties(dag.parties))
-    work = _Work(dag, catalogue, parties)
+    parties = tuple(parties_of(dag.parties))
+    work = Work(dag, catalogue, parties)
     readers = {name for name, task in dag.tasks.items() if task.component_ref == READER}
-    nodes = tuple(_task(work, name, readers) for name in dag.tasks if name not in readers)
-    job_params = _job_params(work)
+    nodes = tuple(task_of(work, name, readers) for name in dag.tasks if name not in readers)
+    job_params = job_params_of(work)
     if work.problems:
         raise Invalid({str(p): p for p in work.problems}.values())  # what two tasks refer to is told once
     who = dag.conf.extra.initiator
@@ -123,256 +86,3 @@ _PATHS: Mapping[str, str] = {
     "config.task_params": f"{ROOT}.tasks",
     "old_job_id": f"{ROOT}.conf.inheritance.job_id",
 }
-
-
-def _parties(specs: wire.Parties) -> Iterator[Party]:
-    numbers: dict[str, int] = {}
-    for spec in specs:
-        for node in spec.party_id:
-            index = numbers.get(spec.role, 0)
-            numbers[spec.role] = index + 1
-            yield Party(spec.role, index, node)
-
-
-def _named(work: _Work, specs: wire.Parties | None, at: str) -> tuple[Party, ...]:
-    """Return the parties that a list names; all where there is no list."""
-    if specs is None:
-        return work.parties
-    found: list[Party] = []
-    for i, spec in enumerate(specs):
-        for node in spec.party_id:
-            same = [p for p in work.parties if (p.role, p.node) == (spec.role, node)]
-            if not same:
-                work.wrong(f"{at}[{i}]", "must name a party of the job", f"{spec.role} {node}")
-            found += same
-    return tuple(dict.fromkeys(found))
-
-
-# ---------------------------------------------------------------- tasks
-
-
-def _task(work: _Work, name: str, readers: set[str]) -> DagNode:
-    task, at = work.dag.tasks[name], f"tasks.{name}"
-    found = _component(work, name)
-    _runs_at(work, name, found)
-    inputs = tuple(_inputs(work, name, found, readers))
-    fed_by = {i.task for i in inputs} | readers
-    for i, other in enumerate(task.dependent_tasks):
-        if other not in fed_by:
-            rule = (
-                "must be a task whose output is an input here: an order without data is not kept by this gateway"
-            )
-            work.wrong(f"{at}.dependent_tasks[{i}]", rule, other)
-    if task.parameters:
-        work.task_params.setdefault("common", {})[name] = task.parameters
-    _settings_of_task(work, name)
-    ref = ComponentRef(found.provider, found.version, task.component_ref) if found else ComponentRef("", "", "")
-    return DagNode(name, ref, inputs, tuple(_outputs(work, name)))
-
-
-def _component(work: _Work, name: str) -> Found | None:
-    """Find the component of a task once; None where it is told as a problem."""
-    if name not in work.found:
-        task = work.dag.tasks[name]
-        usual = work.dag.conf.task.provider
-        said = task.conf.get("provider") or usual
-        result = work.catalogue.find(task.component_ref, str(said or ""), str(task.conf.get("version") or ""))
-        if isinstance(result, str):
-            at = "component_ref" if not said else "conf.provider"
-            work.wrong(f"tasks.{name}.{at}", result, said or task.component_ref)
-        work.found[name] = None if isinstance(result, str) else result
-    return work.found[name]
-
-
-def _runs_at(work: _Work, name: str, found: Found | None) -> None:
-    """Refuse a task that is to run at fewer parties than its component would here."""
-    task = work.dag.tasks[name]
-    if task.parties is None:
-        return
-    named = _named(work, task.parties, f"tasks.{name}.parties")
-    if found is None or found.component is None:
-        return
-    left_out = [p.label for p in work.parties if p.role in found.component.roles and p not in named]
-    if left_out:
-        rule = f"must name {', '.join(left_out)} too: component {task.component_ref} runs at all of its roles"
-        work.wrong(f"tasks.{name}.parties", rule)
-
-
-def _inputs(work: _Work, name: str, found: Found | None, readers: set[str]) -> Iterator[DagInput]:
-    """Yield the outputs that a task takes; datasets go to the parties' own entries.
-
-    In the order of the component's description, by which inputs here are told apart.
-    """
-    task = work.dag.tasks[name]
-    place = {spec.name: i for i, spec in enumerate(found.component.inputs)} if found and found.component else {}
-    for group, artifacts in (("data", task.inputs.data), ("model", task.inputs.model)):
-        for key in sorted(artifacts, key=lambda k: place.get(k, len(place))):
-            sources, at = artifacts[key], f"tasks.{name}.inputs.{group}.{key}"
-            for channel in sources.task_output_artifact:
-                if channel.producer_task in readers:
-                    _from_reader(work, name, channel, at)
-                else:
-                    yield _channel(work, channel, group, f"{at}.task_output_artifact")
-            for channel in sources.data_warehouse:
-                _from_warehouse(work, name, channel, f"{at}.data_warehouse")
-            for channel in sources.model_warehouse:
-                _model(work, channel, f"{at}.model_warehouse")
-
-
-def _channel(work: _Work, channel: wire.Channel, group: str, at: str) -> DagInput:
-    for part in ("producer_task", "output_artifact_key"):
-        if not getattr(channel, part):
-            work.wrong(f"{at}.{part}", "is required")
-    producer = work.dag.tasks.get(channel.producer_task)
-    if channel.producer_task and producer is None:
-        work.wrong(f"{at}.producer_task", "must be a task of the job", channel.producer_task)
-    elif producer is not None:
-        for output in _outputs(work, channel.producer_task):
-            if channel.output_artifact_key in (output.key, _name_of(producer, output.key)):
-                return DagInput(output.type, channel.producer_task, output.key)
-    type_ = _type(channel.output_artifact_type_alias, group)
-    return DagInput(type_, channel.producer_task, channel.output_artifact_key)
-
-
-def _name_of(task: wire.TaskSpec, key: str) -> str:
-    """Return the component's own name of an output that the flow calls otherwise."""
-    groups = (task.outputs.data, task.outputs.model, task.outputs.metric) if task.outputs else ()
-    pairs = ((name, spec) for produced in groups for name, specs in produced.items() for spec in specs)
-    return next((name for name, spec in pairs if (spec.output_artifact_key_alias or name) == key), key)
-
-
-def _outputs(work: _Work, name: str) -> Iterator[DagOutput]:
-    """Yield the outputs of a task: those that it names, else all that its component's description declares."""
-    task, found = work.dag.tasks[name], _component(work, name)
-    declared = found.component.outputs if found and found.component else ()
-    if task.outputs is None:
-        yield from (DagOutput(TYPE_OF[spec.group], spec.name) for spec in declared)
-        return
-    place = {spec.name: i for i, spec in enumerate(declared)}
-    named = [
-        (place.get(key, len(place)), _type(spec.output_artifact_type_alias, group), spec, key)
-        for group in wire.GROUPS
-        for key, specs in getattr(task.outputs, group).items()
-        for spec in specs
-    ]
-    for _, type_, spec, key in sorted(named, key=lambda entry: entry[0]):
-        yield DagOutput(type_, spec.output_artifact_key_alias or key)
-
-
-def _type(alias: str, group: str) -> str:
-    return TYPE_OF.get(alias or group, alias)
-
-
-# ---------------------------------------------------------------- data and models
-
-
-def _from_reader(work: _Work, name: str, channel: wire.Channel, at: str) -> None:
-    """Give a task the datasets that a reader names, each party its own."""
-    reader = work.dag.tasks[channel.producer_task]
-    for party in _named(work, channel.parties or reader.parties, f"{at}.parties"):
-        params = {**reader.parameters, **_party_parameters(work, party, channel.producer_task)}
-        if params.get("namespace") and params.get("name"):
-            _give(work, name, party, f"{params['namespace']}#{params['name']}", at)
-        elif party.role != "arbiter":
-            rule = f"must have namespace and name for {party.label}: the dataset that it reads"
-            work.wrong(f"tasks.{channel.producer_task}.parameters", rule, params)
-
-
-def _from_warehouse(work: _Work, name: str, channel: wire.Channel, at: str) -> None:
-    dataset = channel.dataset_id or (
-        f"{channel.namespace}#{channel.name}" if channel.namespace and channel.name else ""
-    )
-    if not dataset:
-        work.wrong(at, "must have dataset_id, or namespace and name")
-        return
-    for party in _named(work, channel.parties or work.dag.tasks[name].parties, f"{at}.parties"):
-        _give(work, name, party, dataset, at)
-
-
-def _give(work: _Work, name: str, party: Party, dataset: str, at: str) -> None:
-    entry = work.own(party, name)
-    if entry.setdefault("dataset_id", dataset) != dataset:
-        rule = f"must be the only dataset of {party.label}: a task takes one of each party"
-        work.wrong(at, rule, [entry["dataset_id"], dataset])
-
-
-def _model(work: _Work, channel: wire.Channel, at: str) -> None:
-    warehouse = work.dag.conf.model_warehouse
-    model_id = channel.model_id or (warehouse.model_id if warehouse else "")
-    version = channel.model_version or (warehouse.model_version if warehouse else "")
-    if not model_id or not version:
-        work.wrong(at, "must have model_id and model_version, here or in conf.model_warehouse")
-        return
-    _predicting(work, model_id, version, at)
-
-
-def _predicting(work: _Work, model_id: str, version: str, at: str) -> None:
-    wanted = {"job_type": "predict", "model_id": model_id, "model_version": version}
-    known = {key: work.common.setdefault(key, value) for key, value in wanted.items()}
-    if known != wanted:
-        work.wrong(at, "must be the model that the rest of the job uses", f"{model_id} {version}")
-
-
-# ---------------------------------------------------------------- settings
-
-
-def _job_params(work: _Work) -> dict[str, Any]:
-    """Return the settings of the job, for all and for single parties, and take up their parameters of tasks."""
-    conf = work.dag.conf
-    said = conf.model_extra or {}
-    work.common.update({ours: said[theirs] for theirs, ours in KEPT.items() if said.get(theirs) is not None})
-    if conf.task.timeout is not None:
-        work.common["task_timeout"] = conf.task.timeout
-    if conf.inheritance and conf.inheritance.task_list:
-        work.common["inherit"] = conf.inheritance.task_list
-    if conf.model_warehouse:
-        _predicting(
-            work, conf.model_warehouse.model_id, conf.model_warehouse.model_version, "conf.model_warehouse"
-        )
-    else:
-        names = {"model_id": conf.model_id, "model_version": conf.model_version}
-        for key, value in names.items():
-            if value:
-                work.common.setdefault(key, value)
-    if work.dag.stage == "predict":
-        work.common.setdefault("job_type", "predict")
-    _unused(work, said, "conf")
-    _unused(work, conf.task.model_extra or {}, "conf.task")
-    params: dict[str, Any] = {"common": work.common}
-    for site, own in work.dag.party_tasks.items():
-        for party in _named(work, own.parties, f"party_tasks.{site}.parties"):
-            settings = {key: value for key, value in own.conf.items() if value is not None}
-            if settings:
-                entry = params.setdefault(party.role, {}).setdefault(str(party.index), {})
-                entry.update(settings)
-            for task, given in own.tasks.items():
-                if task not in work.dag.tasks:
-                    work.wrong(f"party_tasks.{site}.tasks.{task}", "must be a task of the job", task)
-                elif work.dag.tasks[task].component_ref != READER and given.parameters:
-                    work.own(party, task).update(given.parameters)
-    return params
-
-
-def _settings_of_task(work: _Work, name: str) -> None:
-    conf = work.dag.tasks[name].conf
-    own = {k: conf[k] for k in ("timeout", "auto_retries", "auto_retry_delay") if conf.get(k) is not None}
-    if own:
-        work.common.setdefault("tasks", {})[name] = own
-    _unused(work, conf, f"tasks.{name}.conf")
-
-
-def _unused(work: _Work, said: Mapping[str, Any], at: str) -> None:
-    for key in UNUSED:
-        if said.get(key) not in (None, {}, "", "default"):
-            text = (
-                "steers FATE's own engines and is not used here; amounts are set by party_tasks.….conf.resources"
-            )
-            work.warnings.append(f"{ROOT}.{at}.{key}: {text}")
-
-
-def _party_parameters(work: _Work, party: Party, task: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for site, own in work.dag.party_tasks.items():
-        if task in own.tasks and party in _named(work, own.parties, f"party_tasks.{site}.parties"):
-            found |= own.tasks[task].parameters
-    return found
