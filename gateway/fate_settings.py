@@ -2,6 +2,7 @@
 
 from pydantic import Field
 
+from gateway.access import Role
 from gateway.engine_settings import Section
 
 
@@ -19,6 +20,13 @@ class FateSite(Section):
     expects: FateApp | None = Field(default=None, description="What this node gave the site; without it: refused.")
 
 
+class FateClient(Section):
+    """An application by which FATE's own tools are let in where ``auth.mode`` is on."""
+
+    app_token: str = Field(min_length=16, description="Its token, which is not sent.")
+    role: Role = Field(default=Role.PLATFORM, description="What it may do: admin, vendor, platform or viewer.")
+
+
 class FateSettings(Section):
     """FATE-Flow's own protocol, beside the standard's."""
 
@@ -28,4 +36,7 @@ class FateSettings(Section):
     )
     sites: dict[str, FateSite] = Field(
         default_factory=dict, description="Party id -> how requests are signed: {sends: …, expects: …}."
+    )
+    clients: dict[str, FateClient] = Field(
+        default_factory=dict, description="Application id of FATE's tools -> {app_token: …, role: …}."
     )

@@ -46,12 +46,15 @@ class Guard:
         record: Record,
         clock: Callable[[], datetime],
         limiter: CapacityLimiter,
+        signed: Callable[[Mapping[str, str]], Identity | None] = lambda _: None,
     ) -> None:
+        """``signed`` tells who signed a request without a token, by its headers; None: nobody did."""
         self._app = app
         self._access = access
         self._record = record
         self._clock = clock
         self._limiter = limiter
+        self._signed = signed
         self._known: dict[str, tuple[float, Identity]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -81,6 +84,9 @@ class Guard:
             return _NOBODY
         said = next((v.decode("latin-1") for k, v in scope["headers"] if k == b"authorization"), "")
         text = said[7:].strip() if said[:7].lower() == "bearer " else ""
+        headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]} if not text else {}
+        if headers and (signer := self._signed(headers)) is not None:
+            return signer
         known = self._known.get(text)
         if known is not None and time.monotonic() - known[0] < _REMEMBERED:
             return known[1]

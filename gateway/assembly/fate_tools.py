@@ -9,6 +9,8 @@ from fastapi import Request
 from adapter.bfia import data, headers, platform
 from adapter.fate import client_api, client_uploads, unserved
 from adapter.fate.client_parts import ClientParts
+from adapter.fate.client_signing import ClientApp, ClientSignatures
+from gateway.access import Identity
 from gateway.app import Mounted
 from gateway.assembly.node import Node
 from gateway.dataset_model import Dataset
@@ -49,6 +51,13 @@ def mounted(node: Node, uploads: data.Uploads, limiters: Limiters) -> list[Mount
         Mounted(client_uploads.router(_Uploads(uploads)), None),
         Mounted(unserved.router({**client_api.NOT_FOR_TOOLS, **unserved.FOR_WORKERS}), body),
     ]
+
+
+def signed_by(node: Node) -> Callable[[Mapping[str, str]], Identity | None]:
+    """Return what tells by a request's headers which application of FATE's tools signed it."""
+    fate = node.settings.fate
+    apps = {name: ClientApp(app.app_token, app.role) for name, app in fate.clients.items()}
+    return ClientSignatures(apps if fate.enabled else {}, node.clock).identify
 
 
 class _Uploads:

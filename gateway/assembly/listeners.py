@@ -172,7 +172,8 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
     apps["peer"] = relay.Relay(apps["peer"], passing)
     guarded = settings.auth.mode == "on"
     access = Access(node.tokens.find, node.clock, settings.auth.token) if guarded else None
-    apps["operator"] = Guard(apps["operator"], access, node.audit.add, node.clock, CapacityLimiter(4))
+    signed = fate_tools.signed_by(node)
+    apps["operator"] = Guard(apps["operator"], access, node.audit.add, node.clock, CapacityLimiter(4), signed)
     if not guarded:
         apps["operator"] = LoopbackOnly(apps["operator"])
     return apps

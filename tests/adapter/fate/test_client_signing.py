@@ -1,0 +1,66 @@
+"""FATE's own tools are let in by their signature where a token is needed, and by nothing less."""
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from adapter.fate.client_signing import ClientApp, ClientSignatures, signature
+from gateway.access import NotLetIn, Role
+from tests.inprocess import ask, running
+
+TOKEN = "0123456789abcdef"
+NOW = 1_700_000_000_000
+
+
+def headers(token: str = TOKEN, app: str = "ann", at: int = NOW, user: str = "") -> dict[str, str]:
+    stamp, nonce = str(at), "1234"
+    sign = signature((app, user, nonce, stamp), token)
+    return {"appid": app, "username": user, "nonce": nonce, "timestamp": stamp, "signature": sign}
+
+
+def test_the_signature_is_the_one_that_fates_client_makes():
+    # recorded from fate_client 2.2.0: FlowClient(app_id="ann", app_token="0123456789abcdef"), nonce and time fixed
+    assert headers()["signature"] == "cad432e814ff8f0664f480fb8148f477"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"signature": ""}, "SIGNATURE_MISSING"),
+        ({"appid": "eve"}, "APP_UNKNOWN"),
+        ({"nonce": "4321"}, "SIGNATURE_WRONG"),
+        ({"username": "eve"}, "SIGNATURE_WRONG"),
+        ({"timestamp": "soon"}, "SIGNATURE_WRONG"),
+        (headers(at=NOW - 61_000), "SIGNATURE_EXPIRED"),
+        (headers(at=NOW + 61_000), "SIGNATURE_EXPIRED"),
+        (headers(token="fedcba9876543210"), "SIGNATURE_WRONG"),
+    ],
+)
+def test_another_signature_is_refused(wrong: dict[str, str], reason: str):
+    now = datetime.fromtimestamp(NOW / 1000, UTC)
+    apps = ClientSignatures({"ann": ClientApp(TOKEN, Role.VIEWER)}, lambda: now)
+    with pytest.raises(NotLetIn) as refusal:
+        apps.identify(headers() | wrong)
+    assert refusal.value.reason == reason
+    assert apps.identify({}) is None
+    known = apps.identify(headers())
+    assert known is not None and (known.name, known.role) == ("ann", Role.VIEWER)
+
+
+def test_where_a_token_is_needed_an_application_may_do_what_its_role_may(tmp_path: Path):
+    clients = {"ann": {"app_token": TOKEN}, "bob": {"app_token": TOKEN, "role": "viewer"}}
+    fate = {"enabled": True, "clients": clients}
+    with running(tmp_path, fate=fate, auth={"mode": "on", "token": "0123456789abcdef0123"}) as node:
+
+        def said(method: str, path: str, app: str | None) -> int:
+            signed = headers(app=app, at=time.time_ns() // 1_000_000) if app else {}
+            return ask(node, "operator", method, path, headers=signed).status_code
+
+        assert said("GET", "/v2/site/info/query", None) == said("GET", "/v2/site/info/query", "eve") == 401
+        assert said("GET", "/v2/site/info/query", "ann") == said("GET", "/v2/site/info/query", "bob") == 200
+        assert said("GET", "/v2/job/log/download?job_id=j", "ann") == 200  # no such job, in FATE's envelope
+        assert said("GET", "/v2/job/log/download?job_id=j", "bob") == 403
+        assert said("POST", "/v2/job/clean", "ann") == 403
+        assert said("GET", "/v2/output/data/table", "bob") == 403
