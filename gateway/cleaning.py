@@ -325,8 +325,8 @@ class Outputs:
         used = self.used(now, limits)
         for job_id in past:
             local = self._store.local_jobs.find(job_id)
-            for address in outputs_of(local):
-                if self._storage.exists(address) and self.kept(address, job_id, used) is None:
+            for address in present_of(local, self._storage):
+                if self.kept(address, job_id, used) is None:
                     size = size_of(self._storage.path(address))
                     yield Item(self.kind, text_of(address), job_id, size, "the time of its outputs is over")
 
@@ -355,7 +355,8 @@ class Outputs:
         for job_id in jobs:
             local = self._store.local_jobs.find(job_id)
             for run in local.runs if local else ():
-                for address in run.inputs.values():
+                begun = (run.checkpoint_from,) if run.checkpoint_from else ()
+                for address in (*run.inputs.values(), *begun):
                     found.setdefault(address, set()).add(job_id)
         return found
 
@@ -401,6 +402,13 @@ def outputs_of(local: LocalJob | None) -> list[Address]:
     """Return where a job's runs here put what they made."""
     runs: Iterable[Run] = local.runs if local else ()
     return list(dict.fromkeys(address for run in runs for address in run.outputs.values()))
+
+
+def present_of(local: LocalJob | None, storage: FileStorage) -> list[Address]:
+    """Return what of a job's outputs, and of the checkpoints of its tasks, lies here."""
+    runs: Iterable[Run] = local.runs if local else ()
+    kept = dict.fromkeys(run.checkpoint for run in runs if run.checkpoint is not None)
+    return [*(a for a in outputs_of(local) if storage.exists(a)), *(a for a in kept if storage.path(a).is_dir())]
 
 
 def text_of(address: Address) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from gateway.cleaning import Item, JobTimes, Outputs, outputs_of, size_of, text_of
+from gateway.cleaning import Item, JobTimes, Outputs, outputs_of, present_of, size_of, text_of
 from gateway.domain.model import Address, Job, LocalJob, NodeId
 from gateway.domain.scheduling import schedule
 from gateway.domain.states import JOB, ended
@@ -226,7 +226,7 @@ class Deleting:
 
     def _delete_here(self, job_id: str, by: str, dry_run: bool, detail: Mapping[str, Any]) -> list[Item]:
         local = self._store.local_jobs.find(job_id)
-        present = [a for a in outputs_of(local) if self._storage.exists(a)]
+        present = present_of(local, self._storage)
         items = [self._output(job_id, address, "its job is deleted") for address in present]
         folders = [self._runs / run.name for run in (local.runs if local else ())]
         items += [Item("logs", f.name, job_id, size_of(f), "its job is deleted") for f in folders if f.is_dir()]

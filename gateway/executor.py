@@ -331,6 +331,7 @@ class Executor:
             callback_url=f"{place.callback_base}/v1/platform/schedule/task/callback?run={run.run_id}",
             transport=place.transport,
             log_path=placement.log_path,
+            checkpoint=placement.checkpoint,
             institution_of={n: place.institution_of(n) for n in local.spec.nodes},
         )
         return self._peers.adapter(local.spec.protocol).environment(local, run, site)

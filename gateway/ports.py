@@ -213,6 +213,8 @@ class Site:
     """host:port, without a scheme"""
     log_path: str
     institution_of: Mapping[NodeId, str]
+    checkpoint: str = ""
+    """the folder for checkpoints; empty: it has none"""
 
 
 class OwnJobs(SchedulerApi, Protocol):

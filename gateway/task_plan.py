@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from engines.naming import run_name
 from gateway.datasets import Datasets
-from gateway.domain import parameters, resources, trained
+from gateway.domain import checkpoints, parameters, resources, trained
 from gateway.domain.amounts import Defaults
 from gateway.domain.dag import DagNode
 from gateway.domain.model import Address, JobSpec, LocalJob, NodeId, Party, Run
@@ -191,6 +191,8 @@ class TaskPlanner:
             inputs=plan.inputs,
             outputs=plan.outputs,
             output_keys=plan.output_keys,
+            checkpoint=checkpoints.place(local.spec, node.name, party),
+            checkpoint_from=checkpoints.source(local.spec, node.name, party),
             limits=plan.limits,
             limit_origins=plan.limit_origins,
             roles=plan.component.roles,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from engines import logfiles
 from engines.base import Mount
+from gateway import checkpoint_folders
 from gateway.domain.model import Address, Run
 from gateway.domain.names import name_rule
 
@@ -16,6 +17,7 @@ INSIDE = "/bfia/storage"
 """Where a container sees its part of the storage."""
 
 INSIDE_LOG = "/bfia/log"
+INSIDE_CHECKPOINT = "/bfia/checkpoint"
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,8 @@ class Placement:
     storage_url: str
     log_path: str
     mounts: tuple[Mount, ...] = ()
+    checkpoint: str = ""
+    """the folder for checkpoints, as the run sees it; empty: it has none"""
 
 
 class Workspace:
@@ -49,17 +53,23 @@ class Workspace:
         log = self.logs(run) / "log"
         log.mkdir(parents=True, exist_ok=True)
         self._make_outputs(run, log)
+        if run.checkpoint is not None:
+            source = self._path(run.checkpoint_from) if run.checkpoint_from else Path(os.devnull)
+            checkpoint_folders.take_over(source, self._path(run.checkpoint))
         return self.placement(run)
 
     def placement(self, run: Run) -> Placement:
         """Say how a run sees its places; makes none of them."""
         log = self.logs(run) / "log"
+        checkpoint = self._path(run.checkpoint) if run.checkpoint else None
         if not self._contained:
-            return Placement(f"file://{self._root}", str(log))
+            return Placement(f"file://{self._root}", str(log), checkpoint=str(checkpoint or ""))
         mounts = [Mount(log, INSIDE_LOG, read_only=False)]
         mounts += [Mount(self._path(a), self._inside(a), read_only=True) for a in _once(run.inputs)]
         mounts += [Mount(self._path(a), self._inside(a), read_only=False) for a in _once(run.outputs)]
-        return Placement(f"file://{INSIDE}", INSIDE_LOG, tuple(mounts))
+        if checkpoint is not None:
+            mounts.append(Mount(checkpoint, INSIDE_CHECKPOINT, read_only=False))
+        return Placement(f"file://{INSIDE}", INSIDE_LOG, tuple(mounts), INSIDE_CHECKPOINT if checkpoint else "")
 
     def _make_outputs(self, run: Run, log: Path) -> None:
         outputs = [self._path(address) for address in run.outputs.values()]
@@ -86,8 +96,9 @@ class Workspace:
         return next(path for path in (self._root, *self._root.parents) if path.is_dir())
 
     def used(self, run: Run) -> int:
-        """Return how many bytes of disk the outputs and the own log files of a run take."""
-        outputs = {self._path(address) for address in run.outputs.values()}
+        """Return how many bytes of disk the outputs, checkpoints and own log files of a run take."""
+        kept = [run.checkpoint] if run.checkpoint else []
+        outputs = {self._path(address) for address in (*run.outputs.values(), *kept)}
         return sum(_blocks(path) for path in (*outputs, self.logs(run) / "log"))
 
     def _shorten_logs(self, run: Run) -> None:

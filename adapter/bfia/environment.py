@@ -30,6 +30,8 @@ def environment(local: LocalJob, run: Run, site: Site) -> dict[str, str]:
         "config.token": run.token,
         "config.log.path": site.log_path,
     }
+    if site.checkpoint:  # an extension, for jobs that ask for it
+        variables["system.checkpoint"] = site.checkpoint
     for party in spec.parties:
         if party.label not in local.excluded and (not run.roles or party.role in run.roles):
             variables[f"config.node_id.{party.label}"] = party.node

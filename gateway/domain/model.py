@@ -437,6 +437,10 @@ class Run:
     """name in the component's description -> address"""
     output_keys: Mapping[str, str] = field(default_factory=dict)
     """key in the flow -> name in the component's description"""
+    checkpoint: Address | None = None
+    """the folder for what later attempts of the task can go on from; None: the job asks for none"""
+    checkpoint_from: Address | None = None
+    """where an earlier job left that"""
     limits: Mapping[str, float | None] = field(default_factory=dict)
     """cpu in cores, memory and disk in bytes, pids; None is no limit"""
     limit_origins: Mapping[str, str] = field(default_factory=dict)

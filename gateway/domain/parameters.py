@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.domain import foreign, lifetimes, resources, trained
+from gateway.domain import checkpoints, foreign, lifetimes, resources, trained
 from gateway.domain.model import JobSpec, Party
 from gateway.domain.names import LARGEST_NAME, index_of, name_rule
 from gateway.domain.problems import Problem
@@ -96,6 +96,7 @@ def check(spec: JobSpec, path: str = "config") -> tuple[list[Problem], list[Prob
     count = {role: sum(p.role == role for p in spec.parties) for role in {p.role for p in spec.parties}}
     tasks = {node.name for node in spec.dag.nodes}
     problems += lifetimes.check(spec.job_params.get("common"), tasks, f"{path}.job_params.common")
+    problems += checkpoints.check(spec.job_params.get("common"), f"{path}.job_params.common")
     for name, params in (("job_params", spec.job_params), ("task_params", spec.task_params)):
         for role, by_index in params.items():
             at = f"{path}.{name}.{role}"

@@ -85,6 +85,25 @@ def test_the_dry_run_lists_exactly_what_is_removed_then(tmp_path: Path):
         alive.close()
 
 
+def test_checkpoints_go_with_the_outputs_unless_a_later_job_goes_on_from_them(tmp_path: Path):
+    with running(tmp_path, **with_policy(outputs_seconds=100)) as node:
+        kept = {}
+        for name in ("job-old", "job-read"):
+            local = left_behind(node, name, 500)
+            kept[name] = Address(f"{name}-guest-0", "a-checkpoint")
+            step = node.storage.path(kept[name]) / "step-1"
+            step.parent.mkdir()
+            step.write_text("1")
+            run = replace(local.runs[0], checkpoint=kept[name])
+            node.store.local_jobs.update(name, lambda local, run=run: replace(local, runs=(run,)))
+        spec = a_spec_of("job-later")
+        later = replace(a_run_of(spec), checkpoint_from=kept["job-read"], outputs={}, output_keys={})
+        local = replace(a_local_job(later, status=JobStatus.RUNNING), spec=spec, node=ME, created_at=ago(60))
+        assert node.store.local_jobs.add(local, "flow")
+        cleaned(node)
+        assert not node.storage.path(kept["job-old"]).exists() and node.storage.path(kept["job-read"]).is_dir()
+
+
 def test_a_job_that_time_took_leaves_a_line_that_it_was_there(tmp_path: Path):
     with running(tmp_path, **with_policy(jobs_seconds=10)) as node:
         left_behind(node, "job-old", 20)

@@ -77,8 +77,9 @@ def build(daemon: OwnDocker, tmp_path: Path, then: str = "") -> None:
         client.images.build(path=str(folder), tag=IMAGE, rm=True)
 
 
-def submit(node: Node) -> str:
+def submit(node: Node, **common: Any) -> str:
     body = copy.deepcopy(CREATE_ALL["two parties"]["value"])
+    body["config"]["job_params"]["common"] |= common
     body["dag"]["components"][0]["output"] = []
     return node.submit(body)
 
@@ -101,22 +102,27 @@ def test_containers_start_once_a_late_daemon_is_up(node: Inside, daemon: OwnDock
     wait_for(lambda: node.get("/health/ready")["checks"]["orphans"] == none, 30)
 
 
-def test_a_container_that_its_daemon_took_along_fails_by_the_engine(
+def test_a_container_that_its_daemon_took_along_fails_by_the_engine_and_is_tried_again(
     node: Inside, daemon: OwnDocker, tmp_path: Path
 ) -> None:
+    """The watch follows again, the bridge carries again: the next attempt reports, and is seen to end."""
     daemon.start()
-    build(daemon, tmp_path, then="time.sleep(600)")
+    once = "seen = os.environ['system.checkpoint'] + '/seen'"
+    build(daemon, tmp_path, then=f"{once}\nif not os.path.exists(seen): open(seen, 'w').close(); time.sleep(600)")
     node.start()
     node.register(REGISTER["one component"]["value"])
-    job_id = submit(node)
+    job_id = submit(node, auto_retries=1, auto_retry_delay=1, checkpoints=True)
     wait_for(lambda: {r["status"] for r in node.job(job_id)["runs"]} == {"RUNNING"}, 60)
     daemon.kill()
     wait_for(lambda: all(r["away_at"] for r in node.job(job_id)["runs"]), 60, about="the absence is noted")
     assert node.job(job_id)["status"] == "RUNNING"
     daemon.start()
-    job = node.wait_job(job_id, 90, outcome="FAILED")
-    assert job["failure"]["reason"] == "ENGINE_DOWN"
-    assert "ENGINE_DOWN" in {run["failure"]["reason"] for run in job["runs"]}
+    job = node.wait_job(job_id, 90)
+    (past,) = job["tasks"][0]["attempts"]
+    assert past["failure"]["reason"] == "ENGINE_DOWN"
+    first, second = ([r for r in job["runs"] if r["attempt"] == n] for n in (0, 1))
+    assert "ENGINE_DOWN" in {run["failure"]["reason"] for run in first}
+    assert {run["status"] for run in second} == {"SUCCESS"}
 
     def clean() -> bool:
         client = docker.DockerClient(base_url=daemon.url, timeout=60)
@@ -124,8 +130,6 @@ def test_a_container_that_its_daemon_took_along_fails_by_the_engine(
             return client.containers.list(all=True) == []
 
     wait_for(clean, 60, about="no container is left")
-    build(daemon, tmp_path)
-    node.wait_job(submit(node), 90)  # the watch follows again, the bridge carries again
 
 
 def test_patience_with_a_daemon_that_stays_away_ends(node: Inside, daemon: OwnDocker, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -295,6 +295,13 @@ def test_a_null_is_left_out_and_an_empty_text_is_set():
     assert "runtime.component.parameter.nothing" not in found
     assert found["runtime.component.parameter.empty"] == ""
     assert found["runtime.component.parameter.zero"] == "0"
+
+
+def test_the_folder_for_checkpoints_is_named_where_there_is_one():
+    run = a_run()
+    assert "system.checkpoint" not in environment(a_local_job(run), run, SITE)
+    found = environment(a_local_job(run), run, replace(SITE, checkpoint="/bfia/checkpoint"))
+    assert found["system.checkpoint"] == "/bfia/checkpoint"
 
 
 def test_only_nodes_whose_role_takes_part_in_the_task_are_named():

@@ -1,0 +1,120 @@
+"""Tasks that go on where they were killed: by a retry and by a rerun, on both engines, on Docker with MariaDB."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from adapter.bfia.examples import REGISTER
+from tests.contracts.databases import careless_database
+from tests.e2e import jobs
+from tests.e2e.nodes import Federation, Node, process_engine, wait_for
+from tests.e2e.test_reruns import rerun
+from tests.e2e.test_stop import job_of
+from tests.services.own_docker import BASE
+
+COMPONENT = Path(__file__).with_name("stepping.py")
+on_docker = [pytest.mark.docker, pytest.mark.mariadb, pytest.mark.slow]
+
+
+def docker(*words: str) -> None:
+    done = subprocess.run(["docker", *words], text=True, capture_output=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+def built(folder: Path) -> str:
+    folder.mkdir()
+    (folder / "stepping.py").write_bytes(COMPONENT.read_bytes())
+    (folder / "Dockerfile").write_text(
+        f'FROM {BASE}\nCOPY stepping.py /\nENTRYPOINT ["python3", "/stepping.py"]\n'
+    )
+    image = f"bfia-stepping:{uuid4().hex[:12]}"
+    docker("build", "-q", "-t", image, str(folder))
+    return image
+
+
+@pytest.fixture(scope="module", params=["process", pytest.param("docker", marks=on_docker)])
+def two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    home = tmp_path_factory.mktemp("nodes")
+    image = "example:1.0.0"
+    engine: dict[str, Any] = process_engine(image, command=[sys.executable, "-I", "-S", str(COMPONENT)])
+    with ExitStack() as stack:
+        if request.param == "docker":
+            image = built(home / "image")
+            stack.callback(docker, "rmi", "-f", image)
+            engine = {"kind": "docker"}
+        federation = Federation(home, [jobs.GUEST, jobs.HOST], engine)
+        for node in federation.nodes.values():
+            if request.param == "docker":
+                name = f"steps_{uuid4().hex[:8]}"
+                node.settings["database"] = {"url": stack.enter_context(careless_database(name))}
+        stack.enter_context(federation)
+        for node in federation.nodes.values():
+            body = REGISTER["one component"]["value"]
+            node.register(body | {"metadata": body["metadata"] | {"image": image}})
+        yield federation
+
+
+def body(**common: Any) -> Any:
+    made = job_of(Path("/"), {"first": 0, "steps": 0}, {"steps": "first"})
+    made["config"]["job_params"]["common"] |= common
+    return made
+
+
+def begun(node: Node, job_id: str, party: str) -> str:
+    url = f"{node.operator}/api/v1/jobs/{job_id}/outputs/steps/{party}/data0/download"
+    return httpx.get(url, timeout=30, trust_env=False).text.splitlines()[-1]
+
+
+def test_a_task_that_was_killed_goes_on_in_its_next_attempt(two: Federation):
+    guest, host = two[jobs.GUEST], two[jobs.HOST]
+    job_id = guest.submit(body(checkpoints=True, auto_retries=1))
+    guest.wait_job(job_id, 120)
+    for node, party in ((guest, "guest.0"), (host, "host.0")):
+        runs = [run for run in node.job(job_id)["runs"] if run["task_name"] == "steps"]
+        assert [(r["attempt"], r["status"]) for r in runs][-1] == (1, "SUCCESS")
+        assert begun(node, job_id, party) in ("1,5", "1,0")  # 0: its partner was killed before it had begun
+    kills = [
+        run["failure"]["reason"]
+        for node in (guest, host)
+        for run in node.job(job_id)["runs"]
+        if run["failure"] is not None
+    ]
+    assert "EXIT_137" in kills
+    assert "1,5" in [begun(guest, job_id, "guest.0"), begun(host, job_id, "host.0")]
+
+
+def test_a_job_that_is_run_again_goes_on_from_a_copy(two: Federation):
+    guest, host = two[jobs.GUEST], two[jobs.HOST]
+    old = guest.submit(body(checkpoints=True))
+    guest.wait_job(old, 120, outcome="FAILED")
+    wait_for(lambda: host.job(old)["status"] == "FINISHED", 60)
+    before = kept(guest, old) | kept(host, old)
+    assert "5" in {text for steps in before.values() for text in steps}
+    code, made = rerun(guest, old)
+    assert (code, made["inherits"]) == (200, ["first"])
+    guest.wait_job(made["job_id"], 120)
+    parties = {"guest.0": guest, "host.0": host}
+    assert "1,5" in [begun(node, made["job_id"], party) for party, node in parties.items()]
+    assert kept(guest, old) | kept(host, old) == before, "the old job stays as it ended"
+
+
+def kept(node: Node, job_id: str) -> dict[str, list[str]]:
+    """Return the steps that each party of a job has kept at a node."""
+    folders = node.storage.glob(f"{job_id}-*/steps-checkpoint")
+    return {f.parent.name: sorted(step.read_text() for step in f.iterdir()) for f in folders}
+
+
+def test_who_does_not_ask_has_none(two: Federation):
+    guest = two[jobs.GUEST]
+    job_id = guest.submit(body())
+    guest.wait_job(job_id, 120, outcome="FAILED")  # the component needs the variable
+    assert kept(guest, job_id) == {}
+    wrong = guest.post("/v1/platform/schedule/job/create_all", body(checkpoints="often"))
+    assert [p["path"] for p in wrong["data"]["problems"]] == ["config.job_params.common.checkpoints"]
