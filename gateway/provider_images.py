@@ -1,7 +1,7 @@
 """Looks at the images of a registration: are they here, what is in them, do their labels say the same."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from engines.base import Engine, EngineError, ImageFacts
@@ -27,19 +27,29 @@ class Looked:
 
 
 class Images:
-    """Looks at images by the node's engine."""
+    """Looks at images where they will run."""
 
-    def __init__(self, engine: Engine, seconds: float) -> None:
-        """``seconds`` bound the fetching of all images of one registration, where fetching is allowed at all."""
-        self._engine = engine
+    def __init__(self, engine_at: Callable[[str], Engine | None], seconds: float) -> None:
+        """``engine_at`` returns the engine for a provider's base_url, None for one that the admin has not allowed.
+
+        ``seconds`` bound the fetching of all images of one registration, where fetching is allowed at all.
+        """
+        self._engine_at = engine_at
         self._seconds = seconds
 
-    def look(self, images: Iterable[str]) -> tuple[Looked, ...]:
+    def look(self, images: Iterable[str], base_url: str = "") -> tuple[Looked, ...]:
         """Look at each image, and fetch it if the engine's settings allow that. Raises nothing."""
         until = time.monotonic() + self._seconds
-        return tuple(self._one(image, until) for image in images)
+        try:
+            engine = self._engine_at(base_url)
+        except EngineError as error:
+            return tuple(Looked(image, reason=error.reason, message=str(error)) for image in images)
+        if engine is None:
+            text = f"{base_url} is not among engine.docker.daemons"
+            return tuple(Looked(image, reason="DAEMON_NOT_ALLOWED", message=text) for image in images)
+        return tuple(self._one(engine, image, until) for image in images)
 
-    def _one(self, image: str, until: float) -> Looked:
+    def _one(self, engine: Engine, image: str, until: float) -> Looked:
         def told(progress: str) -> None:
             if time.monotonic() >= until:
                 raise _TooLong(
@@ -47,8 +57,8 @@ class Images:
                 )
 
         try:
-            self._engine.ensure_image(image, told)
-            return Looked(image, self._engine.image_facts(image))
+            engine.ensure_image(image, told)
+            return Looked(image, engine.image_facts(image))
         except EngineError as error:
             return Looked(image, reason=error.reason, message=str(error))
         except _TooLong as error:

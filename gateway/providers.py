@@ -79,7 +79,7 @@ class Providers:
         """
         provider, single = self._reader.read(body)
         self._check_free(provider.name, by)
-        looked = self._images.look(provider.every_image())
+        looked = self._images.look(provider.every_image(), provider.base_url)
         missing = [one for one in looked if one.reason]
         if missing and (strict or self._require_image):
             raise Invalid((_missing(one, single) for one in missing), reason="IMAGE_NOT_USABLE")
@@ -103,10 +103,11 @@ class Providers:
         """
 
         def work() -> Written:
-            every = self.registry.get(key).every_image()
+            provider = self.registry.get(key)
+            every = provider.every_image()
             if image and image not in every:
                 raise NotFound(f"{key} has no image {image}; it has {', '.join(every)}", reason="IMAGE_UNKNOWN")
-            looked = self._images.look([image] if image else every)
+            looked = self._images.look([image] if image else every, provider.base_url)
             wrong = [f"{one.image}: {_cause(one)}" for one in looked if not one.facts.digest]
             if wrong:
                 raise Refused("; ".join(wrong), reason="IMAGE_NOT_USABLE")

@@ -103,7 +103,7 @@ class Node:
         self.providers = Providers(
             self.registry,
             Reader(settings.state_dir / "registrations", settings.providers.check_seconds),
-            Images(self.engine, settings.providers.fetch_seconds),
+            Images(self._engine_for, settings.providers.fetch_seconds),
             self._unfinished,
             require_image=settings.providers.image == "require",
         )
@@ -249,6 +249,10 @@ class Node:
         name = "container" if settings.listen.container else "peer"
         socks = self.sockets[name]
         self.door = ContainerDoor(main_of(self.engine), listener, socks[0], partial(self.arrivals.put, name))
+
+    def _engine_for(self, base_url: str) -> Engine | None:
+        name = engines_by_address(self.settings).get(base_url)
+        return None if name is None else self.executor.engine_at(name)
 
     def _unfinished(self) -> Iterator[JobSpec]:
         """Yield what was submitted of every job that is not over here."""

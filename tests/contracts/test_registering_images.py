@@ -62,7 +62,7 @@ def build(harness: DockerHarness, shop: str) -> Iterator[Callable[[str], str]]:
 
 
 def providers_of(engine: ContainerdEngine, folder: Path) -> Providers:
-    return Providers(Registry(MemoryRepository()), Reader(folder, 60.0), Images(engine, 60.0), list)
+    return Providers(Registry(MemoryRepository()), Reader(folder, 60.0), Images(lambda _: engine, 60.0), list)
 
 
 def test_an_image_that_moves_is_not_started_until_it_is_approved(

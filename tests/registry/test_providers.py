@@ -48,7 +48,9 @@ def jobs():
 
 @pytest.fixture
 def providers(engine, jobs, tmp_path):
-    return Providers(Registry(MemoryRepository()), Reader(tmp_path, 60.0), Images(engine, 0.0), lambda: jobs)
+    return Providers(
+        Registry(MemoryRepository()), Reader(tmp_path, 60.0), Images({"": engine}.get, 0.0), lambda: jobs
+    )
 
 
 def test_an_image_that_is_here_is_pinned_by_its_digest(providers):
@@ -73,7 +75,11 @@ def test_an_image_that_is_not_here_is_a_warning_or_with_strict_a_refusal(provide
 
 def test_a_node_that_requires_images_refuses_in_both_forms(engine, tmp_path):
     strict = Providers(
-        Registry(MemoryRepository()), Reader(tmp_path, 60.0), Images(engine, 9.0), list, require_image=True
+        Registry(MemoryRepository()),
+        Reader(tmp_path, 60.0),
+        Images({"": engine}.get, 9.0),
+        list,
+        require_image=True,
     )
     for body, path in (
         (a_request(metadata={"image": "e:1"}), "metadata.image"),
@@ -91,6 +97,12 @@ def test_fetching_that_takes_too_long_for_a_registration_is_given_up(providers, 
     assert (
         "PULL_TIMEOUT" in warning.rule and "providers.fetch_seconds" in warning.rule and "layers" in warning.rule
     )
+
+
+def test_an_image_at_a_daemon_that_is_not_allowed_is_not_looked_at(providers):
+    metadata = {"image": IMAGE, "base_url": "tcp://10.0.0.9:2375"}
+    warnings = providers.register(a_request(metadata=metadata), ADMIN).revision.provider.warnings
+    assert "DAEMON_NOT_ALLOWED: tcp://10.0.0.9:2375 is not among" in warnings[0].rule
 
 
 def test_labels_that_say_otherwise_are_warnings(providers, engine):
