@@ -39,7 +39,7 @@ _REGISTER: dict[str, Any] = {
         },
     }
 }
-Name = Annotated[str, Path(examples=["unionpay:2.0.0@docker"], description="name:version@device")]
+Name = Annotated[str, Path(examples=["example:1.0.0@docker"], description="name:version@device")]
 
 
 class Why(BaseModel):
@@ -47,6 +47,9 @@ class Why(BaseModel):
 
     reason: str = Field(default="", max_length=1000)
     author: str = Field(default="operator", min_length=1, max_length=255, description="where no token tells it")
+
+
+Reasoned = Annotated[Why, Body(examples=[{"reason": "has a known flaw", "author": "ann"}])]
 
 
 class Approval(Why):
@@ -158,17 +161,21 @@ def router(parts: ProviderParts) -> APIRouter:
         return await run(lambda: _known(lambda: _diff(providers, provider_name, since, until)))
 
     @router.post(f"{ONE}/retire", summary="No new job gets it; jobs under way go on", response_model=None)
-    async def retire(request: Request, provider_name: Name, why: Annotated[Why, Body()] = Why()) -> Any:
+    async def retire(request: Request, provider_name: Name, why: Reasoned = Why()) -> Any:
         by = _by(request, why.author)
         return await noted(request, lambda: providers.retire(provider_name, by, why.reason))
 
     @router.post(f"{ONE}/unretire", summary="Take it into use again", response_model=None)
-    async def unretire(request: Request, provider_name: Name, why: Annotated[Why, Body()] = Why()) -> Any:
+    async def unretire(request: Request, provider_name: Name, why: Reasoned = Why()) -> Any:
         by = _by(request, why.author)
         return await noted(request, lambda: providers.unretire(provider_name, by, why.reason))
 
     @router.post(f"{ONE}/approve", summary="The images as they are now are the right ones", response_model=None)
-    async def approve(request: Request, provider_name: Name, why: Annotated[Approval, Body()] = Approval()) -> Any:
+    async def approve(
+        request: Request,
+        provider_name: Name,
+        why: Annotated[Approval, Body(examples=[{"reason": "rebuilt with the fix"}])] = Approval(),
+    ) -> Any:
         by = _by(request, why.author)
         return await noted(request, lambda: providers.approve(provider_name, by, why.reason, why.image))
 

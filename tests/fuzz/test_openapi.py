@@ -40,6 +40,9 @@ ORDER = (
     "/job/stop",
     "/job/stop_all",
     "/schedule/job/rerun",
+    "/providers/{provider_name}/retire",
+    "/providers/{provider_name}/unretire",
+    "/providers/{provider_name}/approve",
     "/v2/provider/delete",
 )
 """in which a fresh node takes the examples; a path that is not named comes last"""
@@ -54,6 +57,7 @@ NOT_HERE = {
     "/api/v1/models/{model_id}/{version}/deploy": "MODEL_UNKNOWN",
     "/api/v1/models/{model_id}/{version}/undeploy": "MODEL_UNKNOWN",
     "/api/v1/models/import": "ARCHIVE_INVALID",
+    "/api/v1/providers/{provider_name}/approve": "IMAGE_NOT_USABLE",  # the process engine pins nothing
 }
 """paths that need a model or a job by name, and how a fresh node refuses them"""
 
