@@ -64,7 +64,7 @@ def check(
     Example: bfia-gateway provider check register.json --command "python -m vendor" --parameter max_iter=3
     """
     with reporting(as_json):
-        from gateway.conformance.checking import Given, described
+        from gateway.conformance.checking import Given, described, labelled
         from gateway.conformance.clauses import CLAUSES
         from gateway.conformance.sandbox import Patience
 
@@ -78,6 +78,7 @@ def check(
             ref = image or found.provider.image or "the-image"
             patience = Patience(timeout, min(timeout, Patience.alone), grace)
             with _sandbox(engine, ref, command, patience) as sandbox:
+                found = labelled(found, sandbox)
                 checked = _with_progress(sandbox, wanted, given, clauses)
         good = not found.errors and all(c.good for c in checked)
         if as_json:
@@ -121,7 +122,7 @@ def _sandbox(kind: Engines | None, image: str, command: str, patience: "Patience
     from engines.containerd import ContainerdEngine
     from engines.process import ProcessEngine
     from gateway.conformance.sandbox import NODE, Sandbox
-    from gateway.errors import GatewayError
+    from gateway.errors import GatewayError, Invalid
 
     kind = kind or (Engines.process if command else Engines.docker)
     if kind is Engines.process and not command:
@@ -150,6 +151,9 @@ def _sandbox(kind: Engines | None, image: str, command: str, patience: "Patience
         sandbox = Sandbox(made, image, installation, folder, patience)
         try:
             yield sandbox
+        except Invalid as error:
+            text = "\n".join(["a table of --data cannot be used:", *(f"  {p}" for p in error.problems)])
+            raise CallFailed(text, EXIT_BAD_INPUT, error.reason) from error
         except (EngineError, GatewayError) as error:
             raise CallFailed(f"the sandbox cannot be used: {error}", EXIT_FAILED, error.reason) from error
         except OSError as error:

@@ -9,8 +9,9 @@ from gateway.conformance import samples
 from gateway.conformance.clauses import CLAUSES, STOPPED, WITHOUT_DATA, Clause
 from gateway.conformance.sandbox import Plan, Sandbox
 from gateway.conformance.seen import Evidence, Finding, Result, Trace, Trial
+from provider_registry import labels
 from provider_registry.model import Component, InvalidDescription, Problem, Provider, group_of
-from provider_registry.registration import provider_from_request
+from provider_registry.registration import provider_from_component, provider_from_request
 
 TRIALS = 3
 """steps of progress per component"""
@@ -48,11 +49,22 @@ class Given:
 
 def described(body: Any) -> Described:
     """Check a registration as a gateway does that receives it."""
+    single = isinstance(body, Mapping) and "imageUrl" in body
     try:
-        provider = provider_from_request(body)
+        provider = provider_from_component(body) if single else provider_from_request(body)
     except InvalidDescription as error:
         return Described(None, errors=error.problems)
     return Described(provider, warnings=provider.warnings)
+
+
+def labelled(found: Described, sandbox: Sandbox) -> Described:
+    """Add a warning for each place where the labels of the sandbox's image say something else."""
+    if found.provider is None:
+        return found
+    as_here = replace(found.provider, image=sandbox.image, images={})
+    return replace(
+        found, warnings=(*found.warnings, *labels.differences(sandbox.labels(), as_here, sandbox.image))
+    )
 
 
 def check(
@@ -111,7 +123,12 @@ def _evidence(
 def _each(sandbox: Sandbox, component: Component, plans: Sequence[Plan]) -> tuple[Trace, ...]:
     """Make trials side by side: most of what they do is to wait."""
     with ThreadPoolExecutor(max(len(plans), 1)) as pool:
-        return tuple(t for traces in pool.map(lambda plan: sandbox.run(component, plan), plans) for t in traces)
+        try:
+            found = pool.map(lambda plan: sandbox.run(component, plan), plans)
+            return tuple(trace for traces in found for trace in traces)
+        except BaseException:
+            sandbox.give_up()  # else leaving this block would wait for what still runs
+            raise
 
 
 def _reads(component: Component) -> bool:

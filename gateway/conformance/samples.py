@@ -3,7 +3,6 @@
 import io
 import random
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from gateway.dataset_model import MemoryDatasets
@@ -50,11 +49,6 @@ def store(storage: FileStorage, address: Address, role: str, content: bytes) -> 
     for path in storage.path(address).iterdir():
         path.chmod(0o644)
     storage.path(address).chmod(0o755)
-
-
-def read(file: Path) -> bytes:
-    """Return a given table. Raises `OSError`."""
-    return file.read_bytes()
 
 
 def required(component: Component, given: Mapping[str, Any]) -> dict[str, Any]:

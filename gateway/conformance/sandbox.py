@@ -72,17 +72,29 @@ class Sandbox:
         self, engine: Engine, image: str, installation: str, folder: Path, patience: Patience = Patience()
     ) -> None:
         self._engine = engine
-        self._image = image
+        self.image = image
         self._installation = installation
         self._folder = folder
         self._patience = patience
         self._lock = threading.Lock()
         self._ports: list[int] = []
+        self._given_up = threading.Event()
 
     @property
     def confined(self) -> bool:
         """Whether its runs see no more of the storage than their inputs and outputs."""
         return "mounts" in self._engine.capabilities
+
+    def labels(self) -> Mapping[str, str]:
+        """Return the image's labels; none where it is not here, which a trial tells."""
+        try:
+            return self._engine.image_facts(self.image).labels
+        except EngineError:
+            return {}
+
+    def give_up(self) -> None:
+        """Have every trial under way end soon."""
+        self._given_up.set()
 
     def close(self) -> None:
         """Take the containers and their network away. Raises `EngineError`."""
@@ -108,7 +120,11 @@ class Sandbox:
                     pool.submit(self._party, component, spec, p, stations[p.node], loopback, plan, home, going)
                     for p in parties
                 ]
-                return tuple(w.result() for w in work)
+                try:
+                    return tuple(w.result() for w in work)
+                except BaseException:
+                    self.give_up()  # else leaving this block would wait for what still runs
+                    raise
 
     def _host(self) -> str:
         return self._engine.gateway_address() if isinstance(self._engine, ContainerdEngine) else "127.0.0.1"
@@ -130,12 +146,12 @@ class Sandbox:
         home: Path,
         going: "_Going",
     ) -> Trace:
-        storage = FileStorage(home / party.label / "storage")
-        storage.root.mkdir(parents=True, exist_ok=True)
-        run = _run(component, spec, party, station, self._image, plan)
-        if not plan.empty:
-            for address in run.inputs.values():
-                samples.store(storage, address, party.role, plan.tables[party.role])
+        run = _run(component, spec, party, station, self.image, plan)
+        try:
+            storage = self._filled(run, plan, home / party.label / "storage")
+        except BaseException:
+            going.failed()
+            raise
         workspace = Workspace(storage.root, home / party.label / "runs", contained=self.confined)
         placement = workspace.prepare(run)
         before, there = stamps(storage, run.inputs.values()), files(storage)
@@ -176,13 +192,20 @@ class Sandbox:
             changed=tuple(n for n, a in run.inputs.items() if stamps(storage, [a]) != {a: before.get(a)}),
         )
 
+    def _filled(self, run: Run, plan: Plan, root: Path) -> FileStorage:
+        root.mkdir(parents=True, exist_ok=True)
+        storage = FileStorage(root)
+        for address in () if plan.empty else run.inputs.values():
+            samples.store(storage, address, run.party.role, plan.tables[run.party.role])
+        return storage
+
     def _until_over(self, run: Run, ear: Ear, plan: Plan, trace: Trace, going: "_Going") -> Trace:
         """Wait for the end of a run, or make it end; say how it did."""
         running_by = time.monotonic() + _STARTED_SECONDS
         while not isinstance(probe := self._engine.probe(run.name), Exited):
             now = time.monotonic()
             due = now > running_by or ear.first.is_set()
-            if (plan.stop and due) or now > going.until:
+            if (plan.stop and due) or now > going.until or self._given_up.is_set():
                 began = time.monotonic()
                 self._engine.stop(run.name, self._patience.grace)
                 trace = replace(trace, was_stopped=True, in_time=plan.stop, stop_seconds=time.monotonic() - began)

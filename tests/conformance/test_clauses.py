@@ -1,10 +1,19 @@
 """Each way to break the container contract is named by its clause and by no other."""
 
+import sys
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from gateway.conformance.checking import Given
+from engines.process import ProcessEngine
+from gateway.conformance import samples
+from gateway.conformance.checking import Given, described
 from gateway.conformance.clauses import CLAUSES, TOGETHER
-from tests.conformance.conftest import Run
+from gateway.conformance.sandbox import NODE, Patience, Plan, Sandbox
+from gateway.conformance.seen import Trial
+from gateway.errors import Invalid
+from tests.conformance.conftest import Run, registration
 
 MISTAKES = {
     "no callback": "callback-sent",
@@ -61,3 +70,54 @@ def test_a_run_reads_the_table_that_was_given(checked: Run) -> None:
     given = Given({"guest": b"id,y\na,1\n", "host": b"id,x\na,2\n"})
     one = checked(given=given, clauses=[c for c in CLAUSES if c.name == "works"])
     assert one.good and len(one.findings) == 1
+
+
+def test_a_given_table_that_is_none_ends_the_check_at_once(checked: Run) -> None:
+    with pytest.raises(Invalid) as caught:
+        checked(given=Given({"host": b"id,y\na,1,2\n"}))
+    assert [p.path for p in caught.value.problems] == ["file:2"]
+
+
+def test_what_is_given_up_ends_though_nothing_fails(tmp_path: Path) -> None:
+    waits = (sys.executable, "-c", "import time; time.sleep(600)")
+    engine = ProcessEngine(node=NODE, installation="test", images={"tiny:1": waits}, run_root=tmp_path / "process")
+    sandbox = Sandbox(engine, "tiny:1", "test", tmp_path / "sandbox", Patience(run=600.0, grace=1.0))
+    provider = described(registration()).provider
+    assert provider is not None
+    sandbox.give_up()
+    trial = Trial(sandbox.run(provider.components["Count"], Plan(("guest.0", "host.0"))))
+    sandbox.close()
+    assert not trial.worked and all(t.was_stopped and not t.in_time for t in trial.traces)
+
+
+@pytest.mark.parametrize(
+    ("fields", "value"),
+    [
+        ({"type": "int", "validator": "(3,9)"}, 6),
+        ({"type": "float", "validator": "(0,1)"}, 0.5),
+        ({"type": "int", "validator": "(5,sup)"}, 5),
+        ({"type": "boolean"}, False),
+        ({"type": "object"}, {}),
+        ({"type": "string"}, "conformance"),
+        ({"type": "string", "bindingData": [{"label": "A", "value": "a"}]}, "a"),
+        ({"type": "string", "defaultValue": "x"}, "x"),
+    ],
+)
+def test_a_required_parameter_gets_a_value_that_its_description_allows(fields: dict[str, Any], value: Any) -> None:
+    body = registration()
+    described_as = {"name": "needed", "title": "needed", "optional": "false", **fields}
+    body["components_description"]["Count"]["inputParam"].append(described_as)
+    provider = described(body).provider
+    assert provider is not None
+    component = provider.components["Count"]
+    assert samples.required(component, {}) == {"needed": value}
+    assert samples.required(component, {"needed": "mine", "greeting": "hi"}) == {
+        "needed": "mine",
+        "greeting": "hi",
+    }
+
+
+def test_one_component_with_its_image_is_a_registration_too() -> None:
+    info = registration()["components_description"]["Count"]
+    found = described({"imageUrl": "tiny:1", "component_info": info})
+    assert found.provider is not None and found.provider.image == "tiny:1" and not found.errors

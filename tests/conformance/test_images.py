@@ -43,19 +43,22 @@ def test_the_reference_vendor_keeps_every_clause() -> None:
 
 @pytest.mark.docker
 def test_the_shell_vendors_image_keeps_every_clause_in_containers(tmp_path: Path) -> None:
-    body = json.loads((SHELL / "register.json").read_text())
-    image = body["metadata"]["image"]
+    image = "bfia-conformance-shell:1"
     client = docker.from_env(timeout=60)
     before = {n.name for n in client.networks.list()}
     base = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
-    client.images.build(path=str(SHELL), tag=image, buildargs={"BASE": base}, rm=True)
+    label = {"bfia.version": "0.9"}
+    client.images.build(path=str(SHELL), tag=image, buildargs={"BASE": base}, labels=label, rm=True)
     table = tmp_path / "guest.csv"
     table.write_text("id,y\na,1\nb,0\n")
     code, found = check(str(SHELL / "register.json"), "--image", image, "--data", f"guest={table}")
     assert (code, [not_ok(c) for c in found["components"]]) == (0, [{}])
+    (warning,) = found["description"]["warnings"]
+    assert warning["path"] == "version" and "0.9" in f"{warning}"
     seen = {c["clause"]: c["seen"] for c in found["components"][0]["clauses"]}
     assert "cannot be changed" in seen["input-untouched"]
     assert {n.name for n in client.networks.list() if n.name.startswith("bfia-check-")} <= before
+    client.images.remove(image)
     client.close()
 
 
