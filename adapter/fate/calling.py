@@ -30,7 +30,7 @@ _KINDS: Mapping[int, tuple[type[GatewayError], str]] = {
     Code.UPDATE_TASK_FAILED: (Refused, "NO_EFFECT"),
 }
 """What FATE's codes mean; a gateway like this one names its reason beside the code."""
-_NO_PATH = re.compile(r"\b404 Not Found\b|\bNotFound: 404\b")
+_NO_PATH = re.compile(r"\b404\b.*Not Found")
 
 
 class Caller:

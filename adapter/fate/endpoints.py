@@ -21,6 +21,10 @@ class Endpoint:
     means: str
     codes: Codes
 
+    @property
+    def summary(self) -> str:
+        return f"FATE's: {self.means}"
+
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(f"{PARTNER}/job/create", "create_job, once for all roles of the node", {ANY: Code.CREATE_JOB_FAILED}),
@@ -75,7 +79,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
 )
 
-CODES: Mapping[str, Codes] = {endpoint.path: endpoint.codes for endpoint in ENDPOINTS}
+BY_PATH: Mapping[str, Endpoint] = {endpoint.path: endpoint for endpoint in ENDPOINTS}
 
 
 def table(endpoints: Iterable[Endpoint] = ENDPOINTS) -> str:

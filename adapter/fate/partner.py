@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request
 from adapter.fate import wire
 from adapter.fate.client import failure_of
 from adapter.fate.description import PROTOCOL, scheduler_of
-from adapter.fate.endpoints import CODES, PARTNER
+from adapter.fate.endpoints import BY_PATH, PARTNER
 from adapter.fate.envelope import FateRoute, coded, ok
 from adapter.fate.keys import Key, id_of, name_of
 from adapter.fate.serving import Asker, FateParts, asker, of_job, on, trace_of
@@ -36,7 +36,8 @@ def router(parts: FateParts) -> APIRouter:
     router = APIRouter(tags=["FATE: partner"], route_class=FateRoute)
 
     def post(path: str) -> Callable[..., Any]:
-        return router.post(f"{PARTNER}{path}", openapi_extra=coded(CODES[f"{PARTNER}{path}"]))
+        found = BY_PATH[f"{PARTNER}{path}"]
+        return router.post(found.path, summary=found.summary, openapi_extra=coded(found.codes))
 
     async def job(request: Request, body: wire.Party | wire.Task) -> tuple[LocalJob, Asker]:
         local = await of_job(parts, body.job_id)

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request
 
 from adapter.fate import wire
 from adapter.fate.client import failure_of
-from adapter.fate.endpoints import CODES, SCHEDULER
+from adapter.fate.endpoints import BY_PATH, SCHEDULER
 from adapter.fate.envelope import FateRoute, coded, ok
 from adapter.fate.keys import Key, id_of
 from adapter.fate.serving import FateParts, asker, on, trace_of
@@ -24,7 +24,8 @@ def router(parts: FateParts) -> APIRouter:
     router = APIRouter(tags=["FATE: scheduler"], route_class=FateRoute)
 
     def post(path: str) -> Callable[..., Any]:
-        return router.post(f"{SCHEDULER}{path}", openapi_extra=coded(CODES[f"{SCHEDULER}{path}"]))
+        found = BY_PATH[f"{SCHEDULER}{path}"]
+        return router.post(found.path, summary=found.summary, openapi_extra=coded(found.codes))
 
     async def scheduled(request: Request, job_id: str) -> tuple[Job, NodeId]:
         """Return a job that is scheduled here, and who asks."""

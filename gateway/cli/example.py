@@ -19,7 +19,7 @@ ROUTES = """\
 # JG0100001100000000:
 #   host: 127.0.0.1          # or  url: https://gateway.example.com/bfia
 #   port: 7380
-#   profile: spec            # spec | fate | kuscia | audited: how the peer deviates from the standard
+#   profile: spec            # spec | fate | kuscia | audited: its dialect; fate-partner: FATE's protocol
 #   deadline: 10             # seconds for one request
 # JG0100001100000005:
 #   via: JG0100001100000000  # that node passes on, where its own routes allow it

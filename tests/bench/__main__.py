@@ -23,7 +23,7 @@ from typing import Any
 import httpx
 
 from adapter.bfia.examples import REGISTER
-from tests.bench import load
+from tests.bench import fate, load
 from tests.bench.failover import failover
 from tests.bench.floor import IMAGE, Floor, build
 from tests.bench.registering import registering
@@ -41,6 +41,7 @@ def main() -> None:
         "--only",
         choices=[
             "makespan",
+            "fate",
             "create",
             "channel",
             "memory",
@@ -62,6 +63,7 @@ def main() -> None:
     print(f"Machine: {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}\n")
     parts = {
         "makespan": makespan,
+        "fate": by_fates_protocol,
         "create": create_all,
         "channel": channel,
         "memory": memory,
@@ -78,8 +80,8 @@ def main() -> None:
 
 
 @contextmanager
-def two_nodes(engine: dict[str, Any]) -> Iterator[tuple[Node, Node]]:
-    with TemporaryDirectory() as home, Federation(Path(home), [A, B], engine) as federation:
+def two_nodes(engine: dict[str, Any], by_fate: bool = False) -> Iterator[tuple[Node, Node]]:
+    with TemporaryDirectory() as home, _federation(Path(home), engine, by_fate) as federation:
         for node in federation.nodes.values():
             body = copy.deepcopy(REGISTER["one component"]["value"])
             body["metadata"]["image"] = IMAGE
@@ -88,6 +90,14 @@ def two_nodes(engine: dict[str, Any]) -> Iterator[tuple[Node, Node]]:
             description["outputData"] = []
             node.register(body)
         yield federation[A], federation[B]
+
+
+def _federation(home: Path, engine: dict[str, Any], by_fate: bool) -> Federation:
+    federation = Federation(home, [A, B], engine, fate={"enabled": by_fate})
+    for node in federation.nodes.values() if by_fate else ():
+        file = node.home / "routes.yml"
+        file.write_text(file.read_text().replace("host:", "profile: fate-partner\n  host:"))
+    return federation
 
 
 def chain(tasks: int, mode: str = "poll") -> dict[str, Any]:
@@ -147,6 +157,14 @@ def makespan(asked: argparse.Namespace) -> None:
     remove_networks()
     heads = ["tasks in a chain", "job, poll", "job, callback", "bare, API", "bare, docker run", "ratio to API"]
     table("Makespan of a job at two nodes under Docker", [*heads, "ratio to docker run"], rows)
+
+
+def by_fates_protocol(asked: argparse.Namespace) -> None:
+    build(asked.base)
+    rows = list(fate.rows(partial(two_nodes, {"kind": "docker"}), run_job, chain, asked.rounds))
+    remove_networks()
+    heads = ["tasks in a chain", "the standard's, poll", "FATE's, poll", "ratio"]
+    table("Makespan of a job at two nodes under Docker, by protocol", heads, rows)
 
 
 def run_job(node: Node, body: dict[str, Any]) -> float:

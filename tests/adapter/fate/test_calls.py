@@ -1,0 +1,297 @@
+"""What this node sends to one that speaks FATE's protocol, request by request, and what it makes of the answers.
+
+Paths, fields and codes are read from FATE-Flow 2.2.0's sources, not recorded. What FATE does not know and leaves
+aside (``task_name``, ``failed_by``, ``conf.extra.standard``) is ours.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from adapter.fate.calling import Caller
+from adapter.fate.client import ParticipantClient, SchedulerClient
+from gateway.domain.model import Acceptance, Ending, Failure, Job
+from gateway.domain.states import JobStatus, Outcome, TaskStatus
+from gateway.errors import Busy, GatewayError, Invalid, NotAllowed, NotFound, NotServed, Refused
+from gateway.ports import TaskReport
+from tests.builders import T0, a_job, a_spec
+
+ME, FATE = "n1", "9999"
+SPEC = replace(a_spec("a", {"guest": (ME,), "host": (FATE,), "arbiter": (FATE,)}), job_id="20241", scheduler=ME)
+OK: dict[str, Any] = {"code": 0, "message": "success"}
+Answer = Callable[[str, Mapping[str, Any]], Any]
+
+
+class Fate:
+    """A node that answers as it is told, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.headers: list[dict[str, str]] = []
+        self.says: dict[str, Any] = {}
+
+    def __call__(
+        self, node: str, path: str, body: Mapping[str, Any], headers: Mapping[str, str], patience: float
+    ) -> tuple[int, Any]:
+        assert node == FATE
+        self.asked.append((path.removeprefix("/v2"), dict(body)))
+        self.headers.append(dict(headers))
+        said = self.says.get(path.removeprefix("/v2"), OK)
+        return said if isinstance(said, tuple) else (200, said)
+
+
+class Plain:
+    def written(self, spec: Any) -> dict[str, Any]:
+        return {"dag": {"conf": {}}, "schema_version": "2.2.0", "kind": "fate"}
+
+
+class Standard:
+    """The standard's way to the same node, asked for what FATE has no words for."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: self.asked.append(name)
+
+
+@pytest.fixture
+def there() -> Fate:
+    return Fate()
+
+
+@pytest.fixture
+def beside() -> Standard:
+    return Standard()
+
+
+def signed(node: str, initiator: str) -> dict[str, str]:
+    return {"Signature": f"{node} {initiator}"}
+
+
+@pytest.fixture
+def partner(there: Fate, beside: Any) -> ParticipantClient:
+    job = a_job(spec=SPEC, status=JobStatus.RUNNING, a=TaskStatus.RUNNING)
+    jobs: dict[str, Job] = {SPEC.job_id: job}
+    return ParticipantClient(ME, Caller(FATE, there, signed), Plain(), beside, jobs.get)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def scheduler(there: Fate, beside: Any) -> SchedulerClient:
+    caller = Caller(FATE, there, signed)
+    return SchedulerClient(ME, caller, Plain(), beside, {"native": "fate"}.get)  # type: ignore[arg-type]
+
+
+def at(role: str, **more: Any) -> dict[str, Any]:
+    return {"job_id": "20241", "role": role, "party_id": FATE, **more}
+
+
+def of(role: str, version: int = 0, **more: Any) -> dict[str, Any]:
+    return {**at(role), "task_id": "20241_a", "task_version": version, **more}
+
+
+def test_a_job_is_created_for_each_role_and_then_waits(partner: ParticipantClient, there: Fate):
+    assert partner.create_job(SPEC, ME) == Acceptance(holds=True)
+    described = Plain().written(SPEC)
+    assert there.asked == [
+        ("/partner/job/create", described | at("host")),
+        ("/partner/job/create", described | at("arbiter")),
+        ("/partner/job/status/update", at("host", status="waiting")),
+        ("/partner/job/status/update", at("arbiter", status="waiting")),
+    ]
+    assert there.headers[0] == {
+        "dest-party-id": FATE,
+        "service": "fateflow",
+        "initiator-party-id": ME,
+        "Signature": f"{FATE} {ME}",
+    }
+
+
+def test_roles_that_had_taken_a_job_are_told_when_another_refuses(partner: ParticipantClient, there: Fate):
+    answers = iter([OK, {"code": 1002, "message": "Create job failed: detail[no]"}, OK])
+    there.says = {}
+    send = there.__call__
+
+    def next_answer(*args: Any) -> tuple[int, Any]:
+        send(*args)
+        return 200, next(answers)
+
+    partner._caller = Caller(FATE, next_answer, signed)
+    with pytest.raises(Refused, match="9999: Create job failed"):
+        partner.create_job(SPEC, ME)
+    assert there.asked[-1] == ("/partner/job/status/update", at("host", status="failed"))
+
+
+def test_what_a_job_holds(partner: ParticipantClient, there: Fate):
+    partner.hold("20241", ME)
+    partner.give_back("20241", ME)
+    partner.start_job("20241", ME, ("host.1",))
+    assert there.asked == [
+        (f"/partner/job/{command}", at(role, **more))
+        for command, more in (
+            ("resource/apply", {}),
+            ("resource/return", {}),
+            ("start", {"extra_info": {"without": ["host.1"]}}),
+        )
+        for role in ("host", "arbiter")
+    ]
+
+
+@pytest.mark.parametrize(("code", "reason"), [(1005, "RESOURCES_BUSY"), (1006, "RESOURCES_NEVER")])
+def test_a_node_that_has_too_little(partner: ParticipantClient, there: Fate, code: int, reason: str):
+    there.says = {"/partner/job/resource/apply": {"code": code, "message": "Job resource exception"}}
+    with pytest.raises(Refused) as caught:
+        partner.hold("20241", ME)
+    assert caught.value.reason == reason
+
+
+def test_a_task_starts_when_every_role_has_its_resources(partner: ParticipantClient, there: Fate):
+    partner.start_task("20241", "20241_a_2", "a", ME)
+    named = {"task_name": "a"}
+    assert there.asked == [
+        ("/partner/task/resource/apply", of("host", 2, **named)),
+        ("/partner/task/resource/apply", of("arbiter", 2, **named)),
+        ("/partner/task/status/update", of("host", 2, **named, status="running")),
+        ("/partner/task/start", of("host", 2, **named)),
+        ("/partner/task/status/update", of("arbiter", 2, **named, status="running")),
+        ("/partner/task/start", of("arbiter", 2, **named)),
+    ]
+
+
+def test_a_task_without_resources_is_asked_for_again(partner: ParticipantClient, there: Fate):
+    there.says = {"/partner/task/resource/apply": {"code": 2004, "message": "Task resource exception"}}
+    with pytest.raises(Busy):
+        partner.start_task("20241", "20241_a_0", "a", ME)
+    assert [path for path, _ in there.asked] == ["/partner/task/resource/apply"]
+
+
+@pytest.mark.parametrize(
+    ("word", "status", "reason"),
+    [
+        ("running", TaskStatus.RUNNING, None),
+        ("success", TaskStatus.SUCCESS, None),
+        ("pass", TaskStatus.SUCCESS, None),
+        ("failed", TaskStatus.FAILED, "FAILED"),
+        ("timeout", TaskStatus.FAILED, "TIMEOUT"),
+        ("canceled", TaskStatus.FAILED, "STOPPED"),
+    ],
+)
+def test_a_tasks_state(partner: ParticipantClient, there: Fate, word: str, status: TaskStatus, reason: str | None):
+    there.says = {"/partner/task/collect": OK | {"data": {"status": "running", "party_status": word}}}
+    news = partner.poll_task("20241_a_1", "host", ME)
+    assert (news.status, news.failure.reason if news.failure else None) == (status, reason)
+    assert there.asked == [("/partner/task/collect", of("host", 1))]
+
+
+def test_a_task_that_waits_was_never_started(partner: ParticipantClient, there: Fate):
+    """FATE has a task from the job's creation on: a start that was lost is made again."""
+    there.says = {"/partner/task/collect": OK | {"data": {"party_status": "waiting"}}}
+    with pytest.raises(NotFound) as caught:
+        partner.poll_task("20241_a_0", "host", ME)
+    assert caught.value.reason == "TASK_UNKNOWN"
+
+
+def test_a_state_that_is_none(partner: ParticipantClient, there: Fate):
+    there.says = {"/partner/task/collect": OK | {"data": {"party_status": "fine"}}}
+    with pytest.raises(Invalid):
+        partner.poll_task("20241_a_0", "host", ME)
+
+
+def test_a_job_ends_with_its_state_before_the_stop(partner: ParticipantClient, there: Fate):
+    failure = Failure("TIMEOUT", "too long")
+    partner.stop_job("20241", "", Ending(Outcome.FAILED, T0, failure, ME), ME)
+    more = {"status": "timeout", "failed_by": failure.as_dict()}
+    assert there.asked == [
+        (f"/partner/job/{command}", at(role, **more))
+        for role in ("host", "arbiter")
+        for command in ("status/update", "stop")
+    ]
+
+
+def test_what_fate_has_no_words_for_is_asked_in_the_standards(
+    partner: ParticipantClient, scheduler: SchedulerClient, there: Fate, beside: Standard
+):
+    partner.delete_job("20241", True, ME)
+    scheduler.suspend_job("20241", True, ME)
+    scheduler.confirm_job("20241", None, ME)
+    scheduler.job_status("20241", ME)
+    scheduler.resources_free("20241", ME)
+    scheduler.stop_job("20241", "a", ME)
+    assert beside.asked == [
+        "delete_job",
+        "suspend_job",
+        "confirm_job",
+        "job_status",
+        "resources_free",
+        "stop_job",
+    ]
+    assert there.asked == []
+
+
+def test_a_job_of_fates_own_is_not_asked_after(scheduler: SchedulerClient, beside: Standard):
+    """FATE's node would say that it does not know it, for the path there is the standard's."""
+    with pytest.raises(NotServed):
+        scheduler.job_status("native", ME)
+    scheduler.resources_free("native", ME)
+    assert beside.asked == []
+
+
+def test_reports_to_a_node_that_schedules(scheduler: SchedulerClient, there: Fate):
+    failure = Failure("EXIT_3", "exit code 3")
+    scheduler.report_task(TaskReport("20241_a_1", "host", TaskStatus.RUNNING, None, "20241"), ME)
+    scheduler.report_task(TaskReport("20241_a_1", "host", TaskStatus.FAILED, failure, "20241"), ME)
+    mine = of("host", 1) | {"party_id": ME}
+    assert there.asked == [
+        ("/scheduler/task/report", mine | {"status": "running"}),
+        ("/scheduler/task/report", mine | {"status": "running"}),  # it takes no failure without
+        ("/scheduler/task/report", mine | {"status": "failed", "failed_by": failure.as_dict()}),
+    ]
+
+
+def test_news_that_changes_nothing_there_is_no_error(scheduler: SchedulerClient, there: Fate):
+    there.says = {"/scheduler/task/report": {"code": 2002, "message": "Update task status does not take effect"}}
+    scheduler.report_task(TaskReport("20241_a_0", "host", TaskStatus.SUCCESS, None, "20241"), ME)
+
+
+def test_stopping_at_the_scheduler(scheduler: SchedulerClient, there: Fate):
+    scheduler.stop_job("20241", "", ME)
+    assert there.asked == [("/scheduler/job/stop", {"job_id": "20241", "stop_status": "canceled"})]
+
+
+def test_a_scheduler_that_gives_an_id_of_its_own_is_not_used(scheduler: SchedulerClient, there: Fate):
+    there.says = {"/scheduler/job/create": OK | {"job_id": "202499", "data": {"model_id": "202499"}}}
+    with pytest.raises(Refused, match="202499"):
+        scheduler.submit_job(SPEC, ME)
+    assert there.asked[-1] == ("/scheduler/job/stop", {"job_id": "202499", "stop_status": "canceled"})
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "reason"),
+    [
+        ({"code": 1001, "message": "No found job"}, NotFound, "JOB_UNKNOWN"),
+        ({"code": 2000, "message": "No found task"}, NotFound, "TASK_UNKNOWN"),
+        ({"code": 5003, "message": "varify failed!"}, NotAllowed, "SIGNATURE_WRONG"),
+        ({"code": 6000, "message": "Exception('can not found the Job record to update')"}, Refused, "REFUSED"),
+        ({"code": 6000, "message": "<NotFound '404: Not Found'>"}, NotServed, "NOT_SERVED_THERE"),
+        ((404, None), NotServed, "NOT_SERVED_THERE"),
+        ((200, ["no"]), Refused, "NO_ENVELOPE"),
+        ({"message": "?"}, Refused, "REFUSED"),
+        ({"code": False}, Refused, "REFUSED"),
+        ({"code": "0"}, Refused, "REFUSED"),
+    ],
+)
+def test_answers_that_are_no_success(
+    partner: ParticipantClient, there: Fate, answer: Any, kind: type[GatewayError], reason: str
+):
+    there.says = {"/partner/job/start": answer}
+    with pytest.raises(GatewayError) as caught:
+        partner.start_job("20241", ME)
+    assert (type(caught.value), caught.value.reason) == (kind, reason)
+
+
+def test_a_job_id_that_tasks_could_not_be_told_by(partner: ParticipantClient, there: Fate):
+    with pytest.raises(Invalid, match="underscore"):
+        partner.create_job(replace(SPEC, job_id="a_b"), ME)
+    assert there.asked == []

@@ -1,0 +1,100 @@
+"""A job over FATE's partner protocol between real nodes, with a node of the standard beside, and a kill within."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.e2e import jobs
+from tests.e2e.conftest import EngineChoice
+from tests.e2e.nodes import Federation, process_engine, wait_for
+from tests.e2e.recorder import Recorder, Seen
+from tests.e2e.test_restart import running
+
+GUEST, HOST, ARBITER = jobs.GUEST, jobs.HOST, jobs.ARBITER
+
+
+def federation_of(home: Path, ids: list[str], engine: dict[str, Any], ports: dict[str, int]) -> Federation:
+    """Return nodes of which the guest and the host speak FATE's protocol to each other."""
+    federation = Federation(home, ids, engine, fate={"enabled": True})
+    for node in federation.nodes.values():
+        file = node.home / "routes.yml"
+        routes = yaml.safe_load(file.read_text())
+        for other, entry in routes.items():
+            entry["port"] = ports.get(other, entry["port"])
+            if {node.id, other} == {GUEST, HOST}:
+                entry["profile"] = "fate-partner"
+        file.write_text(yaml.safe_dump(routes))
+    return federation
+
+
+def test_one_job_mixes_a_party_of_fates_protocol_and_one_of_the_standards(tmp_path: Path):
+    """And no party is told another one's data, in either protocol."""
+    seen: list[Seen] = []
+    recorders: list[Recorder] = []
+    ports: dict[str, int] = {}
+    federation = federation_of(tmp_path, [GUEST, HOST, ARBITER], process_engine("unionpay:2.0.0"), {})
+    for node in (HOST, ARBITER):
+        target = f"http://{federation[node].settings['listen']['peer']['bind']}"
+        recorders.append(Recorder(node, target, seen).__enter__())
+        ports[node] = recorders[-1].port
+    file = federation[GUEST].home / "routes.yml"
+    routes = yaml.safe_load(file.read_text())
+    for node, port in ports.items():
+        routes[node]["port"] = port
+    file.write_text(yaml.safe_dump(routes))
+    with federation:
+        jobs.prepare(federation, GUEST, HOST)
+        guest = federation[GUEST]
+        job_id = guest.submit(jobs.lr_job(GUEST, HOST, ARBITER))
+        job = guest.wait_job(job_id, 120)
+        assert job["progress"] == 100
+        host = federation[HOST].job(job_id)
+        assert host["outcome"] == "SUCCEEDED"
+        wait_for(lambda: "/v2/partner/job/stop" in {s.path for s in seen}, 20, about="the host is told of the end")
+    for recorder in recorders:
+        recorder.__exit__()
+
+    mine = [s for s in seen if job_id in s.raw.decode()]
+    assert {s.path.split("/")[1] for s in mine if s.to == ARBITER} == {"v1"}
+    control = [s for s in mine if s.to == HOST and "/chan/" not in s.path]
+    order = [s.path.removeprefix("/v2/partner") for s in control if not s.path.endswith("/collect")]
+    task = ["/task/resource/apply", "/task/status/update", "/task/start"]
+    assert order[: 4 + 2 * len(task)] == [
+        "/job/create",
+        "/job/status/update",
+        "/job/resource/apply",
+        "/job/start",
+        *task,
+        *task,
+    ]
+    assert sorted(order[10:]) == ["/job/status/update", "/job/stop", *["/task/status/update"] * 2]
+    assert all(s.answer["code"] == 0 for s in control)
+    (created,) = (s.body for s in control if s.path.endswith("/job/create"))
+    assert "test_guest" not in json.dumps(created) and "test_host" in json.dumps(created)
+    collected = [s.answer["data"]["party_status"] for s in control if s.path.endswith("/collect")]
+    assert set(collected) <= {"running", "success"}
+    assert {s.body["task_id"] for s in control if "/task/" in s.path} == {
+        f"{job_id}_{name}" for name in ("intersect_rsa_1", "hetero_lr_1")
+    }
+
+
+@pytest.mark.slow
+def test_a_killed_party_takes_up_where_it_was(engine: EngineChoice, tmp_path: Path):
+    with federation_of(tmp_path, [GUEST, HOST], engine.settings, {}) as federation:
+        jobs.prepare(federation, GUEST, HOST)
+        guest, host = federation[GUEST], federation[HOST]
+        job_id = guest.submit(jobs.with_key_length(jobs.user_job(GUEST, HOST), 1024))
+        wait_for(lambda: running(guest, job_id, "hetero_secureboost_1"), 60, 0.02)
+        for node in (host, guest):
+            node.kill()
+            node.start(wait=False)
+        for node in (host, guest):
+            node.ready()
+        assert guest.wait_job(job_id, 120)["progress"] == 100
+        for node in (guest, host):
+            assert len(node.job(job_id)["runs"]) == 2
+        asked = {e["detail"]["path"] for e in guest.timeline(job_id) if e["event"] == "called"}
+        assert asked and all(path.startswith("/v2/partner/") for path in asked)
