@@ -16,8 +16,16 @@ def session_id(job_id: str) -> str:
     return f"session_{job_id}"
 
 
-def environment(local: LocalJob, run: Run, site: Site) -> dict[str, str]:
-    """Return every variable that the container of this run gets."""
+def session_of(job_id: str, task_id: str, per_task: bool) -> str:
+    """Return the session of a task's containers; one peer has one for each task, written in the same way."""
+    return session_id(task_id if per_task else job_id)
+
+
+def environment(local: LocalJob, run: Run, site: Site, *, per_task: bool = False) -> dict[str, str]:
+    """Return every variable that the container of this run gets.
+
+    ``per_task``: it meets containers of a peer whose sessions are those of tasks.
+    """
     spec = local.spec
     variables = {
         "system.storage": site.storage_url,
@@ -25,7 +33,7 @@ def environment(local: LocalJob, run: Run, site: Site) -> dict[str, str]:
         "system.transport": site.transport,
         "config.self_role": run.party.label,
         "config.task_id": run.task_id,
-        "config.session_id": session_id(spec.job_id),
+        "config.session_id": session_of(spec.job_id, run.task_id, per_task),
         "config.trace_id": spec.trace_id,
         "config.token": run.token,
         "config.log.path": site.log_path,

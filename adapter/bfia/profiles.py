@@ -33,6 +33,8 @@ class Profile:
     """whether PENDING in its answer to ``job/create`` says that somebody there has still to agree"""
     takes_confirm: bool = True
     """whether it waits for ``job/audit_confirm`` where a node answered PENDING"""
+    session_per_task: bool = False
+    """whether its containers meet in a session of their task, ``session_<task id>``, and not of the job"""
     audits_first: bool = False
     """whether it wants to be asked by ``/v1/interconn/job/audit/apply`` before a job is created there"""
     unknown_path_code: int | None = None
@@ -73,6 +75,7 @@ PROFILES: Mapping[str, Profile] = {
             stops_task_by_id=True,
             waits_by_status=False,
             takes_confirm=False,
+            session_per_task=True,
         ),
         Profile("audited", audits_first=True),
     )

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from adapter.bfia import wire
 from adapter.bfia.client import Connections, ParticipantClient, Peer, SchedulerClient
 from adapter.bfia.environment import environment
-from adapter.bfia.profiles import PROFILES
+from adapter.bfia.profiles import PROFILES, Profile
 from adapter.bfia.translate import PROTOCOL, create_body, job_spec
 from adapter.bfia.trial import HELLO, try_route
 from adapter.problems import problems_of
@@ -45,7 +45,17 @@ class BfiaProtocol:
         return ParticipantClient(self._peer(node))
 
     def environment(self, local: LocalJob, run: Run, site: Site) -> dict[str, str]:
-        return environment(local, run, site)
+        return environment(local, run, site, per_task=self.session_per_task(local.spec))
+
+    def session_per_task(self, spec: JobSpec) -> bool:
+        """Say whether some node of a job has a session for each task, so that all its containers need one."""
+        return any(self._profile(node).session_per_task for node in spec.nodes if node != self._me)
+
+    def _profile(self, node: NodeId) -> Profile:
+        try:
+            return PROFILES.get(self._routes.resolve(node).profile, PROFILES["spec"])
+        except UnknownNode:
+            return PROFILES["spec"]
 
     def peer(self, node: NodeId) -> Peer:
         """Return the way to a node."""

@@ -113,6 +113,7 @@ class Node:
         )
         self.metrics = Metrics(partial(count, self.store), self.broker.usage, clock)
         self.protocol = BfiaProtocol(node, self.routes, self.metrics.requested)
+        self.sessions.per_task = self.protocol.session_per_task
         self.fate = FateSide(
             settings, self.store, self.registry, self.protocol, self.neighbours.profile_name, clock
         )

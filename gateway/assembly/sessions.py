@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from adapter.bfia.environment import session_id
-from gateway.domain.model import LocalJob
+from gateway.domain.model import JobSpec, LocalJob
 from gateway.store.store import Store
 
 
@@ -13,15 +13,20 @@ class Sessions:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._on_end: list[Callable[[str], None]] = []
+        self.per_task: Callable[[JobSpec], bool] = lambda spec: False
+        """whether the containers of a job have a session for each of its tasks"""
 
     def on_end(self, end: Callable[[str], None]) -> None:
         """Name what is to happen on the event loop when a session ends."""
         self._on_end.append(end)
 
     def end(self, job_id: str) -> None:
-        """End the session of a job."""
-        for end in self._on_end:
-            end(session_id(job_id))
+        """End the session of a job, and where its tasks have some of their own, those."""
+        local = self._store.local_jobs.find(job_id)
+        tasks = (run.task_id for run in local.runs) if local and self.per_task(local.spec) else ()
+        for session in dict.fromkeys(map(session_id, (job_id, *tasks))):
+            for end in self._on_end:
+                end(session)
 
     def run_of_token(self, token: str) -> str | None:
         """Return the name of the run that shows this token."""
@@ -39,4 +44,12 @@ class Sessions:
 
     def _job_of(self, session: str) -> LocalJob | None:
         prefix = session_id("")
-        return self._store.local_jobs.find(session.removeprefix(prefix)) if session.startswith(prefix) else None
+        if not session.startswith(prefix):
+            return None
+        name = session.removeprefix(prefix)
+        jobs = self._store.local_jobs
+        found = jobs.find(name)
+        if found is None and (job_id := self._store.local_job_of_task(name)) is not None:
+            found = jobs.find(job_id)
+            return found if found is not None and self.per_task(found.spec) else None
+        return found

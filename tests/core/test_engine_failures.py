@@ -242,3 +242,28 @@ def test_a_container_that_takes_too_much_disk_is_ended(tmp_path: Path) -> None:
         failure = ended(node, job_id).ending.failure
         assert failure.reason == "NO_SPACE" and "resources.disk" in failure.message
         wait_for(lambda: list(node.engine.list()) == [], 30, about="the container is taken away")
+
+
+class Clinging(MemoryEngine):
+    """Removes nothing at the first two tries."""
+
+    tries = 0
+
+    def remove(self, name: str) -> None:
+        self.tries += 1
+        if self.tries <= 2:
+            raise EngineError(f"{name} is held by something else")
+        super().remove(name)
+
+
+def test_a_finish_that_fails_is_in_the_timeline_and_repeated_while_the_job_is_over(tmp_path: Path) -> None:
+    def clinging(settings: Any, installation: str) -> Clinging:
+        return Clinging(node=settings.node.id, installation=installation, images={IMAGE: Script(9)})
+
+    with running(tmp_path, make_engine=clinging) as node:
+        job_id = submit(node).json()["data"]["job_id"]
+        ended(node, job_id)
+        wait_for(lambda: node.store.local_jobs.get(job_id).closed, 30, 0.05, "all is tidied up in the end")
+        told = [e for e in node.store.timeline(job_id) if e.event == "removing failed"]
+        assert told and "held by something else" in told[0].detail["message"]
+        assert str(node.store.local_jobs.get(job_id).status) == "FINISHED" and node.engine.list() == []

@@ -481,6 +481,19 @@ def test_a_job_that_goes_on_is_not_closed():
     assert due(a_local_job(_over(collect=OK)), 1000) == []
 
 
+def test_a_step_of_the_tidying_up_that_fails_is_told_once_and_repeated():
+    local = step(a_local_job(_over(collect=IDLE), status=JobStatus.FINISHED), at(0))[0]
+    for second, words in ((1, "no space"), (2, "no space"), (3, "engine down")):
+        local = after(local, Done(Collect(ID), at(second), final=False, message=words))
+        assert local.status is JobStatus.FINISHED and Collect(ID) in due(local, second + 60)
+    told = [(n.at, n.event, n.detail["message"]) for n in local.notes if n.event == "removing failed"]
+    assert told == [(at(1), "removing failed", "no space"), (at(3), "removing failed", "engine down")]
+    closing = step(a_local_job(status=JobStatus.FINISHED), at(0))[0]
+    closing = after(closing, Done(Close(), at(1), final=False, message="the channel is away"))
+    assert [n.event for n in closing.notes] == ["closing failed"] and due(closing, 60) == [Close()]
+    assert after(step(closing, at(60))[0], Done(Close(), at(61))).closed
+
+
 def test_a_close_is_repeated_until_it_is_done_and_then_never():
     local, actions = step(a_local_job(status=JobStatus.FINISHED), at(0))
     assert actions == [Close()]

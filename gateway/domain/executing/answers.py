@@ -24,6 +24,7 @@ def done(local: LocalJob, event: Done, timing: Timing) -> LocalJob:
         due = event.at + timing.retry(call.tries - 1)
         return replace(call, state=CallState.LOST, due_at=due, message=event.message)
 
+    local = _not_finished(local, event)
     match event.action:
         case Close():
             return replace(local, close=settled(local.close), closed=local.closed or event.final)
@@ -41,6 +42,26 @@ def done(local: LocalJob, event: Done, timing: Timing) -> LocalJob:
             return with_run(local, event.action.run, lambda r: _told(r, status, settled))
         case _:
             assert_never(event.action)
+
+
+def _not_finished(local: LocalJob, event: Done) -> LocalJob:
+    """Write into the timeline that a step of the tidying up did not work; the same words once in a row."""
+    match event.action:
+        case Close():
+            call, words, run = local.close, "closing failed", None
+        case Collect(name) | StopRun(name):
+            run = next((run for run in local.runs if run.run_id == name), None)
+            if run is None:
+                return local
+            stopping = isinstance(event.action, StopRun)
+            call, words = (run.stop, "stopping failed") if stopping else (run.collect, "removing failed")
+        case _:
+            return local
+    if event.final or call.settled or not event.message or event.message == call.message:
+        return local
+    if run is None:
+        return local.noted(event.at, words, message=event.message)
+    return local.noted(event.at, words, message=event.message, task=run.task_name, role=run.party.label)
 
 
 def _collected(run: Run, collect: Call, warnings: tuple[str, ...]) -> Run:

@@ -174,6 +174,27 @@ def test_a_job_with_a_peer_of_each_dialect(site: Site, other: str):
 
 
 @pytest.mark.parametrize("other", PROFILES)
+def test_containers_meet_in_the_session_that_the_peers_containers_have(site: Site, other: str):
+    """Until the job has ended; a session of a task is of no job whose peers have one for the whole."""
+    spec, task = a_job_with(other, scheduler=other), f"task-session-{PROFILES[other]}"
+    site.node.participant.create_job(spec, other)
+    site.node.participant.start_task(spec.job_id, task, "a", other)
+    run = site.run(spec.job_id, "guest.0")
+    per_task, whole = f"session_{task}", f"session_{spec.job_id}"
+    local = site.node.store.local_jobs.get(spec.job_id)
+    told = site.node.executor.environment(local, run)["config.session_id"]
+    assert told == (per_task if other == KUSCIA else whole)
+    sessions = site.node.sessions
+    assert (sessions.is_open(per_task), sessions.is_open(whole)) == (True if other == KUSCIA else None, True)
+    ended: list[str] = []
+    sessions.on_end(ended.append)
+    site.node.participant.stop_job(spec.job_id, "", None, other)
+    wait_for(lambda: site.node.store.local_jobs.get(spec.job_id).closed, 20, 0.02, "everything is given back")
+    assert sessions.is_open(told) is False
+    assert [s for s in ended if s in (per_task, whole)] == [whole, *([per_task] if other == KUSCIA else [])]
+
+
+@pytest.mark.parametrize("other", PROFILES)
 def test_a_participant_reports_to_those_who_serve_reports(site: Site, other: str):
     spec = a_job_with(other, scheduler=other)
     site.node.participant.create_job(spec, other)
