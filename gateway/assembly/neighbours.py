@@ -58,6 +58,8 @@ class Neighbours:
         return own.identity if own else NO_IDENTITY
 
     def _resolved(self, node: str) -> Route | None:
+        if node == self._here.id:  # no route leads here, and to look whether one did costs a query
+            return None
         try:
             return self._routes.resolve(node)
         except UnknownNode:

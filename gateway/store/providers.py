@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from gateway.store import tables
+from gateway.store import statements, tables
 from gateway.store.mapping import dumps, loads
 from gateway.store.store import Store, as_time, repeating
 from provider_registry.model import Provider
@@ -23,9 +23,8 @@ class SqlProviders:
         self._store = store
 
     def get(self, key: str) -> Provider | None:
-        t = tables.provider
         with self._store.read() as connection:
-            text = connection.execute(sa.select(t.c.document).where(t.c.provider_key == key)).scalar()
+            text = connection.execute(statements.PROVIDER, {"key": key}).scalar()
         return _provider(text) if text else None
 
     def list(self) -> list[Provider]:

@@ -21,11 +21,12 @@ from gateway.domain.model import Job, JobSpec, LocalJob, Note
 from gateway.domain.scheduling import schedule
 from gateway.domain.states import RunStatus, TaskStatus
 from gateway.errors import DatabaseAway, NotFound
-from gateway.store import tables
+from gateway.store import statements, tables
 from gateway.store.announcing import announce
 from gateway.store.mapping import dumps, loads, record, to_plain
 from gateway.store.publishing import publish
 from gateway.store.seen import Seen
+from gateway.store.statements import JobStatements, RowStatements
 
 R = TypeVar("R", Job, LocalJob)
 X = TypeVar("X")
@@ -177,33 +178,26 @@ class Store:
     def job_of_task(self, task_id: str) -> str | None:
         """Return the job that this node schedules and the task belongs to."""
         with self.read() as connection:
-            return connection.execute(
-                sa.select(tables.task.c.job_id).where(tables.task.c.task_id == task_id)
-            ).scalar()
+            return connection.execute(statements.JOB_OF_TASK, {"key": task_id}).scalar()
 
     def local_job_of_task(self, task_id: str) -> str | None:
         """Return the job that this node takes part in and the task's runs belong to."""
         with self.read() as connection:
-            return connection.execute(
-                sa.select(tables.run.c.job_id).where(tables.run.c.task_id == task_id).limit(1)
-            ).scalar()
+            return connection.execute(statements.LOCAL_JOB_OF_TASK, {"key": task_id}).scalar()
 
     def job_of_run(self, run_id: str) -> str | None:
         with self.read() as connection:
-            return connection.execute(sa.select(tables.run.c.job_id).where(tables.run.c.run_id == run_id)).scalar()
+            return connection.execute(statements.JOB_OF_RUN, {"key": run_id}).scalar()
 
     def name_of_token(self, token: str) -> str | None:
         """Return the name of the run that has this token on the channel."""
-        t = tables.run
         with self.read() as connection:
-            return connection.execute(sa.select(t.c.name).where(t.c.token == token)).scalar()
+            return connection.execute(statements.NAME_OF_TOKEN, {"key": token}).scalar()
 
     def job_of_container(self, name: str) -> tuple[str, str] | None:
         """Return (job id, run id) of the run whose container has this name."""
         with self.read() as connection:
-            row = connection.execute(
-                sa.select(tables.run.c.job_id, tables.run.c.run_id).where(tables.run.c.name == name)
-            ).first()
+            row = connection.execute(statements.JOB_OF_CONTAINER, {"key": name}).first()
         return (row.job_id, row.run_id) if row else None
 
     def launched(self, owner: str) -> list[LaunchedRun]:
@@ -226,7 +220,7 @@ class Store:
         """Write lines into the timeline of a job of which this node need not have a record."""
         if notes:
             with self.write() as connection:
-                connection.execute(tables.timeline.insert(), [_note_row(job_id, side, note) for note in notes])
+                connection.execute(statements.ADD_NOTES, [_note_row(job_id, side, note) for note in notes])
 
     def add_submission(self, job_id: str, flow_id: str, scheduler: str, at: datetime) -> None:
         with self.write() as connection:
@@ -279,27 +273,25 @@ class Records(Generic[R]):
         self._cls: type[R] = cls
         self._next_due = next_due
         self._rows: Callable[[R], dict[str, dict[str, Any]]] = rows
-        self._row_table = row_table
         self._also: Callable[[sa.Connection, R, R], None] | None = also
-        self._row_key = row_table.primary_key.columns[0]
+        self._statements = JobStatements(table)
+        self._row_statements = RowStatements(row_table)
         self._seen: Seen[R] = Seen()
 
     def add(self, value: R, flow_id: str) -> bool:
         """Store a new record. Returns False, and stores nothing, when the id is there already."""
-        t = self._table
+        row = {
+            "job_id": value.id,
+            "flow_id": flow_id,
+            "version": 1,
+            "digest": value.digest,
+            "spec": dumps(value.spec),
+            "created_at": value.created_at.timestamp(),
+            **self._columns(value),
+        }
         try:
             with self._store.write() as connection:
-                connection.execute(
-                    t.insert().values(
-                        job_id=value.id,
-                        flow_id=flow_id,
-                        version=1,
-                        digest=value.digest,
-                        spec=dumps(value.spec),
-                        created_at=value.created_at.timestamp(),
-                        **self._columns(value),
-                    )
-                )
+                connection.execute(self._statements.add, row)
                 self._write_rows(connection, {}, self._rows(value))
                 self._write_notes(connection, value)
         except sa.exc.IntegrityError:
@@ -339,10 +331,9 @@ class Records(Generic[R]):
 
     def due(self, now: datetime, limit: int = 1000) -> list[str]:
         """Return the jobs that have something to do by now, the longest overdue first."""
-        t = self._table
-        query = sa.select(t.c.job_id).where(t.c.due_at <= now.timestamp()).order_by(t.c.due_at).limit(limit)
         with self._store.read() as connection:
-            return list(connection.execute(query).scalars())
+            asked = {"now": now.timestamp(), "most": limit}
+            return list(connection.execute(self._statements.due, asked).scalars())
 
     def list(self, flow_id: str | None = None, limit: int | None = None) -> list[Listed]:
         """Return the jobs, newest first."""
@@ -359,33 +350,25 @@ class Records(Generic[R]):
 
     def unfinished(self) -> Iterable[str]:
         """Return the jobs that news or time can still change."""
-        t = self._table
-        query = sa.select(t.c.job_id).where(
-            sa.or_(t.c.status.not_in(("FINISHED", "REJECTED")), t.c.due_at.is_not(None))
-        )
         with self._store.read() as connection:
-            return list(connection.execute(query).scalars())
+            return list(connection.execute(self._statements.unfinished).scalars())
 
     def names(self, node: str) -> bool:
         """Tell whether a job that is not over has a party at that node."""
-        t = self._table
-        query = sa.select(t.c.spec).where(t.c.status.not_in(("FINISHED", "REJECTED")))
         with self._store.read() as connection:
-            return any(node in _spec(text).nodes for text in connection.execute(query).scalars())
+            specs = connection.execute(self._statements.under_way).scalars()
+            return any(node in _spec(text).nodes for text in specs)
 
     def _load(self, job_id: str) -> tuple[R, int] | None:
         """Return a record and its version. What is known here is read only if it changed."""
-        t = self._table
         known = self._seen.get(job_id)
-        same = sa.and_(t.c.version == known.version, t.c.created_at == known.created_at) if known else sa.false()
-        query = sa.select(
-            t.c.version,
-            t.c.created_at,
-            sa.case((same, None), else_=t.c.state).label("state"),
-            sa.case((same, None), else_=t.c.spec).label("spec"),
-        )
+        asked = {
+            "job": job_id,
+            "version": known.version if known else None,
+            "created": known.created_at if known else None,
+        }
         with self._store.read() as connection:
-            row = connection.execute(query.where(t.c.job_id == job_id)).first()
+            row = connection.execute(self._statements.load, asked).first()
         if row is None:
             self._seen.drop(job_id)
             return None
@@ -396,15 +379,12 @@ class Records(Generic[R]):
         return value, row.version
 
     def _save(self, old: R, new: R, version: int) -> bool:
-        t = self._table
         columns = self._columns(new)
         rows = self._rows(old), self._rows(new)
+        written = {"job": old.id, "seen": version, "new_version": version + 1}
+        written |= {f"new_{name}": column for name, column in columns.items()}
         with self._store.write() as connection:
-            done = connection.execute(
-                t.update()
-                .where(t.c.job_id == old.id, t.c.version == version)
-                .values(version=version + 1, **columns)
-            )
+            done = connection.execute(self._statements.save, written)
             if done.rowcount != 1:
                 return False
             self._write_rows(connection, *rows)
@@ -432,17 +412,16 @@ class Records(Generic[R]):
     ) -> None:
         added = [row for key, row in new.items() if key not in old]
         if added:
-            connection.execute(self._row_table.insert(), added)
+            connection.execute(self._row_statements.add, added)
         for key, row in new.items():
             if key in old and old[key] != row:
-                connection.execute(self._row_table.update().where(self._row_key == key).values(**row))
+                connection.execute(self._row_statements.change, {"row_key": key, **row})
 
     def _write_notes(self, connection: sa.Connection, value: R) -> None:
         if not value.notes:
             return
-        connection.execute(
-            tables.timeline.insert(), [_note_row(value.id, self._side, note) for note in value.notes]
-        )
+        notes = [_note_row(value.id, self._side, note) for note in value.notes]
+        connection.execute(statements.ADD_NOTES, notes)
 
 
 def _note_row(job_id: str, side: str, note: Note) -> dict[str, Any]:
