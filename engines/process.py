@@ -12,7 +12,6 @@ import os
 import select
 import shutil
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -44,7 +43,8 @@ from engines.base import (
 from engines.exits import Exits
 from engines.machine import this_machine
 from engines.naming import is_name, owned
-from engines.processes import collect, send
+from engines.nursery import Nursery
+from engines.processes import ends_within, send
 from engines.run_directory import RunDirectory
 from engines.watching import Subscribers
 
@@ -55,6 +55,8 @@ SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
 _GONE = ".gone-"
 _START_PATIENCE = 30.0
 """seconds until a supervisor has told whether its run started"""
+_END_PATIENCE = 5.0
+"""seconds until a supervisor that started nothing is gone"""
 _SILENCE = "silence"
 
 
@@ -88,6 +90,7 @@ class ProcessEngine:
         self._core_lock = threading.Lock()
         self._subscribers = Subscribers()
         self._exits = Exits(self._ended)
+        self._nursery = Nursery(self._root)
 
     def check(self) -> None:
         try:
@@ -209,6 +212,7 @@ class ProcessEngine:
 
     def close(self) -> None:
         self._exits.close()
+        self._nursery.close()
         self._subscribers.close()
 
     def _command_of(self, image: str) -> tuple[str, ...]:
@@ -252,7 +256,7 @@ class ProcessEngine:
         reading, writing = os.pipe()
         try:
             try:
-                descriptor = os.pidfd_open(_spawn_supervisor(run.path, writing))
+                descriptor = self._nursery.start(run.path, writing)
             finally:
                 os.close(writing)
             word, *details = _first_line(reading)
@@ -263,7 +267,7 @@ class ProcessEngine:
             return
         if word == _SILENCE:
             send(descriptor, signal.SIGKILL)
-        collect(descriptor, wait=True)
+        ends_within(descriptor, _END_PATIENCE)
         os.close(descriptor)
         match word:
             case supervisor.TAKEN:
@@ -336,22 +340,6 @@ def _whole_cores(cpu: float | None) -> int | None:
     if cpu != int(cpu):
         raise NotSupported(f"cpu {cpu}: this engine gives whole cores only")
     return int(cpu)
-
-
-def _spawn_supervisor(directory: Path, answer: int) -> int:
-    """Start the supervisor of the run; it answers on the descriptor. Return its process id."""
-    own_log = str(directory / supervisor.OWN_LOG)
-    return os.posix_spawn(
-        sys.executable,
-        [sys.executable, "-I", "-S", supervisor.__file__, str(directory)],
-        {},
-        file_actions=[
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_DUP2, answer, 1),
-            (os.POSIX_SPAWN_OPEN, 2, own_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
-        ],
-        setsigmask=[],
-    )
 
 
 def _first_line(descriptor: int) -> Any:

@@ -1,7 +1,7 @@
 """Stands over one local run: starts it, hands on signals, ends what it leaves behind, writes down how it ended.
 
-Started by `engines.process` as ``python -I -S supervisor.py <run directory>``, so it imports the standard library
-only. It outlives the gateway. The run directory holds
+Started by `engines.nursery`, or by hand as ``python -I -S supervisor.py <run directory>``, so it imports the
+standard library only. It outlives the gateway. The run directory holds
 
     spec.json        command, environment, limits and labels of the run; written by the engine
     supervisor.json  who supervises; made once, hence the claim that keeps a run from being started twice
@@ -20,7 +20,9 @@ import errno
 import json
 import os
 import resource
+import select
 import signal
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -33,12 +35,17 @@ STARTED, TAKEN, REFUSED, FAILED = "started", "taken", "refused", "failed"
 """First word of the one line that the engine reads: the run is up; it was started before; this supervisor could
 not make it its own; it could not be started."""
 
+NURSERY = "--nursery"
+"""first argument of the process that makes supervisors; the second says for which directory"""
+
 KILL_ALL = signal.SIGUSR1
 _HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _NOT_STARTED = 127
+_REAP_EVERY = 1.0
+"""seconds for which an ended supervisor may stay in the table of processes"""
 _LOOK_EVERY = 10.0
 """seconds between two looks whether the run's directory is still there"""
 
@@ -78,6 +85,56 @@ def main(directory: str) -> None:
     _end_all()
     code = os.waitstatus_to_exitcode(status)
     _finish(directory, 128 - code if code < 0 else code, -code if code < 0 else None, started)
+
+
+def serve() -> None:
+    """Make a supervisor for every directory that comes in on standard input, until the gateway is gone.
+
+    With each comes the descriptor on which the supervisor tells of its start; back goes one of the supervisor.
+    """
+    os.setsid()  # what ends the gateway from its terminal does not end this
+    way = socket.socket(fileno=os.dup(0))
+    asked = select.poll()
+    asked.register(way, select.POLLIN)
+    while True:
+        if not asked.poll(_REAP_EVERY * 1000):
+            _collect_ended()
+            continue
+        directory, descriptors, _, _ = socket.recv_fds(way, 65536, 1)
+        if not directory or not descriptors:
+            return
+        child = os.fork()
+        if child == 0:
+            _bear(os.fsdecode(directory), descriptors[0])
+        os.close(descriptors[0])
+        born = os.pidfd_open(child)  # nobody has collected it yet, so the number is its own
+        with contextlib.suppress(BrokenPipeError):
+            socket.send_fds(way, [b"."], [born])
+        os.close(born)
+        _collect_ended()
+
+
+def _bear(directory: str, answer: int) -> None:
+    """Become the supervisor of a run. Never returns."""
+    code = 1
+    try:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(answer, 1)
+        os.dup2(os.open(os.path.join(directory, OWN_LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
+        main(directory)
+        code = 0
+    except BaseException:
+        import traceback  # noqa: PLC0415  only where something is broken
+
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _collect_ended() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            continue
 
 
 def _start(directory: str, spec: dict[str, Any], libc: ctypes.CDLL) -> int:
@@ -145,12 +202,18 @@ def _wait(directory: str, child: int, signals: set[signal.Signals]) -> int:
 
 def _end_all() -> None:
     """Kill and collect whatever is left of the run."""
-    while True:
+    while _collects_one(os.WNOHANG):  # most runs leave nothing, and to look for it is to look at every process
         _signal_all(signal.SIGKILL)
-        try:
-            os.waitpid(-1, 0)
-        except ChildProcessError:
-            return
+        _collects_one(0)
+
+
+def _collects_one(options: int) -> bool:
+    """Collect a process that has ended, if one has; say whether any was left."""
+    try:
+        os.waitpid(-1, options)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _signal_all(number: signal.Signals) -> None:
@@ -266,4 +329,4 @@ def write_json(path: str, value: dict[str, Any], *, exclusive: bool = False) -> 
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    serve() if sys.argv[1] == NURSERY else main(sys.argv[1])

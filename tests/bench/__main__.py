@@ -48,6 +48,7 @@ def main() -> None:
             "upload",
             "beside",
             "load",
+            "thousand",
             "ended",
             "failover",
             "registering",
@@ -57,7 +58,10 @@ def main() -> None:
     parser.add_argument("--base", default=os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311"))
     parser.add_argument("--upload-gib", type=float, default=0.25, help="size of the uploaded table; try 5")
     parser.add_argument("--tasks", type=int, default=300, help="independent tasks of the large job; try 1000")
-    parser.add_argument("--jobs", type=int, default=200, help="jobs submitted at once under load; try 1000")
+    parser.add_argument("--jobs", type=int, default=200, help="jobs submitted at once under load")
+    parser.add_argument(
+        "--thousand", type=int, default=1000, help="jobs of the part of that name, which takes long"
+    )
     parser.add_argument("--ended", type=int, default=10_000, help="ended jobs in the database")
     asked = parser.parse_args()
     print(f"Machine: {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}\n")
@@ -70,12 +74,13 @@ def main() -> None:
         "upload": upload,
         "beside": beside,
         "load": under_load,
+        "thousand": thousand,
         "ended": beside_ended,
         "failover": failing_over,
         "registering": registrations,
     }
     for name, part in parts.items():
-        if asked.only in (None, name):
+        if asked.only == name or (asked.only is None and name != "thousand"):
             part(asked)
 
 
@@ -271,11 +276,8 @@ def upload(asked: argparse.Namespace) -> None:
 
 def by_process() -> dict[str, Any]:
     """Return a process engine whose containers report and exit."""
-    noop = Path(__file__).with_name("noop.py")
-    return {
-        "kind": "process",
-        "process": {"images": {IMAGE: {"command": ["/usr/bin/env", "python3", "-I", "-S", str(noop)]}}},
-    }
+    noop = Path(__file__).with_name("noop.sh")
+    return {"kind": "process", "process": {"images": {IMAGE: {"command": ["/bin/bash", str(noop)]}}}}
 
 
 def beside(asked: argparse.Namespace) -> None:
@@ -309,6 +311,22 @@ def under_load(asked: argparse.Namespace) -> None:
         ["jobs", "all ended after", "jobs", "status_all p50", "status_all p99"],
         rows,
     )
+
+
+def thousand(asked: argparse.Namespace) -> None:
+    """A thousand jobs at once: each ends and none starts anything twice, while the node answers."""
+    with two_nodes(by_process()) as (node, other):
+        seen = load.many(node, other, chain(1), asked.thousand)
+    row = [
+        seen.jobs,
+        f"{seen.succeeded}",
+        f"{seen.twice}",
+        f"{seen.jobs / seen.seconds:.1f}/s",
+        f"{load.quantile(seen.asked, 0.5) * 1000:.0f} ms",
+        f"{load.quantile(seen.asked, 0.99) * 1000:.0f} ms",
+    ]
+    heads = ["jobs", "succeeded", "tasks started twice", "jobs", "status_all p50", "status_all p99"]
+    table("Jobs of one task, all submitted at once, at two nodes (process engine)", heads, [row])
 
 
 def beside_ended(asked: argparse.Namespace) -> None:

@@ -2,11 +2,14 @@
 
 import copy
 import re
+import sqlite3
 import statistics
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -92,6 +95,56 @@ def at_once(node: Node, body: dict[str, Any], count: int, clients: int) -> list[
 
         with ThreadPoolExecutor(clients) as pool:
             return list(pool.map(one, range(count)))
+
+
+@dataclass(frozen=True)
+class Many:
+    """What became of many jobs."""
+
+    jobs: int
+    succeeded: int
+    twice: int
+    """runs beyond one per task and party, and launches beyond one per run"""
+    seconds: float
+    asked: list[float]
+    """how long each question for a job's state took meanwhile, sorted"""
+
+
+def many(node: Node, other: Node, body: dict[str, Any], count: int, clients: int = 32) -> Many:
+    """Submit so many jobs of one task with so many clients; wait until all are over at both nodes."""
+    first = node.submit(body)
+    until_over(node, first)
+    began = time.perf_counter()
+
+    def all_of_them() -> list[str]:
+        ids = at_once(node, body, count, clients)
+        until_none_left((node, other), 3600.0)
+        return ids
+
+    ids, asked = asked_meanwhile(node, first, all_of_them)
+    seconds = time.perf_counter() - began
+    assert len(set(ids)) == count
+    runs = {n.id: _counted(n, "SELECT count(*), count(DISTINCT task_id) FROM run")[0] for n in (node, other)}
+    launches = "SELECT count(*) FROM timeline WHERE event = 'run LAUNCHING'"
+    twice = sum(found - different for found, different in runs.values())
+    twice += sum(_counted(n, launches)[0][0] - runs[n.id][0] for n in (node, other))
+    good = _counted(node, "SELECT count(*) FROM job WHERE outcome = 'SUCCEEDED'")[0][0] - 1
+    return Many(count, good, twice, seconds, asked)
+
+
+def until_none_left(nodes: tuple[Node, ...], seconds: float) -> None:
+    """Wait until no job is under way at any of the nodes."""
+    end = time.monotonic() + seconds
+    left = "SELECT count(*) FROM {} WHERE status NOT IN ('FINISHED', 'REJECTED') OR due_at IS NOT NULL"
+    while any(_counted(n, left.format(t))[0][0] for n in nodes for t in ("job", "local_job")):
+        assert time.monotonic() < end, "jobs are still under way"
+        time.sleep(1.0)
+
+
+def _counted(node: Node, query: str) -> list[Any]:
+    """Look into a node's database, which asks nothing of the node itself."""
+    with closing(sqlite3.connect(f"file:{node.home / 'gateway.db'}?mode=ro", uri=True, timeout=60)) as database:
+        return database.execute(query).fetchall()
 
 
 def copy_ended(node: Node, job_id: str, count: int) -> None:

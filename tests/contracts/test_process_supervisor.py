@@ -388,3 +388,54 @@ def test_what_a_run_writes_is_for_the_gateway_alone(harness: ProcessHarness, eng
     name = launch(harness, engine, IGNORES_TERM)
     for file in (supervisor.SPEC, supervisor.SUPERVISOR, supervisor.STDOUT):
         assert (harness.root / name / file).stat().st_mode & 0o077 == 0
+
+
+# ------------------------------------------------------------ the process that starts supervisors
+
+
+def nursery_of(harness: ProcessHarness) -> list[int]:
+    """Return the processes that start supervisors for this engine's runs."""
+    found = []
+    for pid in supervisor.processes():
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if supervisor.NURSERY.encode() in words and os.fsencode(harness.root) in words:
+                found.append(pid)
+    return found
+
+
+def the_nursery(harness: ProcessHarness, *but: int) -> int:
+    """Return the one that all supervisors come from: the leader of its session."""
+    return next(p for p in nursery_of(harness) if supervisor.session_of(p) == p and p not in but and _serves(p))
+
+
+def _serves(pid: int) -> bool:
+    """Whether it is no copy, as a supervisor is: those have gone on from a parent with the same words."""
+    fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    return int(fields[1]) == os.getpid()
+
+
+def test_supervisors_are_copies_of_one_process(harness: ProcessHarness, engine: ProcessEngine) -> None:
+    names = [launch(harness, engine, exits(0)) for _ in range(3)]
+    assert [ended(engine, name).code for name in names] == [0, 0, 0]
+    made_by = {pid for pid in nursery_of(harness) if _serves(pid)}
+    assert len(made_by) == 1, "one start of an interpreter for all runs"
+
+
+def test_runs_outlive_what_started_their_supervisors(harness: ProcessHarness, engine: ProcessEngine) -> None:
+    first = launch(harness, engine, WAITS)
+    os.kill(the_nursery(harness), signal.SIGKILL)
+    second = launch(harness, engine, exits(5))  # by a new one
+    assert ended(engine, second).code == 5
+    assert isinstance(engine.probe(first), Running)
+    engine.stop(first, 30)
+    assert ended(engine, first).signal == signal.SIGTERM
+
+
+def test_what_starts_supervisors_ends_with_the_engine(harness: ProcessHarness) -> None:
+    engine = harness.engine()
+    name = launch(harness, engine, WAITS)
+    started_by = the_nursery(harness)
+    engine.close()
+    gone([started_by])
+    assert isinstance(harness.engine().probe(name), Running)

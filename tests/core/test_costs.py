@@ -1,0 +1,117 @@
+"""What a job costs in statements: counted, never timed. What every job asks never reads all that is over."""
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from gateway.domain.model import Job
+from gateway.domain.states import JobStatus
+from gateway.store.migrate import opened
+from gateway.store.store import Store
+from tests.builders import a_job, a_spec, at
+from tests.contracts.apis import ME, PEER, World, two_nodes
+
+GROWING = ("job", "local_job", "task", "run", "timeline", "submission", "audit", "provider_revision")
+"""tables with rows of what is over"""
+
+Statement = tuple[str, Any]
+
+
+@contextmanager
+def told(store: Store, *, others_only: bool = False) -> Iterator[list[Statement]]:
+    """Collect the statements that are made meanwhile; ``others_only``: not those of the test's own thread."""
+    found: list[Statement] = []
+
+    def before(_connection: Any, _cursor: Any, text: str, values: Any, _context: Any, many: bool) -> None:
+        if not (others_only and threading.current_thread() is threading.main_thread()):
+            found.append((text, values[0] if many else values))
+
+    sa.event.listen(store._engine, "before_cursor_execute", before)
+    try:
+        yield found
+    finally:
+        sa.event.remove(store._engine, "before_cursor_execute", before)
+
+
+def reads_all_of(store: Store, statement: Statement) -> list[str]:
+    """Return the growing tables that a statement goes through from end to end, by the database's own plan."""
+    text, values = statement
+    if text.split()[0] not in ("SELECT", "UPDATE", "DELETE"):
+        return []
+    with store.read() as connection:
+        plan = [str(row[3]) for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", values)]
+    scanned = (found[1] for line in plan if (found := re.match(r"SCAN (\w+)", line)))
+    return [table for table in scanned if table in GROWING]
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, dict[str, list[Statement]]]]:
+    """A job of one task, from its submission until both nodes have put it away; then what they asked for it."""
+    with two_nodes(tmp_path_factory.mktemp("costs")) as world:
+        with told(world.me.store, others_only=True) as mine, told(world.peer.store, others_only=True) as theirs:
+            spec = a_spec("a", {"guest": (ME,), "host": (PEER,)}, scheduler=ME, initiator=ME)
+            spec = replace(spec, job_params={"common": {"sync_type": "callback"}})
+            work = threading.Thread(target=_play, args=(world, spec))
+            work.start()
+            work.join(60)
+            assert world.wait_status(spec.job_id, JobStatus.FINISHED).outcome == "SUCCEEDED"
+        yield world, {"scheduling": list(mine), "taking part": list(theirs)}
+
+
+def _play(world: World, spec: Any) -> None:
+    world.me.coordinator.submit_job(spec, ME)
+    for label, node in (("guest.0", world.me), ("host.0", world.peer)):
+        world.end(spec.job_id, "a", label, node=node)
+
+
+def test_a_job_reads_through_nothing_that_is_over(played):
+    world, asked = played
+    for store, statements in ((world.me.store, asked["scheduling"]), (world.peer.store, asked["taking part"])):
+        found = {text: tables for text, values in statements if (tables := reads_all_of(store, (text, values)))}
+        assert not found
+
+
+def test_what_is_under_way_is_found_without_what_is_over(played):
+    store = played[0].me.store
+    with told(store) as asked:
+        store.in_use("JG0000000000000404")
+        for records in (store.jobs, store.local_jobs):
+            records.unfinished()
+            records.due(at(0))
+        store.launched("somebody")
+    assert len(asked) == 7
+    assert not [text for text, values in asked if reads_all_of(store, (text, values))]
+
+
+@pytest.mark.parametrize(("side", "most"), [("scheduling", 120), ("taking part", 70)])
+def test_a_job_of_one_task_costs_few_statements(played, side, most):
+    counted = [text for text, _ in played[1][side] if "due_at <=" not in text and "gateway" not in text]
+    counted = [
+        text for text in counted if not text.startswith("SELECT job.version")
+    ]  # the test itself looks often
+    counted = [text for text in counted if not text.startswith("SELECT local_job.version")]
+    assert 20 < len(counted) <= most, "\n".join(counted)
+
+
+def test_a_step_is_one_read_and_one_write_of_what_changed(tmp_path):
+    store = Store(opened(f"sqlite:///{tmp_path / 'x.db'}"))
+    try:
+        job = a_job(dag="a -> b")
+        store.jobs.add(job, "flow")
+        store.jobs.get(job.id)
+
+        def changed(job: Job) -> Job:
+            task = replace(job.tasks["a"], attempt=job.tasks["a"].attempt + 1)
+            return replace(job, tasks={**job.tasks, "a": task}).noted(at(1), "one").noted(at(1), "two")
+
+        with told(store) as asked:
+            store.jobs.update(job.id, changed)
+        assert [text.split()[0] for text, _ in asked] == ["SELECT", "BEGIN", "UPDATE", "UPDATE", "INSERT"]
+    finally:
+        store.close()
