@@ -30,10 +30,13 @@ from route_table.tree import ROOT, Entries, Items, Node, Scalar, kind, short, st
 MAX_TEXT = 4 * 1024 * 1024
 """characters of a document"""
 MAX_DEPTH = 8
-MAX_EVENTS = 400_000
+MAX_EVENTS = 200_000
+"""keys, values and marks; about 10,000 entries with every key"""
 MAX_ROUTES = 20_000
 
 _IDENTITY = tuple(field.name for field in fields(Identity))
+_SMALL = 1 << 18
+"""characters of a text whose tree is kept for the next step of the same edit"""
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -122,13 +125,16 @@ def _decimal(number: float) -> str:
     return f"{number:.18f}" if "e" in text else text
 
 
-@lru_cache(maxsize=2)
 def read(text: str) -> Node | None:
     """Return the tree of a document's text, None if it holds nothing but comments.
 
     The parser's events are read one by one, so a key such as ``0123``, ``no`` or ``22:30`` stays the text it is, a
     repeated key is seen, and what could grow without bound (depth, aliases, length) ends the reading at once.
     """
+    return _kept_tree(text) if len(text) <= _SMALL else _tree(text)
+
+
+def _tree(text: str) -> Node | None:
     if len(text) > MAX_TEXT:
         raise _refusal(f"must not be longer than {MAX_TEXT} characters", len(text))
     try:
@@ -142,22 +148,30 @@ def read(text: str) -> Node | None:
         raise _refusal(f"is not YAML: {reason}") from error
 
 
+_kept_tree = lru_cache(maxsize=2)(_tree)
+
+
 def _events(text: str) -> Iterator[yaml.Event]:
     """Yield the parser's events up to the bounds, refusing those that have no place in a route table."""
     depth = 0
     for count, event in enumerate(yaml.parse(text, Loader=_LOADER)):
-        line = _line(event)
         if count > MAX_EVENTS:
-            raise _refusal(f"line {line}: must not hold more than {MAX_EVENTS} values and marks", count)
-        if isinstance(event, yaml.AliasEvent):
-            raise _refusal(f"line {line}: must not use aliases; write the entry out", short(f"*{event.anchor}"))
-        if isinstance(event, yaml.NodeEvent) and event.anchor is not None:
-            raise _refusal(f"line {line}: must not use anchors; write the entry out", short(f"&{event.anchor}"))
-        if isinstance(event, (yaml.ScalarEvent, yaml.CollectionStartEvent)) and event.tag is not None:
-            raise _refusal(f"line {line}: must not use tags", short(event.tag))
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            raise _refusal(f"line {line}: must not nest deeper than {MAX_DEPTH} levels", depth)
+            raise _refusal(f"line {_line(event)}: must not hold more than {MAX_EVENTS} values and marks", count)
+        if isinstance(event, (yaml.ScalarEvent, yaml.CollectionStartEvent)):
+            if event.anchor is not None:
+                shown = short(f"&{event.anchor}")
+                raise _refusal(f"line {_line(event)}: must not use anchors; write the entry out", shown)
+            if event.tag is not None:
+                raise _refusal(f"line {_line(event)}: must not use tags", short(event.tag))
+            if isinstance(event, yaml.CollectionStartEvent):
+                depth += 1
+                if depth > MAX_DEPTH:
+                    raise _refusal(f"line {_line(event)}: must not nest deeper than {MAX_DEPTH} levels", depth)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        elif isinstance(event, yaml.AliasEvent):
+            rule = f"line {_line(event)}: must not use aliases; write the entry out"
+            raise _refusal(rule, short(f"*{event.anchor}"))
         yield event
 
 

@@ -22,7 +22,7 @@ KEYS: dict[str, str] = {
     "port": "1 to 65535",
     "scheme": "http (default) or https",
     "url": "in place of host and port; may have a path prefix",
-    "profile": f"the peer's dialect: {', '.join(PROFILES)}; default {DEFAULT_PROFILE}",
+    "profile": f"the peer's dialect; default {DEFAULT_PROFILE}",
     "institution": "id of who owns the node",
     "deadline": f"seconds that one call may take; default {DEFAULT_DEADLINE:g}",
     "enabled": "false keeps the entry and does not use it",
@@ -38,8 +38,12 @@ SCHEMES = {"http": 80, "https": 443}
 """scheme -> its own port, which a url leaves out"""
 MAX_DEADLINE = 3600.0
 MAX_PROBLEMS = 200
+MAX_VALUE = 2048
+"""characters of one value"""
 
 NODE_ID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:@-]{0,126}[A-Za-z0-9])?")
+_BYTE = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+_IPV4 = re.compile(rf"(?:{_BYTE}\.){{3}}{_BYTE}")
 _LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 _PREFIX = re.compile(r"(?:/(?!\.{1,2}(?:/|\Z))(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+)*")
 _NUMBER = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,20})?")
@@ -87,6 +91,8 @@ class Entry:
             self.refuse(name, "must be a single value", value.line, kind(value))
         elif value.is_null or not value.text:
             self.refuse(name, "has no value; give one or remove the key", value.line)
+        elif len(value.text) > MAX_VALUE:
+            self.refuse(name, f"must have at most {MAX_VALUE} characters", value.line, short(value.text))
         else:
             self.values[name] = value
 
@@ -235,6 +241,8 @@ def _flag(entry: Entry, key: str, default: bool) -> bool:
 
 def _host(text: str) -> str | None:
     """Return a host as it stands in a URL: lower case, IPv6 in brackets; None if it is no host."""
+    if _IPV4.fullmatch(text):
+        return text
     bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     try:
         address = ipaddress.ip_address(bare)

