@@ -45,8 +45,8 @@ demo: $(VENV)/.run $(VENDOR)/.run ## two institutions train a model together (EN
 	$(RUN) -m gateway.cli.main demo --engine $(ENGINE) --data $(DATA) $(ARGS)
 
 test: setup $(FATE_CLIENT)/.done ## the whole suite; without Docker or MariaDB it says what was not shown (ARGS=-k...)
-	$(VENDOR)/bin/python -m pytest examples/reference_vendor/tests -q -p no:cacheprovider
-	$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup $(ARGS)
+	$(VENDOR)/bin/python -m pytest examples/reference_vendor/tests -q -p no:cacheprovider -n $(WORKERS) --dist loadfile
+	$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup --durations=40 $(ARGS)
 
 test-fast: setup ## only what takes milliseconds
 	$(RUN) -m pytest -q -m "not slow and not docker and not mariadb" tests/domain tests/registry tests/routes tests/store

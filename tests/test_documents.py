@@ -41,3 +41,12 @@ def test_the_examples_of_the_readme_exist():
             assert command in targets, f"{readme} names make {command}"
         for link in re.findall(r"\]\(([^)#:]+)\)", text):
             assert (ROOT / link).exists(), f"{readme} links {link}"
+
+
+def test_every_link_between_documents_leads_somewhere():
+    gone = []
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("compose/*.md")]:
+        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            if not (page.parent / link).exists():
+                gone.append(f"{page.relative_to(ROOT)} links {link}")
+    assert gone == []
