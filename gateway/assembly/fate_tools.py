@@ -17,7 +17,7 @@ from gateway.dataset_model import Dataset
 from gateway.deleting import cancel_waiting
 from gateway.ports import Limiters
 
-PROTOCOLS = {"bfia": "bfia", "fate": "bfia"}
+PROTOCOLS = {"bfia": "bfia", "fate": "fate"}
 """kind of a description of FATE's -> the protocol that runs its jobs"""
 
 

@@ -5,6 +5,7 @@ The client sits in an environment of its own (``make .venv-fate-client/.done``) 
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -212,7 +213,10 @@ def test_tables_come_and_go(site: Site):
 
 def test_a_job_is_stopped_and_run_again_from_where_it_stood(site: Site):
     described = json.loads((GOLDEN / "pipeline-bfia.json").read_text(encoding="utf-8"))
+    described["kind"] = "fate"
     tasks = described["dag"]["tasks"]
+    for task in tasks.values():  # FATE's own form: outputs and providers are looked up
+        del task["outputs"], task["conf"]
     tasks[TRAIN]["parameters"] |= {"num_trees": 500, "id": "id", "label": "y"}
     (site.home / "job.yaml").write_text(yaml.safe_dump(described))
     job_id = site.flow.answer("job", "submit", "-c", site.home / "job.yaml")["job_id"]
@@ -226,6 +230,7 @@ def test_a_job_is_stopped_and_run_again_from_where_it_stood(site: Site):
     site.guest.wait_job(job_id, outcome="STOPPED")
     (row,) = site.flow("job", "query", "-j", job_id, *GUEST)
     assert (row["status"], row["description"]) == ("canceled", "too many trees")
+    assert row["protocol"] == row["dag"]["kind"] == "fate"
     again = site.flow("job", "rerun", "-j", job_id)
     assert again["inherits"] == [ALIGN] and again["runs"] == [TRAIN]
     (taken,) = site.flow("task", "query", "-j", again["job_id"], *GUEST, "-tn", ALIGN)
@@ -235,7 +240,7 @@ def test_a_job_is_stopped_and_run_again_from_where_it_stood(site: Site):
     assert site.flow("job", "clean-queue") == {}
     said = site.flow.answer("output", "delete-metric", "-j", job_id, *GUEST, "-tn", ALIGN)
     assert said["data"]["reason"] == "OUTPUTS_IN_USE" and again["job_id"] in said["message"]
-    site.flow("job", "clean", "-j", again["job_id"])
+    wait_for(lambda: site.flow.answer("job", "clean", "-j", again["job_id"])["code"] == 0, 20, 0.2)  # tidied up
     site.flow("job", "query", "-j", again["job_id"], code=1001)
     site.flow("output", "delete-metric", "-j", job_id, *GUEST, "-tn", ALIGN)
     assert site.flow("output", "query-metric", "-j", job_id, *GUEST, "-tn", ALIGN) == []
@@ -268,3 +273,16 @@ def test_the_client_still_sends_what_the_exchanges_say(site: Site):
         names = set(one["asks"] or {})
         assert any(names <= known or known <= names for known in sent[one["path"]]), (one["path"], names)
     assert len({one["path"] for one in recorded}) >= 5
+
+
+def test_every_command_of_the_pages_is_run_here():
+    source = Path(__file__).read_text(encoding="utf-8")
+    pages = [
+        (ROOT / "docs" / f"fate-tools{language}.md").read_text(encoding="utf-8") for language in ("", ".zh-CN")
+    ]
+    named = [re.findall(r"^flow ([a-z-]+ [a-z-]+)", page, re.MULTILINE) for page in pages]
+    assert named[0] == named[1] and len(named[0]) > 30
+    for command in named[0]:
+        words = " ".join(w for w in command.split() if not w.startswith("-"))
+        quoted = ", ".join(f'"{word}"' for word in words.split())
+        assert quoted in source, command
