@@ -1,5 +1,6 @@
 """Tells what would happen to a job, and creates nothing: a node's own side, and the question to all nodes."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -81,6 +82,24 @@ class OwnSide:
                 *self._machine(),
                 *self._routes(spec),
             ]
+        )
+
+    def oddities(self, spec: JobSpec) -> tuple[str, ...]:
+        """Return what is to be mended before the job's tasks can start here, in words; cheap."""
+        images: dict[str, flow.DagNode] = {}
+        for node in spec.dag.nodes:
+            ref = node.component
+            with suppress(Unknown):
+                provider, component = self._registry.find(ref.provider, ref.version, ref.name)
+                if any(party.role in component.roles for party in spec.parties_at(self._node)):
+                    images.setdefault(provider.image_for(ref.name), node)
+        found = [self._image(image, node) for image, node in images.items()]
+        if not os.access(self._storage.root, os.W_OK):
+            found.append(problem("storage", "cannot be written", f"look at storage.url of {self._node}"))
+        return tuple(
+            f"{item.check} {item.about}: {item.cause}; {item.remedy}"
+            for item in found
+            if item.standing is Standing.PROBLEM
         )
 
     def _takes(self, sender: NodeId) -> Iterator[Item]:

@@ -70,6 +70,8 @@ class Participant:
         """raises `Refused` while no job of another node is taken"""
         self.deleting: Callable[[str, NodeId, bool], None]
         """set once, beside the other use cases: job id, sender, whether only to try"""
+        self.oddities: Callable[[JobSpec], Sequence[str]] = lambda spec: ()
+        """tells what is to be mended before tasks of a job can start here"""
         self.foretelling: Callable[[JobSpec, NodeId], Sequence[Item]]
         """set once, beside the other use cases"""
         self.not_shared: Callable[[JobSpec], NotShared | None] = lambda spec: None
@@ -131,7 +133,7 @@ class Participant:
             JobStatus.READY,
             self._clock(),
             digest(spec),
-            warnings=(*(str(w) for w in warnings), *_not_taken_over(offer)),
+            warnings=(*(str(w) for w in warnings), *self.oddities(spec), *_not_taken_over(offer)),
             pool=pool,
             inherited=tuple(offer.runs) if offer else (),
             can_inherit=tuple(offer.tasks) if offer else None,

@@ -33,6 +33,7 @@ def settle(node: Node) -> Foretelling:
         rules,
     )
     node.participant.foretelling = own.tell
+    node.participant.oddities = own.oddities
     return Foretelling(settings.node.id, node.peers, node.coordinator.check, node.protocol.try_route)
 
 

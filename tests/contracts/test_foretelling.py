@@ -110,6 +110,16 @@ def test_an_image_that_is_not_there_and_one_that_was_moved(world: World) -> None
     assert "DIGEST_CHANGED" in of(plan, PEER)["image"][0].cause
 
 
+def test_a_job_is_taken_with_a_warning_where_its_image_is_not_there_yet(world: World) -> None:
+    spec = with_component(registered(world, ME, PEER, component="Later", image="later:1"))
+    world.me.participant.create_job(spec, ME)
+    (warning,) = world.local(spec.job_id).warnings
+    assert warning.startswith("image later:1: IMAGE_NOT_FOUND") and "engine.docker.pull" in warning
+    fine = a_job()
+    world.me.participant.create_job(fine, ME)
+    assert world.local(fine.job_id).warnings == ()
+
+
 def test_a_component_that_one_node_lacks_and_one_that_is_rejected(world: World) -> None:
     plan = world.me.foretelling.plan(with_component(registered(world, ME, component="Rare", image="vendor:1.0.0")))
     assert problems(plan) == {(PEER, "components")}
