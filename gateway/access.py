@@ -27,7 +27,7 @@ class Role(StrEnum):
     PLATFORM = "platform"
     """hands in jobs, uploads data, fetches results"""
     VIEWER = "viewer"
-    """looks at jobs, routes and health; never at data"""
+    """looks at jobs, routes and health; never at data, nor at logs, which may hold some"""
 
 
 class NotLetIn(GatewayError):
@@ -73,12 +73,14 @@ _SEES = (Role.VENDOR, Role.PLATFORM, Role.VIEWER)
 RULES = (
     _rule("GET", r"/(docs|openapi\.json|metrics)", *_SEES),
     _rule("GET", _DATA, Role.PLATFORM),
+    _rule("GET", r"/api/v1/jobs/[^/]+/runs/.+/log", Role.VENDOR, Role.PLATFORM),
     _rule("GET", r"/api/v1/(audit|tokens|settings).*", Role.ADMIN),
     _rule("GET", r"/api/v1/.*", *_SEES),
     _rule("POST", r"/api/v1/(jobs|models)(/.*)?", Role.PLATFORM),
     _rule("POST", r"/api/v1/providers(/[^/]+/(retire|unretire|approve))?", Role.VENDOR),
     _rule("POST", r"/api/v1/routes/[^/]+/test", Role.PLATFORM),
-    _rule("GET POST", r"/v[12]/(platform/)?schedule/(job/status_all|job/query_job_list|task/get_log.*)", *_SEES),
+    _rule("GET POST", r"/v[12]/(platform/)?schedule/(job/status_all|job/query_job_list)", *_SEES),
+    _rule("GET POST", r"/v[12]/(platform/)?schedule/task/get_log.*", Role.VENDOR, Role.PLATFORM),
     _rule("POST", r"/(v1/platform|v2)/schedule/component/register", Role.VENDOR),
     _rule("GET POST", r"/(v1/platform|v2)/schedule/.*", Role.PLATFORM),
     _rule("GET", r"/v2/provider/query", *_SEES),

@@ -39,7 +39,6 @@ from gateway.errors import (
     Invalid,
     NotAllowed,
     NotFound,
-    NotServed,
     PeerUnreachable,
     Refused,
 )
@@ -166,7 +165,7 @@ class Coordinator:
         try:
             with traced(local.spec.trace_id if local else current_trace()):
                 found = scheduler.job_status(job_id, self._peers.node)
-        except (PeerUnreachable, NotServed):
+        except (PeerUnreachable, Refused):  # silent, or its route was taken away since the job ended
             if local is None:
                 raise
             return _local_view(local)

@@ -23,7 +23,8 @@ _REMEMBERED = 2.0
 """seconds for which an identity is not looked up again; so long a revoked token may still work"""
 _MOST_REMEMBERED = 1000
 _HEAD = 4096
-"""bytes of an answer in which its envelope's code is looked for"""
+"""bytes of a request and of an answer in which ids, and the envelope's code, are looked for"""
+_IDS = ("job_id", "task_id", "task_name", "flow_id", "namespace", "name", "version")
 _NOBODY = Identity("operator", Role.ADMIN)
 """who asks where no token is needed: whoever is on this machine"""
 
@@ -98,7 +99,13 @@ class Guard:
 
     async def _audited(self, who: str, scope: Scope, receive: Receive, send: Send) -> None:
         status = 500
-        head = bytearray()
+        head, asked = bytearray(), bytearray()
+
+        async def heard() -> Message:
+            message = await receive()
+            if message["type"] == "http.request" and len(asked) < _HEAD:
+                asked.extend(message.get("body", b"")[: _HEAD - len(asked)])
+            return message
 
         async def watched(message: Message) -> None:
             nonlocal status
@@ -110,10 +117,10 @@ class Guard:
 
         at = self._clock()
         try:
-            await self._app(scope, receive, watched)
+            await self._app(scope, heard, watched)
         finally:
             action = f"{scope['method']} {scope['path']}"
-            detail = dict(scope["state"].get("audit") or {})
+            detail = {**_ids(bytes(asked), bytes(head)), **dict(scope["state"].get("audit") or {})}
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(
                     lambda: self._write(at, who, action, status, _code(bytes(head)), detail), limiter=self._limiter
@@ -126,6 +133,27 @@ class Guard:
             self._record(at, who, action, status, code, detail)
         except Exception:
             log.exception("a change could not be written down", who=who, action=action, status=status)
+
+
+def _ids(asked: bytes, answered: bytes) -> dict[str, Any]:
+    """Return what a short request names, and what its answer does: paths of the standard do not tell a job."""
+    found = {"asked": _named(_read(asked)), "answered": _named(_read(answered))}
+    return {key: names for key, names in found.items() if names}
+
+
+def _named(said: Any) -> dict[str, Any]:
+    if not isinstance(said, Mapping):
+        return {}
+    data = said.get("data")
+    inner = data if isinstance(data, Mapping) else said
+    return {key: inner[key] for key in _IDS if isinstance(inner.get(key), str) and len(inner[key]) <= 200}
+
+
+def _read(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _code(head: bytes) -> int | None:

@@ -9,6 +9,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from gateway.broker.model import Usage
+from gateway.domain.amounts import CORE
+from gateway.domain.resources import ClaimState, Ledger
 from gateway.store.counting import Counts
 from gateway.tracing import Exchange
 
@@ -45,7 +47,10 @@ class Metrics:
             buckets=_ACTIONS,
             registry=self._registry,
         )
+        self.ledger: Callable[[], Ledger] | None = None
+        """looks up what jobs hold of the node; set once there is a pool"""
         self._registry.register(_Looked(counts, channel, clock))
+        self._registry.register(_Pool(lambda: self.ledger() if self.ledger else None))
 
     def requested(self, exchange: Exchange) -> None:
         """Count one request to another node."""
@@ -97,3 +102,34 @@ class _Looked(Collector):
         yield GaugeMetricFamily("bfia_channel_sessions", "Sessions of the channel.", value=used.sessions)
         yield GaugeMetricFamily("bfia_channel_messages", "Messages not yet delivered.", value=used.messages)
         yield GaugeMetricFamily("bfia_channel_bytes", "Bytes of messages not yet delivered.", value=used.bytes)
+
+
+class _Pool(Collector):
+    """What the node has for jobs, and what they hold of it: cores, bytes, bytes."""
+
+    def __init__(self, ledger: Callable[[], Ledger | None]) -> None:
+        self._ledger = ledger
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        return ()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        ledger = self._ledger()
+        if ledger is None:
+            return
+        for name, text, amounts in (
+            ("total", "What the node has for jobs: cpu in cores, memory and disk in bytes.", ledger.total),
+            ("held", "What jobs hold of it.", ledger.held),
+            ("free", "What others may hold.", ledger.free),
+        ):
+            gauge = GaugeMetricFamily(f"bfia_resources_{name}", text, labels=["kind"])
+            for kind, amount in amounts:
+                gauge.add_metric([kind], amount / CORE if kind == "cpu" else amount)
+            yield gauge
+        jobs = GaugeMetricFamily(
+            "bfia_resources_jobs", "Jobs that hold something, or wait for it.", labels=["state"]
+        )
+        waiting = sum(claim.state is ClaimState.WAITING for claim in ledger.claims.values())
+        jobs.add_metric(["held"], len(ledger.holders))
+        jobs.add_metric(["waiting"], waiting)
+        yield jobs

@@ -193,6 +193,10 @@ class Resources:
 
     # ------------------------------------------------------------ views
 
+    def ledger(self) -> Ledger:
+        """Return the pool as it is: totals, and what is held and waited for."""
+        return self._claims.ledger(self.means)
+
     def view(self) -> dict[str, Any]:
         """Return the totals, what is held by whom since when, and who waits, why and in which order."""
         now = self._clock()

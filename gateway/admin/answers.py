@@ -39,3 +39,8 @@ def refusal(error: GatewayError) -> JSONResponse:
 def named(request: Request, otherwise: str) -> str:
     """Return whose token the request came with; where no token is needed, what it says itself."""
     return str(getattr(request.state, "operator", "") or otherwise)
+
+
+def noted(request: Request, before: Any, after: Any, reason: str = "") -> None:
+    """Leave to the audit what a change changed; None: nothing was, or is, there."""
+    request.state.audit = {"before": before, "after": after, **({"reason": reason} if reason else {})}

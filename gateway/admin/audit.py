@@ -6,6 +6,9 @@ from fastapi import APIRouter, Query
 
 from gateway.access import Token
 from gateway.admin.answers import Answer
+from gateway.admin.times import moments
+from gateway.domain.problems import Problem
+from gateway.errors import Invalid
 from gateway.store.access import SqlAudit, SqlTokens
 from gateway.store.store import to_plain
 
@@ -17,9 +20,27 @@ def add_audit(router: APIRouter, audit: SqlAudit, tokens: SqlTokens, run: Answer
     async def entries(
         before: Annotated[int | None, Query(description="only entries older than this id")] = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-        who: str | None = None,
+        who: Annotated[str | None, Query(description="only by this person or node")] = None,
+        action: Annotated[str | None, Query(description="only whose action holds this text")] = None,
+        since: Annotated[str, Query(description="only then or later, such as 2026-11-21T08:00Z")] = "",
+        until: Annotated[str, Query(description="only before that")] = "",
+        refused: Annotated[bool | None, Query(description="only changes that were not made, or that were")] = None,
     ) -> Any:
-        return await run(lambda: {"audit": [to_plain(e) for e in audit.list(before, limit, who)]})
+        """``detail`` holds what was there ``before`` and ``after``, and the ids that were ``asked`` for.
+
+        ``next``: send it as ``before`` for the next page; null on the last one.
+        """
+
+        def work() -> dict[str, Any]:
+            problems: list[Problem] = []
+            first, last = moments(problems, since=since, until=until)
+            if problems:
+                raise Invalid(problems)
+            found = audit.list(before, limit + 1, who, action, first, last, refused)
+            shown = [to_plain(e) for e in found[:limit]]
+            return {"audit": shown, "next": found[limit - 1].id if len(found) > limit else None}
+
+        return await run(work)
 
     @router.get("/api/v1/tokens", summary="Whose tokens there are; never their text", response_model=None)
     async def listed() -> Any:

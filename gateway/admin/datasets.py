@@ -11,7 +11,7 @@ from fastapi.openapi.models import Example
 from fastapi.responses import Response
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
-from gateway.admin.answers import Answer, answering, named
+from gateway.admin.answers import Answer, answering, named, noted
 from gateway.admin.downloading import Asked, IfRange, Range, prepared, sent
 from gateway.admin.preview import MOST_ROWS, preview
 from gateway.dataset_model import Dataset
@@ -217,11 +217,6 @@ def _add_grants(router: APIRouter, parts: DatasetParts, run: Answer) -> None:
             return _grant(after, now)
 
         return await run(work)
-
-
-def noted(request: Request, before: Any, after: Any, reason: str = "") -> None:
-    """Leave to the audit what a change changed."""
-    request.state.audit = {"before": before, "after": after, **({"reason": reason} if reason else {})}
 
 
 def brief(dataset: Dataset) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.admin.answers import Answer, named
+from gateway.admin.answers import Answer, named, noted
 from gateway.admin.parts import AdminParts
 from gateway.domain.model import LocalJob
 from gateway.store.store import to_plain
@@ -44,31 +44,38 @@ def add_decisions(router: APIRouter, parts: AdminParts, run: Answer) -> None:
     @router.post("/api/v1/jobs/{job_id}/approve", summary="Agree to a job at this node", response_model=None)
     async def approve(request: Request, job_id: str, said: Said = _NONE) -> Any:
         by = named(request, said.by)
-        return await run(lambda: _decide(parts, job_id, True, by, said.reason))
+        return await run(lambda: _decide(request, parts, job_id, True, by, said.reason))
 
     @router.post("/api/v1/jobs/{job_id}/reject", summary="Refuse a job at this node", response_model=None)
     async def reject(request: Request, job_id: str, said: Said = _NONE) -> Any:
         by = named(request, said.by)
-        return await run(lambda: _decide(parts, job_id, False, by, said.reason))
+        return await run(lambda: _decide(request, parts, job_id, False, by, said.reason))
 
     @router.post(
         "/api/v1/jobs/{job_id}/suspend", summary="Start no further task; what runs, ends", response_model=None
     )
-    async def suspend(job_id: str, body: Empty = Nothing()) -> Any:
-        return await run(lambda: _suspend(parts, job_id, True))
+    async def suspend(request: Request, job_id: str, body: Empty = Nothing()) -> Any:
+        return await run(lambda: _suspend(request, parts, job_id, True))
 
     @router.post("/api/v1/jobs/{job_id}/resume", summary="Go on with a suspended job", response_model=None)
-    async def resume(job_id: str, body: Empty = Nothing()) -> Any:
-        return await run(lambda: _suspend(parts, job_id, False))
+    async def resume(request: Request, job_id: str, body: Empty = Nothing()) -> Any:
+        return await run(lambda: _suspend(request, parts, job_id, False))
 
 
-def _decide(parts: AdminParts, job_id: str, approve: bool, by: str, reason: str) -> dict[str, Any]:
+def _decide(
+    request: Request, parts: AdminParts, job_id: str, approve: bool, by: str, reason: str
+) -> dict[str, Any]:
+    before = parts.store.local_jobs.find(job_id)
     local = parts.participant.decide(job_id, approve, by or "an operator", reason)
+    noted(request, {"local_status": before and str(before.status)}, {"local_status": str(local.status)}, reason)
     return {"job_id": job_id, "local_status": str(local.status), "approval": approval_of(local)}
 
 
-def _suspend(parts: AdminParts, job_id: str, on: bool) -> dict[str, Any]:
+def _suspend(request: Request, parts: AdminParts, job_id: str, on: bool) -> dict[str, Any]:
+    job = parts.store.jobs.find(job_id)
+    before = job.suspended is not None if job else None  # another node schedules it: not known here
     parts.coordinator.suspend(job_id, on)
+    noted(request, {"suspended": before}, {"suspended": on})
     return {"job_id": job_id, "suspended": on}
 
 

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import anyio.to_thread
-from fastapi import APIRouter, Body, Query
+from fastapi import APIRouter, Body, Query, Request
 from fastapi.openapi.models import Example
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 
-from gateway.admin.answers import answering, refusal
+from gateway.admin.answers import answering, named, noted, refusal
 from gateway.coordinator import Coordinator
 from gateway.deleting import Deleting, SomeUnreached, cancel_waiting
 from gateway.errors import GatewayError
@@ -17,6 +17,7 @@ from gateway.ports import Limiters
 from gateway.store.store import Store
 
 BY = "operator"
+"""who it was where no token is needed"""
 DryRun = Annotated[bool, Query(description="only say what would be done")]
 
 
@@ -47,6 +48,7 @@ def router(parts: DeletingParts) -> APIRouter:
 
     @router.delete("/api/v1/jobs/{job_id}", summary="Delete an ended job at every node", response_model=None)
     async def delete(
+        request: Request,
         job_id: str,
         here: Annotated[bool, Query(description="only at this node; the others are not asked")] = False,
         reason: Annotated[str, Query(max_length=200, description="kept in the line that is left")] = "",
@@ -58,8 +60,13 @@ def router(parts: DeletingParts) -> APIRouter:
         not answer (503), the job is kept here, so that the same request goes on where this one stopped.
         """
 
+        by = named(request, BY)
+
         def work() -> Any:
-            return parts.deleting.delete(job_id, by=BY, reason=reason, here=here, dry_run=dry_run).as_dict()
+            done = parts.deleting.delete(job_id, by=by, reason=reason, here=here, dry_run=dry_run).as_dict()
+            if not dry_run:
+                noted(request, {"job_id": job_id}, None, reason)
+            return done
 
         try:  # it waits for other nodes
             return await anyio.to_thread.run_sync(work, limiter=parts.limiters.peers)
@@ -77,6 +84,7 @@ def router(parts: DeletingParts) -> APIRouter:
         response_model=None,
     )
     async def clean_task(
+        request: Request,
         job_id: str,
         task: str,
         content: Annotated[
@@ -87,8 +95,10 @@ def router(parts: DeletingParts) -> APIRouter:
         """``task`` is a name in the flow or an id. Refused as the deletion of a job is."""
 
         def work() -> Any:
-            items = parts.deleting.clean_task(job_id, task, content, by=BY, dry_run=dry_run)
+            items = parts.deleting.clean_task(job_id, task, content, by=named(request, BY), dry_run=dry_run)
             listed = [item.as_dict() for item in items]
+            if not dry_run:
+                noted(request, [f"{item.kind} {item.name}" for item in items[:100]], None)
             return {"job_id": job_id, "dry_run": dry_run, "items": listed, "bytes": sum(i.bytes for i in items)}
 
         return await run(work)
@@ -98,8 +108,16 @@ def router(parts: DeletingParts) -> APIRouter:
         summary="Stop all jobs scheduled here of which nothing runs yet",
         response_model=None,
     )
-    async def cancel_waiting(body: Annotated[CancelWaiting, Body(openapi_examples=_CANCEL)]) -> Any:
-        return await run(lambda: _cancel(parts, body.dry_run))
+    async def cancel_waiting(
+        request: Request, body: Annotated[CancelWaiting, Body(openapi_examples=_CANCEL)]
+    ) -> Any:
+        def work() -> Any:
+            done = _cancel(parts, body.dry_run)
+            if not body.dry_run:
+                noted(request, {"waiting": done["jobs"][:100]}, {"waiting": []})
+            return done
+
+        return await run(work)
 
     return router
 

@@ -1,12 +1,13 @@
 """``/api/v1/gc``, ``/api/v1/drain``: what cleaning would remove, and the cleaning itself; emptying the node."""
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Body, Query
+from fastapi import APIRouter, Body, Query, Request
 from fastapi.openapi.models import Example
 from pydantic import BaseModel, ConfigDict
 
-from gateway.admin.answers import answering
+from gateway.admin.answers import answering, noted
 from gateway.cleaning import Cleaner, Item
 from gateway.drain import Drain
 from gateway.ports import Limiters
@@ -62,10 +63,16 @@ def router(cleaner: Cleaner, drain: Drain, limiters: Limiters) -> APIRouter:
         return await run(lambda: _listed(cleaner.plan(orphans=orphans)))
 
     @router.post("/api/v1/gc", summary="Remove what has outlived its end or its time", response_model=None)
-    async def clean(body: Annotated[Clean, Body(openapi_examples=_CLEAN)] = Clean()) -> Any:
+    async def clean(request: Request, body: Annotated[Clean, Body(openapi_examples=_CLEAN)] = Clean()) -> Any:
         """``removed`` says of each whether it is gone; ``cause`` why not. ``dry_run``: none is removed."""
-        work = cleaner.plan if body.dry_run else cleaner.clean
-        return await run(lambda: _listed(work(orphans=body.orphans)))
+
+        def work() -> Any:
+            items = (cleaner.plan if body.dry_run else cleaner.clean)(orphans=body.orphans)
+            if not body.dry_run:
+                noted(request, [f"{item.kind} {item.name}" for item in items[:100]], None)
+            return _listed(items)
+
+        return await run(work)
 
     @router.get(
         "/api/v1/drain", summary="Whether the node is being emptied, and what is left", response_model=None
@@ -74,15 +81,24 @@ def router(cleaner: Cleaner, drain: Drain, limiters: Limiters) -> APIRouter:
         return await run(drain.state)
 
     @router.post("/api/v1/drain", summary="Take no new jobs; end once nothing is under way", response_model=None)
-    async def begin(body: Annotated[Empty, Body(openapi_examples=_EMPTY)] = Empty()) -> Any:
+    async def begin(request: Request, body: Annotated[Empty, Body(openapi_examples=_EMPTY)] = Empty()) -> Any:
         """New jobs are refused with reason DRAINING, here and towards other nodes. Forgotten by a restart."""
-        return await run(lambda: drain.begin(stop=body.running == "stop", leave=body.exit))
+        return await run(
+            lambda: _ordered(request, drain, lambda: drain.begin(stop=body.running == "stop", leave=body.exit))
+        )
 
     @router.post("/api/v1/undrain", summary="Take new jobs again", response_model=None)
-    async def undo(body: Annotated[Nothing, Body(openapi_examples=_NOTHING)] = Nothing()) -> Any:
-        return await run(drain.undo)
+    async def undo(request: Request, body: Annotated[Nothing, Body(openapi_examples=_NOTHING)] = Nothing()) -> Any:
+        return await run(lambda: _ordered(request, drain, drain.undo))
 
     return router
+
+
+def _ordered(request: Request, drain: Drain, order: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    before, after = drain.state(), order()
+    keys = ("draining", "running", "exit")
+    noted(request, {key: before[key] for key in keys}, {key: after[key] for key in keys})
+    return after
 
 
 def _listed(items: list[Item]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """``/api/v1/models``: the models that trainings left at this node. Real HTTP statuses."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +12,7 @@ import anyio.to_thread
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from gateway.admin.answers import Answer, answering
+from gateway.admin.answers import Answer, answering, noted
 from gateway.domain import trained
 from gateway.domain.model import JobSpec
 from gateway.domain.problems import Problem
@@ -78,7 +78,11 @@ def router(parts: ModelParts) -> APIRouter:
     async def deploy(model_id: str, version: str, request: Request) -> Any:
         """The body is optional: ``nodes`` may use it beside the parties of its training."""
         data = await request.body()
-        return await run(lambda: brief(models.deploy(model_id, version, _nodes(data))))
+        return await run(
+            lambda: _changed(
+                request, models, model_id, version, lambda: models.deploy(model_id, version, _nodes(data))
+            )
+        )
 
     @router.post(
         f"{ONE}/undeploy",
@@ -86,12 +90,19 @@ def router(parts: ModelParts) -> APIRouter:
         response_model=None,
         openapi_extra={"requestBody": {"content": {"application/json": {"schema": _EMPTY}}}},
     )
-    async def undeploy(model_id: str, version: str) -> Any:
-        return await run(lambda: brief(models.undeploy(model_id, version)))
+    async def undeploy(request: Request, model_id: str, version: str) -> Any:
+        return await run(
+            lambda: _changed(request, models, model_id, version, lambda: models.undeploy(model_id, version))
+        )
 
     @router.delete(ONE, summary="Delete a version and its files, unless deployed or in use", response_model=None)
-    async def delete(model_id: str, version: str) -> Any:
-        return await run(lambda: {"deleted": brief(models.delete(model_id, version))})
+    async def delete(request: Request, model_id: str, version: str) -> Any:
+        def work() -> dict[str, Any]:
+            gone = brief(models.delete(model_id, version))
+            noted(request, gone, None)
+            return {"deleted": gone}
+
+        return await run(work)
 
     @router.get(
         f"{ONE}/export",
@@ -164,6 +175,15 @@ async def _saved(request: Request, file: Path, parts: ModelParts) -> JSONRespons
     finally:
         await anyio.to_thread.run_sync(out.close, limiter=parts.limiters.rest)
     return None
+
+
+def _changed(
+    request: Request, models: Models, model_id: str, version: str, change: Callable[[], list[Kept]]
+) -> dict[str, Any]:
+    before, after = brief(models.get(model_id, version)), brief(change())
+    keys = ("deployed", "granted")
+    noted(request, {key: before[key] for key in keys}, {key: after[key] for key in keys})
+    return after
 
 
 def _versions(kept: list[Kept]) -> list[list[Kept]]:

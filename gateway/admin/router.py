@@ -4,13 +4,15 @@ from typing import Any
 from urllib.parse import quote
 
 import anyio.to_thread
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from engines.base import EngineError
+from gateway.access import Role
 from gateway.admin.answers import answering
 from gateway.admin.audit import add_audit
 from gateway.admin.decisions import add_decisions, approval_of
+from gateway.admin.listing import add_listing
 from gateway.admin.models import model_of
 from gateway.admin.orphans import count, orphans
 from gateway.admin.outputs import add_outputs
@@ -61,15 +63,13 @@ def router(parts: AdminParts) -> APIRouter:
     async def engine() -> Any:
         return await run(lambda: _engine(parts))
 
-    @router.get("/api/v1/jobs", summary="Jobs scheduled here or taken part in", response_model=None)
-    async def jobs(flow_id: str | None = None, limit: int = 100) -> Any:
-        return await run(lambda: {"jobs": _jobs(parts, flow_id, max(1, min(limit, 1000)))})
-
     @router.get(
         "/api/v1/jobs/{job_id}", summary="A job in full: parties, parameters, runs here", response_model=None
     )
-    async def job(job_id: str) -> Any:
-        return await run(lambda: job_in_full(parts, job_id))
+    async def job(request: Request, job_id: str) -> Any:
+        """``last_lines`` of a failed run's log: for those only who may read the log."""
+        logs = getattr(request.state, "role", "") != Role.VIEWER
+        return await run(lambda: job_in_full(parts, job_id, logs=logs))
 
     @router.get("/api/v1/jobs/{job_id}/timeline", summary="All that happened to a job", response_model=None)
     async def timeline(job_id: str) -> Any:
@@ -85,6 +85,7 @@ def router(parts: AdminParts) -> APIRouter:
     async def resources() -> Any:
         return await run(parts.resources.view)
 
+    add_listing(router, parts, run)
     add_outputs(router, parts, run)
     add_reports(router, parts, run)
     add_reruns(router, parts, run)
@@ -123,16 +124,8 @@ def _engine(parts: AdminParts) -> dict[str, Any]:
         return {**found, "answers": False, "cause": f"{error.reason}: {error}", "isolation": None}
 
 
-def _jobs(parts: AdminParts, flow_id: str | None, limit: int) -> list[dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for side, records in (("scheduler", parts.store.jobs), ("participant", parts.store.local_jobs)):
-        for one in records.list(flow_id, limit):
-            entry = found.setdefault(one.job_id, {**to_plain(one), "sides": []})
-            entry["sides"].append(side)
-    return sorted(found.values(), key=lambda e: e["created_at"], reverse=True)[:limit]
-
-
-def job_in_full(parts: AdminParts, job_id: str) -> dict[str, Any]:
+def job_in_full(parts: AdminParts, job_id: str, *, logs: bool = True) -> dict[str, Any]:
+    """Return all that is known of a job. ``logs``: with the last lines of failed runs. Raises `NotFound`."""
     view: JobView = parts.coordinator.status(job_id)
     local = parts.store.local_jobs.find(job_id)
     job = None if local else parts.store.jobs.find(job_id)
@@ -140,7 +133,7 @@ def job_in_full(parts: AdminParts, job_id: str) -> dict[str, Any]:
     return {
         **to_plain(view),
         **(_known(parts, spec, local) if spec else _handed_in(parts, view)),
-        "runs": [_run(parts, job_id, r, local) for r in local.runs] if local else [],
+        "runs": [_run(parts, job_id, r, local, logs) for r in local.runs] if local else [],
         **(_here(local) if local else {}),
         "inherited_runs": [_inherited_run(r) for r in local.standing() if r.of_job] if local else [],
         "local_warnings": list(local.warnings) if local else [],
@@ -199,7 +192,7 @@ def _parameters(parts: AdminParts, spec: JobSpec, party: Party, node: DagNode) -
     return shown
 
 
-def _run(parts: AdminParts, job_id: str, run: Run, local: LocalJob) -> dict[str, Any]:
+def _run(parts: AdminParts, job_id: str, run: Run, local: LocalJob, logs: bool) -> dict[str, Any]:
     shown = to_plain(run)
     shown.pop("run_id")  # the container's credential
     shown.pop("token")
@@ -209,7 +202,7 @@ def _run(parts: AdminParts, job_id: str, run: Run, local: LocalJob) -> dict[str,
     place = f"{run.party.label}/{quote(run.task_name if newest else run.task_id, safe='')}"
     shown["waiting"] = to_plain(waiting.of_run(run))
     shown["log"] = f"/api/v1/jobs/{quote(job_id, safe='')}/runs/{place}/log"
-    if run.status is RunStatus.FAILED and run.launch.state is CallState.OK:
+    if logs and run.status is RunStatus.FAILED and run.launch.state is CallState.OK:
         shown["last_lines"] = _last_lines(parts, job_id, run)
     return dict(shown)
 

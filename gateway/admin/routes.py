@@ -66,6 +66,7 @@ class Undo(BaseModel):
     author: str = Field(default="operator", min_length=1, max_length=255)
 
 
+NodeInPath = Annotated[str, Path(examples=["JG0100002200000020"], description="id of the other node")]
 Expected = Annotated[
     int | None,
     Query(alias="version", description="the version that you looked at; another one in force is refused (409)"),
@@ -95,7 +96,7 @@ def add_routes(router: APIRouter, parts: AdminParts, run: Answer) -> None:
     @router.put("/api/v1/routes/{node}", summary="Add a route, or write its entry anew", response_model=None)
     async def put(
         request: Request,
-        node: str,
+        node: NodeInPath,
         edit: Annotated[RouteEdit, Body(examples=[EXAMPLE])],
         expected: Expected = None,
     ) -> Any:
@@ -106,7 +107,7 @@ def add_routes(router: APIRouter, parts: AdminParts, run: Answer) -> None:
     @router.patch("/api/v1/routes/{node}", summary="Change some keys of a route", response_model=None)
     async def patch(
         request: Request,
-        node: str,
+        node: NodeInPath,
         edit: Annotated[RouteEdit, Body(examples=[{"route": {"enabled": False}, "reason": "maintenance"}])],
         expected: Expected = None,
     ) -> Any:

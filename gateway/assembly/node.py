@@ -159,6 +159,7 @@ class Node:
             self._freed,
             Bounds(Rules(ageing=settings.limits.ageing_seconds)),
         )
+        self.metrics.ledger = self.resources.ledger
         self.models = Models(node, SqlModels(self.store), self.storage, self._unfinished, clock)
         self.planner = planner = TaskPlanner(
             node,

@@ -33,3 +33,4 @@ nodes = _offering("/api/v1/routes", lambda found: (route["node"] for route in fo
 datasets = _offering(
     "/api/v1/datasets", lambda found: (one["dataset_id"] for one in found["datasets"]), limit=1000
 )
+providers = _offering("/api/v1/providers", lambda found: (one["provider_name"] for one in found["providers"]))

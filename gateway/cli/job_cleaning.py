@@ -19,8 +19,9 @@ from gateway.cli.client import (
     show,
     table,
 )
+from gateway.cli.completing import jobs as job_ids
 
-JobId = Annotated[str, typer.Argument(help="The job's id.")]
+JobId = Annotated[str, typer.Argument(help="The job's id.", autocompletion=job_ids)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list what would be done.")]
 
 

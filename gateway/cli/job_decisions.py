@@ -18,8 +18,9 @@ from gateway.cli.client import (
     show,
     table,
 )
+from gateway.cli.completing import jobs as job_ids
 
-JobId = Annotated[str, typer.Argument(help="The job's id.")]
+JobId = Annotated[str, typer.Argument(help="The job's id.", autocompletion=job_ids)]
 Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; a refusal's goes to every node of the job.")]
 
 

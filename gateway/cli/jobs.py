@@ -25,10 +25,12 @@ from gateway.cli.client import (
     show,
     table,
 )
+from gateway.cli.completing import jobs as job_ids
+from gateway.cli.completing import nodes
 
 commands = typer.Typer(help="Hand a job in, watch it, see what it wrote and left, stop it.", no_args_is_help=True)
 
-JobId = Annotated[str, typer.Argument(help="The job's id.")]
+JobId = Annotated[str, typer.Argument(help="The job's id.", autocompletion=job_ids)]
 Task = Annotated[str, typer.Option("--task", "-t", help="Name of a task in the flow.")]
 Party = Annotated[
     str, typer.Option("--party", "-p", help="Which party here, such as guest.0; default: the only one.")
@@ -68,7 +70,14 @@ def submit(
 
 @commands.command("list")
 def list_jobs(
+    status: Annotated[str, typer.Option(help="Only in these states, with commas: READY,RUNNING.")] = "",
+    outcome: Annotated[str, typer.Option(help="Only that ended so: SUCCEEDED, FAILED, STOPPED, REJECTED.")] = "",
     flow: Annotated[str, typer.Option(help="Only jobs of this flow.")] = "",
+    partner: Annotated[str, typer.Option(help="Only with this node.", autocompletion=nodes)] = "",
+    since: Annotated[
+        str, typer.Option(help="Only created then or later, UTC: 2026-11-21, 2026-11-21T08:00.")
+    ] = "",
+    after: Annotated[str, typer.Option(help="The next page: what the last one ended with.")] = "",
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many, newest first.")] = 20,
     config: Config = DEFAULT_CONFIG,
     url: Url = "",
@@ -76,10 +85,19 @@ def list_jobs(
 ) -> None:
     """List jobs that this node schedules or takes part in, newest first.
 
-    Example: bfia-gateway job list --limit 50
+    Example: bfia-gateway job list --outcome FAILED --since 2026-11-01 --limit 50
     """
+    asked = {
+        "status": status,
+        "outcome": outcome,
+        "flow_id": flow,
+        "partner": partner,
+        "since": since,
+        "after": after,
+    }
     with reporting(as_json), connect(config, url) as node:
-        found = node.get("/api/v1/jobs", flow_id=flow or None, limit=limit)
+        query = {name: value for name, value in asked.items() if value}
+        found = node.get("/api/v1/jobs", limit=limit, **query)
         if as_json:
             show(found)
             return
@@ -88,6 +106,8 @@ def list_jobs(
             for j in found["jobs"]
         ]
         table(f"{len(rows)} jobs", ["job", "flow", "status", "outcome", "created (UTC)", "this node is"], rows)
+        if found["next"]:
+            typer.echo(f"more: --after {found['next']}", err=True)
 
 
 @commands.command("show")

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from gateway.cli import (
+    audit,
     checking,
     data,
     doctor,
@@ -26,6 +27,8 @@ from gateway.cli import (
 app = typer.Typer(
     help="Gateway that lets a privacy-computing platform run joint jobs with any other that speaks BFIA v1.2.0.",
     no_args_is_help=True,
+    epilog="Exit codes: 0 done, 1 failed or the node said no, 2 bad input or configuration, 3 no answer from the "
+    "node, 130 interrupted. Completion of commands and names: bfia-gateway --install-completion.",
     add_completion=True,
     pretty_exceptions_enable=False,
 )
@@ -146,6 +149,7 @@ job_planning.add(jobs.commands)
 resources.add(app)
 routes.add(app)
 settings.add(app)
+audit.add(app)
 tokens.add(app)
 models.add(app)
 providers.add(app)

@@ -23,6 +23,7 @@ from gateway.cli.client import (
     show,
     table,
 )
+from gateway.cli.completing import providers
 
 commands = typer.Typer(
     help="Algorithm images, the components in them, and what became of them. A provider's full name is "
@@ -31,7 +32,12 @@ commands = typer.Typer(
 )
 
 File = Annotated[Path, typer.Argument(help="The registration, JSON or YAML; -: standard input.")]
-Name = Annotated[str, typer.Argument(help="name:version@device, such as unionpay:2.0.0@docker; unionpay may do.")]
+Name = Annotated[
+    str,
+    typer.Argument(
+        help="name:version@device, such as unionpay:2.0.0@docker; unionpay may do.", autocompletion=providers
+    ),
+]
 Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; kept in the history.")]
 _CHANGES = 20
 """how many changes are shown after a change; `provider diff` shows more"""

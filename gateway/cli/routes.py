@@ -16,6 +16,7 @@ from gateway.cli.client import (
     show,
     table,
 )
+from gateway.cli.completing import nodes
 from gateway.cli.route_options import (
     Ca,
     Certificate,
@@ -33,7 +34,7 @@ from gateway.cli.route_options import (
 
 commands = typer.Typer(help="Who there is, how to reach them, and whether that works.", no_args_is_help=True)
 
-Node = Annotated[str, typer.Argument(help="Id of the other node.")]
+Node = Annotated[str, typer.Argument(help="Id of the other node.", autocompletion=nodes)]
 Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; kept in the history.")]
 _MARKS = {"ok": "ok", "warning": "WARNING", "failed": "FAILED", "skipped": "–"}
 

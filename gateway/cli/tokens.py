@@ -1,8 +1,9 @@
 """``bfia-gateway token …``: who may use the operators' listener. Works on the database: a first one needs none."""
 
+import getpass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -47,6 +48,8 @@ def create(
             raise CallFailed("the name must have 1 to 255 characters", EXIT_BAD_INPUT)
         text, token = new_token(name, role, now, now + timedelta(days=days) if days else None)
         SqlTokens(store.store).add(token)
+        until = token.expires_at.isoformat() if token.expires_at else None
+        store.audit("token create", None, {"id": token.id, "name": name, "role": str(role), "expires_at": until})
         if as_json:
             show({"id": token.id, "name": name, "role": role, "token": text})
         else:
@@ -97,6 +100,8 @@ def revoke(
 
     with reporting(as_json), _Database(config) as store:
         count = SqlTokens(store.store).revoke(name, datetime.now(UTC))
+        if count:
+            store.audit("token revoke", {"token": name, "good": count}, {"token": name, "good": 0})
         if not count:
             raise CallFailed(f"no token that is still good has the name or id {name}")
         if as_json:
@@ -126,3 +131,14 @@ class _Database:
 
     def __exit__(self, *_: object) -> None:
         self.store.close()
+
+    def audit(self, action: str, before: Any, after: Any) -> None:
+        """Write down a change that went past the operators' listener."""
+        from gateway.store.access import SqlAudit
+
+        try:
+            who = getpass.getuser()
+        except (OSError, KeyError):  # a user without a name, as in a container
+            who = "somebody"
+        detail = {"before": before, "after": after}
+        SqlAudit(self.store).add(datetime.now(UTC), f"{who} (command line)", action, 200, None, detail)

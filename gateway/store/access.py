@@ -83,14 +83,32 @@ class SqlAudit:
         with self._store.write() as connection:
             connection.execute(tables.audit.insert().values(**row))
 
-    def list(self, before: int | None = None, limit: int = 100, who: str | None = None) -> list[AuditEntry]:
-        """Return entries, newest first."""
+    def list(
+        self,
+        before: int | None = None,
+        limit: int = 100,
+        who: str | None = None,
+        action: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        refused: bool | None = None,
+    ) -> list[AuditEntry]:
+        """Return entries, newest first. ``action``: a part of it; ``refused``: whether the change was not made."""
         t = tables.audit
         query = sa.select(t).order_by(t.c.id.desc()).limit(limit)
         if before is not None:
             query = query.where(t.c.id < before)
         if who is not None:
             query = query.where(t.c.who == who)
+        if action is not None:
+            query = query.where(t.c.action.contains(action, autoescape=True))
+        if since is not None:
+            query = query.where(t.c.at >= since.timestamp())
+        if until is not None:
+            query = query.where(t.c.at < until.timestamp())
+        if refused is not None:
+            not_made = sa.or_(t.c.status >= 400, sa.func.coalesce(t.c.code, 0).not_in((0, 200)))
+            query = query.where(not_made if refused else ~not_made)
         with self._store.read() as connection:
             return [
                 AuditEntry(r.id, as_time(r.at), r.who, r.action, r.status, r.code, loads(dict, r.detail))

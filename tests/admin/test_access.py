@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,19 @@ import pytest
 import yaml
 
 from gateway.access import RULES, Access, NotLetIn, Role, digest, may, new_token
+from gateway.domain.model import Failure, Told
+from gateway.domain.states import JobStatus, RunStatus, TaskStatus
+from tests.builders import OK, a_local_job, a_run, a_spec
 from tests.e2e.nodes import ROOT, free_ports, wait_for
 from tests.fuzz.nodes import described
-from tests.inprocess import PEER, ask, running
+from tests.inprocess import ME, PEER, ask, running
 
 OWN = "0123456789abcdef0123"
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 ROLES = {
     ("GET", "/api/v1/jobs"): "admin vendor platform viewer",
     ("GET", "/api/v1/jobs/j/timeline"): "admin vendor platform viewer",
-    ("GET", "/api/v1/jobs/j/runs/guest.0/a/log"): "admin vendor platform viewer",
+    ("GET", "/api/v1/jobs/j/runs/guest.0/a/log"): "admin vendor platform",
     ("GET", "/api/v1/jobs/j/outputs"): "admin vendor platform viewer",
     ("GET", "/api/v1/jobs/j/outputs/a/guest.0/data0"): "admin platform",
     ("GET", "/api/v1/jobs/j/outputs/a/guest.0/data0/download"): "admin platform",
@@ -50,7 +54,7 @@ ROLES = {
     ("POST", "/v1/platform/schedule/job/create_all"): "admin platform",
     ("POST", "/v2/schedule/job/stop_all"): "admin platform",
     ("GET", "/v1/platform/schedule/job/status_all"): "admin vendor platform viewer",
-    ("GET", "/v1/platform/schedule/task/get_log"): "admin vendor platform viewer",
+    ("GET", "/v1/platform/schedule/task/get_log"): "admin vendor platform",
     ("POST", "/v1/platform/schedule/component/register"): "admin vendor",
     ("POST", "/v2/provider/register"): "admin vendor",
     ("GET", "/v2/provider/query"): "admin vendor platform viewer",
@@ -160,6 +164,45 @@ def test_tokens_are_made_listed_and_revoked_and_the_node_obeys(guarded: Any):
     assert cli(config, "token", "revoke", "bob").stdout == "1 revoked\n"
     wait_for(lambda: status("GET", "/api/v1/jobs", bob) == (401, "TOKEN_REVOKED"), 20)
     assert cli(config, "token", "revoke", "bob").returncode == 1
+
+
+def test_the_links_of_a_job_open_for_those_who_may_and_for_nobody_else(tmp_path: Path):
+    with running(tmp_path, auth={"mode": "on", "token": OWN}) as node:
+        spec = a_spec("a", {"guest": (ME,), "host": (PEER,)}, job_id="job-1")
+        failed = Failure("EXIT_3", "exit code 3", ME)
+        run = a_run(
+            "a",
+            RunStatus.FAILED,
+            spec.parties[0],
+            launch=OK,
+            failure=failed,
+            collect=OK,
+            told=Told(TaskStatus.FAILED),
+        )
+        local = a_local_job(run, status=JobStatus.FINISHED, closed=True)
+        node.store.local_jobs.add(replace(local, spec=replace(spec, scheduler=PEER), node=ME), spec.flow_id)
+
+        def status(role: Role, path: str) -> int:
+            return answer(role, path).status_code
+
+        def answer(role: Role, path: str) -> Any:
+            return ask(node, "operator", "GET", path, headers={"authorization": f"Bearer {tokens[role]}"})
+
+        tokens = {}
+        for role in Role:
+            tokens[role], token = new_token(str(role), role, NOW, None)
+            node.tokens.add(token)
+        (shown,) = answer(Role.PLATFORM, "/api/v1/jobs/job-1").json()["runs"]
+        assert "last_lines" in shown and not shown["log"].startswith("file:")
+        assert {role: status(role, shown["log"]) for role in Role} == {
+            Role.ADMIN: 200,
+            Role.VENDOR: 200,
+            Role.PLATFORM: 200,
+            Role.VIEWER: 403,
+        }
+        (seen,) = answer(Role.VIEWER, "/api/v1/jobs/job-1").json()["runs"]
+        assert seen["failure"]["reason"] == "EXIT_3" and "last_lines" not in seen
+        assert ask(node, "operator", "GET", shown["log"]).status_code == 401
 
 
 def test_every_change_is_written_down_and_looking_is_not(tmp_path: Path):

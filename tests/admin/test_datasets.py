@@ -226,6 +226,25 @@ def test_a_node_of_listed_datasets_gives_none_away_unasked(tmp_path: Path):
         assert other.participant.create_job(a_job("job-2"), PEER)
 
 
+def test_who_hands_a_job_in_is_told_which_dataset_is_not_granted_where(tmp_path: Path):
+    with running(tmp_path / "one") as one, running(tmp_path / "two", PEER, data={"grants": "listed"}) as two:
+        assert uploaded(two, tmp_path).exit_code == 0
+        for here, there, name in ((one, two, PEER), (two, one, ME)):
+            route = {"url": there.addresses()["peer"]}
+            assert call(here, "PUT", f"/api/v1/routes/{name}", json={"route": route}).status_code == 200
+            call(here, "POST", "/v2/provider/register", json=REGISTER["one component"]["value"])
+        body = copy.deepcopy(CREATE_ALL["two parties"]["value"])
+        body["config"]["role"] = {"guest": [ME], "host": [PEER]}
+        body["config"]["task_params"] = {"host": {"0": {"echo_1": {"namespace": "ns", "name": "t"}}}}
+        said = call(one, "POST", "/v1/platform/schedule/job/create_all", json=body).json()
+        assert (
+            said["code"] != 0 and "NOT_AUTHORISED" in said["msg"] and NAME in said["msg"] and PEER in said["msg"]
+        )
+        (job,) = call(one, "GET", "/api/v1/jobs").json()["jobs"]
+        shown = call(one, "GET", f"/api/v1/jobs/{job['job_id']}").json()
+        assert (shown["status"], shown["failure"]["reason"]) == ("REJECTED", "NOT_AUTHORISED")
+
+
 def test_every_command_shows_an_example():
     for command in commands.registered_commands:
         assert command.callback is not None and "Example: bfia-gateway data " in (command.callback.__doc__ or "")

@@ -24,6 +24,9 @@ def test_jobs_runs_requests_and_the_engine_are_counted(tmp_path: Path):
     with running(tmp_path, engine=engine) as node:
         before = figures(node)
         assert before["bfia_queue_age_seconds"] == 0 and before["bfia_channel_bytes"] == 0
+        total, held, free = (before[f'bfia_resources_{name}{{kind="cpu"}}'] for name in ("total", "held", "free"))
+        assert total == node.resources.means.total.cpu / 1000 == free and held == 0
+        assert before['bfia_resources_total{kind="memory"}'] > 2**20
         for silent in (PEER, STRANGER):
             ask(node, "operator", "PUT", f"/api/v1/routes/{silent}", json={"route": {"url": "http://127.0.0.1:1"}})
         ask(node, "operator", "POST", f"/api/v1/routes/{PEER}/test")

@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from adapter.bfia.data import EXAMPLE as UPLOAD
 from adapter.bfia.examples import JOB, JOB_ASKED, JOB_HERE, TASK_HERE
 from gateway.wiring import Gateway
 from tests.fuzz.nodes import LISTENERS, a_node, described, judged
@@ -58,6 +59,7 @@ NOT_HERE = {
     "/api/v1/models/{model_id}/{version}/undeploy": "MODEL_UNKNOWN",
     "/api/v1/models/import": "ARCHIVE_INVALID",
     "/api/v1/providers/{provider_name}/approve": "IMAGE_NOT_USABLE",  # the process engine pins nothing
+    "/api/v1/provider-owners/{name}": "PROVIDER_UNKNOWN",
 }
 """paths that need a model or a job by name, and how a fresh node refuses them"""
 
@@ -143,6 +145,24 @@ def test_every_example_is_taken_by_a_fresh_node(node: Gateway):
                 made[TASK_HERE] = task.task_id
 
 
+def test_every_example_of_a_change_in_place_is_taken(node: Gateway):
+    table = {**UPLOAD, "overwrite": True}
+    assert asked(node, "operator", "POST", "/v2/component/upload", json=table).json()["code"] == 0
+    found = []
+    for listener in LISTENERS:
+        for path, methods in described(node, listener)["paths"].items():
+            found += [(m, listener, path, methods[m]) for m in ("put", "patch") if m in methods]
+    for method, listener, path, operation in sorted(found, key=lambda one: one[0], reverse=True):
+        shown = list(examples(operation))
+        assert shown, f"{method} {path} shows no example"
+        for _, example in shown:
+            answer = asked(node, listener, method, filled(path, operation), json=example)
+            if path in NOT_HERE:
+                assert answer.json()["data"]["reason"] == NOT_HERE[path]
+            else:
+                assert answer.status_code == 200, f"{method} {path}: {answer.text}"
+
+
 def with_ids(example: Any, made: dict[str, str]) -> Any:
     """Put the ids that the node has made itself in the place of the example's."""
     if isinstance(example, dict):
@@ -169,11 +189,20 @@ def sent(
             "data": {k: str(v) for k, v in form.items()},
         }
         request["data"]["name"] = "another"  # the same table as in the other way of uploading
+    return asked(node, listener, "POST", filled(path, operation), headers=headers, **request)
+
+
+def filled(path: str, operation: dict[str, Any]) -> str:
+    """Return the path with the examples of its parameters, where they have some."""
     for parameter in operation.get("parameters", ()):
         if parameter["in"] == "path" and (shown := parameter["schema"].get("examples")):
             path = path.replace(f"{{{parameter['name']}}}", str(shown[0]))
+    return path
+
+
+def asked(node: Gateway, listener: str, method: str, path: str, **request: Any) -> httpx.Response:
     url = node.addresses()[listener] + path
-    return httpx.post(url, headers=headers, timeout=30, trust_env=False, **request)
+    return httpx.request(method, url, timeout=30, trust_env=False, **request)
 
 
 def test_the_examples_that_name_a_job_name_one_that_another_example_makes(node: Gateway):

@@ -1,0 +1,64 @@
+"""``bfia-gateway audit``: who changed what at a node, and how that went."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from gateway.cli.client import DEFAULT_CONFIG, AsJson, Config, Url, connect, reporting, show, table
+
+
+def add(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(
+        "audit", epilog="Exit codes: 0 shown, 1 the node said no, 2 bad input, 3 no answer from the node."
+    )(audit)
+
+
+def audit(
+    who: Annotated[str, typer.Option(help="Only by this person, program or node.")] = "",
+    action: Annotated[str, typer.Option(help="Only whose action holds this text, such as datasets.")] = "",
+    since: Annotated[str, typer.Option(help="Only then or later, UTC: 2026-11-21 or 2026-11-21T08:00.")] = "",
+    until: Annotated[str, typer.Option(help="Only before that.")] = "",
+    refused: Annotated[bool, typer.Option("--refused", help="Only changes that were not made.")] = False,
+    before: Annotated[int, typer.Option(help="The next page: what the last one ended with.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many, newest first.")] = 20,
+    config: Config = DEFAULT_CONFIG,
+    url: Url = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show who asked for which change, with what was there before and after.
+
+    Example: bfia-gateway audit --action grants --since 2026-11-01
+    """
+    asked: dict[str, Any] = {"who": who, "action": action, "since": since, "until": until, "before": before}
+    with reporting(as_json), connect(config, url) as node:
+        query = {name: value for name, value in asked.items() if value}
+        found = node.get("/api/v1/audit", limit=limit, refused=refused or None, **query)
+        if as_json:
+            show(found)
+            return
+        rows = [
+            [e["id"], e["at"][:19].replace("T", " "), e["who"], e["action"], _went(e), _detail(e["detail"])]
+            for e in found["audit"]
+        ]
+        table(f"{len(rows)} changes", ["", "at (UTC)", "who", "what", "went", "before → after"], rows)
+        if found["next"]:
+            typer.echo(f"more: --before {found['next']}", err=True)
+
+
+def _went(entry: Any) -> str:
+    good = entry["status"] < 400 and entry["code"] in (None, 0, 200)
+    return "done" if good else f"refused ({entry['code'] or entry['status']})"
+
+
+def _detail(detail: Any, most: int = 300) -> str:
+    if "before" in detail or "after" in detail:
+        text = f"{_short(detail.get('before'))} → {_short(detail.get('after'))}"
+    else:
+        text = _short(detail) if detail else ""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _short(value: Any) -> str:
+    return "–" if value is None else json.dumps(value, ensure_ascii=False)
