@@ -247,6 +247,17 @@ class LimitSettings(Section):
     ageing_seconds: float = Field(
         default=600.0, gt=0, description="A job that waited this long for resources goes before all younger ones."
     )
+    schedule_attempts: int = Field(
+        default=0, ge=0, description="A job ends when one node had too little free so many times; 0: it waits on."
+    )
+    schedule_pause_seconds: float = Field(
+        default=0.5, gt=0, description="First pause before such a node is asked again; it doubles each time."
+    )
+    schedule_longest_pause_seconds: float = Field(
+        default=30.0,
+        gt=0,
+        description="The longest such pause; nodes of ours say by themselves when something is free.",
+    )
     engine_down_seconds: float = Field(
         default=60.0, gt=0, description="A container whose engine does not answer for this long counts as failed."
     )

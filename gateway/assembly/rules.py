@@ -11,7 +11,13 @@ from gateway.settings import Settings
 def call_timing(settings: Settings) -> Timing:
     """Return how long the scheduling node waits for what."""
     # a claim may wait 1 s in its lane, a connection 1 s for a place and 3 s to come up
-    return Timing(call_deadline=LONGEST_CALL + 6.0, unreachable_limit=settings.limits.unreachable_seconds)
+    return Timing(
+        call_deadline=LONGEST_CALL + 6.0,
+        unreachable_limit=settings.limits.unreachable_seconds,
+        hold_first=settings.limits.schedule_pause_seconds,
+        hold_most=max(settings.limits.schedule_longest_pause_seconds, settings.limits.schedule_pause_seconds),
+        hold_tries=settings.limits.schedule_attempts,
+    )
 
 
 def run_timing(settings: Settings) -> RunTiming:

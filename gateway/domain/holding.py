@@ -12,12 +12,13 @@ from datetime import datetime, timedelta
 
 from gateway.domain.model import Acceptance, Call, CallState, Failure, Holding, Job, NodeId, NodeJob
 from gateway.domain.resources import parallelism
+from gateway.domain.scheduling.timing import Timing
 from gateway.domain.states import JobStatus
 
 BUSY = "RESOURCES_BUSY"
 """reason of a node that has too little free just now"""
-_FIRST, _MOST = 0.5, 30.0
-"""seconds between two rounds of asking; a node of ours says by itself when it has something free"""
+CANNOT_SCHEDULE = "CANNOT_SCHEDULE"
+"""reason of a job for which a node had too little free too often"""
 
 
 @dataclass(frozen=True)
@@ -80,15 +81,19 @@ def accepted(node: NodeJob, said: Acceptance) -> NodeJob:
     return replace(node, holding=replace(node.holding, said=said))
 
 
-def busy(node: NodeJob, failure: Failure, at: datetime) -> NodeJob:
-    """Take in that the node has too little free."""
+def busy(node: NodeJob, failure: Failure, at: datetime, timing: Timing) -> NodeJob:
+    """Take in that the node has too little free. Where it was asked often enough, that is a refusal."""
     call = node.holding.apply
-    pause = timedelta(seconds=min(_FIRST * 2.0 ** min(call.tries - 1, 20), _MOST))
+    since = node.holding.waiting_since or at
+    if 0 < timing.hold_tries <= call.tries:
+        text = f"asked {call.tries} times since {since.isoformat()}, the last answer: {failure.message}"
+        call = replace(call, state=CallState.REFUSED, reason=CANNOT_SCHEDULE, message=text)
+        return replace(node, holding=replace(node.holding, apply=call, waiting_since=since))
+    pause = timedelta(seconds=min(timing.hold_first * 2.0 ** min(call.tries - 1, 20), timing.hold_most))
     freed = node.holding.freed_at
     if freed is not None and call.sent_at is not None and freed >= call.sent_at:
         pause = timedelta()  # it has something free since it was asked
     call = replace(call, state=CallState.IDLE, due_at=at + pause, reason=failure.reason, message=failure.message)
-    since = node.holding.waiting_since or at
     return replace(node, holding=replace(node.holding, apply=call, waiting_since=since))
 
 

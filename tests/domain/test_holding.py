@@ -173,3 +173,32 @@ def test_no_more_tasks_at_once_than_the_job_wants_and_every_node_bears():
     done = a_job("a; b; c", JobStatus.RUNNING, roles=ROLES, a=TaskStatus.SUCCESS, b=TaskStatus.RUNNING)
     assert begun(replace(done, spec=bound.spec)) == {"c"}
     assert begun(replace(done, nodes=small.nodes)) == set()
+
+
+def test_a_job_that_was_in_vain_often_enough_ends_with_what_it_was_told():
+    """The pauses grow as they are set; every try is in the timeline; the other nodes are stopped."""
+    timing = Timing(hold_first=10, hold_most=25, hold_tries=4)
+    job, tries, moment = a_ready_job("n2"), list[float](), 0.0
+    while job.ending is None:
+        job, requests = schedule.step(job, at(moment), timing)
+        if requests == [HoldAt("n2")]:
+            tries.append(moment)
+            job = schedule.apply(job, Denied(HoldAt("n2"), BUSY, at(moment)), timing)
+        moment += 5
+        assert moment < 200
+    assert tries == [0, 10, 30, 55]
+    failure = job.ending.failure
+    assert (job.ending.outcome, failure.reason, failure.node) == (Outcome.FAILED, "CANNOT_SCHEDULE", "n2")
+    assert "asked 4 times since" in failure.message and BUSY.message in failure.message
+    refusals = [note for note in job.notes if note.event == "resources refused"]
+    assert [note.at for note in refusals] == [at(0), at(10), at(30), at(55)]
+    assert {note.detail["message"] for note in refusals} == {BUSY.message}
+
+
+def test_without_such_a_number_it_waits_on():
+    job = a_ready_job("n2")
+    for moment in range(0, 6000, 30):
+        job, requests = step(job, moment)
+        if requests:
+            job = after(job, Denied(HoldAt("n2"), BUSY, at(moment)))
+    assert job.ending is None and job.nodes["n2"].holding.apply.tries > 100

@@ -115,7 +115,7 @@ def denied(job: Job, event: Denied, timing: Timing) -> Job:
     if isinstance(request, ReturnAt):
         return with_node(job, holding.returned(job.nodes[request.node], expiry(call, timing)))
     if isinstance(request, HoldAt) and failure.reason == holding.BUSY:
-        return with_node(job, holding.busy(job.nodes[request.node], failure, event.at))
+        return with_node(job, holding.busy(job.nodes[request.node], failure, event.at, timing))
     if isinstance(request, StopAt) and failure.reason == "INTERNAL":  # it wanted to, and could not
         return with_call(
             job, request, replace(call, state=CallState.LOST, due_at=event.at + timing.retry(call.tries - 1))

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import datetime
 
-from gateway.domain import consent, inheriting, quorum, retrying, stopping, trained
+from gateway.domain import consent, holding, inheriting, quorum, retrying, stopping, trained
 from gateway.domain.model import CallState, Ending, Failure, Job, NodeId, NodeJob, Suspension, Task
 from gateway.domain.scheduling.events import SuspendAsked
 from gateway.domain.scheduling.records import needs_stop, with_node, with_task
@@ -95,7 +95,8 @@ def _without(job: Job, node: NodeJob, failure: Failure, at: datetime) -> Job:
     if job.status is JobStatus.PENDING:
         return ended_as(job, Ending(Outcome.REJECTED, at, failure))
     text = f"not every node started the job: {quorum.in_words(job)}"
-    return ended_as(job, Ending(Outcome.FAILED, at, Failure("FAILED_TO_RUN", text, node.node)))
+    reason = failure.reason if failure.reason == holding.CANNOT_SCHEDULE else "FAILED_TO_RUN"
+    return ended_as(job, Ending(Outcome.FAILED, at, Failure(reason, text, node.node)))
 
 
 def with_suspension(job: Job, event: SuspendAsked) -> Job:

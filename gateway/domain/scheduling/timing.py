@@ -29,6 +29,12 @@ class Timing:
     """pause between polls of a node that reports by itself"""
     abreast: int = 64
     """tasks of one job under way at once"""
+    hold_first: float = 0.5
+    """pause before a node that had too little free is asked again; it doubles each time"""
+    hold_most: float = 30.0
+    """the longest such pause; a node of ours says by itself when it has something free"""
+    hold_tries: int = 0
+    """how often one node is asked before the job ends; 0: as long as it takes"""
     stop_patience: float = 60.0
     """how long a failed attempt may go on at a node that has answered its stop"""
     redeliver_for: float = 86_400.0
