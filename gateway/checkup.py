@@ -135,15 +135,20 @@ def _isolation(engine: Engine) -> Step:
 
 
 def _images(engine: Engine, store: Store) -> Step:
-    missing = []
-    images = sorted(
-        {image for p in SqlProviders(store).list() for image in (p.image, *p.images.values()) if image}
-    )
+    missing, moved = [], []
+    providers = [p for p in SqlProviders(store).list() if not p.retired]
+    images = sorted({image for provider in providers for image in provider.every_image()})
     for image in images:
         try:
-            engine.image_digest(image)
+            found = engine.image_digest(image)
         except EngineError as error:
             missing.append(f"{image} ({error.reason})")
+            continue
+        moved += [p.key for p in providers if p.digests.get(image, found) != found]
+    if moved:
+        text = f"another image than was approved, which is not started (DIGEST_CHANGED): {', '.join(moved)}"
+        remedy = "bfia-gateway provider approve, if it is the right one; else bring the approved one back"
+        return Step("images", Result.WARNING, f"{len(images)} registered", text, remedy)
     if missing:
         text = f"registered, but not here: {', '.join(missing)}"
         return Step(

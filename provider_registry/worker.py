@@ -17,7 +17,7 @@ from provider_registry.registration import provider_from_component, provider_fro
 CPU_SECONDS = 20
 MOST_SIGNS = 1_000_000
 """what separates values, also inside of texts; so many are parsed in a second"""
-MEMORY = 1024**3
+MEMORY = 512 * 1024**2
 """bytes of address space; a description within the bounds of `limits` needs a tenth of it"""
 
 

@@ -1,5 +1,6 @@
 """``/api/v1`` and ``/health``: a job in full, its timeline, its runs and logs. Real HTTP statuses."""
 
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -153,12 +154,13 @@ def _here(local: LocalJob) -> dict[str, Any]:
 
 
 def _known(parts: AdminParts, spec: JobSpec, local: LocalJob | None) -> dict[str, Any]:
+    began = local.created_at if local else None
     return {
         "initiator": spec.initiator,
         "trace_id": spec.trace_id,
         "parties": [to_plain(p) for p in spec.parties],
         "parameters": {
-            party.label: {node.name: _parameters(parts, spec, party, node) for node in spec.dag.nodes}
+            party.label: {node.name: _parameters(parts, spec, party, node, began) for node in spec.dag.nodes}
             for party in spec.parties
             if local is None or party.node == local.node
         },
@@ -177,12 +179,14 @@ def _handed_in(parts: AdminParts, view: JobView) -> dict[str, Any]:
     }
 
 
-def _parameters(parts: AdminParts, spec: JobSpec, party: Party, node: DagNode) -> dict[str, Any]:
+def _parameters(
+    parts: AdminParts, spec: JobSpec, party: Party, node: DagNode, began: datetime | None
+) -> dict[str, Any]:
     """Return a task's parameters at a party, each with its origin; of what the job leaves open, the default."""
     shown = {name: to_plain(value) for name, value in effective(spec.task_params, party, node.name).items()}
     ref = node.component
     try:
-        _, component = parts.registry.find(ref.provider, ref.version, ref.name)
+        _, component = parts.registry.find(ref.provider, ref.version, ref.name, at=began)
     except Unknown:
         return shown
     if party.role in component.roles:

@@ -138,6 +138,13 @@ def test_it_works_beside_a_running_node_and_knows_its_images(config: Path):
         assert code == 0 and steps["ports"]["found"] == "the node is running"
         assert steps["migrations"]["result"] == "ok"
         assert steps["images"]["result"] == "warning" and "IMAGE_NOT_FOUND" in steps["images"]["cause"]
+        image, key = REGISTER["one component"]["value"]["metadata"]["image"], "example:1.0.0@docker"
+        node.registry.approve(key, {image: "sha256:another"})
+        engine = {"kind": "process", "process": {"images": {image: {"command": ["/bin/true"]}}}}
+        _, steps = doctor(config, engine=engine)
+        assert key in steps["images"]["cause"] and "provider approve" in steps["images"]["remedy"]
+        node.registry.retire(key)
+        assert doctor(config, engine=engine)[1]["images"]["result"] == "ok"
 
 
 def test_migrate_looks_and_does(config: Path):
