@@ -71,7 +71,8 @@ class SchedulerClient:
             self._report(report, word)
 
     def _report(self, report: TaskReport, word: TaskWord) -> None:
-        key = key_of(report.task_id, report.job_id)
+        key = key_of(report.task_id)
+        key = key if key.job_id else key_of(report.task_id, report.job_id)
         body = {**_task(key, report.role, self._me), "status": str(word)}
         if report.failure is not None and word is not TaskWord.RUNNING:
             body["failed_by"] = report.failure.as_dict()

@@ -30,7 +30,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(f"{PARTNER}/job/create", "create_job, once for all roles of the node", {ANY: Code.CREATE_JOB_FAILED}),
     Endpoint(
         f"{PARTNER}/job/status/update",
-        "an end: stop_job with it; `running`: start_job; else nothing",
+        "an end: stop_job with it; `running`: start_job; `waiting` after an end: create_job again",
         {**_NO_JOB, "": Code.UPDATE_JOB_FAILED},
     ),
     Endpoint(f"{PARTNER}/job/update", "nothing: progress is counted here", {"": Code.UPDATE_JOB_FAILED}),

@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request
 
 from adapter.fate import wire
+from adapter.fate.again import begun_again, number_of
 from adapter.fate.client import failure_of
 from adapter.fate.description import PROTOCOL, scheduler_of
 from adapter.fate.endpoints import BY_PATH, PARTNER
 from adapter.fate.envelope import FateRoute, coded, ok
-from adapter.fate.keys import Key, id_of, name_of
+from adapter.fate.keys import Key, id_of, key_of, name_of
 from adapter.fate.serving import Asker, FateParts, asker, of_job, on, trace_of
 from adapter.fate.states import OUR_OUTCOME, REASONS, JobWord, TaskWord, job_word, task_word
-from gateway.domain import inheriting
 from gateway.domain.model import Ending, Failure, LocalJob
 from gateway.domain.problems import Problem
 from gateway.domain.states import JobStatus, TaskStatus
@@ -60,12 +60,6 @@ def router(parts: FateParts) -> APIRouter:
             if spec.job_id != body.job_id:
                 raise Invalid([Problem("dag.conf.extra.standard.job_id", "must be job_id", spec.job_id)])
             accepted = parts.participant.create_job(spec, who.node)
-            wanted = inheriting.demanded(spec) if spec.protocol == PROTOCOL else None
-            lacking = sorted(set(wanted or ()) - set(accepted.inherited or ()))
-            if lacking:
-                parts.participant.stop_job(spec.job_id, "", None, who.node)
-                text = f"tasks {', '.join(lacking)} of job {spec.old_job_id} cannot be taken over here"
-                raise Refused(text, reason=inheriting.REASON)
             return {} if accepted.inherited is None else {"inherited": list(accepted.inherited)}
 
         return ok(await on(parts.limiters.rest, request, work) or None)
@@ -82,10 +76,10 @@ def router(parts: FateParts) -> APIRouter:
                 lambda: parts.participant.stop_job(local.id, "", ending, who.node),
             )
         elif local.status in (JobStatus.FINISHED, JobStatus.REJECTED):
-            text = (
-                f"job {local.id} is {_said(local)} here and does not begin again: hand in one that inherits of it"
-            )
-            raise Refused(text, reason="JOB_ENDED")
+            if word is not JobWord.WAITING or local.spec.protocol != PROTOCOL:
+                raise Refused(f"job {local.id} has ended here: it is {_said(local)}", reason="JOB_ENDED")
+            spec = begun_again(local, body.job_id)
+            await on(parts.limiters.rest, request, lambda: parts.participant.create_job(spec, who.node))
         elif word is JobWord.RUNNING:
             await on(parts.limiters.rest, request, lambda: parts.participant.start_job(local.id, who.node))
         return ok()
@@ -164,7 +158,7 @@ def router(parts: FateParts) -> APIRouter:
             except NotFound as error:
                 if local is None or error.reason != "TASK_UNKNOWN":
                     raise
-                return _not_started(local, name, body.task_version, error)
+                return _not_started(local, body.job_id, name, body.task_version, error)
 
         news = await on(parts.limiters.news, request, work)
         word = TaskWord.RUNNING if news.status is TaskStatus.READY else task_word(news.status, news.failure)
@@ -214,16 +208,14 @@ def _known(local: LocalJob, name: str) -> None:
         raise NotFound(f"job {local.id} has no task {name or '(its id does not tell)'}", reason="TASK_UNKNOWN")
 
 
-def _not_started(local: LocalJob, name: str, version: int, error: GatewayError) -> TaskNews:
+def _not_started(local: LocalJob, job_id: str, name: str, version: int, error: GatewayError) -> TaskNews:
     """Tell of a version of a task that was not started here: it waits, or was taken over; else raise."""
     _known(local, name)
     if any(run.task_name == name for run in local.inherited) and name in (local.can_inherit or ()):
         return TaskNews(TaskStatus.SUCCESS)
     ids = {run.task_id for run in local.runs if run.task_name == name}
-    last = max(
-        (int(found.rpartition("_")[2]) for found in ids if found.rpartition("_")[2].isdecimal()), default=-1
-    )
-    if not last < version <= last + _TRIES:
+    last = max((key_of(found).version for found in ids), default=-1)
+    if not last < version <= max(last, _TRIES * number_of(local, job_id)) + _TRIES:
         raise error
     return TaskNews(TaskStatus.PENDING)
 
@@ -233,8 +225,8 @@ def _collected(
 ) -> dict[str, Any]:
     role = body.role.partition(".")[0]
     runs = local.runs_of(task_id, role) if local is not None else ()
-    begun = min((run.started_at for run in runs if run.started_at), default=None)
-    ended = max((run.ended_at for run in runs if run.ended_at), default=None)
+    begun = _ms(min((run.started_at for run in runs if run.started_at), default=None))
+    ended = _ms(max((run.ended_at for run in runs if run.ended_at), default=None))
     over = word not in (TaskWord.WAITING, TaskWord.RUNNING)
     data: dict[str, Any] = {
         "job_id": body.job_id,
@@ -244,19 +236,19 @@ def _collected(
         "task_version": body.task_version,
         "status": str(word),
         "party_status": str(word),
-        "start_time": _ms(begun),
-        "end_time": _ms(ended) if over else None,
-        "update_time": _ms(ended or begun),
-        "elapsed": _ms(ended, begun) if over else None,
+        "start_time": begun,
+        "end_time": ended if over else None,
+        "update_time": ended or begun,
+        "elapsed": ended - begun if over and ended is not None and begun is not None else None,
     }
     if over and news.failure is not None:
         data["failed_by"] = news.failure.as_dict()
     return data
 
 
-def _ms(moment: datetime | None, since: datetime | None = datetime.fromtimestamp(0, UTC)) -> int | None:
-    """Return milliseconds between two moments, by default since 1970."""
-    return None if moment is None or since is None else round((moment - since).total_seconds() * 1000)
+def _ms(moment: datetime | None) -> int | None:
+    """Return milliseconds since 1970."""
+    return None if moment is None else round(moment.timestamp() * 1000)
 
 
 def _ending(word: JobWord | None, failed_by: Any, who: Asker) -> Ending | None:

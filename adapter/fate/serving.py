@@ -8,6 +8,7 @@ import anyio.to_thread
 from anyio import CapacityLimiter
 from fastapi import Request
 
+from adapter.fate.again import newest
 from adapter.fate.description import Descriptions
 from adapter.fate.parts import JobOf, LocalOf
 from adapter.fate.signing import Signatures
@@ -89,8 +90,8 @@ def asker(parts: FateParts, request: Request, *claimed: NodeId) -> Asker:
 
 
 async def of_job(parts: FateParts, job_id: str) -> LocalJob:
-    """Return a job in which this node takes part. Raises `NotFound`."""
-    local = await _run(parts.limiters.rest, lambda: parts.local_of(job_id))
+    """Return a job in which this node takes part, as it was begun last. Raises `NotFound`."""
+    local = await _run(parts.limiters.rest, lambda: newest(job_id, parts.local_of))
     if local is None:
         raise NotFound(f"no job {job_id} runs here", reason="JOB_UNKNOWN")
     return local

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from fastapi.testclient import TestClient
 
+from gateway.domain.model import Address
 from gateway.domain.states import JobStatus, Outcome
 from gateway.wiring import Gateway
 from tests.contracts.apis import THIRD, World, two_nodes
@@ -143,7 +144,7 @@ def test_a_job_from_its_creation_to_its_end(world: World, flow: Flow):
     local = world.local(JOB)
     assert (local.status, local.spec.protocol, local.spec.scheduler) == (JobStatus.FINISHED, "fate", FATE)
     assert local.ending is not None and local.ending.outcome is Outcome.SUCCEEDED
-    assert flow.code("/partner/job/status/update", party(status="waiting")) == 1003  # its rerun
+    assert flow.code("/partner/job/status/update", party(status="running")) == 1003  # FATE has no such move
 
 
 def test_the_next_version_of_a_task(world: World, flow: Flow):
@@ -168,6 +169,54 @@ def test_the_next_version_of_a_task(world: World, flow: Flow):
     wait_for(lambda: all(run.over for run in world.local(job).runs), 20, 0.01)
     ended = flow.post("/partner/task/collect", task(1, job=job))["data"]
     assert ended["party_status"] in ("running", "canceled")
+
+
+def test_fates_automatic_retry_lets_the_job_end_and_begins_it_again(world: World, flow: Flow):
+    """What had succeeded stays, the next version of the task that failed gets its output."""
+    job = "202411220101019999992"
+    body = dag()
+    body["dag"]["tasks"]["a"]["outputs"] = {"data": {"out": {"output_artifact_key_alias": "out"}}}
+    channel = {"producer_task": "a", "output_artifact_key": "out"}
+    body["dag"]["tasks"]["b"] = {
+        "component_ref": "Thing",
+        "inputs": {"data": {"out": {"task_output_artifact": channel}}},
+        "outputs": {},
+    }
+    one, two = task(job=job), task(name="b", job=job)
+    for path, sent in (("/partner/job/create", {**body, **party(job)}), ("/partner/job/start", party(job))):
+        assert flow.post(path, sent) == OK
+    assert flow.post("/partner/task/start", one) == OK
+    table = world.me.settings.storage.path / f"{job}-host-0" / f"{job}_a_0-out"
+    table.mkdir(parents=True)
+    (table / "data_0").write_text("id\n1\n")
+    world.end(job, "a", "host.0")
+    assert flow.post("/partner/task/start", two) == OK
+    world.end(job, "b", "host.0", code=3)
+    for path, sent in (
+        ("/partner/task/stop", {**two, "status": "failed"}),
+        ("/partner/job/status/update", party(job, status="failed")),
+        ("/partner/job/stop", party(job)),
+        ("/partner/task/rerun", {**two, "new_version": 1}),
+        ("/partner/job/status/update", party(job, status="waiting")),
+        ("/partner/job/status/update", party(job, status="waiting")),
+        ("/partner/job/resource/apply", party(job)),
+        ("/partner/job/start", party(job)),
+    ):
+        assert flow.post(path, sent) == OK, path
+    again = {**two, "task_version": 1}
+    states = [flow.post("/partner/task/collect", t)["data"]["party_status"] for t in (one, one, again)]
+    assert states == ["running", "success", "waiting"]
+    for path in ("/partner/task/resource/apply", "/partner/task/start"):
+        assert flow.post(path, again) == OK
+    run = world.run(f"{job}-r1", "b", "host.0")
+    assert run.inputs == {"out": Address(f"{job}-host-0", f"{job}_a_0-out")}
+    world.end(f"{job}-r1", "b", "host.0")
+    assert flow.post("/partner/task/collect", again)["data"]["party_status"] == "running"
+    assert flow.post("/partner/task/collect", again)["data"]["party_status"] == "success"
+    assert flow.post("/partner/job/status/update", party(job, status="success")) == OK
+    ended = [world.local(found).ending.outcome for found in (job, f"{job}-r1")]
+    assert ended == [Outcome.FAILED, Outcome.SUCCEEDED]
+    assert world.local(f"{job}-r1").spec.old_job_id == job
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,42 @@
+"""A job that FATE begins again under its id, by a rerun or its automatic retry: here another job each time.
+
+FATE's ends of a job are not final, the standard's FINISHED is. So each beginning but the first is a job of its own
+here, ``<job id>-r<n>``, which takes over what had finished in the one before; FATE always means the newest.
+"""
+
+from dataclasses import replace
+
+from adapter.fate.parts import LocalOf
+from gateway.domain.model import JobSpec, LocalJob
+
+
+def newest(job_id: str, local_of: LocalOf) -> LocalJob | None:
+    """Return the newest job here that is FATE's job of this id; None where there is none."""
+    found = local_of(job_id)
+    number = 1
+    while found is not None and (later := local_of(_named(job_id, number))) is not None:
+        found, number = later, number + 1
+    return found
+
+
+def begun_again(local: LocalJob, job_id: str) -> JobSpec:
+    """Return the job that follows on one that has ended; it takes over whatever is the same."""
+    params = dict(local.spec.job_params)
+    if isinstance(common := params.get("common"), dict):
+        params["common"] = {key: value for key, value in common.items() if key != "inherit"}
+    return replace(
+        local.spec,
+        job_id=_named(job_id, number_of(local, job_id) + 1),
+        old_job_id=local.id,
+        job_params=params,
+        flow_id=job_id,
+    )
+
+
+def number_of(local: LocalJob, job_id: str) -> int:
+    """Return how often FATE's job of this id had begun here before."""
+    return 0 if local.id == job_id else int(local.id.removeprefix(_named(job_id, "")))
+
+
+def _named(job_id: str, number: int | str) -> str:
+    return f"{job_id}-r{number}"
