@@ -186,7 +186,9 @@ class OwnSide:
         verdict, words = self._rules.judged(spec, sender)
         if verdict is Verdict.REJECT:
             yield problem(
-                "approval", f"NOT_AUTHORISED: {words}", f"have an admin of {self._node} change approval.rules"
+                "approval",
+                f"NOT_AUTHORISED: {words}",
+                f"have an admin of {self._node} change approval.rules, or the route",
             )
         elif verdict is Verdict.APPROVE:
             yield fine("approval", "nobody has to be asked")

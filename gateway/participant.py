@@ -78,6 +78,8 @@ class Participant:
         """says why a job may not use the datasets here that it names"""
         self.audit: Callable[[NodeId, str, Mapping[str, Any]], None] = lambda who, action, detail: None
         """writes down, beside the job's timeline, that a start was not allowed: who asked, for what, why"""
+        self.barred: Callable[[NodeId, str], str] = lambda node, component: ""
+        """says why a node may not have a component run here; empty where it may"""
         self._policy = policy
         self._takes_word = takes_word
 
@@ -161,10 +163,13 @@ class Participant:
             raise Refused(f"{text}; a rule under approval.rules can agree", reason="APPROVAL_UNSUPPORTED")
         return approval.opened(local.noted(now, "job PENDING here", sender), self._policy, words, now)
 
-    def judged(self, spec: JobSpec, sender: NodeId) -> tuple[Verdict, str]:
+    def judged(self, spec: JobSpec, sender: NodeId, command: str = approval.CREATE) -> tuple[Verdict, str]:
         """Ask the policy. Who wants the job is the node that asks, or where that is this one, the initiator."""
         source = spec.initiator if sender in ("", self._node) else sender
-        wanted = approval.pieces(spec, self._node, source, self.roles)
+        wanted = list(approval.pieces(spec, self._node, source, self.roles, command))
+        for piece in wanted if source != self._node else ():
+            if words := self.barred(piece.source, piece.component):
+                return Verdict.REJECT, words
         return approval.judge(self._policy, wanted, own=source == self._node)
 
     def roles(self, task: flow.DagNode) -> tuple[str, ...] | None:
@@ -208,7 +213,7 @@ class Participant:
         """Ask the policy again before anything starts; it may have changed. Raises `NotAllowed`, `Conflict`."""
         if local.status is JobStatus.PENDING:
             raise Conflict(f"nobody at {self._node} has agreed to job {local.id} yet", reason="NOT_APPROVED")
-        verdict, words = self.judged(local.spec, sender)
+        verdict, words = self.judged(local.spec, sender, approval.START)
         closed = self.not_shared(local.spec)
         if verdict is Verdict.REJECT:
             self._not_allowed(local, sender, words)

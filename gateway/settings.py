@@ -200,6 +200,9 @@ class ApprovalRule(Section):
     component: str = Field(default="*", description="provider/name of the task's component.")
     dataset: str = Field(default="*", description="Id of the task's own data here, or <namespace>#<name>.")
     role: str = Field(default="*", description="The role that this node plays.")
+    command: Literal["*", "create", "start"] = Field(
+        default="*", description="create: taking the job; start: its start, where only a reject counts."
+    )
     decide: Literal["approve", "reject", "ask"] = Field(description="approve, reject, or ask a person.")
 
 

@@ -106,6 +106,8 @@ def dump(table: RouteTable) -> str:
             lines.append(f"  deadline: {_decimal(route.deadline)}")
         if not route.enabled:
             lines.append("  enabled: false")
+        if route.components:
+            lines.append(f"  components: {_quoted(', '.join(route.components))}")
         if route.relay:
             lines.append("  relay: true")
         lines += [

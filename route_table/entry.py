@@ -32,6 +32,8 @@ KEYS: dict[str, str] = {
     "certificate": "PEM file of the certificate that is shown to the peer, with its chain",
     "key": "PEM file of that certificate's key, without a password",
     "server_name": "the name that the peer's certificate must bear; default: the host",
+    "components": "what the node may have run here, as provider/name with * for anything, separated by commas; "
+    "default: all",
 }
 """key of an entry -> what it says"""
 SCHEMES = {"http": 80, "https": 443}
@@ -48,6 +50,7 @@ _LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 _PREFIX = re.compile(r"(?:/(?!\.{1,2}(?:/|\Z))(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+)*")
 _NUMBER = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,20})?")
 _FILE = re.compile(r"/[^\x00-\x1f\x7f]{1,1023}")
+_PATTERN = re.compile(r"[^\s,/]{1,200}/[^\s,/]{1,200}|\*")
 _YES = ("true", "yes", "on")
 _NO = ("false", "no", "off")
 
@@ -117,7 +120,20 @@ def route_of(node: str, entry: Entry) -> Route:
         certificate=identity.certificate,
         key=identity.key,
         server_name=identity.server_name,
+        components=_components(node, entry),
     )
+
+
+def _components(node: str, entry: Entry) -> tuple[str, ...]:
+    text = entry.text("components")
+    if text is None:
+        return ()
+    patterns = tuple(part.strip() for part in text.split(","))
+    if node == DEFAULT_ENTRY:
+        entry.reject("components", "belongs to one node; the default route admits nobody")
+    elif not all(map(_PATTERN.fullmatch, patterns)):
+        entry.reject("components", "must be patterns such as unionpay/*, separated by commas")
+    return patterns
 
 
 def _via(entry: Entry) -> str | None:

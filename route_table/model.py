@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 PROFILES = ("spec", "fate", "kuscia", "audited", "fate-partner")
@@ -84,7 +85,8 @@ class Route:
     ``profile`` names the peer's dialect, ``institution`` its owner where that is known. ``deadline`` is the
     time in seconds that one call may take. A disabled route is kept, but not used. ``relay``: this node passes on
     what comes from that node or is for it, where the other end's route says so too.
-    The last four are an `Identity`.
+    ``ca`` to ``server_name`` are an `Identity`. ``components`` are patterns of those that the node may have run
+    here, in which ``*`` stands for anything; none: all of them.
     """
 
     node: str
@@ -99,6 +101,11 @@ class Route:
     certificate: str | None = None
     key: str | None = None
     server_name: str | None = None
+    components: tuple[str, ...] = ()
+
+    def may_run(self, component: str) -> bool:
+        """Tell whether the node may have a component, ``provider/name``, run here."""
+        return not self.components or any(fnmatchcase(component, pattern) for pattern in self.components)
 
     @property
     def identity(self) -> Identity:

@@ -51,6 +51,9 @@ class RouteEntry(BaseModel):
     certificate: str | None = Field(default=None, description="PEM file of the certificate shown to the peer.")
     key: str | None = Field(default=None, description="PEM file of its key.")
     server_name: str | None = Field(default=None, description="Name that the peer's certificate must bear.")
+    components: str | None = Field(
+        default=None, description="What the node may have run here: provider/name patterns, separated by commas."
+    )
 
 
 class RouteEdit(BaseModel):

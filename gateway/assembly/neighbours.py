@@ -21,6 +21,13 @@ class Neighbours:
         """Tell whether a node is this one, has an enabled route, or had one and takes part in a job under way."""
         return node == self._here.id or self._routes.admits(node)
 
+    def barred(self, node: str, component: str) -> str:
+        """Return why a node may not have a component (``provider/name``) run here; empty where it may."""
+        route = self._routes.table.routes.get(node)
+        if route is None or route.may_run(component):
+            return ""
+        return f"the route of {node} allows {', '.join(route.components)}, not {component}"
+
     def institution(self, node: str) -> str:
         """Return the institution of a node; of one that names none, the node's own id."""
         if node == self._here.id:

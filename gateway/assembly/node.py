@@ -205,6 +205,7 @@ class Node:
             clock,
         )
         self.participant.not_shared = self.sharing.refusal
+        self.participant.barred = self.neighbours.barred
         self.participant.audit = lambda who, action, detail: self.audit.add(
             clock(), who, action, 403, None, detail
         )

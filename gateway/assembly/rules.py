@@ -32,7 +32,7 @@ def run_timing(settings: Settings) -> RunTiming:
 def approval_policy(settings: Settings) -> Policy:
     """Return who has to agree to a job here."""
     approval = settings.approval
-    rules = (Rule(Verdict(r.decide), r.source, r.component, r.dataset, r.role) for r in approval.rules)
+    rules = (Rule(Verdict(r.decide), r.source, r.component, r.dataset, r.role, r.command) for r in approval.rules)
     return Policy(Mode(approval.mode), approval.deadline_seconds, tuple(rules))
 
 

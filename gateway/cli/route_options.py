@@ -18,6 +18,9 @@ Ca = Annotated[str, typer.Option(help="PEM file on the node's machine: authoriti
 Certificate = Annotated[str, typer.Option(help="PEM file on the node's machine: the certificate shown to it.")]
 Key = Annotated[str, typer.Option(help="PEM file on the node's machine: the key of that certificate.")]
 ServerName = Annotated[str, typer.Option(help="Name that its certificate must bear, where that is not the host.")]
+Components = Annotated[
+    str, typer.Option(help='What it may have run here, such as "unionpay/*, reference/*"; default: everything.')
+]
 Unset = Annotated[
     list[str] | None, typer.Option(help="Key of the entry to take away, such as ca; may be repeated.")
 ]
@@ -34,6 +37,7 @@ def given(
     certificate: str,
     key: str,
     server_name: str,
+    components: str,
 ) -> dict[str, Any]:
     """Return the keys of an entry that were given."""
     values = {
@@ -46,6 +50,7 @@ def given(
         "certificate": certificate,
         "key": key,
         "server_name": server_name,
+        "components": components,
     }
     found: dict[str, Any] = {name: value for name, value in values.items() if value}
     return found if relay is None else found | {"relay": relay}

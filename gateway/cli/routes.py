@@ -20,6 +20,7 @@ from gateway.cli.completing import nodes
 from gateway.cli.route_options import (
     Ca,
     Certificate,
+    Components,
     Deadline,
     Institution,
     Key,
@@ -86,6 +87,7 @@ def add_route(
     certificate: Certificate = "",
     key: Key = "",
     server_name: ServerName = "",
+    components: Components = "",
     reason: Reason = "",
     config: Config = DEFAULT_CONFIG,
     url: Url = "",
@@ -99,7 +101,7 @@ def add_route(
 
     Through another node: bfia-gateway route add JG0100002200000020 --via JG0100003300000030
     """
-    values = given(to, via, relay, profile, institution, deadline, ca, certificate, key, server_name)
+    values = given(to, via, relay, profile, institution, deadline, ca, certificate, key, server_name, components)
     with reporting(as_json), connect(config, url) as node:
         _told(node.call("PUT", _path(node_id), _edit(values, reason)), as_json)
 
@@ -117,6 +119,7 @@ def edit_route(
     certificate: Certificate = "",
     key: Key = "",
     server_name: ServerName = "",
+    components: Components = "",
     unset: Unset = None,
     reason: Reason = "",
     config: Config = DEFAULT_CONFIG,
@@ -129,7 +132,7 @@ def edit_route(
 
     With TLS: bfia-gateway route edit JG0100002200000020 --to https://gw.example --ca /etc/bfia/partner.pem
     """
-    values = given(to, via, relay, profile, institution, deadline, ca, certificate, key, server_name)
+    values = given(to, via, relay, profile, institution, deadline, ca, certificate, key, server_name, components)
     values = dict.fromkeys(unset or ()) | values
     with reporting(as_json), connect(config, url) as node:
         _told(node.call("PATCH", _path(node_id), _edit(values, reason)), as_json)

@@ -18,6 +18,9 @@ from gateway.domain.states import JOB, JobStatus, ended, move
 
 REJECTED, NOT_AUTHORISED, TIMEOUT = "APPROVAL_REJECTED", "NOT_AUTHORISED", "APPROVAL_TIMEOUT"
 
+CREATE, START = "create", "start"
+"""what is asked for: that a job is taken here, or that it, or a task of it, begins"""
+
 _MOST_TRIES = 8640
 """of telling the decision: a day at the longest pause"""
 
@@ -46,6 +49,7 @@ class Piece:
     """``provider/name``"""
     dataset: str
     role: str
+    command: str = CREATE
 
 
 @dataclass(frozen=True)
@@ -57,11 +61,12 @@ class Rule:
     component: str = "*"
     dataset: str = "*"
     role: str = "*"
+    command: str = "*"
 
     def matches(self, piece: Piece) -> bool:
         return all(
             fnmatchcase(getattr(piece, name), getattr(self, name))
-            for name in ("source", "component", "dataset", "role")
+            for name in ("source", "component", "dataset", "role", "command")
         )
 
 
@@ -78,8 +83,10 @@ RolesOf = Callable[[DagNode], Iterable[str] | None]
 """roles that take part in a task; None where the component is not known"""
 
 
-def pieces(spec: JobSpec, node: NodeId, source: NodeId, roles_of: RolesOf) -> Iterator[Piece]:
-    """Yield what the job wants of this node."""
+def pieces(
+    spec: JobSpec, node: NodeId, source: NodeId, roles_of: RolesOf, command: str = CREATE
+) -> Iterator[Piece]:
+    """Yield what the job wants of this node; ``command`` is `CREATE` or `START`."""
     for task in spec.dag.nodes:
         roles = roles_of(task)
         name = f"{task.component.provider}/{task.component.name}"
@@ -89,7 +96,7 @@ def pieces(spec: JobSpec, node: NodeId, source: NodeId, roles_of: RolesOf) -> It
                 dataset = where.get("dataset_id") or "#".join(
                     where[k] for k in ("namespace", "name") if k in where
                 )
-                yield Piece(source, name, dataset, party.role)
+                yield Piece(source, name, dataset, party.role, command)
 
 
 def judge(policy: Policy, wanted: Iterable[Piece], *, own: bool = False) -> tuple[Verdict, str]:

@@ -18,6 +18,7 @@ from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import Conflict, GatewayError, Refused
 from gateway.wiring import Gateway
 from provider_registry.registration import provider_from_request
+from route_table.live import Change
 from tests.builders import a_dag, a_spec
 from tests.contracts.apis import IMAGE, IMPLEMENTATIONS, Apis, World, registration, serving, two_nodes
 from tests.e2e.nodes import wait_for
@@ -238,6 +239,29 @@ def test_rules_decide_at_once_and_hold_again_at_the_start(tmp_path: Path):
         assert caught.value.reason == "NOT_AUTHORISED"
         assert "start not allowed" in [e.event for e in world.me.store.timeline("job-fine")]
         assert world.local("job-fine").status is JobStatus.READY
+
+
+def test_what_a_node_may_run_is_asked_again_at_the_start_and_written_down(tmp_path: Path):
+    with two_nodes(tmp_path) as world:
+        api, routes = world.me.participant, world.me.routes
+        allow = Change(PEER, {"components": "other/*, vendor/Th*"}, whole=False)
+        routes.edit(allow, "ann")
+        assert api.create_job(a_spec("a", ROLES, job_id="job-fine"), PEER).waits is False
+        routes.edit(Change(PEER, {"components": "other/*"}, whole=False), "ann", "contract ended")
+        with pytest.raises(GatewayError, match="allows other/\\*, not vendor/Thing") as caught:
+            api.start_job("job-fine", PEER)
+        assert caught.value.reason == "NOT_AUTHORISED"
+        assert "start not allowed" in [e.event for e in world.me.store.timeline("job-fine")]
+        [entry] = world.me.audit.list(who=PEER)
+        assert "job-fine" in entry.action and "allows other/*" in entry.detail["message"]
+        with pytest.raises(GatewayError, match="not vendor/Thing") as caught:
+            api.create_job(a_spec("a", ROLES, job_id="job-late"), PEER)
+        assert caught.value.reason == "NOT_AUTHORISED"
+        assert world.me.store.local_jobs.find("job-late") is None
+        routes.edit(Change(PEER, {"components": None}, whole=False), "ann")
+        api.start_job("job-fine", PEER)
+        with pytest.raises(GatewayError, match="no route here"):
+            api.create_job(a_spec("a", ROLES, job_id="job-nobody"), "JG404")
 
 
 @pytest.mark.parametrize("profile", ["fate", "kuscia"])

@@ -161,6 +161,8 @@ WANTED = (Piece("n9", "unionpay/Intersection", "bank#2024", "host"), Piece("n9",
         ((Rule(Verdict.APPROVE, role="host"), Rule(Verdict.REJECT)), Verdict.APPROVE, None),
         ((Rule(Verdict.APPROVE, source="n8"), Rule(Verdict.REJECT, component="*/LR")), Verdict.REJECT, 1),
         ((Rule(Verdict.ASK, component="*/LR"), Rule(Verdict.APPROVE)), Verdict.ASK, 0),
+        ((Rule(Verdict.REJECT, command="start"), Rule(Verdict.APPROVE)), Verdict.APPROVE, None),
+        ((Rule(Verdict.REJECT, command="create"), Rule(Verdict.APPROVE)), Verdict.REJECT, 0),
     ],
 )
 def test_the_first_rule_that_matches_a_piece_decides_on_it(

@@ -134,7 +134,7 @@ def test_enabled_is_read_in_the_spellings_of_yaml(spelled, enabled):
             "A.weight",
             "line 1: is no key of a route; known are "
             "host, port, scheme, url, profile, institution, deadline, enabled, "
-            "via, relay, ca, certificate, key, server_name",
+            "via, relay, ca, certificate, key, server_name, components",
         ),
         ("A: {host: h, port: 0}", "A.port", "line 1: must be a whole number from 1 to 65535"),
         ("A: {host: h, port: 65536}", "A.port", "line 1: must be a whole number from 1 to 65535"),
@@ -198,6 +198,11 @@ def test_enabled_is_read_in_the_spellings_of_yaml(spelled, enabled):
         ),
         ("A: {host: h, port: 1, enabled: maybe}", "A.enabled", "line 1: must be true or false"),
         ("A: {host: h, port: 1, key: " + "x" * 2049 + "}", "A.key", "line 1: must have at most 2048 characters"),
+        (
+            "A: {host: h, port: 1, components: 'a/b, c'}",
+            "A.components",
+            "line 1: must be patterns such as unionpay/*, separated by commas",
+        ),
         ("A: {host: h, port: 1, relay: 2}", "A.relay", "line 1: must be true or false"),
         ("A: {via: 'a b'}", "A.via", "line 1: must be the id of the node that passes on"),
         (
@@ -379,6 +384,7 @@ routes = st.builds(
     deadline=st.floats(0.0001, 3600) | st.integers(1, 3600).map(float),
     enabled=st.booleans(),
     relay=st.booleans(),
+    components=st.sampled_from([(), ("*",), ("unionpay/*", "a/b")]),
 )
 behind = st.builds(
     Route,
