@@ -1,5 +1,6 @@
 """What the paths for FATE's own tools work with, and how their work is done."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,6 +11,7 @@ from anyio import CapacityLimiter
 from fastapi import Request
 
 from gateway.datasets import Datasets
+from gateway.domain.dag import ComponentRef, Dag, DagNode
 from gateway.domain.model import Address, Job, JobSpec, LocalJob, NodeId, Note, Party
 from gateway.domain.rerunning import RerunAnswer
 from gateway.errors import NotFound
@@ -159,14 +161,9 @@ class Sight:
     job: Job | None
     parties: tuple[Party, ...]
     """those that this node plays; all of a job that it has no part in"""
+    created_at: datetime
     notes: str = ""
     """what somebody wrote down about it here"""
-
-    @property
-    def created_at(self) -> datetime:
-        record = self.local or self.job
-        assert record is not None
-        return record.created_at
 
 
 def sight(parts: ClientParts, job_id: str, *, ask: bool = True, notes: bool = True) -> Sight:
@@ -178,19 +175,36 @@ def sight(parts: ClientParts, job_id: str, *, ask: bool = True, notes: bool = Tr
     local, job = parts.kept.local_jobs.find(job_id), parts.kept.jobs.find(job_id)
     record = local or job
     if record is None:
-        if ask:
-            parts.jobs.status(job_id)  # says why nothing is known, or who knows
-        raise NotFound(f"no job {job_id} is scheduled or runs here", reason="JOB_UNKNOWN")
+        if not ask:
+            raise NotFound(f"no job {job_id} is scheduled or runs here", reason="JOB_UNKNOWN")
+        told = parts.jobs.status(job_id)  # handed in here, or it says why nothing is known
+        spec = _handed_in(parts.node, told)
+        return Sight(told, spec, None, None, spec.parties, parts.clock())
     view = parts.jobs.status_here(job_id)
     if view is None:
         view = parts.jobs.status(job_id) if ask or local is None else _as_told(local)
     spec = record.spec.for_node(parts.node) if record.spec.parties_at(parts.node) else record.spec
     said = [e.detail.get("text") for e in parts.kept.timeline(job_id) if e.event == NOTED] if notes else []
     mine = spec.parties_at(parts.node) or spec.parties
-    return Sight(view, spec, local, job, mine, str(said[-1]) if said else "")
+    return Sight(view, spec, local, job, mine, record.created_at, str(said[-1]) if said else "")
 
 
 NOTED = "notes added"
+
+
+def _handed_in(node: NodeId, view: JobView) -> JobSpec:
+    """Return what can be told of a job that was handed in here for other nodes to run."""
+    roles = dict.fromkeys((role, at) for task in view.tasks for at, own in task.nodes.items() for role in own)
+    number: Counter[str] = Counter()
+    parties = []
+    for label, at in roles:
+        role = label.partition(".")[0]
+        parties.append(Party(role, number[role], at))
+        number[role] += 1
+    nodes = tuple(DagNode(task.name, ComponentRef("", "", "")) for task in view.tasks)
+    return JobSpec(
+        view.job_id, view.flow_id, Dag(nodes), tuple(parties), node, "", view.scheduler, "bfia", "", {}, {}
+    )
 
 
 def _as_told(local: LocalJob) -> JobView:

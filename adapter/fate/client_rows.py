@@ -33,7 +33,8 @@ def job_rows(seen: Sight, base: str, kind: str) -> list[dict[str, Any]]:
     view, spec = seen.view, seen.spec
     model = named(spec)
     started = seen.job.started_at if seen.job else min(_begins(seen), default=None)
-    ended = (seen.local or seen.job).ended_at if seen.local or seen.job else None  # type: ignore[union-attr]
+    record = seen.local or seen.job
+    ended = record.ended_at if record else None
     inherit = {"job_id": spec.old_job_id} if spec.old_job_id else None
     shared = {
         "protocol": kind,

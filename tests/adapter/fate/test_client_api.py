@@ -14,6 +14,7 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -21,8 +22,11 @@ import pytest
 import yaml
 
 from adapter.fate import client_api
+from adapter.fate.client_parts import sight
+from adapter.fate.client_rows import job_rows, task_rows
 from adapter.fate.examples import DAG_SCHEMA
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
+from gateway.ports import JobView, TaskView
 from gateway.wiring import Gateway
 from tests.builders import OK, a_job
 from tests.cleaning.ended import ago, left_behind
@@ -269,3 +273,51 @@ def test_an_upload_without_a_name_gets_one_and_a_second_of_one_name_is_refused(n
     named = form | {k: answer["data"][k] for k in ("namespace", "name")}
     again = ask(node, "operator", "POST", "/v2/data/component/upload/file", data=named, files=file)
     assert (again.json()["code"], again.json()["data"]["reason"]) == (7002, "DATASET_EXISTS")
+
+
+HOSTILE: list[Any] = [
+    [],
+    {"job_id": 1, "dag_schema": [], "namespace": {}, "notes": ["x"], "dry_run": "maybe"},
+    {"job_id": "\u0000/../", "role": "x" * 300, "party_id": "é", "task_name": "..", "namespace": "..", "name": ""},
+    {"dag_schema": {"dag": {"parties": [{"role": "a", "party_id": 7}], "tasks": {"a": {"component_ref": "b"}}}}},
+    {"dag_schema": {"dag": {"parties": {}, "tasks": [[]], "conf": 1, "party_tasks": {"x": None}}, "kind": None}},
+    {"dag_schema": {"dsl": {"components": {"a": {"module": 1, "input": [], "output": 2}}}, "runtime_conf": [1]}},
+]
+
+
+def test_whatever_is_sent_is_decided_upon(node: Gateway):
+    described = ask(node, "operator", "GET", "/openapi.json").json()["paths"]
+    tried = [
+        (method, path, body)
+        for path, methods in described.items()
+        for method, operation in methods.items()
+        if "fate client" in operation.get("tags", ())
+        for body in HOSTILE
+        if method == "post" or isinstance(body, dict)
+    ]
+    with httpx.Client(base_url=node.addresses()["operator"], timeout=30, trust_env=False) as client:
+        for method, path, body in tried:
+            given = {"params": body} if method == "get" else {"json": body}
+            answer = client.request(method, path, **given)
+            if answer.headers["content-type"].startswith("application/json"):
+                said = answer.json()
+                assert answer.status_code == 200 and said["code"] in range(9000), (path, body, said)
+                assert "INTERNAL" not in answer.text, (path, body, said)
+
+
+def test_a_job_that_was_only_handed_in_here_is_told_of(node: Gateway):
+    view = JobView(
+        "job-9",
+        JobStatus.RUNNING,
+        [TaskView("t", "a", TaskStatus.RUNNING, nodes={PEER: {"guest": TaskStatus.RUNNING}})],
+        scheduler=PEER,
+    )
+    jobs = SimpleNamespace(status=lambda _: view)
+    nothing = SimpleNamespace(find=lambda _: None)
+    kept = SimpleNamespace(jobs=nothing, local_jobs=nothing)
+    parts: Any = SimpleNamespace(node=ME, jobs=jobs, kept=kept, clock=lambda: ago(0))
+    seen = sight(parts, "job-9")
+    (row,) = job_rows(seen, "http://here", "bfia")
+    assert (row["status"], row["role"], row["party_id"]) == ("running", "guest", PEER)
+    (task,) = task_rows(seen, "http://here", "bfia")
+    assert (task["task_name"], task["party_status"], task["worker_id"]) == ("a", "running", None)
