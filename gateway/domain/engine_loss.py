@@ -1,7 +1,8 @@
 """What becomes of a run whose engine stops to answer.
 
 A container outlives a daemon that dies; a daemon that comes back without live-restore ends it, by SIGTERM or
-SIGKILL, or does not know how it ended (255). Such an end is the engine's failure, not the container's.
+SIGKILL, or does not know how it ended (255). One that is told to end takes no more questions, then ends its
+containers, and only then is seen to be gone. Such an end is the engine's failure, not the container's.
 """
 
 from dataclasses import replace
@@ -10,6 +11,8 @@ from datetime import datetime, timedelta
 from gateway.domain.model import Failure, Run
 
 _BY_THE_DAEMON = frozenset({255, 137, 143})
+_ENDING = timedelta(seconds=15)
+"""so long Docker gives its containers when it ends; a run of which the end was seen before is not in question"""
 
 
 def unseen(run: Run, at: datetime, again: timedelta) -> Run:
@@ -28,7 +31,7 @@ def took_it_along(run: Run) -> bool:
     exit_ = run.exit
     if exit_ is None or run.away_at is None or exit_.oom_killed or exit_.code not in _BY_THE_DAEMON:
         return False
-    return exit_.finished_at is None or exit_.finished_at >= run.away_at - timedelta(seconds=1)
+    return exit_.finished_at is None or exit_.finished_at >= run.away_at - _ENDING
 
 
 def silent(run: Run) -> Failure:

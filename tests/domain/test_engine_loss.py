@@ -40,6 +40,12 @@ def test_a_container_that_went_with_its_engine_failed_by_the_engine(code: int) -
     assert run.failure is not None and run.failure.reason == "ENGINE_DOWN" and run.failure.exit_code == code
 
 
+@pytest.mark.parametrize("code", [137, 143])
+def test_a_daemon_that_is_told_to_end_ends_its_containers_before_it_is_seen_to_be_gone(code: int) -> None:
+    run = hear(running(), Unseen(ID, at(20)), exited(code, 8))
+    assert run.failure is not None and run.failure.reason == "ENGINE_DOWN"
+
+
 @pytest.mark.parametrize("code", [137, 143, 255])
 def test_without_an_absence_it_failed_by_itself(code: int) -> None:
     run = hear(running(), exited(code, 12))
@@ -50,7 +56,7 @@ def test_its_own_failure_stays_its_own() -> None:
     assert hear(running(), Unseen(ID, at(10)), exited(1, 12)).failure.reason == "EXIT_1"  # type: ignore[union-attr]
     oom = hear(running(), Unseen(ID, at(10)), exited(137, 12, oom=True))
     assert oom.failure is not None and oom.failure.reason == "OOM_KILLED"
-    before = hear(running(), Unseen(ID, at(10)), exited(143, 5))
+    before = hear(running(), Unseen(ID, at(60)), exited(143, 5))
     assert before.failure is not None and before.failure.reason == "EXIT_143"
 
 
