@@ -364,8 +364,9 @@ class Coordinator:
         lineage, not_inherited = self._inherited(spec)
         tell = self._peers.numbers_tasks(spec)
         tasks = {}
+        roles_of = flow.once_per_component(self._roles)
         for node in spec.dag.nodes:
-            roles = self._roles(node)
+            roles = roles_of(node)
             here: dict[NodeId, dict[str, TaskStatus]] = {}
             for party in spec.parties:
                 if roles is None or party.role in roles:

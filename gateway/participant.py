@@ -166,7 +166,8 @@ class Participant:
     def judged(self, spec: JobSpec, sender: NodeId, command: str = approval.CREATE) -> tuple[Verdict, str]:
         """Ask the policy. Who wants the job is the node that asks, or where that is this one, the initiator."""
         source = spec.initiator if sender in ("", self._node) else sender
-        wanted = list(approval.pieces(spec, self._node, source, self.roles, command))
+        roles_of = flow.once_per_component(self.roles)
+        wanted = list(approval.pieces(spec, self._node, source, roles_of, command))
         for piece in wanted if source != self._node else ():
             if words := self.barred(piece.source, piece.component):
                 return Verdict.REJECT, words

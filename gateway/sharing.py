@@ -10,6 +10,7 @@ from datetime import datetime
 from gateway.dataset_model import Dataset
 from gateway.datasets import Datasets
 from gateway.domain import sharing
+from gateway.domain.dag import once_per_component
 from gateway.domain.model import Address, JobSpec, NodeId
 from gateway.domain.names import LARGEST_NAME, name_rule
 from gateway.domain.problems import Problem
@@ -64,7 +65,7 @@ class Sharing:
         others = sharing.partners(spec, self._node)
         now = self._clock()
         disabled, ungranted = [], []
-        for want in sharing.wanted(spec, self._node, self._roles_of):
+        for want in sharing.wanted(spec, self._node, once_per_component(self._roles_of)):
             if self._datasets.disabled(want.dataset):
                 disabled.append(sharing.closed(want, self._node))
             elif others and (why := self._strangers(want.dataset, others, now)):

@@ -1,12 +1,15 @@
 """The flow of a job: which component instances there are and who needs whose output."""
 
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
+from typing import TypeVar
 
 from gateway.domain.names import LARGEST_NAME, name_rule
 from gateway.domain.problems import Problem
+
+X = TypeVar("X")
 
 _SHOWN = 10
 """how many of a component's outputs a problem lists"""
@@ -138,6 +141,18 @@ def group(kind: str) -> str:
     if kind in _DATA:
         return "data"
     return "model" if "model" in kind else "metric"
+
+
+def once_per_component(ask: Callable[[DagNode], X]) -> Callable[[DagNode], X]:
+    """Return a question about tasks that is put once for each component: a flow may have many tasks of one."""
+    known: dict[ComponentRef, X] = {}
+
+    def asked(task: DagNode) -> X:
+        if task.component not in known:
+            known[task.component] = ask(task)
+        return known[task.component]
+
+    return asked
 
 
 def order(dag: Dag) -> list[str]:

@@ -99,6 +99,17 @@ def test_a_job_of_one_task_costs_few_statements(played, side, most):
     assert 20 < len(counted) <= most, "\n".join(counted)
 
 
+def test_whether_a_task_may_start_is_asked_once_for_each_component(played):
+    """It is asked at every start: for each task of the job it would be a hundred times a hundred questions."""
+    node = played[0].me
+    tasks = "; ".join(f"t{i}" for i in range(30))
+    spec = a_spec(tasks, {"guest": (ME,), "host": (PEER,)}, scheduler=ME, initiator=ME)
+    with told(node.store) as asked:
+        node.participant.judged(spec, PEER)
+        node.sharing.refusal(spec)
+    assert len([text for text, _ in asked if "FROM provider" in text]) == 2
+
+
 def test_a_step_is_one_read_and_one_write_of_what_changed(tmp_path):
     store = Store(opened(f"sqlite:///{tmp_path / 'x.db'}"))
     try:
