@@ -67,7 +67,7 @@ def test_another_vendors_token_is_refused_and_every_change_is_in_the_audit(
     told = {(e.who, e.detail.get("action")): e.detail for e in node.audit.list() if e.detail}
     assert told["ann", "updated"]["changes"] == changed.json()["changes"]
     assert told["bob", "retired"]["changes"] == [{"path": "retired", "before": None, "after": True}]
-    assert told["root", None] == {"name": "acme", "before": "ann", "owner": "bob"}
+    assert told["root", None].items() >= {"name": "acme", "before": "ann", "owner": "bob"}.items()
 
 
 def test_providers_are_listed_by_filters_and_shown_with_their_past(as_: Callable[[str], Send]):
