@@ -19,7 +19,7 @@ from gateway.domain.foretelling import Item
 from gateway.domain.model import Acceptance, Ending, Failure, Job, JobSpec, NodeId
 from gateway.domain.problems import Problem
 from gateway.domain.rerunning import Order, RerunAnswer
-from gateway.domain.states import JobStatus, TaskStatus
+from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.domain.task_ids import telling
 from gateway.errors import Busy, GatewayError, Invalid, NotFound, NotServed, Refused
 from gateway.ports import (
@@ -199,6 +199,11 @@ class ParticipantClient:
         key = key_of(task_id, job_id)
         roles = self._roles_of(job_id, task_name)
         bodies = [{**_task(key, role, self._caller.node), "task_name": task_name} for role in roles]
+        if key.version:  # FATE has to be told of a further version before; of one that it has it says no
+            for body in bodies:
+                with suppress(Refused, NotFound):
+                    told = {**body, "task_version": key.version - 1, "new_version": key.version}
+                    self._caller.post(f"{PARTNER}/task/rerun", told)
         for body in bodies:
             try:
                 self._caller.post(f"{PARTNER}/task/resource/apply", body)
@@ -246,6 +251,9 @@ class ParticipantClient:
         for role in self._roles_of(job_id):
             body = {"job_id": job_id, "role": role, "party_id": self._caller.node, **more}
             if ending is not None:
+                if ending.outcome is Outcome.SUCCEEDED:
+                    with suppress(Refused, NotFound):
+                        self._caller.post(f"{PARTNER}/job/update", {**body, "progress": 100.0})
                 with suppress(Refused):
                     self._caller.post(f"{PARTNER}/job/status/update", body)
             self._caller.post(f"{PARTNER}/job/stop", body)

@@ -39,6 +39,9 @@ class Descriptions:
         for node in spec.dag.nodes:
             ref = node.component
             dag["tasks"][node.name]["conf"]["provider"] = f"{ref.provider}:{ref.version}@docker"
+        conf = dag["conf"]
+        conf["model_id"] = conf.get("model_id") or spec.job_id  # FATE's nodes cannot store a job without the two
+        conf["model_version"] = conf.get("model_version") or "0"
         dag["conf"]["sync_type"] = "callback" if spec.by_callback else "poll"
         dag["conf"]["extra"][EXACT] = self._standard.request(spec)
         return body

@@ -70,7 +70,7 @@ def test_one_job_mixes_a_party_of_fates_protocol_and_one_of_the_standards(tmp_pa
         *task,
         *task,
     ]
-    assert sorted(order[10:]) == ["/job/status/update", "/job/stop", *["/task/status/update"] * 2]
+    assert sorted(order[10:]) == ["/job/status/update", "/job/stop", "/job/update", *["/task/status/update"] * 2]
     assert all(s.answer["code"] == 0 for s in control)
     (created,) = (s.body for s in control if s.path.endswith("/job/create"))
     assert "test_guest" not in json.dumps(created) and "test_host" in json.dumps(created)

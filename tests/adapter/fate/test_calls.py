@@ -151,6 +151,8 @@ def test_a_task_starts_when_every_role_has_its_resources(partner: ParticipantCli
     partner.start_task("20241", "20241_a_2", "a", ME)
     named = {"task_name": "a"}
     assert there.asked == [
+        ("/partner/task/rerun", of("host", 1, **named, new_version=2)),
+        ("/partner/task/rerun", of("arbiter", 1, **named, new_version=2)),
         ("/partner/task/resource/apply", of("host", 2, **named)),
         ("/partner/task/resource/apply", of("arbiter", 2, **named)),
         ("/partner/task/status/update", of("host", 2, **named, status="running")),
@@ -207,6 +209,16 @@ def test_a_job_ends_with_its_state_before_the_stop(partner: ParticipantClient, t
         (f"/partner/job/{command}", at(role, **more))
         for role in ("host", "arbiter")
         for command in ("status/update", "stop")
+    ]
+
+
+def test_a_job_that_succeeded_is_all_done(partner: ParticipantClient, there: Fate):
+    partner.stop_job("20241", "", Ending(Outcome.SUCCEEDED, T0), ME)
+    word = {"status": "success"}
+    assert there.asked[:3] == [
+        ("/partner/job/update", at("host", **word, progress=100.0)),
+        ("/partner/job/status/update", at("host", **word)),
+        ("/partner/job/stop", at("host", **word)),
     ]
 
 

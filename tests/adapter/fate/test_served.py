@@ -15,6 +15,7 @@ from fastapi.testclient import TestClient
 
 from gateway.domain.model import Address
 from gateway.domain.states import JobStatus, Outcome
+from gateway.errors import Refused
 from gateway.wiring import Gateway
 from tests.contracts.apis import THIRD, World, two_nodes
 from tests.e2e.nodes import wait_for
@@ -286,10 +287,14 @@ def test_a_job_that_fate_hands_in_is_scheduled_under_an_id_such_as_fates(world: 
 
 
 def test_the_paths_are_not_there_while_fates_protocol_is_off(tmp_path: Path):
+    (tmp_path / "routes.yml").write_text(f"'{FATE}': {{host: 127.0.0.1, port: 9, profile: fate-partner}}\n")
     node = Gateway(settings(tmp_path))
     try:
         answer = TestClient(node.apps["peer"]).post("/v2/partner/job/start", json={})
         assert answer.status_code == 404
         assert node.peers.adapter("fate").name == "fate"  # jobs of earlier times still have their protocol
+        with pytest.raises(Refused) as caught:
+            node.peers.participant(FATE, "bfia")
+        assert caught.value.reason == "PROTOCOL_OFF"
     finally:
         node.stop()
