@@ -6,6 +6,7 @@ else that is raised is a bug: it is logged with its trace and answered without i
     GatewayError
     ├── Invalid            bad input; carries every Problem
     ├── NotFound           nothing by that name here
+    │   └── Unreadable     a job's record that cannot be read: it has ended, and nothing else is known of it
     ├── Conflict           the same name with other content
     ├── NotAllowed         the sender may not do that
     ├── Refused            a peer, or this node, said no; carries a stable reason
@@ -66,6 +67,12 @@ class Invalid(GatewayError):
 class NotFound(GatewayError):
     reason = "NOT_FOUND"
     code = 404
+
+
+class Unreadable(NotFound):
+    """The record of a job cannot be read."""
+
+    reason = "ABNORMAL"
 
 
 class Conflict(GatewayError):

@@ -51,12 +51,13 @@ from gateway.domain.executing.timing import Timing
 from gateway.domain.executing.weighing import merge_runs
 from gateway.domain.model import Ending, Exit, Failure, JobSpec, LocalJob, NodeId, Run
 from gateway.domain.states import JOB, Outcome, RunStatus, TaskStatus, ended
-from gateway.errors import Busy, EngineFailed, GatewayError, NotFound, PeerUnreachable
+from gateway.errors import Busy, EngineFailed, GatewayError, NotFound, PeerUnreachable, Unreadable
 from gateway.grants import NOTHING, Grant
 from gateway.lanes import Lanes
 from gateway.loop import Loop
 from gateway.peers import Peers
 from gateway.ports import Clock, Outputs, Site, TaskReport
+from gateway.store.abandoning import abandon
 from gateway.store.store import Store, outside_transaction
 from gateway.tracing import listening, traced
 from gateway.turns import Turns
@@ -130,7 +131,10 @@ class Executor:
     def start(self) -> None:
         """Take up what an earlier process of this node left, then watch the engine."""
         for job_id in self._store.local_jobs.unfinished():
-            self.record(job_id, Restarted(self._clock(), self._owner))
+            try:
+                self.record(job_id, Restarted(self._clock(), self._owner))
+            except Unreadable as error:
+                self._abandon(job_id, error)
         self._watch = self._engine.watch(self._on_exit, self._on_away)
         self.loop.start()
 
@@ -141,7 +145,25 @@ class Executor:
 
     def advance(self, job_id: str) -> datetime | None:
         """Do everything that is due for a job here; return when it is due next."""
-        return execute.next_due(self._change(job_id, lambda local: local), self._timing, self._owner)
+        try:
+            return execute.next_due(self._change(job_id, lambda local: local), self._timing, self._owner)
+        except Unreadable as error:
+            self._abandon(job_id, error)
+            return None
+
+    def _abandon(self, job_id: str, error: Unreadable) -> None:
+        """End a job of which nothing can be read any more, with all that runs for it."""
+        log.error("a job ends as ABNORMAL", job=job_id, cause=error.message)
+        names = abandon(self._store, "participant", job_id, self._clock(), error.message)
+        self._lanes.submit("engine-end", partial(self._end_abandoned, job_id, names), job_id)
+
+    def _end_abandoned(self, job_id: str, names: list[str]) -> None:
+        for name in names:
+            with suppress(EngineError):  # what stays is found as an orphan
+                self._engine.stop(name, self._timing.stop_grace)
+                self._engine.remove(name)
+        self._close_session(job_id)
+        self._release(job_id)
 
     def record(self, job_id: str, *events: Event) -> LocalJob:
         """Take in news and do what follows from it."""

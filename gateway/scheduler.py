@@ -34,11 +34,12 @@ from gateway.domain.scheduling.commands import (
 from gateway.domain.scheduling.events import Answered, Delayed, Denied, Event, Heard, Lost, NotPlayed, UnknownThere
 from gateway.domain.scheduling.records import quiet_polls, tries_of
 from gateway.domain.scheduling.timing import Timing
-from gateway.errors import Busy, GatewayError, Invalid, NotFound, PeerUnreachable
+from gateway.errors import Busy, GatewayError, Invalid, NotFound, PeerUnreachable, Unreadable
 from gateway.lanes import Lanes
 from gateway.loop import Loop
 from gateway.peers import Peers
 from gateway.ports import Clock
+from gateway.store.abandoning import abandon
 from gateway.store.store import Store
 from gateway.tracing import Exchange, listening, traced
 from gateway.turns import Turns
@@ -68,7 +69,12 @@ class Scheduler:
 
     def advance(self, job_id: str) -> datetime | None:
         """Do everything that is due for a job; return when it is due next."""
-        return schedule.next_due(self._change(job_id, lambda job: job), self._timing)
+        try:
+            return schedule.next_due(self._change(job_id, lambda job: job), self._timing)
+        except Unreadable as error:
+            log.error("a job ends as ABNORMAL", job=job_id, cause=error.message)
+            abandon(self._store, "scheduler", job_id, self._clock(), error.message)
+            return None
 
     def begin(self, job: Job) -> bool:
         """Store a new job and do what is due at once. Returns False, and does nothing, when its id is taken."""

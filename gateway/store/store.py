@@ -20,7 +20,7 @@ from gateway.domain.executing import execute
 from gateway.domain.model import Job, JobSpec, LocalJob, Note
 from gateway.domain.scheduling import schedule
 from gateway.domain.states import RunStatus, TaskStatus
-from gateway.errors import DatabaseAway, NotFound
+from gateway.errors import DatabaseAway, NotFound, Unreadable
 from gateway.store import statements, tables
 from gateway.store.announcing import announce
 from gateway.store.mapping import dumps, loads, record, to_plain
@@ -302,15 +302,19 @@ class Records(Generic[R]):
         return True
 
     def find(self, job_id: str) -> R | None:
-        found = self._load(job_id)
+        """Return the record; None where there is none, or none that can be read."""
+        try:
+            found = self._load(job_id)
+        except Unreadable:
+            return None
         return found[0] if found else None
 
     def get(self, job_id: str) -> R:
-        """Return the record. Raises `NotFound`."""
-        found = self.find(job_id)
+        """Return the record. Raises `NotFound`, and `Unreadable` where it cannot be read."""
+        found = self._load(job_id)
         if found is None:
             raise NotFound(f"no job {job_id} here", reason="JOB_UNKNOWN")
-        return found
+        return found[0]
 
     def update(self, job_id: str, change: Callable[[R], R]) -> R:
         """Change a record. Raises `NotFound` and whatever ``change`` raises; then nothing is changed."""
@@ -374,7 +378,11 @@ class Records(Generic[R]):
             return None
         if row.state is None and known is not None:
             return known.value, known.version
-        value = loads(self._cls, row.state, spec=_spec(row.spec))
+        try:
+            value = loads(self._cls, row.state, spec=_spec(row.spec))
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            text = f"the record of job {job_id} cannot be read ({type(error).__name__}: {error})"
+            raise Unreadable(text) from error
         self._seen.put(job_id, row.version, row.created_at, value, len(row.state))
         return value, row.version
 
