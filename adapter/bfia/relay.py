@@ -98,7 +98,7 @@ class Relay:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
-        if scope["type"] != "http" or not path.startswith(BETWEEN_NODES):
+        if scope["type"] != "http" or not path.startswith(BETWEEN_NODES) or ".." in path.split("/"):
             await self._app(scope, receive, send)
             return
         request = Request(scope, receive)

@@ -1,6 +1,7 @@
 """A → X → B: what is addressed to another node is passed on where both routes allow it, else refused by name."""
 
 import base64
+import json
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
@@ -178,6 +179,17 @@ def test_bodies_over_the_limit_are_not_passed_on(allowed: SimpleNamespace):
     caller.request("POST", HELLO, headers=headers)  # and no body
     assert caller.getresponse().status == 413
     caller.close()
+
+
+@pytest.mark.parametrize("path", ["/v1/interconn/../../api/v1/jobs", "/v1/interconn/%2e%2e/x", "/api/v1/jobs"])
+def test_paths_that_lead_elsewhere_are_not_passed_on(allowed: SimpleNamespace, path: str):
+    route(allowed.x, B, {"url": "http://127.0.0.1:1", "relay": True})  # so that passing on would fail
+    caller = HTTPConnection(allowed.x.addresses()["peer"].removeprefix("http://"), timeout=30)
+    caller.request("GET", path, headers={"x-source-node-id": A, "x-target-node-id": B})
+    answer = caller.getresponse()
+    said = json.loads(answer.read())
+    caller.close()
+    assert answer.status == 404 and said["data"] == {"reason": "PATH_UNKNOWN"}
 
 
 def test_a_removed_next_hop_is_refused_while_others_need_it(three: SimpleNamespace):
