@@ -12,6 +12,7 @@ from engines.base import Engine
 from engines.several import SeveralEngines
 from gateway import cleaning, peer_tls
 from gateway.assembly.engine import engines_by_address, grants_of, main_of
+from gateway.assembly.fate import FateSide
 from gateway.assembly.identity import instance_of, only_process
 from gateway.assembly.neighbours import Neighbours
 from gateway.assembly.rules import approval_policy, call_timing, retention, run_timing
@@ -31,7 +32,6 @@ from gateway.drain import Drain
 from gateway.errors import GatewayError
 from gateway.events import Feed
 from gateway.executor import Executor, Place
-from gateway.fate_wiring import FateSide
 from gateway.heartbeat import Heartbeat
 from gateway.inheritance import Inheritance
 from gateway.lanes import Lanes
