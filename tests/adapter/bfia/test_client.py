@@ -547,6 +547,7 @@ UNKNOWN_TASK = {
     "fate": {"code": 6000, "message": "invented: no such task"},
     "kuscia": {"code": 400, "msg": "failed to find the task"},
     "spec": {"code": 404, "msg": "TASK_UNKNOWN: no task", "data": {"reason": "TASK_UNKNOWN"}},
+    "audited": {"code": 404, "msg": "TASK_UNKNOWN: no task", "data": {"reason": "TASK_UNKNOWN"}},
 }
 
 
@@ -597,7 +598,7 @@ def test_the_way_to_ask_suits_the_peer(peer: ScriptedPeer, calling: As, profile:
     with calling(profile) as found:
         view_of(peer, found, says(data={"status": {"t": "RUNNING"}}))
     (asked,) = peer.asked
-    assert asked.method == ("POST" if profile == "spec" else "GET")
+    assert asked.method == ("POST" if profile in ("spec", "audited") else "GET")
     assert asked.target == "/v1/interconn/schedule/job/status_all?job_id=job-1"
     assert asked.body == {"job_id": "job-1"}
 
