@@ -35,7 +35,7 @@ class Findings:
         """Take in a problem; beyond the first `SHOWN` of a kind it is only counted."""
         found = self._kinds.setdefault(kind, [])
         if len(found) < SHOWN:
-            found.append(Problem(path, rule, got))
+            found.append(Problem(path, _short(rule, 500), _short(got, 120) if isinstance(got, str) else got))
         else:
             self.more(kind, 1)
 
@@ -52,6 +52,12 @@ class Findings:
             if more := self._more.get(kind):
                 problems.append(Problem("file", f"{more} more of this kind: {kind}"))
         return Invalid(problems)
+
+
+def _short(text: str, most: int) -> str:
+    """Return what may be shown of a text out of somebody's file: printable, and of a bounded length."""
+    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[: most + 1])
+    return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 
 class Lines:

@@ -38,7 +38,11 @@ def origins(
 
 
 def origin_of(path: str, known: Origins) -> Origin:
-    """Return the origin of a value, or of the nearest section around it that was set as a whole."""
+    """Return the origin of a value, of the first thing set inside it, or of the nearest section around it."""
+    if path not in known:
+        for inner, origin in known.items():
+            if inner.startswith(f"{path}."):
+                return origin
     while path:
         if path in known:
             return known[path]

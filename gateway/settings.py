@@ -33,6 +33,7 @@ from gateway.engine_settings import EngineSettings, Section
 from gateway.errors import Invalid
 from gateway.event_kinds import NAMES
 from gateway.fate_settings import FateSettings
+from gateway.keys_once import KeysOnce, KeyTwice
 from gateway.peer_tls import PeerTls
 from gateway.setting_origins import Origins, origins
 
@@ -438,11 +439,14 @@ def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Setti
     if path is not None:
         try:
             text = path.read_text(encoding="utf-8")
-            data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+            data = yaml.load(text, Loader=KeysOnce)
         except OSError as error:
             raise Invalid([Problem(str(path), "cannot be read", error.strerror)]) from error
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise Invalid([Problem(str(path), "must be YAML", str(error))]) from error
+        except KeyTwice as error:
+            rule = f"stands in line {error.first} and again in line {error.second}; keep one of them"
+            raise Invalid([Problem(error.key, rule, _HIDDEN)]) from error
     data = {} if data is None else data
     if not isinstance(data, dict):
         raise Invalid([Problem(str(path), "must be a YAML mapping", type(data).__name__)])

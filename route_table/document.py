@@ -144,10 +144,18 @@ def _tree(text: str) -> Node | None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}: " if mark else ""
-        raise _refusal(f"{where}is not YAML: {error.problem or error.context}") from error
+        hint = (
+            "; the line {} stands for a table without routes and goes when there are some" if _ended(text) else ""
+        )
+        raise _refusal(f"{where}is not YAML: {error.problem or error.context}{hint}") from error
     except (yaml.YAMLError, UnicodeError, ValueError) as error:
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise _refusal(f"is not YAML: {reason}") from error
+
+
+def _ended(text: str) -> bool:
+    """Tell whether a line of its own says that there are no routes."""
+    return any(line.partition("#")[0].strip() == "{}" for line in text.splitlines())
 
 
 _kept_tree = lru_cache(maxsize=2)(_tree)

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.dataset_model import Dataset, MemoryDatasets
+from gateway.dataset_reader import Findings
 from gateway.dataset_upload import Upload
 from gateway.datasets import Datasets
 from gateway.domain.model import Address
@@ -553,3 +554,12 @@ def test_a_received_file_is_only_in_the_storage(site: Site) -> None:
     assert [p.name for p in site.storage.root.rglob("upload")] == ["upload"]
     received.close()
     assert site.empty()
+
+
+def test_what_is_no_table_is_shown_short_and_printable():
+    """A program that was sent by mistake must not fill a terminal, nor steer it."""
+    findings = Findings()
+    findings.add("header", "file:1", "its columns are " + "x" * 9000, "\x1b[31m" + "y" * 9000)
+    [problem] = findings.error().problems
+    assert len(problem.rule) <= 500 and len(problem.got) <= 120
+    assert problem.rule.isprintable() and problem.got.isprintable()

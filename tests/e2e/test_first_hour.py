@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.nodes import REFERENCE_IMAGE, ROOT, VENDOR, Federation, example, process_engine
+from tests.e2e.nodes import REFERENCE_IMAGE, ROOT, Federation, example, process_engine
 
 ME, PARTNER = "JG0100001100000010", "JG0100002200000020"
 PARTNERS_ADDRESS = "10.0.0.7:7380"
@@ -37,7 +37,7 @@ def test_both_languages_tell_the_same(name: str):
     assert english == chinese != []
 
 
-def typed(page: str, folder: Path, names: dict[str, str], **more: str) -> str:
+def typed(page: str, folder: Path, names: dict[str, str]) -> str:
     """Run a page's commands in the folder; return what they printed. ``names``: what to type instead of what."""
     commands = told(page)
     for name, real in names.items():
@@ -51,8 +51,9 @@ def typed(page: str, folder: Path, names: dict[str, str], **more: str) -> str:
     bin_.mkdir(exist_ok=True)
     (bin_ / "bfia-gateway").write_text(f'#!/bin/sh\nexec {sys.executable} -m gateway.cli.main "$@"\n')
     (bin_ / "bfia-gateway").chmod(0o755)
-    if not (folder / "examples").exists():
-        (folder / "examples").symlink_to(ROOT / "examples")
+    for part in ("examples", ".venv-vendor"):
+        if not (folder / part).exists():
+            (folder / part).symlink_to(ROOT / part)
     env = os.environ | {
         "PATH": f"{bin_}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
@@ -62,7 +63,7 @@ def typed(page: str, folder: Path, names: dict[str, str], **more: str) -> str:
     done = subprocess.run(
         ["bash", "-c", f"set -euo pipefail; set -v\n{commands}"],
         cwd=folder,
-        env=env | more,
+        env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -101,6 +102,5 @@ def test_first_hour_of_a_vendor_and_then_of_a_platform(pair: Federation):
     me = pair[ME]
     me.start()
     names = {"127.0.0.1:7382": me.operator.removeprefix("http://")}
-    command = f"env PYTHONPATH={VENDOR} {ROOT}/.venv-vendor/bin/python -m refvendor"
-    typed("vendor.md", me.home, names, VENDOR_COMMAND=command)
+    typed("vendor.md", me.home, names)
     assert "SUCCEEDED" in typed("platform.md", me.home, names)

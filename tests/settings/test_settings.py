@@ -300,3 +300,20 @@ def test_a_running_node_tells_its_settings(tmp_path: Path):
         found = CliRunner().invoke(app, ["settings", "node.id", "--json", "--url", node.addresses()["operator"]])
         (one,) = json.loads(found.stdout)["settings"]
         assert (one["path"], one["origin"]) == ("node.id", "command")
+
+
+def test_a_key_that_stands_twice_is_refused_with_both_lines(tmp_path: Path):
+    """Else what was added at the top of a file that `init` wrote would have no effect, without a word."""
+    file = tmp_path / "node.yml"
+    file.write_text("approval: {mode: person}\nnode: {id: A}\nengine: {kind: process}\napproval: {mode: 'off'}\n")
+    with pytest.raises(Invalid) as caught:
+        load(file)
+    [problem] = caught.value.problems
+    assert (problem.path, "line 1 and again in line 4" in problem.rule) == ("approval", True)
+
+
+def test_a_setting_that_is_a_mapping_stands_where_its_first_entry_does(tmp_path: Path):
+    file = tmp_path / "node.yml"
+    file.write_text("node: {id: A}\nengine:\n  kind: process\n  process:\n    images: {x: {command: [y]}}\n")
+    origin = next(v for v in effective(load(file)) if v["path"] == "engine.process.images")
+    assert (origin["origin"], origin["where"]) == ("file", f"{file}:5")
