@@ -81,9 +81,10 @@ def drain(
     Example: bfia-gateway drain --stop
     """
     with reporting(as_json), connect(config, url) as node:
-        state = node.post("/api/v1/drain", {"running": "stop" if stop else "wait", "exit": not stay})
+        begun = node.post("/api/v1/drain", {"running": "stop" if stop else "wait", "exit": not stay})
+        state = begun
         if wait:
-            for state in _until_empty(node, stay):
+            for state in _until_empty(node, stay, begun):
                 if not as_json:
                     left = ", ".join(f"{j['job_id']} {j['status']}" for j in state["jobs"][:3])
                     more = f" and {len(state['jobs']) - 3} more" if len(state["jobs"]) > 3 else ""
@@ -109,9 +110,11 @@ def undrain(config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = Fa
             typer.echo("the node takes jobs")
 
 
-def _until_empty(node: Client, stay: bool, every: float = 0.5) -> Iterator[dict[str, Any]]:
-    """Yield what is left whenever that changes, until nothing is, and the node has ended unless it stays."""
-    known = None
+def _until_empty(node: Client, stay: bool, first: dict[str, Any], every: float = 0.5) -> Iterator[dict[str, Any]]:
+    """Yield what is left, first as known, then whenever it changes, until nothing is; and the node has ended
+    unless it stays."""
+    known = first["jobs"]
+    yield first
     while True:
         try:
             state = node.get("/api/v1/drain")

@@ -1,4 +1,4 @@
-"""A component of eight steps, each kept in its checkpoint folder; its first container dies at the fifth.
+"""A component of eight steps, each kept in its checkpoint folder; the guest's first container dies at the fifth.
 
 It succeeds with the number of the step after which it began as its output.
 """
@@ -26,7 +26,7 @@ print(f"goes on after step {begun}", flush=True)
 say("RUNNING")
 for step in range(begun + 1, 9) if name != "first" else ():
     (folder / f"step-{step}").write_text(str(step))
-    if step == 5:
+    if step == 5 and told["config.self_role"] == "guest.0":  # the other one, killed for it, has no part in when
         os.kill(os.getpid(), signal.SIGKILL)
 storage = Path(urllib.parse.urlsplit(told["system.storage"]).path)
 for address in (json.loads(v) for k, v in told.items() if k.startswith("runtime.component.output.")):
