@@ -100,7 +100,8 @@ def test_a_retry_that_waits_is_made_by_the_other_when_its_gateway_dies(
         (task,) = second.job(job_id)["tasks"]
         assert (task["attempt"], len(task["attempts"])) == (1, 1)
         found = Counter(path.name.rpartition(".")[0] for path in register.iterdir())
-        assert found == {"a.guest.0": 2, "a.host.0": 2}
+        assert found["a.host.0"] == 2
+        assert found["a.guest.0"] in (1, 2)  # the host may have failed before the guest's first one had begun
 
 
 def test_a_task_of_a_killed_gateway_goes_on_when_that_one_is_back(tmp_path: Path, worker_id: str, register: Path):
