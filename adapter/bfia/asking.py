@@ -9,14 +9,29 @@ from fastapi import Depends, Request
 
 from adapter.bfia.headers import Incoming, incoming
 from adapter.reading import NotFit, read_json
+from gateway.domain.model import NodeId
 from gateway.domain.problems import Problem
-from gateway.errors import Invalid
+from gateway.errors import Invalid, NotAllowed
 from gateway.tracing import new_trace_id, traced
 
 X = TypeVar("X")
 
 Sender = Annotated[Incoming, Depends(incoming)]
 """What the request's headers say of its sender."""
+
+
+def named(knows: Callable[[NodeId], bool], sender: Incoming) -> NodeId:
+    """Return the sender's node id, "" where it names none. Raises `NotAllowed` for one without a route."""
+    if sender.source and not knows(sender.source):
+        raise NotAllowed(f"node {sender.source} has no enabled route here")
+    return sender.source
+
+
+def known(knows: Callable[[NodeId], bool], sender: Incoming) -> NodeId:
+    """Return the sender's node id. Raises `NotAllowed` where it names none, or one without a route."""
+    if not sender.source:
+        raise NotAllowed("say which node asks, in the header x-source-node-id")
+    return named(knows, sender)
 
 
 async def on(limiter: CapacityLimiter, sender: Incoming, work: Callable[[], X]) -> X:

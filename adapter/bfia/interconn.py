@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Query, Request
 
-from adapter.bfia import examples, foreseen, translate, wire
+from adapter.bfia import asking, examples, foreseen, translate, wire
 from adapter.bfia.asking import Sender, asked, on, required
 from adapter.bfia.envelope import ok
 from adapter.bfia.headers import described
@@ -15,7 +16,6 @@ from adapter.bfia.profiles import Profile
 from adapter.reading import JsonRoute
 from gateway.domain.model import NodeId
 from gateway.domain.rerunning import Order
-from gateway.errors import NotAllowed
 from gateway.ports import Limiters, ParticipantApi, SchedulerApi, TaskReport
 from gateway.tracing import new_trace_id
 
@@ -38,17 +38,8 @@ def router(parts: InterconnParts) -> APIRouter:
     """Return the paths for peers."""
     router = APIRouter(tags=["between nodes"], route_class=JsonRoute, dependencies=[Depends(described)])
 
-    def known(sender: Sender) -> NodeId:
-        """Return the sender's node id. Raises `NotAllowed` where it names none, or one without a route."""
-        if not sender.source:
-            raise NotAllowed("say which node asks, in the header x-source-node-id")
-        return named(sender)
-
-    def named(sender: Sender) -> NodeId:
-        """Return the sender's node id, "" where it names none. Raises `NotAllowed` for one without a route."""
-        if sender.source and not parts.knows(sender.source):
-            raise NotAllowed(f"node {sender.source} has no enabled route here")
-        return sender.source
+    known = partial(asking.known, parts.knows)
+    named = partial(asking.named, parts.knows)
 
     @router.post(f"{SCHEDULE}/job/create_all", summary="An initiator asks this node to schedule a job (3.1)")
     async def create_all(

@@ -6,11 +6,12 @@ for every other audit, is an extension here.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Query, Request
 
-from adapter.bfia import examples, translate, wire
+from adapter.bfia import asking, examples, translate, wire
 from adapter.bfia.asking import Sender, asked, on, required
 from adapter.bfia.envelope import ok
 from adapter.bfia.extensions import JOB_AUDIT
@@ -18,7 +19,6 @@ from adapter.bfia.headers import described
 from adapter.bfia.profiles import Profile
 from adapter.reading import JsonRoute
 from gateway.domain.model import Audit, NodeId
-from gateway.errors import NotAllowed
 from gateway.ports import JobAuditApi, Limiters
 from gateway.tracing import new_trace_id
 
@@ -35,13 +35,7 @@ def router(parts: JobAuditParts) -> APIRouter:
     """Return the paths for peers."""
     router = APIRouter(tags=["job audit"], route_class=JsonRoute, dependencies=[Depends(described)])
 
-    def known(sender: Sender) -> NodeId:
-        """Return the sender's node id. Raises `NotAllowed` where it names none, or one without a route."""
-        if not sender.source:
-            raise NotAllowed("say which node asks, in the header x-source-node-id")
-        if not parts.knows(sender.source):
-            raise NotAllowed(f"node {sender.source} has no enabled route here")
-        return sender.source
+    known = partial(asking.known, parts.knows)
 
     @router.post(
         f"{JOB_AUDIT}/apply", summary="A node asks whether this one would take part in a job (management 8)"

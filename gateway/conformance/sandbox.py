@@ -211,7 +211,7 @@ class Sandbox:
                 trace = replace(trace, was_stopped=True, in_time=plan.stop, stop_seconds=time.monotonic() - began)
                 probe = self._engine.probe(run.name)
                 break
-            time.sleep(_LOOK_SECONDS)
+            self._given_up.wait(_LOOK_SECONDS)
         if not isinstance(probe, Exited):
             raise EngineError(f"the run {run.name} is gone")
         if probe.code != 0:
