@@ -10,7 +10,7 @@ from adapter.fate.client_parts import ClientParts, on
 from adapter.fate.codes import Code
 from adapter.fate.envelope import FateRoute, NotServedHere, coded, ok
 from adapter.fate.tables import members
-from adapter.fate.tarring import sent
+from adapter.fate.tarring import archive_of, sent
 from gateway.dataset_model import Dataset
 from gateway.domain.model import Address
 
@@ -38,8 +38,7 @@ def router(parts: ClientParts) -> APIRouter:
         "/v2/data/download",
         summary="A table, as a tar.gz of CSV",
         openapi_extra=_TABLE,
-        response_class=Response,
-        response_model=None,
+        **archive_of(),
     )
     async def download(asked: Annotated[wire.TableDownload, Query()]) -> Response:
         return await _archive(parts, asked, asked.header.lower() not in ("false", "0", "no"))
@@ -50,8 +49,7 @@ def router(parts: ClientParts) -> APIRouter:
             path,
             summary="A table, as a tar.gz of CSV; with a path of the server it is not served",
             openapi_extra=_TABLE,
-            response_class=Response,
-            response_model=None,
+            **archive_of(),
         )
         async def component_download(
             body: Annotated[wire.ComponentDownload, Body(examples=[_EXAMPLE])],

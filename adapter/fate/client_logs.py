@@ -11,7 +11,7 @@ from adapter.fate import client_wire as wire
 from adapter.fate.client_parts import ClientParts, Entry, on
 from adapter.fate.codes import Code
 from adapter.fate.envelope import FateRoute, coded, ok
-from adapter.fate.tarring import CHUNK, Member, sent
+from adapter.fate.tarring import CHUNK, Member, archive_of, sent
 from gateway.domain.model import LocalJob, Run
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, NotFound
@@ -35,7 +35,7 @@ def router(parts: ClientParts) -> APIRouter:
     """Return the paths of logs."""
     router = APIRouter(tags=["fate client"], route_class=FateRoute)
     rest = parts.limiters.rest
-    download: dict[str, Any] = {"response_class": Response, "response_model": None, "openapi_extra": _NO_JOB}
+    download: dict[str, Any] = {**archive_of(), "openapi_extra": _NO_JOB}
 
     @router.get("/v2/log/count", summary="How many lines a log has by now")
     async def count(asked: Annotated[wire.LogQuery, Query()]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from adapter.fate.client_parts import ClientParts, by, on
 from adapter.fate.codes import Code
 from adapter.fate.envelope import FateRoute, coded, ok
 from adapter.fate.tables import members
-from adapter.fate.tarring import CHUNK, TAR, Member, sent
+from adapter.fate.tarring import CHUNK, TAR, Member, archive_of, sent
 from gateway.domain.model import Address, Run
 from gateway.errors import GatewayError, NotFound
 from provider_registry.model import group_of
@@ -49,8 +49,7 @@ def router(parts: ClientParts) -> APIRouter:
         "/v2/output/data/download",
         summary="A task's tables, as a tar.gz of CSV",
         openapi_extra=_TABLE,
-        response_class=Response,
-        response_model=None,
+        **archive_of(),
     )
     async def data_download(asked: Annotated[wire.OutputOfTask, Query()]) -> Response:
         found = await on(rest, lambda: _there(parts, _of(parts, asked, "data", asked.output_key)))
@@ -65,8 +64,7 @@ def router(parts: ClientParts) -> APIRouter:
         "/v2/output/model/download",
         summary="A task's models, as a tar of the files that it wrote",
         openapi_extra=_MODEL,
-        response_class=Response,
-        response_model=None,
+        **archive_of(TAR),
     )
     async def model_download(asked: OfTask) -> Response:
         found = await on(rest, lambda: _there(parts, _of(parts, asked, "model")))

@@ -4,11 +4,11 @@ import tarfile
 import time
 import zlib
 from collections.abc import AsyncIterator, Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import anyio.to_thread
 from anyio import CapacityLimiter
-from fastapi.responses import StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 
 GZIP, TAR = "application/gzip", "application/x-tar"
 """by these content types FATE's client knows how to unpack"""
@@ -49,6 +49,11 @@ def _plain(members: Iterable[Member]) -> Iterator[bytes]:
             raise ValueError(f"{member.name} has {sent} bytes and not {member.size}: it changed while it was read")
         yield b"\0" * (-sent % _BLOCK)
     yield b"\0" * (2 * _BLOCK)
+
+
+def archive_of(kind: str = GZIP) -> dict[str, Any]:
+    """Return what a path that answers with `sent` says of itself."""
+    return {"response_class": Response, "response_model": None, "responses": {200: {"content": {kind: {}}}}}
 
 
 def sent(

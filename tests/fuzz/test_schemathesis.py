@@ -49,11 +49,13 @@ MODES = {"fitting": GenerationMode.POSITIVE, "unfit": GenerationMode.NEGATIVE}
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """A node that has taken each example once, so that what follows finds jobs, tasks and messages."""
-    with a_node(tmp_path_factory.mktemp("node")) as gateway:
+    with a_node(tmp_path_factory.mktemp("node"), fate={"enabled": True}) as gateway:
         for listener, path, operation in sorted(posts(gateway), key=lambda found: place(found[1])):
             if not path.endswith(("delete", "stop", "stop_all", "stop_task", "release", "pop")):
                 for kind, example in examples(operation):
-                    judged(sent(gateway, listener, path, operation, kind, example))
+                    answer = sent(gateway, listener, path, operation, kind, example)
+                    if answer.headers["content-type"].partition(";")[0] not in _good(operation):
+                        judged(answer)
         yield gateway
         assert ask(gateway, "operator", "GET", "/health/ready").json()["ready"]
 
