@@ -90,10 +90,13 @@ class Coordinator:
         try:
             with traced(spec.trace_id), self._in_timeline(spec.job_id):
                 self._peers.scheduler(spec.scheduler, spec.protocol).submit_job(spec, self._peers.node)
-        except PeerUnreachable:
+        except PeerUnreachable as error:
+            error.job_id = spec.job_id
             raise  # it may have arrived: the record is how to find out
-        except GatewayError:
+        except GatewayError as error:
             self._store.drop_submission(spec.job_id)
+            if self._store.jobs.find(spec.job_id) or self._store.local_jobs.find(spec.job_id):
+                error.job_id = spec.job_id
             raise
         return spec.job_id
 

@@ -34,6 +34,12 @@ CONTENTS: Mapping[str, tuple[str, ...]] = {
 }
 """what of a task can be deleted: tables and models, reports, or models alone"""
 
+_MOST_NAMED = 5
+_FREE_THEM = (
+    "Delete first what refers to them, a job by `bfia-gateway job delete JOB`, a model by "
+    "`bfia-gateway model delete MODEL VERSION` (see `job show JOB`, `model list`), or leave this job as it is"
+)
+
 
 @dataclass(frozen=True)
 class AtNode:
@@ -194,7 +200,8 @@ class Deleting:
         why = {a: self._outputs.kept(a, job_id, used) for a in present}
         needed = [f"{text_of(a)}: {w}" for a, w in why.items() if w]
         if needed:
-            raise Conflict("; ".join(needed), reason="OUTPUTS_IN_USE")
+            text = "; ".join([*needed[:_MOST_NAMED], *(["…"] if len(needed) > _MOST_NAMED else [])])
+            raise Conflict(f"{text}. {_FREE_THEM}", reason="OUTPUTS_IN_USE")
 
     # ------------------------------------------------------------ elsewhere
 

@@ -31,6 +31,8 @@ class GatewayError(Exception):
 
     reason = "INTERNAL"
     code = 500
+    job_id = ""
+    """a job that is kept all the same, and tells more"""
 
     def __init__(self, message: str, *, reason: str | None = None) -> None:
         super().__init__(message)

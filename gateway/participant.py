@@ -192,8 +192,12 @@ class Participant:
         most = local.pool.tasks_at_once if local.pool else None
         return Acceptance(local.pool is not None, most, until is not None, within, local.can_inherit)
 
-    def decide(self, job_id: str, approve: bool, by: str, words: str) -> LocalJob:
-        """Take a person's decision on a job that waits for one; once. Raises `NotFound`, `Conflict`."""
+    def decide(self, job_id: str, approve: bool, by: str, words: str) -> tuple[LocalJob, bool]:
+        """Take a person's decision on a job that waits for one; once. Raises `NotFound`, `Conflict`.
+
+        Returns the job, and whether this decision is the one that counts: False where the same was decided
+        before, whose words stay.
+        """
         local = self._store.local_jobs.get(job_id)
         if local.approval is None:
             raise Conflict(f"job {job_id} does not wait for approval at {self._node}", reason="NOT_WAITING")
@@ -203,7 +207,7 @@ class Participant:
         if known is None or known.decision is not wanted:
             said = known.decision if known and known.decision is not JobStatus.PENDING else "ended"
             raise Conflict(f"job {job_id} is {said} here already", reason="ALREADY_DECIDED")
-        return self._store.local_jobs.get(job_id)
+        return self._store.local_jobs.get(job_id), (known.decided_at, known.by) == (event.at, by)
 
     def waiting(self) -> list[LocalJob]:
         """Return the jobs here that wait for a person, the oldest first."""

@@ -6,6 +6,7 @@ status, but for peers that know HTTP 200 only. The user's own interface (``/v2/p
 """
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import structlog
@@ -52,7 +53,13 @@ def install(app: FastAPI, as_200: Callable[[Request], bool] = never) -> None:
     def known(request: Request, error: GatewayError) -> JSONResponse:
         status = 413 if error.code == 413 else 503 if isinstance(error, DatabaseAway) else 200
         return _answer(
-            request, status_for(request, status), error.code, error.reason, error.message, error.problems
+            request,
+            status_for(request, status),
+            error.code,
+            error.reason,
+            error.message,
+            error.problems,
+            {"job_id": error.job_id} if error.job_id else {},
         )
 
     @app.exception_handler(RequestValidationError)
@@ -117,10 +124,16 @@ class TooLargeInEnvelope:
 
 
 def _answer(
-    request: Request, status: int, code: int, reason: str, text: str, problems: tuple[Problem, ...] = ()
+    request: Request,
+    status: int,
+    code: int,
+    reason: str,
+    text: str,
+    problems: tuple[Problem, ...] = (),
+    more: Mapping[str, str] = MappingProxyType({}),
 ) -> JSONResponse:
     own = request.url.path.startswith(_OWN_INTERFACE)
-    data: dict[str, Any] = {"reason": reason}
+    data: dict[str, Any] = {"reason": reason, **more}
     if problems:
         data["problems"] = listed(problems)
     body = {"code": code, "message" if own else "msg": shown(f"{reason}: {text}", _LONGEST_TEXT), "data": data}

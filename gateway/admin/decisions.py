@@ -66,9 +66,10 @@ def _decide(
     request: Request, parts: AdminParts, job_id: str, approve: bool, by: str, reason: str
 ) -> dict[str, Any]:
     before = parts.store.local_jobs.find(job_id)
-    local = parts.participant.decide(job_id, approve, by or "an operator", reason)
+    local, taken = parts.participant.decide(job_id, approve, by or "an operator", reason)
     noted(request, {"local_status": before and str(before.status)}, {"local_status": str(local.status)}, reason)
-    return {"job_id": job_id, "local_status": str(local.status), "approval": approval_of(local)}
+    approval = approval_of(local)
+    return {"job_id": job_id, "local_status": str(local.status), "approval": approval, "repeated": not taken}
 
 
 def _suspend(request: Request, parts: AdminParts, job_id: str, on: bool) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def router(parts: AdminParts) -> APIRouter:
     async def live() -> dict[str, str]:
         return {"status": "ok"}
 
-    @router.get("/health/ready", summary="Database, engine and routes are usable", response_model=None)
+    @router.get("/health/ready", summary="Database and engine are usable; what is wrong", response_model=None)
     async def ready() -> JSONResponse:
         found = await anyio.to_thread.run_sync(lambda: _checks(parts), limiter=parts.limiters.rest)
         good = all(check["ok"] for check in found.values())
@@ -108,7 +108,9 @@ def _checks(parts: AdminParts) -> dict[str, dict[str, Any]]:
     except EngineError as error:
         found["engine"] = {"ok": False, "kind": parts.engine.kind, "cause": f"{error.reason}: {error}"}
     problems = [str(p) for p in parts.routes.problems]
-    found["routes"] = {"ok": not problems, "nodes": len(parts.routes.table.routes), "problems": problems}
+    # a file that cannot be used is in nobody's way: the table before it stays in force, and this node serves by it
+    nodes = len(parts.routes.table.routes)
+    found["routes"] = {"ok": True, "nodes": nodes, "file": "refused" if problems else "ok", "problems": problems}
     if found["engine"]["ok"] and found["database"]["ok"]:
         found["orphans"] = count(parts)
     found["channel"] = {"ok": True, **parts.broker.usage()._asdict()}

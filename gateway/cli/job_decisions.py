@@ -113,13 +113,32 @@ def rerun(
 
 
 def _decide(job_id: str, word: str, done: str, reason: str, config: Config, url: str, as_json: bool) -> None:
-    _ask(job_id, word, f"is {done} here", {"by": getpass.getuser(), "reason": reason}, config, url, as_json)
+    with reporting(as_json), connect(config, url) as node:
+        said = {"by": getpass.getuser(), "reason": reason}
+        found = node.post(f"/api/v1/jobs/{segment(job_id)}/{word}", said)
+        if as_json:
+            show(found)
+        elif found["repeated"]:
+            typer.echo(
+                f"{job_id} was {done} here before: {_earlier(found['approval'] or {})}; nothing was changed"
+            )
+            if reason:
+                typer.echo("the reason given now was not told to anybody; the job keeps the first", err=True)
+        else:
+            typer.echo(f"{job_id} is {done} here")
 
 
 def _ask(job_id: str, word: str, done: str, body: dict[str, str], config: Config, url: str, as_json: bool) -> None:
     with reporting(as_json), connect(config, url) as node:
         found = node.post(f"/api/v1/jobs/{segment(job_id)}/{word}", body)
         show(found) if as_json else typer.echo(f"{job_id} {done}")
+
+
+def _earlier(approval: dict[str, Any]) -> str:
+    """Say who decided, when, and of a refusal its words."""
+    words = (approval.get("failure") or {}).get("message", "")
+    told = f"by {approval.get('by') or 'an operator'} at {str(approval.get('decided_at') or '')[:19]} UTC"
+    return f"{told} ({words})" if words else told
 
 
 def _until(approval: dict[str, str] | None) -> str:

@@ -58,8 +58,7 @@ def submit(
     Example: bfia-gateway job submit examples/create_all_psi_sbt.json --watch
     """
     with reporting(as_json), connect(config, url) as node:
-        body = read_object(file)
-        job_id = str(node.post(f"{_SCHEDULE}/job/create_all", body)["data"]["job_id"])
+        job_id = _handed_in(node, read_object(file))
         if not watch_it:
             show({"job_id": job_id}) if as_json else typer.echo(job_id)
             return
@@ -147,14 +146,18 @@ def stop(
     Example: bfia-gateway job stop job-0123456789abcdef0123456789abcdef --task secureboost
     """
     with reporting(as_json), connect(config, url) as node:
+        over = _over(_job(node, job_id), task)
         if task:
             node.post(f"{_SCHEDULE}/job/stop_task", {"job_id": job_id, "task_name": task})
         else:
             node.post(f"{_SCHEDULE}/job/stop_all", {"job_id": job_id})
+        what = f"task {task} of {job_id}" if task else job_id
         if as_json:
-            show({"job_id": job_id, "task_name": task, "stopped": True})
+            show({"job_id": job_id, "task_name": task, "stopped": not over, "ended": over})
+        elif over:
+            typer.echo(f"{what} has ended before ({over}); there was nothing to stop")
         else:
-            typer.echo(f"{f'task {task} of ' if task else ''}{job_id} is being stopped at every node")
+            typer.echo(f"{what} is being stopped at every node")
 
 
 @commands.command("timeline")
@@ -239,6 +242,26 @@ def download(
         path = f"/api/v1/jobs/{segment(job_id)}/outputs/{segment(task)}/{segment(label)}/{segment(key)}/download"
         size = node.download(path, target)
         typer.echo(f"{target}: {amount(size)}")
+
+
+def _handed_in(node: Client, body: Mapping[str, Any]) -> str:
+    """Hand a job in; return its id. A refusal names the job where one is kept. Raises `CallFailed`."""
+    try:
+        return str(node.post(f"{_SCHEDULE}/job/create_all", body)["data"]["job_id"])
+    except CallFailed as error:
+        kept = error.data.get("job_id") if isinstance(error.data, Mapping) else None
+        if kept:
+            text = f"{error}\nIt is kept as {kept}: bfia-gateway job show {kept}"
+            raise CallFailed(text, error.code, error.reason, error.data) from None
+        raise
+
+
+def _over(job: Mapping[str, Any], task: str) -> str:
+    """Return how a job, or one task of it, has ended; empty where it has not."""
+    if job["status"] in _OVER:
+        return f"{job['status']} {job.get('outcome') or ''}".strip()
+    states = [t["status"] for t in job["tasks"] if task and t["name"] == task]
+    return next((s for s in states if s in ("SUCCESS", "FAILED")), "")
 
 
 def _job(node: Client, job_id: str) -> dict[str, Any]:

@@ -86,6 +86,7 @@ def test_a_job_that_goes_on_or_is_needed_stays_whole(tmp_path: Path):
         assert node.store.local_jobs.add(local, "flow")
         refused = delete(node, "job-needed", 409)
         assert refused["data"]["reason"] == "OUTPUTS_IN_USE" and "job-reader" in refused["msg"]
+        assert "job delete" in refused["msg"] and "model delete" in refused["msg"]  # what to do next
         assert node.storage.exists(needed)
         delete(node, "job-needed/tasks/a/outputs", 409)
         assert delete(node, "job-needed/tasks/a/outputs", content="metrics")["items"]

@@ -104,6 +104,25 @@ def test_a_job_from_standard_input_is_stopped_and_the_exit_code_tells(node: Gate
     assert cli(node, "stop", job_id).returncode == 0
     ended = cli(node, "watch", job_id)
     assert ended.returncode == 1 and "FINISHED STOPPED" in ended.stdout and "STOPPED" in ended.stdout
+    again = cli(node, "stop", job_id)
+    assert again.stdout == f"{job_id} has ended before (FINISHED STOPPED); there was nothing to stop\n"
+    assert printed(cli(node, "stop", job_id, "-t", "a", "--json"))["stopped"] is False
+
+
+def test_a_refused_job_that_is_kept_is_named(node: Gateway, tmp_path: Path):
+    job = body(tmp_path, a=0)
+    job["dag"]["components"][0]["componentName"] = "Nobody"
+    refused = cli(node, "submit", "-", "--json", stdin=json.dumps(job))
+    said = json.loads(refused.stderr)
+    job_id = said["data"]["job_id"]
+    assert refused.returncode == 1 and [j["status"] for j in printed(cli(node, "list", "--json"))["jobs"]] == [
+        "REJECTED"
+    ]
+    assert f"bfia-gateway job show {job_id}" in said["error"]
+    assert printed(cli(node, "show", job_id, "--json"))["outcome"] == "REJECTED"
+    job["config"]["role"]["host"] = ["JG0000000000000404"]  # refused before anything is kept
+    unknown = cli(node, "submit", "-", "--json", stdin=json.dumps(job))
+    assert unknown.returncode == 2 and "job_id" not in json.loads(unknown.stderr)["data"]
 
 
 def test_the_log_of_the_run_that_is_meant_is_printed(tmp_path: Path):
@@ -146,6 +165,9 @@ def test_a_job_that_asks_a_person_is_listed_approved_suspended_and_resumed(tmp_p
         assert cli(bank, "suspend", job_id).stdout == f"{job_id} starts no further task\n"
         assert cli(partner, "approve", job_id, "-m", "fine").stdout == f"{job_id} is approved here\n"
         assert cli(partner, "reject", job_id).returncode == 1
+        twice = cli(partner, "approve", job_id, "-m", "finer")
+        assert f"{job_id} was approved here before: by " in twice.stdout and "nothing was changed" in twice.stdout
+        assert "reason given now was not told" in twice.stderr
         wait_for(lambda: "SUSPENDED" in cli(bank, "show", job_id).stdout, 60)
         assert list((tmp_path / "register").iterdir()) == []
         assert cli(bank, "resume", job_id).returncode == 0

@@ -132,7 +132,11 @@ def test_a_job_waits_for_a_person_and_then_runs(world: World, spec: JobSpec):
 
 def test_one_refusal_rejects_the_job_everywhere_with_the_persons_words(world: World, spec: JobSpec):
     world.peer.coordinator.submit_job(spec, PEER)
-    assert decide(world.me, spec, "reject", by="li", reason="not this data 数据").status_code == 200
+    assert decide(world.me, spec, "reject", by="li", reason="not this data 数据").json()["repeated"] is False
+    again = decide(world.me, spec, "reject", by="wu", reason="something else").json()
+    assert (
+        again["repeated"] is True and again["approval"]["by"] == "li"
+    )  # the first word stands, and this tells it
     wait_for(lambda: job(world, spec).status is JobStatus.REJECTED, 20, 0.01)
     failure = job(world, spec).ending.failure
     assert (failure.reason, failure.node) == ("APPROVAL_REJECTED", ME)
