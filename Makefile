@@ -7,6 +7,7 @@ VENDOR := .venv-vendor
 FATE_CLIENT := .venv-fate-client
 RUN := $(VENV)/bin/python
 WORKERS ?= 2
+export PYTHONDONTWRITEBYTECODE := # compile a module once, not at every start
 
 .PHONY: help setup demo test test-fast check fmt docs lock bench chaos clean
 

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -15,8 +14,9 @@ import yaml
 from gateway.access import RULES, Access, NotLetIn, Role, digest, may, new_token
 from gateway.domain.model import Failure, Told
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
+from tests import forks
 from tests.builders import OK, a_local_job, a_run, a_spec
-from tests.e2e.nodes import ROOT, free_ports, wait_for
+from tests.e2e.nodes import free_ports, wait_for
 from tests.fuzz.nodes import described
 from tests.inprocess import ME, PEER, ask, running
 
@@ -108,8 +108,7 @@ def test_a_token_is_kept_as_a_hash_and_ends_by_time_or_word():
 
 
 def cli(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gateway.cli.main", *words, "--config", str(config)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, cwd=ROOT)
+    return forks.run([*words, "--config", str(config)])
 
 
 @pytest.fixture

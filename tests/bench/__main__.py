@@ -101,7 +101,7 @@ def two_nodes(engine: dict[str, Any], by_fate: bool = False) -> Iterator[tuple[N
 
 
 def _federation(home: Path, engine: dict[str, Any], by_fate: bool) -> Federation:
-    federation = Federation(home, [A, B], engine, fate={"enabled": by_fate})
+    federation = Federation(home, [A, B], engine, fresh=True, fate={"enabled": by_fate})
     for node in federation.nodes.values() if by_fate else ():
         file = node.home / "routes.yml"
         file.write_text(file.read_text().replace("host:", "profile: fate-partner\n  host:"))

@@ -1,7 +1,6 @@
 """Emptying a node: nothing new is taken, what runs ends or is stopped, the process leaves with code 0."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,17 +8,17 @@ import pytest
 from gateway.drain import Drain
 from gateway.errors import PeerUnreachable, Refused
 from gateway.wiring import now
+from tests import forks
 from tests.cleaning.ended import left_behind
 from tests.cleaning.waiting import Waiting, waiting_nodes
-from tests.e2e.nodes import ROOT, Node, wait_for
+from tests.e2e.nodes import Node, wait_for
 from tests.inprocess import ask, running
 
 CREATE = "/v1/platform/schedule/job/create_all"
 
 
 def command(node: Node, *words: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "gateway.cli.main", *words, "--config", str(node.home / "node.yml")]
-    return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    return forks.run([*words, "--config", str(node.home / "node.yml")])
 
 
 def refused(two: Waiting, at: Node) -> str:

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from adapter.bfia.examples import CREATE_ALL, REGISTER
 from gateway.cli.main import app
 from gateway.wiring import Gateway
+from tests import forks
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask, running
 
@@ -59,11 +60,8 @@ def body(tmp_path: Path, **lasting: float) -> dict[str, Any]:
 
 def cli(gateway: Gateway, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Run a command in a process of its own, as its user would."""
-    command = [sys.executable, "-m", "gateway.cli.main", "job", *words, "--url", gateway.addresses()["operator"]]
-    environment = os.environ | {"COLUMNS": "200"}
-    return subprocess.run(
-        command, input=stdin, capture_output=True, text=True, timeout=100, check=False, env=environment, cwd=ROOT
-    )
+    url = gateway.addresses()["operator"]
+    return forks.run(["job", *words, "--url", url], input=stdin, env=os.environ | {"COLUMNS": "200"})
 
 
 def printed(result: subprocess.CompletedProcess[str]) -> Any:

@@ -16,7 +16,9 @@ from typing import Any
 import httpx
 import yaml
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests import forks
+from tests.forks import ROOT, Process
+
 VENDOR = ROOT / "examples" / "reference_vendor"
 VENDOR_COMMAND = [
     str(ROOT / ".venv-vendor" / "bin" / "python"),
@@ -52,11 +54,13 @@ class Node:
     id: str
     home: Path
     settings: dict[str, Any]
-    process: subprocess.Popen[bytes] | None = None
+    process: Process | subprocess.Popen[bytes] | None = None
     addresses: dict[str, Any] = field(default_factory=dict)
     starts: int = 0
     prefix: list[str] = field(default_factory=list)
-    """put before the gateway's command"""
+    """put before the gateway's command, which is then started anew"""
+    fresh: bool = False
+    """started by an interpreter of its own, as a user starts it, and not a fork (`tests.forks`)"""
 
     def start(self, wait: bool = True) -> None:
         self.home.mkdir(parents=True, exist_ok=True)
@@ -65,17 +69,12 @@ class Node:
         ready.unlink(missing_ok=True)
         self.starts += 1
         with (self.home / f"gateway-{self.starts}.log").open("wb") as log:
-            command = [
-                *self.prefix,
-                sys.executable,
-                "-m",
-                "gateway.cli.main",
-                "serve",
-                "-c",
-                str(self.home / "node.yml"),
-            ]
-            command += ["--ready-file", str(ready)]
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, start_new_session=True)
+            words = ["serve", "-c", str(self.home / "node.yml"), "--ready-file", str(ready)]
+            if self.prefix or self.fresh:
+                line = [*self.prefix, sys.executable, "-m", "gateway.cli.main", *words]
+                self.process = subprocess.Popen(line, stdout=log, stderr=log, cwd=ROOT, start_new_session=True)
+            else:
+                self.process = forks.start(words, stdout=log, stderr=log)
         if wait:
             self.ready()
 
@@ -197,7 +196,9 @@ class Node:
 class Federation:
     """Some nodes that know each other. Use as a context: all are stopped at the end."""
 
-    def __init__(self, home: Path, ids: Iterable[str], engine: Mapping[str, Any], **settings: Any) -> None:
+    def __init__(
+        self, home: Path, ids: Iterable[str], engine: Mapping[str, Any], fresh: bool = False, **settings: Any
+    ) -> None:
         self.nodes: dict[str, Node] = {}
         ids = list(ids)
         ports = {node: free_ports(3) for node in ids}
@@ -217,7 +218,7 @@ class Federation:
                 "route_table": {"file": "routes.yml"},
                 **settings,
             }
-            self.nodes[node] = Node(node, home / node, own)
+            self.nodes[node] = Node(node, home / node, own, fresh=fresh)
             (home / node).mkdir(parents=True)
             routes = {n: {"host": "127.0.0.1", "port": ports[n][0]} for n in ids if n != node}
             (home / node / "routes.yml").write_text(yaml.safe_dump(routes))

@@ -1,15 +1,14 @@
 """A job that fails says why, at every party alike, and leaves nothing running."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import forks
 from tests.e2e import jobs
 from tests.e2e.conftest import EngineChoice
-from tests.e2e.nodes import ROOT, Federation, example, process_engine, wait_for
+from tests.e2e.nodes import Federation, example, process_engine, wait_for
 
 
 @pytest.fixture
@@ -129,7 +128,6 @@ def test_parameters_that_cannot_be_read_are_refused(two: Federation):
 
 def test_two_processes_never_share_an_sqlite_file(two: Federation):
     node = two[jobs.GUEST]
-    command = [sys.executable, "-m", "gateway.cli.main", "serve", "-c", str(node.home / "node.yml")]
-    second = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
+    second = forks.run(["serve", "-c", str(node.home / "node.yml")])
     assert second.returncode == 2
     assert "DATABASE_IN_USE" in second.stderr

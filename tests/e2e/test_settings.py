@@ -15,6 +15,7 @@ import httpx
 import pytest
 import yaml
 
+from tests import forks
 from tests.e2e import jobs
 from tests.e2e.nodes import ROOT, Federation, Node, example, free_ports, process_engine, wait_for
 from tests.e2e.test_user_job import check_user_job
@@ -27,15 +28,7 @@ CONTROL, PLATFORM, CHANNEL = "/v1/interconn/schedule", "/v1/platform/schedule", 
 
 def command(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run ``bfia-gateway`` to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "gateway.cli.main", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        cwd=ROOT,
-        env=os.environ | (env or {}),
-    )
+    return forks.run(arguments, env=os.environ | (env or {}))
 
 
 def refusal(configuration: Any, home: Path, env: dict[str, str] | None = None) -> str:

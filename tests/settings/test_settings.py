@@ -4,7 +4,6 @@ import json
 import os
 import sqlite3
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from gateway.effective import effective, shown
 from gateway.errors import Invalid
 from gateway.settings import Settings, load, without_password
 from gateway.store.migrate import opened
+from tests import forks
 from tests.e2e.nodes import ROOT, free_ports
 from tests.inprocess import ask, running, settings
 
@@ -118,8 +118,7 @@ def served(home: Path, url: str) -> subprocess.CompletedProcess[str]:
     listen = {name: {"bind": "127.0.0.1:0"} for name in ("peer", "container", "operator")}
     text = {"node": {"id": "JG1"}, "engine": {"kind": "process"}, "listen": listen, "database": {"url": url}}
     (home / "node.yml").write_text(yaml.safe_dump(text))
-    command = [sys.executable, "-m", "gateway.cli.main", "serve", "-c", str(home / "node.yml")]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
+    return forks.run(["serve", "-c", str(home / "node.yml")])
 
 
 @pytest.mark.parametrize(

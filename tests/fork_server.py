@@ -1,0 +1,89 @@
+"""Has all of the gateway imported and forks a process for each of its commands that a test asks for.
+
+Started by `tests.forks` with one end of a socket as its standard input. A request is a JSON object with the words
+after ``bfia-gateway``, the environment and the directory, and comes with four descriptors: standard input, output,
+error, and one on which the child's wait status is written when it has ended. The answer is the child's number.
+The server ends, and its children with it, when the other end of the socket is closed.
+"""
+
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import select
+import signal
+import socket
+import sys
+
+import gateway.cli
+from gateway.cli.main import main
+
+
+def serve(way: socket.socket) -> list[str] | None:
+    """Fork until nobody asks any more, then return nothing; in a child return the words of its command."""
+    children: dict[int, tuple[int, int]] = {}  # by pidfd: process, where its end is told
+    events = select.poll()
+    events.register(way, select.POLLIN)
+    while True:
+        for descriptor, _ in events.poll():
+            if descriptor in children:
+                events.unregister(descriptor)
+                _collect(*children.pop(descriptor))
+                os.close(descriptor)
+                continue
+            data, descriptors, _, _ = socket.recv_fds(way, 1 << 20, 4)
+            if not data:
+                for pid, _ in children.values():
+                    os.kill(pid, signal.SIGKILL)
+                return None
+            request = json.loads(data)
+            pid = os.fork()
+            if pid == 0:
+                _become(request, descriptors)
+                return list(request["words"])
+            for used in descriptors[:3]:
+                os.close(used)
+            pidfd = os.pidfd_open(pid)
+            children[pidfd] = (pid, descriptors[3])
+            events.register(pidfd, select.POLLIN)
+            way.send(str(pid).encode())
+
+
+def _collect(pid: int, told: int) -> None:
+    _, status = os.waitpid(pid, 0)
+    try:
+        os.write(told, str(status).encode())
+    except BrokenPipeError:  # nobody waits for it
+        pass
+    finally:
+        os.close(told)
+
+
+def _become(request: dict[str, dict[str, str]], descriptors: list[int]) -> None:
+    """Make of a copy of the server what a start of the command would have made."""
+    os.setsid()
+    for number in range(3):
+        os.dup2(descriptors[number], number)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    os.chdir(str(request["cwd"]))
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  like those of a new interpreter
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
+
+
+def load() -> None:
+    """Import what any of the commands does."""
+    for module in pkgutil.iter_modules(gateway.cli.__path__, "gateway.cli."):
+        importlib.import_module(module.name)
+
+
+if __name__ == "__main__":
+    load()
+    gc.freeze()
+    words = serve(socket.socket(fileno=os.dup(0)))
+    if words is not None:
+        sys.argv = ["bfia-gateway", *words]
+        main()
