@@ -1,29 +1,27 @@
-"""Problems of an input, from the framework's words into ours and onto the wire."""
+"""Problems of an input onto the wire."""
 
 import math
 from collections.abc import Iterable
 from typing import Any
 
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+
+from adapter.reading import NotFit
 from gateway.domain.problems import Problem
+from gateway.errors import Invalid
+from gateway.plain_words import join as join
+from gateway.plain_words import problems_of as problems_of
 
 
-def problems_of(errors: Any) -> list[Problem]:
-    """Turn the framework's list of validation errors into problems with our kind of path."""
-    found = []
-    for error in errors:
-        where = list(error.get("loc", ()))
-        if where and where[0] in ("body", "query", "path", "header"):
-            where = where[1:]
-        found.append(Problem(join(where) or "body", str(error.get("msg", "is not valid")), error.get("input")))
-    return found
-
-
-def join(parts: Any) -> str:
-    """Join keys and indices into a path such as ``config.role.guest[0]``."""
-    path = ""
-    for part in parts:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
-    return path
+def refusal(request: Request, error: RequestValidationError) -> Invalid:
+    """Return what is wrong with a request that the framework could not read into what its path declares."""
+    unread = error.__cause__
+    if isinstance(unread, NotFit):
+        return Invalid(unread.problems)
+    field = getattr(request.scope.get("route"), "body_field", None)
+    model = getattr(getattr(field, "field_info", None), "annotation", None)
+    return Invalid(problems_of(error.errors(), model))
 
 
 def shown(value: Any, limit: int = 500) -> Any:

@@ -46,8 +46,22 @@ class EngineDown(EngineError):
     reason = "ENGINE_DOWN"
 
 
+HOW_TO_HAVE_IT = (
+    "build, pull or load it where the engine runs, or let the gateway fetch it (engine.docker.pull: missing, "
+    "with its registry under engine.docker.registries)"
+)
+"""what to do about an image that an engine with images of its own does not have"""
+
+
 class ImageNotFound(EngineError):
+    """``what``: what is not there; ``remedy``: what to do about it. Its text has both."""
+
     reason = "IMAGE_NOT_FOUND"
+
+    def __init__(self, what: str, remedy: str = "") -> None:
+        super().__init__(f"{what}: {remedy}" if remedy else what)
+        self.what = what
+        self.remedy = remedy
 
 
 class DigestChanged(EngineError):

@@ -11,6 +11,7 @@ from engines import logfiles
 from engines.base import (
     CAPABILITIES,
     FIRST_SIGNAL_CODE,
+    HOW_TO_HAVE_IT,
     KILLED,
     Capacity,
     CreateFailed,
@@ -262,7 +263,7 @@ class MemoryEngine:
     def _image(self, image: str) -> Image:
         self.check()
         if image not in self._images:
-            raise ImageNotFound(f"there is no image {image}")
+            raise ImageNotFound(f"there is no image {image}", HOW_TO_HAVE_IT)
         return self._images[image]
 
     def _run(self, name: str) -> _Run | None:

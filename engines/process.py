@@ -218,7 +218,9 @@ class ProcessEngine:
     def _command_of(self, image: str) -> tuple[str, ...]:
         command = self._images.get(image)
         if command is None:
-            raise ImageNotFound(f"no command is configured for the image {image}")
+            raise ImageNotFound(
+                f"no command is configured for the image {image}", "name one under engine.process.images"
+            )
         return command
 
     def _resolved(self, spec: LaunchSpec, environment: Mapping[str, str]) -> tuple[str, ...]:

@@ -136,6 +136,7 @@ def _isolation(engine: Engine) -> Step:
 
 def _images(engine: Engine, store: Store) -> Step:
     missing, moved = [], []
+    remedies: dict[str, str] = {}
     providers = [p for p in SqlProviders(store).list() if not p.retired]
     images = sorted({image for provider in providers for image in provider.every_image()})
     for image in images:
@@ -143,6 +144,7 @@ def _images(engine: Engine, store: Store) -> Step:
             found = engine.image_digest(image)
         except EngineError as error:
             missing.append(f"{image} ({error.reason})")
+            remedies[getattr(error, "remedy", "") or "look at the container engine"] = image
             continue
         moved += [p.key for p in providers if p.digests.get(image, found) != found]
     if moved:
@@ -156,7 +158,7 @@ def _images(engine: Engine, store: Store) -> Step:
             Result.WARNING,
             f"{len(images)} registered",
             text,
-            "load or pull them before a job needs them",
+            "; ".join(remedies),
         )
     return Step("images", Result.OK, f"{len(images)} registered, all here")
 

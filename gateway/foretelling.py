@@ -153,9 +153,8 @@ class OwnSide:
             digest = self._engine.image_digest(image)
         except ImageNotFound as error:
             if self._rules.fetches:
-                return Item("image", Standing.UNKNOWN, "is fetched before the start", str(error), about=image)
-            remedy = f"have it loaded at {self._node}, or set engine.docker.pull there"
-            return problem("image", f"{error.reason}: {error}", remedy, image)
+                return Item("image", Standing.UNKNOWN, "is fetched before the start", error.what, about=image)
+            return problem("image", f"{error.reason}: {error.what}", f"at {self._node}: {error.remedy}", image)
         except EngineError as error:
             return problem("image", f"{error.reason}: {error}", f"look at the engine of {self._node}", image)
         ref = node.component

@@ -23,6 +23,7 @@ from gateway.domain.names import LARGEST_NAME
 from gateway.domain.problems import Problem
 from gateway.domain.trained import LONGEST_ID, ModelPart, PartyModel, id_rule
 from gateway.errors import Invalid
+from gateway.plain_words import problems_of
 from gateway.storage import METADATA, FileStorage
 
 MANIFEST = "manifest.json"
@@ -273,8 +274,8 @@ def _manifest(archive: zipfile.ZipFile) -> _Manifest:
         return _Manifest.model_validate_json(data)
     except ValidationError as error:
         problems = [
-            Problem(".".join(map(str, (MANIFEST, *e["loc"]))), e["msg"], str(e.get("input"))[:200])
-            for e in error.errors(include_url=False)
+            one._replace(path=f"{MANIFEST}.{one.path}", got=None if one.got is None else str(one.got)[:200])
+            for one in problems_of(error.errors(include_url=False), _Manifest)
         ]
         raise Invalid(problems, reason="ARCHIVE_INVALID") from error
     except _UNREADABLE as error:

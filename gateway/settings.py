@@ -35,6 +35,7 @@ from gateway.event_kinds import NAMES
 from gateway.fate_settings import FateSettings
 from gateway.keys_once import KeysOnce, KeyTwice
 from gateway.peer_tls import PeerTls
+from gateway.plain_words import join, problems_of
 from gateway.setting_origins import Origins, origins
 
 PREFIX = "BFIA_GATEWAY__"
@@ -461,8 +462,8 @@ def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Setti
         settings = _from(data)
     except ValidationError as error:
         found = [
-            Problem(".".join(map(str, e["loc"])) or "settings", e["msg"], _shown(e["loc"], e.get("input")))
-            for e in error.errors()
+            one._replace(path=join(e["loc"]) or "settings", got=_shown(e["loc"], one.got))
+            for e, one in zip(error.errors(), problems_of(error.errors(), Settings), strict=True)
         ]
         raise Invalid([*unknown, *found]) from error
     except SettingsError as error:  # an environment variable for a section that is no JSON

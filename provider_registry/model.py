@@ -22,8 +22,9 @@ class Problem(NamedTuple):
 
     def __str__(self) -> str:
         got = repr(self.got)
+        found = f" (got {got if len(got) <= 200 else got[:200] + '…'})"
         hint = f"; did you mean {self.suggestion}?" if self.suggestion else ""
-        return f"{self.path}: {self.rule} (got {got if len(got) <= 200 else got[:200] + '…'}){hint}"
+        return f"{self.path}: {self.rule}{'' if self.rule == 'is missing' else found}{hint}"
 
 
 class InvalidDescription(Exception):

@@ -192,7 +192,7 @@ class Uploads:
         try:
             body = UploadBody.model_validate(document)
         except ValidationError as error:
-            raise Invalid(problems_of(error.errors())) from error
+            raise Invalid(problems_of(error.errors(), UploadBody)) from error
         return await self.stored(sender, body)
 
     async def stored(self, sender: Incoming, body: UploadBody) -> Dataset:
@@ -254,7 +254,7 @@ def _upload_of(form: Form) -> Upload:
     try:
         keys = UploadKeys.model_validate({k: v for k, v in form.fields.items() if v})
     except ValidationError as error:
-        raise Invalid([*problems, *problems_of(error.errors())]) from error
+        raise Invalid([*problems, *problems_of(error.errors(), UploadKeys)]) from error
     if problems:
         raise Invalid(problems)
     return keys.upload()

@@ -17,10 +17,9 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from adapter.bfia.profiles import Profile
-from adapter.problems import listed, problems_of, shown
-from adapter.reading import NotFit
+from adapter.problems import listed, refusal, shown
 from gateway.domain.problems import Problem
-from gateway.errors import DatabaseAway, GatewayError, Invalid
+from gateway.errors import DatabaseAway, GatewayError
 
 log = structlog.get_logger(__name__)
 
@@ -64,8 +63,7 @@ def install(app: FastAPI, as_200: Callable[[Request], bool] = never) -> None:
 
     @app.exception_handler(RequestValidationError)
     def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        unread = error.__cause__
-        wrong = Invalid(unread.problems if isinstance(unread, NotFit) else problems_of(error.errors()))
+        wrong = refusal(request, error)
         return _answer(request, 200, wrong.code, wrong.reason, wrong.message, wrong.problems)
 
     @app.exception_handler(HTTPException)

@@ -73,7 +73,7 @@ class BfiaProtocol:
         try:
             body = wire.CreateJob.model_validate(dict(request))
         except ValidationError as error:
-            raise Invalid(problems_of(error.errors())) from None
+            raise Invalid(problems_of(error.errors(), wire.CreateJob)) from None
         return job_spec(body, body.job_id, scheduler, trace_id)
 
     def send(

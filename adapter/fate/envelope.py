@@ -15,9 +15,9 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from adapter.fate.codes import OF_REASON, Code
-from adapter.problems import listed, problems_of, shown
-from adapter.reading import JsonRoute, NotFit
-from gateway.errors import DatabaseAway, GatewayError, Invalid
+from adapter.problems import listed, refusal, shown
+from adapter.reading import JsonRoute
+from gateway.errors import DatabaseAway, GatewayError
 
 log = structlog.get_logger(__name__)
 
@@ -76,8 +76,7 @@ class FateRoute(JsonRoute):
                 status = 503 if isinstance(error, DatabaseAway) else 413 if error.code == 413 else 200
                 return JSONResponse(fault(error, self.codes), status_code=status)
             except RequestValidationError as error:
-                unread = error.__cause__
-                wrong = Invalid(unread.problems if isinstance(unread, NotFit) else problems_of(error.errors()))
+                wrong = refusal(request, error)
                 return JSONResponse(fault(wrong))
             except RecursionError:
                 return JSONResponse(fault(GatewayError("the body is nested too deeply", reason="INVALID")))

@@ -10,6 +10,7 @@ from requests import Response
 from urllib3.exceptions import HTTPError
 
 from engines.base import (
+    HOW_TO_HAVE_IT,
     CommandNotFound,
     CreateFailed,
     EngineDown,
@@ -69,7 +70,7 @@ def _refusal(error: APIError, otherwise: type[EngineError]) -> EngineError:
     if otherwise is not CreateFailed:
         return otherwise(text)
     if image_is_gone(error):
-        return ImageNotFound(text)
+        return ImageNotFound(text, HOW_TO_HAVE_IT)
     if _PORT_TAKEN.search(text):
         return PortInUse(text)
     if _NO_EXECUTABLE.search(text):

@@ -6,14 +6,16 @@ import re
 import time
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from docker import APIClient
 from docker.errors import APIError, NotFound
 
-from engines.base import CommandNotFound, ImageNotFound
+from engines.base import HOW_TO_HAVE_IT, CommandNotFound, ImageNotFound
 from engines.containerd.errors import translated, words
+from engines.containerd.interpreters import HEAD, check_env, check_script
 from engines.containerd.pulling import Puller, PullRules
 
 _AGE = 1.0
@@ -21,6 +23,9 @@ _AGE = 1.0
 _SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ROOT = ("", "0", "root")
 _DIRECTORY = 1 << 31
+_NAME = "it reads registry.example.com/vendor/image:1.0.0, in lower case"
+_STAT = "X-Docker-Container-Path-Stat"
+_TAR_BLOCK, _TAR_KIND = 512, 156
 _NO_NAME = re.compile("no such image|invalid reference format|repository name must", re.IGNORECASE)
 
 
@@ -48,7 +53,7 @@ class Images:
         self._client = client
         self._puller = Puller(client, rules)
         self._known: dict[str, tuple[float, Image]] = {}
-        self._seen: set[tuple[str, str]] = set()
+        self._seen: set[tuple[str, str, tuple[str, ...]]] = set()
 
     def find(self, name: str) -> Image:
         """Raises `ImageNotFound`: nothing is fetched."""
@@ -57,16 +62,16 @@ class Images:
         if image is not None and now - at < _AGE:
             return image
         if not name:
-            raise ImageNotFound("the image has no name")
+            raise ImageNotFound("the image has no name", "name one in the registration: metadata.image")
         with translated():
             try:
                 found = self._client().inspect_image(name)  # type: ignore[no-untyped-call]
             except NotFound as error:
-                raise ImageNotFound(f"the container engine has no image {name}") from error
+                raise ImageNotFound(f"the container engine has no image {name}", HOW_TO_HAVE_IT) from error
             except APIError as error:
                 if not _NO_NAME.search(words(error)):
                     raise
-                raise ImageNotFound(f"{name[:200]!r} is no name of an image") from error
+                raise ImageNotFound(f"{name[:200]!r} is no name of an image", _NAME) from error
         config = found.get("Config") or {}
         variables = dict(entry.partition("=")[::2] for entry in config.get("Env") or ())
         image = Image(
@@ -109,6 +114,8 @@ class Images:
     ) -> None:
         """Raise `CommandNotFound` if the container, which has not started, has no such executable.
 
+        Of a script the program in its first line has to be there as well, and what ``env`` is to start.
+
         The daemon itself does not notice, because what it starts is its own small init process. The answer is
         kept, as an image's content never changes.
         """
@@ -116,30 +123,64 @@ class Images:
         if not line or not line[0]:
             raise CommandNotFound("the image has no command")
         first = line[0]
+        search = tuple(folder for folder in environment.get("PATH", image.path).split(":") if folder)
         if "/" in first:
             places = [posixpath.join(image.folder, first)]
         else:
-            search = environment.get("PATH", image.path)
-            places = [posixpath.join(folder, first) for folder in search.split(":") if folder]
+            places = [posixpath.join(folder, first) for folder in search]
         for place in places:
-            if (image.id, place) in self._seen or any(
-                PurePosixPath(place).is_relative_to(target) for target in mounted
-            ):
+            if (image.id, place, line) in self._seen or _below(place, mounted):
                 return
             executable = self._is_executable(container, place)
             if executable:
-                self._seen.add((image.id, place))
+                self._check_interpreter(container, place, line, image, search, mounted)
+                self._seen.add((image.id, place, line))
             if executable or executable is None:
                 return
         raise CommandNotFound(f"the image has no executable {first}")
+
+    def _check_interpreter(
+        self,
+        container: str,
+        place: str,
+        line: Sequence[str],
+        image: Image,
+        search: Sequence[str],
+        mounted: Sequence[str],
+    ) -> None:
+        def is_there(path: str) -> bool | None:
+            inside = posixpath.join(image.folder, path)
+            return None if _below(inside, mounted) else self._is_executable(container, inside)
+
+        check_env(place, line[1:], search, is_there)
+        check_script(place, self._head(container, place), search, is_there)
+
+    def _head(self, container: str, path: str) -> bytes:
+        """Return the first bytes of a file; of a link those of its target; none where it cannot be read."""
+        api = self._client()
+        url = f"{api.base_url}/v{api.api_version}/containers/{container}/archive"
+        described = api.head(url, params={"path": path}, timeout=api.timeout).headers.get(_STAT)
+        target = json.loads(b64decode(described))["linkTarget"] if described else ""
+        params, plain = {"path": target or path}, {"Accept-Encoding": "identity"}
+        with closing(api.get(url, params=params, headers=plain, stream=True, timeout=api.timeout)) as answer:
+            if answer.status_code != 200:
+                return b""
+            wanted, block = _TAR_BLOCK + HEAD, b""
+            while len(block) < wanted and (piece := answer.raw.read(wanted - len(block))):
+                block += piece
+        return block[_TAR_BLOCK:] if block[_TAR_KIND : _TAR_KIND + 1] in (b"0", b"\0") else b""
 
     def _is_executable(self, container: str, path: str) -> bool | None:
         """Tell what the daemon says; None if it cannot look: then the start itself will fail and say why."""
         api = self._client()
         url = f"{api.base_url}/v{api.api_version}/containers/{container}/archive"
         answer = api.head(url, params={"path": path}, timeout=api.timeout)
-        described = answer.headers.get("X-Docker-Container-Path-Stat")
+        described = answer.headers.get(_STAT)
         if described is None:
             return False if answer.status_code == 404 else None
         stat = json.loads(b64decode(described))
         return bool(stat["linkTarget"]) or (bool(stat["mode"] & 0o111) and not stat["mode"] & _DIRECTORY)
+
+
+def _below(path: str, folders: Sequence[str]) -> bool:
+    return any(PurePosixPath(path).is_relative_to(folder) for folder in folders)

@@ -64,7 +64,7 @@ class Puller:
         try:
             registry, _ = auth.resolve_repository_name(parse_repository_tag(image)[0])
         except InvalidRepository as error:
-            raise ImageNotFound(f"{image} is no name of an image: {error}") from error
+            raise ImageNotFound(f"{image} is no name of an image", str(error)) from error
         if registry not in self._rules.registries:
             raise PullDenied(
                 f"the container engine has no image {image}, and its registry {registry} is not among "
@@ -186,7 +186,7 @@ def _refusal(image: str, text: str) -> EngineError:
     if any(word in said for word in _DENIED):
         return PullDenied(full)
     if any(word in said for word in _UNKNOWN):
-        return ImageNotFound(full)
+        return ImageNotFound(full, "push it there, or correct its name in the registration")
     if any(word in said for word in _LATE):
         return PullTimeout(full)
     return PullFailed(full)

@@ -1,6 +1,6 @@
 """``/api/v1/datasets``: this node's tables, who may use them, and what uses them. Real HTTP statuses."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Self
@@ -18,11 +18,13 @@ from gateway.dataset_model import Dataset
 from gateway.datasets import Datasets
 from gateway.domain.model import Address
 from gateway.domain.sharing import Grant
+from gateway.plain_words import near
 from gateway.ports import Clock, Limiters
 from gateway.sharing import Sharing
 from gateway.storage import FileStorage
 
 _LONG_AGO = datetime(1970, 1, 2, tzinfo=UTC)
+_ALIKE = 0.8
 ONE = "/api/v1/datasets/{namespace}/{name}"
 
 
@@ -33,6 +35,8 @@ class DatasetParts:
     storage: FileStorage
     clock: Clock
     limiters: Limiters
+    nodes: Callable[[], Iterable[str]] = tuple
+    """ids of the nodes that have a route"""
 
 
 class Why(BaseModel):
@@ -193,7 +197,10 @@ def _add_grants(router: APIRouter, parts: DatasetParts, run: Answer) -> None:
         node: Partner,
         body: Annotated[Granting, Body(openapi_examples=_GRANT)] = Granting(),
     ) -> Any:
-        """From its first grant on, a dataset serves only jobs with the nodes that it is granted."""
+        """From its first grant on, a dataset serves only jobs with the nodes that it is granted.
+
+        ``warnings``: the node is not in the route table, which may be a slip of the pen.
+        """
         by = named(request, "operator")
 
         def work() -> Any:
@@ -201,7 +208,7 @@ def _add_grants(router: APIRouter, parts: DatasetParts, run: Answer) -> None:
             before, after = sharing.grant(Address(namespace, name), node, by, body.reason, until)
             old, new = before and _grant(before, parts.clock()), _grant(after, parts.clock())
             noted(request, old, new, body.reason)
-            return new
+            return {**new, "warnings": _unknown(node, parts.nodes())}
 
         return await run(work)
 
@@ -296,6 +303,15 @@ def _grant(grant: Grant, now: datetime) -> dict[str, Any]:
         "revoked_at": grant.revoked_at.isoformat() if grant.revoked_at else None,
         "revoked_by": grant.revoked_by,
     }
+
+
+def _unknown(node: str, known: Iterable[str]) -> list[str]:
+    nodes = list(known)
+    if node in nodes:
+        return []
+    meant = near(node, nodes, _ALIKE)
+    hint = f"; did you mean {meant}? Then revoke this grant" if meant else " (bfia-gateway route list)"
+    return [f"there is no route to {node}: no node of that id is known here{hint}"]
 
 
 def _until(body: Granting, clock: Callable[[], datetime]) -> datetime | None:

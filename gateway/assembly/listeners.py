@@ -114,6 +114,14 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
         node.executor.environment,
         node.clock,
     )
+    dataset_parts = admin_datasets.DatasetParts(
+        node.datasets,
+        node.sharing,
+        node.storage,
+        node.clock,
+        limiters,
+        nodes=lambda: node.routes.table.routes,
+    )
     uploads = data.Uploads(node.datasets, settings.data.max_upload_bytes)
     for_operators = [
         Mounted(platform.operator_router(platform_parts), body),
@@ -138,12 +146,7 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
         Mounted(provider.router(node.providers, limiters), body),
         Mounted(admin_providers.router(admin_providers.ProviderParts(node.providers, limiters)), body),
         Mounted(data.router(uploads), None),
-        Mounted(
-            admin_datasets.router(
-                admin_datasets.DatasetParts(node.datasets, node.sharing, node.storage, node.clock, limiters)
-            ),
-            body,
-        ),
+        Mounted(admin_datasets.router(dataset_parts), body),
         Mounted(admin_router(admin_parts), body),
         Mounted(admin_archive.router(archiving), body),
         Mounted(admin_foretelling.router(foreseeing.parts(node, foretelling, limiters)), body),

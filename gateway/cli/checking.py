@@ -1,5 +1,6 @@
 """``bfia-gateway provider check``: does an image keep its description and the container contract?"""
 
+import json
 import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.conformance.checking import Checked, Described, Given
     from gateway.conformance.clauses import Clause
     from gateway.conformance.sandbox import Patience, Sandbox
-    from provider_registry.model import Component
+    from provider_registry.model import Component, Problem
 
 
 X = TypeVar("X")
@@ -188,8 +189,8 @@ def _as_values(good: bool, found: "Described", checked: "Sequence[Checked]") -> 
         "good": good,
         "provider": found.provider.key if found.provider else None,
         "description": {
-            "errors": [{"path": p.path, "rule": p.rule, "got": p.got} for p in found.errors],
-            "warnings": [{"path": p.path, "rule": p.rule, "got": p.got} for p in found.warnings],
+            "errors": [_problem(p) for p in found.errors],
+            "warnings": [_problem(p) for p in found.warnings],
         },
         "components": [
             {
@@ -212,15 +213,24 @@ def _as_values(good: bool, found: "Described", checked: "Sequence[Checked]") -> 
     }
 
 
+def _problem(problem: "Problem") -> dict[str, Any]:
+    shown = {"path": problem.path, "rule": problem.rule, "got": problem.got}
+    return shown | ({"suggestion": problem.suggestion} if problem.suggestion else {})
+
+
+def _found(got: Any) -> str:
+    return "" if got is None else json.dumps(got, ensure_ascii=False, default=str)[:200]
+
+
 _MARKS = {"ok": "ok", "failed": "FAILED", "not shown": "not shown"}
 
 
 def _print(file: Path, found: "Described", checked: "Sequence[Checked]") -> None:
-    rows = [["error", p.path, p.rule, str(p.got)] for p in found.errors]
-    rows += [["warning", p.path, p.rule, str(p.got)] for p in found.warnings]
+    marked = [*(("error", p) for p in found.errors), *(("warning", p) for p in found.warnings)]
+    rows = [[mark, p.path, p.rule, _found(p.got), p.suggestion] for mark, p in marked]
     said = f"{len(found.errors)} errors, {len(found.warnings)} warnings"
     if rows:
-        table(f"{file}: {said}", ["", "where", "what", "found"], rows)
+        table(f"{file}: {said}", ["", "where", "what", "found", "did you mean"], rows)
     else:
         typer.echo(f"{file}: {said}")
     for one in checked:

@@ -300,6 +300,8 @@ def grant(
             show(found)
         else:
             typer.echo(f"{dataset} is granted to {node_id} {_until(found)}")
+            for warning in found.get("warnings", []):
+                typer.echo(f"warning: {warning}", err=True)
 
 
 @commands.command("revoke")

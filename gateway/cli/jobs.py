@@ -27,6 +27,7 @@ from gateway.cli.client import (
 )
 from gateway.cli.completing import jobs as job_ids
 from gateway.cli.completing import nodes
+from gateway.cli.job_ends import last_words
 
 commands = typer.Typer(help="Hand a job in, watch it, see what it wrote and left, stop it.", no_args_is_help=True)
 
@@ -339,6 +340,7 @@ def _tree(job: Mapping[str, Any]) -> Any:
     ]
     if why := _why(job):
         said.append(Text(why, style="red" if job.get("failure") else "dim"))
+    said += [Text(line, style="dim") for line in last_words(job)]
     said += [Text(f"warning: {w}", style="yellow") for w in job.get("warnings", [])]
     return Group(*said)
 

@@ -35,7 +35,8 @@ CLAUSES = (
         "starts",
         "3.3",
         "The container starts without arguments; all it has to know is in its environment.",
-        "Let the image's own command read the environment; build it for this machine's architecture.",
+        "Let the image's own command read the environment; have the interpreter that a script's first line names "
+        "in the image; build it for this machine's architecture.",
         judging.starts,
     ),
     Clause(

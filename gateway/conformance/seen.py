@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from gateway.domain import exit_codes
 from provider_registry.model import Component
 
 KILLED = 9
+_LAST_LINES = 5
 
 
 class Result(StrEnum):
@@ -110,7 +112,9 @@ class Trace:
 
     @property
     def started(self) -> bool:
-        return not self.not_started
+        """Whether the component's own program ran; an interpreter that is missing ends a script before that."""
+        silent = not self.heard.said and not self.heard.spoken and not self.stdout
+        return not self.not_started and not (self.code in exit_codes.NEVER_BEGAN and silent)
 
     @property
     def told(self) -> str:
@@ -134,15 +138,19 @@ class Trace:
         """Say in words how it ended."""
         if self.not_started:
             return f"{self.party} did not start: {self.not_started}"
+        if not self.started and self.code is not None:
+            said = exit_codes.meaning(self.code)
+            return f"{self.party} did not start: exit code {self.code}, {said}{self._last_words()}"
         how = "was still running and was told to end" if self.was_stopped else f"ended with code {self.code}"
         told = f", told {self.told}" if self.told else ", told no final state"
         return f"{self.party} {how}{told}{self._last_words()}"
 
     def _last_words(self) -> str:
         for stream in (self.stderr, self.stdout):
-            lines = stream.decode("utf-8", "replace").strip().splitlines()
+            lines = stream.decode("utf-8", "replace").strip().splitlines()[-_LAST_LINES:]
             if lines:
-                return f"; its last line: {lines[-1][-300:]}"
+                shown = "\n".join(line[-300:] for line in lines)
+                return f"; its last lines:\n{shown}" if len(lines) > 1 else f"; its last line: {shown}"
         return ""
 
 

@@ -188,6 +188,15 @@ def test_a_dataset_that_a_job_uses_is_not_deleted(node: Gateway):
     assert not node.storage.exists(Address("ns", "t")) and node.sharing.all_grants() == []
 
 
+def test_a_grant_to_a_node_that_nobody_knows_warns_with_the_one_that_was_meant(node: Gateway):
+    typo = PEER[:-1] + ("1" if PEER[-1] != "1" else "2")
+    made = cli(node, "grant", NAME, typo)
+    assert made.exit_code == 0 and f"did you mean {PEER}" in made.stderr
+    assert call(node, "PUT", f"{TABLE}/grants/{PEER}", json={}).json()["warnings"] == []
+    (warning,) = call(node, "PUT", f"{TABLE}/grants/another", json={}).json()["warnings"]
+    assert "no route to another" in warning and "did you mean" not in warning
+
+
 def test_what_cannot_be_granted_is_refused_with_every_problem(node: Gateway):
     bad = call(node, "PUT", f"{TABLE}/grants/{ME}", json={"expires_at": "2020-01-01T00:00:00Z"})
     assert bad.status_code == 400

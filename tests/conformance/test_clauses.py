@@ -1,6 +1,7 @@
 """Each way to break the container contract is named by its clause and by no other."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from gateway.conformance import samples
 from gateway.conformance.checking import Given, described
 from gateway.conformance.clauses import CLAUSES, TOGETHER
 from gateway.conformance.sandbox import NODE, Patience, Plan, Sandbox
-from gateway.conformance.seen import Trial
+from gateway.conformance.seen import Evidence, Trace, Trial
 from gateway.errors import Invalid
 from tests.conformance.conftest import Run, registration
 
@@ -64,6 +65,21 @@ def test_a_program_that_does_not_start_is_told_once(checked: Run, monkeypatch: p
     broken = {clause.name: finding.seen for clause, finding in one.findings if finding.result == "failed"}
     assert list(broken) == ["starts"]
     assert "COMMAND_NOT_FOUND" in broken["starts"]
+
+
+def test_a_script_without_its_interpreter_has_not_started() -> None:
+    component = described(registration()).provider.components["Count"]  # type: ignore[union-attr]
+    traces = tuple(
+        Trace(party, "t", "s", "k", code=127, stderr=b"one\nenv: 'python9': No such file\n")
+        for party in ("guest.0", "host.0")
+    )
+    seen = Evidence(component, Trial(traces))
+    found = {clause.name: clause.judge(seen) for clause in CLAUSES}
+    assert [name for name, finding in found.items() if finding.result == "failed"] == ["starts"]
+    assert "exit code 127" in found["starts"].seen and "interpreter" in found["starts"].seen
+    assert "one\nenv: 'python9'" in found["starts"].seen
+    own = replace(traces[0], stdout=b"begins\n")
+    assert own.started and "did not start" not in own.end  # a program may end with that code by itself
 
 
 def test_a_run_reads_the_table_that_was_given(checked: Run) -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tests.cli.test_jobs import cli
 from tests.core.test_shells import submit
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ask, running
@@ -34,3 +35,15 @@ def test_last_words_that_say_nothing_change_nothing(tmp_path: Path):
         job_id = submit(node).json()["data"]["job_id"]
         wait_for(lambda: str(node.store.jobs.get(job_id).status) == "FINISHED", 20)
         assert node.store.jobs.get(job_id).ending.failure.message == "exit code 3"
+
+
+def test_a_program_that_is_not_there_is_told_with_what_the_code_means_and_its_last_lines(tmp_path: Path):
+    command = ["/bin/sh", "-c", "exec env python9 run"]
+    engine = {"kind": "process", "process": {"images": {"example:1.0.0": {"command": command}}}}
+    with running(tmp_path, engine=engine) as node:
+        job_id = submit(node).json()["data"]["job_id"]
+        wait_for(lambda: str(node.store.jobs.get(job_id).status) == "FINISHED", 20)
+        failure = node.store.jobs.get(job_id).ending.failure
+        assert failure.reason == "EXIT_127" and "interpreter" in failure.message
+        shown = cli(node, "show", job_id).stdout
+        assert "interpreter" in shown and "python9" in shown and "last lines of" in shown

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from gateway.domain import engine_loss, trained
+from gateway.domain import engine_loss, exit_codes, trained
 from gateway.domain.executing.events import (
     Broken,
     Gone,
@@ -147,7 +147,8 @@ def exit_failure(run: Run) -> Failure:
         return Failure("OOM_KILLED", text or "the container used more memory than it may", exit_code=exit_.code)
     signal = f" by signal {exit_.signal}" if exit_.signal else ""
     said = f" after it reported {run.reported}" if run.reported else ""
-    full = f"exit code {exit_.code}{signal}{said}" + (f"; {text}" if text else "")
+    usual = "" if said else exit_codes.meaning(exit_.code)
+    full = f"exit code {exit_.code}{signal}{said}" + "".join(f"; {part}" for part in (usual, text) if part)
     return Failure(f"EXIT_{exit_.code}", full, exit_code=exit_.code)
 
 

@@ -1,0 +1,14 @@
+"""What exit codes mean that a program does not choose itself: a shell's, and those of what starts programs."""
+
+NEVER_BEGAN = (126, 127)
+_MEANINGS = {
+    126: "what it was to run is there and cannot be executed: a file without the right to be, or one that was "
+    "built for another kind of machine",
+    127: "what it was to run was not found: a program that the image does not have, such as the interpreter in a "
+    "script's first line or the program behind env",
+}
+
+
+def meaning(code: int) -> str:
+    """Return in words what a code says by convention; empty for one that is the program's own."""
+    return _MEANINGS.get(code, "")

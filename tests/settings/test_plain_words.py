@@ -1,0 +1,132 @@
+"""What the validation library finds is told in our own words, with what was probably meant."""
+
+import datetime
+import enum
+from typing import Any, Literal
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field, HttpUrl, TypeAdapter, ValidationError, ValidationInfo
+from pydantic import field_validator as validates
+
+from adapter.bfia.examples import CREATE_ALL
+from gateway.errors import Invalid
+from gateway.plain_words import problems_of
+from gateway.settings import load
+from tests.inprocess import ask, running
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Inner(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    kind: Literal["docker", "process"] = "docker"
+    count: int = Field(default=1, ge=1, le=9)
+    ratio: float = Field(default=0.5, gt=0, lt=1)
+    name: str = Field(default="abc", min_length=2, max_length=4, pattern="^[a-z]+$")
+    on: bool = False
+    colour: Colour = Colour.RED
+    items: list[int] = Field(default=[1], min_length=1, max_length=2)
+    free: dict[str, Any] = {}
+    at: datetime.datetime | None = None
+    url: HttpUrl | None = None
+    even: int = 0
+
+    @validates("even")
+    @classmethod
+    def _even(cls, value: int, info: ValidationInfo) -> int:
+        if value % 2:
+            raise ValueError("must be even")
+        return value
+
+
+class Outer(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    inner: list[Inner] = []
+    by_name: dict[str, Inner] = {}
+    needed: str = ""
+
+
+def found(inner: Any) -> list[str]:
+    try:
+        Outer.model_validate({"inner": [inner]})
+    except ValidationError as error:
+        return [str(p) for p in problems_of(error.errors(), Outer)]
+    return []
+
+
+@pytest.mark.parametrize(
+    ("inner", "said"),
+    [
+        ({"kind": "dcoker"}, "kind: must be one of docker, process (got 'dcoker'); did you mean docker?"),
+        ({"kidn": 1}, "kidn: is not known here; known are at, colour, count, "),
+        ({"kidn": 1}, "did you mean kind?"),
+        ({"count": "x"}, "count: must be a whole number (got 'x')"),
+        ({"count": 1.5}, "count: must be a whole number"),
+        ({"count": 0}, "count: must be at least 1 (got 0)"),
+        ({"count": 10}, "count: must be at most 9"),
+        ({"ratio": 0}, "ratio: must be more than 0"),
+        ({"ratio": 1}, "ratio: must be less than 1"),
+        ({"ratio": "x"}, "ratio: must be a number"),
+        ({"name": 1}, "name: must be text (got 1)"),
+        ({"name": "a"}, "name: must have at least 2 characters"),
+        ({"name": "abcde"}, "name: must not have more than 4 characters"),
+        ({"name": "AB"}, "name: must have the form ^[a-z]+$"),
+        ({"on": "maybe"}, "on: must be true or false"),
+        ({"colour": "rde"}, "colour: must be one of red, blue (got 'rde'); did you mean red?"),
+        ({"items": "x"}, "items: must be a list"),
+        ({"items": []}, "items: must have at least 1 entries"),
+        ({"items": [1, 2, 3]}, "items: must not have more than 2 entries"),
+        ({"items": ["x"]}, "items[0]: must be a whole number"),
+        ({"free": 3}, "free: must be an object"),
+        ({"at": "soon"}, "at: must be a time such as"),
+        ({"url": "nowhere"}, "url: must be a URL such as"),
+        ({"even": 3}, "even: must be even (got 3)"),
+        (3, "inner[0]: must be an object"),
+    ],
+)
+def test_each_kind_of_mistake_has_plain_words(inner: Any, said: str):
+    (one,) = found(inner)
+    assert said in one and "nput should" not in one and "Value error" not in one
+    assert one.startswith("inner[0]")
+
+
+def test_a_missing_key_shows_no_whole_object_but_the_key_that_was_meant():
+    class Needs(BaseModel):
+        componentName: str
+        provider: str
+
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(Needs).validate_python({"componentname": "a", "secret": "s", "provider": "p"})
+    (one,) = problems_of(caught.value.errors(), Needs)
+    assert str(one) == "componentName: is missing; did you mean componentName instead of componentname?"
+
+
+def test_a_configuration_is_told_in_the_same_words(tmp_path: Any):
+    file = tmp_path / "node.yml"
+    file.write_text("node: {id: A, institution: B}\nengine: {kind: dcoker, docker: {puull: never}}\nlimit: {}\n")
+    with pytest.raises(Invalid) as caught:
+        load(file)
+    assert {(p.path, p.suggestion) for p in caught.value.problems} == {
+        ("engine.kind", "docker"),
+        ("engine.docker.puull", "pull"),
+        ("limit", "limits"),
+    }
+
+
+def test_requests_are_told_in_the_same_words(tmp_path: Any):
+    job = CREATE_ALL["two parties"]["value"]
+    config = {"rolle": job["config"]["role"], "initiator": {"role": 3, "node_id": "x"}}
+    with running(tmp_path) as node:
+        path = "/v1/platform/schedule/job/create_all"
+        said = ask(node, "operator", "POST", path, json={"dag": job["dag"], "config": config}).json()
+        problems = {p["path"]: p for p in said["data"]["problems"]}
+        assert problems["config.role"]["rule"] == "is missing"
+        assert problems["config.role"]["suggestion"] == "role instead of rolle"
+        assert problems["config.initiator.role"]["rule"] == "must be text"
+        said = ask(node, "operator", "POST", "/api/v1/gc", json={"dryrun": True}).json()
+        assert said["data"]["problems"][0]["suggestion"] == "dry_run"
