@@ -57,6 +57,8 @@ class Gateway(Node):
         self.broker.close()
         self.engine.close()
         self.store.close()
+        for sock in (sock for socks in self.sockets.values() for sock in socks):
+            sock.close()  # where nothing was served, nothing else does
         if self._lock is not None:
             self._lock.close()
 

@@ -259,7 +259,12 @@ def test_what_is_refused_is_told_in_full(site: Site):
 
 def test_the_client_still_sends_what_the_exchanges_say(site: Site):
     """Every request that is marked as recorded has the form of one that the client sent in this module."""
-    calls = [("job", "list"), ("task", "list", "-j", site.trained), ("job", "clean-queue"), ("site", "query")]
+    calls: list[tuple[object, ...]] = [
+        ("job", "list"),
+        ("task", "list", "-j", site.trained),
+        ("job", "clean-queue"),
+    ]
+    calls += [("site", "query"), ("task", "query", "-j", site.trained, "-tn", ALIGN)]
     for words in calls:
         site.flow(*words)
     sent: dict[str, set[frozenset[str]]] = {}
@@ -269,9 +274,9 @@ def test_the_client_still_sends_what_the_exchanges_say(site: Site):
         sent.setdefault(url.path, set()).add(frozenset(names))
     exchanges = json.loads((GOLDEN / "client-exchanges.json").read_text(encoding="utf-8"))
     recorded = [e for e in exchanges if e["by"] == "recorded" and e["path"] in sent]
-    for one in recorded:
-        names = set(one["asks"] or {})
-        assert any(names <= known or known <= names for known in sent[one["path"]]), (one["path"], names)
+    asked = [(one["path"], set(one["asks"] or {})) for one in recorded]
+    for path, names in asked:
+        assert any(names <= known or known <= names for known in sent[path]), (path, names)
     assert len({one["path"] for one in recorded}) >= 5
 
 
