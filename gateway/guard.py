@@ -48,14 +48,17 @@ class Guard:
         clock: Callable[[], datetime],
         limiter: CapacityLimiter,
         signed: Callable[[Mapping[str, str]], Identity | None] = lambda _: None,
+        elsewhere: Callable[[str, GatewayError, int], JSONResponse | None] = lambda *_: None,
     ) -> None:
-        """``signed`` tells who signed a request without a token, by its headers; None: nobody did."""
+        """``signed`` tells who signed a request without a token, by its headers; None: nobody did. ``elsewhere``
+        words a refusal on another protocol's paths as that protocol does."""
         self._app = app
         self._access = access
         self._record = record
         self._clock = clock
         self._limiter = limiter
         self._signed = signed
+        self._elsewhere = elsewhere
         self._known: dict[str, tuple[float, Identity]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,7 +72,8 @@ class Guard:
                 text = f"{identity.name} is {identity.role}; {scope['method']} {scope['path']} needs {roles}"
                 raise NotAllowed(text)
         except GatewayError as error:
-            await _refused(error)(scope, receive, send)
+            answer = self._elsewhere(scope["path"], error, error.code) or _refused(error)
+            await answer(scope, receive, send)
             return
         state = scope.setdefault("state", {})
         state["operator"] = identity.name if self._access else ""

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from adapter.bfia.profiles import Profile
 from adapter.problems import listed, refusal, shown
 from gateway.domain.problems import Problem
-from gateway.errors import DatabaseAway, GatewayError
+from gateway.errors import DatabaseAway, GatewayError, TooLarge
 
 log = structlog.get_logger(__name__)
 
@@ -39,10 +39,19 @@ def never(request: Request) -> bool:
     return False
 
 
-def install(app: FastAPI, as_200: Callable[[Request], bool] = never) -> None:
+Elsewhere = Callable[[str, GatewayError, int], JSONResponse | None]
+"""Path, error, HTTP status -> the answer of another protocol whose path it is; None where it is none of theirs."""
+
+
+def nowhere(path: str, error: GatewayError, status: int) -> None:
+    return None
+
+
+def install(app: FastAPI, as_200: Callable[[Request], bool] = never, elsewhere: Elsewhere = nowhere) -> None:
     """Make every error of this application answer in the envelope.
 
-    ``as_200`` says of a request whether its sender expects HTTP 200 whatever happens.
+    ``as_200`` says of a request whether its sender expects HTTP 200 whatever happens; ``elsewhere`` answers what
+    is not served of another protocol's paths.
     """
 
     def status_for(request: Request, status: int) -> int:
@@ -75,7 +84,9 @@ def install(app: FastAPI, as_200: Callable[[Request], bool] = never) -> None:
             text = f"no such path on this listener: {request.url.path}"
         if error.status_code == 405:
             text = f"{request.method} is not served at {request.url.path}"
-        answer = _answer(request, status_for(request, status), error.status_code, reason, text)
+        answer = elsewhere(request.url.path, _error(error.status_code, reason, text), status)
+        if answer is None:
+            answer = _answer(request, status_for(request, status), error.status_code, reason, text)
         answer.headers.update(error.headers or {})
         return answer
 
@@ -98,9 +109,12 @@ def install(app: FastAPI, as_200: Callable[[Request], bool] = never) -> None:
 class TooLargeInEnvelope:
     """Answers a body over the limit in the envelope: the server's own limiter answers it as plain text."""
 
-    def __init__(self, app: ASGIApp, as_200: Callable[[Request], bool] = never) -> None:
+    def __init__(
+        self, app: ASGIApp, as_200: Callable[[Request], bool] = never, elsewhere: Elsewhere = nowhere
+    ) -> None:
         self._app = app
         self._as_200 = as_200
+        self._elsewhere = elsewhere
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         replaced = False
@@ -112,13 +126,20 @@ class TooLargeInEnvelope:
                 if replaced:
                     text = "the body is larger than this path takes"
                     status = 200 if self._as_200(Request(scope)) else 413
-                    answer = _answer(Request(scope), status, 413, "TOO_LARGE", text)
+                    answer = self._elsewhere(scope["path"], TooLarge(text), 413)
+                    answer = answer or _answer(Request(scope), status, 413, "TOO_LARGE", text)
                     answer.headers["connection"] = "close"
                     await answer(scope, receive, send)
             if not replaced:
                 await send(message)
 
         await self._app(scope, receive, pass_on)
+
+
+def _error(code: int, reason: str, text: str) -> GatewayError:
+    error = GatewayError(text, reason=reason)
+    error.code = code
+    return error
 
 
 def _answer(

@@ -15,6 +15,8 @@ def newest(job_id: str, local_of: LocalOf) -> LocalJob | None:
     found = local_of(job_id)
     number = 1
     while found is not None and (later := local_of(_named(job_id, number))) is not None:
+        if (later.spec.old_job_id, later.spec.scheduler) != (found.id, found.spec.scheduler):
+            break  # somebody else's job that is called so
         found, number = later, number + 1
     return found
 

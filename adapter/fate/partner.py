@@ -17,7 +17,7 @@ from adapter.fate.description import PROTOCOL, scheduler_of
 from adapter.fate.endpoints import BY_PATH, PARTNER
 from adapter.fate.envelope import FateRoute, coded, ok
 from adapter.fate.keys import Key, id_of, key_of, name_of
-from adapter.fate.serving import Asker, FateParts, asker, of_job, on, trace_of
+from adapter.fate.serving import Asker, FateParts, asker, commanded, on, plays, trace_of
 from adapter.fate.states import OUR_OUTCOME, REASONS, JobWord, TaskWord, job_word, task_word
 from gateway.domain.model import Ending, Failure, LocalJob
 from gateway.domain.problems import Problem
@@ -40,8 +40,7 @@ def router(parts: FateParts) -> APIRouter:
         return router.post(found.path, summary=found.summary, openapi_extra=coded(found.codes))
 
     async def job(request: Request, body: wire.Party | wire.Task) -> tuple[LocalJob, Asker]:
-        local = await of_job(parts, body.job_id)
-        return local, asker(parts, request, local.spec.scheduler)
+        return await commanded(parts, request, body.job_id, body.role, body.party_id)
 
     async def task(request: Request, body: wire.Task) -> tuple[LocalJob, Asker, str, str]:
         """Return job, asker, the task's id here and its name; without a job the id tells who may ask."""
@@ -53,12 +52,15 @@ def router(parts: FateParts) -> APIRouter:
     async def create(body: wire.CreateJob, request: Request) -> dict[str, Any]:
         said = body.model_dump(include={"dag", "schema_version", "kind"})
         scheduler = scheduler_of(said)
-        who = asker(parts, request, scheduler)
+        who = await asker(parts, request, scheduler)
 
         def work() -> dict[str, Any]:
             spec = parts.descriptions.read(said, lambda: body.job_id, scheduler, trace_of(request))
             if spec.job_id != body.job_id:
                 raise Invalid([Problem("dag.conf.extra.standard.job_id", "must be job_id", spec.job_id)])
+            if spec.parties_at(parts.node) and not plays(spec, parts.node, body.role, body.party_id):
+                text = f"the job names no party {body.role} of {body.party_id or parts.node} here"
+                raise NotFound(text, reason="ROLE_UNKNOWN")
             accepted = parts.participant.create_job(spec, who.node)
             return {} if accepted.inherited is None else {"inherited": list(accepted.inherited)}
 
@@ -150,7 +152,8 @@ def router(parts: FateParts) -> APIRouter:
         if body.job_id:
             local, who, task_id, name = await task(request, body)
         else:  # the id is one of a gateway like this one, which names itself
-            local, who, task_id, name = None, asker(parts, request), id_of(key), body.task_name
+            local, task_id, name = None, id_of(key), body.task_name
+            who = await asker(parts, request)
 
         def work() -> TaskNews:
             try:
@@ -176,7 +179,7 @@ def router(parts: FateParts) -> APIRouter:
     @post("/task/stop")
     async def stop_task(body: wire.StopTask, request: Request) -> dict[str, Any]:
         if not body.job_id:
-            who, found = asker(parts, request), id_of(Key("", body.task_id, body.task_version))
+            who, found = await asker(parts, request), id_of(Key("", body.task_id, body.task_version))
             await on(parts.limiters.rest, request, lambda: parts.participant.stop_task("", found, "", who.node))
             return ok()
         local, who, task_id, name = await task(request, body)

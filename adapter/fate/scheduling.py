@@ -15,7 +15,7 @@ from adapter.fate.states import OUR_TASK, TaskWord
 from gateway.domain.model import Job, NodeId
 from gateway.domain.problems import Problem
 from gateway.domain.rerunning import Order
-from gateway.errors import Invalid, NotFound
+from gateway.errors import Invalid, NotAllowed, NotFound
 from gateway.ports import TaskReport, as_mapping
 
 
@@ -32,13 +32,13 @@ def router(parts: FateParts) -> APIRouter:
         job = await on(parts.limiters.rest, request, lambda: parts.job_of(job_id))
         if job is None:
             raise NotFound(f"no job {job_id} is scheduled here", reason="JOB_UNKNOWN")
-        return job, asker(parts, request, job.spec.initiator, *job.spec.nodes).node
+        return job, (await asker(parts, request, job.spec.initiator, *job.spec.nodes)).node
 
     @post("/job/create")
     async def create(body: wire.Dag, request: Request) -> dict[str, Any]:
         said = body.model_dump()
         initiator = str(as_mapping(body.dag.get("conf")).get("initiator_party_id") or "")
-        who = asker(parts, request, request.headers.get("initiator-party-id", ""), initiator)
+        who = await asker(parts, request, request.headers.get("initiator-party-id", ""), initiator)
 
         def work() -> dict[str, Any]:
             spec = parts.descriptions.read(said, parts.new_id, parts.node, trace_of(request))
@@ -78,7 +78,9 @@ def router(parts: FateParts) -> APIRouter:
         except ValueError:
             problem = Problem("status", f"must be one of {', '.join(TaskWord)}", body.status)
             raise Invalid([problem], reason="STATUS_UNKNOWN") from None
-        who = asker(parts, request, body.party_id).node
+        who = (await asker(parts, request, body.party_id)).node
+        if body.party_id not in ("", who):
+            raise NotAllowed(f"{who} reports for itself only, not for {body.party_id}")
         task_id = id_of(Key(body.job_id, body.task_id, body.task_version))
         news = TaskReport(task_id, body.role, status, failure_of(body.failed_by), body.job_id)
         await on(parts.limiters.news, request, lambda: parts.scheduler.report_task(news, who))

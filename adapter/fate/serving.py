@@ -12,7 +12,7 @@ from adapter.fate.again import newest
 from adapter.fate.description import Descriptions
 from adapter.fate.parts import JobOf, LocalOf
 from adapter.fate.signing import Signatures
-from gateway.domain.model import LocalJob, NodeId
+from gateway.domain.model import JobSpec, LocalJob, NodeId
 from gateway.errors import NotAllowed, NotFound
 from gateway.ports import Limiters, ParticipantApi, SchedulerApi
 from gateway.tracing import new_trace_id, traced
@@ -72,7 +72,7 @@ def trace_of(request: Request) -> str:
     return request.headers.get("x-trace-id", "")[:128] or new_trace_id()
 
 
-def asker(parts: FateParts, request: Request, *claimed: NodeId) -> Asker:
+async def asker(parts: FateParts, request: Request, *claimed: NodeId) -> Asker:
     """Return who asks. Raises `NotAllowed`.
 
     FATE's nodes do not name themselves: theirs is the node that may ask, where its route says that it speaks this
@@ -85,16 +85,32 @@ def asker(parts: FateParts, request: Request, *claimed: NodeId) -> Asker:
     if not found:
         text = "say which node asks, in the header x-source-node-id: no node that may ask has a route of profile"
         raise NotAllowed(f"{text} fate-partner here")
-    parts.signatures.check(found, request.headers)
+    parts.signatures.check(found, request.headers, request.url.path, await request.body())
     return Asker(found, bool(source))
 
 
-async def of_job(parts: FateParts, job_id: str) -> LocalJob:
-    """Return a job in which this node takes part, as it was begun last. Raises `NotFound`."""
+async def commanded(
+    parts: FateParts, request: Request, job_id: str, role: str, party_id: str
+) -> tuple[LocalJob, Asker]:
+    """Return a job in which this node plays a role, as it was begun last, and who commands: who schedules it.
+
+    FATE keeps a job for each of its parties: one that is not here is a job that is not here. Raises `NotFound`,
+    `NotAllowed`.
+    """
     local = await _run(parts.limiters.rest, lambda: newest(job_id, parts.local_of))
     if local is None:
         raise NotFound(f"no job {job_id} runs here", reason="JOB_UNKNOWN")
-    return local
+    who = await asker(parts, request, local.spec.scheduler)
+    if who.node != local.spec.scheduler:
+        raise NotAllowed(f"only {local.spec.scheduler}, which schedules job {job_id}, may do that")
+    if not plays(local.spec, parts.node, role, party_id):
+        raise NotFound(f"job {job_id} has no party {role} of {party_id} here", reason="JOB_UNKNOWN")
+    return local, who
+
+
+def plays(spec: JobSpec, node: NodeId, role: str, party_id: str) -> bool:
+    """Return whether a node is that party of a job. A gateway like this one need not name the role."""
+    return party_id in ("", node) and (not role or any(role in (p.role, p.label) for p in spec.parties_at(node)))
 
 
 async def on(limiter: CapacityLimiter, request: Request, work: Callable[[], X]) -> X:

@@ -1,7 +1,9 @@
 """FATE's signature of requests between sites, where a site asks for it.
 
 A site gives each partner an application: an id, and a token that is never sent. The signature is MD5 twice, over
-id, initiator, nonce and time, then over that and the token: it proves who asks, not what. Who needs more uses TLS.
+id, initiator, nonce and time, then over that and the token: it proves who asks, not what. So one that was heard
+here is remembered while it holds, and is good for its own request only, which FATE repeats where no answer came.
+Who needs more uses TLS.
 """
 
 import hashlib
@@ -10,6 +12,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 
 from gateway.domain.model import NodeId
 from gateway.errors import NotAllowed
@@ -38,6 +41,8 @@ class Signatures:
 
     def __init__(self, sites: Mapping[NodeId, Site]) -> None:
         self._sites = sites
+        self._used: dict[str, tuple[float, bytes]] = {}
+        """signature -> until when it holds, by `time.monotonic`, and the request that came with it"""
 
     def sign(self, node: NodeId, initiator: NodeId) -> Mapping[str, str]:
         """Return the headers for a request to a node; none where it asks for none."""
@@ -54,8 +59,8 @@ class Signatures:
             "initiatorPartyId": initiator,
         }
 
-    def check(self, node: NodeId, headers: Mapping[str, str]) -> None:
-        """Raise `NotAllowed` where a node that has to sign has not, or wrongly."""
+    def check(self, node: NodeId, headers: Mapping[str, str], path: str = "", body: bytes = b"") -> None:
+        """Raise `NotAllowed` where a node that has to sign has not, or wrongly, or for another request."""
         app = self._sites.get(node, Site()).expects
         if app is None:
             return
@@ -76,6 +81,16 @@ class Signatures:
         wanted = signature(app, headers.get("initiatorPartyId", ""), said["Nonce"], said["Timestamp"])
         if not hmac.compare_digest(wanted.encode(), said["Signature"].encode()):
             raise NotAllowed(f"the signature of {node} does not fit its token", reason="SIGNATURE_WRONG")
+        if not self._fits(wanted, path.encode() + b"\0" + body):
+            text = f"this signature of {node} came with another request already: sign each by itself"
+            raise NotAllowed(text, reason="SIGNATURE_USED")
+
+    def _fits(self, signed: str, request: bytes) -> bool:
+        """Return whether a signature is new here, or came with the same request before; note it."""
+        now, asked = time.monotonic(), hashlib.sha256(request).digest()
+        for old in list(takewhile(lambda known: self._used[known][0] < now, self._used)):
+            self._used.pop(old, None)
+        return self._used.setdefault(signed, (now + 2 * VALID_MS / 1000, asked))[1] == asked
 
 
 def signature(app: App, initiator: NodeId, nonce: str, timestamp: str) -> str:

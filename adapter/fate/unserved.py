@@ -15,6 +15,7 @@ FOR_WORKERS: Mapping[str, str] = {
     "/v2/worker/data/tracking/query": "a container's inputs stand in its environment",
     "/v2/worker/data/tracking/save": "a container writes its tables to the storage that its environment names",
     "/v2/worker/metric/save": "a container writes its reports to the storage that its environment names",
+    "/v2/worker": "what a container needs stands in its environment, and it reports to its callback",
 }
 """Path of FATE's own workers -> what a component does here instead."""
 

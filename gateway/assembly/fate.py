@@ -5,16 +5,19 @@ from datetime import datetime
 from itertools import count
 from typing import Any, Protocol
 
+from fastapi.responses import JSONResponse
+
 from adapter.fate import partner, scheduling, unserved
 from adapter.fate.components import Catalogue
 from adapter.fate.description import PROTOCOL, Descriptions
+from adapter.fate.outside import in_fates_words
 from adapter.fate.parts import Standard
 from adapter.fate.protocol import FateProtocol
 from adapter.fate.serving import FateParts
 from adapter.fate.signing import App, Signatures, Site
 from gateway.app import Mounted
 from gateway.domain.model import Job, LocalJob, NodeId
-from gateway.errors import Refused
+from gateway.errors import GatewayError, Refused
 from gateway.fate_settings import FateApp
 from gateway.ports import Limiters, ParticipantApi, SchedulerApi
 from gateway.settings import Settings
@@ -70,6 +73,10 @@ class FateSide:
             text = f"node {node} speaks FATE's protocol, which is switched off here: set fate.enabled"
             raise Refused(text, reason="PROTOCOL_OFF")
         return PROTOCOL
+
+    def elsewhere(self, path: str, error: GatewayError, status: int) -> JSONResponse | None:
+        """Return FATE's answer to what none of its paths has taken; None for paths that are not FATE's."""
+        return in_fates_words(path, error, status) if self._settings.fate.enabled else None
 
     def for_peers(
         self,

@@ -162,8 +162,8 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
         apps["peer"] = create_app("peers", for_peers, documented=True)
         apps["container"] = create_app("containers", for_containers, documented=True)
     for name, app in apps.items():
-        envelope.install(app, node.neighbours.as_200)
-        apps[name] = envelope.TooLargeInEnvelope(app, node.neighbours.as_200)
+        envelope.install(app, node.neighbours.as_200, node.fate.elsewhere)
+        apps[name] = envelope.TooLargeInEnvelope(app, node.neighbours.as_200, node.fate.elsewhere)
     passing = relay.RelayParts(
         settings.node.id,
         lambda: node.routes.table,
@@ -176,7 +176,9 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
     guarded = settings.auth.mode == "on"
     access = Access(node.tokens.find, node.clock, settings.auth.token) if guarded else None
     signed = fate_tools.signed_by(node)
-    apps["operator"] = Guard(apps["operator"], access, node.audit.add, node.clock, CapacityLimiter(4), signed)
+    apps["operator"] = Guard(
+        apps["operator"], access, node.audit.add, node.clock, CapacityLimiter(4), signed, node.fate.elsewhere
+    )
     if not guarded:
         apps["operator"] = LoopbackOnly(apps["operator"])
     return apps

@@ -124,6 +124,15 @@ def test_what_is_not_served_says_so_by_name(node: Gateway):
         assert f"{prefix}/anything" in said["message"]
 
 
+@pytest.mark.parametrize(("method", "path"), [("GET", "/v2/job"), ("GET", "/v2/none"), ("PUT", "/v2/job/stop")])
+def test_what_is_nowhere_is_told_in_fates_envelope(node: Gateway, method: str, path: str):
+    answer = ask(node, "operator", method, path)
+    said = answer.json()
+    reason = "METHOD_NOT_ALLOWED" if method == "PUT" else "PATH_UNKNOWN"
+    assert (answer.status_code, said["code"], said["data"]["reason"]) == (200, 6000, reason)
+    assert path in said["message"]
+
+
 def test_nothing_is_there_while_the_protocol_is_off(tmp_path: Path):
     with running(tmp_path) as gateway:
         answer = ask(gateway, "operator", "GET", "/v2/job/query")

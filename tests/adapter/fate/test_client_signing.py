@@ -64,3 +64,6 @@ def test_where_a_token_is_needed_an_application_may_do_what_its_role_may(tmp_pat
         assert said("GET", "/v2/job/log/download?job_id=j", "bob") == 403
         assert said("POST", "/v2/job/clean", "ann") == 403
         assert said("GET", "/v2/output/data/table", "bob") == 403
+        refused = [ask(node, "operator", "GET", path).json() for path in ("/v2/job/query", "/v2/provider/query")]
+        assert [one["data"]["reason"] for one in refused] == ["NO_TOKEN", "NO_TOKEN"]
+        assert [one["code"] for one in refused] == [5004, 401]  # in FATE's words on its own paths

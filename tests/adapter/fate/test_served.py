@@ -4,100 +4,20 @@ Bodies, orders and codes are read from FATE-Flow 2.2.0's sources, not recorded; 
 reasons under ``data``) is not compared.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-import yaml
 from fastapi.testclient import TestClient
 
 from gateway.domain.model import Address
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import Refused
 from gateway.wiring import Gateway
-from tests.contracts.apis import THIRD, World, two_nodes
+from tests.adapter.fate.flowing import FATE, JOB, SIGNS, Flow, dag, party, task
+from tests.contracts.apis import THIRD, World
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, settings
-
-FATE = "9999"
-"""a FATE site, by its route"""
-JOB = "202411220101019999990"
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    sites = {"8888": {"expects": {"app_id": "1", "app_token": "secret"}}}
-    on = {"enabled": True}
-    with two_nodes(
-        tmp_path_factory.mktemp("nodes"), me={"fate": on | {"sites": sites}}, peer={"fate": on}
-    ) as world:
-        for node in (world.me, world.peer):
-            file = world.home / node.settings.node.id / "routes.yml"
-            routes = yaml.safe_load(file.read_text())
-            for party in (FATE, "8888"):
-                routes[party] = {"host": "127.0.0.1", "port": 9}
-            for entry in routes.values():
-                entry["profile"] = "fate-partner"
-            routes[THIRD]["profile"] = "spec"
-            file.write_text(yaml.safe_dump(routes))
-            node.routes.reload()
-        yield world
-
-
-class Flow:
-    """FATE's side: it names no sender, as FATE does not."""
-
-    def __init__(self, world: World) -> None:
-        self._base = world.me.addresses()["peer"]
-
-    def post(self, path: str, body: dict[str, Any], **headers: str) -> dict[str, Any]:
-        sent = {"dest-party-id": ME, "service": "fateflow", "initiator-party-id": FATE} | headers
-        answer = httpx.post(f"{self._base}/v2{path}", json=body, headers=sent, timeout=30, trust_env=False)
-        assert answer.status_code == 200
-        said: dict[str, Any] = answer.json()
-        return said
-
-    def code(self, path: str, body: dict[str, Any], **headers: str) -> int:
-        return int(self.post(path, body, **headers)["code"])
-
-
-@pytest.fixture
-def flow(world: World) -> Flow:
-    return Flow(world)
-
-
-def party(job: str = JOB, **more: Any) -> dict[str, Any]:
-    return {"job_id": job, "role": "host", "party_id": ME, **more}
-
-
-def task(version: int = 0, name: str = "a", job: str = JOB, **more: Any) -> dict[str, Any]:
-    return {**party(job), "task_id": f"{job}_{name}", "task_version": version} | more
-
-
-def dag(scheduler: str = FATE, **conf: Any) -> dict[str, Any]:
-    return {
-        "dag": {
-            "parties": [{"role": "guest", "party_id": [FATE]}, {"role": "host", "party_id": [ME]}],
-            "conf": {
-                "scheduler_party_id": scheduler,
-                "initiator_party_id": scheduler,
-                "sync_type": "poll",
-                "auto_retries": 0,
-                "computing_partitions": 8,
-                "model_id": JOB,
-                "model_version": "0",
-                "task": {"provider": "vendor:1.0.0@docker"},
-                **conf,
-            },
-            "stage": "train",
-            "tasks": {"a": {"component_ref": "Thing", "parameters": {}, "outputs": {}}},
-        },
-        "schema_version": "2.2.0",
-        "kind": "fate",
-    }
-
 
 OK = {"code": 0, "message": "success"}
 
@@ -246,6 +166,11 @@ def test_fates_automatic_retry_lets_the_job_end_and_begins_it_again(world: World
         ("/scheduler/task/report", task(job="1", status="success", party_id=FATE), 6000),
         ("/scheduler/job/create", {**dag()}, 1002),  # to be scheduled by another node
         ("/worker/task/status", {}, 6001),
+        ("/worker/config", {}, 6001),
+        ("/partner/job/begin", party(), 6000),
+        ("/scheduler", {}, 6000),
+        ("/job/submit", {}, 6000),  # on the operators' listener only
+        ("/partner/job/start", {**party(), "more": "x" * 300_000}, 5001),
     ],
 )
 def test_what_is_out_of_order_or_unknown(flow: Flow, path: str, body: dict[str, Any], code: int):
@@ -260,7 +185,7 @@ def test_who_names_no_node_has_to_have_a_route_as_one_of_fates(flow: Flow):
 
 
 def test_a_site_that_has_to_sign_is_refused_unsigned(flow: Flow):
-    said = flow.post("/partner/job/create", {**dag("8888"), **party("4")})
+    said = flow.post("/partner/job/create", {**dag(SIGNS), **party("4")})
     assert said["data"]["reason"] == "SIGNATURE_MISSING"
 
 

@@ -1,0 +1,188 @@
+"""What a node sends that is up to no good, or broken: FATE's envelope, a stable reason, and nothing is changed."""
+
+import json
+from itertools import count
+from typing import Any
+
+import httpx
+import pytest
+
+from adapter.fate.endpoints import ENDPOINTS
+from adapter.fate.signing import App, Signatures, Site
+from gateway.domain.model import LocalJob
+from gateway.domain.states import JobStatus
+from tests.adapter.fate.flowing import FATE, SIGNS, Flow, dag, party, task
+from tests.contracts.apis import STRANGER, THIRD, World
+from tests.inprocess import ME, PEER
+
+_numbers = count(202411220101020000000)
+COMMANDS: dict[str, dict[str, Any]] = {
+    "/partner/job/status/update": {"status": "canceled"},
+    "/partner/job/update": {"progress": 50.0},
+    "/partner/job/resource/apply": {},
+    "/partner/job/resource/return": {},
+    "/partner/job/start": {},
+    "/partner/job/stop": {},
+    "/partner/task/resource/apply": {"task_version": 0},
+    "/partner/task/resource/return": {"task_version": 0},
+    "/partner/task/start": {"task_version": 0},
+    "/partner/task/collect": {"task_version": 0},
+    "/partner/task/status/update": {"task_version": 0, "status": "failed"},
+    "/partner/task/stop": {"task_version": 0},
+    "/partner/task/rerun": {"task_version": 0, "new_version": 1},
+}
+"""every command on a job that is here -> what it says beside job, task and party"""
+
+
+@pytest.fixture(scope="module")
+def running(flow: Flow, world: World) -> str:
+    """A job of FATE's in which this node is the host, with its one task running."""
+    job = str(next(_numbers))
+    for path, body in (
+        ("/partner/job/create", {**dag(), **party(job)}),
+        ("/partner/job/start", party(job)),
+        ("/partner/task/start", task(job=job)),
+    ):
+        assert flow.code(path, body) == 0
+    world.run(job, "a", "host.0")
+    return job
+
+
+def kept(world: World, job: str) -> tuple[JobStatus, Any, Any, Any]:
+    local: LocalJob = world.local(job)
+    return local.status, local.ending, local.pool, [(run.run_id, run.status) for run in local.runs]
+
+
+def refused(said: dict[str, Any], reason: str) -> None:
+    assert (said["data"]["reason"], set(said)) == (reason, {"code", "message", "data"})
+    assert said["code"] not in (0, 500) and said["message"].startswith(reason)
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_only_the_node_that_schedules_the_job_commands_and_only_roles_that_are_here(
+    path: str, flow: Flow, world: World, running: str
+):
+    before = kept(world, running)
+    body = {**task(job=running), **COMMANDS[path]}
+    refused(flow.post(path, body, **{"x-source-node-id": PEER}), "NOT_AUTHORISED")
+    refused(flow.post(path, body, **{"x-source-node-id": STRANGER}), "NOT_AUTHORISED")
+    for wrong in ({"role": "guest"}, {"role": "arbiter"}, {"role": "host.7"}, {"party_id": FATE}):
+        said = flow.post(path, body | wrong)
+        assert said["data"]["reason"] in ("JOB_UNKNOWN", "ROLE_UNKNOWN"), wrong
+    assert kept(world, running) == before
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"role": "guest"}, "ROLE_UNKNOWN"),
+        ({"party_id": FATE}, "ROLE_UNKNOWN"),
+        ({"job_id": "../../etc"}, "INVALID"),
+        ({"job_id": "1_2/3"}, "INVALID"),
+        ({"dag": {**dag()["dag"], "parties": []}}, "NOT_A_PARTY"),
+        ({"dag": {**dag()["dag"], "parties": [{"role": "host", "party_id": [STRANGER]}]}}, "NOT_A_PARTY"),
+        ({"dag": {**dag()["dag"], "tasks": {}}}, "INVALID"),
+        ({"dag": dag(STRANGER)["dag"]}, "NOT_AUTHORISED"),
+    ],
+)
+def test_a_job_that_is_not_ours_to_take_leaves_nothing(
+    more: dict[str, Any], reason: str, flow: Flow, world: World
+):
+    job = str(next(_numbers))
+    said = flow.post("/partner/job/create", {**dag(), **party(job)} | more)
+    assert said["code"] == 1002 or reason == "INVALID"
+    refused(said, reason)
+    assert world.me.store.local_jobs.find(more.get("job_id", job)) is None
+
+
+@pytest.mark.parametrize("path", [found.path.removeprefix("/v2") for found in ENDPOINTS])
+def test_values_of_other_types_are_told_all_at_once(path: str, flow: Flow, world: World):
+    good = {**dag(), **task(), "status": "running", "new_version": 1}
+    fields = {"dag", "job_id"} & ({"dag"} if path == "/scheduler/job/create" else set(good))
+    fields -= set() if path.endswith("job/create") else {"dag"}
+    for wrong in ([], 7, True, {"a": [None]}):
+        bad = {**good, **dict.fromkeys(fields, wrong if not isinstance(wrong, dict) else [wrong])}
+        said = flow.post(path, bad)
+        refused(said, "INVALID")
+        assert {p["path"] for p in said["data"]["problems"]} >= fields
+    url = f"{world.me.addresses()['peer']}/v2{path}"
+    for raw in (b"[]", b"null", b'{"job_id": "1"', b"\xff\xfe", b"[" * 50_000, b'{"job_id": NaN}'):
+        answer = httpx.post(url, content=raw, headers={"content-type": "application/json"}, trust_env=False)
+        assert answer.status_code == 200
+        refused(answer.json(), "INVALID")
+
+
+def test_versions_that_are_over_change_nothing(flow: Flow, world: World, running: str):
+    for version, name in ((9, "a"), (999_999, "a")):
+        assert flow.code("/partner/task/start", task(version, name, running)) == 2001
+    before = kept(world, running)
+    assert flow.code("/partner/task/start", task(0, "a", running)) == 0  # it runs: nothing is started twice
+    for version in (-1, 10**9, "0x1", 1.5, None):
+        refused(flow.post("/partner/task/start", task(0, "a", running) | {"task_version": version}), "INVALID")
+    assert kept(world, running) == before
+
+
+def test_a_job_that_has_ended_is_begun_again_by_its_scheduling_node_only(flow: Flow, world: World):
+    job = str(next(_numbers))
+    flow.post("/partner/job/create", {**dag(), **party(job)})
+    flow.post("/partner/job/start", party(job))
+    assert flow.code("/partner/job/status/update", party(job, status="failed")) == 0
+    again = party(job, status="waiting")
+    refused(flow.post("/partner/job/status/update", again, **{"x-source-node-id": PEER}), "NOT_AUTHORISED")
+    assert world.me.store.local_jobs.find(f"{job}-r1") is None
+    foreign = {**dag(PEER), **party(f"{job}-r1")}  # another node takes the name of what would follow
+    foreign["dag"]["parties"][0]["party_id"] = [PEER]
+    assert flow.code("/partner/job/create", foreign, **{"x-source-node-id": PEER}) == 0
+    said = flow.post("/partner/job/start", party(job))
+    assert said["data"]["reason"] == "JOB_ENDED"
+    assert world.local(f"{job}-r1").status is JobStatus.READY
+
+
+def test_reports_on_what_is_not_ones_own(flow: Flow, world: World):
+    body = dag(ME, initiator_party_id=PEER)
+    body["dag"]["parties"][0]["party_id"] = [PEER]
+    refused(flow.post("/scheduler/job/create", body, **{"x-source-node-id": THIRD}), "NOT_AUTHORISED")
+    job = flow.post("/scheduler/job/create", body, **{"x-source-node-id": PEER})["job_id"]
+    world.run(job, "a", "guest.0", world.peer)
+    mine = task(job=job, role="guest", party_id=PEER, status="success")
+    for more, sender in (
+        ({}, THIRD),  # it has no part in the job
+        ({"party_id": THIRD}, THIRD),
+        ({"party_id": ME}, PEER),  # it speaks for another
+        ({"task_version": 4}, PEER),
+        ({"task_id": f"{job}_b"}, PEER),
+        ({"status": "ready"}, PEER),
+    ):
+        said = flow.post("/scheduler/task/report", mine | more, **{"x-source-node-id": sender})
+        assert said["code"] != 0, (more, sender)
+        assert said["data"]["reason"] in ("NOT_AUTHORISED", "TASK_UNKNOWN", "STATUS_UNKNOWN")
+    for role in ("host", "arbiter"):  # that it does not play
+        assert flow.code("/scheduler/task/report", mine | {"role": role}, **{"x-source-node-id": PEER}) == 0
+    assert world.job(job).tasks["a"].status.value in ("READY", "RUNNING")
+    for path in ("/scheduler/job/stop", "/scheduler/job/rerun"):
+        refused(flow.post(path, {"job_id": job}, **{"x-source-node-id": THIRD}), "NOT_AUTHORISED")
+    assert world.job(job).status is JobStatus.RUNNING
+    assert flow.code("/scheduler/job/stop", {"job_id": job}, **{"x-source-node-id": PEER}) == 0
+
+
+def test_a_signature_holds_for_one_request_and_its_repetition(flow: Flow, world: World):
+    """It does not cover path and body: who has heard one could say with it whatever it wanted for a minute."""
+    job = str(next(_numbers))
+    signing = Signatures({ME: Site(sends=App("1", "secret"))})
+    create = {**dag(SIGNS), **party(job)}
+    create["dag"]["parties"][0]["party_id"] = [SIGNS]
+    first = signing.sign(ME, SIGNS)
+    assert flow.code("/partner/job/create", create, **first) == 0
+    assert flow.code("/partner/job/create", create, **first) == 0  # no answer came: FATE sends the same again
+    refused(flow.post("/partner/job/stop", party(job), **first), "SIGNATURE_USED")
+    refused(flow.post("/partner/job/start", party(job), **signing.sign(PEER, SIGNS)), "SIGNATURE_MISSING")
+    assert world.local(job).status is JobStatus.READY
+    wrong = Signatures({ME: Site(sends=App("1", "other"))}).sign(ME, SIGNS)
+    refused(flow.post("/partner/job/stop", party(job), **wrong), "SIGNATURE_WRONG")
+    assert flow.code("/partner/job/stop", party(job), **signing.sign(ME, SIGNS)) == 0
+
+
+def test_a_body_of_many_values_is_refused_unread(flow: Flow):
+    many = {**dag(), **party(), "dag": {"tasks": {str(n): {} for n in range(9_000)}}}
+    assert len(json.dumps(many)) < 200_000
+    refused(flow.post("/partner/job/create", many), "INVALID")
