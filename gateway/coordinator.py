@@ -10,7 +10,7 @@ from queue import Empty, Queue
 from typing import Any
 from uuid import uuid4
 
-from gateway import reruns
+from gateway import any_version, reruns
 from gateway.calls import notes_of
 from gateway.domain import consent, inheriting, parameters, quorum, task_ids, waiting
 from gateway.domain import dag as flow
@@ -110,7 +110,12 @@ class Coordinator:
         if self._store.jobs.find(spec.job_id) is None:
             self.admit()
         warnings = self.check(spec)
-        job = replace(self._new(spec, warnings), origin=origin)
+        asked = digest(spec)
+        try:
+            spec, chosen = any_version.settled(spec, self._registry)
+        except Unknown as error:  # it was taken away since the check
+            raise Refused(error.message, reason=error.reason) from error
+        job = replace(self._new(spec, [*chosen, *warnings]), origin=origin, digest=asked)
         if not self._scheduler.begin(job):
             known = self._store.jobs.get(spec.job_id)
             if known.digest != job.digest:
@@ -340,6 +345,8 @@ class Coordinator:
                     self._routes.table.resolve(party.node)
                 except UnknownNode as error:
                     problems.append(Problem(f"config.role.{role}[{party.index}]", str(error), party.node))
+        if spec.scheduler == self._peers.node:
+            problems += any_version.unsettled(spec, self._registry)
         if problems:
             unknown_only = all(p.path.startswith("config.role.") for p in problems)
             raise Invalid(problems, reason="NODE_UNKNOWN" if unknown_only else None)

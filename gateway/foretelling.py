@@ -236,8 +236,13 @@ class Foretelling:
         peers: Peers,
         check: Callable[[JobSpec], object],
         try_route: Callable[[NodeId], Sequence[Step]],
+        settled: Callable[[JobSpec], JobSpec] = lambda spec: spec,
     ) -> None:
-        """``check`` raises `Invalid` with all that is wrong with a job as the node that takes it in sees it."""
+        """``check`` raises `Invalid` with all that is wrong with a job as the node that takes it in sees it.
+
+        ``settled`` fills in what the job leaves open, as far as this node can.
+        """
+        self._settled = settled
         self._node = node
         self._peers = peers
         self._check = check
@@ -245,6 +250,7 @@ class Foretelling:
 
     def plan(self, spec: JobSpec) -> JobPlan:
         """Return what every node says. Creates nothing; a node that is silent is waited for as any call is."""
+        spec = self._settled(spec)
         nodes = list(dict.fromkeys((*spec.nodes, spec.scheduler)))
         with ThreadPoolExecutor(min(len(nodes), _AT_ONCE)) as pool:
             found = list(pool.map(partial(self._asked, spec), nodes))

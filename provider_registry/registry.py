@@ -9,6 +9,7 @@ from provider_registry.model import Component, InvalidDescription, Problem, Prov
 from provider_registry.registration import DEVICE
 from provider_registry.repository import Repository, Stale
 from provider_registry.revisions import Action, Change, Revision, changes
+from provider_registry.versions import ANY, order
 
 PROVIDER_UNKNOWN = "PROVIDER_UNKNOWN"
 VERSION_UNKNOWN = "VERSION_UNKNOWN"
@@ -158,6 +159,22 @@ class Registry:
                 f"provider {found.key} has no component {shorten(name)}; it has {_some(found.components)}",
             )
         return found, component
+
+    def newest(self, provider: str, name: str, device: str = DEVICE) -> str:
+        """Return the highest version of a provider that is in use and has a component. Raises `Unknown`."""
+        known = self.query(name=provider, device=device) if provider and provider != ANY else []
+        fit = [p.version for p in known if name in p.components and not p.retired]
+        if fit:
+            return max(fit, key=order)
+        if not known:
+            raise self._unknown_provider(provider, ANY, device)
+        if all(p.retired for p in known):
+            raise Unknown(PROVIDER_RETIRED, f"every version of provider {shorten(provider)} is retired")
+        in_use = _some(p.version for p in known if not p.retired)
+        raise Unknown(
+            COMPONENT_UNKNOWN,
+            f"no version of provider {shorten(provider)} in use ({in_use}) has a component {shorten(name)}",
+        )
 
     def query(
         self,

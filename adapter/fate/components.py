@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from provider_registry.model import Component
 from provider_registry.registry import Registry, Unknown
+from provider_registry.versions import ANY
 
 _SHOWN = 10
 
@@ -29,6 +30,8 @@ class Catalogue:
         """
         name, _, rest = provider.partition("@")[0].partition(":")
         version = version or rest
+        if name and version == ANY:  # the node that schedules fills it in
+            return Found(name, version, self._newest(name, component))
         if name and version:
             return self._exactly(name, version, component)
         have = [
@@ -43,6 +46,12 @@ class Catalogue:
             return f"no component {component} {whose}is registered here: register it, or name provider and version"
         known = ", ".join(f"{p}:{v}" for p, v, _ in have[:_SHOWN])
         return f"several providers have component {component}: name one of them ({known}) as conf.provider"
+
+    def _newest(self, name: str, component: str) -> Component | None:
+        try:
+            return self._registry.find(name, self._registry.newest(name, component), component)[1]
+        except Unknown:
+            return None
 
     def _exactly(self, name: str, version: str, component: str) -> Found:
         try:

@@ -3,11 +3,14 @@
 from uuid import uuid4
 
 from adapter.bfia.examples import A_JOB
+from gateway import any_version
 from gateway.admin.foretelling import ForetellingParts
 from gateway.assembly.node import Node
+from gateway.domain.model import JobSpec
 from gateway.foretelling import Foresight, Foretelling, OwnSide
 from gateway.ports import Limiters
 from gateway.tracing import current_trace, new_trace_id
+from provider_registry.registry import Unknown
 
 
 def settle(node: Node) -> Foretelling:
@@ -34,7 +37,14 @@ def settle(node: Node) -> Foretelling:
     )
     node.participant.foretelling = own.tell
     node.participant.oddities = own.oddities
-    return Foretelling(settings.node.id, node.peers, node.coordinator.check, node.protocol.try_route)
+
+    def settled(spec: JobSpec) -> JobSpec:
+        try:
+            return any_version.settled(spec, node.registry)[0]
+        except Unknown:  # told as a problem of the job
+            return spec
+
+    return Foretelling(settings.node.id, node.peers, node.coordinator.check, node.protocol.try_route, settled)
 
 
 def parts(node: Node, foretelling: Foretelling, limiters: Limiters) -> ForetellingParts:

@@ -21,6 +21,7 @@ from gateway.domain.dag import ComponentRef, Dag
 from gateway.domain.foretelling import CHECKS, Item, JobPlan, Standing
 from gateway.domain.model import JobSpec
 from gateway.domain.states import JobStatus
+from gateway.errors import Invalid
 from provider_registry.registration import provider_from_request
 from tests.adapter.bfia.scripted import text
 from tests.adapter.bfia.site import SPEC, a_job_with, serving_site
@@ -269,3 +270,35 @@ def test_a_body_that_is_no_job_is_refused_with_every_problem(world: World, tmp_p
     file = tmp_path / "job.json"
     file.write_text("{}")
     assert cli(world, file).exit_code == 2
+
+
+def test_an_open_version_is_the_newest_one_in_use_when_the_job_was_made(world: World) -> None:
+    def versions(*wanted: str) -> None:
+        for version in wanted:
+            told = registration() | {"name": "Open", "version": version}
+            described = {**told["components_description"]["Thing"], "componentName": "Open"}
+            told["components_description"] = {"Open": described}
+            for node in (world.me, world.peer):
+                node.registry.register(provider_from_request(told))
+
+    versions("1.9.0", "1.10.0", "3.0.0")
+    for node in (world.me, world.peer):
+        node.registry.retire("Open:3.0.0@docker")
+    spec = with_component(ComponentRef("Open", "*", "Open"))
+    assert problems(world.me.foretelling.plan(spec)) == set()
+    world.me.coordinator.submit_job(spec, ME)
+    versions("2.0.0")
+    world.me.coordinator.submit_job(spec, ME)  # said again: the same job
+    job = world.job(spec.job_id)
+    assert job.spec.dag["a"].component.version == "1.10.0"
+    assert any("Open:1.10.0/Open" in w and "asked for *" in w for w in job.warnings)
+    for node in (world.me, world.peer):
+        local = node.store.local_jobs.get(spec.job_id)
+        assert local.spec.dag["a"].component.version == "1.10.0"
+    world.me.coordinator.stop(spec.job_id)
+    absent = with_component(ComponentRef("Nowhere", "*", "Open"))
+    with pytest.raises(Invalid) as caught:
+        world.me.coordinator.submit_job(absent, ME)
+    (problem,) = caught.value.problems
+    assert problem.path == "dag.components.a.version" and "no provider Nowhere" in problem.rule
+    assert (ME, "job") in problems(world.me.foretelling.plan(absent))

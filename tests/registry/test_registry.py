@@ -1,5 +1,6 @@
 """Registering, finding, listing and removing providers."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -8,12 +9,14 @@ from provider_registry.model import InvalidDescription
 from provider_registry.registration import provider_from_component
 from provider_registry.registry import (
     COMPONENT_UNKNOWN,
+    PROVIDER_RETIRED,
     PROVIDER_UNKNOWN,
     VERSION_UNKNOWN,
     Registry,
     Unknown,
 )
 from provider_registry.repository import MemoryRepository
+from provider_registry.versions import order
 from tests.registry.builders import a_component_request, a_description, a_provider
 
 
@@ -173,3 +176,34 @@ def test_components_registered_at_the_same_time_are_all_kept(registry):
     assert all(done.created for done in created)
     [provider] = registry.query()
     assert len(provider.components) == 40
+
+
+def test_versions_are_ordered_by_their_numbers():
+    rising = ["0.9", "1.0.0-alpha", "1.0.0-rc1", "1.0.0-rc2", "1.0.0", "1.9.0", "1.10.0", "v2", "10", "10.0.1"]
+    shuffled = [*rising[5:], *rising[:5]]
+    assert sorted(shuffled, key=order) == rising
+    odd = ["", "latest", "1..2", "2026-01-01", "1.0", "1.0.0", "1.0+b", "²", "9" * 255]
+    assert len({order(v) for v in odd}) == len(odd) and sorted(odd, key=order)
+
+
+def test_the_newest_version_is_in_use_and_has_the_component(registry):
+    registry.register(a_provider(a_description("A"), version="1.9"))
+    registry.register(a_provider(a_description("A"), version="1.10"))
+    registry.register(a_provider(a_description("B"), version="1.11"))
+    registry.register(a_provider(a_description("A"), version="1.12", device="k8s"))
+    assert registry.newest("acme", "A") == "1.10"
+    registry.retire("acme:1.10@docker")
+    assert registry.newest("acme", "A") == "1.9"
+    for asked, reason, said in (
+        (("acme", "C"), COMPONENT_UNKNOWN, "1.11, 1.9"),
+        (("other", "A"), PROVIDER_UNKNOWN, "no provider other"),
+        (("*", "A"), PROVIDER_UNKNOWN, "no provider *"),
+    ):
+        with pytest.raises(Unknown, match=re.escape(said)) as caught:
+            registry.newest(*asked)
+        assert caught.value.reason == reason
+    registry.retire("acme:1.9@docker")
+    registry.retire("acme:1.11@docker")
+    with pytest.raises(Unknown, match="retired") as caught:
+        registry.newest("acme", "A")
+    assert caught.value.reason == PROVIDER_RETIRED
