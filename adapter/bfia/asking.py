@@ -16,7 +16,12 @@ from gateway.tracing import new_trace_id, traced
 
 X = TypeVar("X")
 
-Sender = Annotated[Incoming, Depends(incoming)]
+
+async def _sender(request: Request) -> Incoming:  # else the framework would read headers on another thread
+    return incoming(request)
+
+
+Sender = Annotated[Incoming, Depends(_sender)]
 """What the request's headers say of its sender."""
 
 

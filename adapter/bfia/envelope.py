@@ -58,7 +58,7 @@ def install(app: FastAPI, as_200: Callable[[Request], bool] = never, elsewhere: 
         return 200 if as_200(request) else status
 
     @app.exception_handler(GatewayError)
-    def known(request: Request, error: GatewayError) -> JSONResponse:
+    async def known(request: Request, error: GatewayError) -> JSONResponse:
         status = 413 if error.code == 413 else 503 if isinstance(error, DatabaseAway) else 200
         return _answer(
             request,
@@ -71,12 +71,12 @@ def install(app: FastAPI, as_200: Callable[[Request], bool] = never, elsewhere: 
         )
 
     @app.exception_handler(RequestValidationError)
-    def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         wrong = refusal(request, error)
         return _answer(request, 200, wrong.code, wrong.reason, wrong.message, wrong.problems)
 
     @app.exception_handler(HTTPException)
-    def http(request: Request, error: HTTPException) -> JSONResponse:
+    async def http(request: Request, error: HTTPException) -> JSONResponse:
         status = error.status_code if error.status_code in _KEPT_STATUS else 200
         reason = _REASONS.get(error.status_code, "BAD_REQUEST")
         text = str(error.detail)
@@ -91,11 +91,11 @@ def install(app: FastAPI, as_200: Callable[[Request], bool] = never, elsewhere: 
         return answer
 
     @app.exception_handler(RecursionError)
-    def too_deep(request: Request, error: RecursionError) -> JSONResponse:
+    async def too_deep(request: Request, error: RecursionError) -> JSONResponse:
         return _answer(request, 200, 400, "INVALID", "the body is nested too deeply")
 
     @app.exception_handler(Exception)
-    def bug(request: Request, error: Exception) -> JSONResponse:
+    async def bug(request: Request, error: Exception) -> JSONResponse:
         log.error("an error nobody foresaw", path=request.url.path, exc_info=error)
         return _answer(
             request,

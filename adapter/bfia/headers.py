@@ -62,7 +62,7 @@ def _either(said: Mapping[str, str], name: str) -> str:
     return value.strip()
 
 
-def described(
+async def described(
     x_source_node_id: Annotated[
         str, Header(description="The node that asks.", examples=["JG0100001100000010"])
     ] = "",

@@ -36,15 +36,15 @@ class Seen(Generic[R]):
                 self._entries.move_to_end(job_id)
             return entry
 
-    def put(self, job_id: str, version: int, created_at: float, value: R, size: int) -> None:
+    def put(self, job_id: str, entry: Entry[R]) -> None:
         """Keep a record; an older version never takes a newer one's place."""
         with self._lock:
             known = self._entries.get(job_id)
-            if known is not None and known.created_at == created_at and known.version > version:
+            if known is not None and known.created_at == entry.created_at and known.version > entry.version:
                 return
             self._forget(job_id)
-            self._entries[job_id] = Entry(version, created_at, value, size)
-            self._used += size
+            self._entries[job_id] = entry
+            self._used += entry.size
             while self._used > self._room and len(self._entries) > 1:
                 self._forget(next(iter(self._entries)))
 

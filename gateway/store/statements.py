@@ -30,7 +30,7 @@ class JobStatements:
         """``version`` and ``created`` are what is known of it: the same is not read again"""
         self.save = (
             table.update()
-            .where(job, c.version == sa.bindparam("seen"))
+            .where(job, c.version == sa.bindparam("seen"), c.created_at == sa.bindparam("created"))
             .values(
                 {name: sa.bindparam(f"new_{name}") for name in ("version", "status", "outcome", "due_at", "state")}
             )

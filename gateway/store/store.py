@@ -25,7 +25,7 @@ from gateway.store import statements, tables
 from gateway.store.announcing import announce
 from gateway.store.mapping import dumps, loads, record, to_plain
 from gateway.store.publishing import publish
-from gateway.store.seen import Seen
+from gateway.store.seen import Entry, Seen
 from gateway.store.statements import JobStatements, RowStatements
 
 R = TypeVar("R", Job, LocalJob)
@@ -45,11 +45,14 @@ def connect(url: str, *, connections: int = 6) -> sa.Engine:
     if url.startswith("sqlite"):
         engine = sa.create_engine(url, pool_size=connections, max_overflow=0, pool_timeout=60)
         sa.event.listen(engine, "connect", _sqlite_connect)
-        sa.event.listen(engine, "begin", _sqlite_begin)
+        sa.event.listen(engine, "begin", partial(_begin, "BEGIN IMMEDIATE"))
         return engine
-    return sa.create_engine(
+    engine = sa.create_engine(
         url, pool_size=connections, max_overflow=0, pool_timeout=60, pool_recycle=600, pool_pre_ping=True
     )
+    sa.event.listen(engine, "connect", _mysql_connect)
+    sa.event.listen(engine, "begin", partial(_begin, "BEGIN"))
+    return engine
 
 
 def _sqlite_connect(connection: Any, _record: Any) -> None:
@@ -60,9 +63,17 @@ def _sqlite_connect(connection: Any, _record: Any) -> None:
     cursor.close()
 
 
-def _sqlite_begin(connection: sa.Connection) -> None:
-    if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+def _mysql_connect(connection: Any, _record: Any) -> None:
+    connection.autocommit(True)  # we begin ourselves: to switch it for each read takes five requests to the server
+
+
+_READING = "reading"
+
+
+def _begin(statement: str, connection: sa.Connection) -> None:
+    """Begin a transaction, but not for what only reads: each of its statements stands for itself."""
+    if not connection.get_execution_options().get(_READING):
+        connection.exec_driver_sql(statement)
 
 
 @contextmanager
@@ -137,7 +148,7 @@ class Store:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
-        self._reading = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._reading = engine.execution_options(**{_READING: True})
         self._writer: Any = threading.Lock() if engine.dialect.name == "sqlite" else _NoLock()
         self.jobs = Records[Job](self, tables.job, "scheduler", Job, schedule.next_due, _task_rows, tables.task)
         self.local_jobs = Records[LocalJob](
@@ -307,30 +318,41 @@ class Records(Generic[R]):
             found = self._load(job_id)
         except Unreadable:
             return None
-        return found[0] if found else None
+        return found.value if found else None
 
     def get(self, job_id: str) -> R:
         """Return the record. Raises `NotFound`, and `Unreadable` where it cannot be read."""
         found = self._load(job_id)
         if found is None:
             raise NotFound(f"no job {job_id} here", reason="JOB_UNKNOWN")
-        return found[0]
+        return found.value
 
     def update(self, job_id: str, change: Callable[[R], R]) -> R:
         """Change a record. Raises `NotFound` and whatever ``change`` raises; then nothing is changed."""
         return self.decide(job_id, lambda value: (change(value), None))[0]
 
     def decide(self, job_id: str, change: Callable[[R], tuple[R, X]]) -> tuple[R, X]:
-        """Change a record and return what the change decided beside it; it may be called more than once."""
+        """Change a record and return what the change decided beside it; it may be called more than once.
+
+        What is known here is changed without asking for it: a write names the version that it was made of, so one
+        made of an old version is lost. What would write nothing, or fails, is judged by what is stored.
+        """
+        known = self._seen.get(job_id)
+        if known is not None:
+            try:
+                new, extra = change(known.value)
+            except Exception:  # it may come of an old version; if not, it is raised below
+                new = known.value
+            if new is not known.value and repeating(partial(self._save, known, new)):
+                return _drained(new), extra
         while True:
             found = self._load(job_id)
             if found is None:
                 raise NotFound(f"no job {job_id} here", reason="JOB_UNKNOWN")
-            old, version = found
-            new, extra = change(old)
-            if new is old:
-                return old, extra
-            if repeating(partial(self._save, old, new, version)):
+            new, extra = change(found.value)
+            if new is found.value:
+                return new, extra
+            if repeating(partial(self._save, found, new)):
                 return _drained(new), extra
 
     def due(self, now: datetime, limit: int = 1000) -> list[str]:
@@ -363,8 +385,8 @@ class Records(Generic[R]):
             specs = connection.execute(self._statements.under_way).scalars()
             return any(node in _spec(text).nodes for text in specs)
 
-    def _load(self, job_id: str) -> tuple[R, int] | None:
-        """Return a record and its version. What is known here is read only if it changed."""
+    def _load(self, job_id: str) -> Entry[R] | None:
+        """Return a record as it is stored. What is known here is read only if it changed."""
         known = self._seen.get(job_id)
         asked = {
             "job": job_id,
@@ -377,19 +399,21 @@ class Records(Generic[R]):
             self._seen.drop(job_id)
             return None
         if row.state is None and known is not None:
-            return known.value, known.version
+            return known
         try:
             value = loads(self._cls, row.state, spec=_spec(row.spec))
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             text = f"the record of job {job_id} cannot be read ({type(error).__name__}: {error})"
             raise Unreadable(text) from error
-        self._seen.put(job_id, row.version, row.created_at, value, len(row.state))
-        return value, row.version
+        entry = Entry(row.version, row.created_at, value, len(row.state))
+        self._seen.put(job_id, entry)
+        return entry
 
-    def _save(self, old: R, new: R, version: int) -> bool:
+    def _save(self, made_of: Entry[R], new: R) -> bool:
+        old, version = made_of.value, made_of.version + 1
         columns = self._columns(new)
         rows = self._rows(old), self._rows(new)
-        written = {"job": old.id, "seen": version, "new_version": version + 1}
+        written = {"job": old.id, "seen": made_of.version, "created": made_of.created_at, "new_version": version}
         written |= {f"new_{name}": column for name, column in columns.items()}
         with self._store.write() as connection:
             done = connection.execute(self._statements.save, written)
@@ -399,9 +423,7 @@ class Records(Generic[R]):
             if self._also is not None:
                 self._also(connection, old, new)
             self._write_notes(connection, new)
-        self._seen.put(
-            old.id, version + 1, new.created_at.timestamp(), replace(new, notes=()), len(columns["state"])
-        )
+        self._seen.put(old.id, Entry(version, made_of.created_at, _drained(new), len(columns["state"])))
         announce(self._side, new.spec, new.notes)
         return True
 

@@ -1,7 +1,7 @@
 """The store: round trips, lost races, migrations, on SQLite and on MariaDB."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -119,6 +119,41 @@ def test_what_another_process_wrote_is_read_anew(store: Store, database_url: str
         changed = other.jobs.update("job-1", lambda job, i=i: replace(job, warnings=(f"{i}",)))
         assert store.jobs.get("job-1") == changed
     other.close()
+
+
+def test_a_change_is_made_of_what_another_process_wrote(store: Store, database_url: str):
+    store.jobs.add(a_job(), "flow")
+    other = Store(connect(database_url))
+
+    def further(said: str) -> Callable[[Job], Job]:
+        return lambda job: replace(job, warnings=(*job.warnings, said))
+
+    def last_said_by(said: str) -> Callable[[Job], Job]:
+        def change(job: Job) -> Job:
+            if job.warnings[-1:] != (said,):
+                raise ValueError(f"not {said}")
+            return job
+
+        return change
+
+    for i in range(2):
+        other.jobs.update("job-1", further(f"theirs {i}"))
+        store.jobs.update("job-1", further(f"mine {i}"))
+        assert other.jobs.update("job-1", last_said_by(f"mine {i}")).warnings[-2:] == (f"theirs {i}", f"mine {i}")
+    with pytest.raises(ValueError, match="not theirs"):
+        other.jobs.update("job-1", last_said_by("theirs 1"))
+    other.close()
+
+
+def test_a_change_is_never_made_of_a_job_that_was_deleted_and_made_anew(store: Store):
+    store.jobs.add(a_job(), "flow")
+    store.jobs.get("job-1")
+    remade = replace(a_job(), created_at=NOW + timedelta(seconds=1), digest="e" * 64)
+    with store.write() as connection:
+        connection.execute(tables.job.update().values(created_at=remade.created_at.timestamp()))
+        connection.execute(tables.job.update().values(state=record(remade)))
+    changed = store.jobs.update("job-1", lambda job: replace(job, warnings=("w",)))
+    assert changed == replace(remade, warnings=("w",))
 
 
 def test_an_unchanged_record_is_not_read_again_and_a_remade_one_is(store: Store):
