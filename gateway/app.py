@@ -5,11 +5,11 @@ wrong listener is not there.
 """
 
 import ipaddress
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -26,8 +26,14 @@ class PathTaken(Exception):
     """Two adapters declare the same path and method on one listener."""
 
 
-def create_app(title: str, routers: Sequence[Mounted], *, documented: bool = False) -> FastAPI:
-    """Return the application of one listener. Raises `PathTaken`."""
+def create_app(
+    title: str,
+    routers: Sequence[Mounted],
+    *,
+    documented: bool = False,
+    first: Sequence[Callable[[Request], Awaitable[None]]] = (),
+) -> FastAPI:
+    """Return the application of one listener; each of ``first`` may refuse a request. Raises `PathTaken`."""
     _refuse_duplicates(m.router for m in routers)
     app = FastAPI(
         title=f"BFIA interconnection gateway: {title}",
@@ -37,6 +43,7 @@ def create_app(title: str, routers: Sequence[Mounted], *, documented: bool = Fal
         openapi_url="/openapi.json" if documented else None,
         redirect_slashes=False,
         strict_content_type=False,
+        dependencies=[Depends(look) for look in first],
     )
     for mounted in routers:
         app.include_router(mounted.router, max_body_size=mounted.max_body)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from engines.base import Engine, EngineError
 from gateway.checkup_certificates import certificates_of, table_of
+from gateway.counting import counted
 from gateway.errors import GatewayError
 from gateway.server import bound
 from gateway.settings import Settings
@@ -205,9 +206,8 @@ def _routes(settings: Settings) -> Step:
         return _failed(
             "routes", "; ".join(map(str, routes.problems)), "correct the file; the last good table stays in force"
         )
-    return Step(
-        "routes", Result.OK, f"{len(routes.table.routes)} nodes; try each by: bfia-gateway route test NODE"
-    )
+    there = counted(len(routes.table.routes), "node")
+    return Step("routes", Result.OK, f"{there}; try each by: bfia-gateway route test NODE")
 
 
 def _failed(name: str, cause: str, remedy: str) -> Step:

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 
 from gateway import peer_tls
+from gateway.counting import counted
 from gateway.settings import Settings
 from gateway.trial import Result, Step
 from route_table import certificates
@@ -41,7 +42,7 @@ def certificates_of(settings: Settings) -> Step:
         remedy = "renew them; those of routes are read again by themselves, the listener's at the next start"
         return Step("certificates", Result.WARNING, "", f"these expire soon: {', '.join(soon)}", remedy)
     first = min(one.ends for one in found)
-    return Step("certificates", Result.OK, f"{len(found)} files, the first to expire on {first.date()}")
+    return Step("certificates", Result.OK, f"{counted(len(found), 'file')}, the first to expire on {first.date()}")
 
 
 def _soon(one: certificates.Expiry, now: datetime) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from engines.base import Engine, EngineError, ImageNotFound
+from gateway.counting import counted
 from gateway.domain import dag as flow
 from gateway.domain import inheriting, parameters, quorum
 from gateway.domain.approval import Verdict
@@ -118,7 +119,11 @@ class OwnSide:
         if problems:
             yield from _wrong("components", problems, "correct the job, or register and upload what it names")
         else:
-            said = f"{len(warnings)} warnings: {'; '.join(map(str, warnings[:3]))}" if warnings else "fit the job"
+            said = (
+                f"{counted(len(warnings), 'warning')}: {'; '.join(map(str, warnings[:3]))}"
+                if warnings
+                else "fit the job"
+            )
             yield fine("components", said)
         if closed is not None:
             remedy = f"have an admin of {self._node} enable the dataset, or grant it to the job's nodes"

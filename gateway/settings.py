@@ -37,7 +37,13 @@ from gateway.keys_once import KeysOnce, KeyTwice
 from gateway.peer_tls import PeerTls
 from gateway.plain_words import join, problems_of
 from gateway.setting_origins import Origins, origins
+from route_table.entry import NODE_ID
 
+MOST_OF_NODE = 100
+NODE_RULE = (
+    "must be a node id: letters, digits and . _ : @ - inside, at most "
+    f"{MOST_OF_NODE} characters, such as JG0100001100000010"
+)
 PREFIX = "BFIA_GATEWAY__"
 DEFAULT_STORAGE = "var/storage"
 """Beside the configuration file."""
@@ -88,6 +94,17 @@ def _token(value: str) -> str:
     return value
 
 
+def is_node(value: str) -> bool:
+    """Tell whether a node may be called so: what addresses, headers and partners' route tables can hold."""
+    return len(value) <= MOST_OF_NODE and NODE_ID.fullmatch(value) is not None
+
+
+def _node(value: str) -> str:
+    if not is_node(value):
+        raise ValueError(NODE_RULE)
+    return value
+
+
 def _event(value: str) -> str:
     if value not in NAMES:
         raise ValueError(f"must be among {', '.join(NAMES)}")
@@ -100,7 +117,7 @@ HttpUrl = Annotated[str, AfterValidator(_http)]
 NodeName = Annotated[
     str,
     BeforeValidator(lambda v: str(v) if isinstance(v, int) and not isinstance(v, bool) else v),
-    Field(min_length=1, max_length=100, pattern=r"^[\x21-\x7e]+$"),
+    AfterValidator(_node),
 ]
 
 

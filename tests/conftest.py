@@ -21,6 +21,8 @@ from tests.services import own_docker, registry, sshd
 ROOT = Path(__file__).resolve().parents[1]
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
+os.environ["COLUMNS"] = "400"  # tables are printed so wide that what a test looks for is on one line
+
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 

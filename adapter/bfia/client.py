@@ -140,7 +140,7 @@ class Peer:
     ) -> tuple[int, Any]:
         """Make one request; return HTTP status and what the answer's JSON says. Raises `PeerUnreachable`."""
         route = self._route
-        full = path if path.startswith(("/v1/", "/v2/")) else INTERCONN + path
+        full = path if path.startswith(("/v1/", "/v2/", "/health/")) else INTERCONN + path
         seconds = min(route.deadline, LONGEST_CALL) * patience
         client = self._connections.to(route.url, route.identity)
         within = {WITHIN: str(int(seconds * 1000))} if route.via else {}

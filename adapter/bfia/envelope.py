@@ -1,8 +1,8 @@
 """Every answer of this protocol is ``{code, msg, data}``; errors too, whatever raised them.
 
 Known endpoints answer HTTP 200 with a non-zero code, validation included; 404, 405, 413 and 500 keep their HTTP
-status, but for peers that know HTTP 200 only. The user's own interface (``/v2/provider``, ``/v2/component``) says
-``message`` instead of ``msg``.
+status, but for peers that know HTTP 200 only. Our own ``/api`` has real statuses throughout. The user's own
+interface (``/v2/provider``, ``/v2/component``) says ``message`` instead of ``msg``.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,6 +24,7 @@ from gateway.errors import DatabaseAway, GatewayError, TooLarge
 log = structlog.get_logger(__name__)
 
 _OWN_INTERFACE = ("/v2/provider", "/v2/component")
+_REAL_STATUSES = "/api/"
 _KEPT_STATUS = frozenset({404, 405, 413})
 _LONGEST_TEXT = 20_000
 _REASONS = {404: "PATH_UNKNOWN", 405: "METHOD_NOT_ALLOWED", 413: "TOO_LARGE", 415: "MEDIA_TYPE", 422: "INVALID"}
@@ -57,9 +58,14 @@ def install(app: FastAPI, as_200: Callable[[Request], bool] = never, elsewhere: 
     def status_for(request: Request, status: int) -> int:
         return 200 if as_200(request) else status
 
+    def decided(request: Request, code: int) -> int:
+        """Return the status of what a known path decides."""
+        return code if request.url.path.startswith(_REAL_STATUSES) else 200
+
     @app.exception_handler(GatewayError)
     async def known(request: Request, error: GatewayError) -> JSONResponse:
-        status = 413 if error.code == 413 else 503 if isinstance(error, DatabaseAway) else 200
+        away = isinstance(error, DatabaseAway)
+        status = 413 if error.code == 413 else 503 if away else decided(request, error.code)
         return _answer(
             request,
             status_for(request, status),
@@ -73,11 +79,13 @@ def install(app: FastAPI, as_200: Callable[[Request], bool] = never, elsewhere: 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         wrong = refusal(request, error)
-        return _answer(request, 200, wrong.code, wrong.reason, wrong.message, wrong.problems)
+        status = decided(request, wrong.code)
+        return _answer(request, status, wrong.code, wrong.reason, wrong.message, wrong.problems)
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:
-        status = error.status_code if error.status_code in _KEPT_STATUS else 200
+        kept = error.status_code in _KEPT_STATUS
+        status = error.status_code if kept else decided(request, error.status_code)
         reason = _REASONS.get(error.status_code, "BAD_REQUEST")
         text = str(error.detail)
         if error.status_code == 404:
@@ -92,7 +100,7 @@ def install(app: FastAPI, as_200: Callable[[Request], bool] = never, elsewhere: 
 
     @app.exception_handler(RecursionError)
     async def too_deep(request: Request, error: RecursionError) -> JSONResponse:
-        return _answer(request, 200, 400, "INVALID", "the body is nested too deeply")
+        return _answer(request, decided(request, 400), 400, "INVALID", "the body is nested too deeply")
 
     @app.exception_handler(Exception)
     async def bug(request: Request, error: Exception) -> JSONResponse:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from adapter.bfia import trial_tls
+from adapter.bfia import trial_port, trial_tls
 from adapter.bfia.client import Peer
 from adapter.bfia.extensions import EXTENSIONS
 from adapter.bfia.relay_words import CODES, NOT_ALLOWED, TARGET_UNREACHABLE, told_by_relay
@@ -64,7 +64,7 @@ def _try(trial: Trial, peer: Peer, table: RouteTable, node: NodeId, me: NodeId) 
     else:
         trial.take("relay", lambda: Step("relay", Result.SKIPPED, "the node is reached directly"))
     said: dict[str, Any] = {}
-    served = trial.take("answer", lambda: _answer(peer, me, said, node)).result is Result.OK
+    served = trial.take("answer", lambda: _answer(peer, me, said, node, route)).result is Result.OK
     if not served:
         trial.take("profile", lambda: _other_profile(peer, route), needed=False)
         return
@@ -146,14 +146,13 @@ def _relay(peer: Peer, me: NodeId, route: Route) -> Step:
     return Step("relay", Result.OK, f"{hop} passes on")
 
 
-def _answer(peer: Peer, me: NodeId, said: dict[str, Any], node: NodeId) -> Step:
+def _answer(peer: Peer, me: NodeId, said: dict[str, Any], node: NodeId, route: Route) -> Step:
     """Say hello once; what came back, and when, is left in ``said``."""
     asked = time.time()
     try:
         said |= hello(peer, me)
     except NotServed:
-        text = "the peer answers, and lacks the path that tells more of it: another product, or an older version"
-        return Step("answer", Result.WARNING, text)
+        return trial_port.judged(peer, route)
     except PeerUnreachable as error:
         remedy = "look at the peer's gateway and at what stands before it (proxy, load balancer)"
         return _failed("answer", error.message, remedy)
@@ -162,6 +161,8 @@ def _answer(peer: Peer, me: NodeId, said: dict[str, Any], node: NodeId) -> Step:
             beyond = told_by_relay(as_mapping(peer.raw("POST", HELLO.path, {})[1]))
             said["node_id"] = beyond.relay if beyond else "another one"
             return Step("answer", Result.OK, error.message)
+        if trial_port.for_operators(peer, route):  # it may have wanted a token
+            return trial_port.judged(peer, route)
         return _failed(
             "answer", f"{error.reason}: {error.message}", "check that the address is a gateway's peer port"
         )

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Query
 
 from gateway.access import Token
 from gateway.admin.answers import Answer
+from gateway.admin.queries import AfterNumber, Limit
 from gateway.admin.times import moments
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
@@ -18,8 +19,8 @@ def add_audit(router: APIRouter, audit: SqlAudit, tokens: SqlTokens, run: Answer
 
     @router.get("/api/v1/audit", summary="Who asked for which change, and how that went", response_model=None)
     async def entries(
-        before: Annotated[int | None, Query(description="only entries older than this id")] = None,
-        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+        after: AfterNumber = None,
+        limit: Limit = 100,
         who: Annotated[str | None, Query(description="only by this person or node")] = None,
         action: Annotated[str | None, Query(description="only whose action holds this text")] = None,
         since: Annotated[str, Query(description="only then or later, such as 2026-11-21T08:00Z")] = "",
@@ -28,7 +29,7 @@ def add_audit(router: APIRouter, audit: SqlAudit, tokens: SqlTokens, run: Answer
     ) -> Any:
         """``detail`` holds what was there ``before`` and ``after``, and the ids that were ``asked`` for.
 
-        ``next``: send it as ``before`` for the next page; null on the last one.
+        ``next``: send it as ``after`` for the next page; null on the last one.
         """
 
         def work() -> dict[str, Any]:
@@ -36,7 +37,7 @@ def add_audit(router: APIRouter, audit: SqlAudit, tokens: SqlTokens, run: Answer
             first, last = moments(problems, since=since, until=until)
             if problems:
                 raise Invalid(problems)
-            found = audit.list(before, limit + 1, who, action, first, last, refused)
+            found = audit.list(after, limit + 1, who, action, first, last, refused)
             shown = [to_plain(e) for e in found[:limit]]
             return {"audit": shown, "next": found[limit - 1].id if len(found) > limit else None}
 

@@ -14,6 +14,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validato
 from gateway.admin.answers import Answer, answering, named, noted
 from gateway.admin.downloading import Asked, IfRange, Range, prepared, sent
 from gateway.admin.preview import MOST_ROWS, preview
+from gateway.admin.queries import AfterText, Limit
 from gateway.dataset_model import Dataset
 from gateway.datasets import Datasets
 from gateway.domain.model import Address
@@ -82,8 +83,8 @@ def router(parts: DatasetParts) -> APIRouter:
         namespace: Annotated[str | None, Query(description="only of this namespace")] = None,
         contains: Annotated[str | None, Query(description="only whose id holds this text")] = None,
         disabled: Annotated[bool | None, Query(description="only disabled ones, or only enabled ones")] = None,
-        after: Annotated[str, Query(description="only behind this id: the next page begins there")] = "",
-        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+        after: AfterText = "",
+        limit: Limit = 100,
     ) -> Any:
         """``next``: what to send as ``after`` for the next page; null on the last one."""
 

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query
 
 from gateway.admin.answers import Answer
 from gateway.admin.parts import AdminParts
+from gateway.admin.queries import AfterText, Limit
 from gateway.admin.times import moments
 from gateway.domain.problems import Problem
 from gateway.domain.states import JobStatus, Outcome
@@ -29,9 +30,9 @@ def add_listing(router: APIRouter, parts: AdminParts, run: Answer) -> None:
         flow_id: Annotated[str | None, Query(description="only of this flow")] = None,
         partner: Annotated[str | None, Query(description="only with this node in a role")] = None,
         since: Annotated[str, Query(description="only created then or later, such as 2026-11-21T08:00Z")] = "",
-        before: Annotated[str, Query(description="only created before that")] = "",
-        after: Annotated[str, Query(description="the next page: what the last answer said in next")] = "",
-        limit: int = 100,
+        until: Annotated[str, Query(description="only created before that")] = "",
+        after: AfterText = "",
+        limit: Limit = 100,
     ) -> Any:
         """``sides``: what this node is to the job; ``next``: what to send as ``after``, null on the last page."""
 
@@ -42,12 +43,12 @@ def add_listing(router: APIRouter, parts: AdminParts, run: Answer) -> None:
                 _among(outcome, _OUTCOMES, "outcome", problems),
                 flow_id,
                 partner,
-                *moments(problems, since=since, before=before),
+                *moments(problems, since=since, until=until),
             )
             place = _place(after, problems)
             if problems:
                 raise Invalid(problems)
-            found = page(parts.store, wanted, max(1, min(limit, 1000)), place)
+            found = page(parts.store, wanted, limit, place)
             return {
                 "jobs": [to_plain(entry) for entry in found.entries],
                 "next": f"{found.next.created_at!r}~{found.next.job_id}" if found.next else None,

@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
 from gateway.admin.answers import answering, named, refusal
+from gateway.admin.queries import NUMBER, AfterNumber, Limit
 from gateway.errors import GatewayError, NotFound
 from gateway.ports import Limiters
 from gateway.providers import By, Providers, asking, audited, shown_changes, shown_problem
@@ -141,22 +142,23 @@ def router(parts: ProviderParts) -> APIRouter:
         return await run(work)
 
     @router.get(f"{ONE}/history", summary="Who changed it, when and why, newest first", response_model=None)
-    async def history(
-        provider_name: Name, before: int | None = None, limit: Annotated[int, Query(ge=1, le=200)] = 50
-    ) -> Any:
-        return await run(
-            lambda: {
-                "history": [
-                    _revision(r) for r in _known(lambda: providers.registry.history(provider_name, before, limit))
-                ]
+    async def history(provider_name: Name, after: AfterNumber = None, limit: Limit = 100) -> Any:
+        def work() -> dict[str, Any]:
+            found = _known(lambda: providers.registry.history(provider_name, after, limit + 1))
+            return {
+                "history": [_revision(r) for r in found[:limit]],
+                "next": found[limit - 1].number if len(found) > limit else None,
             }
-        )
+
+        return await run(work)
 
     @router.get(f"{ONE}/diff", summary="What differs between two revisions", response_model=None)
     async def diff(
         provider_name: Name,
-        since: Annotated[int | None, Query(ge=0, description="default: the one before; 0: nothing at all")] = None,
-        until: Annotated[int | None, Query(ge=1, description="default: the newest")] = None,
+        since: Annotated[
+            int | None, NUMBER, Query(ge=0, description="default: the one before; 0: nothing at all")
+        ] = None,
+        until: Annotated[int | None, NUMBER, Query(ge=1, description="default: the newest")] = None,
     ) -> Any:
         return await run(lambda: _known(lambda: _diff(providers, provider_name, since, until)))
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.answers import Answer, named, refusal
 from gateway.admin.parts import AdminParts
+from gateway.admin.queries import NUMBER, AfterNumber, Limit
 from gateway.domain.problems import Problem
 from gateway.errors import Conflict, Invalid, NotFound, PeerUnreachable
 from gateway.store.store import to_plain
@@ -72,6 +73,7 @@ class Undo(BaseModel):
 NodeInPath = Annotated[str, Path(examples=["JG0100002200000020"], description="id of the other node")]
 Expected = Annotated[
     int | None,
+    NUMBER,
     Query(alias="version", description="the version that you looked at; another one in force is refused (409)"),
 ]
 EXAMPLE = {"route": {"host": "10.0.0.7", "port": 7380}, "reason": "new partner", "author": "ann"}
@@ -125,19 +127,32 @@ def add_routes(router: APIRouter, parts: AdminParts, run: Answer) -> None:
 
     @router.delete("/api/v1/routes/{node}", summary="Remove a route", response_model=None)
     async def remove(
-        request: Request, node: str, reason: str = "", author: str = "operator", expected: Expected = None
+        request: Request,
+        node: NodeInPath,
+        reason: Annotated[str, Query(max_length=1000, description="why; kept in the history")] = "",
+        author: Annotated[str, Query(min_length=1, max_length=255, description="who")] = "operator",
+        expected: Expected = None,
     ) -> Any:
         who = named(request, author)
         return await noted(request, lambda: _edited(routes, Change(node, None), who, reason, expected))
 
     @router.get("/api/v1/route-versions", summary="Who changed the routes, when and why", response_model=None)
-    async def versions(before: int | None = None, limit: Annotated[int, Query(ge=1, le=200)] = 50) -> Any:
-        return await run(lambda: {"versions": [_listed(routes, v) for v in routes.history(before, limit)]})
+    async def versions(after: AfterNumber = None, limit: Limit = 100) -> Any:
+        def work() -> dict[str, Any]:
+            found = routes.history(after, limit + 1)
+            return {
+                "versions": [_listed(routes, v) for v in found[:limit]],
+                "next": found[limit - 1].number if len(found) > limit else None,
+            }
+
+        return await run(work)
 
     @router.get("/api/v1/route-versions/{number}", summary="One version, with its difference", response_model=None)
     async def version(
-        number: int,
-        since: Annotated[int | None, Query(description="version to compare with; default: the one before")] = None,
+        number: Annotated[int, NUMBER],
+        since: Annotated[
+            int | None, NUMBER, Query(description="version to compare with; default: the one before")
+        ] = None,
     ) -> Any:
         return await run(lambda: _version(routes, number, since))
 
@@ -148,7 +163,7 @@ def add_routes(router: APIRouter, parts: AdminParts, run: Answer) -> None:
     )
     async def rollback(
         request: Request,
-        number: Annotated[int, Path(examples=[1])],
+        number: Annotated[int, NUMBER, Path(examples=[1])],
         undo: Annotated[Undo, Body(examples=[{"reason": "the new address was wrong", "author": "ann"}])],
         expected: Expected = None,
     ) -> Any:

@@ -18,6 +18,7 @@ from gateway.admin import models as admin_models
 from gateway.admin import providers as admin_providers
 from gateway.admin import settings as admin_settings
 from gateway.admin.parts import AdminParts
+from gateway.admin.queries import only_known
 from gateway.admin.router import router as admin_router
 from gateway.app import LoopbackOnly, Mounted, create_app
 from gateway.assembly import fate_tools
@@ -154,7 +155,7 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
     for_peers += node.fate.for_peers(node.coordinator, node.participant, limiters, node.neighbours.knows)
     for_operators += fate_tools.mounted(node, uploads, limiters)
     apps: dict[str, Any] = {
-        "operator": create_app("operators", for_operators, documented=True),
+        "operator": create_app("operators", for_operators, documented=True, first=[only_known]),
     }
     if settings.listen.container is None:
         apps["peer"] = create_app("peers and containers", [*for_peers, *for_containers], documented=True)

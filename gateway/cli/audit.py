@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli.client import DEFAULT_CONFIG, AsJson, Config, Url, connect, reporting, show, table
+from gateway.counting import counted
 
 
 def add(app: typer.Typer) -> None:
@@ -21,7 +22,7 @@ def audit(
     since: Annotated[str, typer.Option(help="Only then or later, UTC: 2026-11-21 or 2026-11-21T08:00.")] = "",
     until: Annotated[str, typer.Option(help="Only before that.")] = "",
     refused: Annotated[bool, typer.Option("--refused", help="Only changes that were not made.")] = False,
-    before: Annotated[int, typer.Option(help="The next page: what the last one ended with.")] = 0,
+    after: Annotated[int, typer.Option(help="The next page: what the last one ended with.")] = 0,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many, newest first.")] = 20,
     config: Config = DEFAULT_CONFIG,
     url: Url = "",
@@ -31,7 +32,7 @@ def audit(
 
     Example: bfia-gateway audit --action grants --since 2026-11-01
     """
-    asked: dict[str, Any] = {"who": who, "action": action, "since": since, "until": until, "before": before}
+    asked: dict[str, Any] = {"who": who, "action": action, "since": since, "until": until, "after": after}
     with reporting(as_json), connect(config, url) as node:
         query = {name: value for name, value in asked.items() if value}
         found = node.get("/api/v1/audit", limit=limit, refused=refused or None, **query)
@@ -42,9 +43,9 @@ def audit(
             [e["id"], e["at"][:19].replace("T", " "), e["who"], e["action"], _went(e), _detail(e["detail"])]
             for e in found["audit"]
         ]
-        table(f"{len(rows)} changes", ["", "at (UTC)", "who", "what", "went", "before → after"], rows)
+        table(counted(len(rows), "change"), ["", "at (UTC)", "who", "what", "went", "before → after"], rows)
         if found["next"]:
-            typer.echo(f"more: --before {found['next']}", err=True)
+            typer.echo(f"more: --after {found['next']}", err=True)
 
 
 def _went(entry: Any) -> str:

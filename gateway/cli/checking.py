@@ -13,6 +13,7 @@ from uuid import uuid4
 import typer
 
 from gateway.cli.client import EXIT_BAD_INPUT, EXIT_FAILED, AsJson, CallFailed, read_object, reporting, show, table
+from gateway.counting import counted
 
 if TYPE_CHECKING:
     from gateway.conformance.checking import Checked, Described, Given
@@ -228,7 +229,7 @@ _MARKS = {"ok": "ok", "failed": "FAILED", "not shown": "not shown"}
 def _print(file: Path, found: "Described", checked: "Sequence[Checked]") -> None:
     marked = [*(("error", p) for p in found.errors), *(("warning", p) for p in found.warnings)]
     rows = [[mark, p.path, p.rule, _found(p.got), p.suggestion] for mark, p in marked]
-    said = f"{len(found.errors)} errors, {len(found.warnings)} warnings"
+    said = f"{counted(len(found.errors), 'error')}, {counted(len(found.warnings), 'warning')}"
     if rows:
         table(f"{file}: {said}", ["", "where", "what", "found", "did you mean"], rows)
     else:

@@ -35,6 +35,8 @@ Url = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, no table.")]
 DEFAULT_CONFIG = Path("node.yml")
+PIPE_WIDTH = 120
+"""columns of a table that is not printed to a terminal; the variable COLUMNS goes before it"""
 
 
 def _unwatched(count: int, total: int | None) -> None:
@@ -257,18 +259,27 @@ def show(value: Any) -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table for people; in a pipe no column is cut."""
+    """Print a table for people. In a pipe it is `PIPE_WIDTH` wide, or wider where an id would be broken."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(title=title, title_justify="left", show_edge=False)
-    for column in columns:
-        made.add_column(column, overflow="fold")
-    for row in rows:
-        made.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+    lines = [["" if cell is None else str(cell) for cell in row] for row in rows]
     console = Console()
-    Console(width=None if console.is_terminal else 400).print(made)
+    made = Table(title=title, title_justify="left", show_edge=False)
+    widths = [_longest_word([column, *(line[i] for line in lines)]) for i, column in enumerate(columns)]
+    for column, width in zip(columns, widths, strict=True):
+        made.add_column(column, overflow="fold", min_width=None if console.is_terminal else width)
+    for line in lines:
+        made.add_row(*(Text(cell) for cell in line))
+    if not console.is_terminal:
+        wanted = int(os.environ["COLUMNS"]) if os.environ.get("COLUMNS", "").isdecimal() else PIPE_WIDTH
+        console = Console(width=max(wanted, sum(widths) + 3 * len(widths)))
+    console.print(made)
+
+
+def _longest_word(cells: Sequence[str], most: int = 64) -> int:
+    return min(most, max(len(word) for cell in cells for word in (cell.split() or ("",))))
 
 
 def amount(count: int) -> str:

@@ -22,6 +22,7 @@ from gateway.cli.client import (
     table,
 )
 from gateway.cli.completing import datasets, nodes
+from gateway.counting import counted
 
 commands = typer.Typer(
     help="Datasets of this node, and which partner nodes may use them.",
@@ -88,7 +89,14 @@ def upload(
             show(found)
         else:
             columns = len(found["columns"])
-            what = f"{found['count']} rows, {columns} columns, {found['partitions']} partitions"
+            what = ", ".join(
+                counted(number, thing)
+                for number, thing in (
+                    (found["count"], "row"),
+                    (columns, "column"),
+                    (found["partitions"], "partition"),
+                )
+            )
             typer.echo(f"stored {found['dataset_id']}: {what}")
 
 
@@ -367,7 +375,7 @@ def _path_or_exit(dataset: str, as_json: bool) -> str:
 
 def _print_grants(found: list[Mapping[str, Any]]) -> None:
     rows = [[g["dataset_id"], g["node"], g["state"], _until(g), g["granted_by"], g["reason"]] for g in found]
-    table(f"{len(rows)} grants", ["dataset", "node", "state", "until", "by", "why"], rows)
+    table(counted(len(rows), "grant"), ["dataset", "node", "state", "until", "by", "why"], rows)
 
 
 def _until(found: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ from gateway.cli.client import (
     table,
 )
 from gateway.cli.completing import jobs as job_ids
+from gateway.counting import counted
 
 JobId = Annotated[str, typer.Argument(help="The job's id.", autocompletion=job_ids)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list what would be done.")]
@@ -130,7 +131,7 @@ def _items(found: dict[str, Any], dry_run: bool) -> None:
         return
     rows = [[i["kind"], i["name"], amount(i["bytes"])] for i in items]
     done = "would be deleted" if dry_run else "deleted"
-    table(f"{done}: {len(items)} things, {amount(found['bytes'])}", ["kind", "name", "size"], rows)
+    table(f"{done}: {counted(len(items), 'thing')}, {amount(found['bytes'])}", ["kind", "name", "size"], rows)
 
 
 def _ending(at: dict[str, Any], dry_run: bool) -> str:

@@ -19,6 +19,7 @@ from gateway.cli.client import (
     table,
 )
 from gateway.cli.completing import jobs as job_ids
+from gateway.counting import counted
 
 JobId = Annotated[str, typer.Argument(help="The job's id.", autocompletion=job_ids)]
 Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; a refusal's goes to every node of the job.")]
@@ -48,7 +49,11 @@ def approvals(config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = 
             [a["job_id"], a["initiator"], ", ".join(a["roles"]), ", ".join(a["components"]), _until(a["approval"])]
             for a in found["approvals"]
         ]
-        table(f"{len(rows)} jobs wait", ["job", "asked by", "as", "components", "until (UTC)"], rows)
+        table(
+            counted(len(rows), "job waits", "jobs wait"),
+            ["job", "asked by", "as", "components", "until (UTC)"],
+            rows,
+        )
 
 
 def approve(

@@ -28,6 +28,7 @@ from gateway.cli.client import (
 from gateway.cli.completing import jobs as job_ids
 from gateway.cli.completing import nodes
 from gateway.cli.job_ends import last_words
+from gateway.counting import counted
 
 commands = typer.Typer(help="Hand a job in, watch it, see what it wrote and left, stop it.", no_args_is_help=True)
 
@@ -105,7 +106,9 @@ def list_jobs(
             [j["job_id"], j["flow_id"], j["status"], j["outcome"], j["created_at"][:19], ", ".join(j["sides"])]
             for j in found["jobs"]
         ]
-        table(f"{len(rows)} jobs", ["job", "flow", "status", "outcome", "created (UTC)", "this node is"], rows)
+        table(
+            counted(len(rows), "job"), ["job", "flow", "status", "outcome", "created (UTC)", "this node is"], rows
+        )
         if found["next"]:
             typer.echo(f"more: --after {found['next']}", err=True)
 

@@ -46,6 +46,20 @@ class DemoData(StrEnum):
     credit = "credit"
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None: ...
+
+
 @app.command()
 def init(
     node: Annotated[str, typer.Option(help="Id of this node.")] = "JG0100001100000010",
@@ -58,7 +72,10 @@ def init(
     Example: bfia-gateway init --node JG0100001100000010 -o node.yml
     """
     from gateway.cli.example import ROUTES, docker_answers, example
+    from gateway.settings import NODE_RULE, is_node
 
+    if not is_node(node):
+        _fail(f"--node {node!r} {NODE_RULE}")
     routes = output.with_name("routes.yml")
     taken = [str(f) for f in (output, routes) if f.exists()]
     if taken and not force:

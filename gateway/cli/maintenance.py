@@ -20,6 +20,7 @@ from gateway.cli.client import (
     show,
     table,
 )
+from gateway.counting import counted
 
 
 def add(app: typer.Typer) -> None:
@@ -56,7 +57,11 @@ def gc(
         else:
             done = "would be removed" if dry_run else "removed"
             rows = [[i["kind"], i["name"], i["job"], amount(i["bytes"]), i["cause"] or i["why"]] for i in items]
-            table(f"{len(items)} things, {amount(found['bytes'])}", ["kind", "name", "job", "size", "why"], rows)
+            table(
+                f"{counted(len(items), 'thing')}, {amount(found['bytes'])}",
+                ["kind", "name", "job", "size", "why"],
+                rows,
+            )
             typer.echo(f"{len(items) - len(failed)} {done}" + (f", {len(failed)} not" if failed else ""))
         if failed:
             raise typer.Exit(1)

@@ -24,6 +24,7 @@ from gateway.cli.client import (
     table,
 )
 from gateway.cli.completing import providers
+from gateway.counting import counted
 
 commands = typer.Typer(
     help="Algorithm images, the components in them, and what became of them. A provider's full name is "
@@ -144,7 +145,8 @@ def show_provider(name: Name, config: Config = DEFAULT_CONFIG, url: Url = "", as
 @commands.command("history")
 def history(
     name: Name,
-    limit: Annotated[int, typer.Option(help="How many revisions.", min=1, max=200)] = 20,
+    limit: Annotated[int, typer.Option(help="How many revisions.", min=1, max=1000)] = 20,
+    after: Annotated[int, typer.Option(help="The next page: what the last one ended with.", min=0)] = 0,
     config: Config = DEFAULT_CONFIG,
     url: Url = "",
     as_json: AsJson = False,
@@ -154,12 +156,14 @@ def history(
     Example: bfia-gateway provider history unionpay:2.0.0@docker
     """
     with reporting(as_json), connect(config, url) as node:
-        found = node.get(f"{_path(node, name)}/history", limit=limit)
+        found = node.get(f"{_path(node, name)}/history", limit=limit, after=after or None)
         if as_json:
             show(found)
             return
         rows = [[r["revision"], r["at"][:19], r["author"], r["action"], r["reason"]] for r in found["history"]]
         table("revisions", ["revision", "at (UTC)", "by", "what", "why"], rows)
+        if found["next"]:
+            typer.echo(f"more: --after {found['next']}", err=True)
 
 
 @commands.command("diff")
@@ -270,7 +274,7 @@ def _warned(warnings: list[dict[str, Any]]) -> None:
         rows = [
             [w["path"], w["rule"], json.dumps(w["got"], ensure_ascii=False), w.get("suggestion")] for w in warnings
         ]
-        table(f"{len(warnings)} warnings", ["where", "what", "found", "did you mean"], rows)
+        table(counted(len(warnings), "warning"), ["where", "what", "found", "did you mean"], rows)
 
 
 def _path(node: Client, name: str) -> str:

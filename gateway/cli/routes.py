@@ -174,7 +174,8 @@ def remove(
 
 @commands.command("history")
 def history(
-    limit: Annotated[int, typer.Option(help="How many versions.", min=1, max=200)] = 20,
+    limit: Annotated[int, typer.Option(help="How many versions.", min=1, max=1000)] = 20,
+    after: Annotated[int, typer.Option(help="The next page: what the last one ended with.", min=0)] = 0,
     version: Annotated[int, typer.Option(help="Show the difference that this version made.")] = 0,
     config: Config = DEFAULT_CONFIG,
     url: Url = "",
@@ -189,12 +190,14 @@ def history(
             one = node.get(f"/api/v1/route-versions/{version}")
             show(one) if as_json else typer.echo(one["diff"])
             return
-        found = node.get("/api/v1/route-versions", limit=limit)
+        found = node.get("/api/v1/route-versions", limit=limit, after=after or None)
         if as_json:
             show(found)
             return
         rows = [[v["version"], v["at"][:19], v["author"], _changes(v), v["reason"]] for v in found["versions"]]
         table("versions of the routes", ["version", "at (UTC)", "by", "changed", "why"], rows)
+        if found["next"]:
+            typer.echo(f"more: --after {found['next']}", err=True)
 
 
 @commands.command("diff")

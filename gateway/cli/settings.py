@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli.client import DEFAULT_CONFIG, AsJson, Config, Url, connect, reporting, settings_of, show, table
+from gateway.counting import counted
 
 
 def add(app: typer.Typer) -> None:
@@ -38,7 +39,7 @@ def settings(
             show({"settings": rows})
             return
         table(
-            f"{len(rows)} settings",
+            counted(len(rows), "setting"),
             ["setting", "value", "from"],
             [[one["path"], _text(one["value"]), one["where"] or one["origin"]] for one in rows],
         )

@@ -19,6 +19,7 @@ from gateway.cli.client import (
     show,
     table,
 )
+from gateway.counting import counted
 
 commands = typer.Typer(help="Who may use the operators' listener, and in which role.", no_args_is_help=True)
 
@@ -83,7 +84,7 @@ def list_tokens(config: Config = DEFAULT_CONFIG, as_json: AsJson = False) -> Non
         if as_json:
             show([dict(zip(columns, row, strict=True)) for row in rows])
         else:
-            table(f"{len(rows)} tokens", columns, rows)
+            table(counted(len(rows), "token"), columns, rows)
 
 
 @commands.command("revoke")

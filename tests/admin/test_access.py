@@ -229,7 +229,7 @@ def test_every_change_is_written_down_and_looking_is_not(tmp_path: Path):
             and changes[0]["before"] is None
             and changes[0]["after"]["url"] == "http://h"
         )
-        older = send("GET", f"/api/v1/audit?before={entries[0]['id']}&limit=1")["audit"]
+        older = send("GET", f"/api/v1/audit?after={entries[0]['id']}&limit=1")["audit"]
         assert older == [entries[1]]
 
 

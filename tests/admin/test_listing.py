@@ -72,17 +72,17 @@ def test_jobs_are_found_by_state_flow_partner_and_time(node: Gateway):
     assert listed(node, status="RUNNING") == []
     assert listed(node, partner=STRANGER) == ["5", "4"]
     assert listed(node, partner="JG") == []
-    assert listed(node, since=at(120).isoformat(), before=at(240).isoformat()) == ["3", "2"]
+    assert listed(node, since=at(120).isoformat(), until=at(240).isoformat()) == ["3", "2"]
     shown = cli(node, "job", "list", "--partner", PEER, "--limit", "2")
     assert "job-3" in shown.stdout and "job-1" not in shown.stdout and "--after" in shown.stderr
 
 
 def test_a_wrong_filter_is_refused_with_every_problem(node: Gateway):
-    query = {"status": "DONE", "outcome": "OK", "since": "yesterday", "before": "0001-01-01", "after": "nan~x"}
+    query = {"status": "DONE", "outcome": "OK", "since": "yesterday", "until": "0001-01-01", "after": "nan~x"}
     answer = ask(node, "operator", "GET", PATH, params=query)
     assert answer.status_code == 400
     problems = answer.json()["data"]["problems"]
-    assert [p["path"] for p in problems] == ["status", "outcome", "since", "before", "after"]
+    assert [p["path"] for p in problems] == ["status", "outcome", "since", "until", "after"]
 
 
 def test_the_audit_tells_before_and_after_and_is_found_by_filters(node: Gateway):
@@ -103,7 +103,7 @@ def test_the_audit_tells_before_and_after_and_is_found_by_filters(node: Gateway)
     assert len(found(refused=False, limit=1)) == 1 and found(since="2099-01-01") == found(until="2000-01-01") == []
     assert found(action="%") == found(who="nobody") == []
     first = ask(node, "operator", "GET", "/api/v1/audit", params={"limit": 1}).json()
-    assert found(before=first["next"], limit=1)[0]["id"] < first["audit"][0]["id"]
+    assert found(after=first["next"], limit=1)[0]["id"] < first["audit"][0]["id"]
     shown = cli(node, "audit", "--refused")
     assert "stop_all" in shown.stdout and "refused (404)" in shown.stdout and "drain" not in shown.stdout
 

@@ -46,6 +46,9 @@ def test_a_route_is_added_changed_removed_and_everything_is_undone(node, tmp_pat
     ]
     assert call(node, "DELETE", f"{API}/{PEER}?reason=left&author=bob")[0] == 200
     listed = call(node, "GET", HISTORY)[1]["versions"]
+    page = call(node, "GET", f"{HISTORY}?limit=3")[1]
+    assert (page["versions"], page["next"]) == (listed[:3], 2)
+    assert call(node, "GET", f"{HISTORY}?limit=3&after=2")[1] == {"versions": listed[3:], "next": None}
     assert [(v["version"], v["author"]) for v in listed] == [(4, "bob"), (3, "operator"), (2, "ann"), (1, "file")]
     shown = call(node, "GET", f"{HISTORY}/2")[1]
     assert "+JG7:" in shown["diff"] and shown["text"].startswith(FILE)

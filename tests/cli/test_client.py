@@ -9,8 +9,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from gateway.cli.client import TOKEN, URL
+from gateway.cli.client import PIPE_WIDTH, TOKEN, URL, table
 from gateway.cli.main import app
+from gateway.counting import counted
+from gateway.errors import Invalid
+from gateway.settings import load
 from tests.cleaning.ended import left_behind
 from tests.e2e.nodes import free_ports
 from tests.inprocess import running
@@ -104,3 +107,33 @@ def test_a_job_is_archived_cleaned_and_deleted(tmp_path: Path):
         )
         assert node.store.local_jobs.find("job-old") is None
         assert "0 cancelled" in call("job", "cancel-waiting", "--url", url).stdout
+
+
+def test_the_version_is_told_and_a_node_that_cannot_be_called_so_is_refused(tmp_path: Path):
+    assert call("--version").stdout == call("version").stdout != ""
+    file = tmp_path / "node.yml"
+    for name in ("JG 01/x", "", "-JG", "JG/..", "j" * 101, "节点"):
+        refused = call("init", "--node", name, "-o", str(file))
+        assert refused.exit_code == 2 and "letters, digits" in refused.stderr and not file.exists()
+        with pytest.raises(Invalid, match="must be a node id"):
+            load(None, {"node": {"id": name}, "engine": {"kind": "process"}})
+    assert call("init", "--node", "JG-01.x", "--engine", "process", "-o", str(file)).exit_code == 0
+
+
+def test_a_table_in_a_pipe_is_of_a_sensible_width_and_breaks_no_id(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("COLUMNS")
+    ids = [f"job-{'0' * 28}{i:04}" for i in range(3)]
+    prose = "what there is to say of it is said here, in a sentence that goes on for quite a while " * 3
+    table("3 jobs", ["job", "other", "why"], [[one, f"JG{one}", prose] for one in ids])
+    shown = capsys.readouterr().out
+    assert all(one in shown for one in ids) and max(map(len, shown.splitlines())) <= PIPE_WIDTH
+    table("", [f"c{i}" for i in range(6)], [[f"{one}{i}" for i in range(6)] for one in ids])
+    shown = capsys.readouterr().out
+    assert f"{ids[2]}5" in shown, "an id is whole, however wide that makes the table"
+
+
+@pytest.mark.parametrize(("count", "words"), [(0, "0 jobs"), (1, "1 job"), (2, "2 jobs")])
+def test_one_thing_is_not_many(count: int, words: str):
+    assert counted(count, "job") == words

@@ -48,7 +48,7 @@ def a_peer(answers: Answers, secure: ssl.SSLContext | None = None) -> Iterator[i
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
-            status, said = answers(json.loads(body or b"{}"))
+            status, said = answers({"path": self.path} | json.loads(body or b"{}"))
             content = said if isinstance(said, bytes) else json.dumps(said).encode()
             self.send_response(status)
             self.send_header("content-length", str(len(content)))
@@ -250,15 +250,26 @@ def test_a_renewed_file_is_used_without_a_restart_and_a_missing_one_is_named(
     connections.close()
 
 
+def another_product(status: int, code: int) -> Answers:
+    """Return the answers of a peer that has the standard's paths and not ours."""
+
+    def answers(said: dict[str, Any]) -> tuple[int, Any]:
+        if said["path"].endswith("/task/poll"):
+            return 200, {"code": 100, "msg": "no task_id"}
+        return status, {"code": code, "message": "no such path"}
+
+    return answers
+
+
 def test_a_profile_that_does_not_fit_is_named(tmp_path: Path):
     with a_peer(healthy) as port:
         steps = tried(tmp_path, {"host": "127.0.0.1", "port": port, "profile": "kuscia"})
     assert wrong(steps) == ["profile"]
-    with a_peer(lambda _: (200, {"code": 6000, "message": "no such path"})) as port:
+    with a_peer(another_product(200, 6000)) as port:
         steps = tried(tmp_path, {"host": "127.0.0.1", "port": port, "profile": "fate"})
         assert wrong(steps) == [] and steps["profile"].result is Result.OK
         assert steps["answer"].result is Result.WARNING
-    with a_peer(lambda _: (404, {"code": 404, "msg": "no", "data": {}})) as port:
+    with a_peer(another_product(404, 404)) as port:
         steps = tried(tmp_path, {"host": "127.0.0.1", "port": port, "profile": "fate"})
         assert steps["profile"].result is Result.WARNING and "set profile: spec" in steps["profile"].remedy
 
@@ -282,6 +293,19 @@ def test_two_nodes_try_their_routes_in_both_directions(tmp_path: Path):
         assert found["good"], found
         nobody = ask(one, "operator", "POST", "/api/v1/routes/JG404/test").json()
         assert [s["name"] for s in nobody["steps"] if s["result"] == "failed"] == ["route"]
+
+
+@pytest.mark.parametrize("mode", ["on", "off"])
+def test_a_port_that_is_for_others_is_named(tmp_path: Path, mode: str):
+    auth = {"mode": mode, "token": "a-token-of-this-test"}
+    with running(tmp_path / "b", PEER, auth=auth) as two:
+        for listener, word in (("operator", "operators' listener"), ("container", "nothing between nodes")):
+            steps = tried(tmp_path, {"url": two.addresses()[listener]})
+            assert wrong(steps) == ["answer"] and word in steps["answer"].cause
+            assert "peer port" in steps["answer"].remedy
+    with a_peer(lambda _: (404, {"code": 404, "msg": "no", "data": {}})) as port:
+        steps = tried(tmp_path, {"host": "127.0.0.1", "port": port})
+        assert wrong(steps) == ["answer"]
 
 
 def test_nobody_unknown_makes_a_node_call_others(tmp_path: Path):
