@@ -126,6 +126,8 @@ class MemoryEngine:
         self.world = MemoryWorld() if world is None else world
         self.launches: list[LaunchSpec] = []
         """every call of `launch` that came through to here, repetitions included"""
+        self.fetchable: dict[str, Callable[[Callable[[str], None]], Image]] = {}
+        """images that are not here and come when they are asked for: told of progress, each gives its script"""
         self.addresses: dict[str, str] = {}
         """what `address` answers, by the run's name"""
         self._watches: list[Watch] = []
@@ -147,6 +149,9 @@ class MemoryEngine:
         return ImageFacts(self.image_digest(image))
 
     def ensure_image(self, image: str, told: Callable[[str], None]) -> str:
+        self.check()
+        if image not in self._images and image in self.fetchable:
+            self._images = {**self._images, image: self.fetchable[image](told)}
         return self.image_digest(image)
 
     def isolation(self) -> Isolation:

@@ -106,13 +106,16 @@ class DockerEngineSettings(Section):
     )
     tls: TlsSettings | None = Field(default=None, description="Certificates for a daemon at tcp://.")
     pull: Literal["never", "missing"] = Field(
-        default="never", description="missing: images that are not here are fetched before their first start."
+        default="never", description="missing: images that are not here are fetched before a job is READY."
     )
     registries: list[str] = Field(
         default_factory=list,
         description="Registries images may be fetched from: host[:port], or docker.io for names without one.",
     )
     pull_seconds: float = Field(default=600.0, gt=0, description="Longest time for fetching one image.")
+    pull_stale_seconds: float = Field(
+        default=120.0, gt=0, description="Without any news for so long, fetching is given up and begun anew, once."
+    )
     network: str = Field(default="", description="Bridge network of the containers; default: bfia-<node>.")
     network_mode: Literal["bridge", "host"] = Field(default="bridge", description="host gives up isolation.")
     outside: bool = Field(

@@ -28,6 +28,7 @@ from gateway.domain.executing.commands import (
     Collect,
     Confirm,
     Launch,
+    Prepare,
     Probe,
     Seal,
     StopRun,
@@ -57,6 +58,7 @@ from gateway.lanes import Lanes
 from gateway.loop import Loop
 from gateway.peers import Peers
 from gateway.ports import Clock, Outputs, Site, TaskReport
+from gateway.prefetching import Prefetch
 from gateway.store.abandoning import abandon
 from gateway.store.store import Store, outside_transaction
 from gateway.tracing import listening, traced
@@ -126,6 +128,12 @@ class Executor:
         """finds one of several engines by its name; without a name the main one"""
         self.silent: Callable[[NodeId], None] = lambda node: None
         """told of every node that a call did not reach"""
+        self._prefetch = Prefetch(
+            lambda name: self.engine_at(name),
+            store.local_jobs.get,
+            lambda job_id, event: self.record(job_id, event),
+            clock,
+        )
         self.loop = Loop("executor", self.advance, self._overdue)
 
     def start(self) -> None:
@@ -249,6 +257,8 @@ class Executor:
                 return "engine-end"
             case Seal():
                 return "seal"
+            case Prepare():
+                return "engine-pull"
             case _:
                 return "engine"
 
@@ -297,6 +307,8 @@ class Executor:
                 return [self._confirm(local, action)]
             case AskScheduler():
                 return self._ask(local, action)
+            case Prepare():
+                return [self._prefetch.fetch(local, action)]
             case Launch():
                 return [self._launch(local, _run(local, action.run), fetching)]
             case Probe():

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from gateway.coordinator import digest
-from gateway.domain import approval, auditing, inheriting, parameters, quorum
+from gateway.domain import approval, auditing, inheriting, parameters, preparing, quorum
 from gateway.domain import dag as flow
 from gateway.domain.approval import Policy, Verdict
 from gateway.domain.executing.events import Decided, Reported, StopAsked
@@ -28,6 +28,7 @@ from gateway.inheritance import Inheritance, Offer
 from gateway.models import Models
 from gateway.patience import while_away
 from gateway.ports import Callback, Clock, TaskNews
+from gateway.readiness import Looked
 from gateway.resources import Resources
 from gateway.sharing import NotShared
 from gateway.store.store import Store
@@ -72,6 +73,12 @@ class Participant:
         """set once, beside the other use cases: job id, sender, whether only to try"""
         self.oddities: Callable[[JobSpec], Sequence[str]] = lambda spec: ()
         """tells what is to be mended before tasks of a job can start here"""
+        self.looked: Callable[[JobSpec], Looked] = lambda spec: Looked()
+        """says what is not here yet, or not at all, of what a job needs"""
+        self.patience: Callable[[int], float] = lambda images: 600.0
+        """how many seconds so many images may take"""
+        self.refuse_missing = False
+        """a job whose images are not here, and cannot be fetched, is refused instead of warned of"""
         self.foretelling: Callable[[JobSpec, NodeId], Sequence[Item]]
         """set once, beside the other use cases"""
         self.not_shared: Callable[[JobSpec], NotShared | None] = lambda spec: None
@@ -86,7 +93,9 @@ class Participant:
     def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
         local = self.checked(spec, sender)
         now = self._clock()
-        local = self._approved(local, sender, now)
+        looked = self._looked(local)
+        local = replace(self._approved(local, sender, now, looked), checks=looked.checks)
+        local = preparing.opened(local, looked.to_fetch, self.patience(len(looked.to_fetch)), now)
         if not self._store.local_jobs.add(local, spec.flow_id):
             known = self._store.local_jobs.get(spec.job_id)
             same = auditing.is_same(known, spec) if auditing.unused(known) else known.digest == local.digest
@@ -149,19 +158,31 @@ class Participant:
             raise Refused(f"the job names no role of node {self._node}", reason="NOT_A_PARTY")
         return self.foretelling(spec, sender)
 
-    def _approved(self, local: LocalJob, sender: NodeId, now: datetime) -> LocalJob:
+    def _approved(self, local: LocalJob, sender: NodeId, now: datetime, looked: Looked) -> LocalJob:
         """Return a new job as the node's policy has it: READY, or PENDING for a person. Raises `NotAllowed`."""
         verdict, words = self.judged(local.spec, sender)
         if verdict is Verdict.REJECT:
             raise NotAllowed(f"node {self._node} does not take part: {words}")
         if verdict is Verdict.APPROVE or self._store.local_jobs.find(local.id) is not None:
-            return local.noted(now, "job READY here", sender)
+            return local.noted(
+                now, f"job {'PENDING' if looked.to_fetch else 'READY'} here", sender, **looked.checks
+            )
         if not self._takes_word(local.spec.scheduler):
             text = (
                 f"a person at {self._node} has to agree ({words}), which {local.spec.scheduler} does not wait for"
             )
             raise Refused(f"{text}; a rule under approval.rules can agree", reason="APPROVAL_UNSUPPORTED")
         return approval.opened(local.noted(now, "job PENDING here", sender), self._policy, words, now)
+
+    def _looked(self, local: LocalJob) -> Looked:
+        """Look what is not here of what a new job needs. Raises `Invalid` where that is a refusal."""
+        if self._store.local_jobs.find(local.id) is not None:
+            return Looked()
+        looked = self.looked(local.spec)
+        if looked.missing and self.refuse_missing:
+            raise Invalid(looked.missing, reason="IMAGE_NOT_FOUND")
+        waits = self._takes_word(local.spec.scheduler)  # else images are fetched before the launch
+        return looked if waits else replace(looked, to_fetch={})
 
     def judged(self, spec: JobSpec, sender: NodeId, command: str = approval.CREATE) -> tuple[Verdict, str]:
         """Ask the policy. Who wants the job is the node that asks, or where that is this one, the initiator."""
@@ -190,7 +211,16 @@ class Participant:
         until = approval.expires_at(local)
         within = None if until is None else max((until - self._clock()).total_seconds(), 0.0)
         most = local.pool.tasks_at_once if local.pool else None
-        return Acceptance(local.pool is not None, most, until is not None, within, local.can_inherit)
+        fetched = local.preparation if approval.prepares(local) and not approval.asks_person(local) else None
+        return Acceptance(
+            local.pool is not None,
+            most,
+            until is not None,
+            within,
+            local.can_inherit,
+            waits_for=f"fetches {', '.join(fetched.images)}" if fetched else "",
+            checks=local.checks,
+        )
 
     def decide(self, job_id: str, approve: bool, by: str, words: str) -> tuple[LocalJob, bool]:
         """Take a person's decision on a job that waits for one; once. Raises `NotFound`, `Conflict`.
@@ -199,23 +229,30 @@ class Participant:
         before, whose words stay.
         """
         local = self._store.local_jobs.get(job_id)
-        if local.approval is None:
+        if local.approval is None or preparing.alone(local):
             raise Conflict(f"job {job_id} does not wait for approval at {self._node}", reason="NOT_WAITING")
         event = Decided(approve, by, words, self._clock())
         known = self._executor.record(job_id, event).approval
         wanted = JobStatus.READY if approve else JobStatus.REJECTED
+        pending = self._store.local_jobs.get(job_id)
+        if approve and known is not None and approval.prepares(pending) and not approval.asks_person(pending):
+            return pending, (known.decided_at, known.by) == (event.at, by)
         if known is None or known.decision is not wanted:
             said = known.decision if known and known.decision is not JobStatus.PENDING else "ended"
+            said = JobStatus.READY if approval.prepares(pending) else said
             raise Conflict(f"job {job_id} is {said} here already", reason="ALREADY_DECIDED")
         return self._store.local_jobs.get(job_id), (known.decided_at, known.by) == (event.at, by)
 
     def waiting(self) -> list[LocalJob]:
         """Return the jobs here that wait for a person, the oldest first."""
         found = [one for one in self._store.local_jobs.list() if one.status == JobStatus.PENDING]
-        return [self._store.local_jobs.get(one.job_id) for one in reversed(found)]
+        jobs = [self._store.local_jobs.get(one.job_id) for one in reversed(found)]
+        return [local for local in jobs if approval.asks_person(local)]
 
     def _still_allowed(self, local: LocalJob, sender: NodeId) -> None:
         """Ask the policy again before anything starts; it may have changed. Raises `NotAllowed`, `Conflict`."""
+        if approval.prepares(local) and not approval.asks_person(local):
+            raise Conflict(f"images of job {local.id} are still fetched at {self._node}", reason="NOT_READY")
         if local.status is JobStatus.PENDING:
             raise Conflict(f"nobody at {self._node} has agreed to job {local.id} yet", reason="NOT_APPROVED")
         verdict, words = self.judged(local.spec, sender, approval.START)

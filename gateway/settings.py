@@ -370,7 +370,7 @@ class ProviderSettings(Section):
     """What a registration of an algorithm image has to fulfil."""
 
     image: Literal["warn", "require"] = Field(
-        default="warn", description="require: an image that cannot be looked at refuses its registration."
+        default="warn", description="require: an image that is not there refuses its registration, and jobs."
     )
     check_seconds: float = Field(
         default=30.0, gt=0, description="Longest time for checking a large description, in a process of its own."

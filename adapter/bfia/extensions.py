@@ -42,7 +42,7 @@ COMMANDS = (
         "the field `resources` of the answer is absent: it is not asked to hold anything",
     ),
     Command(
-        "tell whether a node takes part, where somebody there has to agree first",
+        "tell whether a node takes part, where somebody there has to agree, or images come, first",
         "/job/audit_confirm",
         "3.10 of 1.0",
         "a node that has to ask a person refuses jobs that such a peer schedules (APPROVAL_UNSUPPORTED)",

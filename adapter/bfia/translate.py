@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeGuard
 
 from adapter.bfia import wire
 from adapter.bfia.profiles import PROFILES, Profile
@@ -19,6 +19,7 @@ from gateway.errors import Invalid
 from gateway.ports import JobView
 
 PROTOCOL = "bfia"
+_LONGEST_WORD = 300
 
 
 def job_spec(body: wire.CreateAll, job_id: str, scheduler: NodeId, trace_id: str) -> JobSpec:
@@ -259,6 +260,10 @@ def acceptance_body(said: Acceptance) -> dict[str, Any]:
         body["inherited"] = list(said.inherited)
     if said.waits:
         body |= {"status": str(JobStatus.PENDING), "approval_within": said.within}
+    if said.waits_for:
+        body["waits_for"] = said.waits_for
+    if said.checks:
+        body["checks"] = dict(said.checks)
     return body
 
 
@@ -273,7 +278,15 @@ def acceptance(data: Mapping[str, Any], profile: Profile = PROFILES["spec"]) -> 
     names = data.get("inherited")
     inherited = tuple(map(str, names)) if isinstance(names, list) else None
     holds, within = isinstance(found, Mapping), seconds if waits else None
-    return Acceptance(holds, most if known else None, waits, within, inherited)
+    why = data.get("waits_for")
+    waits_for = why[:_LONGEST_WORD] if waits and isinstance(why, str) else ""
+    looked = data.get("checks")
+    checks = {str(k)[:40]: str(v)[:_LONGEST_WORD] for k, v in looked.items()} if _is_short(looked) else {}
+    return Acceptance(holds, most if known else None, waits, within, inherited, waits_for=waits_for, checks=checks)
+
+
+def _is_short(value: Any) -> TypeGuard[Mapping[str, Any]]:
+    return isinstance(value, Mapping) and len(value) <= 20
 
 
 def audit_body(spec: JobSpec, profile: Profile) -> dict[str, Any]:

@@ -19,6 +19,8 @@ from engines.containerd.errors import check_answer, words
 
 _EVERY = 1.0
 """seconds between two words of progress"""
+_LATER = 30.0
+"""seconds after which the request itself gives up; who follows it does so first, and says why"""
 _DENIED = (
     "pull access denied",
     "unauthorized",
@@ -31,6 +33,13 @@ _UNKNOWN = ("manifest unknown", "not found", "name unknown", "does not exist", "
 _LATE = ("timeout", "deadline exceeded", "timed out", "client.timeout")
 
 
+_News = queue.SimpleQueue[Mapping[str, Any] | BaseException | None]
+
+
+class _Stale(Exception):
+    """Neither bytes nor words have come for too long."""
+
+
 @dataclass(frozen=True)
 class PullRules:
     """What may be fetched: nothing, unless registries are named."""
@@ -39,6 +48,8 @@ class PullRules:
     """``host[:port]`` as in image names, and ``docker.io`` for names without a host"""
     deadline: float = 600.0
     """seconds for one image"""
+    stale: float = 120.0
+    """seconds without any news after which it is given up and begun anew, once"""
 
 
 class Puller:
@@ -70,23 +81,29 @@ class Puller:
                 f"the container engine has no image {image}, and its registry {registry} is not among "
                 f"engine.docker.registries ({', '.join(sorted(self._rules.registries))})"
             )
-        news: queue.SimpleQueue[Mapping[str, Any] | BaseException | None] = queue.SimpleQueue()
-        fetch = _Fetch(self._client(), image, registry, self._rules.deadline, news.put)
         until = time.monotonic() + self._rules.deadline
+        try:
+            self._fetch(image, registry, until, told)
+        except _Stale as error:
+            told(f"{error}; it is begun anew")
+            try:
+                self._fetch(image, registry, until, told)
+            except _Stale as again:
+                raise PullTimeout(f"{image} was given up twice: {again}") from again
+
+    def _fetch(self, image: str, registry: str, until: float, told: Callable[[str], None]) -> None:
+        news: _News = queue.SimpleQueue()
+        fetch = _Fetch(self._client(), image, registry, self._rules.deadline, news.put)
         with closing(fetch):
             self._follow(image, news, until, told)
 
-    def _follow(
-        self,
-        image: str,
-        news: "queue.SimpleQueue[Mapping[str, Any] | BaseException | None]",
-        until: float,
-        told: Callable[[str], None],
-    ) -> None:
+    def _follow(self, image: str, news: _News, until: float, told: Callable[[str], None]) -> None:
         layers: dict[str, Mapping[str, Any]] = {}
-        tell_at = 0.0
+        tell_at, heard_at = 0.0, time.monotonic()
         while True:
             now = time.monotonic()
+            if now - heard_at >= self._rules.stale:
+                raise _Stale(f"nothing has come for {self._rules.stale:g} s, {_progress(layers)}")
             if now >= until:
                 raise PullTimeout(
                     f"{image} did not come within {self._rules.deadline:g} s (engine.docker.pull_seconds); "
@@ -99,6 +116,7 @@ class Puller:
                 said = news.get(timeout=max(0.0, min(_EVERY, until - now)))
             except queue.Empty:
                 continue
+            heard_at = time.monotonic()
             if said is None:
                 told(_progress(layers))
                 return
@@ -162,7 +180,7 @@ class _Fetch:
             params={"fromImage": name, "tag": tag or "latest"},
             headers={"X-Registry-Auth": header} if header else {},
             stream=True,
-            timeout=self._deadline,
+            timeout=self._deadline + _LATER,
         )
         with self._lock:
             self._response = response

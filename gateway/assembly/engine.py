@@ -63,7 +63,11 @@ def _daemon(
         runs_root=settings.state_dir / "runs",
         network_mode=docker.network_mode,
         read_only_root=docker.read_only_root,
-        pull=PullRules(frozenset(docker.registries if docker.pull == "missing" else ()), docker.pull_seconds),
+        pull=PullRules(
+            frozenset(docker.registries if docker.pull == "missing" else ()),
+            docker.pull_seconds,
+            docker.pull_stale_seconds,
+        ),
         outside=place.outside,
         tls={name: str(path) for name, path in place.tls if path is not None} if place.tls else None,
         saved_log_size=settings.limits.run_log_bytes,

@@ -5,10 +5,12 @@ from uuid import uuid4
 from adapter.bfia.examples import A_JOB
 from gateway import any_version
 from gateway.admin.foretelling import ForetellingParts
+from gateway.assembly.engine import engines_by_address
 from gateway.assembly.node import Node
 from gateway.domain.model import JobSpec
 from gateway.foretelling import Foresight, Foretelling, OwnSide
 from gateway.ports import Limiters
+from gateway.readiness import Fetching, Readiness
 from gateway.tracing import current_trace, new_trace_id
 from provider_registry.registry import Unknown
 
@@ -35,6 +37,18 @@ def settle(node: Node) -> Foretelling:
         node.models,
         rules,
     )
+    fetching = Fetching(rules.fetches, docker.pull_seconds)
+    ready = Readiness(
+        settings.node.id,
+        node.registry,
+        node.engine_for,
+        lambda base_url: engines_by_address(settings).get(base_url, ""),
+        settings.storage.path,
+        node.door.address,
+        fetching,
+    )
+    node.participant.looked, node.participant.patience = ready.look, ready.patience
+    node.participant.refuse_missing = settings.providers.image == "require"
     node.participant.foretelling = own.tell
     node.participant.oddities = own.oddities
 

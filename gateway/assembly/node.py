@@ -103,7 +103,7 @@ class Node:
         self.providers = Providers(
             self.registry,
             Reader(settings.state_dir / "registrations", settings.providers.check_seconds),
-            Images(self._engine_for, settings.providers.fetch_seconds),
+            Images(self.engine_for, settings.providers.fetch_seconds),
             self._unfinished,
             require_image=settings.providers.image == "require",
         )
@@ -253,7 +253,8 @@ class Node:
         socks = self.sockets[name]
         self.door = ContainerDoor(main_of(self.engine), listener, socks[0], partial(self.arrivals.put, name))
 
-    def _engine_for(self, base_url: str) -> Engine | None:
+    def engine_for(self, base_url: str) -> Engine | None:
+        """Return the engine of a provider's address; None for one that is not allowed."""
         name = engines_by_address(self.settings).get(base_url)
         return None if name is None else self.executor.engine_at(name)
 

@@ -17,6 +17,8 @@ from gateway.domain.parameters import data_location
 from gateway.domain.states import JOB, JobStatus, ended, move
 
 REJECTED, NOT_AUTHORISED, TIMEOUT = "APPROVAL_REJECTED", "NOT_AUTHORISED", "APPROVAL_TIMEOUT"
+LATE = "PULL_TIMEOUT"
+"""reason of a job whose images did not come in time"""
 
 CREATE, START = "create", "start"
 """what is asked for: that a job is taken here, or that it, or a task of it, begins"""
@@ -133,26 +135,49 @@ def decided(local: LocalJob, approve: bool, by: str, words: str, at: datetime) -
     """Return the job after a person's decision; nothing changes where it was made before, or the job has ended."""
     reason = f"{by or 'an operator'} at {local.node} refused" + (f": {words}" if words else "")
     failure = None if approve else Failure(REJECTED, reason, local.node)
-    return _decided(local, approve, by, failure, words, at)
+    if prepares(local) and local.preparation and local.approval and (approve or local.preparation.agreed):
+        if local.preparation.agreed:
+            return local  # that was decided before
+        until = max(local.approval.until, local.preparation.until)
+        known = replace(local.approval, by=by, decided_at=at, until=until)
+        local = replace(local, approval=known, preparation=replace(local.preparation, agreed=True))
+        return local.noted(at, "approved, its images are still being fetched", by, message=words)
+    return concluded(local, approve, by, failure, words, at)
 
 
 def by_rule(local: LocalJob, approve: bool, words: str, at: datetime) -> LocalJob:
     """Return the job after the node's rules decided on it, where that is to be told as a person's decision is."""
     text = f"node {local.node} does not take part: {words}"
     failure = None if approve else Failure(NOT_AUTHORISED, text, local.node)
-    return _decided(local, approve, "", failure, words, at)
+    return concluded(local, approve, "", failure, words, at)
 
 
 def timed_out(local: LocalJob, now: datetime) -> LocalJob:
-    """Return the job after nobody decided in time."""
+    """Return the job after nobody decided in time, or what it needs did not come."""
     since = local.approval.since.isoformat() if local.approval else ""
+    if prepares(local) and local.preparation and local.preparation.agreed:
+        text = f"{', '.join(local.preparation.images)} not here by {now.isoformat()}: {local.preparation.progress}"
+        return concluded(local, False, "", Failure(LATE, text, local.node), text, now)
     failure = Failure(TIMEOUT, f"nobody at {local.node} decided on the job, which asked at {since}", local.node)
-    return _decided(local, False, "", failure, failure.message, now)
+    return concluded(local, False, "", failure, failure.message, now)
 
 
-def _decided(
+def prepares(local: LocalJob) -> bool:
+    """Say whether something is still being fetched for a job that waits here."""
+    known = local.preparation
+    return known is not None and local.status is JobStatus.PENDING and not known.fetch.settled
+
+
+def asks_person(local: LocalJob) -> bool:
+    """Say whether somebody has still to agree to the job here."""
+    agreed = local.preparation is not None and local.preparation.agreed
+    return local.approval is not None and local.status is JobStatus.PENDING and not agreed
+
+
+def concluded(
     local: LocalJob, approve: bool, by: str, failure: Failure | None, words: str, at: datetime
 ) -> LocalJob:
+    """Return the job as READY or REJECTED, which is then told; nothing changes where that was done before."""
     if local.approval is None or local.status is not JobStatus.PENDING:
         return local
     status = JobStatus.READY if approve else JobStatus.REJECTED
@@ -165,6 +190,8 @@ def _decided(
         event = "rejected by rule"
     if failure is not None and failure.reason == TIMEOUT:
         event = "approval timed out"
+    if local.preparation is not None and by == "":
+        event = "ready to take part" if approve else "not ready to take part"
     return local.noted(at, event, by, message=words).noted(at, f"job {status} here")
 
 

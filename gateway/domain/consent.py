@@ -33,7 +33,11 @@ def waits(job: Job, node: NodeId, said: Acceptance, at: datetime) -> Job:
         return _with(job, replace(record, create=Call())) if agreed else job
     seconds = DEADLINE if said.within is None else said.within
     until = at + timedelta(seconds=min(max(seconds, 0.0), 100 * DEADLINE) + GRACE)
-    job = _with(job, replace(record, consent=Consent(at, until, asked_only=said.asked_only)))
+    job = _with(
+        job, replace(record, consent=Consent(at, until, asked_only=said.asked_only, waits_for=said.waits_for))
+    )
+    if said.waits_for:
+        return job.noted(at, "waits for a node to be ready", node, until=until.isoformat(), message=said.waits_for)
     return job.noted(at, "waits for approval", node, until=until.isoformat())
 
 

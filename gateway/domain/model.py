@@ -185,6 +185,10 @@ class Acceptance:
     """tasks of the earlier job that the node can take over; None: it does not say"""
     asked_only: bool = False
     """the job is not created there yet: the node was asked first, and decides"""
+    waits_for: str = ""
+    """what the node waits for where that is no person, in its words"""
+    checks: Mapping[str, str] = field(default_factory=dict)
+    """what it looked at: image, data, storage, transport -> how each is"""
 
 
 @dataclass(frozen=True)
@@ -212,6 +216,8 @@ class Consent:
     """PENDING, then READY or REJECTED, once"""
     asked_only: bool = False
     """the job is not created there yet; that follows once the node has agreed"""
+    waits_for: str = ""
+    """what it waits for where that is no person, in the node's words"""
 
 
 @dataclass(frozen=True)
@@ -514,6 +520,23 @@ class Approval:
 
 
 @dataclass(frozen=True)
+class Preparation:
+    """What is fetched here before the job is READY. The job waits as it does for a person: `Approval`."""
+
+    images: Mapping[str, str]
+    """image -> name of the engine that is to have it"""
+    since: datetime
+    until: datetime
+    """what has not come by then refuses the job"""
+    agreed: bool = True
+    """nobody has to agree any more"""
+    fetch: Call = Call()
+    """settled once everything is here, or cannot be had"""
+    progress: str = ""
+    """how far it has come, in words"""
+
+
+@dataclass(frozen=True)
 class Audit:
     """The question of another node whether this one takes part in a job, asked before it creates the job."""
 
@@ -554,6 +577,10 @@ class LocalJob:
     """None: nobody had to be asked"""
     audit: Audit | None = None
     """None: nobody asked before the job was created"""
+    preparation: Preparation | None = None
+    """None: all that it needs was here"""
+    checks: Mapping[str, str] = field(default_factory=dict)
+    """what was the matter with image, storage or transport when the job came; empty for nothing"""
     excluded: tuple[str, ...] = ()
     """parties without which the job runs"""
     heard_at: datetime | None = None

@@ -193,6 +193,8 @@ def _detail(job: Job, label: str, node: NodeJob) -> PartyDetail:
         state = "error"
     if state == "ok" and consent is not None and consent.status is JobStatus.PENDING:
         state, reason, message = "unknown", "APPROVAL", f"somebody there decides by {consent.until.isoformat()}"
+        if consent.waits_for:
+            reason, message = "PREPARING", f"{consent.waits_for}, by {consent.until.isoformat()}"
     if state != "error" and node.excluded is not None:
         state, reason, message = "unknown", node.excluded.reason, node.excluded.message
     if state == "unknown" and node.unreachable_since is not None and not reason:

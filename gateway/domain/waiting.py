@@ -92,6 +92,9 @@ def _of_pending(job: Job, due: datetime | None) -> Waiting:
         return Waiting("CREATING", f"answers to the creation of {_names(unsettled)}", since, due)
     asked = [n for n in quorum.active(job) if consent.is_open(n)]
     first = min((n.consent.asked_at for n in asked if n.consent), default=job.created_at)
+    if asked and all(n.consent and n.consent.waits_for for n in asked):
+        what = "; ".join(f"{n.node}: {n.consent.waits_for}" for n in asked if n.consent)
+        return Waiting("PREPARING", what, first, due)
     until = "; ".join(f"{n.node} until {n.consent.until.isoformat()}" for n in asked if n.consent)
     return Waiting("APPROVAL", f"somebody has to agree: {until}", first, due)
 
@@ -178,6 +181,10 @@ def of_local(local: LocalJob, timing: RunTiming = RunTiming()) -> Waiting | None
         since = local.heard_at or local.created_at
         text = f"nothing was heard of {local.spec.scheduler} since {since.isoformat()}"
         return Waiting("UNREACHABLE", text, since, due)
+    if approval.prepares(local) and local.preparation and local.preparation.agreed:
+        known = local.preparation
+        text = f"fetches {', '.join(known.images)} until {known.until.isoformat()}: {known.progress or 'begins'}"
+        return Waiting("PREPARING", text, known.since, due)
     if local.approval is not None and local.status is JobStatus.PENDING:
         text = f"somebody here has to agree until {local.approval.until.isoformat()}"
         return Waiting("APPROVAL", text, local.approval.since, due)

@@ -85,8 +85,10 @@ def publish(shop: str, harness: DockerHarness, daemon: docker.DockerClient) -> I
             daemon.images.remove(image, force=True)
 
 
-def engine_of(harness: DockerHarness, *registries: str, deadline: float = 120.0) -> ContainerdEngine:
-    return harness.engine(pull=PullRules(frozenset(registries), deadline))
+def engine_of(
+    harness: DockerHarness, *registries: str, deadline: float = 120.0, stale: float = 120.0
+) -> ContainerdEngine:
+    return harness.engine(pull=PullRules(frozenset(registries), deadline, stale))
 
 
 def quiet(progress: str) -> None:
@@ -200,6 +202,33 @@ def test_a_silent_registry_takes_the_deadline_and_no_longer(harness: DockerHarne
         engine_of(harness, silent, deadline=1.5).ensure_image(f"{silent}/psi:1.0", quiet)
     assert raised.value.reason == "PULL_TIMEOUT"
     assert 1.5 <= time.monotonic() - began < 30
+
+
+def test_a_fetching_that_stands_still_is_begun_anew_once(harness: DockerHarness, silent: str) -> None:
+    told: list[str] = []
+    with pytest.raises(PullTimeout, match="given up twice: nothing has come for") as raised:
+        engine_of(harness, silent, stale=0.4).ensure_image(f"{silent}/psi:1.0", told.append)
+    assert raised.value.reason == "PULL_TIMEOUT"
+    assert sum("it is begun anew" in word for word in told) == 1
+
+
+def test_the_second_beginning_may_bring_the_image(harness: DockerHarness, silent: str, publish: Publish) -> None:
+    image, id_ = publish("second")
+    shop = image.partition("/")[0]
+    engine = engine_of(harness, shop, stale=0.4)
+    puller = engine._images._puller
+    begun: list[str] = []
+
+    class StandsStill(Puller):
+        def _fetch(self, image: str, registry: str, until: float, told: Callable[[str], None]) -> None:
+            begun.append(image)
+            if len(begun) == 1:  # nothing comes from this registry
+                image, registry = f"{silent}/psi:1.0", silent
+            super()._fetch(image, registry, until, told)
+
+    engine._images._puller = StandsStill(puller._client, puller._rules)
+    assert engine.ensure_image(image, quiet) == id_
+    assert len(begun) == 2
 
 
 def test_who_is_told_may_end_it(harness: DockerHarness, silent: str) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from gateway.domain import approval, auditing, borrowing, guarding, trained
+from gateway.domain import approval, auditing, borrowing, guarding, preparing, trained
 from gateway.domain.executing.commands import (
     Abandon,
     AskScheduler,
@@ -15,6 +15,7 @@ from gateway.domain.executing.commands import (
     Confirm,
     Expire,
     Launch,
+    Prepare,
     Probe,
     Seal,
     StopRun,
@@ -40,6 +41,8 @@ def agenda(local: LocalJob, timing: Timing) -> Iterator[Due]:
             yield from _of_run(run, timing)
     if (until := auditing.expires_at(local)) is not None:
         yield Due(until, Expire())
+    if (fetch := preparing.to_fetch(local)) is not None:
+        yield from _when_due(fetch, Prepare(), timing.prepare_deadline)
     if (confirm := approval.to_confirm(local)) is not None:
         yield from _when_due(confirm, Confirm(), timing.call_deadline)
     if guarding.watched(local) and guarding.given_up(local):

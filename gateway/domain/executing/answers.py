@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import assert_never
 
-from gateway.domain import approval, guarding, trained
-from gateway.domain.executing.commands import AskScheduler, Close, Collect, Confirm, StopRun, Tell
+from gateway.domain import approval, guarding, preparing, trained
+from gateway.domain.executing.commands import AskScheduler, Close, Collect, Confirm, Prepare, StopRun, Tell
 from gateway.domain.executing.events import Done, Sealed
 from gateway.domain.executing.records import with_news, with_run
 from gateway.domain.executing.timing import Timing
@@ -31,6 +31,9 @@ def done(local: LocalJob, event: Done, timing: Timing) -> LocalJob:
         case Confirm():
             local = approval.confirming(local, settled)
             return local.noted(event.at, "decision told", message=event.message) if event.final else local
+        case Prepare():
+            fetch = preparing.to_fetch(local)
+            return local if fetch is None else preparing.fetching(local, settled(fetch))
         case AskScheduler():
             return _asked(local, event, timing)
         case Collect():

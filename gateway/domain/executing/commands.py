@@ -54,6 +54,11 @@ class Confirm:
 
 
 @dataclass(frozen=True)
+class Prepare:
+    """Fetch the images that the job waits for."""
+
+
+@dataclass(frozen=True)
 class AskScheduler:
     """Ask the scheduling node, long not heard of, whether it still has the job."""
 
@@ -75,5 +80,5 @@ class Weigh:
     run: str
 
 
-Action = Launch | Probe | StopRun | Collect | Seal | Tell | Close | Confirm | AskScheduler
+Action = Launch | Probe | StopRun | Collect | Seal | Tell | Close | Confirm | Prepare | AskScheduler
 Command = Action | Weigh | Expire | Abandon

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gateway.domain import guarding
-from gateway.domain.executing.commands import AskScheduler, Close, Collect, Confirm, StopRun, Tell
+from gateway.domain.executing.commands import AskScheduler, Close, Collect, Confirm, Prepare, StopRun, Tell
 from gateway.domain.model import Ending, Exit, Failure, FileSum
 from gateway.domain.states import TaskStatus
 
@@ -84,7 +84,7 @@ class Reported:
 class Done:
     """An action without news of its own is through. ``final`` False: try again later."""
 
-    action: Collect | Tell | Close | StopRun | Confirm | AskScheduler
+    action: Collect | Tell | Close | StopRun | Confirm | Prepare | AskScheduler
     at: datetime
     final: bool = True
     message: str = ""
@@ -139,5 +139,21 @@ class Decided:
     at: datetime
 
 
+@dataclass(frozen=True)
+class Fetching:
+    """How far the images have come that the job waits for."""
+
+    progress: str
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """They are here, or (with a failure) cannot be had."""
+
+    failure: Failure | None
+    at: datetime
+
+
 OfRun = Launched | LaunchFailed | Seen | Unseen | Broken | HasExited | Gone | Reported
-Event = OfRun | Done | Sealed | StopAsked | Restarted | OwnerLost | Decided | guarding.Heard
+Event = OfRun | Done | Sealed | StopAsked | Restarted | OwnerLost | Decided | Fetching | Prepared | guarding.Heard

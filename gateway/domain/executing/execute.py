@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from gateway.domain import approval, auditing, guarding
+from gateway.domain import approval, auditing, guarding, preparing
 from gateway.domain.executing.agenda import Due, agenda
 from gateway.domain.executing.answers import done, sealed
 from gateway.domain.executing.commands import (
@@ -21,6 +21,7 @@ from gateway.domain.executing.commands import (
     Confirm,
     Expire,
     Launch,
+    Prepare,
     Probe,
     Seal,
     StopRun,
@@ -33,11 +34,13 @@ from gateway.domain.executing.events import (
     Decided,
     Done,
     Event,
+    Fetching,
     Gone,
     HasExited,
     Launched,
     LaunchFailed,
     OwnerLost,
+    Prepared,
     Reported,
     Restarted,
     Sealed,
@@ -67,7 +70,7 @@ def _mine(local: LocalJob, timing: Timing, owner: str) -> Iterator[Due]:
     others = {run.run_id for run in local.runs if owner and run.owner and run.owner != owner}
     elsewhere = bool(owner and local.home and local.home != owner)
     for due in agenda(local, timing):
-        if isinstance(due.command, Close | Confirm | AskScheduler | Expire | Abandon):
+        if isinstance(due.command, Close | Confirm | Prepare | AskScheduler | Expire | Abandon):
             if not elsewhere:
                 yield due
         elif due.command.run not in others:
@@ -112,6 +115,11 @@ def step(
             case Confirm():
                 local = approval.confirming(local, lambda call: sent(call, now))
                 actions.append(command)
+            case Prepare():
+                fetch = preparing.to_fetch(local)
+                if fetch is not None:
+                    local = preparing.fetching(local, sent(fetch, now))
+                    actions.append(command)
             case AskScheduler():
                 local = replace(local, ask=sent(local.ask, now))
                 actions.append(command)
@@ -146,6 +154,10 @@ def apply(local: LocalJob, event: Event, timing: Timing = Timing()) -> LocalJob:
             return with_run(local, event.run, lambda run: sealed(run, event, timing), at=event.at)
         case Decided():
             return approval.decided(local, event.approve, event.by, event.words, event.at)
+        case Fetching():
+            return preparing.told(local, event.progress)
+        case Prepared():
+            return preparing.finished(local, event.failure, event.at)
         case guarding.Heard():
             return guarding.heard(local, event.at)
         case Launched() | LaunchFailed() | Seen() | Unseen() | Broken() | HasExited() | Gone() | Reported():

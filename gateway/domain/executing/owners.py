@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gateway.domain import approval
+from gateway.domain import approval, preparing
 from gateway.domain.executing.events import OwnerLost, Restarted
 from gateway.domain.executing.records import due_again, with_run
 from gateway.domain.executing.weighing import failed, stopped
@@ -16,6 +16,7 @@ def restarted(local: LocalJob, event: Restarted) -> LocalJob:
     if mine:
         told = approval.confirming(local, due_again).approval
         local = replace(local, close=due_again(local.close), ask=due_again(local.ask), approval=told)
+        local = _fetched_again(local)
     runs = tuple(_let_go(run) if event.owner in ("", run.owner) else run for run in local.runs)
     return replace(local, runs=runs)
 
@@ -27,8 +28,14 @@ def owner_lost(local: LocalJob, event: OwnerLost) -> LocalJob:
         if run.owner == event.owner and not run.over:
             changed = with_run(changed, run.run_id, lambda r: _without_owner(r, event), at=event.at)
     if local.home == event.owner:
-        changed = replace(changed, home=event.heir)
+        changed = _fetched_again(replace(changed, home=event.heir))
     return changed
+
+
+def _fetched_again(local: LocalJob) -> LocalJob:
+    """Have images fetched anew: what fetched them ended with its gateway."""
+    fetch = preparing.to_fetch(local)
+    return local if fetch is None else preparing.fetching(local, due_again(fetch))
 
 
 def _without_owner(run: Run, event: OwnerLost) -> Run:

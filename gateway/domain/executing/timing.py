@@ -24,6 +24,8 @@ class Timing:
     """a run fails when the engine has not answered for this long"""
     seal_deadline: float = 600.0
     """reading a model's files is begun again after this; it changes nothing"""
+    prepare_deadline: float = 100_000.0
+    """fetching keeps its own deadlines; a gateway that takes over, or begins anew, does not wait for this one"""
     call_deadline: float = 12.0
     retry_first: float = 0.2
     retry_max: float = 10.0

@@ -94,7 +94,9 @@ def answered(job: Job, event: Answered, timing: Timing) -> Job:
     if isinstance(request, StopTaskAt):
         return job.noted(event.at, NAMES[StopTaskAt] + " accepted", request.node, task=request.task)
     if not isinstance(request, StopAt):
-        job = job.noted(event.at, NAMES[type(request)] + " accepted", request.node)
+        said = event.said if isinstance(request, CreateAt) else None
+        checks = dict(said.checks) if said else {}
+        job = job.noted(event.at, NAMES[type(request)] + " accepted", request.node, **checks)
     return job
 
 
