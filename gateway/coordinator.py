@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
@@ -77,6 +77,8 @@ class Coordinator:
         self._list_within = list_within
         self.admit: Callable[[], None] = lambda: None
         """raises `Refused` while no new job is taken"""
+        self.new_id: Callable[[Iterable[NodeId]], str] = lambda nodes: reruns.new_id()
+        """makes an id for a job that all of its nodes can keep"""
 
     def hand_in(self, spec: JobSpec) -> str:
         """Take a job from this node's own platform to the node that schedules it; return its id.
@@ -133,21 +135,26 @@ class Coordinator:
         `Refused`, `PeerUnreachable`, `NotServed` where the scheduling node does not know of such a thing.
         """
         self.admit()
-        wanted = Order(job_id, reruns.new_id(), start, parameters)
-        if self._store.jobs.find(job_id) is not None:
+        job, local = self._store.jobs.find(job_id), self._store.local_jobs.find(job_id)
+        record = job or local
+        node = record.spec.scheduler if record else self._store.scheduler_of(job_id) or ""
+        nodes = (node, *record.spec.nodes) if record else (node,)
+        wanted = Order(job_id, self.new_id(nodes), start, parameters)
+        if job is not None:
             return self.rerun_job(wanted, self._peers.node)
-        local = self._store.local_jobs.find(job_id)
         scheduler = self._elsewhere_scheduled(job_id, local)
-        node = local.spec.scheduler if local else self._store.scheduler_of(job_id) or ""
         self._store.add_submission(wanted.new_job_id, local.spec.flow_id if local else "", node, self._clock())
         try:
             with traced(current_trace()), self._in_timeline(job_id):
-                return scheduler.rerun_job(wanted, self._peers.node)
+                made = scheduler.rerun_job(wanted, self._peers.node)
         except PeerUnreachable:
             raise  # it may have arrived
         except GatewayError:
             self._store.drop_submission(wanted.new_job_id)
             raise
+        if made.job_id != wanted.new_job_id:  # some run it again under an id of their own
+            self._store.drop_submission(wanted.new_job_id)
+        return made
 
     def rerun_job(self, wanted: Order, sender: NodeId) -> RerunAnswer:
         old = self._scheduled(wanted.job_id, sender)

@@ -28,6 +28,10 @@ PROFILE = "fate-partner"
 """the profile of routes to nodes that speak FATE's protocol"""
 
 
+_MOST_NUMBERS = 100_000
+"""FATE stores 25 characters of a job's id"""
+
+
 class Transport(Standard, Protocol):
     """The standard's protocol, whose connections FATE's requests take too."""
 
@@ -121,7 +125,7 @@ class FateSide:
 
     def _new_id(self) -> str:
         """Return an id such as FATE gives: the local time to the microsecond, and a number."""
-        return f"{self._clock():%Y%m%d%H%M%S%f}{next(self._numbers)}"
+        return f"{self._clock():%Y%m%d%H%M%S%f}{next(self._numbers) % _MOST_NUMBERS}"
 
 
 def _app(found: FateApp | None) -> App | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import Request
 
-from adapter.bfia import data, headers, platform
+from adapter.bfia import data, headers
 from adapter.fate import client_api, client_uploads, unserved
 from adapter.fate.client_parts import ClientParts
 from adapter.fate.client_signing import ClientApp, ClientSignatures
@@ -41,7 +41,7 @@ def mounted(node: Node, uploads: data.Uploads, limiters: Limiters) -> list[Mount
         tidy=node.deleting,
         cancel_waiting=lambda dry: cancel_waiting(node.store, node.coordinator, settings.node.id, dry),
         protocols=PROTOCOLS,
-        new_job_id=lambda nodes: platform.new_id(map(node.neighbours.profile_of, nodes)),
+        new_job_id=node.coordinator.new_id,
         drop_table=node.sharing.delete,
         limiters=limiters,
         clock=node.clock,

@@ -5,6 +5,7 @@ from contextlib import suppress
 from datetime import datetime
 from functools import partial
 
+from adapter.bfia import platform
 from adapter.bfia.courier import Courier
 from adapter.bfia.environment import session_id
 from adapter.bfia.protocol import BfiaProtocol
@@ -151,6 +152,7 @@ class Node:
         if isinstance(self.engine, SeveralEngines):
             self.executor.engine_at = self.engine.at
         self.coordinator = Coordinator(self.store, self.scheduler, self.peers, self.registry, self.routes, clock)
+        self.coordinator.new_id = lambda nodes: platform.new_id(map(self.neighbours.profile_of, nodes))
         defaults = defaults_of(settings.limits, settings.resources)
         self.resources = Resources(
             detecting(node, self.engine, settings.storage.path, settings.resources, defaults),

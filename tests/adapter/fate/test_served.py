@@ -209,6 +209,14 @@ def test_a_job_that_fate_hands_in_is_scheduled_under_an_id_such_as_fates(world: 
     asked = {e.detail["path"] for e in world.me.store.timeline(job_id) if e.event == "called"}
     assert {path for path in asked if path.startswith("/v1/interconn")} == set()
     assert asked >= {f"/v2/partner/{what}" for what in ("job/create", "job/resource/apply", "task/start")}
+    again = [
+        world.me.coordinator.rerun(job_id, "", {}).job_id,
+        world.peer.coordinator.rerun(job_id, "", {}).job_id,
+    ]
+    assert max(map(len, again)) <= 25 and len(set(again)) == 2  # FATE's nodes store no more of an id
+    for made in again:
+        assert world.peer.store.local_jobs.get(made).spec.scheduler == ME
+        world.me.coordinator.stop_job(made, "", ME)
 
 
 def test_the_paths_are_not_there_while_fates_protocol_is_off(tmp_path: Path):
