@@ -4,10 +4,13 @@ FATE's ends of a job are not final, the standard's FINISHED is. So each beginnin
 here, ``<job id>-r<n>``, which takes over what had finished in the one before; FATE always means the newest.
 """
 
+import re
 from dataclasses import replace
 
 from adapter.fate.parts import LocalOf
 from gateway.domain.model import JobSpec, LocalJob
+
+_AGAIN = re.compile(r"-r[0-9]+$")
 
 
 def newest(job_id: str, local_of: LocalOf) -> LocalJob | None:
@@ -38,6 +41,11 @@ def begun_again(local: LocalJob, job_id: str) -> JobSpec:
 def number_of(local: LocalJob, job_id: str) -> int:
     """Return how often FATE's job of this id had begun here before."""
     return 0 if local.id == job_id else int(local.id.removeprefix(_named(job_id, "")))
+
+
+def original(job_id: str) -> str:
+    """Return FATE's id of a job here that FATE's nodes schedule."""
+    return _AGAIN.sub("", job_id)
 
 
 def _named(job_id: str, number: int | str) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from adapter.fate.again import original
 from adapter.fate.calling import Caller
 from adapter.fate.description import PROTOCOL, Descriptions
 from adapter.fate.endpoints import PARTNER, SCHEDULER
@@ -92,10 +93,11 @@ class SchedulerClient:
         if task_name:
             self._standard.stop_job(job_id, task_name, sender)
             return
-        self._caller.post(f"{SCHEDULER}/job/stop", {"job_id": job_id, "stop_status": str(JobWord.CANCELED)})
+        body = {"job_id": self._there(job_id), "stop_status": str(JobWord.CANCELED)}
+        self._caller.post(f"{SCHEDULER}/job/stop", body)
 
     def rerun_job(self, wanted: Order, sender: NodeId) -> RerunAnswer:
-        body = {"job_id": wanted.job_id, "new_job_id": wanted.new_job_id, "from": wanted.start}
+        body = {"job_id": self._there(wanted.job_id), "new_job_id": wanted.new_job_id, "from": wanted.start}
         body = {**body, "parameters": wanted.parameters}  # type: ignore[dict-item]
         said = self._caller.post(f"{SCHEDULER}/job/rerun", body, patience=3.0)
         data = as_mapping(said.get("data"))
@@ -106,11 +108,18 @@ class SchedulerClient:
         self._standard.suspend_job(job_id, on, sender)
 
     def confirm_job(self, job_id: str, failure: Failure | None, sender: NodeId, audit: str = "") -> None:
-        self._standard.confirm_job(job_id, failure, sender, audit)
+        if self._protocol_of(job_id) != PROTOCOL:
+            self._standard.confirm_job(job_id, failure, sender, audit)
+        elif failure is not None:  # a yes FATE learns when it asks for a task's resources again
+            self.stop_job(job_id, "", sender)
 
     def resources_free(self, job_id: str, sender: NodeId) -> None:
         if self._protocol_of(job_id) != PROTOCOL:  # FATE asks again by itself
             self._standard.resources_free(job_id, sender)
+
+    def _there(self, job_id: str) -> str:
+        """Return a job's id at the node: FATE begins a job again under the same."""
+        return original(job_id) if self._protocol_of(job_id) == PROTOCOL else job_id
 
 
 class _NoEffect(Refused):
@@ -137,7 +146,7 @@ class ParticipantClient:
             raise Invalid([Problem("job_id", rule, spec.job_id)])
         body = self._descriptions.written(spec)
         roles = _roles(spec, self._caller.node) or ("",)
-        inherited: tuple[str, ...] | None = None
+        data: Mapping[str, Any] = {}
         for told, role in enumerate(roles):
             at = {"job_id": spec.job_id, "role": role, "party_id": self._caller.node}
             try:
@@ -145,11 +154,13 @@ class ParticipantClient:
             except Refused:
                 self._take_back(spec.job_id, roles[:told])
                 raise
-            names = as_mapping(said.get("data")).get("inherited")
-            inherited = tuple(map(str, names)) if isinstance(names, list) else None
+            data = as_mapping(said.get("data"))
         for role in roles:
             self._state(spec.job_id, role, JobWord.WAITING)
-        return Acceptance(holds=True, inherited=inherited)
+        inherited = _names(data, "inherited") if isinstance(data.get("inherited"), list) else None
+        waits, within = data.get("waits") is True, data.get("within")
+        seconds = float(within) if waits and isinstance(within, int | float) else None
+        return Acceptance(holds=True, waits=waits, within=seconds, inherited=inherited)
 
     def _take_back(self, job_id: str, roles: Iterable[str]) -> None:
         """End the job for roles that had taken it before another one refused."""

@@ -40,7 +40,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(f"{PARTNER}/job/stop", "stop_job", {"": Code.KILL_JOB_FAILED}),
     Endpoint(
         f"{PARTNER}/task/resource/apply",
-        "refused while as many tasks run as the job holds for",
+        "refused while as many tasks run as the job holds for, or a person has still to agree",
         {"RESOURCES_BUSY": Code.TASK_RESOURCE_EXCEPTION, "": Code.TASK_RESOURCE_EXCEPTION},
     ),
     Endpoint(

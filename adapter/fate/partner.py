@@ -11,15 +11,16 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request
 
 from adapter.fate import wire
-from adapter.fate.again import begun_again, number_of
+from adapter.fate.again import number_of
 from adapter.fate.client import failure_of
+from adapter.fate.deciding import again, begun, undecided
 from adapter.fate.description import PROTOCOL, scheduler_of
 from adapter.fate.endpoints import BY_PATH, PARTNER
 from adapter.fate.envelope import FateRoute, coded, ok
 from adapter.fate.keys import Key, id_of, key_of, name_of
 from adapter.fate.serving import Asker, FateParts, asker, commanded, on, plays, trace_of
 from adapter.fate.states import OUR_OUTCOME, REASONS, JobWord, TaskWord, job_word, task_word
-from gateway.domain.model import Ending, Failure, LocalJob
+from gateway.domain.model import Acceptance, Ending, Failure, LocalJob
 from gateway.domain.problems import Problem
 from gateway.domain.states import JobStatus, TaskStatus
 from gateway.errors import GatewayError, Invalid, NotFound, Refused
@@ -62,7 +63,7 @@ def router(parts: FateParts) -> APIRouter:
                 text = f"the job names no party {body.role} of {body.party_id or parts.node} here"
                 raise NotFound(text, reason="ROLE_UNKNOWN")
             accepted = parts.participant.create_job(spec, who.node)
-            return {} if accepted.inherited is None else {"inherited": list(accepted.inherited)}
+            return _accepted(accepted)
 
         return ok(await on(parts.limiters.rest, request, work) or None)
 
@@ -80,9 +81,8 @@ def router(parts: FateParts) -> APIRouter:
         elif local.status in (JobStatus.FINISHED, JobStatus.REJECTED):
             if word is not JobWord.WAITING or local.spec.protocol != PROTOCOL:
                 raise Refused(f"job {local.id} has ended here: it is {_said(local)}", reason="JOB_ENDED")
-            spec = begun_again(local, body.job_id)
-            await on(parts.limiters.rest, request, lambda: parts.participant.create_job(spec, who.node))
-        elif word is JobWord.RUNNING:
+            await on(parts.limiters.rest, request, lambda: again(parts, local, body.job_id, who.node))
+        elif word is JobWord.RUNNING and not undecided(local):
             await on(parts.limiters.rest, request, lambda: parts.participant.start_job(local.id, who.node))
         return ok()
 
@@ -94,13 +94,15 @@ def router(parts: FateParts) -> APIRouter:
     @post("/job/resource/apply")
     async def apply(body: wire.Party, request: Request) -> dict[str, Any]:
         local, who = await job(request, body)
-        await on(parts.limiters.rest, request, lambda: parts.participant.hold(local.id, who.node))
+        if not undecided(local):
+            await on(parts.limiters.rest, request, lambda: parts.participant.hold(local.id, who.node))
         return ok()
 
     @post("/job/resource/return")
     async def give_back(body: wire.Party, request: Request) -> dict[str, Any]:
         local, who = await job(request, body)
-        await on(parts.limiters.rest, request, lambda: parts.participant.give_back(local.id, who.node))
+        if not undecided(local):
+            await on(parts.limiters.rest, request, lambda: parts.participant.give_back(local.id, who.node))
         return ok()
 
     @post("/job/start")
@@ -108,6 +110,8 @@ def router(parts: FateParts) -> APIRouter:
         local, who = await job(request, body)
         without = body.extra_info.get("without")
         left_out = tuple(map(str, without)) if isinstance(without, list) else ()
+        if undecided(local):
+            return ok()  # FATE goes on whatever is answered: see `deciding`
         await on(parts.limiters.rest, request, lambda: parts.participant.start_job(local.id, who.node, left_out))
         return ok()
 
@@ -121,8 +125,9 @@ def router(parts: FateParts) -> APIRouter:
 
     @post("/task/resource/apply")
     async def apply_task(body: wire.Task, request: Request) -> dict[str, Any]:
-        local, _, task_id, name = await task(request, body)
+        local, who, task_id, name = await task(request, body)
         _known(local, name)
+        await on(parts.limiters.rest, request, lambda: begun(parts.participant, local, who.node))
         most = local.pool.tasks_at_once if local.pool else None
         others = {run.task_id for run in local.runs if not run.over} - {task_id}
         if most is not None and len(others) >= most:
@@ -203,6 +208,12 @@ def router(parts: FateParts) -> APIRouter:
         return ok()
 
     return router
+
+
+def _accepted(said: Acceptance) -> dict[str, Any]:
+    """Return what a gateway like this one reads beside yes."""
+    found: dict[str, Any] = {} if said.inherited is None else {"inherited": list(said.inherited)}
+    return found | ({"waits": True, "within": said.within} if said.waits else {})
 
 
 def _known(local: LocalJob, name: str) -> None:

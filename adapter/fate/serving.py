@@ -38,6 +38,8 @@ class FateParts:
     local_of: LocalOf
     new_id: Callable[[], str]
     """an id for a job that is handed in"""
+    agree: Callable[[str, str, str], object]
+    """takes a person's consent to a job that waits for it: job, who, in which words"""
     told: "Told" = field(default_factory=lambda: Told())
 
 

@@ -88,8 +88,9 @@ class FateSide:
         participant: ParticipantApi,
         limiters: Limiters,
         knows: Callable[[NodeId], bool],
+        agree: Callable[[str, str, str], object],
     ) -> list[Mounted]:
-        """Return what other nodes ask."""
+        """Return what other nodes ask. ``agree`` takes a consent to a job: its id, who gave it, in which words."""
         parts = FateParts(
             self._settings.node.id,
             coordinator,
@@ -102,6 +103,7 @@ class FateSide:
             self._job,
             self._local,
             self._new_id,
+            agree,
         )
         routers = (partner.router(parts), scheduling.router(parts), unserved.router(unserved.FOR_WORKERS))
         return self._if_on(*(Mounted(router, self._body) for router in routers))

@@ -152,7 +152,13 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
         Mounted(admin_archive.router(archiving), body),
         Mounted(admin_foretelling.router(foreseeing.parts(node, foretelling, limiters)), body),
     ]
-    for_peers += node.fate.for_peers(node.coordinator, node.participant, limiters, node.neighbours.knows)
+    for_peers += node.fate.for_peers(
+        node.coordinator,
+        node.participant,
+        limiters,
+        node.neighbours.knows,
+        lambda job_id, by, words: node.participant.decide(job_id, True, by, words),
+    )
     for_operators += fate_tools.mounted(node, uploads, limiters)
     apps: dict[str, Any] = {
         "operator": create_app("operators", for_operators, documented=True, first=[only_known]),

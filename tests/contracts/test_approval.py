@@ -36,7 +36,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield world
 
 
-@pytest.fixture(scope="module", params=["local", "bfia"])  # FATE's protocol waits for nobody: see below
+@pytest.fixture(scope="module", params=list(IMPLEMENTATIONS))
 def apis(request: pytest.FixtureRequest, world: World) -> Iterator[Apis]:
     with IMPLEMENTATIONS[request.param](world.me, world.home) as apis:
         yield apis
@@ -268,7 +268,7 @@ def test_what_a_node_may_run_is_asked_again_at_the_start_and_written_down(tmp_pa
             api.create_job(a_spec("a", ROLES, job_id="job-nobody"), "JG404")
 
 
-@pytest.mark.parametrize("profile", ["fate", "kuscia", "fate-partner"])
+@pytest.mark.parametrize("profile", ["fate", "kuscia"])
 def test_a_scheduling_node_that_waits_for_nobody_is_refused_with_what_would_help(tmp_path: Path, profile: str):
     with two_nodes(tmp_path, me={"approval": PERSON}) as world:
         entry = {PEER: {"url": world.peer.addresses()["peer"], "profile": profile}}

@@ -13,6 +13,7 @@ import pytest
 from adapter.fate.calling import Caller
 from adapter.fate.client import ParticipantClient, SchedulerClient
 from gateway.domain.model import Acceptance, Ending, Failure, Job
+from gateway.domain.rerunning import Order
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import Busy, GatewayError, Invalid, NotAllowed, NotFound, NotServed, Refused
 from gateway.ports import TaskReport
@@ -81,7 +82,7 @@ def partner(there: Fate, beside: Any) -> ParticipantClient:
 @pytest.fixture
 def scheduler(there: Fate, beside: Any) -> SchedulerClient:
     caller = Caller(FATE, there, signed)
-    return SchedulerClient(ME, caller, Plain(), beside, {"native": "fate"}.get)  # type: ignore[arg-type]
+    return SchedulerClient(ME, caller, Plain(), beside, {"native": "fate", "native-r2": "fate"}.get)  # type: ignore[arg-type]
 
 
 def at(role: str, **more: Any) -> dict[str, Any]:
@@ -247,6 +248,19 @@ def test_a_job_of_fates_own_is_not_asked_after(scheduler: SchedulerClient, besid
     with pytest.raises(NotServed):
         scheduler.job_status("native", ME)
     scheduler.resources_free("native", ME)
+    assert beside.asked == []
+
+
+def test_who_refuses_a_job_of_fates_own_has_it_stopped_there(
+    scheduler: SchedulerClient, there: Fate, beside: Standard
+):
+    """Under FATE's id: what it begins again is another job here."""
+    scheduler.confirm_job("native-r2", None, ME)
+    assert there.asked == []  # FATE learns a yes when it asks for a task's resources
+    scheduler.confirm_job("native-r2", Failure("APPROVAL_REJECTED", "no"), ME)
+    scheduler.rerun_job(Order("native-r2", "20242", "", {}), ME)
+    assert [body["job_id"] for _, body in there.asked] == ["native", "native"]
+    assert there.asked[0] == ("/scheduler/job/stop", {"job_id": "native", "stop_status": "canceled"})
     assert beside.asked == []
 
 

@@ -32,6 +32,8 @@ COMMANDS: dict[str, dict[str, Any]] = {
     "/partner/task/rerun": {"task_version": 0, "new_version": 1},
 }
 """every command on a job that is here -> what it says beside job, task and party"""
+AS_NOTHING = ("/partner/job/stop", "/partner/task/rerun")
+"""FATE's nodes answer these with yes where there is nothing to do it to"""
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +70,8 @@ def test_only_the_node_that_schedules_the_job_commands_and_only_roles_that_are_h
     refused(flow.post(path, body, **{"x-source-node-id": STRANGER}), "NOT_AUTHORISED")
     for wrong in ({"role": "guest"}, {"role": "arbiter"}, {"role": "host.7"}, {"party_id": FATE}):
         said = flow.post(path, body | wrong)
-        assert said["data"]["reason"] in ("JOB_UNKNOWN", "ROLE_UNKNOWN"), wrong
+        if path not in AS_NOTHING or said["code"]:
+            assert said["data"]["reason"] == "JOB_UNKNOWN", wrong
     assert kept(world, running) == before
 
 

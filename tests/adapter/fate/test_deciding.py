@@ -1,0 +1,107 @@
+"""A job that FATE's own node schedules waits for a person here, though FATE knows no such wait."""
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+from gateway.domain.states import JobStatus, Outcome
+from gateway.errors import Conflict
+from tests.adapter.fate.flowing import Flow, dag, fate_world, party, task
+from tests.contracts.apis import World
+from tests.e2e.nodes import wait_for
+from tests.inprocess import ask
+
+OK = {"code": 0, "message": "success"}
+_numbers = count(202411220101030000000)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    person = {"mode": "person", "deadline_seconds": 600}
+    with fate_world(tmp_path_factory.mktemp("nodes"), approval=person) as world:
+        yield world
+
+
+@pytest.fixture
+def flow(world: World) -> Flow:
+    return Flow(world)
+
+
+def begin(flow: Flow, job: str) -> None:
+    """Do what FATE does until it wants a task's resources; it goes on only where each answer is a yes."""
+    assert flow.post("/partner/job/create", {**dag(), **party(job)})["code"] == 0
+    for path, body in (
+        ("/partner/job/status/update", party(job, status="waiting")),
+        ("/partner/job/resource/apply", party(job)),
+        ("/partner/job/resource/return", party(job)),  # another party had not enough: FATE begins anew
+        ("/partner/job/resource/apply", party(job)),
+        ("/partner/job/start", party(job)),
+        ("/partner/job/status/update", party(job, status="running")),
+    ):
+        assert flow.post(path, body) == OK, path
+
+
+def waits(flow: Flow, job: str) -> None:
+    for _ in range(2):
+        said = flow.post("/partner/task/resource/apply", task(job=job))
+        assert (said["code"], said["data"]["reason"]) == (2004, "NOT_APPROVED")
+    assert flow.post("/partner/task/collect", task(job=job))["data"]["party_status"] == "waiting"
+
+
+def decide(world: World, job: str, word: str) -> None:
+    said = ask(world.me, "operator", "POST", f"/api/v1/jobs/{job}/{word}", json={"by": "li"})
+    assert said.status_code == 200, said.text
+
+
+def test_nothing_begins_until_a_person_agreed_and_then_fates_next_turn_begins_it(world: World, flow: Flow):
+    job = str(next(_numbers))
+    begin(flow, job)
+    waits(flow, job)
+    assert flow.code("/partner/task/start", task(job=job)) == 2001
+    local = world.local(job)
+    assert (local.status, local.runs) == (JobStatus.PENDING, ())
+    assert job in ask(world.me, "operator", "GET", "/api/v1/approvals").text
+    decide(world, job, "approve")
+    assert flow.post("/partner/task/resource/apply", task(job=job)) == OK
+    assert world.local(job).status is JobStatus.RUNNING
+    assert flow.post("/partner/task/start", task(job=job)) == OK
+    world.end(job, "a", "host.0", code=3)
+    assert flow.post("/partner/job/status/update", party(job, status="failed")) == OK
+
+    assert flow.post("/partner/job/status/update", party(job, status="waiting")) == OK  # its rerun
+    again = world.local(f"{job}-r1")
+    assert (again.status, again.approval.by) == (JobStatus.READY, "li")  # who agreed is not asked again
+    assert flow.post("/partner/job/stop", party(job)) == OK
+
+
+def called(world: World, job: str) -> list[dict[str, Any]]:
+    return [dict(e.detail) for e in world.me.store.timeline(job) if e.event == "called"]
+
+
+def test_who_refuses_has_fate_stop_the_job(world: World, flow: Flow):
+    job = str(next(_numbers))
+    begin(flow, job)
+    decide(world, job, "reject")
+    wait_for(lambda: called(world, job), 20, 0.01, "FATE is told")
+    assert {one["path"] for one in called(world, job)} == {"/v2/scheduler/job/stop"}
+    for path, body in (
+        ("/partner/job/stop", party(job)),
+        ("/partner/job/status/update", party(job, status="canceled")),
+    ):
+        assert flow.post(path, body) == OK, path
+    local = world.local(job)
+    assert (local.status, local.approval.failure.reason) == (JobStatus.REJECTED, "APPROVAL_REJECTED")
+    assert flow.code("/partner/task/start", task(job=job)) != 0
+
+
+def test_a_job_that_fate_cancels_meanwhile_asks_nobody_any_more(world: World, flow: Flow):
+    job = str(next(_numbers))
+    begin(flow, job)
+    assert flow.post("/partner/job/status/update", party(job, status="canceled")) == OK
+    assert flow.post("/partner/job/stop", party(job)) == OK
+    local = world.local(job)
+    assert (local.status, local.ending.outcome) == (JobStatus.REJECTED, Outcome.STOPPED)
+    with pytest.raises(Conflict):
+        world.me.participant.decide(job, True, "li", "")
