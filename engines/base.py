@@ -10,6 +10,9 @@ their own: after a restart of the gateway, a new engine object tells the same of
     ├── PullDenied         PULL_DENIED         the registry, or the admin, does not allow it
     ├── PullTimeout        PULL_TIMEOUT        the registry did not deliver in time
     ├── PullFailed         PULL_FAILED         the registry cannot be used for another reason
+    ├── SignatureMissing   SIGNATURE_MISSING   nobody has signed the image, and somebody has to
+    ├── SignatureInvalid   SIGNATURE_INVALID   signed, but not by who has to, or not this image
+    ├── SignatureUnchecked SIGNATURE_UNCHECKED the registry does not tell
     ├── CommandNotFound    COMMAND_NOT_FOUND   the image has no such executable
     ├── CreateFailed       CREATE_FAILED       refused for another reason, in the engine's words
     ├── PortInUse          PORT_IN_USE         a port of this host is taken
@@ -80,6 +83,18 @@ class PullFailed(EngineError):
     reason = "PULL_FAILED"
 
 
+class SignatureMissing(EngineError):
+    reason = "SIGNATURE_MISSING"
+
+
+class SignatureInvalid(EngineError):
+    reason = "SIGNATURE_INVALID"
+
+
+class SignatureUnchecked(EngineError):
+    reason = "SIGNATURE_UNCHECKED"
+
+
 class PortInUse(EngineError):
     reason = "PORT_IN_USE"
 
@@ -129,6 +144,8 @@ class ImageFacts:
     digest: str = ""
     """tells its content from every other; empty where the engine cannot tell, so that nobody relies on it"""
     labels: Mapping[str, str] = field(default_factory=dict)
+    repo_digests: tuple[str, ...] = ()
+    """``repository@digest`` of each registry that it came from or went to"""
 
 
 @dataclass(frozen=True)

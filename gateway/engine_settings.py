@@ -95,6 +95,16 @@ class DaemonSettings(Section):
         return self
 
 
+class SignatureRule(Section):
+    """Whose signature the images of a provider, or from a registry, need: cosign's, with a key of one's own."""
+
+    provider: str = Field(default="*", min_length=1, description="Provider's name; * stands for anything.")
+    registry: str = Field(
+        default="*", min_length=1, description="Its image's registry, host[:port] or docker.io; * for anything."
+    )
+    keys: list[Path] = Field(min_length=1, description="Files with public keys in PEM; one of them will do.")
+
+
 class DockerEngineSettings(Section):
     base_url: str = Field(
         default="",
@@ -115,6 +125,10 @@ class DockerEngineSettings(Section):
     pull_seconds: float = Field(default=600.0, gt=0, description="Longest time for fetching one image.")
     pull_stale_seconds: float = Field(
         default=120.0, gt=0, description="Without any news for so long, fetching is given up and begun anew, once."
+    )
+    signatures: list[SignatureRule] = Field(
+        default_factory=list,
+        description="Images that have to be signed (cosign sign --key); the first rule about an image decides.",
     )
     network: str = Field(default="", description="Bridge network of the containers; default: bfia-<node>.")
     network_mode: Literal["bridge", "host"] = Field(default="bridge", description="host gives up isolation.")
@@ -149,7 +163,8 @@ class DockerEngineSettings(Section):
     def below(self, at: Callable[[Path], Path]) -> Self:
         """Return the same with the path of each certificate as ``at`` makes it."""
         daemons = [daemon.model_copy(update=_tls_below(daemon, at)) for daemon in self.daemons]
-        return self.model_copy(update={"daemons": daemons, **_tls_below(self, at)})
+        signed = [r.model_copy(update={"keys": [at(key) for key in r.keys]}) for r in self.signatures]
+        return self.model_copy(update={"daemons": daemons, "signatures": signed, **_tls_below(self, at)})
 
 
 def _tls_below(

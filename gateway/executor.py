@@ -126,6 +126,8 @@ class Executor:
         """told how long each action on the engine took"""
         self.engine_at: Callable[[str], Engine] = lambda name: engine
         """finds one of several engines by its name; without a name the main one"""
+        self.signed: Callable[[str, str, Engine], str] = lambda provider, image, engine: ""
+        """returns the digest of a provider's image that has to be signed; raises `EngineError` where it is not"""
         self.silent: Callable[[NodeId], None] = lambda node: None
         """told of every node that a call did not reach"""
         self._prefetch = Prefetch(
@@ -324,7 +326,9 @@ class Executor:
         try:
             self._disk.check_room()
             digest = self._image(local, run, fetching)
+            signed = self.signed(run.component.provider, run.image, self.engine_at(run.engine))
             spec = self._spec(local, run)
+            spec = replace(spec, digest=spec.digest or signed)  # else another image could come in between
             self._engine.launch(spec)
         except _NotWanted:
             return LaunchFailed(run.run_id, Failure("STOPPED", "stopped on request"), self._clock())

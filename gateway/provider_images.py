@@ -25,20 +25,32 @@ class Looked:
     reason: str = ""
     message: str = ""
 
+    @property
+    def unsigned(self) -> bool:
+        """It is here, and not signed as it has to be, or nobody can tell."""
+        return self.reason.startswith("SIGNATURE_")
+
 
 class Images:
     """Looks at images where they will run."""
 
-    def __init__(self, engine_at: Callable[[str], Engine | None], seconds: float) -> None:
+    def __init__(
+        self,
+        engine_at: Callable[[str], Engine | None],
+        seconds: float,
+        signed: Callable[[str, str, Engine], str] = lambda provider, image, engine: "",
+    ) -> None:
         """``engine_at`` returns the engine for a provider's base_url, None for one that the admin has not allowed.
 
         ``seconds`` bound the fetching of all images of one registration, where fetching is allowed at all.
+        ``signed`` raises `EngineError` for an image that is not signed as it has to be.
         """
         self._engine_at = engine_at
+        self._signed = signed
         self._seconds = seconds
 
-    def look(self, images: Iterable[str], base_url: str = "") -> tuple[Looked, ...]:
-        """Look at each image, and fetch it if the engine's settings allow that. Raises nothing."""
+    def look(self, images: Iterable[str], base_url: str = "", provider: str = "") -> tuple[Looked, ...]:
+        """Look at each image of a provider, and fetch it if the engine's settings allow that. Raises nothing."""
         until = time.monotonic() + self._seconds
         try:
             engine = self._engine_at(base_url)
@@ -47,9 +59,9 @@ class Images:
         if engine is None:
             text = f"{base_url} is not among engine.docker.daemons"
             return tuple(Looked(image, reason="DAEMON_NOT_ALLOWED", message=text) for image in images)
-        return tuple(self._one(engine, image, until) for image in images)
+        return tuple(self._one(engine, image, provider, until) for image in images)
 
-    def _one(self, engine: Engine, image: str, until: float) -> Looked:
+    def _one(self, engine: Engine, image: str, provider: str, until: float) -> Looked:
         def told(progress: str) -> None:
             if time.monotonic() >= until:
                 raise _TooLong(
@@ -58,6 +70,7 @@ class Images:
 
         try:
             engine.ensure_image(image, told)
+            self._signed(provider, image, engine)
             return Looked(image, engine.image_facts(image))
         except EngineError as error:
             return Looked(image, reason=error.reason, message=str(error))

@@ -79,7 +79,9 @@ class Providers:
         """
         provider, single = self._reader.read(body)
         self._check_free(provider.name, by)
-        looked = self._images.look(provider.every_image(), provider.base_url)
+        looked = self._images.look(provider.every_image(), provider.base_url, provider.name)
+        if unsigned := [one for one in looked if one.unsigned]:
+            raise Invalid((_missing(one, single) for one in unsigned), reason=unsigned[0].reason)
         missing = [one for one in looked if one.reason]
         if missing and (strict or self._require_image):
             raise Invalid((_missing(one, single) for one in missing), reason="IMAGE_NOT_USABLE")
@@ -107,10 +109,11 @@ class Providers:
             every = provider.every_image()
             if image and image not in every:
                 raise NotFound(f"{key} has no image {image}; it has {', '.join(every)}", reason="IMAGE_UNKNOWN")
-            looked = self._images.look([image] if image else every, provider.base_url)
+            looked = self._images.look([image] if image else every, provider.base_url, provider.name)
             wrong = [f"{one.image}: {_cause(one)}" for one in looked if not one.facts.digest]
             if wrong:
-                raise Refused("; ".join(wrong), reason="IMAGE_NOT_USABLE")
+                unsigned = next((one.reason for one in looked if one.unsigned), "IMAGE_NOT_USABLE")
+                raise Refused("; ".join(wrong), reason=unsigned)
             digests = {one.image: one.facts.digest for one in looked}
             return self.registry.approve(key, digests, by.name, reason)
 

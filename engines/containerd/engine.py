@@ -136,7 +136,7 @@ class ContainerdEngine:
     def image_facts(self, image: str) -> ImageFacts:
         self._images.forget(image)
         found = self._images.find(image)
-        return ImageFacts(found.id, found.labels)
+        return ImageFacts(found.id, found.labels, found.repo_digests)
 
     def ensure_image(self, image: str, told: Callable[[str], None]) -> str:
         return self._images.ensure(image, told).id

@@ -40,6 +40,7 @@ class Image:
     path: str
     folder: str
     labels: Mapping[str, str]
+    repo_digests: tuple[str, ...] = ()
 
     @property
     def runs_as_root(self) -> bool:
@@ -82,6 +83,7 @@ class Images:
             path=variables.get("PATH") or _SEARCH_PATH,
             folder=config.get("WorkingDir") or "/",
             labels=dict(config.get("Labels") or {}),
+            repo_digests=tuple(found.get("RepoDigests") or ()),
         )
         self._known[name] = now, image
         return image

@@ -53,6 +53,7 @@ from gateway.scheduler import Scheduler
 from gateway.server import Arrivals
 from gateway.settings import Settings
 from gateway.sharing import Sharing
+from gateway.signatures import Signatures, signers_of
 from gateway.storage import FileStorage
 from gateway.store.access import SqlAudit, SqlTokens
 from gateway.store.counting import count
@@ -86,6 +87,8 @@ class Node:
         self.clock = clock
         node = settings.node.id
         self.tls = peer_tls.served(settings.listen.peer.tls)
+        docker = settings.engine.kind == "docker"
+        signatures = Signatures(signers_of(settings.engine.docker.signatures) if docker else ())
         settings.state_dir.mkdir(parents=True, exist_ok=True)
         for folder in (settings.storage.path, settings.state_dir / "runs"):  # below, containers' folders are open
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -104,7 +107,7 @@ class Node:
         self.providers = Providers(
             self.registry,
             Reader(settings.state_dir / "registrations", settings.providers.check_seconds),
-            Images(self.engine_for, settings.providers.fetch_seconds),
+            Images(self.engine_for, settings.providers.fetch_seconds, signatures.check),
             self._unfinished,
             require_image=settings.providers.image == "require",
         )
@@ -149,6 +152,7 @@ class Node:
             partial(oddities, self.storage),
         )
         self.executor.observe = self.metrics.acted
+        self.executor.signed = signatures.check
         if isinstance(self.engine, SeveralEngines):
             self.executor.engine_at = self.engine.at
         self.coordinator = Coordinator(self.store, self.scheduler, self.peers, self.registry, self.routes, clock)

@@ -30,6 +30,8 @@ NOT_WORTH_IT = frozenset(
         "PROVIDER_UNKNOWN",
         "PULL_DENIED",
         "RESOURCES_NEVER",
+        "SIGNATURE_INVALID",
+        "SIGNATURE_MISSING",
         "STOPPED",
         "TASK_ID_CONFLICT",
         "TASK_UNKNOWN",

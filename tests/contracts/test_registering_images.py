@@ -8,12 +8,16 @@ from pathlib import Path
 
 import docker
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from engines.base import DigestChanged
 from engines.containerd import ContainerdEngine, PullRules
+from gateway.engine_settings import SignatureRule
+from gateway.errors import Invalid
 from gateway.provider_images import Images
 from gateway.provider_reading import Reader
 from gateway.providers import By, Providers
+from gateway.signatures import Signatures, signers_of
 from provider_registry.model import Provider
 from provider_registry.registry import Registry
 from provider_registry.repository import MemoryRepository
@@ -21,6 +25,7 @@ from tests.contracts.engine_contract import a_spec, exits
 from tests.contracts.test_engines import DockerHarness
 from tests.registry.builders import a_request
 from tests.services.registry import registry
+from tests.services.signing import public, put, signature, text_for
 
 pytestmark = [pytest.mark.docker, pytest.mark.registry]
 KEY = "acme:1.0.0@docker"
@@ -61,8 +66,9 @@ def build(harness: DockerHarness, shop: str) -> Iterator[Callable[[str], str]]:
     client.close()
 
 
-def providers_of(engine: ContainerdEngine, folder: Path) -> Providers:
-    return Providers(Registry(MemoryRepository()), Reader(folder, 60.0), Images(lambda _: engine, 60.0), list)
+def providers_of(engine: ContainerdEngine, folder: Path, signed: Signatures = Signatures()) -> Providers:
+    images = Images(lambda _: engine, 60.0, signed.check)
+    return Providers(Registry(MemoryRepository()), Reader(folder, 60.0), images, list)
 
 
 def test_an_image_that_moves_is_not_started_until_it_is_approved(
@@ -102,3 +108,13 @@ def test_an_image_is_fetched_from_a_registry_that_is_named_and_from_no_other(
     named = harness.engine(pull=PullRules(frozenset({shop}), 60.0))
     fetched = providers_of(named, tmp_path).register(body, By()).revision.provider
     assert fetched.digests == {image: named.image_digest(image)} and fetched.warnings == ()
+    key = ec.generate_private_key(ec.SECP256R1())
+    signed = Signatures(signers_of([SignatureRule(registry=shop, keys=[public(key, tmp_path, "key.pub")])]))
+    wanting = providers_of(named, tmp_path, signed)
+    with pytest.raises(Invalid, match="nobody has signed") as refused:
+        wanting.register(body, By())
+    assert refused.value.reason == "SIGNATURE_MISSING"
+    (known,) = named.image_facts(image).repo_digests
+    text = text_for(known.partition("@")[2])
+    put(shop, "acme", known.partition("@")[2], (text, signature(key, text)))
+    assert wanting.register(body, By()).revision.provider.digests == fetched.digests

@@ -1,0 +1,195 @@
+"""Finds the signatures of an image in its registry: cosign's, kept beside the image as the tag ``sha256-….sig``.
+
+Nothing is judged here. What a registry sends is bounded in size, number and time.
+"""
+
+import hashlib
+import ipaddress
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+from docker import auth
+from docker.errors import DockerException
+from docker.utils import parse_repository_tag
+
+from engines.base import EngineError, SignatureMissing, SignatureUnchecked
+
+_SIMPLE = "application/vnd.dev.cosign.simplesigning.v1+json"
+_SIGNATURE = "dev.cosignproject.cosign/signature"
+_MANIFESTS = (
+    "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json;q=0.9"
+)
+_LARGEST = 1024 * 1024
+_MOST = 32
+"""signatures of one image that are looked at"""
+_PATIENCE = 10.0
+_CHALLENGE = re.compile(r'(realm|service|scope)="([^"]*)"')
+_HUB, _HUBS_ADDRESS = "docker.io", "registry-1.docker.io"
+
+
+@dataclass(frozen=True)
+class Signed:
+    """One signature: base64 over the bytes of a text that names an image's digest."""
+
+    payload: bytes
+    signature: str
+    digest: str
+    """of the manifest that it was found for: what the text has to name"""
+
+
+def registry_of(image: str) -> str:
+    """Return the registry of an image's name: ``host[:port]``, or docker.io for a name without a host."""
+    try:
+        return str(auth.resolve_repository_name(parse_repository_tag(image)[0])[0])
+    except DockerException:
+        return ""
+
+
+def signatures_of(image: str, repo_digests: Sequence[str]) -> tuple[Signed, ...]:
+    """Return the signatures of an image, of which the daemon knows these digests.
+
+    Raises `SignatureMissing` where there are none, `SignatureUnchecked` where the registry does not tell.
+    """
+    try:
+        registry, repository = auth.resolve_repository_name(parse_repository_tag(image)[0])
+    except DockerException as error:
+        raise SignatureMissing(f"{image} is no name of an image: {error}") from error
+    digests = [digest for digest in map(_digest, repo_digests) if digest[0] == (registry, repository)]
+    if not digests:
+        raise SignatureMissing(
+            f"the image {image} never came from its registry, or never went there: push it, sign it there, pull it"
+        )
+    found: list[Signed] = []
+    with _Registry(registry, repository) as there:
+        for _, digest in digests:
+            found += there.signatures(digest)
+    if not found:
+        names = ", ".join(digest for _, digest in digests)
+        raise SignatureMissing(f"nobody has signed {image} ({names}) in {registry}: cosign sign --key … {image}")
+    return tuple(found[:_MOST])
+
+
+def _digest(known: str) -> tuple[tuple[str, str], str]:
+    name, _, digest = known.partition("@")
+    with suppress(DockerException):
+        return auth.resolve_repository_name(name), digest
+    return ("", ""), digest
+
+
+class _Registry:
+    """One repository of a registry, read with the credentials of ``docker login``."""
+
+    def __init__(self, registry: str, repository: str) -> None:
+        self._registry = registry
+        host = _HUBS_ADDRESS if registry == _HUB else registry
+        official = registry == _HUB and "/" not in repository
+        self._base = f"{_scheme(host)}://{host}/v2/{'library/' if official else ''}{repository}"
+        self._authorization: dict[str, str] = {}
+        self._http = httpx.Client(timeout=_PATIENCE, follow_redirects=True, trust_env=not _is_local(host))
+
+    def __enter__(self) -> "_Registry":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def signatures(self, digest: str) -> Iterator[Signed]:
+        """Yield the signatures of the manifest with this digest; none where nobody has signed it."""
+        algorithm, _, code = digest.partition(":")
+        manifest = self._get(f"manifests/{algorithm}-{code}.sig", _MANIFESTS)
+        if manifest is None:
+            return
+        for layer in _layers(manifest)[:_MOST]:
+            told = layer.get("annotations")
+            signature = told.get(_SIGNATURE) if isinstance(told, Mapping) else None
+            name = str(layer.get("digest"))
+            payload = self._get(f"blobs/{name}", "*/*") if re.fullmatch("sha256:[0-9a-f]{64}", name) else None
+            whole = payload is not None and f"sha256:{hashlib.sha256(payload).hexdigest()}" == name
+            if isinstance(signature, str) and payload is not None and whole:
+                yield Signed(payload, signature, digest)
+
+    def _get(self, path: str, accept: str) -> bytes | None:
+        """Return what is at a path; None for nothing. Raises `EngineError`."""
+        url = f"{self._base}/{path}"
+        try:
+            status, body, challenge = self._asked(url, accept)
+            if status == httpx.codes.UNAUTHORIZED and self._log_in(challenge):
+                status, body, challenge = self._asked(url, accept)
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            text = f"{self._registry} does not tell whether the image is signed: {type(error).__name__} {error}"
+            raise SignatureUnchecked(text) from error
+        if status == httpx.codes.NOT_FOUND:
+            return None
+        if status != httpx.codes.OK:
+            hint = "; log in: docker login" if status in (401, 403) else ""
+            raise SignatureUnchecked(f"{self._registry} answers {status} to {path}{hint}")
+        return body
+
+    def _asked(self, url: str, accept: str) -> tuple[int, bytes, str]:
+        headers = {"accept": accept, **self._authorization}
+        with self._http.stream("GET", url, headers=headers) as answer:
+            body = bytearray()
+            for piece in answer.iter_bytes():
+                body += piece
+                if len(body) > _LARGEST:
+                    raise ValueError(f"{url} has more than {_LARGEST} bytes")
+            return answer.status_code, bytes(body), answer.headers.get("www-authenticate", "")
+
+    def _log_in(self, challenge: str) -> bool:
+        """Take up what the registry asks for; tell whether there is something new to try."""
+        if self._authorization:
+            return False
+        own = self._credentials()
+        if challenge.lower().startswith("basic"):
+            request = httpx.Request("GET", self._base)
+            if own is None:
+                return False
+            next(own.auth_flow(request))
+            self._authorization = {"authorization": request.headers["authorization"]}
+            return True
+        asked = dict(_CHALLENGE.findall(challenge))
+        realm = asked.pop("realm", "")
+        if urlsplit(realm).scheme not in ("http", "https"):
+            return False
+        answer = self._http.get(realm, params=asked, auth=own)
+        said = answer.json() if answer.status_code == httpx.codes.OK else {}
+        token = said.get("token") or said.get("access_token") if isinstance(said, Mapping) else None
+        self._authorization = {"authorization": f"Bearer {token}"} if isinstance(token, str) else {}
+        return bool(self._authorization)
+
+    def _credentials(self) -> httpx.BasicAuth | None:
+        try:
+            known = auth.load_config().resolve_authconfig(self._registry) or {}
+        except (DockerException, OSError, ValueError) as error:
+            raise EngineError(f"the credentials for {self._registry} cannot be read: {error}") from error
+        user, password = known.get("username"), known.get("password")
+        return httpx.BasicAuth(user, password) if user and password else None
+
+
+def _layers(manifest: bytes) -> list[Mapping[str, Any]]:
+    try:
+        layers = json.loads(manifest).get("layers")
+    except (ValueError, AttributeError, RecursionError):
+        return []
+    if not isinstance(layers, list):
+        return []
+    return [layer for layer in layers if isinstance(layer, Mapping) and layer.get("mediaType") == _SIMPLE]
+
+
+def _scheme(host: str) -> str:
+    return "http" if _is_local(host) else "https"
+
+
+def _is_local(host: str) -> bool:
+    """Tell what Docker takes for a registry of this machine, which need not have a certificate."""
+    name = host.rpartition(":")[0].strip("[]") if ":" in host else host
+    try:
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,208 @@
+"""Images have to be signed where the admin says so: real keys, a real registry."""
+
+import itertools
+import json
+import socket
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa, x25519
+
+from engines.base import EngineError, ImageFacts
+from engines.containerd.signing import signatures_of
+from engines.memory import MemoryEngine, Script
+from gateway.engine_settings import SignatureRule
+from gateway.errors import Invalid, Refused
+from gateway.provider_images import Images
+from gateway.provider_reading import Reader
+from gateway.providers import By, Providers
+from gateway.signatures import Signatures, signers_of
+from provider_registry.registry import Registry
+from provider_registry.repository import MemoryRepository
+from tests.core.test_engine_failures import ended
+from tests.core.test_shells import submit
+from tests.inprocess import running
+from tests.registry.builders import a_request
+from tests.services.registry import PASSWORD, USER, registry
+from tests.services.signing import public, put, signature, text_for
+
+_numbers = itertools.count(1)
+
+
+class Known(MemoryEngine):
+    """Knows each image by the digest under which its registry has it."""
+
+    def __init__(self, image: str, *digests: str) -> None:
+        super().__init__(node="n", installation="i", images={image: Script(0)})
+        self._digests = digests
+        self.asked = 0
+
+    def image_facts(self, image: str) -> ImageFacts:
+        self.asked += 1
+        name = image.rpartition(":")[0]
+        return ImageFacts("sha256:" + "1" * 64, {}, tuple(f"{name}@{digest}" for digest in self._digests))
+
+
+def a_digest() -> str:
+    return f"sha256:{next(_numbers):064x}"
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with registry(tmp_path_factory.mktemp("shop") / "registry") as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def key() -> ec.EllipticCurvePrivateKey:
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+@pytest.fixture
+def signed_by(tmp_path: Path) -> Callable[..., Signatures]:
+    def make(*keys: Any, **rule: str) -> Signatures:
+        files = [public(key, tmp_path, f"{n}.pub") for n, key in enumerate(keys)]
+        return Signatures(signers_of([SignatureRule(keys=files, **rule)]))
+
+    return make
+
+
+def reason(signatures: Signatures, image: str, engine: Known, provider: str = "acme") -> str:
+    try:
+        signatures.check(provider, image, engine)
+    except EngineError as error:
+        assert image in str(error) or "127.0.0.1" in str(error)
+        return f"{error.reason}: {error}"
+    return ""
+
+
+@pytest.mark.registry
+def test_an_image_counts_as_signed_only_by_the_right_key_over_its_own_digest(
+    shop: str, key: Any, signed_by: Callable[..., Signatures]
+) -> None:
+    other, digest, image = ec.generate_private_key(ec.SECP384R1()), a_digest(), f"{shop}/acme/psi:1.0"
+    engine, text = Known(image, digest), text_for(digest)
+    one = signed_by(key)
+    assert reason(one, image, engine).startswith("SIGNATURE_MISSING: nobody has signed")
+    wrong = {
+        "another key": (text, signature(other, text)),
+        "something else": (text_for(digest) + b" ", signature(key, text)),
+        "for another image": (text_for(a_digest()), ""),
+        "no base64": (text, "ö"),
+        "names no image": (b"[]", signature(key, b"[]")),
+    }
+    wrong["for another image"] = (wrong["for another image"][0], signature(key, wrong["for another image"][0]))
+    for said, made in wrong.items():
+        put(shop, "acme/psi", digest, made)
+        assert reason(one, image, engine).startswith("SIGNATURE_INVALID") and said in reason(one, image, engine)
+    put(shop, "acme/psi", digest, *wrong.values(), (text, signature(key, text)))
+    assert one.check("acme", image, engine) == "sha256:" + "1" * 64
+    put(shop, "acme/psi", digest, wrong["another key"])
+    assert reason(one, image, engine) == ""  # known by now, and the content of that id cannot change
+    assert reason(signed_by(key), image, engine).startswith("SIGNATURE_INVALID")
+
+
+@pytest.mark.registry
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: rsa.generate_private_key(65537, 2048),
+        ed25519.Ed25519PrivateKey.generate,
+        lambda: ec.generate_private_key(ec.SECP384R1()),
+    ],
+)
+def test_keys_of_three_kinds_count(
+    shop: str, make: Callable[[], Any], signed_by: Callable[..., Signatures]
+) -> None:
+    key, digest, image = make(), a_digest(), f"{shop}/acme:1.0"
+    put(shop, "acme", digest, (text_for(digest), signature(key, text_for(digest))))
+    assert reason(signed_by(make(), key), image, Known(image, a_digest(), digest)) == ""
+    assert reason(signed_by(make()), image, Known(image, digest)).startswith("SIGNATURE_INVALID")
+
+
+@pytest.mark.registry
+def test_the_credentials_of_docker_are_used(
+    tmp_path: Path, key: Any, signed_by: Callable[..., Signatures], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = a_digest()
+    with registry(tmp_path / "closed", guarded=True) as closed:
+        put(closed, "a", digest, (text_for(digest), signature(key, text_for(digest))), auth=(USER, PASSWORD))
+        image = f"{closed}/a:1"
+        monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+        refused = reason(signed_by(key), image, Known(image, digest))
+        assert refused.startswith("SIGNATURE_UNCHECKED") and "docker login" in refused
+        code = b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+        (tmp_path / "config.json").write_text(json.dumps({"auths": {closed: {"auth": code}}}))
+        assert reason(signed_by(key), image, Known(image, digest)) == ""
+
+
+def test_what_no_rule_is_about_is_not_asked_after(key: Any, signed_by: Callable[..., Signatures]) -> None:
+    engine = Known("registry.example.com/a:1")
+    assert reason(signed_by(key, provider="other"), "registry.example.com/a:1", engine) == ""
+    assert reason(signed_by(key, registry="*.example.org"), "registry.example.com/a:1", engine) == ""
+    assert engine.asked == 0
+    mine = signed_by(key, provider="ac*", registry="registry.example.com")
+    assert "never came from its registry" in reason(mine, "registry.example.com/a:1", engine)
+
+
+def test_a_registry_that_is_away_is_told_as_that(key: Any, signed_by: Callable[..., Signatures]) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        image = f"127.0.0.1:{unused.getsockname()[1]}/a:1"
+        assert reason(signed_by(key), image, Known(image, a_digest())).startswith("SIGNATURE_UNCHECKED")
+
+
+@pytest.mark.registry
+def test_an_empty_list_of_signatures_is_none(shop: str) -> None:
+    digest = a_digest()
+    put(shop, "a", digest)
+    with pytest.raises(EngineError) as caught:
+        signatures_of(f"{shop}/a:1", [f"{shop}/a@{digest}", "no digest", "@"])
+    assert caught.value.reason == "SIGNATURE_MISSING"
+
+
+def test_keys_that_are_none_are_refused_with_their_paths(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no key")
+    other = public(x25519.X25519PrivateKey.generate(), tmp_path, "x.pub")
+    with pytest.raises(Invalid) as caught:
+        signers_of([SignatureRule(keys=[tmp_path / "text", tmp_path / "none", other])])
+    at = "engine.docker.signatures[0].keys"
+    assert [p.path for p in caught.value.problems] == [f"{at}[0]", f"{at}[1]", f"{at}[2]"]
+    assert all("public key in PEM" in p.rule for p in caught.value.problems)
+
+
+def test_a_registration_and_an_approval_are_refused(
+    tmp_path: Path, key: Any, signed_by: Callable[..., Signatures]
+) -> None:
+    image = "registry.example.com/a:1"
+    images = Images(lambda _: Known(image), 5.0, signed_by(key, provider="acme").check)
+    providers = Providers(Registry(MemoryRepository()), Reader(tmp_path, 60.0), images, list)
+    with pytest.raises(Invalid, match="SIGNATURE_MISSING") as refused:
+        providers.register(a_request(metadata={"image": image}), By())
+    assert refused.value.reason == "SIGNATURE_MISSING" and refused.value.problems[0].path == "metadata.image"
+    assert providers.registry.query() == []
+    free = a_request(metadata={"image": image}, name="free")
+    key_ = providers.register(free, By()).revision.key
+    assert providers.approve(key_, By()).revision.provider.digests
+    closed = Providers(
+        providers.registry, Reader(tmp_path, 60.0), Images(lambda _: Known(image), 5.0, signed_by(key).check), list
+    )
+    with pytest.raises(Refused, match="never came from its registry") as unsigned:
+        closed.approve(key_, By())
+    assert unsigned.value.reason == "SIGNATURE_MISSING"
+
+
+def test_nothing_starts_that_is_not_signed(tmp_path: Path, key: Any, signed_by: Callable[..., Signatures]) -> None:
+    with running(
+        tmp_path,
+        make_engine=lambda settings, installation: MemoryEngine(
+            node=settings.node.id, installation=installation, images={"example:1.0.0": Script(0)}
+        ),
+    ) as node:
+        node.executor.signed = signed_by(key).check
+        failure = ended(node, submit(node).json()["data"]["job_id"]).ending.failure
+        assert failure.reason == "SIGNATURE_MISSING" and "cosign" not in failure.message
+        assert list(node.engine.list()) == []
