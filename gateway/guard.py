@@ -67,6 +67,7 @@ class Guard:
             return
         try:
             identity = await self._identity(scope)
+            scope.setdefault("state", {})["asker"] = identity.name  # for the audit, should it be refused
             if not may(identity.role, scope["method"], scope["path"]):
                 roles = " or ".join(allowed(scope["method"], scope["path"]))
                 text = f"{identity.name} is {identity.role}; {scope['method']} {scope['path']} needs {roles}"
@@ -102,6 +103,7 @@ class Guard:
         return identity
 
     async def _audited(self, who: str, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["state"]["audited"] = True
         status = 500
         head, asked = bytearray(), bytearray()
 

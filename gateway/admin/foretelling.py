@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body
+from fastapi.routing import APIRoute
 
 from gateway.admin.answers import answering
 from gateway.domain.foretelling import JobPlan, Standing
@@ -21,9 +22,9 @@ class ForetellingParts:
     limiters: Limiters
 
 
-def router(parts: ForetellingParts) -> APIRouter:
-    """Return the path."""
-    router = APIRouter(tags=["operators"])
+def router(parts: ForetellingParts, route: type[APIRoute] = APIRoute) -> APIRouter:
+    """Return the path. ``route``: how a body as large as a job may be is read on the event loop."""
+    router = APIRouter(tags=["operators"], route_class=route)
     run = answering(replace(parts.limiters, rest=parts.limiters.peers))  # it waits for other nodes
 
     @router.post(

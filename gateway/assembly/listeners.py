@@ -3,9 +3,23 @@
 from typing import Any
 
 from anyio import CapacityLimiter
-from starlette.types import ASGIApp
+from starlette.requests import Request
+from starlette.types import ASGIApp, Scope
 
-from adapter.bfia import channel, data, envelope, hello, interconn, job_audit, logs, platform, provider, relay
+from adapter.bfia import (
+    channel,
+    data,
+    envelope,
+    headers,
+    hello,
+    interconn,
+    job_audit,
+    logs,
+    platform,
+    provider,
+    relay,
+)
+from adapter.reading import JsonRoute
 from gateway.access import Access
 from gateway.admin import archive as admin_archive
 from gateway.admin import datasets as admin_datasets
@@ -29,7 +43,11 @@ from gateway.foretelling import Foretelling
 from gateway.guard import Guard
 from gateway.job_audits import JobAudits
 from gateway.ports import Limiters
+from gateway.refusals import Refusals, RefusalsNoted
 from gateway.relay_audit import RelayAudit
+
+SMALL = 64 * 1024
+"""bytes of a body of our own paths, read on the event loop; those that take a job or a description take more"""
 
 
 def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
@@ -127,10 +145,10 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
     for_operators = [
         Mounted(platform.operator_router(platform_parts), body),
         Mounted(logs.router(logs.LogParts(node.run_logs, limiters)), body),
-        Mounted(admin_logs.router(admin_logs.LogParts(node.run_logs, limiters)), body),
+        Mounted(admin_logs.router(admin_logs.LogParts(node.run_logs, limiters)), SMALL),
         Mounted(
             admin_events.router(admin_events.EventParts(settings.node.id, node.feed, node.webhooks, limiters)),
-            body,
+            SMALL,
         ),
         Mounted(
             admin_deleting.router(
@@ -138,19 +156,19 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
                     settings.node.id, node.store, node.coordinator, node.deleting, limiters
                 )
             ),
-            body,
+            SMALL,
         ),
-        Mounted(admin_settings.router(settings), body),
-        Mounted(maintenance.router(node.cleaner, node.drain, limiters), body),
-        Mounted(admin_models.router(model_parts), body),
+        Mounted(admin_settings.router(settings), SMALL),
+        Mounted(maintenance.router(node.cleaner, node.drain, limiters), SMALL),
+        Mounted(admin_models.router(model_parts), SMALL),
         Mounted(admin_models.import_router(model_parts), None),
         Mounted(provider.router(node.providers, limiters), body),
         Mounted(admin_providers.router(admin_providers.ProviderParts(node.providers, limiters)), body),
         Mounted(data.router(uploads), None),
-        Mounted(admin_datasets.router(dataset_parts), body),
-        Mounted(admin_router(admin_parts), body),
-        Mounted(admin_archive.router(archiving), body),
-        Mounted(admin_foretelling.router(foreseeing.parts(node, foretelling, limiters)), body),
+        Mounted(admin_datasets.router(dataset_parts), SMALL),
+        Mounted(admin_router(admin_parts), SMALL),
+        Mounted(admin_archive.router(archiving), SMALL),
+        Mounted(admin_foretelling.router(foreseeing.parts(node, foretelling, limiters), JsonRoute), body),
     ]
     for_peers += node.fate.for_peers(
         node.coordinator,
@@ -171,13 +189,16 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
     for name, app in apps.items():
         envelope.install(app, node.neighbours.as_200, node.fate.elsewhere)
         apps[name] = envelope.TooLargeInEnvelope(app, node.neighbours.as_200, node.fate.elsewhere)
+    refusals = Refusals(node.audit.add, node.clock)
+    noting = CapacityLimiter(2)
+    apps["peer"] = RefusalsNoted(apps["peer"], refusals, _claimed, noting)  # a relay notes its own
     passing = relay.RelayParts(
         settings.node.id,
         lambda: node.routes.table,
         node.courier,
         body,
         chan.max_body,
-        RelayAudit(node.audit.add, node.clock).refused,
+        RelayAudit(refusals).refused,
     )
     apps["peer"] = relay.Relay(apps["peer"], passing)
     guarded = settings.auth.mode == "on"
@@ -188,4 +209,10 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
     )
     if not guarded:
         apps["operator"] = LoopbackOnly(apps["operator"])
+    apps["operator"] = RefusalsNoted(apps["operator"], refusals, _claimed, noting)
     return apps
+
+
+def _claimed(scope: Scope) -> str:
+    """Return the node that a request says that it comes from."""
+    return headers.incoming(Request(scope)).source

@@ -215,9 +215,10 @@ def test_every_change_is_written_down_and_looking_is_not(tmp_path: Path):
         send("POST", "/v1/platform/schedule/job/stop_all", json={"job_id": "job-none"})
         send("GET", "/api/v1/jobs")
         send("DELETE", "/api/v1/routes/JG404")
-        ask(node, "operator", "POST", "/api/v1/gc", json={})  # without a token: refused, nothing asked for
-        wait_for(lambda: len(node.audit.list()) == 3, 20)
-        entries = send("GET", "/api/v1/audit")["audit"]
+        ask(node, "operator", "POST", "/api/v1/gc", json={})  # without a token
+        wait_for(lambda: len(node.audit.list()) == 4, 20)
+        refused, *entries = send("GET", "/api/v1/audit")["audit"]
+        assert (refused["who"], refused["action"], refused["status"]) == ("somebody", "POST /api/v1/gc", 401)
         assert [(e["who"], e["action"], e["status"], e["code"]) for e in entries] == [
             ("operator", "DELETE /api/v1/routes/JG404", 404, 404),
             ("operator", "POST /v1/platform/schedule/job/stop_all", 200, 404),
