@@ -5,6 +5,7 @@ DATA ?= breast
 VENV := .venv
 VENDOR := .venv-vendor
 FATE_CLIENT := .venv-fate-client
+FATE_FLOW := .venv-fate-flow
 RUN := $(VENV)/bin/python
 WORKERS ?= 2
 export PYTHONDONTWRITEBYTECODE := # compile a module once, not at every start
@@ -40,12 +41,17 @@ $(FATE_CLIENT)/.done: requirements/fate-client.txt # FATE's published client, wi
 	$(FATE_CLIENT)/bin/python $(PIP_INSTALL) --no-deps --require-hashes -r $<
 	@touch $@
 
+$(FATE_FLOW)/.done: requirements/fate-flow.txt # FATE's published server, with which tests run jobs
+	$(PYTHON) -m venv $(FATE_FLOW)
+	$(FATE_FLOW)/bin/python $(PIP_INSTALL) --no-deps --require-hashes -r $<
+	@touch $@
+
 setup: $(VENV)/.done $(VENDOR)/.done ## make both virtual environments
 
 demo: $(VENV)/.run $(VENDOR)/.run ## two institutions train a model together (ENGINE=process|docker DATA=breast|credit ARGS=--keep)
 	$(RUN) -m gateway.cli.main demo --engine $(ENGINE) --data $(DATA) $(ARGS)
 
-test: setup $(FATE_CLIENT)/.done ## the whole suite; without Docker or MariaDB it says what was not shown (ARGS=-k...)
+test: setup $(FATE_CLIENT)/.done $(FATE_FLOW)/.done ## the whole suite; without Docker or MariaDB it says what was not shown (ARGS=-k...)
 	$(VENDOR)/bin/python -m pytest examples/reference_vendor/tests -q -p no:cacheprovider -n $(WORKERS) --dist loadfile
 	$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup --durations=40 $(ARGS)
 
@@ -80,9 +86,11 @@ lock: ## renew the hash-pinned requirement files
 	  --no-header pyproject.toml --group dev -o requirements/dev.txt
 	$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --no-header --override requirements/fate-client-without.txt requirements/fate-client.in -o requirements/fate-client.txt
+	$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --no-header --override requirements/fate-flow-without.txt requirements/fate-flow.in -o requirements/fate-flow.txt
 	cd examples/reference_vendor && for f in requirements requirements-test; do \
 	  ../../$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	    --no-emit-find-links --no-header $$f.in -o $$f.txt; done
 
 clean: ## remove the environments and everything a demo left
-	rm -rf $(VENV) $(VENDOR) $(FATE_CLIENT) var
+	rm -rf $(VENV) $(VENDOR) $(FATE_CLIENT) $(FATE_FLOW) var

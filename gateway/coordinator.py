@@ -489,6 +489,7 @@ def _local_view(local: LocalJob) -> JobView:
         tasks,
         local.ending.outcome if local.ending else None,
         local.ending.failure if local.ending else None,
+        progress=100 if local.ending and local.ending.outcome is Outcome.SUCCEEDED else 0,
         flow_id=local.spec.flow_id,
         scheduler=local.spec.scheduler,
         warnings=local.warnings,

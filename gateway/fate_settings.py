@@ -1,5 +1,7 @@
 """Settings of FATE's own protocol."""
 
+from typing import Literal
+
 from pydantic import Field
 
 from gateway.access import Role
@@ -14,10 +16,13 @@ class FateApp(Section):
 
 
 class FateSite(Section):
-    """How requests between this node and a FATE site are signed; null: not at all."""
+    """What is agreed with one FATE site: how requests are signed (null: not at all), where its components run."""
 
     sends: FateApp | None = Field(default=None, description="What the site gave this node.")
     expects: FateApp | None = Field(default=None, description="What this node gave the site; without it: refused.")
+    device: Literal["docker", "k8s", "local"] = Field(
+        default="docker", description="Under which device the site has registered the providers of our jobs."
+    )
 
 
 class FateClient(Section):
@@ -35,7 +40,8 @@ class FateSettings(Section):
         description="Serve /v2/partner and /v2/scheduler to peers and FATE's client API to operators.",
     )
     sites: dict[str, FateSite] = Field(
-        default_factory=dict, description="Party id -> how requests are signed: {sends: …, expects: …}."
+        default_factory=dict,
+        description="Party id -> what is agreed with the site: {sends: …, expects: …, device: docker}.",
     )
     clients: dict[str, FateClient] = Field(
         default_factory=dict, description="Application id of FATE's tools -> {app_token: …, role: …}."

@@ -50,6 +50,11 @@ def _fate_client() -> None:
         raise FileNotFoundError("make .venv-fate-client/.done installs FATE's client")
 
 
+def _fate_flow() -> None:
+    if not next((ROOT / ".venv-fate-flow" / "lib").glob("python3*/site-packages/fate_flow"), None):
+        raise FileNotFoundError("make .venv-fate-flow/.done installs FATE-Flow")
+
+
 PROBES = {
     "docker": _docker,
     "mariadb": _mariadb,
@@ -57,6 +62,7 @@ PROBES = {
     "own_docker": own_docker.usable,
     "sshd": sshd.usable,
     "fate_client": _fate_client,
+    "fate_flow": _fate_flow,
 }
 
 

@@ -17,7 +17,7 @@ from adapter.fate.keys import Key, key_of
 from adapter.fate.parts import JobOf
 from adapter.fate.states import OUR_TASK, REASONS, JobWord, TaskWord, job_word, task_word
 from gateway.domain.foretelling import Item
-from gateway.domain.model import Acceptance, Ending, Failure, Job, JobSpec, NodeId
+from gateway.domain.model import Acceptance, Ending, Failure, Job, JobSpec, NodeId, Task
 from gateway.domain.problems import Problem
 from gateway.domain.rerunning import Order, RerunAnswer
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
@@ -54,7 +54,7 @@ class SchedulerClient:
 
     def submit_job(self, spec: JobSpec, sender: NodeId) -> None:
         with traced(spec.trace_id):
-            body = self._descriptions.written(spec)
+            body = self._descriptions.written(spec, self._caller.node)
             said = self._caller.post(f"{SCHEDULER}/job/create", body, initiator=spec.initiator, patience=3.0)
             there = str(said.get("job_id") or spec.job_id)
             if there != spec.job_id:  # FATE gives ids of its own; nobody here would find the job under it
@@ -144,7 +144,7 @@ class ParticipantClient:
         if "_" in spec.job_id:
             rule = "must not hold an underscore: nodes that speak FATE's protocol tell tasks apart by it"
             raise Invalid([Problem("job_id", rule, spec.job_id)])
-        body = self._descriptions.written(spec)
+        body = self._descriptions.written(spec, self._caller.node)
         roles = _roles(spec, self._caller.node) or ("",)
         data: Mapping[str, Any] = {}
         for told, role in enumerate(roles):
@@ -253,7 +253,7 @@ class ParticipantClient:
                 body = {**_task(key, role, self._caller.node), "task_name": task_name, "newest": True}
                 self._caller.post(f"{PARTNER}/task/stop", body)
             return
-        self._tell_tasks(job_id)
+        self._tell_tasks(job_id, ending)
         more: dict[str, Any] = {}
         if ending is not None:
             more["status"] = str(job_word(JobStatus.FINISHED, ending.outcome, ending.failure))
@@ -269,17 +269,18 @@ class ParticipantClient:
                     self._caller.post(f"{PARTNER}/job/status/update", body)
             self._caller.post(f"{PARTNER}/job/stop", body)
 
-    def _tell_tasks(self, job_id: str) -> None:
-        """Tell how each task has ended at all nodes together, before the job itself ends there."""
+    def _tell_tasks(self, job_id: str, ending: Ending | None) -> None:
+        """Tell how each task has ended at all nodes together, or ends with the job, before the job ends there."""
         job = self._job_of(job_id)
         for task in job.tasks.values() if job is not None else ():
             part = task.nodes.get(self._caller.node)
-            if part is None or not part.start.tries or task.status not in (TaskStatus.SUCCESS, TaskStatus.FAILED):
+            word = _end_of(task, ending)
+            if part is None or not part.start.tries or word is None:
                 continue
             key = key_of(task.task_id, job_id)
             for role in part.roles:
                 body = {**_task(key, role, self._caller.node), "task_name": task.name}
-                self._tell_task(body, task_word(task.status, task.failure))
+                self._tell_task(body, word)
 
     def stop_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
         key = key_of(task_id, job_id)
@@ -301,6 +302,15 @@ class ParticipantClient:
 
 class _Busy(Refused):
     reason = "RESOURCES_BUSY"
+
+
+def _end_of(task: Task, ending: Ending | None) -> TaskWord | None:
+    """Return how a task ended, or ends with a job that ends so; None where it does not."""
+    if task.status in (TaskStatus.SUCCESS, TaskStatus.FAILED):
+        return task_word(task.status, task.failure)
+    if ending is None or ending.outcome is Outcome.SUCCEEDED:
+        return None
+    return TaskWord.CANCELED if ending.outcome is Outcome.STOPPED else TaskWord.FAILED
 
 
 def _part(job: Job, task_name: str, node: NodeId) -> Iterable[str]:

@@ -17,6 +17,7 @@ from adapter.problems import problems_of
 from gateway.domain.model import JobSpec, NodeId
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
+from provider_registry.registration import DEVICE
 
 PROTOCOL = "fate"
 EXACT = "standard"
@@ -27,18 +28,22 @@ _PROTOCOLS = {"fate": PROTOCOL, "bfia": "bfia"}
 class Descriptions:
     """Writes and reads jobs."""
 
-    def __init__(self, me: NodeId, standard: Standard, catalogue: Catalogue) -> None:
+    def __init__(
+        self, me: NodeId, standard: Standard, catalogue: Catalogue, devices: Mapping[NodeId, str] | None = None
+    ) -> None:
+        """``devices`` tells of sites under which device they have the providers; else ``docker``."""
         self._me = me
         self._standard = standard
         self._catalogue = catalogue
+        self._devices = devices or {}
 
-    def written(self, spec: JobSpec) -> dict[str, Any]:
-        """Return dag, schema_version and kind of a job."""
+    def written(self, spec: JobSpec, to: NodeId = "") -> dict[str, Any]:
+        """Return dag, schema_version and kind of a job, as the node ``to`` is told of it."""
         body = dag_view.dag_schema(spec, PROTOCOL)
-        dag = body["dag"]
+        dag, device = body["dag"], self._devices.get(to, DEVICE)
         for node in spec.dag.nodes:
             ref = node.component
-            dag["tasks"][node.name]["conf"]["provider"] = f"{ref.provider}:{ref.version}@docker"
+            dag["tasks"][node.name]["conf"]["provider"] = f"{ref.provider}:{ref.version}@{device}"
         conf = dag["conf"]
         conf["model_id"] = conf.get("model_id") or spec.job_id  # FATE's nodes cannot store a job without the two
         conf["model_version"] = conf.get("model_version") or "0"

@@ -18,7 +18,7 @@ from adapter.fate.description import PROTOCOL, scheduler_of
 from adapter.fate.endpoints import BY_PATH, PARTNER
 from adapter.fate.envelope import FateRoute, coded, ok
 from adapter.fate.keys import Key, id_of, key_of, name_of
-from adapter.fate.serving import Asker, FateParts, asker, commanded, on, plays, trace_of
+from adapter.fate.serving import Asker, FateParts, asker, commanded, names_itself, on, plays, trace_of
 from adapter.fate.states import OUR_OUTCOME, REASONS, JobWord, TaskWord, job_word, task_word
 from gateway.domain.model import Acceptance, Ending, Failure, LocalJob
 from gateway.domain.problems import Problem
@@ -72,7 +72,7 @@ def router(parts: FateParts) -> APIRouter:
         local, who = await job(request, body)
         word = _word(JobWord, body.status)
         if word in OUR_OUTCOME:
-            ending = _ending(word, body.failed_by, who)
+            ending = _ending(word, body.failed_by, who, local)
             await on(
                 parts.limiters.rest,
                 request,
@@ -117,9 +117,14 @@ def router(parts: FateParts) -> APIRouter:
 
     @post("/job/stop")
     async def stop(body: wire.StopJob, request: Request) -> dict[str, Any]:
-        local, who = await job(request, body)
+        try:
+            local, who = await job(request, body)
+        except NotFound:
+            if names_itself(request):
+                raise
+            return ok()  # as FATE's nodes: what is not there is stopped
         word = _word(JobWord, body.status) if body.status else None
-        ending = _ending(word, body.failed_by, who) if word in OUR_OUTCOME else None
+        ending = _ending(word, body.failed_by, who, local) if word in OUR_OUTCOME else None
         await on(parts.limiters.rest, request, lambda: parts.participant.stop_job(local.id, "", ending, who.node))
         return ok()
 
@@ -203,8 +208,12 @@ def router(parts: FateParts) -> APIRouter:
 
     @post("/task/rerun")
     async def rerun_task(body: wire.RerunTask, request: Request) -> dict[str, Any]:
-        local, _, _, name = await task(request, body)
-        _known(local, name)
+        try:
+            local, _, _, name = await task(request, body)
+            _known(local, name)
+        except NotFound:
+            if names_itself(request):
+                raise
         return ok()
 
     return router
@@ -265,10 +274,14 @@ def _ms(moment: datetime | None) -> int | None:
     return None if moment is None else round(moment.timestamp() * 1000)
 
 
-def _ending(word: JobWord | None, failed_by: Any, who: Asker) -> Ending | None:
+def _ending(word: JobWord | None, failed_by: Any, who: Asker, local: LocalJob) -> Ending | None:
+    """Return the end that is told; FATE does not say why a job failed: what failed here is then the reason."""
     if word is None or word not in OUR_OUTCOME:
         return None
     failure = failure_of(failed_by)
+    if failure is None and word in (JobWord.FAILED, JobWord.TIMEOUT):
+        last = {(run.task_name, run.party): run for run in local.runs}.values()
+        failure = next((run.failure for run in last if run.failure and run.failure.reason != "STOPPED"), None)
     if failure is None and word is not JobWord.SUCCESS:
         failure = Failure(REASONS[word], f"{who.node} says that the job is {word}", who.node)
     return Ending(OUR_OUTCOME[word], datetime.now(UTC), failure, who.node)

@@ -74,6 +74,11 @@ def trace_of(request: Request) -> str:
     return request.headers.get("x-trace-id", "")[:128] or new_trace_id()
 
 
+def names_itself(request: Request) -> bool:
+    """Say whether the node that asks says who it is, as a gateway like this one does and FATE's nodes do not."""
+    return any(request.headers.get(name) for name in _SOURCE)
+
+
 async def asker(parts: FateParts, request: Request, *claimed: NodeId) -> Asker:
     """Return who asks. Raises `NotAllowed`.
 

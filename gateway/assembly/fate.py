@@ -59,8 +59,9 @@ class FateSide:
         self._numbers = count()
         node = settings.node.id
         sites = settings.fate.sites
+        devices = {site: found.device for site, found in sites.items()}
         self._signatures = Signatures({n: Site(_app(s.sends), _app(s.expects)) for n, s in sites.items()})
-        self._descriptions = Descriptions(node, standard, Catalogue(registry))
+        self._descriptions = Descriptions(node, standard, Catalogue(registry), devices)
         self.protocol = FateProtocol(
             node, self._descriptions, standard, standard.send, self._signatures, self._job, self._protocol_of
         )

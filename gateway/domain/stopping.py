@@ -26,6 +26,12 @@ def ask(job: Job, name: str, by: NodeId, at: datetime, message: str) -> Job:
     return replace(job, tasks={**job.tasks, **tasks}).noted(at, "task stop asked", by, task=name, tasks=names)
 
 
+def outcome(failure: Failure | None) -> Outcome:
+    """Return how a job ends whose task failed so: a party may end its own part of a job that is being stopped
+    before the node that schedules it hears of the stop."""
+    return Outcome.STOPPED if failure is not None and failure.reason == "STOPPED" else Outcome.FAILED
+
+
 def what_is_left(job: Job) -> list[str]:
     """Return the tasks that are still to succeed: those that have not yet, and are not stopped."""
     return [t.name for t in job.tasks.values() if t.ending is None and t.status is not TaskStatus.SUCCESS]

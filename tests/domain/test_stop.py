@@ -257,6 +257,12 @@ def test_whatever_a_stopped_task_fails_of_it_is_the_stop():
     assert whole.tasks["a"].failure == Failure("STOPPED", "stopped by n1", task="a")
 
 
+@pytest.mark.parametrize(("reason", "outcome"), [("STOPPED", Outcome.STOPPED), ("EXIT_3", Outcome.FAILED)])
+def test_a_job_whose_party_ends_its_part_before_the_stop_is_heard_of_is_stopped(reason: str, outcome: Outcome):
+    job = after(running(), heard(FAILED, "n2", failure=Failure(reason, "canceled at n2", "n2", task="a")))
+    assert job.ending is not None and job.ending.outcome is outcome
+
+
 def test_a_failure_elsewhere_still_ends_the_job_as_failed():
     job = after(stopped(running()), heard(FAILED, "n2", "c", failure=Failure("EXIT_1")))
     assert (job.ending.outcome, job.ending.failure.task) == (Outcome.FAILED, "c")

@@ -17,8 +17,10 @@ def stop_asked(local: LocalJob, event: StopAsked) -> LocalJob:
     for run in local.runs:
         if event.tasks is None or run.task_name in event.tasks:
             changed = with_run(changed, run.run_id, lambda r: _stop_run(r, event.at), at=event.at)
-    if event.tasks is not None or ended(JOB, local.status):
+    if event.tasks is not None:
         return changed
+    if ended(JOB, local.status):
+        return _explained(changed, event)
     final = JobStatus.REJECTED if local.status is JobStatus.PENDING else JobStatus.FINISHED
     ending = event.ending or _ending_by_runs(local, event)
     outcome = ending.outcome if ending else ""
@@ -28,6 +30,15 @@ def stop_asked(local: LocalJob, event: StopAsked) -> LocalJob:
         changed = replace(changed, model_saved=True)
         changed = changed.noted(event.at, "model saved", model_id=name.model_id, version=name.version)
     return changed.noted(event.at, f"job {final} here", event.by, outcome=outcome)
+
+
+def _explained(local: LocalJob, event: StopAsked) -> LocalJob:
+    """Take up how the job ended where that is told only after the stop, as FATE tells it."""
+    ending = event.ending
+    if local.ending is not None or ending is None or ending.outcome is Outcome.SUCCEEDED:
+        return local
+    changed = replace(local, ending=ending)
+    return changed.noted(event.at, "job's end explained", event.by, outcome=ending.outcome)
 
 
 def _ending_by_runs(local: LocalJob, event: StopAsked) -> Ending | None:

@@ -45,7 +45,9 @@ def _settle_task(job: Job, task: Task, at: datetime) -> Job:
     detail = {**(task.failure.as_dict() if task.failure else {}), "task": task.name}
     job = with_task(job, task).noted(at, f"task {new}", **detail)
     if new is TaskStatus.FAILED and job.ending is None and task.ending is None:
-        job = quorum.tolerated(job, task, at) or ended_as(job, Ending(Outcome.FAILED, at, task.failure))
+        job = quorum.tolerated(job, task, at) or ended_as(
+            job, Ending(stopping.outcome(task.failure), at, task.failure)
+        )
     return job
 
 

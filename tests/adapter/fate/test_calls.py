@@ -44,7 +44,7 @@ class Fate:
 
 
 class Plain:
-    def written(self, spec: Any) -> dict[str, Any]:
+    def written(self, spec: Any, to: str = "") -> dict[str, Any]:
         return {"dag": {"conf": {}}, "schema_version": "2.2.0", "kind": "fate"}
 
 
@@ -206,11 +206,24 @@ def test_a_job_ends_with_its_state_before_the_stop(partner: ParticipantClient, t
     failure = Failure("TIMEOUT", "too long")
     partner.stop_job("20241", "", Ending(Outcome.FAILED, T0, failure, ME), ME)
     more = {"status": "timeout", "failed_by": failure.as_dict()}
-    assert there.asked == [
+    assert [asked for asked in there.asked if asked[0].startswith("/partner/job/")] == [
         (f"/partner/job/{command}", at(role, **more))
         for role in ("host", "arbiter")
         for command in ("status/update", "stop")
     ]
+
+
+def test_a_task_that_a_stop_ends_is_told_to_be_canceled(partner: ParticipantClient, there: Fate):
+    """FATE would show it as running for ever; one that runs on in a job that succeeded is none of its business."""
+    for outcome, word in (
+        (Outcome.STOPPED, {"canceled"}),
+        (Outcome.FAILED, {"failed"}),
+        (Outcome.SUCCEEDED, set()),
+    ):
+        there.asked.clear()
+        partner.stop_job("20241", "", Ending(outcome, T0), ME)
+        assert {body["status"] for path, body in there.asked if path == "/partner/task/status/update"} == word
+        assert there.asked[-1][0] == "/partner/job/stop"
 
 
 def test_a_job_that_succeeded_is_all_done(partner: ParticipantClient, there: Fate):

@@ -147,11 +147,9 @@ def test_fates_automatic_retry_lets_the_job_end_and_begins_it_again(world: World
         ("/partner/job/status/update", party("1", status="waiting"), 6000),
         ("/partner/job/update", party("1", progress=1.0), 1001),
         ("/partner/job/resource/apply", party("1"), 1001),
-        ("/partner/job/stop", party("1"), 1001),
         ("/partner/task/start", task(job="1"), 6000),
         ("/partner/task/collect", task(job="1"), 2000),
         ("/partner/task/stop", task(job="1"), 2000),
-        ("/partner/task/rerun", task(job="1", new_version=1), 2000),
         ("/partner/task/collect", task(name="b"), 2000),
         ("/partner/task/collect", task(9), 2000),
         ("/partner/task/start", task(name="b"), 6000),
@@ -177,6 +175,46 @@ def test_what_is_out_of_order_or_unknown(flow: Flow, path: str, body: dict[str, 
     flow.post("/partner/job/create", {**dag(), **party()})
     said = flow.post(path, body)
     assert (said["code"], said["data"]["reason"] != "INTERNAL") == (code, True)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "code"),
+    [
+        ("/partner/job/stop", party("1"), 1001),
+        ("/partner/task/rerun", task(job="1", new_version=1), 2000),
+        ("/partner/task/rerun", task(name="b", new_version=1), 2000),
+    ],
+)
+def test_fate_may_stop_and_prepare_what_is_not_there(flow: Flow, path: str, body: dict[str, Any], code: int):
+    """As at its own nodes: it tells every party, those too that had refused the job. A gateway is told."""
+    flow.post("/partner/job/create", {**dag(), **party()})
+    assert flow.post(path, body) == OK
+    assert flow.code(path, body, **{"x-source-node-id": PEER}) == code
+
+
+def test_an_end_that_fate_explains_after_its_stop(world: World, flow: Flow):
+    """FATE stops a job first and says afterwards how it ended; why is what failed here, else that it says so."""
+    for number, word, code, outcome, reason in (
+        (3, "canceled", None, Outcome.STOPPED, "STOPPED"),
+        (4, "failed", 3, Outcome.FAILED, "EXIT_3"),
+    ):
+        job = f"20241122010101999999{number}"
+        for path, sent in (
+            ("/partner/job/create", {**dag(), **party(job)}),
+            ("/partner/job/start", party(job)),
+            ("/partner/task/start", task(job=job)),
+        ):
+            assert flow.post(path, sent) == OK
+        world.run(job, "a", "host.0")
+        if code is not None:
+            world.end(job, "a", "host.0", code=code)
+        else:
+            assert flow.post("/partner/job/stop", party(job)) == OK
+            assert world.local(job).ending is None
+        assert flow.post("/partner/job/status/update", party(job, status=word)) == OK
+        ending = world.local(job).ending
+        assert ending and ending.failure
+        assert (ending.outcome, ending.failure.reason) == (outcome, reason)
 
 
 def test_who_names_no_node_has_to_have_a_route_as_one_of_fates(flow: Flow):

@@ -1,0 +1,172 @@
+"""A site with FATE-Flow 2.2 as published: its server in an environment of its own, and the proxy before it."""
+
+import http.client
+import json
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from tests.e2e.nodes import ROOT, free_ports, wait_for
+
+HOME = ROOT / ".venv-fate-flow"
+PYTHON = HOME / "bin" / "python"
+
+
+@dataclass(frozen=True)
+class Passed:
+    """One request between sites."""
+
+    to: str
+    path: str
+    body: Any
+    headers: Mapping[str, str]
+    status: int
+    answer: Any
+
+
+@dataclass
+class Proxy:
+    """What a site puts before its FATE-Flow: passes every request on to the site that ``dest-party-id`` names."""
+
+    ways: dict[str, int] = field(default_factory=dict)
+    passed: list[Passed] = field(default_factory=list)
+
+    def __enter__(self) -> "Proxy":
+        proxy = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                raw = self.rfile.read(int(self.headers.get("content-length") or 0))
+                to = self.headers.get("dest-party-id") or ""
+                status, content = proxy.pass_on(to, self.command, self.path, raw, dict(self.headers.items()))
+                headers = {k.lower(): v for k, v in self.headers.items()}
+                proxy.passed.append(Passed(to, self.path, _json(raw), headers, status, _json(content)))
+                self.send_response(status)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_: Any) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    def pass_on(self, to: str, method: str, path: str, raw: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
+        if to not in self.ways:
+            return 502, b"{}"
+        sent = {k: v for k, v in headers.items() if k.lower() not in ("host", "connection")}
+        connection = http.client.HTTPConnection("127.0.0.1", self.ways[to], timeout=60)
+        try:
+            connection.request(method, path, raw, sent)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except OSError:
+            return 502, b"{}"
+        finally:
+            connection.close()
+
+
+@dataclass
+class FateSite:
+    """FATE-Flow's server with a database and logs of its own below ``home``. Use as a context."""
+
+    party: str
+    home: Path
+    proxy_port: int
+    process: "subprocess.Popen[bytes] | None" = None
+    port: int = 0
+
+    def __enter__(self) -> "FateSite":
+        self.port, grpc = free_ports(2)
+        self._installed(grpc)
+        env = {**os.environ, "PYTHONPATH": str(self.home / "python"), "PYTHONWARNINGS": "ignore", "NO_PROXY": "*"}
+        command = [str(PYTHON), str(self.home / "python/fate_flow/fate_flow_server.py")]
+        with (self.home / "server.log").open("wb") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.home, env=env)
+        try:
+            wait_for(self._up, 60, 0.1, "FATE-Flow is up")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self.process is not None
+        self.process.kill()  # it has no way to end
+        self.process.wait()
+
+    def _installed(self, grpc: int) -> None:
+        """Lay out the package as FATE deploys it, and set what a site's people set."""
+        packages = next((HOME / "lib").glob("python3*/site-packages"))
+        for name in ("fate_flow", "ofx"):
+            shutil.copytree(packages / name, self.home / "python" / name)
+        shutil.move(self.home / "python/fate_flow/conf", self.home / "conf")
+        shutil.move(self.home / "python/fate_flow/fateflow.env", self.home / "fateflow.env")
+        file = self.home / "conf/service_conf.yaml"
+        conf = yaml.safe_load(file.read_text())
+        conf["party_id"] = self.party
+        conf["fateflow"] |= {"http_port": self.port, "grpc_port": grpc, "proxy_name": "nginx"}
+        conf["default_engines"]["federation"] = "osx"  # with ``standalone`` it would call only itself
+        conf["federation"]["nginx"] = {"host": "127.0.0.1", "http_port": self.proxy_port}
+        file.write_text(yaml.safe_dump(conf))
+
+    def _up(self) -> bool:
+        assert self.process is not None and self.process.poll() is None, self.log()
+        try:
+            return bool(self.get("/v2/provider/query", name="fate_flow")["code"] == 0)
+        except httpx.TransportError:
+            return False
+
+    def get(self, path: str, **params: Any) -> dict[str, Any]:
+        url = f"http://127.0.0.1:{self.port}{path}"
+        return dict(httpx.get(url, params=params, timeout=30, trust_env=False).json())
+
+    def post(self, path: str, body: Any, **headers: str) -> dict[str, Any]:
+        url = f"http://127.0.0.1:{self.port}{path}"
+        return dict(httpx.post(url, json=body, headers=headers, timeout=30, trust_env=False).json())
+
+    def register(self, name: str, version: str, program: Path, *components: str) -> None:
+        """Register a program of this machine as a provider."""
+        place = {"path": str(program.parent), "venv": str(program)}
+        described: dict[str, Any] = {component: {} for component in components}
+        body = {"name": name, "version": version, "device": "local", "metadata": place}
+        answer = self.post("/v2/provider/register", body | {"components_description": described})
+        assert answer["code"] == 0, answer
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        """Return the job as FATE-Flow shows it to its people; empty while it has none."""
+        rows = self.get("/v2/job/query", job_id=job_id).get("data") or [{}]
+        return dict(rows[0])
+
+    def log(self) -> str:
+        logs = [self.home / "server.log", *sorted(self.home.glob("logs/**/*ERROR.log"))]
+        return "\n".join(f"--- {p}\n{p.read_text(errors='replace')[-3000:]}" for p in logs if p.exists())
+
+
+def _json(raw: bytes) -> Any:
+    try:
+        return json.loads(raw)
+    except ValueError:
+        return raw.decode(errors="replace")

@@ -1,0 +1,278 @@
+"""A real FATE-Flow 2.2.0, as it was published, and a real node of ours run jobs together in FATE's own protocol.
+
+It sits in an environment of its own (``make .venv-fate-flow/.done``): its server, its SQLite, its two-second
+tick. FATE's algorithms are not there; both sides run a component that only reports. The jobs of the module go
+side by side, because FATE-Flow takes its time over each.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from adapter.bfia.examples import REGISTER
+from tests.e2e import jobs
+from tests.e2e.fate_site import PYTHON, FateSite, Passed, Proxy
+from tests.e2e.nodes import ROOT, Federation, Node, process_engine, wait_for
+from tests.e2e.test_stop import job_of
+
+pytestmark = [pytest.mark.fate_flow, pytest.mark.slow, pytest.mark.xdist_group("fate_flow")]
+
+OURS, THEIRS = jobs.GUEST, "9999"
+PARTNER = "/v2/partner"
+LONG = 600
+"""seconds; nothing waits for it, a stop ends it"""
+TASK = ["/task/resource/apply", "/task/status/update", "/task/start"]
+ENDED = ("success", "failed", "canceled")
+
+
+@dataclass
+class Pair:
+    """The site and the node, and the jobs that they run together, by what they are about."""
+
+    site: FateSite
+    node: Node
+    proxy: Proxy
+    register: Path
+    jobs: dict[str, str] = field(default_factory=dict)
+
+    def hand_in_there(self, scheduler: str = THEIRS, conf: dict[str, Any] | None = None, **parameters: Any) -> str:
+        """Hand in a chain of two tasks at FATE-Flow, as its people do; FATE is the guest."""
+        answer = self.site.post("/v2/job/submit", {"dag_schema": self.dag(scheduler, conf, **parameters)})
+        assert answer["code"] == 0, answer
+        return str(answer["job_id"])
+
+    def dag(self, scheduler: str = THEIRS, conf: dict[str, Any] | None = None, **parameters: Any) -> Any:
+        given = {"lasts": 0, "register": str(self.register)}
+        channel = {"producer_task": "a", "output_artifact_key": "train_data"}
+        tasks: dict[str, Any] = {
+            name: {"component_ref": "Echo", "parameters": given | {"name": name} | parameters}
+            for name in ("a", "b")
+        }
+        tasks["b"] |= {
+            "dependent_tasks": ["a"],
+            "inputs": {"data": {"train_data": {"task_output_artifact": channel}}},
+        }
+        parties = [{"role": "guest", "party_id": [THEIRS]}, {"role": "host", "party_id": [OURS]}]
+        settings = {"initiator_party_id": THEIRS, "scheduler_party_id": scheduler, **(conf or {})}
+        settings["task"] = {"provider": "example:1.0.0@local"}
+        dag = {"parties": parties, "conf": settings, "stage": "train", "tasks": tasks}
+        return {"dag": dag, "schema_version": "2.2.0", "kind": "fate"}
+
+    def hand_in_here(self, tasks: dict[str, float], common: dict[str, Any] | None = None, **more: Any) -> str:
+        """Hand in a job at our node; FATE is the host."""
+        body = job_of(self.register, tasks, {"b": "a"} if "b" in tasks else {}, **more)
+        body["config"]["role"] = {"guest": [OURS], "host": [THEIRS]}
+        body["config"]["job_params"]["common"] |= common or {}
+        return self.node.submit(body)
+
+    def runs_there(self, job_id: str) -> bool:
+        return any(row["party_status"] == "running" for row in self.tasks(job_id))
+
+    def tasks(self, job_id: str) -> list[dict[str, Any]]:
+        """Return the tasks of a job as FATE-Flow shows them to its people, the newest version of each."""
+        return list(self.site.get("/v2/job/task/query", job_id=job_id).get("data") or [])
+
+    def shown(self, about: str) -> tuple[str, dict[str, tuple[int, str, str]]]:
+        """Return a job's state at FATE-Flow once it ended, and of each task version, state, own state."""
+        job_id = self.jobs[about]
+        wait_for(lambda: self.site.job(job_id).get("status") in ENDED, 120, 0.2, f"{about} ended at FATE-Flow")
+        rows = {
+            row["task_name"]: (row["task_version"], row["status"], row["party_status"])
+            for row in self.tasks(job_id)
+        }
+        return str(self.site.job(job_id)["status"]), rows
+
+    def ended_here(self, about: str, outcome: str, again: str = "") -> dict[str, Any]:
+        job_id = self.jobs[about] + again
+        wait_for(lambda: self.node.job(job_id).get("outcome"), 120, 0.2, f"{about} ended here")
+        return self.node.wait_job(job_id, 1, outcome)
+
+    def passed(self, about: str) -> list[Passed]:
+        job_id = self.jobs[about]
+        return [p for p in self.proxy.passed if job_id in json.dumps(p.body)]
+
+    def asked(self, about: str, to: str) -> list[str]:
+        """Return what a side was asked about a job, without how far it is and what changes nothing."""
+        paths = [p.path for p in self.passed(about) if p.to == to]
+        return [p.removeprefix(PARTNER) for p in paths if not p.endswith(("/collect", "/job/update"))]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    home = tmp_path_factory.mktemp("fate-flow")
+    (home / "vendor").mkdir()
+    (home / "register").mkdir()
+    worker = home / "vendor" / "worker"
+    worker.write_text(f'#!/bin/sh\nexec {PYTHON} {ROOT}/tests/e2e/fate_worker.py "$@"\n')
+    worker.chmod(0o755)
+    engine = process_engine("example:1.0.0", command=[sys.executable, str(ROOT / "tests/e2e/patient.py")])
+    settings = {"fate": {"enabled": True, "sites": {THEIRS: {"device": "local"}}}}
+    federation = Federation(home / "nodes", [OURS], engine, **settings)
+    node = federation[OURS]
+    with Proxy() as proxy, FateSite(THEIRS, home / "fate", proxy.port) as site:
+        route = {"host": "127.0.0.1", "port": proxy.port, "profile": "fate-partner"}
+        (node.home / "routes.yml").write_text(yaml.safe_dump({THEIRS: route}))
+        with federation:
+            proxy.ways = {THEIRS: site.port, OURS: httpx.URL(node.peer).port or 0}
+            site.register("example", "1.0.0", worker, "Echo")
+            node.register(REGISTER["one component"]["value"])
+            made = Pair(site, node, proxy, home / "register")
+            _begin(made)
+            yield made
+
+
+def _begin(pair: Pair) -> None:
+    retry = {"auto_retries": 1}
+    pair.jobs = {
+        "theirs": pair.hand_in_there(),
+        "theirs, fails here": pair.hand_in_there(conf={"sync_type": "poll"} | retry, fails=1, name="c"),
+        "theirs, stopped there": pair.hand_in_there(lasts=LONG),
+        "theirs, stopped here": pair.hand_in_there(lasts=LONG),
+        "ours": pair.hand_in_here({"a": 0, "b": 0}, {"sync_type": "callback"}),
+        "ours, fails there": pair.hand_in_here({"a": 0}, retry, fails_at="host"),
+        "ours, stopped": pair.hand_in_here({"a": LONG}),
+        "ours, handed in there": pair.hand_in_there(OURS),
+        "ours, handed in and stopped there": pair.hand_in_there(OURS, lasts=LONG),
+    }
+    stop = "/v1/platform/schedule/job/stop_all"
+    for about, at in (
+        ("ours, stopped", None),
+        ("ours, handed in and stopped there", pair.site),
+        ("theirs, stopped there", pair.site),
+        ("theirs, stopped here", None),
+    ):
+        job_id = pair.jobs[about]
+        wait_for(lambda job_id=job_id: pair.runs_there(job_id), 120, 0.2, f"{about} runs")
+        body = {"job_id": job_id}
+        answer = at.post("/v2/job/stop", body) if at else pair.node.post(stop, body)
+        assert answer["code"] == 0, (about, answer)
+
+
+def test_fate_flow_schedules_and_we_take_part(pair: Pair):
+    assert pair.shown("theirs") == ("success", dict.fromkeys(("a", "b"), (0, "success", "success")))
+    assert pair.ended_here("theirs", "SUCCEEDED")["progress"] == 100
+    wait_for(lambda: pair.asked("theirs", OURS)[-1] == "/job/stop", 60, about="we are told of the end")
+    assert pair.asked("theirs", OURS) == [
+        "/job/create",
+        "/job/status/update",
+        "/job/resource/apply",
+        "/job/start",
+        *[*TASK, "/task/status/update", "/task/stop"] * 2,
+        "/job/status/update",
+        "/job/stop",
+    ]
+    told = [p for p in pair.passed("theirs") if p.to == OURS]
+    assert all(p.answer == {"code": 0, "message": "success"} for p in told)
+    reports = [p for p in pair.passed("theirs") if p.path.endswith("/report") and p.body["party_id"] == OURS]
+    assert [(p.body["status"], p.answer["code"]) for p in reports] == [("running", 0), ("success", 0)] * 2
+
+
+def test_a_task_that_fails_here_runs_again_in_fates_retry(pair: Pair):
+    """FATE-Flow lets the job end and begins it again under its id; here that is another job."""
+    wait_for(lambda: pair.shown("theirs, fails here")[0] == "success", 120, 0.5, "FATE-Flow's retry succeeded")
+    status, tasks = pair.shown("theirs, fails here")
+    assert (status, tasks["a"], tasks["b"]) == ("success", (1, "success", "success"), (0, "success", "success"))
+    first = pair.ended_here("theirs, fails here", "FAILED")
+    assert first["failure"]["reason"] == "EXIT_3", "what failed here, not that FATE says so"
+    pair.ended_here("theirs, fails here", "SUCCEEDED", again="-r1")
+
+
+@pytest.mark.parametrize("where", ["there", "here"])
+def test_a_job_that_fate_flow_schedules_is_stopped(pair: Pair, where: str):
+    """Its own part, killed first, may be reported as failed before ours as canceled: what it says counts."""
+    about = f"theirs, stopped {where}"
+
+    def said() -> list[str]:
+        told = [p for p in pair.passed(about) if p.to == OURS and p.path == f"{PARTNER}/job/status/update"]
+        return [p.body["status"] for p in told if p.body["status"] in ENDED]
+
+    wait_for(said, 120, 0.2, "FATE-Flow says how the job ended")
+    word = said()[0]
+    wait_for(lambda: pair.shown(about)[1]["a"][1] == word, 60, 0.2, "its task has ended so")
+    assert pair.shown(about)[1]["b"] == (0, "waiting", "waiting")
+    job = pair.ended_here(about, {"canceled": "STOPPED", "failed": "FAILED"}[word])
+    assert [task["status"] for task in job["tasks"]] == ["FAILED"]
+
+
+def test_we_schedule_and_fate_flow_takes_part(pair: Pair):
+    pair.ended_here("ours", "SUCCEEDED")
+    assert pair.shown("ours") == ("success", dict.fromkeys(("a", "b"), (0, "success", "success")))
+    shown = pair.site.job(pair.jobs["ours"])
+    assert (shown["progress"], shown["scheduler_party_id"], shown["role"]) == (100, OURS, "host")
+    told = [p for p in pair.passed("ours") if p.to == THEIRS]
+    assert {p.answer["code"] for p in told} == {0}
+    reports = [p for p in pair.passed("ours") if p.path.endswith("/scheduler/task/report")]
+    assert [p.body["status"] for p in reports if p.body["task_id"].endswith("_b")][-1] == "success"
+    assert {p.answer["code"] for p in reports} == {0}
+
+
+def test_a_task_that_fails_at_fate_flow_runs_again_there(pair: Pair):
+    job = pair.ended_here("ours, fails there", "SUCCEEDED")
+    assert [task["attempt"] for task in job["tasks"]] == [1]
+    assert pair.shown("ours, fails there") == ("success", {"a": (1, "success", "success")})
+
+
+def test_a_job_that_we_schedule_is_stopped(pair: Pair):
+    pair.ended_here("ours, stopped", "STOPPED")
+    status, tasks = pair.shown("ours, stopped")
+    assert (status, tasks["a"][1]) == ("canceled", "canceled"), "FATE's people do not see it run for ever"
+
+
+def test_a_job_handed_in_at_fate_flow_that_we_schedule(pair: Pair):
+    pair.ended_here("ours, handed in there", "SUCCEEDED")
+    assert pair.shown("ours, handed in there") == (
+        "success",
+        dict.fromkeys(("a", "b"), (0, "success", "success")),
+    )
+    pair.ended_here("ours, handed in and stopped there", "STOPPED")
+    status, tasks = pair.shown("ours, handed in and stopped there")
+    assert (status, tasks["a"][1:]) == ("canceled", ("canceled", "canceled"))
+
+
+def test_either_side_refuses_with_its_reason(pair: Pair):
+    body = pair.dag()
+    body["dag"]["tasks"]["b"]["inputs"]["data"]["train_data"]["task_output_artifact"]["output_artifact_key"] = "no"
+    said = pair.site.post("/v2/job/submit", {"dag_schema": body})
+    assert (said["code"], "b needs an output that a does not have" in said["message"]) == (1002, True)
+    assert pair.site.job(said["job_id"])["status"] == "failed"
+    stopped = pair.site.post("/v2/job/stop", {"job_id": said["job_id"]})
+    assert stopped["code"] == 0, "we have no such job, so it is stopped here"
+    pair.node.register(json.loads(json.dumps(REGISTER["one component"]["value"]).replace("1.0.0", "3.0.0")))
+    wanted = job_of(pair.register, {"a": 0})
+    wanted["config"]["role"] = {"guest": [OURS], "host": [THEIRS]}
+    wanted["dag"]["components"][0]["version"] = "3.0.0"
+    refused = pair.node.post("/v1/platform/schedule/job/create_all", wanted)
+    assert refused["code"] != 0 and "Not found provider[example:3.0.0@local]" in refused["msg"]
+
+
+def test_what_is_not_there_is_answered_with_fate_flows_codes(pair: Pair):
+    """Where it does not break down itself: those answers are code 6000 and name an exception of Python's."""
+    job = {"job_id": "202611220101010000000", "role": "host", "party_id": THEIRS}
+    task = {**job, "task_id": f"{job['job_id']}_a", "task_version": 0}
+    asked: dict[str, dict[str, Any]] = {
+        "/partner/job/start": job,
+        "/partner/job/status/update": {**job, "status": "running"},
+        "/partner/job/update": {**job, "progress": 1.0},
+        "/partner/job/stop": job,
+        "/partner/task/start": task,
+        "/partner/task/collect": task,
+        "/partner/task/status/update": {**task, "status": "running"},
+        "/partner/task/stop": task,
+        "/partner/task/rerun": {**task, "new_version": 1},
+        "/scheduler/job/stop": job,
+        "/scheduler/job/rerun": job,
+        "/scheduler/task/report": {**task, "status": "success"},
+        "/partner/job/create": {"job_id": 1},
+    }
+    here = {
+        path: httpx.post(f"{pair.node.peer}/v2{path}", json=body, timeout=30, trust_env=False).json()["code"]
+        for path, body in asked.items()
+    }
+    assert here == {path: pair.site.post(f"/v2{path}", body)["code"] for path, body in asked.items()}
