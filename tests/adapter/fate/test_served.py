@@ -189,7 +189,7 @@ def test_fate_may_stop_and_prepare_what_is_not_there(flow: Flow, path: str, body
     """As at its own nodes: it tells every party, those too that had refused the job. A gateway is told."""
     flow.post("/partner/job/create", {**dag(), **party()})
     assert flow.post(path, body) == OK
-    assert flow.code(path, body, **{"x-source-node-id": PEER}) == code
+    assert flow.code(path, body, **{"x-source-node-id": FATE}) == code
 
 
 def test_an_end_that_fate_explains_after_its_stop(world: World, flow: Flow):
