@@ -56,6 +56,7 @@ from gateway.errors import Busy, EngineFailed, GatewayError, NotFound, PeerUnrea
 from gateway.grants import NOTHING, Grant
 from gateway.lanes import Lanes
 from gateway.loop import Loop
+from gateway.patience import while_away
 from gateway.peers import Peers
 from gateway.ports import Clock, Outputs, Site, TaskReport
 from gateway.prefetching import Prefetch
@@ -280,7 +281,7 @@ class Executor:
                 )
                 events = [self._unforeseen(action)]
             changes = with_calls(self._applied(*events), calls, self._clock(), _tries(local, action))
-            self.change(local.id, changes)
+            while_away(lambda: self.change(local.id, changes))  # else it would be done again, after its deadline
 
     def _unforeseen(self, action: Action) -> Event:
         """Return what a bug of ours means for the run: a launch has failed, all else is tried again."""

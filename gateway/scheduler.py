@@ -37,6 +37,7 @@ from gateway.domain.scheduling.timing import Timing
 from gateway.errors import Busy, GatewayError, Invalid, NotFound, PeerUnreachable, Unreadable
 from gateway.lanes import Lanes
 from gateway.loop import Loop
+from gateway.patience import while_away
 from gateway.peers import Peers
 from gateway.ports import Clock
 from gateway.store.abandoning import abandon
@@ -178,7 +179,8 @@ class Scheduler:
                 failure = Failure("INTERNAL", "an error inside the gateway; its log has the trace")
                 changes = self._applied(Denied(request, failure, self._clock()))
             changes = self._with_calls(job, request, changes, calls)
-            due = schedule.next_due(self._change(job.id, changes), self._timing)
+            recorded = while_away(lambda: self._change(job.id, changes))
+            due = schedule.next_due(recorded, self._timing)
             if due is not None:
                 self.loop.wake(job.id, due)
 

@@ -1,4 +1,7 @@
-"""``make chaos``: every fault in every phase of a job, on two real nodes. SEED= for the order, COUNT= how many."""
+"""``make chaos``: every fault in every phase of a job, on two real nodes, with processes and with Docker.
+
+SEED= for the order, COUNT= how many with each engine.
+"""
 
 import argparse
 import sys
@@ -6,8 +9,9 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.chaos.trials import Result, all_trials, play
-from tests.chaos.world import built
+from tests.chaos.trials import Result, Trial, all_trials, play
+from tests.chaos.world import ENGINES, World, within
+from tests.services.own_docker import usable
 
 
 def main() -> None:
@@ -16,35 +20,57 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=0, help="0: each phase with each fault once")
     parser.add_argument("--seconds", type=float, default=0, help="begin no more trials after this; 0: no limit")
     parser.add_argument("--only", default="", help="faults or phases whose names hold this text")
+    parser.add_argument("--engine", choices=(*ENGINES, "both"), default="both")
     asked = parser.parse_args()
-    results = run(asked.seed, asked.count, asked.seconds, asked.only)
+    results = []
+    for engine in ENGINES if asked.engine == "both" else (asked.engine,):
+        if engine == "docker":
+            try:
+                usable()
+            except OSError as error:
+                sys.exit(f"with Docker nothing is shown: {error}")
+        results += run(asked.seed, asked.count, asked.seconds, asked.only, engine)
     sys.exit(1 if any(result.broken for result in results) else 0)
 
 
-def run(seed: int, count: int = 0, seconds: float = 0, only: str = "") -> list[Result]:
+def run(seed: int, count: int = 0, seconds: float = 0, only: str = "", engine: str = "process") -> list[Result]:
     """Play trials, telling of each; return what became of them."""
-    trials = [t for t in all_trials(seed) if only in t.fault or only in t.phase]
+
+    def chosen(seed: int) -> list[Trial]:
+        return [t for t in all_trials(seed, engine) if only in t.fault or only in t.phase]
+
+    trials = chosen(seed)
     while count > len(trials):
         seed += 1
-        trials += [t for t in all_trials(seed) if only in t.fault or only in t.phase]
-    results: list[Result] = []
+        trials += chosen(seed)
     began = time.monotonic()
-    print(f"| phase | fault | outcome | reason | seconds | seed {seed} |\n|---|---|---|---|---|---|", flush=True)
-    with TemporaryDirectory(prefix="bfia-chaos-") as home, built(Path(home)) as world:
+
+    def played(world: World) -> list[Result]:
+        print(f"| phase | fault | outcome | reason | seconds | {engine}, seed {seed} |\n|---|---|---|---|---|---|")
+        results: list[Result] = []
         for trial in trials[: count or None]:
             if seconds and time.monotonic() - began > seconds:
                 break
-            result = play(world, trial)
-            results.append(result)
-            said = result.broken.replace("\n", " ")[:4000] or "well"
-            cells = (trial.phase, trial.fault, result.outcome, result.reason, f"{result.seconds:.1f}", said)
-            print(f"| {' | '.join(cells)} |", flush=True)
-            if result.broken:
-                for node in world.nodes:
-                    print(node.log()[-6000:], file=sys.stderr)
+            results.append(play(world, trial))
+            tell(world, results[-1])
+        return results
+
+    with TemporaryDirectory(prefix="bfia-chaos-") as home:
+        results = within(engine, Path(home), played)
     broken = sum(bool(result.broken) for result in results)
     print(f"\n{len(results)} trials, {broken} broken", flush=True)
     return results
+
+
+def tell(world: World, result: Result) -> None:
+    """Print what became of a trial, and what the nodes said where a rule was broken."""
+    said = result.broken.replace("\n", " ")[:4000] or "well"
+    trial = result.trial
+    cells = (trial.phase, trial.fault, result.outcome, result.reason, f"{result.seconds:.1f}", said)
+    print(f"| {' | '.join(cells)} |", flush=True)
+    if result.broken:
+        for node in world.nodes:
+            print(node.log()[-6000:], node.run_logs(), file=sys.stderr)
 
 
 if __name__ == "__main__":

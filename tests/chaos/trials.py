@@ -1,12 +1,10 @@
 """One trial: a job, a phase of it, a fault in that phase; and what must hold afterwards, whatever happened."""
 
 import contextlib
-import os
-import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -16,12 +14,15 @@ import httpx
 from tests.chaos import proxy
 from tests.chaos.world import World
 from tests.e2e import jobs
-from tests.e2e.nodes import Node, alive, wait_for
+from tests.e2e.nodes import Node, wait_for
 from tests.e2e.test_stop import STOP, job_of
 
 PHASES = ("creating", "starting", "running", "stopping")
 KILLS = ("kill guest", "kill host", "kill container", "kill database", "disk full")
 FAULTS = (*proxy.FAULTS, *KILLS)
+DAEMON_FAULTS = ("kill dockerd",)
+"""of an engine that is a process of its own"""
+ENDS_CONTAINERS = ("kill container", *DAEMON_FAULTS)
 
 ENDED = ("FINISHED", "REJECTED")
 LASTS = {"a": 1.5, "b": 0.3}
@@ -49,10 +50,11 @@ class Broken(AssertionError):
     """A rule that must hold after every trial does not."""
 
 
-def all_trials(seed: int) -> list[Trial]:
+def all_trials(seed: int, engine: str = "process") -> list[Trial]:
     """Return each phase with each fault that makes sense in it, in an order of the seed's own."""
+    faults = FAULTS if engine == "process" else (*FAULTS, *DAEMON_FAULTS)
     pairs = [
-        (p, f) for p in PHASES for f in FAULTS if not (f == "kill container" and p in ("creating", "starting"))
+        (p, f) for p in PHASES for f in faults if not (f == "kill container" and p in ("creating", "starting"))
     ]
     random = Random(seed)
     random.shuffle(pairs)
@@ -62,8 +64,7 @@ def all_trials(seed: int) -> list[Trial]:
 def play(world: World, trial: Trial) -> Result:
     """Run one trial and check it. Nothing of it is left for the next one."""
     began = time.monotonic()
-    for path in world.register.iterdir():
-        path.unlink()
+    world.containers.forget()
     flow = f"trial-{trial.phase}-{trial.fault}-{trial.seed}".replace(" ", "-")
     outcome = reason = ""
     try:
@@ -94,7 +95,7 @@ def _through(world: World, trial: Trial, flow: str) -> str:
         time.sleep(random.uniform(0.0, 0.3))
         act()
         return job_id
-    wait_for(lambda: len(list(world.register.iterdir())) == 2, 60, 0.02, "both containers run")
+    wait_for(lambda: len(world.containers.started()) == 2, 60, 0.02, "both containers run")
     if trial.phase == "running":
         act()
         return job_id
@@ -172,8 +173,10 @@ def _faults(world: World, trial: Trial, random: Random) -> Callable[[], None]:
         return lambda: _killed(node, random)
     if fault == "kill database":
         return lambda: _database_killed(world, random)
+    if fault == "kill dockerd":
+        return lambda: _daemon_killed(world, random)
     if fault == "kill container":
-        return lambda: _container_killed(world, random)
+        return lambda: world.containers.kill_one(random)
     return lambda: _disk_filled(world, lasts)
 
 
@@ -191,10 +194,12 @@ def _database_killed(world: World, random: Random) -> None:
     world.database.start()
 
 
-def _container_killed(world: World, random: Random) -> None:
-    victim = random.choice(sorted(world.register.iterdir()))
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(int(victim.name.rpartition(".")[2]), signal.SIGKILL)
+def _daemon_killed(world: World, random: Random) -> None:
+    assert world.docker is not None
+    time.sleep(random.uniform(0.0, 0.6))
+    world.docker.kill()
+    time.sleep(random.uniform(0.0, 3.0))
+    world.docker.start()
 
 
 def _disk_filled(world: World, lasts: float) -> None:
@@ -216,8 +221,8 @@ def _checked(world: World, trial: Trial, job_id: str) -> tuple[str, str]:
     if job_id:
         outcome, reason = _agreed(world, job_id)
         _expected(trial, outcome, reason)
-    wait_for(lambda: not any(alive(pid) for pid in _pids(world)), 60, 0.1, "no container is left")
-    counts = Counter(path.name.rpartition(".")[0] for path in world.register.iterdir())
+    wait_for(lambda: not world.containers.left(), 60, 0.1, "no container is left")
+    counts = Counter(name.rpartition(".")[0] for name in world.containers.started())
     if twice := [name for name, count in counts.items() if count > 1]:
         raise Broken(f"started twice: {twice}")
     if outcome == "SUCCEEDED" and len(counts) != 4:
@@ -258,13 +263,12 @@ def _agreed(world: World, job_id: str) -> tuple[str, str]:
 
 def _expected(trial: Trial, outcome: str, reason: str) -> None:
     """Compare the end with what the fault may do to a job."""
+    broke = trial.fault in (*ENDS_CONTAINERS, "disk full")
     if trial.phase == "stopping":
-        may: tuple[str, ...] = (
-            ("STOPPED", "FAILED") if trial.fault in ("kill container", "disk full") else ("STOPPED",)
-        )
+        may: tuple[str, ...] = ("STOPPED", "FAILED") if broke else ("STOPPED",)
     elif trial.fault == "kill container":
         may = ("FAILED",)
-    elif trial.fault == "disk full":
+    elif broke:
         may = ("SUCCEEDED", "FAILED", "REJECTED")
     elif trial.phase == "creating":
         may = ("SUCCEEDED", "REJECTED")
@@ -272,11 +276,8 @@ def _expected(trial: Trial, outcome: str, reason: str) -> None:
         may = ("SUCCEEDED",)
     if outcome not in may:
         raise Broken(f"{outcome} because of {reason}; expected {' or '.join(may)}")
-
-
-def _pids(world: World) -> Iterator[int]:
-    for path in world.register.iterdir():
-        yield int(path.name.rpartition(".")[2])
+    if trial.fault in DAEMON_FAULTS and outcome == "FAILED" and reason != "ENGINE_DOWN":
+        raise Broken(f"the daemon died, and the failure is called {reason}")
 
 
 def _holds_nothing(node: Node) -> bool:

@@ -1,4 +1,7 @@
-"""Two real nodes on a MariaDB server of their own, a proxy in each direction, a small disk for their storage."""
+"""Two real nodes on a MariaDB server of their own, a proxy in each direction, a small disk for their storage.
+
+With Docker the daemon is the world's own too, and everything is in its network namespace.
+"""
 
 import contextlib
 import os
@@ -6,21 +9,26 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import pymysql
 import yaml
 
 from adapter.bfia.examples import REGISTER
+from tests.chaos.containers import Containers, DockerContainers, Processes
 from tests.chaos.proxy import Proxy
 from tests.e2e import jobs
-from tests.e2e.nodes import ROOT, Federation, Node, free_ports, process_engine, wait_for
+from tests.e2e.nodes import Federation, Node, free_ports, wait_for
+from tests.services.own_docker import OwnDocker, enter
 
-PATIENT = str(ROOT / "tests" / "e2e" / "patient.py")
+ENGINES = ("process", "docker")
+
+X = TypeVar("X")
 
 
 class Database:
@@ -105,7 +113,13 @@ class World:
     to_host: Proxy
     to_guest: Proxy
     disk: Path
-    register: Path
+    containers: Containers
+    docker: OwnDocker | None
+    """the daemon, where the nodes use one"""
+
+    @property
+    def register(self) -> Path:
+        return self.containers.register
 
     @property
     def nodes(self) -> tuple[Node, Node]:
@@ -116,16 +130,41 @@ class World:
         return self.to_host, self.to_guest
 
 
+def within(engine: str, home: Path, work: Callable[[World], X]) -> X:
+    """Build a world of that engine, do the work in it, and end it."""
+    if engine == "process":
+        with _built(home, Processes(home / "register"), None) as world:
+            return work(world)
+    found: list[X] = []
+    failed: list[BaseException] = []
+
+    def inside(daemon: OwnDocker) -> None:
+        try:
+            enter(daemon.name)
+            daemon.start()
+            containers = DockerContainers(home / "register", daemon)
+            containers.build(home / "image")
+            with _built(home, containers, daemon) as world:
+                found.append(work(world))
+        except BaseException as error:
+            failed.append(error)
+
+    with contextlib.closing(OwnDocker()) as daemon:
+        thread = threading.Thread(target=inside, args=(daemon,))  # it and what it starts are in the namespace
+        thread.start()
+        thread.join()
+    if failed:
+        raise failed[0]
+    return found[0]
+
+
 @contextmanager
-def built(home: Path) -> Iterator[World]:
+def _built(home: Path, containers: Containers, daemon: OwnDocker | None) -> Iterator[World]:
     """Start everything; end everything."""
-    register = home / "register"
-    register.mkdir()
-    engine = process_engine("example:1.0.0", command=[sys.executable, "-I", "-S", PATIENT])
     with ExitStack() as stack:
         database = stack.enter_context(Database(home / "db"))
         disk = stack.enter_context(small_disk(home / "disk"))
-        federation = Federation(home / "nodes", [jobs.GUEST, jobs.HOST], engine)
+        federation = Federation(home / "nodes", [jobs.GUEST, jobs.HOST], containers.settings)
         guest, host = federation[jobs.GUEST], federation[jobs.HOST]
         proxies = []
         for node, other in ((guest, host), (host, guest)):
@@ -140,4 +179,4 @@ def built(home: Path) -> Iterator[World]:
         stack.enter_context(federation)
         for node in (guest, host):
             node.register(REGISTER["one component"]["value"])
-        yield World(guest, host, database, proxies[0], proxies[1], disk, register)
+        yield World(guest, host, database, proxies[0], proxies[1], disk, containers, daemon)

@@ -1,14 +1,19 @@
 """A database that is away for a moment loses nothing, and is named while it is away."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
+from engines.memory import MemoryEngine, Script
 from gateway.errors import DatabaseAway
 from gateway.patience import while_away
 from gateway.store.migrate import opened
 from gateway.store.store import Store, connect
-from tests.e2e.nodes import free_ports
+from tests.core.test_shells import submit
+from tests.e2e.nodes import free_ports, wait_for
 from tests.inprocess import ask, running
 
 
@@ -56,3 +61,32 @@ def test_a_peer_is_told_to_come_again_and_not_that_it_is_refused(tmp_path: Path,
         answer = ask(node, "operator", "GET", "/v1/platform/schedule/job/status_all", params={"job_id": "job-1"})
         assert answer.status_code == 503
         assert answer.json()["code"] == 503 and answer.json()["data"]["reason"] == "DATABASE_AWAY"
+
+
+def test_that_a_container_was_started_is_stored_once_the_database_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It would be started again only after the deadline of a launch, which is two minutes."""
+    engines: list[MemoryEngine] = []
+
+    def engine(settings: object, installation: str) -> MemoryEngine:
+        node = settings.node.id  # type: ignore[attr-defined]
+        engines.append(MemoryEngine(node=node, installation=installation, images={"example:1.0.0": Script(None)}))
+        return engines[-1]
+
+    with running(tmp_path, make_engine=engine) as node:
+        write, lost = node.store.write, list[int]()
+
+        @contextmanager
+        def away_for_a_moment() -> Iterator[sa.Connection]:
+            if engines[0].launches and len(lost) < 3:
+                lost.append(1)
+                raise DatabaseAway("away")
+            with write() as connection:
+                yield connection
+
+        monkeypatch.setattr(node.store, "write", away_for_a_moment)
+        job_id = submit(node).json()["data"]["job_id"]
+        wait_for(lambda: "RUNNING" in {str(r.status) for r in node.store.local_jobs.get(job_id).runs}, 60, 0.05)
+        assert lost
+        engines[0].finish(engines[0].launches[0].name)

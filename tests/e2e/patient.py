@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+import uuid
 from pathlib import Path
 
 told = dict(os.environ)
@@ -22,7 +23,8 @@ if wanted.get("stubborn") == "True":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 register = Path(wanted["register"])
 before = len(list(register.glob(f"{wanted['name']}.{role}.*")))
-(register / f"{wanted['name']}.{role}.{os.getpid()}").touch()
+started_as = os.getpid() if os.getpid() > 1 else uuid.uuid4().hex  # each one in a container of its own is number 1
+(register / f"{wanted['name']}.{role}.{started_as}").touch()
 print(f"container number {before} of {wanted['name']} as {role}", flush=True)
 
 
@@ -49,5 +51,6 @@ storage = Path(urllib.parse.urlsplit(told["system.storage"]).path)
 for address in (json.loads(v) for k, v in told.items() if k.startswith("runtime.component.output.")):
     table = storage / address["namespace"] / address["name"]
     table.parent.mkdir(parents=True, exist_ok=True)
+    table = table / "data_0" if table.is_dir() else table  # an engine with mounts has made a folder of it
     table.write_text(f"id,x\n1,{os.getpid() if wanted.get('unique') == 'True' else 2}\n")
 say("SUCCESS")

@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import ctypes
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,13 +12,12 @@ import pytest
 
 from adapter.bfia.examples import CREATE_ALL, REGISTER
 from tests.e2e.nodes import ROOT, Federation, Node, wait_for
-from tests.services.own_docker import BASE, OwnDocker
+from tests.services.own_docker import BASE, OwnDocker, enter
 
 pytestmark = [pytest.mark.docker, pytest.mark.own_docker, pytest.mark.slow]
 
 ME = "JG0100001100000010"
 IMAGE = "example:1.0.0"
-NETWORK = 0x40000000  # CLONE_NEWNET
 
 
 class Inside(Node):
@@ -28,13 +26,7 @@ class Inside(Node):
     namespace = ""
 
     def _ask(self, call: Any, *arguments: Any, **more: Any) -> Any:
-        def enter() -> None:
-            with open(f"/var/run/netns/{self.namespace}") as file:
-                libc = ctypes.CDLL(None, use_errno=True)
-                if libc.setns(file.fileno(), NETWORK) != 0:  # of this thread alone
-                    raise OSError(ctypes.get_errno(), "setns")
-
-        with ThreadPoolExecutor(1, initializer=enter) as pool:
+        with ThreadPoolExecutor(1, initializer=enter, initargs=(self.namespace,)) as pool:
             return pool.submit(call, *arguments, **more).result()
 
     def get(self, path: str, **params: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 The daemon that other tests share is never touched. Needs root, and the programs in `PROGRAMS`.
 """
 
+import ctypes
 import os
 import shutil
 import signal
@@ -17,6 +18,17 @@ import docker
 
 PROGRAMS = ("/usr/sbin/dockerd", "ip", "nsenter", "openssl")
 BASE = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
+
+
+_NETWORK = 0x40000000  # CLONE_NEWNET
+
+
+def enter(namespace: str) -> None:
+    """Move this thread, and all that it starts, to a network namespace by its name."""
+    with open(f"/var/run/netns/{namespace}") as file:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.setns(file.fileno(), _NETWORK) != 0:
+            raise OSError(ctypes.get_errno(), "setns")
 
 
 def usable() -> None:
