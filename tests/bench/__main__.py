@@ -1,6 +1,7 @@
 """``make bench``: makespan against bare containers, create_all, the channel, memory. Prints tables in Markdown.
 
-Every ratio compares figures of this one run on this machine; seconds alone say little elsewhere.
+Every ratio compares figures of this one run on this machine; seconds alone say little elsewhere. ``--readme``
+measures all, on a quiet machine, and writes the figures into both READMEs.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -23,14 +25,14 @@ from typing import Any
 import httpx
 
 from adapter.bfia.examples import REGISTER
-from tests.bench import fate, load
+from tests.bench import fate, load, readme
 from tests.bench.failover import failover
 from tests.bench.floor import IMAGE, Floor, build
 from tests.bench.registering import registering
 from tests.bench.routing import routing
 from tests.bench.upload import peak_growth, resident, timed, write_table
 from tests.conftest import remove_networks
-from tests.e2e.nodes import Federation, Node
+from tests.e2e.nodes import ROOT, Federation, Node
 
 A, B = "JG0100001100000010", "JG0100002200000020"
 
@@ -59,12 +61,15 @@ def main() -> None:
     )
     parser.add_argument("--base", default=os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311"))
     parser.add_argument("--upload-gib", type=float, default=0.25, help="size of the uploaded table; try 5")
-    parser.add_argument("--tasks", type=int, default=300, help="independent tasks of the large job; try 1000")
+    parser.add_argument("--tasks", type=int, default=200, help="independent tasks of the large job; try 1000")
     parser.add_argument("--jobs", type=int, default=200, help="jobs submitted at once under load")
     parser.add_argument(
         "--thousand", type=int, default=1000, help="jobs of the part of that name, which takes long"
     )
     parser.add_argument("--ended", type=int, default=10_000, help="ended jobs in the database")
+    parser.add_argument(
+        "--readme", action="store_true", help="measure all and write the figures into both READMEs"
+    )
     asked = parser.parse_args()
     print(f"Machine: {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}\n")
     parts = {
@@ -83,8 +88,16 @@ def main() -> None:
         "routing": routes,
     }
     for name, part in parts.items():
-        if asked.only == name or (asked.only is None and name != "thousand"):
+        if asked.only == name or (asked.only is None and (asked.readme or name != "thousand")):
             part(asked)
+    if asked.readme:
+        docker = subprocess.run(
+            ["docker", "version", "-f", "{{.Server.Version}}"], capture_output=True, text=True, check=True
+        )
+        version = ".".join(docker.stdout.strip().split(".")[:2])
+        python = ".".join(platform.python_version_tuple()[:2])
+        machine = f"{os.cpu_count()} cores ({platform.machine()}, Python {python}, Docker {version})"
+        readme.write(ROOT, machine, SHOWN)
 
 
 @contextmanager
@@ -164,7 +177,7 @@ def makespan(asked: argparse.Namespace) -> None:
             )
     remove_networks()
     heads = ["tasks in a chain", "job, poll", "job, callback", "bare, API", "bare, docker run", "ratio to API"]
-    table("Makespan of a job at two nodes under Docker", [*heads, "ratio to docker run"], rows)
+    table("makespan", "Makespan of a job at two nodes under Docker", [*heads, "ratio to docker run"], rows)
 
 
 def by_fates_protocol(asked: argparse.Namespace) -> None:
@@ -172,7 +185,7 @@ def by_fates_protocol(asked: argparse.Namespace) -> None:
     rows = list(fate.rows(partial(two_nodes, {"kind": "docker"}), run_job, chain, asked.rounds))
     remove_networks()
     heads = ["tasks in a chain", "the standard's, poll", "FATE's, poll", "ratio"]
-    table("Makespan of a job at two nodes under Docker, by protocol", heads, rows)
+    table("fate", "Makespan of a job at two nodes under Docker, by protocol", heads, rows)
 
 
 def run_job(node: Node, body: dict[str, Any]) -> float:
@@ -222,6 +235,7 @@ def create_all(asked: argparse.Namespace) -> None:
             )
             time.sleep(5)
     table(
+        "create",
         "create_all at two nodes (whole jobs: their tasks start and end meanwhile on the same cores)",
         ["clients", "throughput", "p50", "p95"],
         rows,
@@ -235,7 +249,12 @@ def channel(asked: argparse.Namespace) -> None:
             times = push_pop(one, other, size, count)
             median = statistics.median(times)
             rows.append([label, f"{median * 1000:.1f} ms", f"{size / median / 1e6:.1f} MB/s"])
-    table("Channel: push at one node, pop at the other (JSON, Base64)", ["message", "median", "rate"], rows)
+    table(
+        "channel",
+        "Channel: push at one node, pop at the other (JSON, Base64)",
+        ["message", "median", "rate"],
+        rows,
+    )
 
 
 def push_pop(one: Node, other: Node, size: int, count: int) -> list[float]:
@@ -263,7 +282,7 @@ def push_pop(one: Node, other: Node, size: int, count: int) -> list[float]:
 def memory(asked: argparse.Namespace) -> None:
     with two_nodes({"kind": "process"}) as (node, _):
         time.sleep(2)
-        table("An idle node", ["resident memory"], [[f"{resident(node) / 2**20:.0f} MB"]])
+        table("memory", "An idle node", ["resident memory"], [[f"{resident(node) / 2**20:.0f} MB"]])
 
 
 def upload(asked: argparse.Namespace) -> None:
@@ -274,7 +293,7 @@ def upload(asked: argparse.Namespace) -> None:
         seconds, grown = peak_growth(node, lambda: timed(work))
         rate = file.stat().st_size / seconds / 1e6
         row = [f"{asked.upload_gib:g} GiB", f"{seconds:.1f} s", f"{rate:.0f} MB/s", f"{grown / 2**20:.0f} MB"]
-        table("Upload of a table", ["size", "time", "rate", "growth of the node's memory"], [row])
+        table("upload", "Upload of a table", ["size", "time", "rate", "growth of the node's memory"], [row])
 
 
 def by_process() -> dict[str, Any]:
@@ -288,7 +307,7 @@ def beside(asked: argparse.Namespace) -> None:
         alone, together, large = load.beside(node, chain(3), load.independent(chain(1), asked.tasks), asked.rounds)
     row = [asked.tasks, f"{alone:.2f} s", f"{together:.2f} s", f"{together / alone:.1f}", f"{large:.0f} s"]
     heads = ["tasks of the large job", "chain of 3 alone", "beside the large job", "ratio", "the large job"]
-    table("A small job beside a large one (process engine, all on the same cores)", heads, [row])
+    table("beside", "A small job beside a large one (process engine, all on the same cores)", heads, [row])
 
 
 def under_load(asked: argparse.Namespace) -> None:
@@ -310,6 +329,7 @@ def under_load(asked: argparse.Namespace) -> None:
             p50, p99 = (load.quantile(times, q) * 1000 if times else 0.0 for q in (0.5, 0.99))
             rows.append([count, f"{whole:.1f} s", f"{count / whole:.1f}/s", f"{p50:.0f} ms", f"{p99:.0f} ms"])
     table(
+        "load",
         "One-task jobs at once at two nodes, and what status_all takes meanwhile (process engine)",
         ["jobs", "all ended after", "jobs", "status_all p50", "status_all p99"],
         rows,
@@ -329,7 +349,7 @@ def thousand(asked: argparse.Namespace) -> None:
         f"{load.quantile(seen.asked, 0.99) * 1000:.0f} ms",
     ]
     heads = ["jobs", "succeeded", "tasks started twice", "jobs", "status_all p50", "status_all p99"]
-    table("Jobs of one task, all submitted at once, at two nodes (process engine)", heads, [row])
+    table("thousand", "Jobs of one task, all submitted at once, at two nodes (process engine)", heads, [row])
 
 
 def beside_ended(asked: argparse.Namespace) -> None:
@@ -346,6 +366,7 @@ def beside_ended(asked: argparse.Namespace) -> None:
         after = statistics.median(run_job(node, chain(3)) for _ in range(2 * asked.rounds + 1))
     row = [asked.ended, f"{before:.2f} s", f"{after:.2f} s", f"{after / before:.2f}"]
     table(
+        "ended",
         "A chain of 3 beside ended jobs in the database (SQLite)",
         ["ended jobs", "without", "with", "ratio"],
         [row],
@@ -358,6 +379,7 @@ def failing_over(asked: argparse.Namespace) -> None:
         return
     rows = [[f"{failover():.1f} s"] for _ in range(asked.rounds)]
     table(
+        "failover",
         "Two gateways on one database: from the death of one until the other starts the next task",
         ["seconds"],
         rows,
@@ -366,14 +388,24 @@ def failing_over(asked: argparse.Namespace) -> None:
 
 def registrations(asked: argparse.Namespace) -> None:
     with two_nodes({"kind": "process"}) as (node, _):
-        table("Registrations", ["what", "result"], registering(node.addresses["operator"], max(3, asked.rounds)))
+        table(
+            "registering",
+            "Registrations",
+            ["what", "result"],
+            registering(node.addresses["operator"], max(3, asked.rounds)),
+        )
 
 
 def routes(asked: argparse.Namespace) -> None:
-    table("Route table", ["what", "aim", "time", "of that"], routing(max(3, asked.rounds)))
+    table("routing", "Route table", ["what", "aim", "time", "of that"], routing(max(3, asked.rounds)))
 
 
-def table(title: str, heads: list[str], rows: list[list[Any]]) -> None:
+SHOWN: dict[str, list[list[Any]]] = {}
+"""the rows of each table that was printed, by the name of its part"""
+
+
+def table(part: str, title: str, heads: list[str], rows: list[list[Any]]) -> None:
+    SHOWN[part] = rows
     print(f"**{title}**\n\n| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
     for row in rows:
         print(f"| {' | '.join(map(str, row))} |")
