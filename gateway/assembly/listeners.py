@@ -39,6 +39,7 @@ from gateway.assembly import fate_tools
 from gateway.assembly import foretelling as foreseeing
 from gateway.assembly.node import Node
 from gateway.assembly.rules import approval_policy
+from gateway.described import Tables, describe
 from gateway.foretelling import Foretelling
 from gateway.guard import Guard
 from gateway.job_audits import JobAudits
@@ -187,6 +188,7 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
         apps["peer"] = create_app("peers", for_peers, documented=True)
         apps["container"] = create_app("containers", for_containers, documented=True)
     for name, app in apps.items():
+        describe(app, _tables)
         envelope.install(app, node.neighbours.as_200, node.fate.elsewhere)
         apps[name] = envelope.TooLargeInEnvelope(app, node.neighbours.as_200, node.fate.elsewhere)
     refusals = Refusals(node.audit.add, node.clock)
@@ -211,6 +213,12 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
         apps["operator"] = LoopbackOnly(apps["operator"])
     apps["operator"] = RefusalsNoted(apps["operator"], refusals, _claimed, noting)
     return apps
+
+
+def _tables() -> Tables:
+    from gateway.assembly.describing import answer_of, refusal_of  # who reads no description need not build it
+
+    return answer_of, refusal_of
 
 
 def _claimed(scope: Scope) -> str:
