@@ -216,7 +216,8 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
 
 
 def _tables() -> Tables:
-    from gateway.assembly.describing import answer_of, refusal_of  # who reads no description need not build it
+    # imported here, as only who asks for the description has to wait for the models to be built
+    from gateway.assembly.describing import answer_of, refusal_of  # noqa: PLC0415
 
     return answer_of, refusal_of
 
