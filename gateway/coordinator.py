@@ -91,7 +91,7 @@ class Coordinator:
             self._store.add_submission(spec.job_id, spec.flow_id, spec.scheduler, self._clock())
         try:
             with traced(spec.trace_id), self._in_timeline(spec.job_id):
-                self._peers.scheduler(spec.scheduler, spec.protocol).submit_job(spec, self._peers.node)
+                there = self._peers.scheduler(spec.scheduler, spec.protocol).submit_job(spec, self._peers.node)
         except PeerUnreachable as error:
             error.job_id = spec.job_id
             raise  # it may have arrived: the record is how to find out
@@ -100,12 +100,24 @@ class Coordinator:
             if self._store.jobs.find(spec.job_id) or self._store.local_jobs.find(spec.job_id):
                 error.job_id = spec.job_id
             raise
-        return spec.job_id
+        if there != spec.job_id:
+            self._handed_in_as(there, spec)
+        return there
 
-    def submit_job(self, spec: JobSpec, sender: NodeId) -> None:
+    def _handed_in_as(self, job_id: str, spec: JobSpec) -> None:
+        """Keep the id that the scheduling node gave a job. Raises `Refused` where it is another job's."""
+        self._store.drop_submission(spec.job_id)
+        job, local = self._store.jobs.find(job_id), self._store.local_jobs.find(job_id)
+        if job is not None or (local is not None and local.spec.scheduler != spec.scheduler):
+            text = f"{spec.scheduler} has taken the job under the id {job_id}, which is another job's here"
+            raise Refused(text, reason="JOB_ID_CONFLICT")
+        self._store.add_submission(job_id, spec.flow_id, spec.scheduler, self._clock())
+
+    def submit_job(self, spec: JobSpec, sender: NodeId) -> str:
         if sender not in ("", spec.initiator, self._peers.node):
             raise NotAllowed(f"only the initiator {spec.initiator} may submit this job, not {sender}")
         self._take_in(spec)
+        return spec.job_id
 
     def _take_in(self, spec: JobSpec, origin: Origin | None = None) -> None:
         """Store a job, begin it, and wait until every node has accepted it."""

@@ -110,8 +110,11 @@ class JobView:
 class SchedulerApi(Protocol):
     """What a scheduling node does for initiators and participants."""
 
-    def submit_job(self, spec: JobSpec, sender: NodeId) -> None:
-        """Create the job at every node; return when all accepted. Raises `Refused`, `Invalid`, `Conflict`."""
+    def submit_job(self, spec: JobSpec, sender: NodeId) -> str:
+        """Create the job at every node; return its id when all accepted: FATE's nodes give it one of their own.
+
+        Raises `Refused`, `Invalid`, `Conflict`.
+        """
 
     def stop_job(self, job_id: str, task_name: str, sender: NodeId) -> None:
         """Stop the job everywhere (``task_name`` empty), or one task and all that needs its output.

@@ -243,9 +243,10 @@ class SchedulerClient:
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
 
-    def submit_job(self, spec: JobSpec, sender: NodeId) -> None:
+    def submit_job(self, spec: JobSpec, sender: NodeId) -> str:
         with traced(spec.trace_id):
             self._peer.post("/job/create_all", translate.create_body(spec, self._peer.profile), patience=3.0)
+        return spec.job_id
 
     def report_task(self, report: TaskReport, sender: NodeId) -> None:
         profile = self._peer.profile

@@ -7,6 +7,7 @@ here, ``<job id>-r<n>``, which takes over what had finished in the one before; F
 import re
 from dataclasses import replace
 
+from adapter.fate.description import PROTOCOL
 from adapter.fate.parts import LocalOf
 from gateway.domain.model import JobSpec, LocalJob
 
@@ -36,6 +37,14 @@ def begun_again(local: LocalJob, job_id: str) -> JobSpec:
         job_params=params,
         flow_id=job_id,
     )
+
+
+def continued(spec: JobSpec, local_of: LocalOf) -> JobSpec:
+    """Return a job of FATE's that takes over from an earlier one as that was begun last."""
+    if not spec.old_job_id or spec.protocol != PROTOCOL:
+        return spec
+    old = newest(spec.old_job_id, local_of)
+    return spec if old is None else replace(spec, old_job_id=old.id)
 
 
 def number_of(local: LocalJob, job_id: str) -> int:

@@ -18,6 +18,7 @@ from adapter.fate.parts import JobOf
 from adapter.fate.states import OUR_TASK, REASONS, JobWord, TaskWord, job_word, task_word
 from gateway.domain.foretelling import Item
 from gateway.domain.model import Acceptance, Ending, Failure, Job, JobSpec, NodeId, Task
+from gateway.domain.names import name_rule
 from gateway.domain.problems import Problem
 from gateway.domain.rerunning import Order, RerunAnswer
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
@@ -32,6 +33,8 @@ from gateway.ports import (
     as_mapping,
 )
 from gateway.tracing import traced
+
+_LONGEST_ID = 100
 
 
 class SchedulerClient:
@@ -52,16 +55,15 @@ class SchedulerClient:
         self._standard = standard
         self._protocol_of = protocol_of
 
-    def submit_job(self, spec: JobSpec, sender: NodeId) -> None:
+    def submit_job(self, spec: JobSpec, sender: NodeId) -> str:
         with traced(spec.trace_id):
             body = self._descriptions.written(spec, self._caller.node)
             said = self._caller.post(f"{SCHEDULER}/job/create", body, initiator=spec.initiator, patience=3.0)
-            there = str(said.get("job_id") or spec.job_id)
-            if there != spec.job_id:  # FATE gives ids of its own; nobody here would find the job under it
-                with suppress(GatewayError):
-                    self._caller.post(f"{SCHEDULER}/job/stop", {"job_id": there, "stop_status": JobWord.CANCELED})
-                text = f"{self._caller.node} schedules only jobs that are handed in there: it gave the id {there}"
-                raise Refused(f"{text}, and was told to stop it", reason="NOT_SERVED_THERE")
+        there = said.get("job_id") or spec.job_id
+        if not isinstance(there, str) or name_rule(there, _LONGEST_ID):
+            text = f"{self._caller.node} took the job under an id that none can have: {str(there)[:40]!r}"
+            raise Refused(text, reason="NO_ENVELOPE")
+        return there
 
     def report_task(self, report: TaskReport, sender: NodeId) -> None:
         word = task_word(report.status, report.failure)

@@ -24,10 +24,10 @@ def submitted(parts: ClientParts, body: wire.Submit, base: str) -> dict[str, Any
     translated = translated_job(parts, body)
     spec = translated.spec
     try:
-        parts.jobs.hand_in(spec)
+        job_id = parts.jobs.hand_in(spec)
     except Invalid as error:
         raise Invalid([in_fates_words(p, spec) for p in error.problems], reason=error.reason) from error
-    model, place = named(spec), quote(spec.job_id, safe="")
+    model, place = named(spec), quote(job_id, safe="")
     data: dict[str, Any] = {
         "model_id": model.model_id,
         "model_version": model.version,
@@ -36,7 +36,7 @@ def submitted(parts: ClientParts, body: wire.Submit, base: str) -> dict[str, Any
     }
     if translated.warnings:
         data["warnings"] = list(translated.warnings)
-    return ok(data, job_id=spec.job_id)
+    return ok(data, job_id=job_id)
 
 
 def translated_job(parts: ClientParts, body: wire.Submit) -> Translated:

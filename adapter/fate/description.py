@@ -75,6 +75,20 @@ def scheduler_of(body: Mapping[str, Any]) -> NodeId:
     return found
 
 
+def as_handed_on(body: Mapping[str, Any], job_id: str) -> Mapping[str, Any]:
+    """Return a description without what the standard says of the job under another id.
+
+    FATE gives a job that a gateway hands in an id of its own, and hands the rest on to the parties unread.
+    """
+    extra = _at(body, "dag", "conf", "extra")
+    exact = extra.get(EXACT)
+    if not isinstance(exact, Mapping) or exact.get("job_id") == job_id:
+        return body
+    dag, conf = _at(body, "dag"), _at(body, "dag", "conf")
+    rest = {key: value for key, value in extra.items() if key != EXACT}
+    return {**body, "dag": {**dag, "conf": {**conf, "extra": rest}}}
+
+
 def _scheduler_of(body: Mapping[str, Any]) -> NodeId:
     return str(_at(body, "dag", "conf").get("scheduler_party_id") or "")
 

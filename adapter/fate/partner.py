@@ -4,17 +4,17 @@ Each request is about one role of this node. What concerns the node as a whole i
 without effect by the others.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 
 from adapter.fate import wire
-from adapter.fate.again import number_of
+from adapter.fate.again import continued, number_of
 from adapter.fate.client import failure_of
 from adapter.fate.deciding import again, begun, undecided
-from adapter.fate.description import PROTOCOL, scheduler_of
+from adapter.fate.description import PROTOCOL, as_handed_on, scheduler_of
 from adapter.fate.endpoints import BY_PATH, PARTNER
 from adapter.fate.envelope import FateRoute, coded, ok
 from adapter.fate.keys import Key, id_of, key_of, name_of
@@ -51,9 +51,11 @@ def router(parts: FateParts) -> APIRouter:
 
     @post("/job/create")
     async def create(body: wire.CreateJob, request: Request) -> dict[str, Any]:
-        said = body.model_dump(include={"dag", "schema_version", "kind"})
+        said: Mapping[str, Any] = body.model_dump(include={"dag", "schema_version", "kind"})
         scheduler = scheduler_of(said)
         who = await asker(parts, request, scheduler)
+        if not who.named:
+            said = as_handed_on(said, body.job_id)
 
         def work() -> dict[str, Any]:
             spec = parts.descriptions.read(said, lambda: body.job_id, scheduler, trace_of(request))
@@ -62,8 +64,7 @@ def router(parts: FateParts) -> APIRouter:
             if spec.parties_at(parts.node) and not plays(spec, parts.node, body.role, body.party_id):
                 text = f"the job names no party {body.role} of {body.party_id or parts.node} here"
                 raise NotFound(text, reason="ROLE_UNKNOWN")
-            accepted = parts.participant.create_job(spec, who.node)
-            return _accepted(accepted)
+            return _accepted(parts.participant.create_job(continued(spec, parts.local_of), who.node))
 
         return ok(await on(parts.limiters.rest, request, work) or None)
 

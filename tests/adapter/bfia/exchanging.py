@@ -109,6 +109,8 @@ def _plain(value: Any) -> Any:
         return {"status": str(value.status), "outcome": outcome, "progress": value.progress, "tasks": tasks}
     if isinstance(value, Acceptance) and value.waits:
         return "waits"
+    if value == the_job().job_id:
+        return "done"
     return "done" if value is None or value == Acceptance() else dict(value)
 
 
@@ -126,9 +128,10 @@ class OneJob:
         if task_id not in ("task_a", "task_b"):
             raise NotFound(f"no task {task_id} runs here", reason="TASK_UNKNOWN")
 
-    def submit_job(self, spec: JobSpec, sender: NodeId) -> None:
+    def submit_job(self, spec: JobSpec, sender: NodeId) -> str:
         if sender != spec.initiator:
             raise NotAllowed(f"only the initiator {spec.initiator} may submit this job, not {sender}")
+        return spec.job_id
 
     def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
         self.submit_job(spec, sender)

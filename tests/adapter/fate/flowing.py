@@ -21,7 +21,7 @@ SIGNS = "8888"
 
 
 @contextmanager
-def fate_world(home: Path, **me: Any) -> Iterator[World]:
+def fate_world(home: Path, fate_port: int = 9, **me: Any) -> Iterator[World]:
     """Yield the nodes: every route but the third node's is one to a node that speaks FATE's protocol."""
     sites = {SIGNS: {"expects": {"app_id": "1", "app_token": "secret"}}}
     on = {"enabled": True}
@@ -31,7 +31,7 @@ def fate_world(home: Path, **me: Any) -> Iterator[World]:
             file = world.home / node.settings.node.id / "routes.yml"
             routes = yaml.safe_load(file.read_text())
             for party in (FATE, SIGNS):
-                routes[party] = {"host": "127.0.0.1", "port": 9}
+                routes[party] = {"host": "127.0.0.1", "port": fate_port}
             for entry in routes.values():
                 entry["profile"] = "fate-partner"
             routes[THIRD]["profile"] = "spec"

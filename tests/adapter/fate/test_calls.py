@@ -299,11 +299,18 @@ def test_stopping_at_the_scheduler(scheduler: SchedulerClient, there: Fate):
     assert there.asked == [("/scheduler/job/stop", {"job_id": "20241", "stop_status": "canceled"})]
 
 
-def test_a_scheduler_that_gives_an_id_of_its_own_is_not_used(scheduler: SchedulerClient, there: Fate):
+def test_a_scheduler_that_gives_an_id_of_its_own(scheduler: SchedulerClient, there: Fate):
     there.says = {"/scheduler/job/create": OK | {"job_id": "202499", "data": {"model_id": "202499"}}}
-    with pytest.raises(Refused, match="202499"):
+    assert scheduler.submit_job(SPEC, ME) == "202499"
+    there.says = {"/scheduler/job/create": OK}
+    assert scheduler.submit_job(SPEC, ME) == SPEC.job_id
+
+
+@pytest.mark.parametrize("wrong", [7, ["1"], "x" * 101, "a\nb"])
+def test_an_id_that_no_job_can_have_is_refused(scheduler: SchedulerClient, there: Fate, wrong: Any):
+    there.says = {"/scheduler/job/create": OK | {"job_id": wrong}}
+    with pytest.raises(Refused):
         scheduler.submit_job(SPEC, ME)
-    assert there.asked[-1] == ("/scheduler/job/stop", {"job_id": "202499", "stop_status": "canceled"})
 
 
 @pytest.mark.parametrize(
