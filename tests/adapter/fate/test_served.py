@@ -138,7 +138,7 @@ def test_fates_automatic_retry_lets_the_job_end_and_begins_it_again(world: World
     ended = [world.local(found).ending.outcome for found in (job, f"{job}-r1")]
     assert ended == [Outcome.FAILED, Outcome.SUCCEEDED]
     assert world.local(f"{job}-r1").spec.old_job_id == job
-    heir = "202411220101019999993"
+    heir = "202411220101019999980"
     body["dag"]["conf"]["inheritance"] = {"job_id": job, "task_list": ["a", "b"]}
     assert flow.post("/partner/job/create", {**body, **party(heir)})["data"] == {"inherited": ["a", "b"]}
     assert world.local(heir).spec.old_job_id == f"{job}-r1"  # as it was begun last
