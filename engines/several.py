@@ -45,6 +45,11 @@ class SeveralEngines:
         self._place: dict[str, Engine] = {}
         """where runs were seen"""
 
+    @property
+    def others(self) -> Mapping[str, Engine]:
+        """The further engines by their names."""
+        return self._others
+
     def at(self, name: str) -> Engine:
         """Return the engine of that name, without one the main engine. Raises `EngineDown` for an unknown name."""
         if not name:

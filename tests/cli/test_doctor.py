@@ -15,10 +15,23 @@ import yaml
 from typer.testing import CliRunner
 
 from adapter.bfia.examples import REGISTER
+from engines.base import Engine
+from engines.memory import MemoryEngine, MemoryWorld, Script
+from engines.several import SeveralEngines
+from gateway.checkup import look
 from gateway.cli.main import app
+from gateway.settings import load
+from gateway.store.migrate import opened
+from gateway.store.providers import SqlProviders
+from gateway.store.store import Store
+from provider_registry.registration import provider_from_request
+from provider_registry.registry import Registry
 from tests.certificates import Authority
 from tests.e2e.nodes import free_ports
 from tests.inprocess import ask, running
+from tests.registry.builders import a_description, a_request
+
+FAR, GONE = "tcp://10.0.0.8:2376", "tcp://10.0.0.9:2376"
 
 
 @pytest.fixture
@@ -145,6 +158,41 @@ def test_it_works_beside_a_running_node_and_knows_its_images(config: Path):
         assert key in steps["images"]["cause"] and "provider approve" in steps["images"]["remedy"]
         node.registry.retire(key)
         assert doctor(config, engine=engine)[1]["images"]["result"] == "ok"
+
+
+def test_further_daemons_are_looked_at_and_each_image_where_its_provider_runs(config: Path):
+    worlds = {name: MemoryWorld() for name in ("", FAR, GONE)}
+    worlds[GONE].down = True
+
+    def engine_of(settings: Any) -> Engine:
+        def one(name: str, *images: str) -> Engine:
+            scripts = {image: Script() for image in images}
+            return MemoryEngine(node="n", installation="i", images=scripts, world=worlds[name])
+
+        return SeveralEngines(one("", "main:1"), {FAR: one(FAR, "far:1"), GONE: one(GONE)})
+
+    docker = {"base_url": "unix:///main", "daemons": [{"base_url": FAR}, {"base_url": GONE}]}
+    body = yaml.safe_load(config.read_text()) | {"engine": {"kind": "docker", "docker": docker}}
+    body["listen"]["container"]["advertise"] = "http://10.0.0.5:7381"
+    settings = load(None, body)
+    with closing(Store(opened(settings.database.url))) as store:
+        for name, (base_url, image) in {
+            "here": ("unix:///main", "main:1"),
+            "far": (FAR, "far:1"),
+            "lost": (FAR, "main:1"),
+            "stranger": ("tcp://10.9.9.9:2376", "far:1"),
+        }.items():
+            told = a_request(a_description("X", provider=name), name=name)
+            told["metadata"] = {"base_url": base_url, "image": image}
+            Registry(SqlProviders(store)).register(provider_from_request(told))
+    steps = {step.name: step for step in look(settings, engine_of)}
+    assert (
+        steps["engine"].result == "warning" and GONE in steps["engine"].cause and FAR not in steps["engine"].cause
+    )
+    assert "2 of engine.docker.daemons" in steps["engine"].found
+    said = steps["images"].cause
+    assert f"main:1 at {FAR} (IMAGE_NOT_FOUND)" in said and "tcp://10.9.9.9:2376 (DAEMON_NOT_ALLOWED)" in said
+    assert said.count("(") == 2, "the others are where they belong"
 
 
 def test_migrate_looks_and_does(config: Path):
