@@ -165,6 +165,7 @@ class Resources:
                     self._repair(claim, local)
             elif status == "READY" and self._is_forgotten(claim, now):
                 self._expire(claim)
+        self._freed(self._next(self.ledger(), now))  # once more, where a word of it was lost
 
     def _is_forgotten(self, claim: Claim, now: datetime) -> bool:
         return claim.state is ClaimState.HELD and now - claim.asked_at > timedelta(seconds=self._bounds.lease)

@@ -278,7 +278,8 @@ class LimitSettings(Section):
     schedule_longest_pause_seconds: float = Field(
         default=30.0,
         gt=0,
-        description="The longest such pause; nodes of ours say by themselves when something is free.",
+        description="The longest such pause; nodes of ours say by themselves when something is free. "
+        "A job that has not asked here for three times as long loses its place.",
     )
     engine_down_seconds: float = Field(
         default=60.0, gt=0, description="A container whose engine does not answer for this long counts as failed."

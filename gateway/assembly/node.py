@@ -16,7 +16,7 @@ from gateway.assembly.engine import engines_by_address, grants_of, main_of
 from gateway.assembly.fate import FateSide
 from gateway.assembly.identity import instance_of, only_process
 from gateway.assembly.neighbours import Neighbours
-from gateway.assembly.rules import approval_policy, call_timing, retention, run_timing
+from gateway.assembly.rules import admission_rules, approval_policy, call_timing, retention, run_timing
 from gateway.assembly.sessions import Sessions
 from gateway.assembly.sockets import listening
 from gateway.broker.broker import Broker
@@ -26,7 +26,6 @@ from gateway.coordinator import Coordinator
 from gateway.datasets import Datasets
 from gateway.deleting import Deleting
 from gateway.disk_watch import DiskWatch
-from gateway.domain.admission import Rules
 from gateway.domain.model import JobSpec
 from gateway.domain.sharing import Default
 from gateway.drain import Drain
@@ -163,7 +162,7 @@ class Node:
             self.store,
             clock,
             self._freed,
-            Bounds(Rules(ageing=settings.limits.ageing_seconds)),
+            Bounds(admission_rules(settings)),
         )
         self.metrics.ledger = self.resources.ledger
         self.models = Models(node, SqlModels(self.store), self.storage, self._unfinished, clock)

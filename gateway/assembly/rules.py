@@ -2,6 +2,7 @@
 
 from adapter.bfia.client import LONGEST_CALL
 from gateway import cleaning
+from gateway.domain import admission
 from gateway.domain.approval import Mode, Policy, Rule, Verdict
 from gateway.domain.executing.timing import Timing as RunTiming
 from gateway.domain.scheduling.timing import Timing
@@ -27,6 +28,12 @@ def run_timing(settings: Settings) -> RunTiming:
         engine_patience=settings.limits.engine_down_seconds,
         orphan=settings.limits.orphan_seconds or settings.limits.unreachable_seconds + 60.0,
     )
+
+
+def admission_rules(settings: Settings) -> admission.Rules:
+    """Return for how long waiting jobs keep their place, and when they go before all others."""
+    pause = call_timing(settings).hold_most
+    return admission.Rules(ageing=settings.limits.ageing_seconds, fresh=max(admission.Rules.fresh, 3 * pause))
 
 
 def approval_policy(settings: Settings) -> Policy:

@@ -19,7 +19,8 @@ class Rules:
 
     ageing: float = 600.0
     fresh: float = 90.0
-    """a waiting job that has not asked for this long is passed over; its scheduling node asks every 30 s"""
+    """a waiting job that has not asked for this long is passed over; its scheduling node asks every 30 s, or as
+    the settings say"""
 
 
 def apply(ledger: Ledger, claim: Claim, now: datetime, rules: Rules = Rules()) -> tuple[Ledger, bool]:

@@ -309,6 +309,23 @@ def test_what_an_ended_job_still_holds_is_returned_and_counted(nodes: Nodes):
     assert nodes.view()["returned_by_reconciler"] == 1
 
 
+def test_a_waiting_job_that_missed_the_word_that_something_is_free_hears_it_again(tmp_path: Path):
+    patient = {"limits": {"schedule_pause_seconds": 600, "schedule_longest_pause_seconds": 600}}
+    with three_nodes(tmp_path, **{A: patient}) as nodes:
+        holder = nodes.submit(guest=24)
+        nodes.wait_status(holder, JobStatus.RUNNING)
+        waiting = nodes.submit(guest=4)
+        nodes.wait(lambda: waits_at(nodes, waiting, A), "it waits, and asks again in ten minutes")
+        resources, lost = nodes[A].resources, list[str]()
+        tell, resources._freed = resources._freed, lost.extend
+        nodes[A].coordinator.stop(holder)
+        nodes.wait(lambda: waiting in lost, "the word is lost")
+        resources._freed = tell
+        assert nodes[A].store.jobs.get(waiting).status is JobStatus.READY
+        resources.reconcile()
+        nodes.wait_status(waiting, JobStatus.RUNNING)
+
+
 def test_what_is_held_for_a_job_that_nobody_starts_is_returned_after_a_while(tmp_path: Path):
     with three_nodes(tmp_path) as nodes:
         spec = a_spec("a", {"host": (B,), "guest": (A,)}, scheduler=A, initiator=A, initiator_role="guest")
