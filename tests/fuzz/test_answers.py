@@ -1,5 +1,6 @@
 """The interface description says what every operation answers, with an example; and that is what it answers."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -54,6 +55,14 @@ def test_every_operation_says_what_it_answers_and_how_it_refuses(node: Gateway, 
             responses["default"]["content"]["application/json"],
             responses["default"]["content"]["application/json"]["example"],
         )
+
+
+@pytest.mark.parametrize("listener", LISTENERS)
+def test_the_page_that_shows_it_needs_nothing_from_elsewhere(node: Gateway, listener: str):
+    page = ask(node, listener, "GET", "/docs")
+    assert page.status_code == 200 and page.headers["content-type"].startswith("text/html")
+    assert "openapi.json" in page.text and "default-src 'none'" in page.headers["content-security-policy"]
+    assert not re.findall(r"(?:https?:)?//[a-z0-9-]+[.][a-z]", page.text), "it names another host"
 
 
 SEEN = (
