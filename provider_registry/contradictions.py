@@ -110,10 +110,17 @@ def _circles(parameters: Sequence[Parameter], allowed: Allowed, path: str) -> It
     for parameter in parameters:
         names = [c if c in allowed else c.partition(".")[0] for c in parameter.depends_on]
         needs[parameter.name] = [name for name in names if name in allowed and name != parameter.name]
-    waiting = {name for name, others in needs.items() if others}
-    while shown := {name for name in waiting if any(other not in waiting for other in needs[name])}:
-        waiting -= shown
-    waiting = {name for name in waiting if needs[name]}
+    needed_by: dict[str, list[str]] = {}
+    for name, others in needs.items():
+        for other in others:
+            needed_by.setdefault(other, []).append(name)
+    news = [name for name, others in needs.items() if not others]
+    shown = set(news)
+    while news:
+        more = [name for name in needed_by.pop(news.pop(), ()) if name not in shown]
+        shown.update(more)
+        news += more
+    waiting = needs.keys() - shown
     for i, parameter in enumerate(parameters):
         if parameter.name in waiting:
             circle = [p.name for p in parameters if p.name in waiting]

@@ -9,24 +9,53 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 MAX_PATTERN = 512
 MAX_VALUE = 4096
 MAX_PLAIN_VALUE = 512
 SECONDS = 1.0
+MAX_LOOKED_INTO = 100_000
+"""characters of all expressions of one document: compiling a long one takes milliseconds"""
 
 _CHILD = Path(__file__).with_name("pattern_child.py")
 _BROKEN = (re.error, RecursionError, OverflowError, Warning)
 """what compiling can raise; warnings are here for callers that turn them into errors"""
 
 
+class _Allowance:
+    """How many characters of expressions are still looked into."""
+
+    def __init__(self) -> None:
+        self.left = MAX_LOOKED_INTO
+
+    def covers(self, pattern: str) -> bool:
+        self.left -= len(pattern)
+        return self.left >= 0
+
+
+_allowance: ContextVar[_Allowance | None] = ContextVar("allowance", default=None)
+
+
+@contextmanager
+def one_document() -> Iterator[None]:
+    """Bound what `flaw` does for all expressions of one document together: the first ones are looked into."""
+    token = _allowance.set(_Allowance())
+    try:
+        yield
+    finally:
+        _allowance.reset(token)
+
+
 def flaw(pattern: str) -> str | None:
     """Say why an expression cannot be used, as far as that is cheap to find out; None if it may be used."""
     if len(pattern) > MAX_PATTERN:
         return f"is longer than {MAX_PATTERN} characters"
-    if _cheap_to_compile(pattern):
+    allowed = _allowance.get()
+    if _cheap_to_compile(pattern) and (allowed is None or allowed.covers(pattern)):
         try:
             re.compile(pattern)
         except _BROKEN as error:

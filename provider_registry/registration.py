@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from provider_registry import describe, remarks, schema
-from provider_registry.limits import MAX_COMPONENTS, ROOT, bounded, join, refuse_unfit, shorten
+from provider_registry.limits import MAX_COMPONENTS, MAX_PROBLEMS, ROOT, bounded, join, refuse_unfit, shorten
 from provider_registry.model import Component, InvalidDescription, Problem, Provider
+from provider_registry.patterns import one_document
 
 DEVICE = "docker"
 PROTOCOL = "bfia"
@@ -19,6 +20,7 @@ CONTAINER_DEVICES = ("docker", "k8s")
 _REQUEST_FIELDS = schema.fields(schema.REGISTRATION)
 
 
+@one_document()
 def provider_from_request(body: Any) -> Provider:
     """Read ``{name, version, device, metadata, protocol, components_description}``.
 
@@ -35,6 +37,8 @@ def provider_from_request(body: Any) -> Provider:
         for key, document in described.items():
             if not isinstance(document, Mapping):
                 continue
+            if len(problems) > MAX_PROBLEMS:  # no more are told
+                break
             path = join("components_description", key)
             try:
                 components[key], found = _component(key, document, path, outer)
@@ -58,6 +62,7 @@ def provider_from_request(body: Any) -> Provider:
     )
 
 
+@one_document()
 def provider_from_component(body: Any) -> Provider:
     """Read ``{imageUrl, component_info}`` into a provider that has this one component.
 
@@ -94,6 +99,7 @@ def provider_from_component(body: Any) -> Provider:
     )
 
 
+@one_document()
 def from_document(document: Mapping[str, Any]) -> Provider:
     """Make the provider again whose `Provider.document` this is, without judging it a second time.
 

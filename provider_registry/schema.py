@@ -8,7 +8,7 @@ from importlib.resources import files
 from itertools import islice
 from typing import Any, NamedTuple
 
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, validators
 from jsonschema.exceptions import ValidationError
 
 from provider_registry.limits import MAX_PROBLEMS, ROOT, join, shorten
@@ -118,6 +118,27 @@ def _rule(error: ValidationError) -> str:
             return str(rule or f"breaks the rule {error.validator!r} of the format")
 
 
+def _of_items(validator: Any, items: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    """Look only into entries that break their schema, and into none of a list that is too long anyway."""
+    if isinstance(instance, list) and len(instance) <= schema.get("maxItems", len(instance)):
+        keeps = _quick.get(id(items)) or _quick.setdefault(id(items), compiled(items))
+        for index, item in enumerate(instance):
+            if not keeps(item):
+                yield from validator.descend(item, items, path=index)
+
+
+def _of_others(validator: Any, others: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    """Look into no entry of an object that has too many anyway."""
+    if isinstance(instance, dict) and len(instance) <= schema.get("maxProperties", len(instance)):
+        yield from Draft202012Validator.VALIDATORS["additionalProperties"](validator, others, instance, schema)
+
+
+_quick: dict[int, Check] = {}
+"""by the identity of a part of a schema; those live as long as this module"""
+_KEYWORDS = {"items": _of_items, "additionalProperties": _of_others}
+_Patient: Any = validators.extend(Draft202012Validator, _KEYWORDS)  # type: ignore[no-untyped-call]
+
+
 def _load(name: str) -> Schema:
     """Read a schema and compile it with its local references written out, which halves the time per document."""
     schema = json.loads(files("provider_registry").joinpath("schemas", name).read_text("utf-8"))
@@ -133,7 +154,7 @@ def _load(name: str) -> Schema:
 
     expanded = expand(schema)
     Draft202012Validator.check_schema(expanded)
-    return Schema(Draft202012Validator(expanded), compiled(expanded))
+    return Schema(_Patient(expanded), compiled(expanded))
 
 
 DESCRIPTION = _load("description-1.json")

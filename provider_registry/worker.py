@@ -14,6 +14,8 @@ from provider_registry.limits import ROOT
 from provider_registry.model import InvalidDescription, Problem, Provider
 from provider_registry.registration import provider_from_component, provider_from_request
 
+MOST_BYTES = 16 * 1024**2
+"""of a body: four times the characters of text that a description may hold"""
 CPU_SECONDS = 20
 MOST_SIGNS = 1_000_000
 """what separates values, also inside of texts; so many are parsed in a second"""
@@ -45,6 +47,8 @@ def read(text: bytes) -> tuple[Provider, bool]:
 
     Raises InvalidDescription.
     """
+    if len(text) > MOST_BYTES:
+        raise _refused(f"must not be longer than {MOST_BYTES} bytes")
     signs = sum(text.count(sign) for sign in (b",", b"[", b"{"))
     if signs > MOST_SIGNS:
         raise _refused(f"must not hold more than {MOST_SIGNS} commas and opening brackets")

@@ -1,6 +1,8 @@
 """Documents meant to hurt: they are refused or read, and never more than that."""
 
 import json
+import subprocess
+import sys
 from contextlib import suppress
 
 import pytest
@@ -278,3 +280,14 @@ def test_any_value_at_all_is_refused_with_its_reasons(value):
     shown = shorten(value)
     assert not_json(shown) is None
     json.dumps(shown, allow_nan=False)
+
+
+@pytest.mark.slow
+def test_no_registration_takes_more_than_two_seconds_or_200_megabytes():
+    command = [sys.executable, "-m", "tests.registry.hostile"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]  # the last line names the text
+    said = json.loads(done.stdout)
+    assert "must not be longer than" in said["too long"] and "opening brackets" in said["nothing but braces"]
+    read = {name for name, found in said.items() if found == "read"}
+    assert {"plain expressions, small", "catastrophic expressions, small", "metadata, small"} <= read

@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provider_registry.patterns import MAX_PATTERN, MAX_VALUE, flaw, full_matches, is_plain
+from provider_registry.patterns import (
+    MAX_LOOKED_INTO,
+    MAX_PATTERN,
+    MAX_VALUE,
+    flaw,
+    full_matches,
+    is_plain,
+    one_document,
+)
 
 CATASTROPHES = [
     ("(a+)+$", "a" * 60 + "!"),
@@ -133,3 +141,11 @@ def test_any_expression_is_judged_and_plain_ones_are_matched_without_help(patter
     plain = is_plain(pattern)
     [result] = full_matches([(pattern, value)], seconds=0)
     assert plain or result is None
+
+
+def test_one_document_has_only_so_many_expressions_looked_into():
+    bad = "(" + "a" * 400
+    with one_document():
+        told = [flaw(bad) for _ in range(MAX_LOOKED_INTO // len(bad) + 1)]
+        assert all(told[:-1]) and told[-1] is None
+    assert flaw(bad)

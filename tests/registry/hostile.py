@@ -1,0 +1,134 @@
+"""Registrations that want to take long, or much; run as a program, this reads each with little memory and time."""
+
+import json
+import resource
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gateway.provider_reading import SMALL
+from provider_registry.limits import MAX_TEXT, MAX_VALUES
+from provider_registry.worker import MOST_BYTES, told
+from tests.registry.builders import a_data, a_description, a_parameter, a_request
+
+MEMORY = 200 * 1024**2
+"""bytes beyond what the program has before it begins"""
+SECONDS = 2
+"""of the processor, for one text; the system counts whole ones, so it may be one more"""
+
+Make = Callable[[int], dict[str, Any]]
+_EACH = 400
+"""parameters of a component"""
+SIZES = {"small": SMALL, "large": MAX_TEXT}
+"""bytes: what is read in the gateway itself, and what a worker reads"""
+
+
+def _parameters(make: Callable[[int], Any]) -> Make:
+    """Spread parameters over as many components as they need, to be read as far as possible."""
+    return lambda n: a_request(
+        *(
+            a_description(f"C{first}", inputParam=[make(i) for i in range(first, min(first + _EACH, n))])
+            for first in range(0, n, _EACH)
+        )
+    )
+
+
+def _one(name: str, make: Callable[[int], Any]) -> Make:
+    return lambda n: a_request(a_description("C", **{name: make(n)}))
+
+
+def _regular(pattern: str, default: str) -> Make:
+    return _parameters(lambda i: a_parameter(f"p{i}", validator=f"regular:'{pattern}{i}'", defaultValue=default))
+
+
+BODIES: dict[str, Make] = {
+    "parameters that are nothing but names": _parameters(lambda i: {"name": f"p{i}"}),
+    "parameters": _parameters(lambda i: a_parameter(f"p{i}")),
+    "parameters of one name": _parameters(lambda i: a_parameter("p")),
+    "near misses": _parameters(
+        lambda i: {"name": f"a{i}", "type": "strnig", "optional": "fasle", "UIType": "inputt", "titel": "x"}
+    ),
+    "a chain of conditions": _parameters(lambda i: a_parameter(f"p{i}", dependsOn=[f"p{i + 1}.1"])),
+    "conditions on everything": lambda n: a_request(
+        a_description(
+            "C",
+            inputParam=[
+                a_parameter(f"p{i}", dependsOn=[f"p{k}.1" for k in range(min(n, 200))])
+                for i in range(max(1, n // 200))
+            ],
+        )
+    ),
+    "plain expressions": _regular("[a-z]*x[a-z]*y", "a" * 512),
+    "expressions that are long to compile": _regular("(a|b)" * 60, "a" * 60),
+    "expressions that count": _regular("((((a{9}){9}){9}){9}){9}", "a" * 60),
+    "catastrophic expressions": _regular("(a|a)*b", "a" * 60),
+    "roles": lambda n: a_request(
+        *(a_description(f"C{i}", roleList=[f"gues{k}" for k in range(32)]) for i in range(max(1, n // 32)))
+    ),
+    "components without anything": lambda n: (
+        a_request() | {"components_description": {f"C{i}": {} for i in range(n)}}
+    ),
+    "unknown fields": lambda n: a_request(a_description("C", **{f"componentNam{i}": 1 for i in range(n)})),
+    "formats": _one("inputData", lambda n: [a_data("a", dataFormat=[f"cs{i}" for i in range(n)])]),
+    "choices": _one("inputParam", lambda n: [a_parameter("p", bindingData=[{"value": str(i)} for i in range(n)])]),
+    "choices as text": _one("inputParam", lambda n: [a_parameter("p", bindingData=json.dumps(list(range(n))))]),
+    "results": _one("result", lambda n: [{"resultCode": i} for i in range(n)]),
+    "wrong shapes": _one("inputParam", lambda n: [1] * n),
+    "a long range": _one("inputParam", lambda n: [a_parameter("p", validator=f"({'9' * n},1)")]),
+    "metadata": lambda n: a_request(metadata={"image": "a", "x": [0] * n}),
+}
+
+
+def filled(make: Make, size: int) -> bytes:
+    """Return a body that is nearly as large as may be: in bytes, or in values."""
+    counts = [
+        _reached(*(measure(make(n)) for n in (1000, 2000)), most)
+        for measure, most in ((_bytes, size), (_values, MAX_VALUES))
+    ]
+    return json.dumps(make(min(counts))).encode()
+
+
+def _reached(low: int, high: int, most: int) -> int:
+    """Return for how many parts nine tenths of a bound are reached, as 1,000 and 2,000 parts tell."""
+    return 1000 if high <= low else max(1, int((0.9 * most - 2 * low + high) / (high - low) * 1000))
+
+
+def _bytes(value: Any) -> int:
+    return len(json.dumps(value).encode())
+
+
+def _values(value: Any) -> int:
+    if isinstance(value, dict):
+        return 1 + len(value) + sum(map(_values, value.values()))
+    return 1 + sum(map(_values, value)) if isinstance(value, list) else 1
+
+
+def texts() -> Iterator[tuple[str, bytes]]:
+    for name, make in BODIES.items():
+        for label, size in SIZES.items():
+            yield f"{name}, {label}", filled(make, size)
+    yield "text that needs four bytes a sign", ('{"name": "' + "x" * (MOST_BYTES - 20) + "😀").encode() + b'"}'
+    yield "lists of lists", b"[" + b"[]," * 330_000 + b"0]"
+    yield "objects", b"[" + b'{"a":1},' * 330_000 + b"0]"
+    yield "nothing but braces", b"[" * MOST_BYTES
+    yield "too long", b"[" * (MOST_BYTES + 1)
+
+
+def main() -> None:
+    said = {}
+    made = list(texts())
+    with open("/proc/self/statm", encoding="ascii") as sizes:
+        has = int(sizes.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (has + MEMORY, -1))
+    for name, text in made:
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        spent = used.ru_utime + used.ru_stime
+        resource.setrlimit(resource.RLIMIT_CPU, (int(spent) + 1 + SECONDS, -1))
+        print(name, file=sys.stderr, flush=True)
+        found = told(text)
+        said[name] = str(found.get("problems", "read"))[:300]
+    json.dump(said, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
