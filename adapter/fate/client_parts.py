@@ -10,10 +10,13 @@ import anyio.to_thread
 from anyio import CapacityLimiter
 from fastapi import Request
 
+from adapter.fate.again import newest
+from adapter.fate.description import PROTOCOL
 from gateway.datasets import Datasets
 from gateway.domain.dag import ComponentRef, Dag, DagNode
 from gateway.domain.model import Address, Job, JobSpec, LocalJob, NodeId, Note, Party
 from gateway.domain.rerunning import RerunAnswer
+from gateway.domain.states import JOB, ended
 from gateway.errors import NotFound
 from gateway.ports import Clock, JobView, Limiters, OwnJobs
 from gateway.run_logs import RunLogs
@@ -164,6 +167,8 @@ class Sight:
     created_at: datetime
     notes: str = ""
     """what somebody wrote down about it here"""
+    begun_again: str = ""
+    """the newest of the jobs that follow on it here, where FATE has begun it again"""
 
 
 def sight(parts: ClientParts, job_id: str, *, ask: bool = True, notes: bool = True) -> Sight:
@@ -186,10 +191,19 @@ def sight(parts: ClientParts, job_id: str, *, ask: bool = True, notes: bool = Tr
     spec = record.spec.for_node(parts.node) if record.spec.parties_at(parts.node) else record.spec
     said = [e.detail.get("text") for e in parts.kept.timeline(job_id) if e.event == NOTED] if notes else []
     mine = spec.parties_at(parts.node) or spec.parties
-    return Sight(view, spec, local, job, mine, record.created_at, str(said[-1]) if said else "")
+    return Sight(
+        view, spec, local, job, mine, record.created_at, str(said[-1]) if said else "", _again(parts, local)
+    )
 
 
 NOTED = "notes added"
+
+
+def _again(parts: ClientParts, local: LocalJob | None) -> str:
+    if local is None or local.spec.protocol != PROTOCOL or not ended(JOB, local.status):
+        return ""
+    later = newest(local.id, parts.kept.local_jobs.find)
+    return later.id if later is not None and later.id != local.id else ""
 
 
 def _handed_in(node: NodeId, view: JobView) -> JobSpec:

@@ -64,6 +64,8 @@ def job_rows(seen: Sight, base: str, kind: str) -> list[dict[str, Any]]:
         "log_url": f"{base}/v2/job/log/download?job_id={quote(spec.job_id, safe='')}",
         "ui_url": f"{base}/api/v1/jobs/{quote(spec.job_id, safe='')}",
     }
+    if seen.begun_again:
+        shared["begun_again"] = seen.begun_again
     return [{**shared, "role": p.role, "party_id": p.node} for p in seen.parties]
 
 

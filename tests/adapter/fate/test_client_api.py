@@ -200,6 +200,16 @@ def test_what_the_core_finds_is_told_at_fates_paths(node: Gateway):
     }
 
 
+def test_a_prediction_with_a_model_that_is_not_here_is_refused_by_its_reason(node: Gateway):
+    asked(node, "POST", "/v2/provider/register", example("register_unionpay.json"))
+    wanted = json.loads(json.dumps(DAG_SCHEMA).replace(PEER, ME))
+    wanted["dag"] |= {"stage": "predict"}
+    wanted["dag"]["conf"]["model_warehouse"] = {"model_id": "nobody-trained-it", "model_version": "7"}
+    said = asked(node, "POST", "/v2/job/submit", {"dag_schema": wanted}).json()
+    assert (said["code"], said["data"]["reason"]) == (1002, "MODEL_UNKNOWN")
+    assert "nobody-trained-it" in said["message"]
+
+
 def test_lists_are_narrowed_ordered_and_cut_into_pages(node: Gateway):
     other = "job-00000000000000000000000000000002"
     over(node, other, 30.0)

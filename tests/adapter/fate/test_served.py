@@ -17,7 +17,7 @@ from gateway.wiring import Gateway
 from tests.adapter.fate.flowing import FATE, JOB, SIGNS, Flow, dag, party, task
 from tests.contracts.apis import THIRD, World
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ME, PEER, settings
+from tests.inprocess import ME, PEER, ask, settings
 
 OK = {"code": 0, "message": "success"}
 
@@ -138,6 +138,8 @@ def test_fates_automatic_retry_lets_the_job_end_and_begins_it_again(world: World
     ended = [world.local(found).ending.outcome for found in (job, f"{job}-r1")]
     assert ended == [Outcome.FAILED, Outcome.SUCCEEDED]
     assert world.local(f"{job}-r1").spec.old_job_id == job
+    [row] = ask(world.me, "operator", "GET", "/v2/job/query", params={"job_id": job}).json()["data"]
+    assert (row["status"], row["begun_again"]) == ("failed", f"{job}-r1")
     heir = "202411220101019999980"
     body["dag"]["conf"]["inheritance"] = {"job_id": job, "task_list": ["a", "b"]}
     assert flow.post("/partner/job/create", {**body, **party(heir)})["data"] == {"inherited": ["a", "b"]}
