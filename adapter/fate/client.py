@@ -1,133 +1,32 @@
-"""Calls nodes that speak FATE's protocol: `SchedulerApi` and `ParticipantApi` over it.
+"""Calls nodes that speak FATE's protocol: `ParticipantApi` over it; `scheduler_client` has the other.
 
 FATE is told of each role of a node by itself, and of a task by its version. What it has no words for (a job's
 state, suspension, approval, deletion) is asked in the standard's, which a gateway like this one understands at the
 same address; FATE's own nodes do not serve it, which is no error where nothing depends on it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from adapter.fate.again import original
 from adapter.fate.calling import Caller
-from adapter.fate.description import PROTOCOL, Descriptions
-from adapter.fate.endpoints import PARTNER, SCHEDULER
-from adapter.fate.keys import Key, key_of
+from adapter.fate.description import Descriptions
+from adapter.fate.endpoints import PARTNER
+from adapter.fate.keys import key_of
 from adapter.fate.parts import JobOf
+from adapter.fate.said import failure_of, names_in, task_body
 from adapter.fate.states import OUR_TASK, REASONS, JobWord, TaskWord, job_word, task_word
 from gateway.domain.foretelling import Item
 from gateway.domain.model import Acceptance, Ending, Failure, Job, JobSpec, NodeId, Task
-from gateway.domain.names import name_rule
 from gateway.domain.problems import Problem
-from gateway.domain.rerunning import Order, RerunAnswer
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.domain.task_ids import telling
-from gateway.errors import Busy, GatewayError, Invalid, NotFound, NotServed, Refused
+from gateway.errors import Busy, GatewayError, Invalid, NotFound, Refused
 from gateway.ports import (
-    JobView,
     ParticipantApi,
-    SchedulerApi,
     TaskNews,
-    TaskReport,
     as_mapping,
 )
-from gateway.tracing import traced
-
-_LONGEST_ID = 100
-
-
-class SchedulerClient:
-    """`SchedulerApi` of a node that speaks FATE's protocol."""
-
-    def __init__(
-        self,
-        me: NodeId,
-        caller: Caller,
-        descriptions: Descriptions,
-        standard: SchedulerApi,
-        protocol_of: Callable[[str], str],
-    ) -> None:
-        """``protocol_of`` tells of a job here by its id which protocol it runs."""
-        self._me = me
-        self._caller = caller
-        self._descriptions = descriptions
-        self._standard = standard
-        self._protocol_of = protocol_of
-
-    def submit_job(self, spec: JobSpec, sender: NodeId) -> str:
-        with traced(spec.trace_id):
-            body = self._descriptions.written(spec, self._caller.node)
-            said = self._caller.post(f"{SCHEDULER}/job/create", body, initiator=spec.initiator, patience=3.0)
-        there = said.get("job_id") or spec.job_id
-        if not isinstance(there, str) or name_rule(there, _LONGEST_ID):
-            text = f"{self._caller.node} took the job under an id that none can have: {str(there)[:40]!r}"
-            raise Refused(text, reason="NO_ENVELOPE")
-        return there
-
-    def report_task(self, report: TaskReport, sender: NodeId) -> None:
-        word = task_word(report.status, report.failure)
-        if report.status is TaskStatus.FAILED:  # FATE lets no task fail that it does not know to run
-            with suppress(Refused):
-                self._report(report, TaskWord.RUNNING)
-        with suppress(_NoEffect):
-            self._report(report, word)
-
-    def _report(self, report: TaskReport, word: TaskWord) -> None:
-        key = key_of(report.task_id)
-        key = key if key.job_id else key_of(report.task_id, report.job_id)
-        body = {**_task(key, report.role, self._me), "status": str(word)}
-        if report.failure is not None and word is not TaskWord.RUNNING:
-            body["failed_by"] = report.failure.as_dict()
-        try:
-            self._caller.post(f"{SCHEDULER}/task/report", body)
-        except Refused as refused:
-            if refused.reason == "NO_EFFECT":
-                raise _NoEffect(refused.message) from refused
-            raise
-
-    def job_status(self, job_id: str, sender: NodeId) -> JobView:
-        if self._protocol_of(job_id) == PROTOCOL:
-            raise NotServed(f"{self._caller.node} tells a job's state by itself, and is not asked for it")
-        return self._standard.job_status(job_id, sender)
-
-    def stop_job(self, job_id: str, task_name: str, sender: NodeId) -> None:
-        if task_name:
-            self._standard.stop_job(job_id, task_name, sender)
-            return
-        body = {"job_id": self._there(job_id), "stop_status": str(JobWord.CANCELED)}
-        self._caller.post(f"{SCHEDULER}/job/stop", body)
-
-    def rerun_job(self, wanted: Order, sender: NodeId) -> RerunAnswer:
-        body = {"job_id": self._there(wanted.job_id), "new_job_id": wanted.new_job_id, "from": wanted.start}
-        body = {**body, "parameters": wanted.parameters}  # type: ignore[dict-item]
-        said = self._caller.post(f"{SCHEDULER}/job/rerun", body, patience=3.0)
-        data = as_mapping(said.get("data"))
-        job_id = str(data.get("job_id") or wanted.job_id)  # FATE runs it again under the same id
-        return RerunAnswer(job_id, str(data.get("from") or ""), _names(data, "runs"), _names(data, "inherits"))
-
-    def suspend_job(self, job_id: str, on: bool, sender: NodeId) -> None:
-        self._standard.suspend_job(job_id, on, sender)
-
-    def confirm_job(self, job_id: str, failure: Failure | None, sender: NodeId, audit: str = "") -> None:
-        if self._protocol_of(job_id) != PROTOCOL:
-            self._standard.confirm_job(job_id, failure, sender, audit)
-        elif failure is not None:  # a yes FATE learns when it asks for a task's resources again
-            self.stop_job(job_id, "", sender)
-
-    def resources_free(self, job_id: str, sender: NodeId) -> None:
-        if self._protocol_of(job_id) != PROTOCOL:  # FATE asks again by itself
-            self._standard.resources_free(job_id, sender)
-
-    def _there(self, job_id: str) -> str:
-        """Return a job's id at the node: FATE begins a job again under the same."""
-        return original(job_id) if self._protocol_of(job_id) == PROTOCOL else job_id
-
-
-class _NoEffect(Refused):
-    """The node knew it already, or something later."""
-
-    reason = "NO_EFFECT"
 
 
 class ParticipantClient:
@@ -159,7 +58,7 @@ class ParticipantClient:
             data = as_mapping(said.get("data"))
         for role in roles:
             self._state(spec.job_id, role, JobWord.WAITING)
-        inherited = _names(data, "inherited") if isinstance(data.get("inherited"), list) else None
+        inherited = names_in(data, "inherited") if isinstance(data.get("inherited"), list) else None
         waits, within = data.get("waits") is True, data.get("within")
         seconds = float(within) if waits and isinstance(within, int | float) else None
         return Acceptance(holds=True, waits=waits, within=seconds, inherited=inherited)
@@ -211,7 +110,7 @@ class ParticipantClient:
     def start_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
         key = key_of(task_id, job_id)
         roles = self._roles_of(job_id, task_name)
-        bodies = [{**_task(key, role, self._caller.node), "task_name": task_name} for role in roles]
+        bodies = [{**task_body(key, role, self._caller.node), "task_name": task_name} for role in roles]
         if key.version:  # FATE has to be told of a further version before; of one that it has it says no
             for body in bodies:
                 with suppress(Refused, NotFound):
@@ -235,7 +134,7 @@ class ParticipantClient:
 
     def poll_task(self, task_id: str, role: str, sender: NodeId) -> TaskNews:
         key = key_of(task_id)
-        said = self._caller.post(f"{PARTNER}/task/collect", _task(key, role, self._caller.node))
+        said = self._caller.post(f"{PARTNER}/task/collect", task_body(key, role, self._caller.node))
         data = as_mapping(said.get("data"))
         word = data.get("party_status") or data.get("status")
         if word == TaskWord.WAITING:  # it has the task from the job on; a start makes it running at once
@@ -252,7 +151,7 @@ class ParticipantClient:
         if task_name:
             key = key_of(telling(job_id, task_name, 0), job_id)
             for role in self._roles_of(job_id, task_name):
-                body = {**_task(key, role, self._caller.node), "task_name": task_name, "newest": True}
+                body = {**task_body(key, role, self._caller.node), "task_name": task_name, "newest": True}
                 self._caller.post(f"{PARTNER}/task/stop", body)
             return
         self._tell_tasks(job_id, ending)
@@ -281,13 +180,13 @@ class ParticipantClient:
                 continue
             key = key_of(task.task_id, job_id)
             for role in part.roles:
-                body = {**_task(key, role, self._caller.node), "task_name": task.name}
+                body = {**task_body(key, role, self._caller.node), "task_name": task.name}
                 self._tell_task(body, word)
 
     def stop_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
         key = key_of(task_id, job_id)
         for role in self._roles_of(job_id or key.job_id, task_name):
-            body = {**_task(key, role, self._caller.node), "task_name": task_name}
+            body = {**task_body(key, role, self._caller.node), "task_name": task_name}
             self._caller.post(f"{PARTNER}/task/stop", {**body, "status": str(TaskWord.CANCELED)})
 
     def delete_job(self, job_id: str, dry_run: bool, sender: NodeId) -> None:
@@ -325,34 +224,8 @@ def _roles(spec: JobSpec, node: NodeId) -> tuple[str, ...]:
     return tuple(dict.fromkeys(party.role for party in spec.parties_at(node)))
 
 
-def _task(key: Key, role: str, node: NodeId) -> dict[str, Any]:
-    return {
-        "job_id": key.job_id,
-        "role": role,
-        "party_id": node,
-        "task_id": key.task_id,
-        "task_version": key.version,
-    }
-
-
 def _failure(data: Mapping[str, Any], word: str, status: TaskStatus, node: NodeId, role: str) -> Failure | None:
     """Return why a task failed: what a gateway like this one tells, else FATE's word for it."""
     if status is not TaskStatus.FAILED:
         return None
     return failure_of(data.get("failed_by")) or Failure(REASONS[word], f"{word} at {node}", node, role)
-
-
-def failure_of(told: Any) -> Failure | None:
-    """Read why something failed; None where that is not told."""
-    said = as_mapping(told)
-    reason, code = said.get("reason"), said.get("exit_code")
-    if not isinstance(reason, str) or not reason:
-        return None
-    words = {name: str(said.get(name) or "") for name in ("message", "node", "role", "task")}
-    exit_code = code if isinstance(code, int) and not isinstance(code, bool) else None
-    return Failure(reason[:255], exit_code=exit_code, **words)
-
-
-def _names(data: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    found = data.get(key)
-    return tuple(map(str, found)) if isinstance(found, list) else ()

@@ -12,12 +12,12 @@ from fastapi import APIRouter, Request
 
 from adapter.fate import wire
 from adapter.fate.again import continued, number_of
-from adapter.fate.client import failure_of
 from adapter.fate.deciding import again, begun, undecided
 from adapter.fate.description import PROTOCOL, as_handed_on, scheduler_of
 from adapter.fate.endpoints import BY_PATH, PARTNER
 from adapter.fate.envelope import FateRoute, coded, ok
 from adapter.fate.keys import Key, id_of, key_of, name_of
+from adapter.fate.said import failure_of
 from adapter.fate.serving import Asker, FateParts, asker, commanded, names_itself, on, plays, trace_of
 from adapter.fate.states import OUR_OUTCOME, REASONS, JobWord, TaskWord, job_word, task_word
 from gateway.domain.model import Acceptance, Ending, Failure, LocalJob

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 from adapter.fate.calling import Caller
-from adapter.fate.client import ParticipantClient, SchedulerClient
+from adapter.fate.client import ParticipantClient
 from adapter.fate.description import PROTOCOL, Descriptions
 from adapter.fate.parts import JobOf, Send, Standard
+from adapter.fate.scheduler_client import SchedulerClient
 from adapter.fate.signing import Signatures
 from gateway.domain.model import JobSpec, LocalJob, NodeId, Run
 from gateway.ports import ParticipantApi, SchedulerApi, Site

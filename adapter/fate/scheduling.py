@@ -6,10 +6,10 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from adapter.fate import wire
-from adapter.fate.client import failure_of
 from adapter.fate.endpoints import BY_PATH, SCHEDULER
 from adapter.fate.envelope import FateRoute, coded, ok
 from adapter.fate.keys import Key, id_of
+from adapter.fate.said import failure_of
 from adapter.fate.serving import FateParts, asker, on, trace_of
 from adapter.fate.states import OUR_TASK, TaskWord
 from gateway.domain.model import Job, NodeId

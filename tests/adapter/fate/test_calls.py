@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from adapter.fate.calling import Caller
-from adapter.fate.client import ParticipantClient, SchedulerClient
+from adapter.fate.client import ParticipantClient
+from adapter.fate.scheduler_client import SchedulerClient
 from gateway.domain.model import Acceptance, Ending, Failure, Job
 from gateway.domain.rerunning import Order
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
