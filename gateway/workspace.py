@@ -51,7 +51,8 @@ class Workspace:
     def prepare(self, run: Run) -> Placement:
         """Make the run's directories; say how the run sees them."""
         log = self.logs(run) / "log"
-        log.mkdir(parents=True, exist_ok=True)
+        _closed(log.parent)
+        log.mkdir(exist_ok=True)
         self._make_outputs(run, log)
         if run.checkpoint is not None:
             source = self._path(run.checkpoint_from) if run.checkpoint_from else Path(os.devnull)
@@ -78,14 +79,17 @@ class Workspace:
             return
         log.chmod(0o777)  # the image's own user, whoever that is, writes here
         for path in outputs:
-            path.mkdir(parents=True, exist_ok=True)
-            path.chmod(0o777)
+            _closed(path.parent)
+            path.mkdir(exist_ok=True)
+            path.chmod(0o777)  # as above; the folder around it lets nobody else on this machine in
 
     def clear(self, run: Run) -> None:
-        """Take away what the run left empty, and the middle of log files that are too long."""
+        """Close the run's outputs, take away what it left empty, and the middle of log files that are too long."""
         self._shorten_logs(run)
         for address in run.outputs.values():
             path = self._path(address)
+            if self._contained and path.is_dir():
+                path.chmod(0o755)  # it is over: whoever reads it later changes nothing
             if path.is_dir() and not any(path.iterdir()):
                 path.rmdir()
                 if path.parent != self._root and not any(path.parent.iterdir()):
@@ -121,6 +125,16 @@ class Workspace:
     @staticmethod
     def _inside(address: Address) -> str:
         return f"{INSIDE}/{address.namespace}/{address.name}"
+
+
+def _closed(folder: Path) -> None:
+    """Make a folder that is the gateway's alone; one that is there stays as it is.
+
+    A container is given what lies in it by the engine, which needs no right to pass through it.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
 
 
 def _blocks(path: Path) -> int:

@@ -193,6 +193,7 @@ def test_the_links_of_a_job_open_for_those_who_may_and_for_nobody_else(tmp_path:
             node.tokens.add(token)
         (shown,) = answer(Role.PLATFORM, "/api/v1/jobs/job-1").json()["runs"]
         assert "last_lines" in shown and not shown["log"].startswith("file:")
+        assert str(tmp_path) not in answer(Role.ADMIN, "/api/v1/jobs/job-1").text, "no path of the server"
         assert {role: status(role, shown["log"]) for role in Role} == {
             Role.ADMIN: 200,
             Role.VENDOR: 200,

@@ -1,0 +1,30 @@
+"""Where a run's places lie, and who may write there."""
+
+from pathlib import Path
+
+from gateway.domain.model import Address
+from gateway.workspace import Workspace
+from tests.builders import a_run
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def test_what_a_container_writes_is_open_only_while_it_runs_and_only_by_its_mount(tmp_path: Path):
+    storage, runs = tmp_path / "storage", tmp_path / "runs"
+    storage.mkdir(mode=0o755)  # made by somebody else, and readable for all
+    workspace = Workspace(storage, runs, contained=True)
+    run = a_run(
+        outputs={"out": Address("job-1-guest-0", "task-out"), "none": Address("job-1-guest-0", "task-none")}
+    )
+    workspace.prepare(run)
+    leaf = storage / "job-1-guest-0" / "task-out"
+    assert mode(leaf) == mode(runs / run.name / "log") == 0o777
+    assert mode(leaf.parent) == mode(runs / run.name) == 0o700
+    (leaf / "data_0").write_text("id\n1\n")
+    workspace.prepare(run)  # a launch may be repeated
+    workspace.clear(run)
+    assert mode(leaf) == 0o755 and (leaf / "data_0").exists()
+    assert not (leaf.parent / "task-none").exists()
+    assert mode(storage) == 0o755
