@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from engines.naming import run_name
 from gateway.datasets import Datasets
-from gateway.domain import checkpoints, parameters, resources, trained
+from gateway.domain import checkpoints, parameters, resources, strictness, trained
 from gateway.domain.amounts import Defaults
 from gateway.domain.dag import DagNode
 from gateway.domain.model import Address, JobSpec, LocalJob, NodeId, Party, Run
@@ -96,7 +96,7 @@ class TaskPlanner:
                 problems += plan.problems
                 warnings += plan.warnings
                 warnings += self._format_warnings(spec, node, party, component)
-        return problems, [*elsewhere.values(), *warnings]
+        return strictness.applied(spec, problems, [*elsewhere.values(), *warnings])
 
     def _format_warnings(self, spec: JobSpec, node: DagNode, party: Party, component: Component) -> list[Problem]:
         """Warn of data in a format that the declared input does not list, naming both."""

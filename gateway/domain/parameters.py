@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.domain import checkpoints, foreign, lifetimes, resources, trained
+from gateway.domain import checkpoints, foreign, lifetimes, resources, strictness, trained
 from gateway.domain.model import JobSpec, Party
 from gateway.domain.names import LARGEST_NAME, index_of, name_rule
 from gateway.domain.problems import Problem
@@ -72,7 +72,8 @@ def check(spec: JobSpec, path: str = "config") -> tuple[list[Problem], list[Prob
     """Find what is wrong with roles and parameters: (problems that refuse the job, warnings).
 
     Refused: no party at all, an initiator that does not hold the role it claims, more or longer index keys than
-    any job needs. Warned: parameters of a task, role or index that the job does not have, up to `MOST_WARNINGS`.
+    any job needs. Warned: parameters of a task, role or index that the job does not have, up to `MOST_WARNINGS`;
+    a job that is `strictness.KEY` is refused for those.
     """
     problems: list[Problem] = trained.check(spec, path)
     warnings: list[Problem] = []
@@ -116,7 +117,8 @@ def check(spec: JobSpec, path: str = "config") -> tuple[list[Problem], list[Prob
                             warnings += _unknown_tasks(by_task, tasks, f"{at}.{key}")
     problems += resources.check(spec, f"{path}.job_params")
     problems += foreign.check(spec.job_params, f"{path}.job_params")
-    return problems, warnings[:MOST_WARNINGS]
+    problems += strictness.check(spec, f"{path}.job_params.common")
+    return strictness.applied(spec, problems, warnings[:MOST_WARNINGS])
 
 
 def _unknown_tasks(by_task: Mapping[str, Any], tasks: set[str], at: str) -> list[Problem]:

@@ -177,3 +177,13 @@ def test_settings_of_the_job_are_not_taken_for_tasks():
         [],
         [],
     )
+
+
+@pytest.mark.parametrize("word", [True, "true"])
+def test_a_strict_job_is_refused_for_what_is_else_a_warning(word):
+    odd = {"common": {"nobody": {}}, "guest": {"9": {}}}
+    lenient = check(a_spec(task_params=odd, job_params={"common": {"strict": False}}))
+    refused, left = check(a_spec(task_params=odd, job_params={"common": {"strict": word}}))
+    assert not lenient[0] and left == [] and refused == lenient[1] and len(refused) == 2
+    (wrong,) = check(a_spec(job_params={"common": {"strict": "very"}}))[0]
+    assert wrong.path == "config.job_params.common.strict"

@@ -118,6 +118,18 @@ def test_an_unknown_component_is_refused_and_the_job_is_rejected(node: Gateway):
     assert set(envelope(listed)["data"]["job_list"].values()) == {"REJECTED"}
 
 
+def test_a_strict_job_is_refused_for_unknown_parameters_and_tells_each(node: Gateway):
+    body = job_body(flow_id="strict")
+    body["config"]["task_params"] = {"common": {"echo_1": {"unheard": 1, "of": 2}}}
+    assert envelope(ask(node, "operator", "POST", f"{PLATFORM}/job/create_all", json=body))["code"] == 0
+    body["config"]["job_params"] = {"common": {"strict": True}}
+    found = envelope(ask(node, "operator", "POST", f"{PLATFORM}/job/create_all", json=body))
+    assert found["code"] != 0 and "echo_1.unheard" in found["msg"] and "echo_1.of" in found["msg"]
+    body["config"]["task_params"] = {"common": {"nobody": {}}, "guest": {"7": {}}}
+    refused_ = refused(ask(node, "operator", "POST", f"{PLATFORM}/job/create_all", json=body), "INVALID")
+    assert len(refused_["data"]["problems"]) == 2
+
+
 def test_status_all_in_all_spellings(node: Gateway):
     job_id = submit(node)
     path = f"{PLATFORM}/job/status_all"
