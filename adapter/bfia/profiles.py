@@ -15,6 +15,8 @@ class Profile:
     """whether it serves ``task/callback``"""
     says_null: bool = True
     """whether an absent ``flow_id`` may be left out; else it is sent as an empty text"""
+    needs_common: bool = False
+    """whether a job has to bear ``job_params.common``, if only with how its states are asked for"""
     status_by_get: bool = False
     """whether its ``status_all`` is served for GET"""
     knows_ready: bool = True
@@ -54,6 +56,7 @@ PROFILES: Mapping[str, Profile] = {
         Profile(
             "fate",
             says_null=False,
+            needs_common=True,
             status_by_get=True,
             poll_error_means_unknown=True,
             unknown_path_code=6000,

@@ -65,6 +65,8 @@ def _input(body: wire.DagIo) -> DagInput:
 def create_body(spec: JobSpec, profile: Profile) -> dict[str, Any]:
     """Return the body of ``create_all`` and ``create`` between nodes."""
     job_params, task_params = _one_by_one(spec, spec.job_params), _one_by_one(spec, spec.task_params)
+    if profile.needs_common:
+        job_params = {"common": {"sync_type": "callback" if spec.by_callback else "poll"}} | job_params
     if profile.reads_task_entries:
         task_params = _entries_for_all(spec, task_params)
     roles: dict[str, list[str]] = {}
