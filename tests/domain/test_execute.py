@@ -25,7 +25,7 @@ from gateway.domain.executing.events import (
 from gateway.domain.executing.execute import apply, next_due, plan, step
 from gateway.domain.executing.timing import Timing
 from gateway.domain.executing.weighing import merge_runs
-from gateway.domain.model import Ending, Exit, Failure, LocalJob, Party, Run, Told
+from gateway.domain.model import Approval, Ending, Exit, Failure, LocalJob, Party, Run, Told
 from gateway.domain.states import JOB, RUN, JobStatus, Outcome, RunStatus, TaskStatus, ended, may
 from tests.builders import IDLE, OK, T0, a_local_job, a_run, a_spec, at, sent
 from tests.domain.strategies import REPEATABLE
@@ -384,6 +384,27 @@ def test_a_second_stop_changes_nothing():
     local = after(a_local_job(a_run(status=RUNNING)), stopped(1))
     again = StopAsked(at(9), None, Ending(Outcome.SUCCEEDED, at(9)), "n3")
     assert after(local, again) == local
+
+
+@pytest.mark.parametrize(
+    ("outcome", "refused", "told"),
+    [
+        (Outcome.STOPPED, None, (Outcome.STOPPED, "STOPPED")),
+        (Outcome.FAILED, None, (Outcome.FAILED, "STOPPED")),
+        (Outcome.STOPPED, Failure("APPROVAL_REJECTED"), (Outcome.REJECTED, "APPROVAL_REJECTED")),
+        (Outcome.SUCCEEDED, None, None),
+    ],
+)
+def test_how_a_job_ended_may_be_told_after_the_stop(outcome, refused, told):
+    """Once, and never as a success: what had not succeeded by then was stopped."""
+    approval = Approval(T0, at(9), JobStatus.REJECTED, failure=refused) if refused else None
+    local = after(replace(a_local_job(), approval=approval), StopAsked(at(1), None, None, "n2"))
+    assert local.ending is None
+    local = after(local, StopAsked(at(2), None, Ending(outcome, at(2), Failure("STOPPED")), "n2"))
+    ending = local.ending
+    assert (None if ending is None else (ending.outcome, ending.failure.reason)) == told
+    if told:
+        assert after(local, StopAsked(at(3), None, Ending(Outcome.FAILED, at(3)), "n2")) == local
 
 
 # ---------------------------------------------------------------- tidying up, telling, closing

@@ -24,7 +24,8 @@ from tests.e2e.test_stop import job_of
 
 pytestmark = [pytest.mark.fate_flow, pytest.mark.slow, pytest.mark.xdist_group("fate_flow")]
 
-OURS, THEIRS = jobs.GUEST, "9999"
+OURS, CAREFUL, THEIRS = jobs.GUEST, jobs.HOST, "9999"
+"""two nodes of ours, one of which asks a person about each job, and FATE-Flow"""
 PARTNER = "/v2/partner"
 LONG = 600
 """seconds; nothing waits for it, a stop ends it"""
@@ -38,13 +39,20 @@ class Pair:
 
     site: FateSite
     node: Node
+    careful: Node
     proxy: Proxy
     register: Path
     jobs: dict[str, str] = field(default_factory=dict)
 
     def hand_in_there(self, scheduler: str = THEIRS, conf: dict[str, Any] | None = None, **parameters: Any) -> str:
         """Hand in a chain of two tasks at FATE-Flow, as its people do; FATE is the guest."""
-        answer = self.site.post("/v2/job/submit", {"dag_schema": self.dag(scheduler, conf, **parameters)})
+        return self._hand_in(self.dag(scheduler, conf, **parameters))
+
+    def hand_in_carefully(self) -> str:
+        return self._hand_in(json.loads(json.dumps(self.dag()).replace(OURS, CAREFUL)))
+
+    def _hand_in(self, dag: Any) -> str:
+        answer = self.site.post("/v2/job/submit", {"dag_schema": dag})
         assert answer["code"] == 0, answer
         return str(answer["job_id"])
 
@@ -89,10 +97,15 @@ class Pair:
         }
         return str(self.site.job(job_id)["status"]), rows
 
-    def ended_here(self, about: str, outcome: str, again: str = "") -> dict[str, Any]:
-        job_id = self.jobs[about] + again
-        wait_for(lambda: self.node.job(job_id).get("outcome"), 120, 0.2, f"{about} ended here")
-        return self.node.wait_job(job_id, 1, outcome)
+    def ended_here(self, about: str, outcome: str, again: str = "", at: Node | None = None) -> dict[str, Any]:
+        job_id, node = self.jobs[about] + again, at or self.node
+        wait_for(lambda: node.job(job_id).get("outcome"), 120, 0.2, f"{about} ended here")
+        return node.wait_job(job_id, 1, outcome)
+
+    def waits(self, about: str) -> bool:
+        """Say whether FATE-Flow was told to ask again for a task's resources, while nobody has agreed."""
+        asked = [p for p in self.passed(about) if p.to == CAREFUL and p.path.endswith("/task/resource/apply")]
+        return any(p.answer["code"] == 2004 for p in asked)
 
     def passed(self, about: str) -> list[Passed]:
         job_id = self.jobs[about]
@@ -114,16 +127,20 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     worker.chmod(0o755)
     engine = process_engine("example:1.0.0", command=[sys.executable, str(ROOT / "tests/e2e/patient.py")])
     settings = {"fate": {"enabled": True, "sites": {THEIRS: {"device": "local"}}}}
-    federation = Federation(home / "nodes", [OURS], engine, **settings)
-    node = federation[OURS]
+    federation = Federation(home / "nodes", [OURS, CAREFUL], engine, **settings)
+    node, careful = federation[OURS], federation[CAREFUL]
+    careful.settings["approval"] = {"mode": "person"}
     with Proxy() as proxy, FateSite(THEIRS, home / "fate", proxy.port) as site:
         route = {"host": "127.0.0.1", "port": proxy.port, "profile": "fate-partner"}
-        (node.home / "routes.yml").write_text(yaml.safe_dump({THEIRS: route}))
+        for ours in (node, careful):
+            (ours.home / "routes.yml").write_text(yaml.safe_dump({THEIRS: route}))
         with federation:
-            proxy.ways = {THEIRS: site.port, OURS: httpx.URL(node.peer).port or 0}
+            ports = {ours.id: httpx.URL(ours.peer).port or 0 for ours in (node, careful)}
+            proxy.ways = {THEIRS: site.port, **ports}
             site.register("example", "1.0.0", worker, "Echo")
-            node.register(REGISTER["one component"]["value"])
-            made = Pair(site, node, proxy, home / "register")
+            for ours in (node, careful):
+                ours.register(REGISTER["one component"]["value"])
+            made = Pair(site, node, careful, proxy, home / "register")
             _begin(made)
             yield made
 
@@ -140,6 +157,8 @@ def _begin(pair: Pair) -> None:
         "ours, stopped": pair.hand_in_here({"a": LONG}),
         "ours, handed in there": pair.hand_in_there(OURS),
         "ours, handed in and stopped there": pair.hand_in_there(OURS, lasts=LONG),
+        "theirs, agreed": pair.hand_in_carefully(),
+        "theirs, refused": pair.hand_in_carefully(),
     }
     stop = "/v1/platform/schedule/job/stop_all"
     for about, at in (
@@ -153,6 +172,10 @@ def _begin(pair: Pair) -> None:
         body = {"job_id": job_id}
         answer = at.post("/v2/job/stop", body) if at else pair.node.post(stop, body)
         assert answer["code"] == 0, (about, answer)
+    for about, word in (("theirs, agreed", "approve"), ("theirs, refused", "reject")):
+        wait_for(lambda about=about: pair.waits(about), 120, 0.2, f"{about} waits for a person")
+        answer = pair.careful.post(f"/api/v1/jobs/{pair.jobs[about]}/{word}", {})
+        assert answer["local_status"] in ("READY", "REJECTED"), answer
 
 
 def test_fate_flow_schedules_and_we_take_part(pair: Pair):
@@ -199,6 +222,15 @@ def test_a_job_that_fate_flow_schedules_is_stopped(pair: Pair, where: str):
     assert pair.shown(about)[1]["b"] == (0, "waiting", "waiting")
     job = pair.ended_here(about, {"canceled": "STOPPED", "failed": "FAILED"}[word])
     assert [task["status"] for task in job["tasks"]] == ["FAILED"]
+
+
+def test_fate_flow_waits_for_a_person_here(pair: Pair):
+    assert pair.shown("theirs, agreed") == ("success", dict.fromkeys(("a", "b"), (0, "success", "success")))
+    pair.ended_here("theirs, agreed", "SUCCEEDED", at=pair.careful)
+    status, tasks = pair.shown("theirs, refused")
+    assert status in ("failed", "canceled") and {row[2] for row in tasks.values()} == {"waiting"}
+    job = pair.ended_here("theirs, refused", "REJECTED", at=pair.careful)
+    assert job["failure"]["reason"] == "APPROVAL_REJECTED"
 
 
 def test_we_schedule_and_fate_flow_takes_part(pair: Pair):

@@ -37,6 +37,8 @@ def _explained(local: LocalJob, event: StopAsked) -> LocalJob:
     ending = event.ending
     if local.ending is not None or ending is None or ending.outcome is Outcome.SUCCEEDED:
         return local
+    if local.approval is not None and local.approval.failure is not None:  # it ended by the no from here
+        ending = replace(ending, outcome=Outcome.REJECTED, failure=local.approval.failure)
     changed = replace(local, ending=ending)
     return changed.noted(event.at, "job's end explained", event.by, outcome=ending.outcome)
 
