@@ -248,6 +248,9 @@ def _way_back(peer: Peer, me: NodeId, said: Mapping[str, Any]) -> Step:
     except GatewayError as error:
         return _failed("way back", error.message, "try again, then look at the peer's log")
     back = back if isinstance(back, Mapping) else {}
+    if not back.get("ok") and back.get("reason") == NotServed.reason:
+        text = f"the peer's entry of {me} leads to something else than this node's peer port"
+        return _failed("way back", text, f"have its admin correct the address of {me} in its route table")
     if not back.get("ok"):
         text = f"the peer does not reach this node: {back.get('reason', '?')} {back.get('message', '')}".strip()
         return _failed("way back", text, "correct this node's address in the peer's route table, or the firewalls")

@@ -54,11 +54,25 @@ def _went(entry: Any) -> str:
 
 
 def _detail(detail: Any, most: int = 300) -> str:
-    if "before" in detail or "after" in detail:
+    if isinstance(detail.get("changes"), list):
+        text = ", ".join(_change(change) for change in detail["changes"][:10])
+    elif "reason" in detail and "from" in detail:
+        more = f", {detail['repeated']} times more" if "repeated" in detail else ""
+        text = f"from {detail['from']}: {detail.get('message') or detail['reason']}{more}"
+    elif "before" in detail or "after" in detail:
         text = f"{_short(detail.get('before'))} → {_short(detail.get('after'))}"
     else:
         text = _short(detail) if detail else ""
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _change(change: Any) -> str:
+    """Return one line of a difference: of routes by node and key, of providers by path."""
+    named = [str(change[key]) for key in ("node", "field", "path") if change.get(key)]
+    before, after = change.get("before"), change.get("after")
+    if "node" in change and not change.get("field"):
+        return f"{'+' if before is None else '-'}{change['node']}"
+    return f"{'.'.join(named)} {_short(before)} → {_short(after)}"
 
 
 def _short(value: Any) -> str:

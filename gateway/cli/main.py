@@ -8,6 +8,7 @@ import typer
 
 from gateway.cli import (
     audit,
+    benching,
     checking,
     data,
     doctor,
@@ -167,6 +168,7 @@ resources.add(app)
 routes.add(app)
 settings.add(app)
 audit.add(app)
+benching.add(app)
 tokens.add(app)
 models.add(app)
 providers.add(app)

@@ -7,7 +7,9 @@ import typer
 
 from gateway.cli.client import (
     DEFAULT_CONFIG,
+    EXIT_BAD_INPUT,
     AsJson,
+    CallFailed,
     Config,
     Url,
     connect,
@@ -220,7 +222,7 @@ def diff(
 
 @commands.command("rollback")
 def rollback(
-    version: Annotated[int, typer.Argument(help="The version to go back to.")],
+    version: Annotated[int, typer.Argument(help="The version to go back to; 0: the one before the newest.")] = 0,
     reason: Reason = "",
     config: Config = DEFAULT_CONFIG,
     url: Url = "",
@@ -228,11 +230,18 @@ def rollback(
 ) -> None:
     """Make the routes what they were at a version. That is a version of its own, and can be rolled back too.
 
-    Example: bfia-gateway route rollback 11
+    Example: bfia-gateway route rollback
+
+    To an earlier one: bfia-gateway route rollback 11 -m "the new address was wrong"
     """
     with reporting(as_json), connect(config, url) as node:
+        newest = 0 if version else int(node.get("/api/v1/routes")["version"])
+        if not version and newest < 2:
+            raise CallFailed("there is no version before this one", EXIT_BAD_INPUT, "VERSION_UNKNOWN")
         body = {"reason": reason, "author": getpass.getuser()}
-        _told(node.post(f"/api/v1/route-versions/{version}/rollback", body), as_json)
+        query = {} if version else {"version": newest}  # so that nobody else's change is undone unseen
+        path = f"/api/v1/route-versions/{version or newest - 1}/rollback"
+        _told(node.call("POST", path, body, query=query), as_json)
 
 
 @commands.command("test")

@@ -39,6 +39,10 @@ def test_a_route_is_added_changed_disabled_and_everything_is_undone(node: Gatewa
     assert cli(node, "remove", PEER).stdout.startswith(f"version 6 is in force: -{PEER}")
     assert cli(node, "rollback", "2").exit_code == 0
     assert json.loads(cli(node, "list", "--json").stdout)["routes"][0]["deadline"] == 10.0
+    assert cli(node, "rollback").stdout == f"version 8 is in force: -{PEER}\n"
+    url = node.addresses()["operator"]
+    audit = CliRunner().invoke(app, ["audit", "--action", PEER, "--url", url]).stdout
+    assert f"+{PEER}" in audit and f'{PEER}.profile "spec" → "fate"' in audit
 
 
 def test_a_way_through_another_node_and_the_difference_of_versions(node: Gateway):
@@ -77,6 +81,28 @@ def test_a_route_is_tried_and_the_exit_code_tells(node: Gateway, tmp_path: Path)
         fine = cli(node, "test", PEER)
         assert fine.exit_code == 0 and "FAILED" not in fine.stdout
         assert json.loads(cli(node, "test", PEER, "--json").stdout)["good"] is True
+
+
+def test_a_node_and_a_link_are_measured(node: Gateway, tmp_path: Path):
+    url = node.addresses()["operator"]
+    done = CliRunner().invoke(app, ["bench", "--requests", "10", "--url", url, "--json"])
+    figures = json.loads(done.stdout[done.stdout.index("{") :])["figures"]
+    assert done.exit_code == 0 and len(figures) == 3 and all(f["median"].endswith(" ms") for f in figures)
+    broken = CliRunner().invoke(app, ["bench", "JG404", "--requests", "10", "--url", url])
+    assert broken.exit_code == 1 and "route: " in broken.stdout and "route test JG404" in broken.stdout
+    config = tmp_path / "node.yml"
+    storage = {"url": f"file://{tmp_path / 'storage'}"}
+    operator = {"bind": url.removeprefix("http://")}
+    text = {
+        "node": {"id": ME},
+        "engine": {"kind": "process"},
+        "storage": storage,
+        "listen": {"operator": operator},
+    }
+    config.write_text(json.dumps(text))
+    own = CliRunner().invoke(app, ["bench", "--requests", "10", "--mib", "1", "--config", str(config)])
+    assert own.exit_code == 0 and "MiB/s" in own.stdout, own.output
+    assert not list(tmp_path.glob("**/bench-*"))
 
 
 def test_every_command_shows_an_example():

@@ -288,6 +288,11 @@ def test_two_nodes_try_their_routes_in_both_directions(tmp_path: Path):
         found = ask(one, "operator", "POST", path).json()
         assert [s["name"] for s in found["steps"] if s["result"] == "failed"] == ["way back"]
         assert "PEER_UNREACHABLE" in next(s["cause"] for s in found["steps"] if s["name"] == "way back")
+        ask(two, "operator", "PUT", f"/api/v1/routes/{ME}", json={"route": {"url": one.addresses()["operator"]}})
+        found = ask(one, "operator", "POST", path).json()
+        assert "else than this node's peer port" in next(
+            s["cause"] for s in found["steps"] if s["name"] == "way back"
+        )
         ask(two, "operator", "PUT", f"/api/v1/routes/{ME}", json={"route": {"url": one.addresses()["peer"]}})
         found = ask(one, "operator", "POST", path).json()
         assert found["good"], found
