@@ -1,4 +1,4 @@
-"""YAML in which a key that stands twice is a mistake: of two values only one would hold, and nobody said which."""
+"""YAML, and JSON, in which a key that stands twice is a mistake: of two values only one would hold."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -9,13 +9,23 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class KeyTwice(Exception):
-    """A mapping has a key twice."""
+    """A mapping has a key twice. The lines are 0 where they are not known."""
 
-    def __init__(self, key: str, first: int, second: int) -> None:
-        super().__init__(f"{key} stands in line {first} and again in line {second}")
+    def __init__(self, key: str, first: int = 0, second: int = 0) -> None:
+        at = f" in line {first} and again in line {second}" if first else " twice in one object"
+        super().__init__(f"{key} stands{at}")
         self.key = key
         self.first = first
         self.second = second
+
+
+def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object of JSON from its pairs, as ``object_pairs_hook``. Raises `KeyTwice`."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise KeyTwice(next(name for name in names if names.count(name) > 1))
+    return found
 
 
 class KeysOnce(_LOADER):  # type: ignore[misc]

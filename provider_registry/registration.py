@@ -13,6 +13,7 @@ from provider_registry.patterns import one_document
 
 DEVICE = "docker"
 PROTOCOL = "bfia"
+PROTOCOLS = (PROTOCOL, "fate")
 MAX_KEY = 255
 CONTAINER_DEVICES = ("docker", "k8s")
 """devices that start an image, so that a registration for them has to name one"""
@@ -28,7 +29,12 @@ def provider_from_request(body: Any) -> Provider:
     problem of the body and of all descriptions in it.
     """
     refuse_unfit(body)
-    problems = [*schema.problems(schema.REGISTRATION, body), *_image_problems(body), *_too_long(body)]
+    problems = [
+        *_of_another_form(body),
+        *map(_by_name, schema.problems(schema.REGISTRATION, body)),
+        *_image_problems(body),
+        *_too_long(body),
+    ]
     described = body.get("components_description") if isinstance(body, Mapping) else None
     components: dict[str, Component] = {}
     warnings: list[Problem] = []
@@ -158,6 +164,21 @@ def _problems_of(document: Mapping[str, Any], path: str) -> tuple[Problem, ...]:
     return ()
 
 
+def _of_another_form(body: Any) -> Iterator[Problem]:
+    """Recognise one component's description where a provider is to be registered."""
+    if isinstance(body, Mapping) and "components_description" not in body and "roleList" in body:
+        rule = "is the description of one component; a provider's name, version and image go around it"
+        form = '{"imageUrl": …, "component_info": <this>}, or under components_description by its componentName'
+        yield Problem(ROOT, rule, None, form)
+
+
+def _by_name(problem: Problem) -> Problem:
+    """Say how descriptions are to stand where they are something else than named, such as listed."""
+    if problem.path != "components_description" or problem.suggestion:
+        return problem
+    return problem._replace(suggestion='{"<componentName>": {…}}')
+
+
 def _image_problems(body: Any) -> Iterator[Problem]:
     metadata = body.get("metadata") if isinstance(body, Mapping) else None
     if not isinstance(metadata, Mapping) or "image" in metadata:
@@ -181,5 +202,7 @@ def _request_remarks(body: Mapping[str, Any]) -> Iterator[Problem]:
     if body["device"] not in CONTAINER_DEVICES:
         rule = "is none of docker, k8s; jobs look for providers on docker"
         yield Problem("device", rule, body["device"], remarks.near(body["device"], CONTAINER_DEVICES))
+    if (spoken := body.get("protocol")) and spoken not in PROTOCOLS:
+        yield Problem("protocol", "is none of bfia, fate", spoken, remarks.near(spoken, PROTOCOLS))
     if not body.get("components_description"):
         yield Problem("components_description", "describes no component")

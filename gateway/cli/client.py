@@ -229,22 +229,35 @@ def reporting(as_json: bool = False) -> Iterator[None]:
 
 
 def read_object(file: Path) -> dict[str, Any]:
-    """Return the object in a file (``-``: standard input), be it JSON or YAML. Raises `CallFailed`."""
+    """Return the object in a file (``-``: standard input), be it JSON or YAML. Raises `CallFailed`.
+
+    A key that stands twice is refused: of its two values only one would count.
+    """
     import yaml
+
+    from gateway.keys_once import KeysOnce, KeyTwice, each_once
 
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CallFailed(f"{file} cannot be read: {error}", EXIT_BAD_INPUT) from None
+    except UnicodeDecodeError as error:
+        text = f"{file} is no text in UTF-8 (byte {error.start})"
+        raise CallFailed(text, EXIT_BAD_INPUT) from None
+    except OSError as error:
+        raise CallFailed(f"{file} cannot be read: {error.strerror}", EXIT_BAD_INPUT) from None
     try:
-        body = json.loads(text)
-    except ValueError:
         try:
-            body = yaml.safe_load(text)
-        except (yaml.YAMLError, RecursionError) as error:
-            raise CallFailed(f"{file} is neither JSON nor YAML: {error}", EXIT_BAD_INPUT) from None
+            body = json.loads(text, object_pairs_hook=each_once)
+        except (ValueError, RecursionError) as error:
+            wrong: Exception = error
+            body = yaml.load(text, Loader=KeysOnce)
+    except KeyTwice as error:
+        raise CallFailed(f"{file}: {error}; keep one of them", EXIT_BAD_INPUT) from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        cause = wrong if text.lstrip()[:1] in ("{", "[") else error
+        raise CallFailed(f"{file} is neither JSON nor YAML: {cause}", EXIT_BAD_INPUT) from None
     if not isinstance(body, dict):
-        raise CallFailed(f"{file} must hold an object, such as a job's dag and config", EXIT_BAD_INPUT)
+        found = "a list" if isinstance(body, list) else "nothing" if body is None else "a single value"
+        raise CallFailed(f"{file} must hold an object (name: value) and holds {found}", EXIT_BAD_INPUT)
     return body
 
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from gateway.cli.client import PIPE_WIDTH, TOKEN, URL, table
+from gateway.cli.client import PIPE_WIDTH, TOKEN, URL, CallFailed, read_object, table
 from gateway.cli.main import app
 from gateway.counting import counted
 from gateway.errors import Invalid
@@ -137,3 +137,25 @@ def test_a_table_in_a_pipe_is_of_a_sensible_width_and_breaks_no_id(
 @pytest.mark.parametrize(("count", "words"), [(0, "0 jobs"), (1, "1 job"), (2, "2 jobs")])
 def test_one_thing_is_not_many(count: int, words: str):
     assert counted(count, "job") == words
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"a": 1, "b": {"c": 1, "c": 2}}', "c stands twice"),
+        ("a: 1\na: 2\n", "a stands in line 1 and again in line 2"),
+        ('{"a": 1\n "b": 2}', "line 2 column 2"),
+        ("[1]", "holds a list"),
+        ("", "holds nothing"),
+    ],
+)
+def test_a_file_that_cannot_be_meant_is_told_with_its_place(tmp_path: Path, text: str, said: str):
+    (tmp_path / "file").write_text(text)
+    with pytest.raises(CallFailed) as caught:
+        read_object(tmp_path / "file")
+    assert said in str(caught.value) and caught.value.code == 2
+
+
+def test_commas_at_the_end_are_read_as_yaml_does(tmp_path: Path):
+    (tmp_path / "file").write_text('{"a": [1, 2,],}')
+    assert read_object(tmp_path / "file") == {"a": [1, 2]}

@@ -230,3 +230,18 @@ def test_warnings_about_one_component_stand_where_its_provider_shows_it():
 def test_what_is_no_stored_provider_is_refused(document):
     with pytest.raises(InvalidDescription, match="is not a stored provider"):
         from_document(document)
+
+
+def test_a_description_where_a_provider_is_wanted_is_told_as_that():
+    problems = refused(provider_from_request, a_description("A"))
+    assert problems[0][0] == "(document)" and "description of one component" in problems[0][1]
+    assert {path for path, _ in problems} == {"(document)", "name", "device", "metadata"}
+    with pytest.raises(InvalidDescription) as caught:
+        provider_from_request(a_request() | {"components_description": [a_description("A")]})
+    assert "<componentName>" in caught.value.problems[0].suggestion
+
+
+def test_a_protocol_that_nobody_speaks_warns():
+    (warning,) = provider_from_request(a_request(a_description("A"), protocol="bfai")).warnings
+    assert (warning.path, warning.suggestion) == ("protocol", "bfia")
+    assert provider_from_request(a_request(a_description("A"), protocol="fate")).warnings == ()
