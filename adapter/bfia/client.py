@@ -234,6 +234,9 @@ class Peer:
         said = str(body.get("msg") or body.get("message") or f"code {code}")
         beyond = told_by_relay(body)
         speaker = f"{beyond.relay}, which answers in the place of {self._node}" if beyond else self._node
+        hint = self.profile.without_paths
+        if hint and number == self.profile.unknown_path_code and "404" in said:
+            raise Refused(f"{speaker} does not serve this path ({said}): {hint}", reason="NOT_SERVED_THERE")
         raise _refusal(f"{speaker}: {said}", number, as_mapping(data))
 
 

@@ -41,6 +41,8 @@ class Profile:
     """whether it wants to be asked by ``/v1/interconn/job/audit/apply`` before a job is created there"""
     unknown_path_code: int | None = None
     """the code with which it answers, under HTTP 200, a path that it does not have"""
+    without_paths: str = ""
+    """what to try where it serves none of the standard's paths"""
     errors_as_200: bool = False
     """whether even unknown paths, wrong methods and too large bodies are answered to it with HTTP 200"""
     status_by_name: bool = False
@@ -60,6 +62,7 @@ PROFILES: Mapping[str, Profile] = {
             status_by_get=True,
             poll_error_means_unknown=True,
             unknown_path_code=6000,
+            without_paths="FATE-Flow 2.2 as published lacks its BFIA adapter; the profile fate-partner speaks its own",
             errors_as_200=True,
             status_by_name=True,
             longest_job_id=25,
