@@ -1,7 +1,7 @@
 """What this node sends to one that speaks FATE's protocol, request by request, and what it makes of the answers.
 
-Paths, fields and most codes are as a FATE-Flow 2.2.0 was seen to take and answer them (`tests/e2e/test_fate_flow.py`
-runs it); resource limits, inheritance and signatures are read from its sources. What FATE does not know and leaves
+Paths, fields and most codes are as a FATE-Flow 2.2.0 was seen to take and answer them (see
+`tests/e2e/test_fate_flow.py`); resource limits, inheritance and signatures are read from its sources. What FATE does not know and leaves
 aside (``task_name``, ``failed_by``, ``conf.extra.standard``) is ours.
 """
 

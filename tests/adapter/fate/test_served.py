@@ -1,7 +1,8 @@
 """Exchanges with a FATE-Flow 2.2 that schedules a job in which this node is a host, request by request.
 
-Bodies, orders and codes are as FATE-Flow 2.2.0 was seen to send and answer them (`tests/e2e/test_fate_flow.py` runs
-it), but for what it breaks down over; what FATE would not say (our reasons under ``data``) is not compared.
+Bodies, orders and codes are as FATE-Flow 2.2.0 was seen to send and answer them (see
+`tests/e2e/test_fate_flow.py`), but for what it breaks down over; what FATE would not say (our reasons under
+``data``) is not compared.
 """
 
 from pathlib import Path
