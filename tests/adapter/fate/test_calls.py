@@ -1,8 +1,8 @@
 """What this node sends to one that speaks FATE's protocol, request by request, and what it makes of the answers.
 
 Paths, fields and most codes are as a FATE-Flow 2.2.0 was seen to take and answer them (see
-`tests/e2e/test_fate_flow.py`); resource limits, inheritance and signatures are read from its sources. What FATE does not know and leaves
-aside (``task_name``, ``failed_by``, ``conf.extra.standard``) is ours.
+`tests/e2e/test_fate_flow.py`); resource limits, inheritance and signatures are read from its sources. What FATE
+does not know and leaves aside (``task_name``, ``failed_by``, ``conf.extra.standard``) is ours.
 """
 
 from collections.abc import Callable, Mapping
