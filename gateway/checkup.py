@@ -11,6 +11,7 @@ from pathlib import Path
 from engines.base import Engine, EngineError
 from engines.several import SeveralEngines
 from gateway.checkup_certificates import certificates_of, table_of
+from gateway.checkup_clock import clock_of
 from gateway.counting import counted
 from gateway.errors import GatewayError
 from gateway.server import bound
@@ -26,6 +27,7 @@ STEPS = (
     "storage",
     "state folder",
     "disk",
+    "clock",
     "engine",
     "isolation",
     "images",
@@ -48,6 +50,8 @@ def look(settings: Settings, engine: Callable[[Settings], Engine]) -> list[Step]
         trial.take("storage", lambda: _writable("storage", settings.storage.path), needed=False)
         trial.take("state folder", lambda: _writable("state folder", settings.state_dir), needed=False)
         trial.take("disk", lambda: _disk(settings), needed=False)
+        apart = database.result is Result.OK and not settings.database.url.startswith("sqlite:")
+        trial.take("clock", lambda: clock_of(settings.storage.path, store if apart else None), needed=False)
         with tempfile.TemporaryDirectory() as folder:  # so that looking leaves nothing in the node's own
             runs = engine(settings.model_copy(update={"state_dir": Path(folder)}))
             try:

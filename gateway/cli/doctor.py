@@ -28,10 +28,10 @@ def add(app: typer.Typer) -> None:
 
 
 def doctor(config: Config = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
-    """Look at all that a node needs: database, storage, disk, engine, images, ports, routes. Changes nothing.
+    """Look at all that a node needs: database, storage, disk, clock, engine, images, ports, routes.
 
-    Works beside a running node and without one. Exit code 1: a step failed. A link to another node is tried by
-    `route test`.
+    Changes nothing. Works beside a running node and without one. Exit code 1: a step failed. A link to another
+    node is tried by `route test`.
 
     Example: bfia-gateway doctor --config node.yml
     """

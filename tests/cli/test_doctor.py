@@ -4,6 +4,7 @@ import json
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,11 +20,13 @@ from engines.base import Engine
 from engines.memory import MemoryEngine, MemoryWorld, Script
 from engines.several import SeveralEngines
 from gateway.checkup import look
+from gateway.checkup_clock import clock_of
 from gateway.cli.main import app
 from gateway.settings import load
 from gateway.store.migrate import opened
 from gateway.store.providers import SqlProviders
-from gateway.store.store import Store
+from gateway.store.store import Store, connect
+from gateway.trial import Result
 from provider_registry.registration import provider_from_request
 from provider_registry.registry import Registry
 from tests.certificates import Authority
@@ -126,6 +129,23 @@ def test_what_is_wrong_is_named_by_its_step_and_no_other(config: Path, busy_port
         assert (code, failed(steps)) == (1, [step]), steps
         assert "secret" not in json.dumps(steps)
         config.write_text(good)
+
+
+def test_a_clock_that_is_off_is_named(tmp_path: Path):
+    assert clock_of(tmp_path / "storage", None).result is Result.OK
+    late = clock_of(tmp_path, None, lambda: time.time() + 3600)
+    assert late.result is Result.FAILED and "3600 s off" in late.cause and late.remedy
+
+
+@pytest.mark.mariadb
+def test_the_clock_of_a_database_is_looked_at(tmp_path: Path, mariadb_url: str):
+    store = Store(connect(mariadb_url))
+    try:
+        assert "database +0" in clock_of(tmp_path, store).found or "database -0" in clock_of(tmp_path, store).found
+        late = clock_of(Path("/proc"), store, lambda: time.time() - 3600)
+        assert late.result is Result.FAILED and "clock of the database" in late.cause
+    finally:
+        store.close()
 
 
 def test_another_server_on_a_port_of_the_node_is_not_taken_for_it(config: Path):
