@@ -26,7 +26,8 @@ def test_both_ways_read_the_same(tmp_path: Path):
 @pytest.mark.parametrize(
     ("body", "rule"),
     [
-        (b"[" * (50 * 1024**2), "must not hold more than 1000000 commas and opening brackets"),
+        (b"[" * (50 * 1024**2), "must not be longer than 16777216 bytes"),
+        (b"[" * (15 * 1024**2), "must not hold more than 1000000 commas and opening brackets"),
         (b"[" * 500_000, "must not nest so deeply"),
         (
             json.dumps(a_request(metadata={"image": "a", "x": "y" * 5 * 1024**2})).encode(),
@@ -35,7 +36,7 @@ def test_both_ways_read_the_same(tmp_path: Path):
         (b'{"name": "a"' + b" " * SMALL, "must be JSON: "),
         (text_of(a_request(metadata={"image": "a", "x": [0] * 200_000})), "must not hold more than"),
     ],
-    ids=["50 MB of brackets", "500,000 levels", "5 MB of text", "cut off", "many values"],
+    ids=["50 MB of brackets", "15 MB of brackets", "500,000 levels", "5 MB of text", "cut off", "many values"],
 )
 def test_hostile_bodies_are_refused_by_the_worker(tmp_path: Path, body: bytes, rule: str):
     with pytest.raises(Invalid) as refused:
