@@ -62,9 +62,11 @@ def is_there(part: NodeTask) -> bool:
 
 def without_rest(task: Task) -> Task:
     """Count as failed what will never start: the parts, not begun, of a stopped task that began elsewhere."""
+    if task.ending is None:  # asked of each task at every step
+        return task
     never = {n: part for n, part in task.nodes.items() if part.start.state is CallState.IDLE}
     began = task.attempt > 0 or any(map(is_there, task.nodes.values()))
-    if task.ending is None or not never or not began:
+    if not never or not began:
         return task
     return _with_nodes(task, {n: _failed(part) for n, part in never.items()})
 
