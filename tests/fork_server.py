@@ -6,6 +6,7 @@ error, and one on which the child's wait status is written when it has ended. Th
 The server ends, and its children with it, when the other end of the socket is closed.
 """
 
+import atexit
 import gc
 import importlib
 import json
@@ -15,6 +16,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 
 import gateway.cli
 from gateway.cli.main import main
@@ -80,10 +82,22 @@ def load() -> None:
         importlib.import_module(module.name)
 
 
+def run(words: list[str]) -> None:
+    """Run the command and end as a new process would, but for taking apart what it had imported."""
+    sys.argv = ["bfia-gateway", *words]
+    try:
+        main()
+    except SystemExit as end:
+        threading._shutdown()  # type: ignore[attr-defined]  waits for threads
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(end.code if isinstance(end.code, int) else 0)
+
+
 if __name__ == "__main__":
     load()
     gc.freeze()
     words = serve(socket.socket(fileno=os.dup(0)))
     if words is not None:
-        sys.argv = ["bfia-gateway", *words]
-        main()
+        run(words)
