@@ -76,10 +76,24 @@ def _become(request: dict[str, dict[str, str]], descriptors: list[int]) -> None:
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
 
 
+LATER = (
+    "pydantic.v1",
+    "pymysql",
+    "sqlalchemy.dialects.mysql.pymysql",
+    "sqlalchemy.dialects.sqlite",
+    "uvicorn.lifespan.off",
+    "uvicorn.protocols.http.httptools_impl",
+    "uvicorn.protocols.websockets.auto",
+)
+"""what other people's libraries import once they are used"""
+
+
 def load() -> None:
     """Import what any of the commands does."""
     for module in pkgutil.iter_modules(gateway.cli.__path__, "gateway.cli."):
         importlib.import_module(module.name)
+    for name in LATER:
+        importlib.import_module(name)
 
 
 def run(words: list[str]) -> None:

@@ -57,6 +57,7 @@ class Node:
     process: Process | subprocess.Popen[bytes] | None = None
     addresses: dict[str, Any] = field(default_factory=dict)
     starts: int = 0
+    leaving: bool = False
     prefix: list[str] = field(default_factory=list)
     """put before the gateway's command, which is then started anew"""
     fresh: bool = False
@@ -68,6 +69,7 @@ class Node:
         ready = self.home / "ready.json"
         ready.unlink(missing_ok=True)
         self.starts += 1
+        self.leaving = False
         with (self.home / f"gateway-{self.starts}.log").open("wb") as log:
             words = ["serve", "-c", str(self.home / "node.yml"), "--ready-file", str(ready)]
             if self.prefix or self.fresh:
@@ -95,10 +97,16 @@ class Node:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
+    def leave(self) -> None:
+        """Ask the process to end, once, and do not wait for it."""
+        if self.process is not None and self.process.poll() is None and not self.leaving:
+            self.process.terminate()
+            self.leaving = True
+
     def stop(self) -> None:
         if self.process is None or self.process.poll() is not None:
             return
-        self.process.terminate()
+        self.leave()
         try:
             self.process.wait(20)
         except subprocess.TimeoutExpired:
@@ -237,6 +245,8 @@ class Federation:
     def __exit__(self, raised: object = None, *_: object) -> None:
         """Stop all; in a test that went well, no node may have a container that it knows nothing of."""
         strays = [] if raised is not None else [node.strays() for node in self.nodes.values()]
+        for node in self.nodes.values():
+            node.leave()
         for node in self.nodes.values():
             node.stop()
             # runs whose directory is gone are ended by their supervisors
