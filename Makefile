@@ -7,7 +7,7 @@ VENDOR := .venv-vendor
 FATE_CLIENT := .venv-fate-client
 FATE_FLOW := .venv-fate-flow
 RUN := $(VENV)/bin/python
-WORKERS ?= 2
+WORKERS ?= 3
 export PYTHONDONTWRITEBYTECODE := # compile a module once, not at every start
 
 .PHONY: help setup demo test test-fast check fmt docs lock bench chaos clean

@@ -4,6 +4,7 @@ With CI=true a missing service is a failure, and so is any skip.
 """
 
 import contextlib
+import functools
 import os
 import subprocess
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ import pymysql
 import pytest
 import sqlalchemy as sa
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from engines.containerd.firewall import PREFIX, Firewall
 from tests.services import own_docker, registry, sshd
@@ -80,6 +83,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for name, why in absent.items():
             if item.get_closest_marker(name):
                 item.add_marker(pytest.mark.skip(reason=why))
+
+
+class KeptTogether(LoadScopeScheduling):
+    """Gives a module's tests to one worker if they share what is costly, and every other test to whoever is free.
+
+    xdist's own groups do nothing with pytest 9.2: it writes them to a name that pytest no longer reads.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return file if shares(file) else nodeid
+
+
+@functools.cache
+def shares(file: str) -> bool:
+    """Say whether the tests of a file share a fixture, or are marked as a group."""
+    text = (ROOT / file).read_text(encoding="utf-8")
+    return 'scope="module"' in text or "xdist_group" in text
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> KeptTogether | None:
+    return KeptTogether(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -1,5 +1,6 @@
 """``bfia-gateway``: write a configuration, serve a node, show the demo."""
 
+import gc
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -107,9 +108,11 @@ def serve(
 
     Example: bfia-gateway serve --config node.yml
     """
+    gc.disable()  # what is imported is no garbage: to look for some meanwhile is a fifth of the whole start
     from gateway.cli.serving import run
     from gateway.errors import Invalid
 
+    gc.enable()
     try:
         run(config, log_format, ready_file)
     except Invalid as error:

@@ -135,10 +135,14 @@ def test_a_folder_that_no_demo_made_is_left_alone(tmp_path: Path):
     assert [p.name for p in home.iterdir()] == ["bank"]
 
 
-def test_a_folder_of_a_demo_is_used_again_but_what_others_put_there_stays(tmp_path: Path):
+def test_a_demo_that_cannot_start_says_why_and_its_folder_is_used_again_but_not_what_others_put_there(
+    tmp_path: Path,
+):
     home = tmp_path / "demo"
     refuse = {"BFIA_GATEWAY__LIMITS__BODY_BYTES": "none"}
-    assert "did not start" in demo(home, **refuse).stderr
+    done = demo(home, **refuse)
+    assert done.returncode == 1 and "did not start" in done.stderr and "limits.body_bytes" in done.stderr
+    assert processes_below(tmp_path) == []
     (home / "notes").write_text("mine")
     (home / "bank" / "old").touch()
     assert "did not start" in demo(home, **refuse).stderr
@@ -146,13 +150,27 @@ def test_a_folder_of_a_demo_is_used_again_but_what_others_put_there_stays(tmp_pa
     assert not (home / "bank" / "old").exists()
 
 
+def shows_the_result(done: subprocess.CompletedProcess[str], data: str) -> None:
+    assert done.returncode == 0, done.stdout + done.stderr
+    for text in ("common ids", "AUC, both together", "AUC, the bank alone", "loss per tree", "models and reports"):
+        assert text in done.stdout, done.stdout
+    assert re.search(r"common ids +[1-9]", done.stdout)
+    assert ("synthetic" in done.stdout) == (data == "credit")
+
+
 @pytest.mark.slow
-def test_a_folder_whose_nodes_still_run_is_refused(tmp_path: Path):
+def test_the_demo_shows_the_result_and_leaves_nothing_running(tmp_path: Path):
+    shows_the_result(demo(tmp_path / "demo", "--data", "credit", "--key-length", "1024"), "credit")
+    assert processes_below(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_the_nodes_of_a_demo_can_be_kept_and_their_folder_is_then_refused(tmp_path: Path):
     home = tmp_path / "demo"
     done = demo(home, "--keep", "--key-length", "1024")
     pids = {name: json.loads((home / name / "ready.json").read_text())["pid"] for name in ("bank", "partner")}
     try:
-        assert done.returncode == 0, done.stdout + done.stderr
+        shows_the_result(done, "breast")
         again = demo(home)
         assert again.returncode == 1 and "still run" in again.stderr
         assert set(again.stderr.partition("kill ")[2].split()) == {str(p) for p in pids.values()}
@@ -165,31 +183,12 @@ def test_a_folder_whose_nodes_still_run_is_refused(tmp_path: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("data", ["breast", "credit"])
-def test_the_demo_shows_the_result_and_leaves_nothing_running(tmp_path: Path, data: str):
-    done = demo(tmp_path / "demo", "--data", data, "--key-length", "1024")
-    assert done.returncode == 0, done.stdout + done.stderr
-    for text in ("common ids", "AUC, both together", "AUC, the bank alone", "loss per tree", "models and reports"):
-        assert text in done.stdout, done.stdout
-    assert re.search(r"common ids +[1-9]", done.stdout)
-    assert ("synthetic" in done.stdout) == (data == "credit")
-    assert processes_below(tmp_path) == []
-
-
-@pytest.mark.slow
 @pytest.mark.docker
 def test_the_demo_with_containers(tmp_path: Path, reference_image: str):
     done = demo(tmp_path / "demo", "--engine", "docker", "--key-length", "1024")
     assert done.returncode == 0, done.stdout + done.stderr
     assert processes_below(tmp_path) == []
     assert containers_below(tmp_path) == []
-
-
-def test_a_demo_that_cannot_start_says_why(tmp_path: Path):
-    done = demo(tmp_path / "demo", BFIA_GATEWAY__LIMITS__BODY_BYTES="none")
-    assert done.returncode == 1
-    assert "did not start" in done.stderr and "limits.body_bytes" in done.stderr
-    assert processes_below(tmp_path) == []
 
 
 def test_a_demo_whose_job_fails_says_why(tmp_path: Path):

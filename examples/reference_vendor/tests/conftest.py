@@ -3,7 +3,11 @@
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 from loopback import Loopback
+
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture
