@@ -56,7 +56,8 @@ async def only_known(request: Request) -> None:
     for name in dict.fromkeys(request.query_params):
         if name not in known:
             there = f"this path knows {', '.join(sorted(known))}" if known else "this path has none"
-            problems.append(Problem(name[:200], f"is no parameter here; {there}", "", near(name, known)))
+            got = request.query_params[name][:200]
+            problems.append(Problem(name[:200], f"is no parameter here; {there}", got, near(name, known)))
     if problems:
         raise Invalid(problems)
 
