@@ -64,7 +64,7 @@ def _sqlite_connect(connection: Any, _record: Any) -> None:
 
 
 def _mysql_connect(connection: Any, _record: Any) -> None:
-    connection.autocommit(True)  # we begin ourselves: to switch it for each read takes five requests to the server
+    connection.autocommit(True)  # we begin ourselves: to switch it for each read takes four requests to the server
 
 
 _READING = "reading"
