@@ -207,6 +207,10 @@ class Grant(Shown):
     revoked_by: str | None
 
 
+class Granted(Grant):
+    warnings: Annotated[list[str], Field(description="such as: the node has no route")]
+
+
 class Grants(Shown):
     grants: list[Grant]
 

@@ -97,7 +97,7 @@ ANSWERS: Answers = {
     ("post", f"{_DATASET}/disable"): node.DatasetLine,
     ("post", f"{_DATASET}/enable"): node.DatasetLine,
     ("get", "/api/v1/dataset-grants"): node.Grants,
-    ("put", _DATASET + "/grants/{node}"): node.Grant,
+    ("put", _DATASET + "/grants/{node}"): node.Granted,
     ("delete", _DATASET + "/grants/{node}"): node.Grant,
     ("get", "/api/v1/models"): node.Models,
     ("get", _MODEL): node.ModelInFull,
