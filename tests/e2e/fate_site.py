@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import yaml
 
+from adapter.fate.signing import App
 from tests.e2e.nodes import ROOT, free_ports, wait_for
 
 HOME = ROOT / ".venv-fate-flow"
@@ -129,6 +130,7 @@ class FateSite:
         conf["party_id"] = self.party
         conf["fateflow"] |= {"http_port": self.port, "grpc_port": grpc, "proxy_name": "nginx"}
         conf["default_engines"]["federation"] = "osx"  # with ``standalone`` it would call only itself
+        conf["authentication"]["site"] = True
         conf["federation"]["nginx"] = {"host": "127.0.0.1", "http_port": self.proxy_port}
         file.write_text(yaml.safe_dump(conf))
 
@@ -154,6 +156,18 @@ class FateSite:
         body = {"name": name, "version": version, "device": "local", "metadata": place}
         answer = self.post("/v2/provider/register", body | {"components_description": described})
         assert answer["code"] == 0, answer
+
+    def admit(self, party: str, ours: App) -> App:
+        """Give a party an application to sign with, and take the one that it gave; return the site's."""
+        admin = {"Appid": "admin"}
+        made = self.post("/v2/app/site/create", {"party_id": party}, **admin)["data"]
+        for path, body in (
+            ("/v2/permission/grant", {"app_id": made["app_id"], "role": "site"}),
+            ("/v2/app/partner/create", {"party_id": party, "app_id": ours.app_id, "app_token": ours.app_token}),
+        ):
+            answer = self.post(path, body, **admin)
+            assert answer["code"] == 0, answer
+        return App(made["app_id"], made["app_token"])
 
     def job(self, job_id: str) -> dict[str, Any]:
         """Return the job as FATE-Flow shows it to its people; empty while it has none."""

@@ -8,7 +8,7 @@ side by side, because FATE-Flow takes its time over each.
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from adapter.bfia.examples import REGISTER
+from adapter.fate.signing import App, Signatures, Site
 from tests.e2e import jobs
 from tests.e2e.fate_site import PYTHON, FateSite, Passed, Proxy
 from tests.e2e.nodes import ROOT, Federation, Node, process_engine, wait_for
@@ -42,6 +43,8 @@ class Pair:
     careful: Node
     proxy: Proxy
     register: Path
+    signatures: Signatures
+    """as FATE-Flow signs to our node, and our node to it"""
     jobs: dict[str, str] = field(default_factory=dict)
 
     def hand_in_there(self, scheduler: str = THEIRS, conf: dict[str, Any] | None = None, **parameters: Any) -> str:
@@ -126,21 +129,26 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     worker.write_text(f'#!/bin/sh\nexec {PYTHON} {ROOT}/tests/e2e/fate_worker.py "$@"\n')
     worker.chmod(0o755)
     engine = process_engine("example:1.0.0", command=[sys.executable, str(ROOT / "tests/e2e/patient.py")])
-    settings = {"fate": {"enabled": True, "sites": {THEIRS: {"device": "local"}}}}
-    federation = Federation(home / "nodes", [OURS, CAREFUL], engine, **settings)
+    federation = Federation(home / "nodes", [OURS, CAREFUL], engine)
     node, careful = federation[OURS], federation[CAREFUL]
     careful.settings["approval"] = {"mode": "person"}
     with Proxy() as proxy, FateSite(THEIRS, home / "fate", proxy.port) as site:
         route = {"host": "127.0.0.1", "port": proxy.port, "profile": "fate-partner"}
+        signs: dict[str, Site] = {}
         for ours in (node, careful):
             (ours.home / "routes.yml").write_text(yaml.safe_dump({THEIRS: route}))
+            given = App("73391027", f"what {ours.id} gave")
+            got = site.admit(ours.id, given)
+            apps = {"sends": asdict(got), "expects": asdict(given)}
+            ours.settings["fate"] = {"enabled": True, "sites": {THEIRS: {"device": "local"} | apps}}
+            signs |= {ours.id: Site(sends=given)} | ({THEIRS: Site(sends=got)} if ours is node else {})
         with federation:
             ports = {ours.id: httpx.URL(ours.peer).port or 0 for ours in (node, careful)}
             proxy.ways = {THEIRS: site.port, **ports}
             site.register("example", "1.0.0", worker, "Echo")
             for ours in (node, careful):
                 ours.register(REGISTER["one component"]["value"])
-            made = Pair(site, node, careful, proxy, home / "register")
+            made = Pair(site, node, careful, proxy, home / "register", Signatures(signs))
             _begin(made)
             yield made
 
@@ -160,22 +168,22 @@ def _begin(pair: Pair) -> None:
         "theirs, agreed": pair.hand_in_carefully(),
         "theirs, refused": pair.hand_in_carefully(),
     }
-    stop = "/v1/platform/schedule/job/stop_all"
-    for about, at in (
-        ("ours, stopped", None),
-        ("ours, handed in and stopped there", pair.site),
-        ("theirs, stopped there", pair.site),
-        ("theirs, stopped here", None),
-    ):
-        job_id = pair.jobs[about]
-        wait_for(lambda job_id=job_id: pair.runs_there(job_id), 120, 0.2, f"{about} runs")
-        body = {"job_id": job_id}
-        answer = at.post("/v2/job/stop", body) if at else pair.node.post(stop, body)
-        assert answer["code"] == 0, (about, answer)
-    for about, word in (("theirs, agreed", "approve"), ("theirs, refused", "reject")):
-        wait_for(lambda about=about: pair.waits(about), 120, 0.2, f"{about} waits for a person")
-        answer = pair.careful.post(f"/api/v1/jobs/{pair.jobs[about]}/{word}", {})
-        assert answer["local_status"] in ("READY", "REJECTED"), answer
+
+
+def stop(pair: Pair, about: str, there: bool) -> None:
+    """Stop a job once it runs at FATE-Flow, as the people of one side do."""
+    body = {"job_id": pair.jobs[about]}
+    wait_for(lambda: pair.runs_there(pair.jobs[about]), 100, 0.2, f"{about} runs")
+    here = "/v1/platform/schedule/job/stop_all"
+    answer = pair.site.post("/v2/job/stop", body) if there else pair.node.post(here, body)
+    assert answer["code"] == 0, (about, answer)
+
+
+def decide(pair: Pair, about: str, word: str) -> None:
+    """Agree to a job or refuse it, once FATE-Flow was told to ask again."""
+    wait_for(lambda: pair.waits(about), 100, 0.2, f"{about} waits for a person")
+    answer = pair.careful.post(f"/api/v1/jobs/{pair.jobs[about]}/{word}", {})
+    assert answer["local_status"] in ("READY", "REJECTED"), answer
 
 
 def test_fate_flow_schedules_and_we_take_part(pair: Pair):
@@ -211,6 +219,7 @@ def test_a_task_that_fails_here_runs_again_in_fates_retry(pair: Pair):
 def test_a_job_that_fate_flow_schedules_is_stopped(pair: Pair, where: str):
     """Its own part, killed first, may be reported as failed before ours as canceled: what it says counts."""
     about = f"theirs, stopped {where}"
+    stop(pair, about, where == "there")
 
     def said() -> list[str]:
         told = [p for p in pair.passed(about) if p.to == OURS and p.path == f"{PARTNER}/job/status/update"]
@@ -225,6 +234,8 @@ def test_a_job_that_fate_flow_schedules_is_stopped(pair: Pair, where: str):
 
 
 def test_fate_flow_waits_for_a_person_here(pair: Pair):
+    decide(pair, "theirs, agreed", "approve")
+    decide(pair, "theirs, refused", "reject")
     assert pair.shown("theirs, agreed") == ("success", dict.fromkeys(("a", "b"), (0, "success", "success")))
     pair.ended_here("theirs, agreed", "SUCCEEDED", at=pair.careful)
     status, tasks = pair.shown("theirs, refused")
@@ -252,6 +263,7 @@ def test_a_task_that_fails_at_fate_flow_runs_again_there(pair: Pair):
 
 
 def test_a_job_that_we_schedule_is_stopped(pair: Pair):
+    stop(pair, "ours, stopped", there=False)
     pair.ended_here("ours, stopped", "STOPPED")
     status, tasks = pair.shown("ours, stopped")
     assert (status, tasks["a"][1]) == ("canceled", "canceled"), "FATE's people do not see it run for ever"
@@ -263,6 +275,7 @@ def test_a_job_handed_in_at_fate_flow_that_we_schedule(pair: Pair):
         "success",
         dict.fromkeys(("a", "b"), (0, "success", "success")),
     )
+    stop(pair, "ours, handed in and stopped there", there=True)
     pair.ended_here("ours, handed in and stopped there", "STOPPED")
     status, tasks = pair.shown("ours, handed in and stopped there")
     assert (status, tasks["a"][1:]) == ("canceled", ("canceled", "canceled"))
@@ -303,8 +316,23 @@ def test_what_is_not_there_is_answered_with_fate_flows_codes(pair: Pair):
         "/scheduler/task/report": {**task, "status": "success"},
         "/partner/job/create": {"job_id": 1},
     }
-    here = {
-        path: httpx.post(f"{pair.node.peer}/v2{path}", json=body, timeout=30, trust_env=False).json()["code"]
-        for path, body in asked.items()
-    }
-    assert here == {path: pair.site.post(f"/v2{path}", body)["code"] for path, body in asked.items()}
+
+    def codes(node: str, address: str) -> dict[str, int]:
+        found = {}
+        for path, body in asked.items():
+            sent = dict(pair.signatures.sign(node, ""))
+            answer = httpx.post(f"{address}/v2{path}", json=body, headers=sent, timeout=30, trust_env=False)
+            found[path] = int(answer.json()["code"])
+        return found
+
+    assert codes(OURS, pair.node.peer) == codes(THEIRS, f"http://127.0.0.1:{pair.site.port}")
+
+
+def test_requests_between_the_two_are_signed(pair: Pair):
+    """All jobs of this module are: the site wants it. What is not signed, neither side takes."""
+    between = [p for p in pair.proxy.passed if p.to in (OURS, CAREFUL) or "x-source-node-id" in p.headers]
+    assert between and all(p.headers["signature"] for p in between)
+    body = pair.dag() | {"job_id": "202611220101010000001", "role": "host", "party_id": OURS}
+    here = httpx.post(f"{pair.node.peer}{PARTNER}/job/create", json=body, timeout=30, trust_env=False).json()
+    assert here["data"]["reason"] == "SIGNATURE_MISSING"
+    assert pair.site.post(f"{PARTNER}/job/stop", {**body, "party_id": THEIRS})["code"] != 0
