@@ -28,8 +28,8 @@ def test_who_holds_and_who_waits_is_shown_and_the_sums_match(tmp_path: Path):
                 node.resources.hold(job)
             except Refused as error:
                 said = error.message
-        said = cli(node, "--json").stdout
-        found = json.loads(said[said.index("{\n") :])  # the node in this process may have logged before it
+        printed = cli(node, "--json").stdout
+        found = json.loads(printed[printed.index("{\n") :])  # the node in this process may have logged before it
         assert found["held"]["memory_gib"] == sum(h["memory_gib"] for h in found["holders"]) == 1.5
         assert found["remaining"]["memory_gib"] == 0.5
         assert [w["job_id"] for w in found["waiting"]] == ["job-second"]
