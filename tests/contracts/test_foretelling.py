@@ -23,8 +23,8 @@ from gateway.domain.model import JobSpec
 from gateway.domain.states import JobStatus
 from gateway.errors import Invalid
 from provider_registry.registration import provider_from_request
-from tests.adapter.bfia.scripted import text
-from tests.adapter.bfia.site import SPEC, a_job_with, serving_site
+from tests.adapter.bfia.scripted import says, text
+from tests.adapter.bfia.site import SPEC, a_job_with, by_path, serving_site
 from tests.builders import a_dag, a_spec
 from tests.contracts.apis import THIRD, World, registration, two_nodes
 from tests.inprocess import ME, PEER, STRANGER, ask
@@ -216,7 +216,8 @@ def test_a_peer_that_has_only_the_standard_is_not_told_of_and_not_asked_to_creat
     missing = text(b"<html>not found</html>", 404)
     own = {"guest": {"0": {"a": {"secret": "guests-own"}}}, "host": {"0": {"a": {"secret": "hosts-own"}}}}
     with serving_site(tmp_path) as site:
-        site.peer.will(lambda handler: missing(handler))
+        unknown = says(code=1001, msg="no such task")
+        site.peer.will(lambda handler: by_path(task_poll=unknown, other=missing)(handler))
         plan = site.node.foretelling.plan(replace(a_job_with(SPEC), task_params=own))
         asked = [a for a in site.peer.asked if a.target == INTERCONN + "/job/plan"]
         assert not any(a.target.endswith("/job/create") for a in site.peer.asked)
