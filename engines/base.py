@@ -10,7 +10,7 @@ their own: after a restart of the gateway, a new engine object tells the same of
     ├── PullDenied         PULL_DENIED         the registry, or the admin, does not allow it
     ├── PullTimeout        PULL_TIMEOUT        the registry did not deliver in time
     ├── PullFailed         PULL_FAILED         the registry cannot be used for another reason
-    ├── SignatureMissing   SIGNATURE_MISSING   nobody has signed the image, and somebody has to
+    ├── SignatureMissing   SIGNATURE_ABSENT    nobody has signed the image, and somebody has to
     ├── SignatureInvalid   SIGNATURE_INVALID   signed, but not by who has to, or not this image
     ├── SignatureUnchecked SIGNATURE_UNCHECKED the registry does not tell
     ├── CommandNotFound    COMMAND_NOT_FOUND   the image has no such executable
@@ -84,7 +84,7 @@ class PullFailed(EngineError):
 
 
 class SignatureMissing(EngineError):
-    reason = "SIGNATURE_MISSING"
+    reason = "SIGNATURE_ABSENT"
 
 
 class SignatureInvalid(EngineError):

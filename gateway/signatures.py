@@ -57,7 +57,7 @@ class Signatures:
     def check(self, provider: str, image: str, engine: Engine) -> str:
         """Return the digest of an image that is signed as it has to be; empty where no rule is about it.
 
-        The first rule that is about it decides. Raises `EngineError`: SIGNATURE_MISSING, SIGNATURE_INVALID,
+        The first rule that is about it decides. Raises `EngineError`: SIGNATURE_ABSENT, SIGNATURE_INVALID,
         SIGNATURE_UNCHECKED, IMAGE_NOT_FOUND.
         """
         registry = registry_of(image)

@@ -31,7 +31,7 @@ NOT_WORTH_IT = frozenset(
         "PULL_DENIED",
         "RESOURCES_NEVER",
         "SIGNATURE_INVALID",
-        "SIGNATURE_MISSING",
+        "SIGNATURE_ABSENT",
         "STOPPED",
         "TASK_ID_CONFLICT",
         "TASK_UNKNOWN",

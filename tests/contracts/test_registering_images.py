@@ -113,7 +113,7 @@ def test_an_image_is_fetched_from_a_registry_that_is_named_and_from_no_other(
     wanting = providers_of(named, tmp_path, signed)
     with pytest.raises(Invalid, match="nobody has signed") as refused:
         wanting.register(body, By())
-    assert refused.value.reason == "SIGNATURE_MISSING"
+    assert refused.value.reason == "SIGNATURE_ABSENT"
     (known,) = named.image_facts(image).repo_digests
     text = text_for(known.partition("@")[2])
     put(shop, "acme", known.partition("@")[2], (text, signature(key, text)))

@@ -86,7 +86,7 @@ def test_an_image_counts_as_signed_only_by_the_right_key_over_its_own_digest(
     other, digest, image = ec.generate_private_key(ec.SECP384R1()), a_digest(), f"{shop}/acme/psi:1.0"
     engine, text = Known(image, digest), text_for(digest)
     one = signed_by(key)
-    assert reason(one, image, engine).startswith("SIGNATURE_MISSING: nobody has signed")
+    assert reason(one, image, engine).startswith("SIGNATURE_ABSENT: nobody has signed")
     wrong = {
         "another key": (text, signature(other, text)),
         "something else": (text_for(digest) + b" ", signature(key, text)),
@@ -161,7 +161,7 @@ def test_an_empty_list_of_signatures_is_none(shop: str) -> None:
     put(shop, "a", digest)
     with pytest.raises(EngineError) as caught:
         signatures_of(f"{shop}/a:1", [f"{shop}/a@{digest}", "no digest", "@"])
-    assert caught.value.reason == "SIGNATURE_MISSING"
+    assert caught.value.reason == "SIGNATURE_ABSENT"
 
 
 def test_keys_that_are_none_are_refused_with_their_paths(tmp_path: Path) -> None:
@@ -180,9 +180,9 @@ def test_a_registration_and_an_approval_are_refused(
     image = "registry.example.com/a:1"
     images = Images(lambda _: Known(image), 5.0, signed_by(key, provider="acme").check)
     providers = Providers(Registry(MemoryRepository()), Reader(tmp_path, 60.0), images, list)
-    with pytest.raises(Invalid, match="SIGNATURE_MISSING") as refused:
+    with pytest.raises(Invalid, match="SIGNATURE_ABSENT") as refused:
         providers.register(a_request(metadata={"image": image}), By())
-    assert refused.value.reason == "SIGNATURE_MISSING" and refused.value.problems[0].path == "metadata.image"
+    assert refused.value.reason == "SIGNATURE_ABSENT" and refused.value.problems[0].path == "metadata.image"
     assert providers.registry.query() == []
     free = a_request(metadata={"image": image}, name="free")
     key_ = providers.register(free, By()).revision.key
@@ -192,7 +192,7 @@ def test_a_registration_and_an_approval_are_refused(
     )
     with pytest.raises(Refused, match="never came from its registry") as unsigned:
         closed.approve(key_, By())
-    assert unsigned.value.reason == "SIGNATURE_MISSING"
+    assert unsigned.value.reason == "SIGNATURE_ABSENT"
 
 
 def test_nothing_starts_that_is_not_signed(tmp_path: Path, key: Any, signed_by: Callable[..., Signatures]) -> None:
@@ -204,5 +204,5 @@ def test_nothing_starts_that_is_not_signed(tmp_path: Path, key: Any, signed_by: 
     ) as node:
         node.executor.signed = signed_by(key).check
         failure = ended(node, submit(node).json()["data"]["job_id"]).ending.failure
-        assert failure.reason == "SIGNATURE_MISSING" and "cosign" not in failure.message
+        assert failure.reason == "SIGNATURE_ABSENT" and "cosign" not in failure.message
         assert list(node.engine.list()) == []
