@@ -112,6 +112,7 @@ async def serve(
                 lifespan="off",
                 log_config=None,
                 access_log=False,
+                proxy_headers=False,  # who asks is who has connected: a report is judged by that
                 timeout_keep_alive=75,
                 timeout_graceful_shutdown=5,
                 h11_max_incomplete_event_size=256 * 1024,

@@ -167,6 +167,8 @@ def test_a_report_without_the_token_has_to_come_from_the_runs_own_address(stage:
     said = {"task_id": guest.task_id, "status": "FAILED"}
     answer = refused(call(CALLBACK, said | {"role": "guest"}), 403, "NOT_AUTHORISED")
     assert "127.0.0.1" in answer["msg"] and "10.255.0.2" in answer["msg"] and "system.callback" in answer["msg"]
+    claimed = call.headers | {"x-forwarded-for": "10.255.0.2"}  # only who has connected counts
+    refused(call(CALLBACK, said | {"role": "guest"}, headers=claimed), 403, "NOT_AUTHORISED")
     assert stage.now(job_id, guest).reported is not TaskStatus.FAILED
     assert envelope(call(CALLBACK, said | {"role": "host", "status": "RUNNING"})) == DONE
     assert envelope(call(f"{CALLBACK}?run={guest.run_id}", {"status": "SUCCESS"})) == DONE
