@@ -272,7 +272,10 @@ def show(value: Any) -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table for people. In a pipe it is `PIPE_WIDTH` wide, or wider where an id would be broken."""
+    """Print a table for people; what is too long for its column goes on in the next line.
+
+    In a pipe the table is `PIPE_WIDTH` wide, or wider where an id would be broken.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -280,19 +283,44 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> 
     lines = [["" if cell is None else str(cell) for cell in row] for row in rows]
     console = Console()
     made = Table(title=title, title_justify="left", show_edge=False)
-    widths = [_longest_word([column, *(line[i] for line in lines)]) for i, column in enumerate(columns)]
-    for column, width in zip(columns, widths, strict=True):
-        made.add_column(column, overflow="fold", min_width=None if console.is_terminal else width)
-    for line in lines:
-        made.add_row(*(Text(cell) for cell in line))
+    widths: Sequence[int | None] = [None] * len(columns)
     if not console.is_terminal:
         wanted = int(os.environ["COLUMNS"]) if os.environ.get("COLUMNS", "").isdecimal() else PIPE_WIDTH
-        console = Console(width=max(wanted, sum(widths) + 3 * len(widths)))
+        widths = fixed = column_widths(columns, lines, wanted - _BETWEEN * len(columns))
+        console = Console(width=sum(fixed) + _BETWEEN * len(columns))
+    for column, width in zip(columns, widths, strict=True):
+        made.add_column(column, overflow="fold", width=width)
+    for line in lines:
+        made.add_row(*(Text(cell) for cell in line))
     console.print(made)
 
 
-def _longest_word(cells: Sequence[str], most: int = 64) -> int:
-    return min(most, max(len(word) for cell in cells for word in (cell.split() or ("",))))
+_BETWEEN = 3
+"""columns of the screen from one cell to the next"""
+
+
+def column_widths(columns: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> list[int]:
+    """Share ``room`` out among a table's columns: its longest word for each, then more for the narrowest first.
+
+    They take more than there is where the longest words need it, and no more than the text needs.
+    """
+    from rich.cells import cell_len
+
+    widths, wanted = [], []
+    for cells in zip(columns, *rows, strict=True):
+        words = (cell_len(word) for cell in cells for word in cell.split())
+        widths.append(min(_LONGEST_WORD, max(words, default=0)))
+        wanted.append(max(cell_len(line) for cell in cells for line in (cell.splitlines() or [""])))
+    for _ in range(room - sum(widths)):
+        short = [i for i, width in enumerate(widths) if width < wanted[i]]
+        if not short:
+            break
+        widths[min(short, key=widths.__getitem__)] += 1
+    return widths
+
+
+_LONGEST_WORD = 80
+"""a digest with its sort fits"""
 
 
 def amount(count: int) -> str:

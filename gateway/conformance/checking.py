@@ -15,6 +15,8 @@ from provider_registry.registration import provider_from_component, provider_fro
 
 TRIALS = 3
 """steps of progress per component"""
+_MOMENT = 2.0
+"""seconds"""
 
 
 @dataclass(frozen=True)
@@ -112,12 +114,25 @@ def _evidence(
     alone: tuple[Trace, ...] = ()
     hungry: tuple[Trace, ...] = ()
     if seen.best.worked and STOPPED in wanted:
-        alone = _each(sandbox, component, [Plan((p,), values, tables, stop=True) for p in parties])
+        alone = _stopped(sandbox, component, [Plan((p,), values, tables, stop=True) for p in parties])
     told(f"{component.name}: told to end")
     if seen.best.worked and WITHOUT_DATA in wanted and tables:
         hungry = sandbox.run(component, Plan(parties, values, tables, empty=True))
     told(f"{component.name}: without data")
     return replace(seen, alone=alone, without_data=hungry)
+
+
+def _stopped(sandbox: Sandbox, component: Component, plans: Sequence[Plan]) -> tuple[Trace, ...]:
+    """Tell each party to end as soon as it runs.
+
+    One that tells a success then is run once more and left to itself for a moment: one so quick that it ends by
+    itself meanwhile was not told to, and has come to its end and not been ended.
+    """
+    traces = _each(sandbox, component, plans)
+    odd = [i for i, trace in enumerate(traces) if trace.was_stopped and trace.told == "SUCCESS"]
+    again = _each(sandbox, component, [replace(plans[i], linger=_MOMENT) for i in odd])
+    quick = {i: trace for i, trace in zip(odd, again, strict=True) if not trace.was_stopped}
+    return tuple(quick.get(i, trace) for i, trace in enumerate(traces))
 
 
 def _each(sandbox: Sandbox, component: Component, plans: Sequence[Plan]) -> tuple[Trace, ...]:

@@ -63,6 +63,8 @@ class Plan:
     """the input's address holds nothing"""
     stop: bool = False
     """end it as soon as it runs"""
+    linger: float = 0.0
+    """seconds that it is left to itself before it is ended, from when it runs"""
 
 
 class Sandbox:
@@ -204,7 +206,9 @@ class Sandbox:
         running_by = time.monotonic() + _STARTED_SECONDS
         while not isinstance(probe := self._engine.probe(run.name), Exited):
             now = time.monotonic()
-            due = now > running_by or ear.first.is_set()
+            if ear.first.is_set():
+                running_by = min(running_by, now)
+            due = now >= running_by + plan.linger
             if (plan.stop and due) or now > going.until or self._given_up.is_set():
                 began = time.monotonic()
                 self._engine.stop(run.name, self._patience.grace)

@@ -123,7 +123,7 @@ def test_the_version_is_told_and_a_node_that_cannot_be_called_so_is_refused(tmp_
 def test_a_table_in_a_pipe_is_of_a_sensible_width_and_breaks_no_id(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.delenv("COLUMNS")
+    monkeypatch.delenv("COLUMNS", raising=False)
     ids = [f"job-{'0' * 28}{i:04}" for i in range(3)]
     prose = "what there is to say of it is said here, in a sentence that goes on for quite a while " * 3
     table("3 jobs", ["job", "other", "why"], [[one, f"JG{one}", prose] for one in ids])
@@ -132,6 +132,26 @@ def test_a_table_in_a_pipe_is_of_a_sensible_width_and_breaks_no_id(
     table("", [f"c{i}" for i in range(6)], [[f"{one}{i}" for i in range(6)] for one in ids])
     shown = capsys.readouterr().out
     assert f"{ids[2]}5" in shown, "an id is whole, however wide that makes the table"
+
+
+def test_a_table_in_a_pipe_loses_no_word(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    words = [f"word{i}" for i in range(30)]
+    digest = f"sha256:{'0' * 64}"
+    rows = [
+        [
+            "warning",
+            f"components_description.{'X' * 20}.inputParam[{i}].type",
+            digest,
+            " ".join(words),
+            " ".join(words),
+        ]
+        for i in range(3)
+    ]
+    table("", ["", "where", "found", "what", "did you mean"], rows)
+    shown = capsys.readouterr().out
+    assert shown.count(digest) == 3
+    assert [shown.count(f" {word} ") + shown.count(f" {word}\n") for word in words] == [6] * 30
 
 
 @pytest.mark.parametrize(("count", "words"), [(0, "0 jobs"), (1, "1 job"), (2, "2 jobs")])

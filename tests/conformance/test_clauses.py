@@ -34,6 +34,7 @@ MISTAKES = {
     "another token": "channel-session",
     "asks the platform": "own-paths",
     "ignores SIGTERM": "sigterm",
+    "calls its end a success": "sigterm",
 }
 
 
@@ -51,6 +52,13 @@ def test_a_broken_component_is_named_by_its_clause_and_no_other(checked: Run, mi
     assert list(broken) == [MISTAKES[mistake]]
     assert not one.good and all(broken.values())
     assert all(clause.remedy for clause in CLAUSES)
+
+
+def test_a_component_so_quick_that_it_is_done_before_it_is_told_to_end_has_not_broken_anything(
+    checked: Run,
+) -> None:
+    one = checked("none, it is quick", clauses=[c for c in CLAUSES if c.name in ("works", "sigterm")])
+    assert [(f.result, f.seen) for _, f in one.findings][1] == ("not shown", "it ended before it could be told to")
 
 
 def test_running_may_be_left_out(checked: Run) -> None:

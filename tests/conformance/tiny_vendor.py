@@ -66,6 +66,11 @@ def work() -> int:
     me = variable("config.self_role")
     peer = "host.0" if me == "guest.0" else "guest.0"
     tell("RUNNING")
+    if MISTAKE == "none, it is quick":  # too far on to be ended by what comes now
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(0.3)
+        tell("SUCCESS")
+        return 0
     if MISTAKE != "says nothing":
         print(f"info {me} begins", flush=True)
     prefix = "runtime.component.parameter."
@@ -112,6 +117,9 @@ def failure(why: str) -> int:
 
 
 def ended(number: int, frame: FrameType | None) -> NoReturn:
+    if MISTAKE == "calls its end a success":
+        tell("SUCCESS")
+        sys.exit(0)
     sys.exit(143)
 
 
