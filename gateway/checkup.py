@@ -10,9 +10,9 @@ from pathlib import Path
 
 from engines.base import Engine, EngineError
 from engines.several import SeveralEngines
-from gateway.checkup_certificates import certificates_of, table_of
+from gateway.checkup_certificates import certificates_of
 from gateway.checkup_clock import clock_of
-from gateway.counting import counted
+from gateway.checkup_routes import routes_of
 from gateway.errors import GatewayError
 from gateway.server import bound
 from gateway.settings import Settings
@@ -63,7 +63,7 @@ def look(settings: Settings, engine: Callable[[Settings], Engine]) -> list[Step]
                 runs.close()
         trial.take("ports", lambda: _ports(settings), needed=False)
         trial.take("certificates", lambda: certificates_of(settings), needed=False)
-        trial.take("routes", lambda: _routes(settings), needed=False)
+        trial.take("routes", lambda: routes_of(settings), needed=False)
     finally:
         store.close()
     return trial.finished()
@@ -236,16 +236,6 @@ def _is_gateway(address: str) -> bool:
             return said.endswith(b'{"status":"ok"}') or b"PATH_UNKNOWN" in said
     except OSError:
         return False
-
-
-def _routes(settings: Settings) -> Step:
-    routes = table_of(settings)
-    if routes.problems:
-        return _failed(
-            "routes", "; ".join(map(str, routes.problems)), "correct the file; the last good table stays in force"
-        )
-    there = counted(len(routes.table.routes), "node")
-    return Step("routes", Result.OK, f"{there}; try each by: bfia-gateway route test NODE")
 
 
 def _failed(name: str, cause: str, remedy: str) -> Step:

@@ -1,10 +1,15 @@
-"""The step of the look at a node that is about certificates: its own towards peers, and those that routes name."""
+"""The step of the look at a node that is about certificates and keys.
+
+Its own towards peers, those that routes name, and the public keys that images have to be signed with.
+"""
 
 from datetime import UTC, datetime
 
 from gateway import peer_tls
 from gateway.counting import counted
+from gateway.errors import Invalid
 from gateway.settings import Settings
+from gateway.signatures import signers_of
 from gateway.trial import Result, Step
 from route_table import certificates
 from route_table.live import LiveRoutes
@@ -31,18 +36,25 @@ def certificates_of(settings: Settings) -> Step:
     if tls is not None:
         broken = [*(str(p) for p in peer_tls.problems(tls, now)), *broken]
         named = [(peer_tls.PATH, tls.identity), *named]
+    try:
+        signers = signers_of(settings.engine.docker.signatures)
+    except Invalid as error:  # serve refuses to start for it
+        signers = ()
+        broken += map(str, error.problems)
     if broken:
         remedy = "put good files there; a running node reads those of routes again by itself"
         return Step("certificates", Result.FAILED, "", "; ".join(broken), remedy)
     found = [expiry for at, identity in named for expiry in certificates.expiries(identity, at)]
+    keys = counted(sum(len(one.keys) for one in signers), "key") + " of signers" if signers else ""
     if not found:
-        return Step("certificates", Result.OK, "none are named")
+        return Step("certificates", Result.OK, keys or "none are named")
     soon = [f"{one.path} ({one.file}) in {(one.ends - now).days} days" for one in found if _soon(one, now)]
     if soon:
         remedy = "renew them; those of routes are read again by themselves, the listener's at the next start"
         return Step("certificates", Result.WARNING, "", f"these expire soon: {', '.join(soon)}", remedy)
     first = min(one.ends for one in found)
-    return Step("certificates", Result.OK, f"{counted(len(found), 'file')}, the first to expire on {first.date()}")
+    text = f"{counted(len(found), 'file')}, the first to expire on {first.date()}"
+    return Step("certificates", Result.OK, f"{text}; {keys}" if keys else text)
 
 
 def _soon(one: certificates.Expiry, now: datetime) -> bool:

@@ -190,3 +190,12 @@ class EngineSettings(Section):
     )
     docker: DockerEngineSettings = Field(default=DockerEngineSettings(), description="For kind docker.")
     process: ProcessEngineSettings = Field(default=ProcessEngineSettings(), description="For kind process.")
+
+    @model_validator(mode="after")
+    def _signatures_kept(self) -> Self:
+        if self.kind != "docker" and self.docker.signatures:
+            raise ValueError(
+                f"docker.signatures cannot be kept by kind {self.kind}, which runs no images:"
+                " take it out, or set kind: docker"
+            )
+        return self

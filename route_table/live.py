@@ -8,6 +8,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import RLock
@@ -176,7 +177,7 @@ class LiveRoutes:
                     raise StaleVersion(expected, number)
                 text = change(newest.text if newest else _EMPTY)
                 if newest is not None and text == newest.text:
-                    return newest
+                    return replace(newest, unchanged=True)
                 table = parse(text, number + 1)
                 self._check_files(table, newest)
                 version = Version(number + 1, self._clock(), author, reason, source, text)

@@ -21,6 +21,8 @@ class Version:
     source: str
     """file, api or rollback"""
     text: str
+    unchanged: bool = False
+    """not kept: this is the answer to an edit that left the table as it was"""
 
 
 @dataclass(frozen=True)

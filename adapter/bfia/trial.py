@@ -11,7 +11,7 @@ from urllib.parse import SplitResult, urlsplit
 from adapter.bfia import trial_port, trial_tls
 from adapter.bfia.client import Peer
 from adapter.bfia.extensions import EXTENSIONS
-from adapter.bfia.relay_words import CODES, NOT_ALLOWED, TARGET_UNREACHABLE, told_by_relay
+from adapter.bfia.relay_words import CODES, LOOP, NOT_ALLOWED, TARGET_UNREACHABLE, told_by_relay
 from gateway.domain.model import NodeId
 from gateway.errors import GatewayError, NotServed, PeerUnreachable
 from gateway.ports import as_mapping
@@ -158,16 +158,24 @@ def _answer(peer: Peer, me: NodeId, said: dict[str, Any], node: NodeId, route: R
         return _failed("answer", error.message, remedy)
     except GatewayError as error:
         if error.reason == NOT_ALLOWED:  # it is another node, and says so
-            beyond = told_by_relay(as_mapping(peer.raw("POST", HELLO.path, {})[1]))
-            said["node_id"] = beyond.relay if beyond else "another one"
+            said["node_id"] = _answers(peer) or "another one"
             return Step("answer", Result.OK, error.message)
+        if error.reason == LOOP and _answers(peer) == me:
+            text = f"this address is this node itself ({me}): what is sent there comes back"
+            return _failed("answer", text, f"put the address of {node} into its entry, not this node's own")
         if trial_port.for_operators(peer, route):  # it may have wanted a token
             return trial_port.judged(peer, route)
-        return _failed(
-            "answer", f"{error.reason}: {error.message}", "check that the address is a gateway's peer port"
-        )
+        said_so = error.message.startswith(f"{error.reason}:")
+        text = error.message if said_so else f"{error.reason}: {error.message}"
+        return _failed("answer", text, "check that the address is a gateway's peer port")
     said["asked"], said["heard"] = asked, time.time()
     return Step("answer", Result.OK, f"gateway {said.get('gateway', '?')}, protocol {said.get('protocol', '?')}")
+
+
+def _answers(peer: Peer) -> str:
+    """Return which node answers in the place of the one that is asked; empty where it does not say."""
+    beyond = told_by_relay(as_mapping(peer.raw("POST", HELLO.path, {})[1]))
+    return beyond.relay if beyond else ""
 
 
 def _identity(node: NodeId, said: Mapping[str, Any]) -> Step:

@@ -26,6 +26,7 @@ from route_table.writing import Change
 _LONGEST_TRIAL = 120.0
 """seconds"""
 _NOTHING = {"type": "object", "example": {}, "description": "nothing is asked for"}
+_FILES = ("ca", "certificate", "server_name")
 _LINE = re.compile(r"^line \d+: ")
 
 
@@ -105,9 +106,15 @@ def add_routes(router: APIRouter, parts: AdminParts, run: Answer) -> None:
         edit: Annotated[RouteEdit, Body(examples=[EXAMPLE])],
         expected: Expected = None,
     ) -> Any:
-        change = Change(node, _given(edit, nulls=False))
+        values = _given(edit, nulls=False)
+        change = Change(node, values)
         author = named(request, edit.author)
-        return await noted(request, lambda: _edited(routes, change, author, edit.reason, expected))
+
+        def work() -> Any:
+            _not_own(parts.node, node, values)
+            return _edited(routes, change, author, edit.reason, expected)
+
+        return await noted(request, work)
 
     @router.patch("/api/v1/routes/{node}", summary="Change some keys of a route", response_model=None)
     async def patch(
@@ -207,6 +214,17 @@ def _route(route: Route) -> dict[str, Any]:
     return {f.name: getattr(route, f.name) for f in fields(route)}
 
 
+def _not_own(me: str, node: str, values: Mapping[str, Any]) -> None:
+    """Refuse an entry for this node itself, unless it is for its further gateways. Raises `Invalid`."""
+    if node != me or any(values.get(key) for key in _FILES):
+        return
+    rule = (
+        "is this node's own id, and a node needs no route to itself: name the partner's id; only several gateways"
+        f" of one node on one database have such an entry, for their {', '.join(_FILES)}"
+    )
+    raise Invalid([Problem(node, rule)], reason="ROUTE_INVALID")
+
+
 def _known(routes: LiveRoutes, node: str) -> Route:
     found = routes.table.routes.get(node)
     if found is None:
@@ -245,7 +263,7 @@ def _listed(routes: LiveRoutes, version: Version) -> dict[str, Any]:
         "author": version.author,
         "reason": version.reason,
         "source": version.source,
-        "changes": [c._asdict() for c in changes(_parsed(before), _parsed(version))],
+        "changes": [] if version.unchanged else [c._asdict() for c in changes(_parsed(before), _parsed(version))],
     }
 
 

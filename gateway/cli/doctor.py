@@ -30,8 +30,8 @@ def add(app: typer.Typer) -> None:
 def doctor(config: Config = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
     """Look at all that a node needs: database, storage, disk, clock, engine, images, ports, routes.
 
-    Changes nothing. Works beside a running node and without one. Exit code 1: a step failed. A link to another
-    node is tried by `route test`.
+    Changes nothing. Works beside a running node and without one. Exit code 1: a step failed. Of a route, only
+    whether something listens at its address is looked at; `route test` tries the whole link.
 
     Example: bfia-gateway doctor --config node.yml
     """

@@ -286,8 +286,10 @@ def _edit(values: dict[str, Any], reason: str) -> dict[str, Any]:
 def _told(version: dict[str, Any], as_json: bool) -> None:
     if as_json:
         show(version)
+    elif version["changes"]:
+        typer.echo(f"version {version['version']} is in force: {_changes(version)}")
     else:
-        typer.echo(f"version {version['version']} is in force: {_changes(version) or 'nothing changed'}")
+        typer.echo(f"nothing changed: version {version['version']} is in force as before")
 
 
 def _changes(version: dict[str, Any]) -> str:

@@ -59,6 +59,21 @@ def test_a_route_is_added_changed_removed_and_everything_is_undone(node, tmp_pat
     assert call(node, "POST", f"{HISTORY}/99/rollback", json={})[1]["data"]["reason"] == "VERSION_UNKNOWN"
 
 
+def test_an_edit_that_changes_nothing_says_so_and_makes_no_version(node):
+    entry = {"route": {"host": "127.0.0.1", "port": 2}}
+    assert call(node, "PUT", f"{API}/JG7", json=entry)[1]["changes"]
+    again = call(node, "PUT", f"{API}/JG7", json=entry)[1]
+    assert (again["version"], again["changes"]) == (2, [])
+
+
+def test_the_nodes_own_id_needs_no_route(node):
+    status, body = call(node, "PUT", f"{API}/{ME}", json={"route": {"url": "http://127.0.0.1:2"}})
+    assert status == 400 and body["data"]["reason"] == "ROUTE_INVALID"
+    assert "own id" in body["data"]["problems"][0]["rule"] and call(node, "GET", API)[1]["version"] == 1
+    named = {"route": {"url": "https://127.0.0.1:2", "server_name": "gw.example"}}
+    assert call(node, "PUT", f"{API}/{ME}", json=named)[0] == 200  # for the other gateways of this node
+
+
 def test_a_wrong_entry_is_refused_with_every_problem_and_nothing_changes(node):
     wrong = {"route": {"host": "a b", "port": 70000, "profile": "fat", "colour": 1}}
     status, body = call(node, "PUT", f"{API}/JG7", json=wrong)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from cryptography.hazmat.primitives.asymmetric import ec
 from typer.testing import CliRunner
 
 from adapter.bfia.examples import REGISTER
@@ -20,19 +21,22 @@ from engines.base import Engine
 from engines.memory import MemoryEngine, MemoryWorld, Script
 from engines.several import SeveralEngines
 from gateway.checkup import look
+from gateway.checkup_certificates import certificates_of
 from gateway.checkup_clock import clock_of
+from gateway.checkup_routes import routes_of
 from gateway.cli.main import app
 from gateway.settings import load
 from gateway.store.migrate import opened
 from gateway.store.providers import SqlProviders
 from gateway.store.store import Store, connect
-from gateway.trial import Result
+from gateway.trial import Result, Step
 from provider_registry.registration import provider_from_request
 from provider_registry.registry import Registry
 from tests.certificates import Authority
 from tests.e2e.nodes import free_ports
 from tests.inprocess import ask, running
 from tests.registry.builders import a_description, a_request
+from tests.services.signing import public
 
 FAR, GONE = "tcp://10.0.0.8:2376", "tcp://10.0.0.9:2376"
 
@@ -129,6 +133,33 @@ def test_what_is_wrong_is_named_by_its_step_and_no_other(config: Path, busy_port
         assert (code, failed(steps)) == (1, [step]), steps
         assert "secret" not in json.dumps(steps)
         config.write_text(good)
+
+
+def test_the_keys_of_signers_are_looked_at_as_the_start_does(tmp_path: Path):
+    def step(*keys: Path) -> Step:
+        docker = {"signatures": [{"keys": list(map(str, keys))}]}
+        return certificates_of(load(None, {"node": {"id": "JG1"}, "engine": {"kind": "docker", "docker": docker}}))
+
+    (tmp_path / "none.pem").write_text("no key")
+    wrong = step(tmp_path / "none.pem", tmp_path / "nosuch.pem")
+    assert wrong.result is Result.FAILED and wrong.remedy
+    assert all(f"engine.docker.signatures[0].keys[{n}]" in wrong.cause for n in (0, 1))
+    good = step(public(ec.generate_private_key(ec.SECP256R1()), tmp_path, "good.pem"))
+    assert good.result is Result.OK and good.found == "1 key of signers"
+
+
+def test_a_route_to_where_nobody_listens_is_told(config: Path, busy_port: int):
+    nobody = free_ports(1)[0]
+    (config.parent / "routes.yml").write_text(
+        f"JG2: {{host: 127.0.0.1, port: {busy_port}}}\nJG3: {{url: 'http://127.0.0.1:{nobody}'}}\n"
+        "JG4: {host: no-such-name.invalid, port: 1}\nJG5: {host: no-such-name.invalid, port: 1, enabled: false}\n"
+    )
+    step = routes_of(load(config))
+    assert step.result is Result.WARNING and "route test" in step.remedy
+    assert f"JG3: nothing listens at 127.0.0.1:{nobody}" in step.cause and "JG4: " in step.cause
+    assert "JG2" not in step.cause and "JG5" not in step.cause
+    (config.parent / "routes.yml").write_text(f"JG2: {{host: 127.0.0.1, port: {busy_port}}}\n")
+    assert routes_of(load(config)).result is Result.OK
 
 
 def test_a_clock_that_is_off_is_named(tmp_path: Path):

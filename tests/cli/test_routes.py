@@ -26,6 +26,8 @@ def cli(gateway: Gateway, *words: str) -> Result:
 def test_a_route_is_added_changed_disabled_and_everything_is_undone(node: Gateway, tmp_path: Path):
     added = cli(node, "add", PEER, "--to", "http://127.0.0.1:9", "-m", "new partner")
     assert added.exit_code == 0 and added.stdout == f"version 2 is in force: +{PEER}\n"
+    again = cli(node, "add", PEER, "--to", "http://127.0.0.1:9")
+    assert again.exit_code == 0 and again.stdout == "nothing changed: version 2 is in force as before\n"
     edited = cli(node, "edit", PEER, "--deadline", "5", "--profile", "fate")
     assert "profile spec → fate" in edited.stdout and "deadline 10.0 → 5.0" in edited.stdout
     assert cli(node, "disable", PEER, "-m", "maintenance").exit_code == 0

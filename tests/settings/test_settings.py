@@ -95,6 +95,12 @@ def test_the_example_token_is_refused():
     assert loaded(auth={"mode": "on", "token": "0123456789abcdef"}).auth.mode == "on"
 
 
+def test_signatures_are_refused_where_no_image_runs():
+    engine = {"kind": "process", "docker": {"signatures": [{"keys": ["a.pem"]}]}}
+    said = refusal(engine=engine)
+    assert said.startswith("engine: ") and "docker.signatures" in said and "kind: docker" in said
+
+
 def test_storage_lies_beside_the_file_unless_told_otherwise(tmp_path: Path):
     file = tmp_path / "node.yml"
     text: dict[str, Any] = {"node": {"id": "JG1"}, "engine": {"kind": "process"}}

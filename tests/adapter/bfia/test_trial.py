@@ -313,6 +313,13 @@ def test_a_port_that_is_for_others_is_named(tmp_path: Path, mode: str):
         assert wrong(steps) == ["answer"]
 
 
+def test_a_route_that_leads_back_here_is_named(tmp_path: Path):
+    with running(tmp_path / "me", ME) as node:
+        steps = tried(tmp_path, {"url": node.addresses()["peer"]})
+    assert wrong(steps) == ["answer"]
+    assert "this address is this node itself" in steps["answer"].cause and PEER in steps["answer"].remedy
+
+
 def test_nobody_unknown_makes_a_node_call_others(tmp_path: Path):
     with running(tmp_path) as node:
         path = f"/v1/interconn/schedule{trial.HELLO.path}"
