@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from engines.base import Engine, EngineError, ImageNotFound
-from gateway.counting import counted
 from gateway.domain import dag as flow
 from gateway.domain import inheriting, parameters, quorum
 from gateway.domain.approval import Verdict
@@ -29,6 +28,8 @@ _AT_ONCE = 8
 """nodes that are asked at the same time"""
 _LINK = {"profile": "profile", "way back": "way back"}
 """steps of a route's trial that are rows of their own; all others are the route"""
+_MOST_ODD = 50
+_AS_IT_IS = "correct it unless it is meant so; it is passed on as it is"
 
 
 @dataclass(frozen=True)
@@ -116,15 +117,10 @@ class OwnSide:
         closed = self._rules.not_shared(spec)
         hidden = {one.path for one in closed.problems} if closed else set()
         problems = [one for one in problems if one.path not in hidden]  # who may not use a dataset learns no more
-        if problems:
-            yield from _wrong("components", problems, "correct the job, or register and upload what it names")
-        else:
-            said = (
-                f"{counted(len(warnings), 'warning')}: {'; '.join(map(str, warnings[:3]))}"
-                if warnings
-                else "fit the job"
-            )
-            yield fine("components", said)
+        yield from _wrong("components", problems, "correct the job, or register and upload what it names")
+        yield from _odd("components", warnings)
+        if not problems and not warnings:
+            yield fine("components", "fit the job")
         if closed is not None:
             remedy = f"have an admin of {self._node} enable the dataset, or grant it to the job's nodes"
             yield from _wrong("datasets", closed.problems, remedy)
@@ -239,11 +235,11 @@ class Foretelling:
         self,
         node: NodeId,
         peers: Peers,
-        check: Callable[[JobSpec], object],
+        check: Callable[[JobSpec], Sequence[str]],
         try_route: Callable[[NodeId], Sequence[Step]],
         settled: Callable[[JobSpec], JobSpec] = lambda spec: spec,
     ) -> None:
-        """``check`` raises `Invalid` with all that is wrong with a job as the node that takes it in sees it.
+        """``check`` returns what is odd about a job as the node that takes it in sees it; raises `Invalid`.
 
         ``settled`` fills in what the job leaves open, as far as this node can.
         """
@@ -278,9 +274,12 @@ class Foretelling:
 
     def _job(self, spec: JobSpec) -> Iterator[Item]:
         try:
-            self._check(spec)
+            odd = self._check(spec)
         except Invalid as error:
             yield from _wrong("job", error.problems, "correct the job, or add the route")
+        else:
+            for text in odd[:_MOST_ODD]:
+                yield Item("job", Standing.WARNING, cause=text, remedy=_AS_IT_IS)
 
     def _link(self, node: NodeId) -> Iterator[Item]:
         steps = self._try_route(node)
@@ -316,4 +315,9 @@ class Foretelling:
 
 def _wrong(check: str, problems: Iterable[Problem], remedy: str) -> Iterator[Item]:
     for one in problems:
-        yield problem(check, one.rule, remedy, one.path)
+        yield problem(check, one.said, remedy, one.path)
+
+
+def _odd(check: str, warnings: Sequence[Problem]) -> Iterator[Item]:
+    for one in warnings[:_MOST_ODD]:
+        yield Item(check, Standing.WARNING, cause=one.said, remedy=_AS_IT_IS, about=one.path)

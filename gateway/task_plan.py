@@ -18,6 +18,7 @@ from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid, Refused
 from gateway.models import Models
 from gateway.ports import Clock, Outputs
+from provider_registry.limits import join
 from provider_registry.matching import format_problem, match_inputs, match_outputs
 from provider_registry.model import Component, Provider
 from provider_registry.patterns import SECONDS as PATTERN_SECONDS
@@ -96,7 +97,7 @@ class TaskPlanner:
                 problems += plan.problems
                 warnings += plan.warnings
                 warnings += self._format_warnings(spec, node, party, component)
-        return strictness.applied(spec, problems, [*elsewhere.values(), *warnings])
+        return strictness.applied(spec, _once(problems), _once([*elsewhere.values(), *warnings]))
 
     def _format_warnings(self, spec: JobSpec, node: DagNode, party: Party, component: Component) -> list[Problem]:
         """Warn of data in a format that the declared input does not list, naming both."""
@@ -213,11 +214,13 @@ class TaskPlanner:
         patience: "_Patience",
         runs: Sequence[Run] = (),
     ) -> _Planned:
-        values = {k: v.value for k, v in parameters.effective(spec.task_params, party, node.name).items()}
+        effective = parameters.effective(spec.task_params, party, node.name)
+        values = {k: v.value for k, v in effective.items()}
         at = f"config.task_params.{party.label}.{node.name}"
         found = check_values(values, component, at, seconds=patience.left())
-        problems = [Problem(*p) for p in found.errors]
-        warnings = [Problem(*p) for p in found.warnings]
+        stands = {join(at, k): join(f"config.task_params.{v.origin}.{node.name}", k) for k, v in effective.items()}
+        problems = [Problem(stands.get(p.path, p.path), *p[1:]) for p in found.errors]
+        warnings = [Problem(stands.get(p.path, p.path), *p[1:]) for p in found.warnings]
         matched = match_outputs([(o.type, o.key) for o in node.outputs], component.outputs)
         prefix = f"{spec.job_id}-{party.role}-{party.index}"
         outputs = {name: Address(prefix, f"{task_id}-{key}") for key, name in matched.items()}
@@ -279,6 +282,11 @@ class TaskPlanner:
             key = "dataset_id" if "dataset_id" in where else "name"
             return {}, [Problem(f"{at}.{key}", error.message, where.get(key))]
         return {component.inputs[0].name: address}, []
+
+
+def _once(problems: Sequence[Problem]) -> list[Problem]:
+    """Leave out what several parties are told in the same words, such as of a common parameter."""
+    return list({str(one): one for one in problems}.values())
 
 
 def _unheard_of(node: DagNode, component: Component, of_model: Mapping[str, Address]) -> list[Problem]:

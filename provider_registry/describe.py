@@ -5,13 +5,13 @@ list of parameters, inputs or outputs, one name twice in a list. What is only sh
 itself while the component may still work, is a warning: vendors' published descriptions do all of that.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from provider_registry import notation, schema
+from provider_registry import mending, notation, schema
 from provider_registry.contradictions import contradictions
-from provider_registry.limits import bounded, join, refuse_unfit
+from provider_registry.limits import MAX_PROBLEMS, bounded, join, refuse_unfit
 from provider_registry.model import (
     Component,
     DataSpec,
@@ -44,7 +44,25 @@ def judged(
     """Do as `component` with a part of a document that is known to be within its bounds."""
     problems = [*schema.problems(schema.DESCRIPTION, document, path), *_repeated_names(document, path)]
     if problems:
-        raise InvalidDescription(bounded(problems))
+        raise InvalidDescription(bounded(problems), _unusual_besides(document, problems, path, provider, version))
+    return _with_warnings(document, path, provider, version)
+
+
+def _unusual_besides(
+    document: Any, problems: Sequence[Problem], path: str, provider: str | None, version: str | None
+) -> tuple[Problem, ...]:
+    """Return the warnings about the parts that have no error; none where too much is broken to tell."""
+    if not isinstance(document, Mapping) or len(problems) > MAX_PROBLEMS:
+        return ()
+    whole, left_out = mending.mended(document, problems, path)
+    if not schema.DESCRIPTION.kept_by(whole) or any(_repeated_names(whole, path)):
+        return ()
+    return mending.outside(_with_warnings(whole, path, provider, version)[1], left_out)
+
+
+def _with_warnings(
+    document: Mapping[str, Any], path: str, provider: str | None, version: str | None
+) -> tuple[Component, tuple[Problem, ...]]:
     read, remarks = from_valid(document, path, provider=provider, version=version)
     warnings = chain(
         outer_wins(document, path, provider, version),

@@ -3,7 +3,7 @@
 Two requests exist: one provider with all its components, and one component with its image.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from provider_registry import describe, remarks, schema
@@ -50,10 +50,11 @@ def provider_from_request(body: Any) -> Provider:
                 components[key], found = _component(key, document, path, outer)
             except InvalidDescription as error:
                 problems += error.problems
+                warnings += error.warnings
             else:
                 warnings += found
     if problems:
-        raise InvalidDescription(bounded(problems))
+        raise InvalidDescription(bounded(problems), bounded(_besides(body, problems, warnings)))
     metadata = body["metadata"]
     return Provider(
         name=body["name"],
@@ -76,12 +77,12 @@ def provider_from_component(body: Any) -> Provider:
     of the component in its provider's document. Raises InvalidDescription, with paths of the body.
     """
     refuse_unfit(body)
+    warnings: tuple[Problem, ...] = ()
     problems = [
         *schema.problems(schema.COMPONENT_REGISTRATION, body),
         *_too_long(body.get("component_info") if isinstance(body, Mapping) else None, "provider"),
     ]
     read: Component | None = None
-    warnings: tuple[Problem, ...] = ()
     info = body.get("component_info") if isinstance(body, Mapping) else None
     if isinstance(info, Mapping):
         try:
@@ -89,8 +90,9 @@ def provider_from_component(body: Any) -> Provider:
         except InvalidDescription as error:
             told = {(p.path, p.rule) for p in problems}
             problems += [p for p in error.problems if (p.path, p.rule) not in told]
+            warnings = error.warnings
     if problems or read is None:
-        raise InvalidDescription(bounded(problems))
+        raise InvalidDescription(bounded(problems), warnings)
     image = body["imageUrl"]
     return Provider(
         name=read.provider,
@@ -151,17 +153,17 @@ def _component(
         remarks.append(
             Problem(join(path, "componentName"), f"must equal its key, {key[:64]}", document["componentName"])
         )
-        raise InvalidDescription((remarks[0], *_problems_of(document, path)))
+        problems, warnings = _of_component(document, path)
+        raise InvalidDescription((remarks[0], *problems), warnings)
     read, warnings = describe.judged(document, path, provider=outer.get("name"), version=outer.get("version"))
     return read, (*remarks, *warnings)
 
 
-def _problems_of(document: Mapping[str, Any], path: str) -> tuple[Problem, ...]:
+def _of_component(document: Mapping[str, Any], path: str) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:
     try:
-        describe.judged(document, path)
+        return (), describe.judged(document, path)[1]
     except InvalidDescription as error:
-        return error.problems
-    return ()
+        return error.problems, error.warnings
 
 
 def _of_another_form(body: Any) -> Iterator[Problem]:
@@ -195,6 +197,14 @@ def _too_long(body: Any, name: str = "name") -> Iterator[Problem]:
         if length > MAX_KEY:
             rule = f"must not be longer than {MAX_KEY} characters with version and device"
             yield Problem(name if name == "name" else join("component_info", name), rule, length)
+
+
+def _besides(body: Any, problems: Sequence[Problem], warnings: Sequence[Problem]) -> Iterator[Problem]:
+    """Return what is unusual beside the problems, of the request itself only where it can be read."""
+    wrong = {problem.path for problem in problems}
+    if isinstance(body, Mapping) and not wrong & {"device", "protocol"} and ROOT not in wrong:
+        yield from (one for one in _request_remarks(body) if one.path not in wrong)
+    yield from warnings
 
 
 def _request_remarks(body: Mapping[str, Any]) -> Iterator[Problem]:

@@ -240,7 +240,7 @@ class Suspended(Shown):
 class PlanItem(Shown):
     check: Annotated[str, Field(examples=["image"])]
     about: str
-    standing: Annotated[str, Field(examples=["fine"])]
+    standing: Annotated[str, Field(examples=["ok"])]
     found: str
     cause: str
     remedy: str

@@ -18,7 +18,7 @@ from gateway.cli.client import (
     table,
 )
 
-_MARKS = {"ok": "ok", "waits": "waits", "problem": "PROBLEM", "unknown": "unknown"}
+_MARKS = {"ok": "ok", "warning": "warning", "waits": "waits", "problem": "PROBLEM", "unknown": "unknown"}
 _PATIENCE = 120.0
 """seconds for the answer: every node is asked, and its route is tried in both directions"""
 
@@ -58,7 +58,7 @@ def _print(found: dict[str, Any]) -> None:
             [
                 c["check"],
                 c["about"],
-                _MARKS[c["standing"]],
+                _MARKS.get(c["standing"], c["standing"]),
                 "; ".join(filter(None, (c["found"], c["cause"]))),
                 c["remedy"],
             ]
@@ -72,8 +72,13 @@ def _print(found: dict[str, Any]) -> None:
 def _summary(found: dict[str, Any]) -> str:
     counts = [
         f"{found[f'{standing}_count']} {words}"
-        for standing, words in (("problem", "in the way"), ("waits", "to wait for"), ("unknown", "not told"))
-        if found[f"{standing}_count"]
+        for standing, words in (
+            ("problem", "in the way"),
+            ("waits", "to wait for"),
+            ("warning", "to look at"),
+            ("unknown", "not told"),
+        )
+        if found.get(f"{standing}_count")
     ]
     return ("nothing stands in the way" if found["good"] else "the job would fail") + (
         f" ({', '.join(counts)})" if counts else ""

@@ -57,12 +57,17 @@ def submit(
 ) -> None:
     """Hand a job in; the answer comes when every node of it has accepted. Prints the job's id.
 
+    What is odd about it as this node sees it goes to standard error, such as a parameter that nobody knows.
+
     Example: bfia-gateway job submit examples/create_all_psi_sbt.json --watch
     """
     with reporting(as_json), connect(config, url) as node:
         job_id = _handed_in(node, read_object(file))
         if not watch_it:
-            show({"job_id": job_id}) if as_json else typer.echo(job_id)
+            warnings = _warnings_after(node, job_id)
+            show({"job_id": job_id, "warnings": warnings}) if as_json else typer.echo(job_id)
+            for warning in () if as_json else warnings:
+                typer.echo(f"warning: {warning}", err=True)
             return
         if not as_json:
             typer.echo(job_id)
@@ -260,6 +265,19 @@ def _handed_in(node: Client, body: Mapping[str, Any]) -> str:
         raise
 
 
+def _warnings_after(node: Client, job_id: str) -> list[str]:
+    """Return what the node warns of; nothing where it cannot be asked: the job is handed in all the same."""
+    try:
+        return _warnings(_job(node, job_id))
+    except CallFailed:
+        return []
+
+
+def _warnings(job: Mapping[str, Any]) -> list[str]:
+    """Return the warnings of the scheduling node and of this one, each once."""
+    return list(dict.fromkeys([*job.get("warnings", []), *job.get("local_warnings", [])]))
+
+
 def _over(job: Mapping[str, Any], task: str) -> str:
     """Return how a job, or one task of it, has ended; empty where it has not."""
     if job["status"] in _OVER:
@@ -344,7 +362,7 @@ def _tree(job: Mapping[str, Any]) -> Any:
     if why := _why(job):
         said.append(Text(why, style="red" if job.get("failure") else "dim"))
     said += [Text(line, style="dim") for line in last_words(job)]
-    said += [Text(f"warning: {w}", style="yellow") for w in job.get("warnings", [])]
+    said += [Text(f"warning: {w}", style="yellow") for w in _warnings(job)]
     return Group(*said)
 
 

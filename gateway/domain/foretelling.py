@@ -11,6 +11,8 @@ class Standing(StrEnum):
     """How a job stands to one thing that it needs."""
 
     OK = "ok"
+    WARNING = "warning"
+    """odd, and perhaps not meant; the job runs all the same"""
     WAITS = "waits"
     """nothing is wrong, but somebody or something has to be waited for first"""
     PROBLEM = "problem"

@@ -13,7 +13,19 @@ class Problem(NamedTuple):
     """what to write instead, where that is obvious"""
 
     def __str__(self) -> str:
+        found = "" if self.rule == "is missing" else f" (got {self._got})"
+        return f"{self.path}: {self.rule}{found}{self._hint}"
+
+    @property
+    def said(self) -> str:
+        """The rule and what was found, for a place where the path stands already."""
+        return f"{self.rule}{'' if self.got is None else f' (got {self._got})'}{self._hint}"
+
+    @property
+    def _got(self) -> str:
         got = repr(self.got)
-        found = f" (got {got if len(got) <= 200 else got[:200] + '…'})"
-        hint = f"; did you mean {self.suggestion}?" if self.suggestion else ""
-        return f"{self.path}: {self.rule}{'' if self.rule == 'is missing' else found}{hint}"
+        return got if len(got) <= 200 else got[:200] + "…"
+
+    @property
+    def _hint(self) -> str:
+        return f"; did you mean {self.suggestion}?" if self.suggestion else ""

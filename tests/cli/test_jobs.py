@@ -95,6 +95,7 @@ def test_a_job_is_handed_in_and_watched_to_its_end(node: Gateway, tmp_path: Path
 def test_a_job_from_standard_input_is_stopped_and_the_exit_code_tells(node: Gateway, tmp_path: Path):
     handed = cli(node, "submit", "-", "--json", stdin=json.dumps(body(tmp_path, a=600, c=600)))
     job_id = printed(handed)["job_id"]
+    assert any("common.a.lasts" in warning for warning in printed(handed)["warnings"])
     wait_for(lambda: len(list((tmp_path / "register").iterdir())) == 4, 60)
     assert (
         cli(node, "stop", job_id, "--task", "a").stdout == f"task a of {job_id} is being stopped at every node\n"
@@ -105,6 +106,13 @@ def test_a_job_from_standard_input_is_stopped_and_the_exit_code_tells(node: Gate
     again = cli(node, "stop", job_id)
     assert again.stdout == f"{job_id} has ended before (FINISHED STOPPED); there was nothing to stop\n"
     assert printed(cli(node, "stop", job_id, "-t", "a", "--json"))["stopped"] is False
+
+
+def test_what_is_odd_about_a_job_that_is_handed_in_goes_to_standard_error(node: Gateway, tmp_path: Path):
+    handed = cli(node, "submit", "-", stdin=json.dumps(body(tmp_path, a=0)))
+    assert handed.stdout.startswith("job-") and len(handed.stdout.splitlines()) == 1
+    lines = [line for line in handed.stderr.splitlines() if "common.a.lasts" in line]
+    assert len(lines) == 1 and lines[0].startswith("warning: "), handed.stderr
 
 
 def test_a_refused_job_that_is_kept_is_named(node: Gateway, tmp_path: Path):

@@ -139,6 +139,19 @@ def test_data_that_is_not_there_is_named_with_its_path_beside_all_else(world: Wo
     assert of(plan, ME)["image"][0].standing is Standing.OK
 
 
+def test_what_is_odd_is_a_warning_with_the_place_in_the_file_and_the_job_may_go(world: World) -> None:
+    own = {"common": {"a": {"strange": [1]}, "nobody": {"x": 1}}, "guest": {"0": {"a": {"odd": "y"}}}}
+    plan = world.me.foretelling.plan(a_job(task_params=own))
+    assert plan.good
+    odd = [i for i in of(plan, ME)["components"] if i.standing is Standing.WARNING]
+    assert [i.about for i in odd] == ["config.task_params.common.a.strange", "config.task_params.guest.0.a.odd"]
+    assert "(got [1])" in odd[0].cause and odd[0].remedy
+    assert [i.standing for i in of(plan, ME)["job"]] == [Standing.WARNING] and "nobody" in of(plan, ME)["job"][
+        0
+    ].cause
+    assert [i.standing for i in of(plan, PEER)["components"]] == [Standing.WARNING]
+
+
 def test_data_that_is_there_is_told(world: World) -> None:
     place = world.me.storage.root / "space" / "mine"
     place.mkdir(parents=True)

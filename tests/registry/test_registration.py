@@ -135,6 +135,22 @@ def test_every_problem_of_all_components_is_told_at_once():
     ]
 
 
+def test_what_is_unusual_is_told_beside_the_problems_and_of_nothing_that_has_one():
+    good = a_parameter("p", type="integer", defaultValue="x")
+    needs_broken = a_parameter("q", dependsOn=["broken.1"])
+    broken = a_parameter("broken", type=7, UIType="nothing")
+    algo = a_description("Algo", inputParam=[good, broken, needs_broken], odd=1, outputData="none")
+    body = a_request(algo) | {"more": 1}
+    with pytest.raises(InvalidDescription) as caught:
+        provider_from_request(body)
+    at = "components_description.Algo"
+    assert {p.path for p in caught.value.problems} == {f"{at}.inputParam[1].type", f"{at}.outputData"}
+    assert {w.path for w in caught.value.warnings} == {"more", f"{at}.odd", f"{at}.inputParam[0].defaultValue"}
+    with pytest.raises(InvalidDescription) as caught:
+        provider_from_component({"imageUrl": "a:1", "component_info": algo})
+    assert "component_info.odd" in {w.path for w in caught.value.warnings}
+
+
 @pytest.mark.parametrize("body", [None, [], "x", 3])
 def test_a_body_that_is_no_object_is_refused(body):
     assert refused(provider_from_request, body) == [("(document)", "must be an object")]
