@@ -1,7 +1,7 @@
 """Problems of an input onto the wire."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fastapi import Request
@@ -21,7 +21,17 @@ def refusal(request: Request, error: RequestValidationError) -> Invalid:
         return Invalid(unread.problems)
     field = getattr(request.scope.get("route"), "body_field", None)
     model = getattr(getattr(field, "field_info", None), "annotation", None)
-    return Invalid(problems_of(error.errors(), model))
+    problems = problems_of([e for e in error.errors() if not _of_bytes(error, e)], model)
+    if any(_of_bytes(error, e) for e in error.errors()):
+        sent = request.headers.get("content-type", "")[:200]
+        rule = "must be application/json for a body of JSON, which is not read otherwise"
+        problems = [Problem("content-type", rule, sent, "application/json"), *problems]
+    return Invalid(problems)
+
+
+def _of_bytes(error: RequestValidationError, one: Mapping[str, Any]) -> bool:
+    """Tell whether a problem is that of a body whose content type is not JSON's: it was left as it came."""
+    return isinstance(error.body, bytes) and tuple(one.get("loc") or ())[:1] == ("body",)
 
 
 def shown(value: Any, limit: int = 500) -> Any:

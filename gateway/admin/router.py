@@ -26,6 +26,7 @@ from gateway.domain.dag import DagNode
 from gateway.domain.model import CallState, JobSpec, LocalJob, Party, Run
 from gateway.domain.parameters import effective
 from gateway.domain.states import RunStatus
+from gateway.errors import NotFound
 from gateway.log_copies import STREAMS
 from gateway.ports import JobView
 from gateway.store.store import to_plain
@@ -74,7 +75,8 @@ def router(parts: AdminParts) -> APIRouter:
 
     @router.get("/api/v1/jobs/{job_id}/timeline", summary="All that happened to a job", response_model=None)
     async def timeline(job_id: str) -> Any:
-        return await run(lambda: {"timeline": [_entry(e) for e in parts.store.timeline(job_id)]})
+        """Also of a job that was deleted here, of which only that is left."""
+        return await run(lambda: _timeline(parts, job_id))
 
     @router.get(
         "/api/v1/orphans", summary="Runs that only the engine or only the store knows of", response_model=None
@@ -94,6 +96,16 @@ def router(parts: AdminParts) -> APIRouter:
     add_audit(router, parts.audit, parts.tokens, run)
     add_decisions(router, parts, run)
     return router
+
+
+def _timeline(parts: AdminParts, job_id: str) -> dict[str, Any]:
+    store = parts.store
+    found = [_entry(entry) for entry in store.timeline(job_id)]
+    if not found and not (
+        store.jobs.find(job_id) or store.local_jobs.find(job_id) or store.scheduler_of(job_id) is not None
+    ):
+        raise NotFound(f"no job {job_id} was submitted, is scheduled or runs here", reason="JOB_UNKNOWN")
+    return {"timeline": found}
 
 
 def _checks(parts: AdminParts) -> dict[str, dict[str, Any]]:

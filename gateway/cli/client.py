@@ -35,6 +35,11 @@ Url = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, no table.")]
 DEFAULT_CONFIG = Path("node.yml")
+_IN_COMMANDS = {
+    "NO_TOKEN": f"NO_TOKEN: this node wants a token: export {TOKEN}=<token>, or name the --config with its"
+    " auth.token; an admin makes one by: bfia-gateway token create NAME --role ROLE",
+}
+"""what to do about a refusal, for who types commands"""
 PIPE_WIDTH = 120
 """columns of a table that is not printed to a terminal; the variable COLUMNS goes before it"""
 
@@ -184,6 +189,7 @@ class Client:
         text = str(said.get("msg") or said.get("message") or said.get("detail") or f"HTTP {answer.status_code}")
         bad = answer.status_code in (400, 422) or said.get("code") in (400, 422)
         reason = str((data or {}).get("reason") or "")
+        text = _IN_COMMANDS.get(reason, text)  # the node speaks of requests
         raise CallFailed(text, EXIT_BAD_INPUT if bad else EXIT_FAILED, reason, data)
 
 

@@ -83,6 +83,11 @@ def upload(
             with file.open("rb") as source, bar(f"sending {file.name}", size_of(file), as_json) as shown:
                 sent = Watched(source, shown.moved, lambda: shown.says("the node checks and stores it"))
                 found = node.send_form("/v2/component/upload/file", fields, file.name, sent)["data"]
+        except CallFailed as error:
+            if error.reason != "DATASET_EXISTS":
+                raise
+            text = f"DATASET_EXISTS: {namespace}#{name} exists; to replace it: --overwrite"
+            raise CallFailed(text, error.code, error.reason, error.data) from None
         except OSError as error:
             raise CallFailed(f"{file} cannot be read: {error.strerror}", EXIT_BAD_INPUT) from error
         if as_json:

@@ -34,6 +34,15 @@ def node(tmp_path_factory: pytest.TempPathFactory):
         yield gateway
 
 
+@pytest.mark.parametrize("path", ["/v1/platform/schedule/job/create_all", "/api/v1/jobs/plan"])
+def test_a_body_of_another_type_is_told_which_type_is_read(node: Gateway, path: str) -> None:
+    sent = {"content-type": "application/x-www-form-urlencoded"}
+    answer = ask(node, "operator", "POST", path, content=b"{}", headers=sent).json()
+    (problem,) = answer["data"]["problems"]
+    assert (problem["path"], problem["suggestion"]) == ("content-type", "application/json")
+    assert problem["got"] == sent["content-type"] and "application/json" in answer["msg"]
+
+
 def over(job_id: str, **changes) -> LocalJob:
     """Return a job that is over: task ``a`` has run, task ``b`` never began."""
     first = replace(a_node("a"), outputs=tuple(DagOutput(_type(key), key) for key in KEYS))

@@ -65,8 +65,23 @@ def test_the_address_and_the_token_come_from_the_configuration(tmp_path: Path):
         assert call("gc", "--dry-run", "--config", str(file)).exit_code == 0
         refused = call("gc", "--dry-run", "--url", f"http://127.0.0.1:{port}")
         assert refused.exit_code == 1 and "NO_TOKEN" in refused.stderr
+        assert f"export {TOKEN}" in refused.stderr and "Bearer" not in refused.stderr
         file.write_text(yaml.safe_dump(body | {"auth": {"mode": "on", "token": "another-token-of-it"}}))
         assert call("gc", "--dry-run", "--config", str(file)).exit_code == 1
+
+
+def test_what_is_wrong_is_told_in_the_words_of_commands(tmp_path: Path):
+    file = tmp_path / "rows.csv"
+    file.write_text("id,y\n1,0\n")
+    upload = ["data", "upload", str(file), "--namespace", "bank", "--name", "rows", "--match-id", "id"]
+    with running(tmp_path / "node") as node:
+        url = node.addresses()["operator"]
+        assert call(*upload, "--url", url).exit_code == 0
+        again = call(*upload, "--url", url)
+        assert again.exit_code == 1 and "bank#rows exists; to replace it: --overwrite" in again.stderr
+        assert call(*upload, "--overwrite", "--url", url).exit_code == 0
+        nobody = call("job", "timeline", "nope", "--url", url, "--json")
+        assert nobody.exit_code == 1 and json.loads(nobody.stderr)["reason"] == "JOB_UNKNOWN"
 
 
 def test_a_node_that_does_not_answer_is_told_from_a_wrong_configuration(tmp_path: Path):
