@@ -93,7 +93,7 @@ class ContainerDoor:
             log.warning("it cannot be told how containers are isolated", cause=str(error))
             return
         log.info(
-            "containers are isolated",
+            "isolation of containers",
             from_each_other=found.tasks,
             from_host=found.host,
             from_outside=found.outside,

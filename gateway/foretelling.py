@@ -223,7 +223,7 @@ class OwnSide:
         unknown = sorted({n for n in others if not self._rules.knows(n)})
         if unknown:
             text = f"{self._node} has no enabled route to {', '.join(unknown)}"
-            yield problem("routes", text, f"have an admin of {self._node} add a route")
+            yield problem("routes", text, f"have an admin of {self._node} add a route, or enable it")
         elif others:
             yield fine("routes", f"to {', '.join(sorted(set(others)))}")
 

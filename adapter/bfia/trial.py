@@ -250,7 +250,9 @@ def _latency(peer: Peer, me: NodeId, route: Route) -> Step:
 def _way_back(peer: Peer, me: NodeId, said: Mapping[str, Any]) -> Step:
     if not said.get("knows_you"):
         text = f"the peer has no enabled route to {me}"
-        return _failed("way back", text, f"have its admin add {me} with this node's advertised address")
+        return _failed(
+            "way back", text, f"have its admin add {me} with this node's advertised address, or enable it"
+        )
     try:
         back = hello(peer, me, call_back=True).get("back")
     except GatewayError as error:

@@ -3,7 +3,7 @@
 import json
 import shlex
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
@@ -77,6 +77,7 @@ def check(
             components = {c.name: c for c in found.provider.components.values()}
             wanted = _chosen(components, component or [], "component", "COMPONENT_UNKNOWN")
             clauses = _chosen({c.name: c for c in CLAUSES}, clause or [], "clause", "CLAUSE_UNKNOWN")
+            _known_parameters(given.parameters, wanted)
             ref = image or found.provider.image or "the-image"
             patience = Patience(timeout, min(timeout, Patience.alone), grace)
             with _sandbox(engine, ref, command, patience) as sandbox:
@@ -97,6 +98,21 @@ def _chosen(known: Mapping[str, X], names: Sequence[str], what: str, reason: str
         text = f"there is no {what} {', '.join(unknown)}; there are: {', '.join(known) or 'none'}"
         raise CallFailed(text, EXIT_BAD_INPUT, reason)
     return [known[name] for name in dict.fromkeys(names or known)]
+
+
+def _known_parameters(names: Iterable[str], components: "Sequence[Component]") -> None:
+    """Raise `CallFailed` for a parameter that none of the components has."""
+    from provider_registry.remarks import near
+
+    known = list(dict.fromkeys(p.name for c in components for p in c.parameters))
+    unknown = [
+        f"{name} (did you mean {meant}?)" if (meant := near(name, known)) else name
+        for name in names
+        if name not in known
+    ]
+    if unknown:
+        text = f"no component that is checked has a parameter {', '.join(unknown)}; there are: {', '.join(known)}"
+        raise CallFailed(text, EXIT_BAD_INPUT, "PARAMETER_UNKNOWN")
 
 
 def _tables(given: Sequence[str]) -> dict[str, bytes]:
@@ -236,9 +252,11 @@ def _print(file: Path, found: "Described", checked: "Sequence[Checked]") -> None
         typer.echo(f"{file}: {said}")
     for one in checked:
         typer.echo("")
+        idle = any(clause.name == "starts" and f.result == "failed" for clause, f in one.findings)
         lines = [
             [clause.name, _MARKS[f.result], f.seen, clause.remedy if f.result == "failed" else "", clause.section]
             for clause, f in one.findings
+            if not (idle and f.result == "not shown")  # what does not start shows nothing, which is told below
         ]
         table(one.component, ["clause", "result", "seen", "what to do", "section"], lines)
         broken = [clause.name for clause, f in one.findings if f.result == "failed"]

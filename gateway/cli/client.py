@@ -259,12 +259,23 @@ def read_object(file: Path) -> dict[str, Any]:
     except KeyTwice as error:
         raise CallFailed(f"{file}: {error}; keep one of them", EXIT_BAD_INPUT) from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        cause = wrong if text.lstrip()[:1] in ("{", "[") else error
-        raise CallFailed(f"{file} is neither JSON nor YAML: {cause}", EXIT_BAD_INPUT) from None
+        if text.lstrip()[:1] in ("{", "["):
+            raise CallFailed(f"{file} is no JSON: {_in_a_line(wrong)}", EXIT_BAD_INPUT) from None
+        raise CallFailed(f"{file} is neither JSON nor YAML: {_in_a_line(error)}", EXIT_BAD_INPUT) from None
     if not isinstance(body, dict):
         found = "a list" if isinstance(body, list) else "nothing" if body is None else "a single value"
         raise CallFailed(f"{file} must hold an object (name: value) and holds {found}", EXIT_BAD_INPUT)
     return body
+
+
+def _in_a_line(error: Exception) -> str:
+    """Say where a file cannot be read, and why, without the parser's own ornaments."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is not None:
+        return f"line {mark.line + 1} column {mark.column + 1}: {getattr(error, 'problem', None) or error}"
+    if isinstance(error, json.JSONDecodeError):
+        return f"line {error.lineno} column {error.colno}: {error.msg}"
+    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
 def segment(name: str) -> str:

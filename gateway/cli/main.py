@@ -36,6 +36,7 @@ app = typer.Typer(
 )
 
 EXIT_BAD_INPUT = 2
+EXAMPLE_NODE = "JG0100001100000010"
 
 
 class EngineKind(StrEnum):
@@ -64,7 +65,9 @@ def options(
 
 @app.command()
 def init(
-    node: Annotated[str, typer.Option(help="Id of this node.")] = "JG0100001100000010",
+    node: Annotated[
+        str | None, typer.Option(help=f"Id of this node; no partner has the same. Default: {EXAMPLE_NODE}.")
+    ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("node.yml"),
     engine: Annotated[EngineKind | None, typer.Option(help="Default: docker if a daemon answers.")] = None,
     force: Annotated[bool, typer.Option(help="Overwrite files that are there.")] = False,
@@ -76,21 +79,25 @@ def init(
     from gateway.cli.example import ROUTES, docker_answers, example
     from gateway.settings import NODE_RULE, is_node
 
-    if not is_node(node):
-        _fail(f"--node {node!r} {NODE_RULE}")
+    name = EXAMPLE_NODE if node is None else node
+    if not is_node(name):
+        _fail(f"--node {name!r} {NODE_RULE}")
     routes = output.with_name("routes.yml")
     taken = [str(f) for f in (output, routes) if f.exists()]
     if taken and not force:
         _fail(f"{' and '.join(taken)} exist already; give --force to overwrite, or another --output")
     kind = engine or (EngineKind.docker if docker_answers() else EngineKind.process)
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(example(node, str(kind), routes.name, output.parent), encoding="utf-8")
+    output.write_text(example(name, str(kind), routes.name, output.parent), encoding="utf-8")
     routes.write_text(ROUTES, encoding="utf-8")
     typer.echo(f"wrote {output} and {routes}; engine kind: {kind}")
     if kind is EngineKind.process:
         typer.echo(
             "the process engine runs vendor code with the gateway's own rights: for trials, not for production"
         )
+    if node is None:
+        text = f"this node is now {name}, as all are whose id nobody chose, and no two may be called alike"
+        typer.echo(f"warning: {text}: give it an id of its own with --node before it meets partners", err=True)
     typer.echo(f"next: bfia-gateway serve --config {output}")
 
 

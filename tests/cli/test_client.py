@@ -132,7 +132,10 @@ def test_the_version_is_told_and_a_node_that_cannot_be_called_so_is_refused(tmp_
         assert refused.exit_code == 2 and "letters, digits" in refused.stderr and not file.exists()
         with pytest.raises(Invalid, match="must be a node id"):
             load(None, {"node": {"id": name}, "engine": {"kind": "process"}})
-    assert call("init", "--node", "JG-01.x", "--engine", "process", "-o", str(file)).exit_code == 0
+    chosen = call("init", "--node", "JG-01.x", "--engine", "process", "-o", str(file))
+    assert chosen.exit_code == 0 and not chosen.stderr
+    left_open = call("init", "--engine", "process", "-o", str(tmp_path / "other" / "node.yml"))
+    assert left_open.exit_code == 0 and "no two may be called alike" in left_open.stderr
 
 
 def test_a_table_in_a_pipe_is_of_a_sensible_width_and_breaks_no_id(
@@ -179,7 +182,8 @@ def test_one_thing_is_not_many(count: int, words: str):
     [
         ('{"a": 1, "b": {"c": 1, "c": 2}}', "c stands twice"),
         ("a: 1\na: 2\n", "a stands in line 1 and again in line 2"),
-        ('{"a": 1\n "b": 2}', "line 2 column 2"),
+        ('{"a": 1\n "b": 2}', "is no JSON: line 2 column 2: Expecting ',' delimiter"),
+        ("a: [1", "is neither JSON nor YAML: line 2 column 1: did not find"),
         ("[1]", "holds a list"),
         ("", "holds nothing"),
     ],

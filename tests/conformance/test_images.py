@@ -69,6 +69,16 @@ def test_an_image_that_is_not_there_is_told_with_what_to_do(tmp_path: Path) -> N
     assert "COMMAND_NOT_FOUND" in clause["seen"] and clause["remedy"]
 
 
+def test_what_does_not_start_is_one_row_and_not_one_for_each_clause(tmp_path: Path) -> None:
+    words = ["provider", "check", str(SHELL / "register.json"), "--command", f"{tmp_path}/nothing"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 1 and "COMMAND_NOT_FOUND" in done.stdout
+    assert (
+        " not shown │" not in done.stdout
+        and f"{len(CLAUSES) - 1} of {len(CLAUSES)} clauses not shown" in done.stdout
+    )
+
+
 def test_without_an_image_the_registration_alone_is_checked() -> None:
     code, found = check(str(SHELL / "register.json"))
     assert (code, found["good"], found["components"]) == (0, True, [])
@@ -91,6 +101,7 @@ def test_a_refused_registration_names_every_problem(tmp_path: Path) -> None:
         (["--data", "guest"], "ROLE=FILE.csv"),
         (["--data", "guest=/nowhere.csv"], "cannot be read"),
         (["--parameter", "=1"], "NAME=VALUE"),
+        (["--parameter", "fial=3"], "did you mean fail?"),
         (["--engine", "process"], "--command"),
     ],
 )

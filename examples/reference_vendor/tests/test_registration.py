@@ -9,7 +9,7 @@ from refvendor.components import REGISTRY
 from refvendor.registration import COMPONENTS, as_text, registration
 
 HERE = Path(__file__).parent.parent
-KINDS = {"string", "int", "float", "boolean", "integer", "number", "object"}
+KINDS = {"string", "int", "float", "boolean", "integer", "number", "object", "list"}
 CATEGORIES = {"dataset", "training_set", "test_set", "model", "report", "metric"}
 
 
@@ -58,7 +58,7 @@ def test_every_value_of_a_description_is_legal(name):
         offered = [binding["value"] for binding in parameter.get("bindingData", [])]
         if offered:
             assert parameter["defaultValue"] in offered
-        if parameter["type"] == "object":
+        if parameter["type"] in ("object", "list"):
             json.loads(parameter["defaultValue"])
         for dependency in parameter.get("dependsOn", []):
             assert dependency.partition(".")[0] in names
