@@ -7,6 +7,7 @@ configuration, 3 no answer from the node.
 import hashlib
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -259,13 +260,17 @@ def read_object(file: Path) -> dict[str, Any]:
     except KeyTwice as error:
         raise CallFailed(f"{file}: {error}; keep one of them", EXIT_BAD_INPUT) from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        if text.lstrip()[:1] in ("{", "["):
+        if _JSON_BEGINS.match(text):
             raise CallFailed(f"{file} is no JSON: {_in_a_line(wrong)}", EXIT_BAD_INPUT) from None
         raise CallFailed(f"{file} is neither JSON nor YAML: {_in_a_line(error)}", EXIT_BAD_INPUT) from None
     if not isinstance(body, dict):
         found = "a list" if isinstance(body, list) else "nothing" if body is None else "a single value"
         raise CallFailed(f"{file} must hold an object (name: value) and holds {found}", EXIT_BAD_INPUT)
     return body
+
+
+_JSON_BEGINS = re.compile(r'\s*(\[|\{\s*["}])')
+"""what follows may be YAML all the same, but was hardly meant so"""
 
 
 def _in_a_line(error: Exception) -> str:
