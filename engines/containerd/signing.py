@@ -155,8 +155,9 @@ class _Registry:
             return True
         asked = dict(_CHALLENGE.findall(challenge))
         realm = asked.pop("realm", "")
-        if urlsplit(realm).scheme not in ("http", "https"):
-            return False
+        plain = self._base.startswith("http:")
+        if urlsplit(realm).scheme not in (("http", "https") if plain else ("https",)):
+            return False  # a password that is kept for https goes nowhere in the clear
         answer = self._http.get(realm, params=asked, auth=own)
         said = answer.json() if answer.status_code == httpx.codes.OK else {}
         token = said.get("token") or said.get("access_token") if isinstance(said, Mapping) else None

@@ -12,6 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa, x25519
 
 from engines.base import EngineError, ImageFacts
+from engines.containerd import signing
 from engines.containerd.signing import signatures_of
 from engines.memory import MemoryEngine, Script
 from gateway.engine_settings import SignatureRule
@@ -206,3 +207,10 @@ def test_nothing_starts_that_is_not_signed(tmp_path: Path, key: Any, signed_by: 
         failure = ended(node, submit(node).json()["data"]["job_id"]).ending.failure
         assert failure.reason == "SIGNATURE_ABSENT" and "cosign" not in failure.message
         assert list(node.engine.list()) == []
+
+
+def test_a_registry_reached_by_https_cannot_ask_for_the_password_by_http(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(signing._Registry, "_credentials", lambda _: None)
+    monkeypatch.setattr(signing.httpx.Client, "get", lambda *_, **__: pytest.fail("it was asked by http"))
+    with signing._Registry("registry.invalid", "acme/algo") as there:
+        assert not there._log_in('Bearer realm="http://127.0.0.1:9/token",service="x"')
