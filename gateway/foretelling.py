@@ -1,7 +1,6 @@
 """Tells what would happen to a job, and creates nothing: a node's own side, and the question to all nodes."""
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid, NotServed
 from gateway.models import Models
 from gateway.peers import Peers
+from gateway.readiness import Lack
 from gateway.resources import Resources
 from gateway.storage import FileStorage
 from gateway.task_plan import TaskPlanner
@@ -28,6 +28,10 @@ _AT_ONCE = 8
 """nodes that are asked at the same time"""
 _LINK = {"profile": "profile", "way back": "way back"}
 """steps of a route's trial that are rows of their own; all others are the route"""
+_PLACES = (
+    ("storage", "writable", "look at storage.url and at the room there (bfia-gateway doctor)"),
+    ("transport", "up", "look at listen.container and at the state folder (bfia-gateway doctor)"),
+)
 _MOST_ODD = 50
 _AS_IT_IS = "correct it unless it is meant so; it is passed on as it is"
 
@@ -68,6 +72,8 @@ class OwnSide:
         self._resources = resources
         self._models = models
         self._rules = rules
+        self.places: Callable[[], tuple[Mapping[str, str], Sequence[Lack]]] = lambda: ({}, ())
+        """what is the matter with storage and transport, and what of it refuses every job"""
 
     def tell(self, spec: JobSpec, sender: NodeId) -> tuple[Item, ...]:
         """Look at everything that the job needs here; what is wrong in one place hides nothing elsewhere."""
@@ -96,8 +102,6 @@ class OwnSide:
                 if any(party.role in component.roles for party in spec.parties_at(self._node)):
                     images.setdefault(provider.image_for(ref.name), node)
         found = [self._image(image, node) for image, node in images.items()]
-        if not os.access(self._storage.root, os.W_OK):
-            found.append(problem("storage", "cannot be written", f"look at storage.url of {self._node}"))
         return tuple(
             f"{item.check} {item.about}: {item.cause}; {item.remedy}"
             for item in found
@@ -210,13 +214,16 @@ class OwnSide:
             yield fine("engine", self._engine.kind)
         except EngineError as error:
             yield problem("engine", f"{error.reason}: {error}", f"start the container engine of {self._node}")
-        try:
-            with self._storage.staging():
-                yield fine("storage", "writable")
-        except OSError as error:
-            yield problem(
-                "storage", f"cannot be written: {error.strerror}", f"look at storage.url of {self._node}"
-            )
+        checks, lacks = self.places()
+        reasons = {lack.text: lack.reason for lack in lacks}
+        for name, good, remedy in _PLACES:
+            said = checks.get(name, "")
+            if said in reasons:
+                yield problem(name, f"{reasons[said]}: {said}", f"at {self._node}: {remedy}")
+            elif said:
+                yield Item(name, Standing.UNKNOWN, cause=said)
+            else:
+                yield fine(name, good)
 
     def _routes(self, spec: JobSpec) -> Iterator[Item]:
         others = [n for n in (*spec.nodes, spec.scheduler) if n not in ("", self._node)]

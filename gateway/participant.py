@@ -164,9 +164,8 @@ class Participant:
         if verdict is Verdict.REJECT:
             raise NotAllowed(f"node {self._node} does not take part: {words}")
         if verdict is Verdict.APPROVE or self._store.local_jobs.find(local.id) is not None:
-            return local.noted(
-                now, f"job {'PENDING' if looked.to_fetch else 'READY'} here", sender, **looked.checks
-            )
+            detail = {"checks": dict(looked.checks)} if looked.checks else {}
+            return local.noted(now, f"job {'PENDING' if looked.to_fetch else 'READY'} here", sender, **detail)
         if not self._takes_word(local.spec.scheduler):
             text = (
                 f"a person at {self._node} has to agree ({words}), which {local.spec.scheduler} does not wait for"
@@ -175,10 +174,13 @@ class Participant:
         return approval.opened(local.noted(now, "job PENDING here", sender), self._policy, words, now)
 
     def _looked(self, local: LocalJob) -> Looked:
-        """Look what is not here of what a new job needs. Raises `Invalid` where that is a refusal."""
+        """Look what is not here of what a new job needs. Raises `Invalid`, `Refused` where that is a refusal."""
         if self._store.local_jobs.find(local.id) is not None:
             return Looked()
         looked = self.looked(local.spec)
+        if looked.lacks:
+            words = "; ".join((*(lack.text for lack in looked.lacks), *map(str, looked.missing)))
+            raise Refused(f"node {self._node} cannot take jobs now: {words}", reason=looked.lacks[0].reason)
         if looked.missing and self.refuse_missing:
             raise Invalid(looked.missing, reason="IMAGE_NOT_FOUND")
         waits = self._takes_word(local.spec.scheduler)  # else images are fetched before the launch

@@ -3,21 +3,36 @@
 Datasets are looked at with the job's body. All of this is cheap where everything is there, as it nearly always is.
 """
 
-import os
+import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from engines.base import Engine, EngineError, ImageNotFound
+from engines.base import Engine, EngineDown, EngineError, ImageNotFound
 from gateway.domain.model import JobSpec, NodeId
 from gateway.domain.problems import Problem
 from gateway.errors import GatewayError
 from provider_registry.registry import Registry, Unknown
 
-_AGE = 5.0
-"""seconds for which a good way to the channel is not looked at again"""
+_AGE = 1.0
+"""seconds for which a place that was fine is not looked at again"""
+
+_PLACES = {
+    "storage": "the storage cannot be written",
+    "transport": "containers could not exchange messages through the channel",
+}
+STORAGE, TRANSPORT = "STORAGE_NOT_WRITABLE", "TRANSPORT_DOWN"
+
+
+@dataclass(frozen=True)
+class Lack:
+    """Why this node cannot take any job just now, in words that another institution may read."""
+
+    reason: str
+    """STORAGE_NOT_WRITABLE or TRANSPORT_DOWN"""
+    text: str
 
 
 @dataclass(frozen=True)
@@ -30,6 +45,8 @@ class Looked:
     """images that are not here and are to be fetched -> the engine that is to have them"""
     missing: tuple[Problem, ...] = ()
     """images that are not here and cannot be fetched"""
+    lacks: tuple[Lack, ...] = ()
+    """what keeps the node from taking the job: no task could begin, or none could end well"""
 
 
 @dataclass(frozen=True)
@@ -49,23 +66,26 @@ class Readiness:
         registry: Registry,
         engine_for: Callable[[str], Engine | None],
         engine_name: Callable[[str], str],
-        storage: Path,
+        storage: Callable[[], AbstractContextManager[object]],
+        channel: Path,
         way: Callable[[], object],
         fetching: Fetching = Fetching(),
     ) -> None:
         """Take what is looked at.
 
-        ``engine_for`` and ``engine_name`` find the engine of a provider's address; ``way`` raises `GatewayError`
-        where containers cannot reach this gateway.
+        ``engine_for`` and ``engine_name`` find the engine of a provider's address. ``storage`` begins a write that
+        is thrown away; ``channel`` is the folder in which the channel keeps its messages. ``way`` raises
+        `GatewayError` where containers cannot reach this gateway.
         """
         self._node = node
         self._registry = registry
         self._engine_for = engine_for
         self._engine_name = engine_name
         self._storage = storage
+        self._channel = channel
         self._way = way
         self._fetching = fetching
-        self._fine_until = 0.0
+        self._fine_until: dict[str, float] = {}
 
     def look(self, spec: JobSpec) -> Looked:
         """Look at what the job's tasks here need."""
@@ -85,17 +105,47 @@ class Readiness:
                 else:
                     missing.append(Problem(at, f"IMAGE_NOT_FOUND: {error}", image))
                     checks["image"] = f"{image} is missing"
-            except EngineError as error:
-                checks["image"] = f"{error.reason}: {error}"
-        if not os.access(self._storage, os.W_OK):
-            checks["storage"] = "cannot be written"
-        if time.monotonic() >= self._fine_until:  # it asks the engine
+            except EngineError as error:  # it may be back before the first task
+                checks["image"] = f"{image}: {error.reason}"
+        places, lacks = self.places()
+        return Looked({**checks, **places}, to_fetch, tuple(missing), lacks)
+
+    def places(self) -> tuple[dict[str, str], tuple[Lack, ...]]:
+        """Look at the storage and the channel; return what is the matter, and what of it refuses every job.
+
+        An engine that is away is told and refuses nothing: tasks wait for it, and it may be back by then.
+        """
+        checks: dict[str, str] = {}
+        lacks: list[Lack] = []
+        for name, reason, look in (
+            ("storage", STORAGE, self._look_at_storage),
+            ("transport", TRANSPORT, self._look_at_transport),
+        ):
+            if time.monotonic() < self._fine_until.get(name, 0.0):
+                continue
             try:
-                self._way()
-                self._fine_until = time.monotonic() + _AGE
+                look()
+            except OSError as error:  # its own text names the folder
+                lacks.append(Lack(reason, f"{_PLACES[name]}: {error.strerror}"))
             except GatewayError as error:
-                checks["transport"] = f"{error.reason}: {error.message}"
-        return Looked(checks, to_fetch, tuple(missing))
+                if error.reason == EngineDown.reason:
+                    checks[name] = error.reason
+                    continue
+                lacks.append(Lack(reason, f"{_PLACES[name]}: {error.reason}"))
+            else:
+                self._fine_until[name] = time.monotonic() + _AGE
+                continue
+            checks[name] = lacks[-1].text
+        return checks, tuple(lacks)
+
+    def _look_at_storage(self) -> None:
+        with self._storage():
+            pass
+
+    def _look_at_transport(self) -> None:
+        with tempfile.TemporaryFile(dir=self._channel):
+            pass
+        self._way()
 
     def patience(self, images: int) -> float:
         """Return the longest time in seconds that fetching so many images may take, one after the other."""

@@ -43,12 +43,14 @@ def settle(node: Node) -> Foretelling:
         node.registry,
         node.engine_for,
         lambda base_url: engines_by_address(settings).get(base_url, ""),
-        settings.storage.path,
+        node.storage.staging,
+        settings.state_dir / "channel",
         node.door.address,
         fetching,
     )
     node.participant.looked, node.participant.patience = ready.look, ready.patience
     node.participant.refuse_missing = settings.providers.image == "require"
+    own.places = ready.places
     node.participant.foretelling = own.tell
     node.participant.oddities = own.oddities
 

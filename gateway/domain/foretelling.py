@@ -35,6 +35,7 @@ CHECKS = (
     "approval",
     "engine",
     "storage",
+    "transport",
     "routes",
     "told",
 )

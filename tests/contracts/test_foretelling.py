@@ -90,7 +90,7 @@ def test_a_job_that_would_go_well(world: World) -> None:
     plan = world.me.foretelling.plan(spec)
     assert plan.good and not plan.count(Standing.UNKNOWN) and not plan.count(Standing.WAITS)
     here, there = of(plan, ME), of(plan, PEER)
-    everywhere = {"components", "image", "resources", "approval", "engine", "storage", "routes"}
+    everywhere = {"components", "image", "resources", "approval", "engine", "storage", "transport", "routes"}
     assert set(here) == everywhere and set(there) == everywhere | {"route", "profile", "way back"}
     assert here["image"][0].found == world.me.engine.image_digest(here["image"][0].about)
     assert there["resources"][0].found == "cpu 1, free now"

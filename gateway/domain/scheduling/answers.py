@@ -95,8 +95,8 @@ def answered(job: Job, event: Answered, timing: Timing) -> Job:
         return job.noted(event.at, NAMES[StopTaskAt] + " accepted", request.node, task=request.task)
     if not isinstance(request, StopAt):
         said = event.said if isinstance(request, CreateAt) else None
-        checks = dict(said.checks) if said else {}
-        job = job.noted(event.at, NAMES[type(request)] + " accepted", request.node, **checks)
+        detail = {"checks": dict(said.checks)} if said and said.checks else {}
+        job = job.noted(event.at, NAMES[type(request)] + " accepted", request.node, **detail)
     return job
 
 

@@ -13,6 +13,8 @@ import pytest
 import yaml
 
 from adapter.bfia.examples import CREATE_ALL
+from adapter.bfia.profiles import PROFILES as PROFILE_OF
+from adapter.bfia.translate import create_body
 from engines.memory import MemoryEngine
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import Invalid
@@ -60,6 +62,57 @@ def test_a_task_that_is_about_to_start(site: Site, sender: str, code: int, word:
     said = site.asks(sender, "/task/poll", {"task_id": start["task_id"], "role": ""})
     assert (said["code"], said["data"]) == (code, {"status": "RUNNING"})
     assert site.asks(sender, "/job/stop", {"job_id": spec.job_id})["code"] == code
+
+
+@pytest.mark.parametrize("sender", PROFILES)
+def test_what_a_node_looked_at_stands_beside_its_yes_in_every_dialect(site: Site, sender: str):
+    """One peer reads ``data`` as any JSON object, one does not read it; texts by name are harmless to both."""
+    spec = a_job_with(sender, scheduler=sender)
+    body = create_body(spec, PROFILE_OF[PROFILES[sender]])
+    engine = site.node.engine
+    assert isinstance(engine, MemoryEngine)
+    engine.world.down = True
+    try:
+        said = site.asks(sender, "/job/create", body)
+    finally:
+        engine.world.down = False
+    assert said["code"] == (200 if sender == KUSCIA else 0) and said["msg"] == "success"
+    assert set(said) == {"code", "msg", "data"}
+    assert said["data"] == {"job_id": spec.job_id, "checks": {"image": "vendor:1.0.0: ENGINE_DOWN"}}
+    assert site.asks(sender, "/job/create", body)["data"] == said["data"]  # asked again, it is not forgotten
+    fine = a_job_with(sender, scheduler=sender)
+    data = site.asks(sender, "/job/create", create_body(fine, PROFILE_OF[PROFILES[sender]]))["data"]
+    assert data == {"job_id": fine.job_id}  # with nothing to tell, nothing beyond the standard
+    for job_id in (spec.job_id, fine.job_id):
+        site.asks(sender, "/job/stop", {"job_id": job_id})
+
+
+@pytest.mark.parametrize("other", PROFILES)
+@pytest.mark.parametrize(
+    ("checks", "shown"),
+    [
+        (
+            {"image": "vendor:1.0.0: ENGINE_DOWN", "disk": "9 MB"},
+            {"image": "vendor:1.0.0: ENGINE_DOWN", "disk": "9 MB"},
+        ),
+        ({"image": None, "x": {"deep": [1]}}, {"image": "None", "x": "{'deep': [1]}"}),
+        ({str(n): "x" for n in range(21)}, {}),
+        ({"k" * 300: "v" * 3000}, {"k" * 40: "v" * 300}),
+        ({"at": "a", "event": "b", "by": "c", "job": "d"}, {"at": "a", "event": "b", "by": "c", "job": "d"}),
+        (["image"], {}),
+        ("fine", {}),
+        (None, {}),
+    ],
+)
+def test_what_a_peer_says_it_looked_at_is_shown_and_never_in_the_way(
+    site: Site, other: str, checks: object, shown: dict[str, str]
+):
+    site.peer.will(says(data={"checks": checks}))
+    spec = a_job_with(other)
+    site.node.coordinator.submit_job(spec, ME)
+    (note,) = [e for e in site.node.store.timeline(spec.job_id) if (e.event, e.by) == ("create accepted", other)]
+    assert note.detail.get("checks", {}) == shown
+    site.node.coordinator.stop_job(spec.job_id, "", ME)
 
 
 @pytest.mark.parametrize("sender", PROFILES)

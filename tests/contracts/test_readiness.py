@@ -1,0 +1,150 @@
+"""A node that cannot write its storage, or whose containers could not talk, takes no job; over two real nodes."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapter.bfia.profiles import PROFILES
+from adapter.bfia.translate import create_body
+from engines.base import EngineDown
+from gateway.domain.foretelling import Standing
+from gateway.domain.model import JobSpec
+from gateway.domain.states import JobStatus
+from gateway.errors import EngineFailed, Refused
+from gateway.readiness import Readiness
+from gateway.wiring import Gateway
+from tests.builders import a_spec
+from tests.contracts.apis import World, two_nodes
+from tests.e2e.nodes import wait_for
+from tests.inprocess import ME, PEER, ask
+
+ROLES = {"guest": (PEER,), "host": (ME,)}
+PLACES = [("storage", "STORAGE_NOT_WRITABLE"), ("channel", "TRANSPORT_DOWN")]
+_numbers = count()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """`PEER` schedules."""
+    with two_nodes(tmp_path_factory.mktemp("nodes")) as world:
+        yield world
+
+
+def a_job() -> JobSpec:
+    return replace(a_spec("a", ROLES, job_id=f"job-ready-{next(_numbers)}"), scheduler=PEER)
+
+
+@contextmanager
+def broken(node: Gateway, place: str) -> Iterator[None]:
+    """Put a file where the node's storage, or its channel's folder, has been."""
+    settings = node.settings
+    folder: Path = settings.storage.path if place == "storage" else settings.state_dir / "channel"
+    aside = folder.with_name(f"{folder.name}-aside")
+    folder.rename(aside)
+    folder.touch()
+    try:
+        yield
+    finally:
+        folder.unlink()
+        aside.rename(folder)
+
+
+def ended(world: World, spec: JobSpec) -> None:
+    world.peer.coordinator.stop_job(spec.job_id, "", PEER)
+    wait_for(lambda: world.peer.store.jobs.get(spec.job_id).ended_at is not None, 20, 0.01)
+
+
+@pytest.mark.parametrize(("place", "reason"), PLACES)
+@pytest.mark.parametrize("at", [ME, PEER])
+def test_such_a_party_refuses_the_job_wherever_it_is(world: World, place: str, reason: str, at: str):
+    node = world.me if at == ME else world.peer
+
+    def refused() -> JobSpec | None:  # what was fine a moment ago is not looked at again at once
+        spec = a_job()
+        try:
+            world.peer.coordinator.submit_job(spec, PEER)
+        except Refused:
+            return spec
+        return ended(world, spec)
+
+    with broken(node, place):
+        job = world.peer.store.jobs.get(wait_for(refused, 20, 0.05).job_id)
+        assert job.status is JobStatus.REJECTED and job.ending is not None and job.ending.failure is not None
+        failure = job.ending.failure
+        assert (failure.reason, failure.node) == (reason, at)
+        assert "Not a directory" in failure.message and str(world.home) not in failure.message
+        shown = ask(world.peer, "operator", "GET", f"/api/v1/jobs/{job.id}").json()
+        assert shown["failure"]["reason"] == reason
+        assert node.store.local_jobs.find(job.id) is None
+        item = next(
+            i
+            for n in world.peer.foretelling.plan(a_job()).nodes
+            for i in n.items
+            if n.node == at and i.standing is Standing.PROBLEM
+        )
+        assert item.check == {"storage": "storage", "channel": "transport"}[place]
+        assert item.cause.startswith(reason) and item.remedy
+    spec = a_job()
+    world.peer.coordinator.submit_job(spec, PEER)  # as soon as it is mended
+    assert world.local(spec.job_id).status is JobStatus.READY
+    ended(world, spec)
+
+
+def test_the_refusal_on_the_wire(world: World):
+    path, headers = "/v1/interconn/schedule/job/create", {"x-node-id": PEER}
+
+    def said() -> dict[str, Any] | None:
+        answer = ask(world.me, "peer", "POST", path, json=create_body(a_job(), PROFILES["spec"]), headers=headers)
+        assert answer.status_code == 200
+        return dict(answer.json()) if answer.json()["code"] else None
+
+    with broken(world.me, "storage"), broken(world.me, "channel"):
+        both = (
+            "storage cannot be written",
+            "channel",
+        )  # what was fine a moment ago is not looked at again at once
+        answer = wait_for(lambda: (told := said()) and all(x in told["msg"] for x in both) and told, 20, 0.05)
+    assert (answer["code"], answer["data"]["reason"]) == (409, "STORAGE_NOT_WRITABLE")
+
+
+def test_an_engine_that_is_away_is_told_and_refuses_nothing(world: World):
+    """Tasks wait for it, and it may be back when the first one begins."""
+    spec = a_job()
+    world.engine().world.down = True
+    try:
+        said = world.me.participant.create_job(spec, PEER)
+    finally:
+        world.engine().world.down = False
+    assert dict(said.checks) == {"image": "vendor:1.0.0: ENGINE_DOWN"}
+    assert world.local(spec.job_id).status is JobStatus.READY
+    world.me.participant.stop_job(spec.job_id, "", None, PEER)
+
+
+def looking(world: World, way: Callable[[], object]) -> Readiness:
+    node = world.me
+    channel = node.settings.state_dir / "channel"
+    return Readiness(ME, node.registry, node.engine_for, lambda _: "", node.storage.staging, channel, way)
+
+
+@pytest.mark.parametrize("reason", ["PORT_IN_USE", "CREATE_FAILED"])
+def test_containers_that_cannot_reach_the_gateway_are_a_transport_that_is_down(world: World, reason: str):
+    def way() -> object:
+        raise EngineFailed("no way to 10.0.0.1:7381", reason=reason)
+
+    looked = looking(world, way).look(a_job())
+    (lack,) = looked.lacks
+    assert lack.reason == "TRANSPORT_DOWN" and reason in lack.text and "10.0.0.1" not in lack.text
+    assert dict(looked.checks) == {"transport": lack.text}
+
+
+def test_a_way_through_an_engine_that_is_away_is_told_only(world: World):
+    def way() -> object:
+        raise EngineFailed("the container engine does not answer", reason=EngineDown.reason)
+
+    looked = looking(world, way).look(a_job())
+    assert dict(looked.checks) == {"transport": "ENGINE_DOWN"} and looked.lacks == ()
