@@ -150,6 +150,14 @@ class OwnList(Own):
     data: list[dict[str, Any]]
 
 
+class OutputsData(Said):
+    outputs: list[dict[str, Any]] = Field(description="columns, count, size and address of each; never rows")
+
+
+class OfOutputs(Envelope):
+    data: OutputsData  # type: ignore[assignment]
+
+
 class Reason(Said):
     reason: str = Field(examples=["JOB_UNKNOWN"], description="stable; docs/reasons.md explains each")
     problems: list[dict[str, Any]] = Field(default_factory=list)
@@ -183,6 +191,7 @@ _BY_END: tuple[tuple[str, type[BaseModel]], ...] = (
     ("/task/get_log_line", OfLines),
     ("/task/get_log", OfLog),
     ("/node/hello", OfHello),
+    ("/output/metadata", OfOutputs),
 )
 _WITHOUT_DATA = (
     *(f"/job/{word}" for word in ("start", "stop", "stop_all", "stop_task", "suspend", "resume", "delete")),

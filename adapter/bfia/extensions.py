@@ -169,6 +169,12 @@ COMMANDS = (
         EXTENSION,
         "refused with NOT_SERVED_THERE; nothing changes",
     ),
+    Command(
+        "tell what an output of a task there is like: columns, count, never rows",
+        "/output/metadata",
+        EXTENSION,
+        "refused with NOT_SERVED_THERE; its own people see it there",
+    ),
 )
 """Every command, in the order of the control layer; extensions at the end."""
 

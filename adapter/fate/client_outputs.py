@@ -7,13 +7,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Query, Request, Response
 
 from adapter.fate import client_wire as wire
-from adapter.fate.client_parts import ClientParts, by, on
+from adapter.fate.client_parts import ClientParts, by, on, sight
 from adapter.fate.codes import Code
 from adapter.fate.envelope import FateRoute, coded, ok
 from adapter.fate.tables import members
 from adapter.fate.tarring import CHUNK, TAR, Member, archive_of, sent
 from gateway.domain.model import Address, Run
 from gateway.errors import GatewayError, NotFound
+from gateway.output_facts import Wanted
 from provider_registry.model import group_of
 
 MOST_ROWS = 100
@@ -35,9 +36,12 @@ def router(parts: ClientParts) -> APIRouter:
 
     @router.get("/v2/output/data/table", summary="Where a task's tables lie", openapi_extra=_TABLE)
     async def data_table(asked: OfTask) -> dict[str, Any]:
-        """Under ``data`` as FATE's documents say, and beside ``code`` as FATE 2.2 answers."""
-        found = await on(rest, lambda: _of(parts, asked, "data"))
-        tables = {key: [address.as_dict()] for key, address in found.items()}
+        """Under ``data`` as FATE's documents say, and beside ``code`` as FATE 2.2 answers.
+
+        Another party's node is asked, which tells of what it has granted: columns and count too, never rows.
+        """
+        limiter = rest if asked.party_id == parts.node else parts.limiters.peers
+        tables = await on(limiter, lambda: _tables_of(parts, asked))
         return {**tables, **ok(tables)}
 
     @router.get("/v2/output/data/display", summary="The first rows of a task's tables", openapi_extra=_TABLE)
@@ -91,6 +95,24 @@ def router(parts: ClientParts) -> APIRouter:
         return ok(await on(rest, lambda: _deleted(parts, body, "metrics", by(request))))
 
     return router
+
+
+def _tables_of(parts: ClientParts, asked: wire.OfTask) -> dict[str, Any]:
+    if asked.party_id == parts.node:
+        return {key: [address.as_dict()] for key, address in _of(parts, asked, "data").items()}
+    seen = sight(parts, asked.job_id, ask=False, notes=False).spec.parties
+    if not any((p.role, p.node) == (asked.role, asked.party_id) for p in seen):
+        have = ", ".join(f"{p.role} {p.node}" for p in seen)
+        text = f"{asked.role} {asked.party_id} is no party of job {asked.job_id}; its parties: {have}"
+        raise NotFound(text, reason="JOB_UNKNOWN")
+    labels = [p.label for p in seen if (p.role, p.node) == (asked.role, asked.party_id)]
+    tables: dict[str, Any] = {}
+    for one in (f for label in labels for f in parts.facts_of(Wanted(asked.job_id, asked.task_name, label))):
+        if one.there and group_of(one.type) == "data":
+            columns = [{"name": c.name, "type": c.type} for c in one.columns]
+            known = {"count": one.count, "columns": columns, "description": one.description}
+            tables.setdefault(one.key, []).append({"namespace": one.namespace, "name": one.name, **known})
+    return tables
 
 
 def run_of(parts: ClientParts, asked: wire.OfTask) -> Run:

@@ -18,6 +18,7 @@ from gateway.domain.model import Address, Job, JobSpec, LocalJob, NodeId, Note, 
 from gateway.domain.rerunning import RerunAnswer
 from gateway.domain.states import JOB, ended
 from gateway.errors import NotFound
+from gateway.output_facts import Facts, Wanted
 from gateway.ports import Clock, JobView, Limiters, OwnJobs
 from gateway.run_logs import RunLogs
 from gateway.storage import FileStorage
@@ -120,6 +121,8 @@ class ClientParts:
     run_logs: RunLogs
     storage: FileStorage
     datasets: Datasets
+    facts_of: Callable[[Wanted], Sequence[Facts]]
+    """tells what outputs are like, those of other parties too. Raises `NotFound`, `NotAllowed`, `NotServed`"""
     tidy: Tidy
     cancel_waiting: Callable[[bool], Sequence[str]]
     """stops the jobs scheduled here of which nothing runs; with True it only says which"""

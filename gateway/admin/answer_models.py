@@ -135,6 +135,31 @@ class Outputs(Shown):
     outputs: list[OutputLine]
 
 
+class Column(Shown):
+    name: str
+    type: str
+
+
+class Facts(Address):
+    """What an output is like; null, empty or 0 where its task wrote no word of it."""
+
+    type: str
+    there: bool
+    count: int | None = Field(description="rows")
+    columns: list[Column]
+    more_columns: int = Field(description="columns beyond the first 10,000, which are not named")
+    partitions: int
+    bytes: Bytes
+    description: str
+    id_column: str
+    label_column: str
+    created_at: str = Field(description="ISO 8601, UTC")
+
+
+class OutputFacts(Shown):
+    outputs: list[Facts]
+
+
 class Look(Address):
     type: str
     kind: Annotated[str, Field(examples=["table"], description="table, json or bytes")]

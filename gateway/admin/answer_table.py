@@ -49,6 +49,8 @@ ANSWERS: Answers = {
     ("get", f"{_JOB}/timeline"): of.Timeline,
     ("get", f"{_JOB}/outputs"): of.Outputs,
     ("get", f"{_JOB}/outputs/{_PART}"): of.Look,
+    ("get", f"{_JOB}/metadata/{{task}}/{{party}}"): of.OutputFacts,
+    ("get", f"{_JOB}/metadata/{_PART}"): of.OutputFacts,
     ("get", f"{_JOB}/reports"): of.Reports,
     ("get", f"{_JOB}/reports/{_PART}"): of.Report,
     ("post", f"{_JOB}/rerun"): of.Rerun,

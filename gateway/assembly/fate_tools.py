@@ -15,13 +15,14 @@ from gateway.app import Mounted
 from gateway.assembly.node import Node
 from gateway.dataset_model import Dataset
 from gateway.deleting import cancel_waiting
+from gateway.output_facts import OutputFacts
 from gateway.ports import Limiters
 
 PROTOCOLS = {"bfia": "bfia", "fate": "fate"}
 """kind of a description of FATE's -> the protocol that runs its jobs"""
 
 
-def mounted(node: Node, uploads: data.Uploads, limiters: Limiters) -> list[Mounted]:
+def mounted(node: Node, uploads: data.Uploads, facts: OutputFacts, limiters: Limiters) -> list[Mounted]:
     """Return the routers for the operators' listener: none while FATE's protocol is switched off."""
     settings = node.settings
     if not settings.fate.enabled:
@@ -38,6 +39,7 @@ def mounted(node: Node, uploads: data.Uploads, limiters: Limiters) -> list[Mount
         run_logs=node.run_logs,
         storage=node.storage,
         datasets=node.datasets,
+        facts_of=facts.known,
         tidy=node.deleting,
         cancel_waiting=lambda dry: cancel_waiting(node.store, node.coordinator, settings.node.id, dry),
         protocols=PROTOCOLS,

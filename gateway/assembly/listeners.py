@@ -29,13 +29,14 @@ from gateway.admin import foretelling as admin_foretelling
 from gateway.admin import logs as admin_logs
 from gateway.admin import maintenance
 from gateway.admin import models as admin_models
+from gateway.admin import output_facts as admin_output_facts
 from gateway.admin import providers as admin_providers
 from gateway.admin import settings as admin_settings
 from gateway.admin.parts import AdminParts
 from gateway.admin.queries import only_known
 from gateway.admin.router import router as admin_router
 from gateway.app import LoopbackOnly, Mounted, create_app
-from gateway.assembly import fate_tools
+from gateway.assembly import fate_tools, output_facts
 from gateway.assembly import foretelling as foreseeing
 from gateway.assembly.node import Node
 from gateway.assembly.rules import approval_policy
@@ -97,10 +98,12 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
         node.neighbours.profile_of,
         limiters,
     )
+    facts = output_facts.facts_of(node)
     for_peers = [
         Mounted(interconn.router(between), body),
         Mounted(job_audit.router(auditing), body),
         Mounted(hello.router(greeting), body),
+        output_facts.for_peers(node, facts, limiters),
         Mounted(channel.peer_router(chan), None),
     ]
     for_containers = [
@@ -167,6 +170,7 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
         Mounted(admin_providers.router(admin_providers.ProviderParts(node.providers, limiters)), body),
         Mounted(data.router(uploads), None),
         Mounted(admin_datasets.router(dataset_parts), SMALL),
+        Mounted(admin_output_facts.router(facts, limiters), SMALL),
         Mounted(admin_router(admin_parts), SMALL),
         Mounted(admin_archive.router(archiving), SMALL),
         Mounted(admin_foretelling.router(foreseeing.parts(node, foretelling, limiters), JsonRoute), body),
@@ -178,7 +182,7 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
         node.neighbours.knows,
         lambda job_id, by, words: node.participant.decide(job_id, True, by, words),
     )
-    for_operators += fate_tools.mounted(node, uploads, limiters)
+    for_operators += fate_tools.mounted(node, uploads, facts, limiters)
     apps: dict[str, Any] = {
         "operator": create_app("operators", for_operators, documented=True, first=[only_known]),
     }

@@ -15,6 +15,7 @@ from gateway.cli import (
     doctor,
     job_cleaning,
     job_decisions,
+    job_metadata,
     job_planning,
     jobs,
     maintenance,
@@ -174,6 +175,7 @@ jobs.add(app)
 job_cleaning.add(jobs.commands)
 job_decisions.add(jobs.commands)
 job_planning.add(jobs.commands)
+job_metadata.add(jobs.commands)
 resources.add(app)
 routes.add(app)
 settings.add(app)

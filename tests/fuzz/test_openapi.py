@@ -55,6 +55,7 @@ NOT_HERE = {
         f"/api/v1/jobs/{{job_id}}/{word}": "JOB_UNKNOWN"
         for word in ("approve", "reject", "suspend", "resume", "rerun")
     },
+    "/v1/interconn/schedule/output/metadata": "NOT_AUTHORISED",  # nothing is granted to anybody
     "/api/v1/models/{model_id}/{version}/deploy": "MODEL_UNKNOWN",
     "/api/v1/models/{model_id}/{version}/undeploy": "MODEL_UNKNOWN",
     "/api/v1/models/import": "ARCHIVE_INVALID",

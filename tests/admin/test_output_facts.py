@@ -1,0 +1,205 @@
+"""What outputs at another node are like: with a grant, written down, and never a row."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from adapter.bfia.outputs import _facts, _Said
+from gateway.cli.main import app
+from gateway.domain.model import Address
+from gateway.domain.sharing import Grant
+from gateway.store.sharing import SqlGrants
+from gateway.wiring import Gateway
+from tests.cleaning.ended import a_job_over, ago, left_behind
+from tests.e2e.nodes import wait_for
+from tests.inprocess import ME, PEER, STRANGER, ask, running
+
+JOB = "job-00000000000000000000000000000071"
+SECRET = "row-that-stays-here"
+PATH = "/v1/interconn/schedule/output/metadata"
+WORDS = {
+    "count": 2,
+    "column_info": [{"name": "id", "type": "string"}, {"name": "x", "type": "float", "sample": SECRET}],
+    "description": "the intersection",
+    "id_column": "id",
+    "create_time": 1_790_000_000,
+    "rows": [[SECRET, 1]],
+    "meta": {"first": SECRET},
+}
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, Gateway]]:
+    """Yield the node where the outputs lie and the partner that asks; the partner calls it in BFIA's way."""
+    home = tmp_path_factory.mktemp("nodes")
+    for name in (ME, PEER):
+        (home / name).mkdir()
+        (home / name / "routes.yml").write_text(yaml.safe_dump({STRANGER: {"url": "http://127.0.0.1:9"}}))
+    with running(home / ME) as here, running(home / PEER, PEER, fate={"enabled": True}) as there:
+        for one, other in ((here, there), (there, here)):
+            route = {"url": other.addresses()["peer"]}
+            name = other.settings.node.id
+            assert ask(one, "operator", "PUT", f"/api/v1/routes/{name}", json={"route": route}).status_code == 200
+        left_behind(here, JOB, 60.0)
+        for key in ("out", "model", "report"):
+            folder = here.storage.root / f"{JOB}-guest-0" / f"task_{JOB}-{key}"
+            (folder / "data_0").write_text(f"id,x\n{SECRET},2\n")
+            if key == "out":
+                (folder / "metadata").write_text(json.dumps(WORDS))
+        told = replace(a_job_over(JOB, 60.0), node=PEER, runs=())
+        assert there.store.local_jobs.add(told, "flow")
+        yield here, there
+
+
+@pytest.fixture(autouse=True)
+def nothing_granted(nodes: tuple[Gateway, Gateway]) -> None:
+    for key in ("out", "model", "report"):
+        SqlGrants(nodes[0].store).forget(address(key))
+
+
+def address(key: str) -> Address:
+    return Address(f"{JOB}-guest-0", f"task_{JOB}-{key}")
+
+
+def granted(node: Gateway, key: str, to: str = PEER) -> None:
+    at = address(key)
+    done = cli(node, "data", "grant", f"{at.namespace}#{at.name}", to)
+    assert done.exit_code == 0, done.stderr
+
+
+def cli(node: Gateway, *words: str) -> Result:
+    return CliRunner().invoke(app, [*words, "--url", node.addresses()["operator"]])
+
+
+def asked(node: Gateway, party: str = "guest.0", key: str = "", task: str = "a", job: str = JOB) -> Any:
+    path = f"/api/v1/jobs/{job}/metadata/{task}/{party}" + (f"/{key}" if key else "")
+    answer = ask(node, "operator", "GET", path)
+    assert SECRET not in answer.text
+    return answer.json()
+
+
+def by_peer(node: Gateway, sender: str = PEER, **body: str) -> Any:
+    wanted = {"job_id": JOB, "task_name": "a", "role": "guest.0", **body}
+    answer = ask(node, "peer", "POST", PATH, json=wanted, headers={"x-node-id": sender})
+    assert answer.status_code == 200 and SECRET not in answer.text
+    return answer.json()
+
+
+def test_without_a_grant_nothing_is_told_and_the_refusal_says_how_to_get_one(nodes: tuple[Gateway, Gateway]):
+    here, there = nodes
+    assert here.settings.data.grants == "open"  # that is about jobs: metadata is never open
+    said = asked(there, key="out")
+    assert (said["code"], said["data"]["reason"]) == (403, "NOT_AUTHORISED")
+    at = address("out")
+    assert f"bfia-gateway data grant '{at.namespace}#{at.name}' {PEER}" in said["msg"]
+    (refused,) = wait_for(
+        lambda: [e for e in here.audit.list() if PATH in e.action], 20, 0.02, "it is in the audit"
+    )
+    assert refused.who == f"node {PEER}" and refused.status == 403
+
+
+def test_with_a_grant_the_columns_and_the_count_are_told_and_it_is_written_down(nodes: tuple[Gateway, Gateway]):
+    here, there = nodes
+    granted(here, "out")
+    (one,) = asked(there, key="out")["outputs"]
+    assert one == {
+        "task": "a",
+        "party": "guest.0",
+        "key": "out",
+        "type": "dataset",
+        **address("out").as_dict(),
+        "there": True,
+        "count": 2,
+        "columns": [{"name": "id", "type": "string"}, {"name": "x", "type": "float"}],
+        "more_columns": 0,
+        "partitions": 1,
+        "bytes": len(f"id,x\n{SECRET},2\n"),
+        "description": "the intersection",
+        "id_column": "id",
+        "label_column": "",
+        "created_at": "2026-09-21T14:13:20+00:00",
+    }
+    noted = here.audit.list()[0]
+    assert (noted.who, noted.action, noted.status) == (f"node {PEER}", f"POST {PATH}", 200)
+    assert noted.detail["outputs"] == [f"{JOB}-guest-0#task_{JOB}-out"]
+    shown = cli(there, "job", "metadata", JOB, "a", "guest.0", "out")
+    assert shown.exit_code == 0 and "id string, x float" in shown.stdout and SECRET not in shown.stdout
+
+
+def test_of_a_task_what_is_granted_is_told_and_what_no_task_described_stays_empty(nodes: tuple[Gateway, Gateway]):
+    here, there = nodes
+    granted(here, "report")
+    (one,) = asked(there, "guest")["outputs"]  # the file's first line could be a row: it is not read
+    assert (one["key"], one["count"], one["columns"], one["bytes"] > 0) == ("report", None, [], True)
+    assert asked(there, key="out")["data"]["reason"] == "NOT_AUTHORISED"
+
+
+def test_a_grant_that_ended_tells_nothing_any_more(nodes: tuple[Gateway, Gateway]):
+    here, there = nodes
+    SqlGrants(here.store).put(Grant(address("out"), PEER, ago(60), "ann", expires_at=ago(30)))
+    assert asked(there, key="out")["data"]["reason"] == "NOT_AUTHORISED"
+    granted(here, "out")
+    at = address("out")
+    cli(here, "data", "revoke", f"{at.namespace}#{at.name}", PEER)
+    said = asked(there, key="out")
+    assert said["data"]["reason"] == "NOT_AUTHORISED" and "revoked" in said["msg"]
+
+
+def test_only_nodes_of_the_job_are_told_whatever_is_granted(nodes: tuple[Gateway, Gateway]):
+    granted(nodes[0], "out", STRANGER)
+    said = by_peer(nodes[0], STRANGER)
+    assert (said["code"], said["data"]["reason"]) == (403, "NOT_AUTHORISED") and "no part" in said["msg"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reason"),
+    [
+        ({"job_id": "job-nowhere"}, "JOB_UNKNOWN"),
+        ({"task_name": "z"}, "TASK_UNKNOWN"),
+        ({"task_name": "b"}, "OUTPUT_MISSING"),
+        ({"role": "host"}, "PARTY_UNKNOWN"),
+        ({"output_key": "z"}, "OUTPUT_UNKNOWN"),
+        ({"role": ""}, "INVALID"),
+    ],
+)
+def test_what_is_not_there(nodes: tuple[Gateway, Gateway], wanted: dict[str, str], reason: str):
+    assert by_peer(nodes[0], **wanted)["data"]["reason"] == reason
+
+
+def test_the_nodes_own_people_need_no_grant(nodes: tuple[Gateway, Gateway]):
+    here, _ = nodes
+    assert [o["key"] for o in asked(here)["outputs"]] == ["out", "model", "report"]
+    assert asked(here, "arbiter")["data"]["reason"] == "PARTY_UNKNOWN"
+    assert asked(here, task="z")["data"]["reason"] == "TASK_UNKNOWN"
+    assert asked(here, job="job-nowhere")["data"]["reason"] == "JOB_UNKNOWN"
+
+
+def test_fates_tools_see_another_partys_tables_by_the_same_grant(nodes: tuple[Gateway, Gateway]):
+    here, there = nodes
+
+    def table(**more: str) -> Any:
+        query = {"job_id": JOB, "role": "guest", "party_id": ME, "task_name": "a", **more}
+        answer = ask(there, "operator", "GET", "/v2/output/data/table", params=query)
+        assert answer.status_code == 200 and SECRET not in answer.text
+        return answer.json()
+
+    refused = table()
+    assert refused["data"]["reason"] == "NOT_AUTHORISED" and "data grant" in refused["message"]
+    granted(here, "out")
+    (one,) = table()["data"]["out"]
+    assert (one["namespace"], one["count"], len(one["columns"])) == (f"{JOB}-guest-0", 2, 2)
+    assert "no party" in table(role="host")["message"]
+    query = {"job_id": JOB, "role": "guest", "party_id": ME, "task_name": "a"}
+    rows = ask(there, "operator", "GET", "/v2/output/data/display", params=query).json()
+    assert rows["code"] != 0 and "its own node" in rows["message"]
+
+
+def test_what_a_peer_says_beyond_the_metadata_is_left_aside():
+    said = {"task": "a", "party": "guest.0", "key": "out", "namespace": "n", "name": "m", "rows": [[SECRET]]}
+    (one,) = _Said.model_validate({"outputs": [said | {"columns": [{"name": "x", "sample": SECRET}]}]}).outputs
+    assert SECRET not in json.dumps(_facts(one).as_dict())
