@@ -14,6 +14,7 @@ from gateway.checkup_certificates import certificates_of
 from gateway.checkup_clock import clock_of
 from gateway.checkup_routes import routes_of
 from gateway.errors import GatewayError
+from gateway.folders import nearest
 from gateway.server import bound
 from gateway.settings import Settings
 from gateway.store.migrate import revisions
@@ -91,9 +92,7 @@ def _migrations(settings: Settings) -> Step:
 
 
 def _writable(name: str, folder: Path) -> Step:
-    there = folder
-    while not there.exists() and there != there.parent:
-        there = there.parent
+    there = nearest(folder)
     try:
         with tempfile.NamedTemporaryFile(dir=there) as file:
             file.write(b"x")
@@ -105,10 +104,7 @@ def _writable(name: str, folder: Path) -> Step:
 
 
 def _disk(settings: Settings) -> Step:
-    folder = settings.storage.path
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    free = shutil.disk_usage(folder).free
+    free = shutil.disk_usage(nearest(settings.storage.path)).free
     reserve = settings.limits.storage_reserve_bytes
     found = f"{free / 1024**3:.1f} GiB free"
     if free < reserve:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from gateway.folders import nearest
 from gateway.store.clock import database_time
 from gateway.store.store import Store
 from gateway.trial import Result, Step
@@ -38,10 +39,8 @@ def _far(skew: float) -> bool:
 
 def _file_time(folder: Path) -> float | None:
     """Return when whoever keeps the folder says that it is now; None where nothing can be written there."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
     try:
-        with tempfile.NamedTemporaryFile(dir=folder) as file:
+        with tempfile.NamedTemporaryFile(dir=nearest(folder)) as file:
             file.write(b"x")
             file.flush()
             return os.fstat(file.fileno()).st_mtime

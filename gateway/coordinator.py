@@ -97,12 +97,16 @@ class Coordinator:
             raise  # it may have arrived: the record is how to find out
         except GatewayError as error:
             self._store.drop_submission(spec.job_id)
-            if self._store.jobs.find(spec.job_id) or self._store.local_jobs.find(spec.job_id):
-                error.job_id = spec.job_id
+            self._kept(spec.job_id, error)
             raise
         if there != spec.job_id:
             self._handed_in_as(there, spec)
         return there
+
+    def _kept(self, job_id: str, error: GatewayError) -> None:
+        """Name the job in what is said of its refusal, if this node keeps a record of it."""
+        if self._store.jobs.find(job_id) or self._store.local_jobs.find(job_id):
+            error.job_id = job_id
 
     def _handed_in_as(self, job_id: str, spec: JobSpec) -> None:
         """Keep the id that the scheduling node gave a job. Raises `Refused` where it is another job's."""
@@ -153,7 +157,11 @@ class Coordinator:
         nodes = (node, *record.spec.nodes) if record else (node,)
         wanted = Order(job_id, self.new_id(nodes), start, parameters)
         if job is not None:
-            return self.rerun_job(wanted, self._peers.node)
+            try:
+                return self.rerun_job(wanted, self._peers.node)
+            except GatewayError as error:
+                self._kept(wanted.new_job_id, error)
+                raise
         scheduler = self._elsewhere_scheduled(job_id, local)
         self._store.add_submission(wanted.new_job_id, local.spec.flow_id if local else "", node, self._clock())
         try:
@@ -161,8 +169,9 @@ class Coordinator:
                 made = scheduler.rerun_job(wanted, self._peers.node)
         except PeerUnreachable:
             raise  # it may have arrived
-        except GatewayError:
+        except GatewayError as error:
             self._store.drop_submission(wanted.new_job_id)
+            self._kept(wanted.new_job_id, error)
             raise
         if made.job_id != wanted.new_job_id:  # some run it again under an id of their own
             self._store.drop_submission(wanted.new_job_id)

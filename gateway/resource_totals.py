@@ -11,6 +11,7 @@ from engines.machine import this_machine
 from gateway.domain.amounts import GIB, Amounts, Defaults
 from gateway.domain.model import NodeId
 from gateway.domain.resources import Means
+from gateway.folders import nearest
 from gateway.settings import LimitSettings, ResourceSettings
 
 log = structlog.get_logger(__name__)
@@ -58,9 +59,7 @@ def _means(node: NodeId, capacity: Capacity, disk: int, settings: ResourceSettin
 
 def _disk(storage: Path) -> int:
     """Return the size of the file system in which the storage lies, or is to lie."""
-    while not storage.exists():
-        storage = storage.parent
-    return shutil.disk_usage(storage).total
+    return shutil.disk_usage(nearest(storage)).total
 
 
 def _bytes(gib: float | None) -> int | None:

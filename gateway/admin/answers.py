@@ -26,6 +26,8 @@ def answering(limiters: Limiters) -> Answer:
 
 def refusal(error: GatewayError) -> JSONResponse:
     data: dict[str, Any] = {"reason": error.reason}
+    if error.job_id:
+        data["job_id"] = error.job_id
     if error.problems:
         data["problems"] = [
             {"path": p.path, "rule": p.rule, "got": str(p.got)}

@@ -145,10 +145,11 @@ def job_in_full(parts: AdminParts, job_id: str, *, logs: bool = True) -> dict[st
     local = parts.store.local_jobs.find(job_id)
     job = None if local else parts.store.jobs.find(job_id)
     spec = local.spec if local else job.spec if job else None
+    reasons = waiting.of_runs(local) if local else {}
     return {
         **to_plain(view),
         **(_known(parts, spec, local) if spec else _handed_in(parts, view)),
-        "runs": [_run(parts, job_id, r, local, logs) for r in local.runs] if local else [],
+        "runs": [_run(parts, r, local, reasons[r.run_id], logs) for r in local.runs] if local else [],
         **(_here(local) if local else {}),
         "inherited_runs": [_inherited_run(r) for r in local.standing() if r.of_job] if local else [],
         "local_warnings": list(local.warnings) if local else [],
@@ -210,15 +211,18 @@ def _parameters(
     return shown
 
 
-def _run(parts: AdminParts, job_id: str, run: Run, local: LocalJob, logs: bool) -> dict[str, Any]:
-    shown = to_plain(run)
+def _run(
+    parts: AdminParts, run: Run, local: LocalJob, waits: waiting.Waiting | None, logs: bool
+) -> dict[str, Any]:
+    shown, job_id = to_plain(run), local.id
     shown.pop("run_id")  # the container's credential
     shown.pop("token")
     for inner in ("launch", "stop", "collect", "told"):
         shown.pop(inner)
     newest = run in local.newest_runs(run.task_name)
     place = f"{run.party.label}/{quote(run.task_name if newest else run.task_id, safe='')}"
-    shown["waiting"] = to_plain(waiting.of_run(run))
+    shown["engine"] = run.engine or run.owner.rpartition("/")[2] or parts.engine.kind
+    shown["waiting"] = to_plain(waits)
     shown["log"] = f"/api/v1/jobs/{quote(job_id, safe='')}/runs/{place}/log"
     if logs and run.status is RunStatus.FAILED and run.launch.state is CallState.OK:
         shown["last_lines"] = _last_lines(parts, job_id, run)

@@ -19,6 +19,7 @@ from gateway.cli.client import (
     table,
 )
 from gateway.cli.completing import jobs as job_ids
+from gateway.cli.job_made import made, told, warnings_after
 from gateway.counting import counted
 
 JobId = Annotated[str, typer.Argument(help="The job's id.", autocompletion=job_ids)]
@@ -107,14 +108,17 @@ def rerun(
 ) -> None:
     """Run an ended job again from a task on, as a new job; what was finished before is taken over. Prints its id.
 
+    What is odd about it goes to standard error, such as a changed parameter that its component does not have.
+
     Example: bfia-gateway job rerun job-0123456789abcdef0123456789abcdef --from secureboost
     """
     with reporting(as_json), connect(config, url) as node:
         body: dict[str, Any] = {"from": start} if start else {}
         if parameters is not None:
             body["parameters"] = read_object(parameters)
-        found = node.post(f"/api/v1/jobs/{segment(job_id)}/rerun", body)
-        show(found) if as_json else typer.echo(found["job_id"])
+        found = made(node, f"/api/v1/jobs/{segment(job_id)}/rerun", body)
+        odd = warnings_after(node, found["job_id"])
+        show({**found, "warnings": odd}) if as_json else told(found["job_id"], odd)
 
 
 def _decide(job_id: str, word: str, done: str, reason: str, config: Config, url: str, as_json: bool) -> None:

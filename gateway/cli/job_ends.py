@@ -9,7 +9,9 @@ _LONGEST = 300
 
 
 def last_words(job: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the end of what each failed run of this node wrote, and where the whole of it is."""
+    """Yield the end of what each failed run here wrote, and where the whole is; nothing of a stopped job."""
+    if job.get("outcome") == "STOPPED":
+        return  # whoever stopped it does not ask why it ended
     failed = [run for run in job["runs"] if run.get("last_lines")][-_RUNS:]
     for run in failed:
         where = f"--task {run['task_name']} --party {run['party']}"

@@ -28,6 +28,7 @@ from gateway.cli.client import (
 from gateway.cli.completing import jobs as job_ids
 from gateway.cli.completing import nodes
 from gateway.cli.job_ends import last_words
+from gateway.cli.job_made import lineage, made, told, warnings, warnings_after
 from gateway.counting import counted
 
 commands = typer.Typer(help="Hand a job in, watch it, see what it wrote and left, stop it.", no_args_is_help=True)
@@ -62,12 +63,10 @@ def submit(
     Example: bfia-gateway job submit examples/create_all_psi_sbt.json --watch
     """
     with reporting(as_json), connect(config, url) as node:
-        job_id = _handed_in(node, read_object(file))
+        job_id = str(made(node, f"{_SCHEDULE}/job/create_all", read_object(file))["data"]["job_id"])
         if not watch_it:
-            warnings = _warnings_after(node, job_id)
-            show({"job_id": job_id, "warnings": warnings}) if as_json else typer.echo(job_id)
-            for warning in () if as_json else warnings:
-                typer.echo(f"warning: {warning}", err=True)
+            odd = warnings_after(node, job_id)
+            show({"job_id": job_id, "warnings": odd}) if as_json else told(job_id, odd)
             return
         if not as_json:
             typer.echo(job_id)
@@ -253,31 +252,6 @@ def download(
         typer.echo(f"{target}: {amount(size)}")
 
 
-def _handed_in(node: Client, body: Mapping[str, Any]) -> str:
-    """Hand a job in; return its id. A refusal names the job where one is kept. Raises `CallFailed`."""
-    try:
-        return str(node.post(f"{_SCHEDULE}/job/create_all", body)["data"]["job_id"])
-    except CallFailed as error:
-        kept = error.data.get("job_id") if isinstance(error.data, Mapping) else None
-        if kept:
-            text = f"{error}\nIt is kept as {kept}: bfia-gateway job show {kept}"
-            raise CallFailed(text, error.code, error.reason, error.data) from None
-        raise
-
-
-def _warnings_after(node: Client, job_id: str) -> list[str]:
-    """Return what the node warns of; nothing where it cannot be asked: the job is handed in all the same."""
-    try:
-        return _warnings(_job(node, job_id))
-    except CallFailed:
-        return []
-
-
-def _warnings(job: Mapping[str, Any]) -> list[str]:
-    """Return the warnings of the scheduling node and of this one, each once."""
-    return list(dict.fromkeys([*job.get("warnings", []), *job.get("local_warnings", [])]))
-
-
 def _over(job: Mapping[str, Any], task: str) -> str:
     """Return how a job, or one task of it, has ended; empty where it has not."""
     if job["status"] in _OVER:
@@ -361,8 +335,10 @@ def _tree(job: Mapping[str, Any]) -> Any:
     ]
     if why := _why(job):
         said.append(Text(why, style="red" if job.get("failure") else "dim"))
+    if before := lineage(job):
+        said.append(Text(before, style="dim"))
     said += [Text(line, style="dim") for line in last_words(job)]
-    said += [Text(f"warning: {w}", style="yellow") for w in _warnings(job)]
+    said += [Text(f"warning: {w}", style="yellow") for w in warnings(job)]
     return Group(*said)
 
 
@@ -371,7 +347,8 @@ def _why(what: Mapping[str, Any]) -> str:
     failure = what.get("failure")
     if failure:
         where = " ".join(f"{k} {failure[k]}" for k in ("task", "role", "node") if failure.get(k))
-        return f"{failure['reason']} ({where}): {failure['message']}" if where else f"{failure['reason']}"
+        said = f": {failure['message']}" if failure.get("message") else ""
+        return f"{failure['reason']}" + (f" ({where})" if where else "") + said
     waiting = what.get("waiting")
     if isinstance(waiting, Mapping):
         return f"{waiting.get('reason')}: {waiting.get('message')}"

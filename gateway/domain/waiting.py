@@ -4,11 +4,12 @@ One reason is told, the one that has to go away first. Reasons are stable words;
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
-from gateway.domain import approval, auditing, consent, guarding, holding, quorum
+from gateway.domain import approval, auditing, borrowing, consent, guarding, holding, quorum
 from gateway.domain.executing import execute
+from gateway.domain.executing.agenda import agenda as agenda_here
 from gateway.domain.executing.timing import Timing as RunTiming
 from gateway.domain.model import Call, CallState, Job, LocalJob, NodeJob, Run, Task
 from gateway.domain.scheduling import schedule
@@ -116,10 +117,18 @@ def of_tasks(job: Job, timing: Timing = Timing()) -> dict[str, Waiting | None]:
     for due in agenda(job, timing):
         name = getattr(due.command, "task", "")
         dues[name] = min(due.at, dues.get(name, due.at))
-    return {name: _of_task(job, task, whole, dues.get(name)) for name, task in job.tasks.items()}
+    most = holding.tasks_at_once(job, timing.abreast)
+    found = {name: _of_task(job, task, whole, dues.get(name), most) for name, task in job.tasks.items()}
+    again = _moment(min(dues.values(), default=None), job.created_at)
+    return {name: _at_the_latest(why, again) for name, why in found.items()}
 
 
-def _of_task(job: Job, task: Task, whole: Waiting | None, due: datetime | None) -> Waiting | None:
+def _at_the_latest(found: Waiting | None, again: datetime | None) -> Waiting | None:
+    """Say of what has no time of its own that it is looked at whenever its job is."""
+    return found if found is None or found.next_check is not None else replace(found, next_check=again)
+
+
+def _of_task(job: Job, task: Task, whole: Waiting | None, due: datetime | None, most: int) -> Waiting | None:
     if ended(TASK, task.status):
         return None
     if task.ending is not None:
@@ -143,6 +152,8 @@ def _of_task(job: Job, task: Task, whole: Waiting | None, due: datetime | None) 
     if task.started_at is None:
         if job.suspended is not None:
             return Waiting("SUSPENDED", f"suspended by {job.suspended.by}", job.suspended.at)
+        if due is None:
+            return Waiting("PARALLELISM", _others(job, most), since)
         return Waiting("STARTING", "its start is due", since, _moment(due, since))
     nodes = [job.nodes[n] for n, part in task.nodes.items() if not ended(TASK, part.status)]
     if (away := _unreachable(job, nodes, _moment(due, since))) is not None:
@@ -157,6 +168,12 @@ def _of_task(job: Job, task: Task, whole: Waiting | None, due: datetime | None) 
     return Waiting(
         "RUNNING", f"reports of its parties ({where})", max(heard, default=task.started_at), _moment(due, since)
     )
+
+
+def _others(job: Job, most: int) -> str:
+    begun = [t.name for t in job.tasks.values() if t.begun and not ended(TASK, t.status)]
+    shown = ", ".join(begun[:3]) + (f" and {len(begun) - 3} more" if len(begun) > 3 else "")
+    return f"no more than {most} of the job's tasks run at once; under way: {shown}"
 
 
 def _since_ready(job: Job, task: Task) -> datetime:
@@ -203,20 +220,32 @@ def of_local(local: LocalJob, timing: RunTiming = RunTiming()) -> Waiting | None
     return Waiting("RUNNING", f"{', '.join(dict.fromkeys(r.task_name for r in open_))} under way", since, due)
 
 
-def of_run(run: Run) -> Waiting | None:
-    """Return what a run here waits for; None for one that is over."""
+def of_runs(local: LocalJob, timing: RunTiming = RunTiming()) -> dict[str, Waiting | None]:
+    """Return what each run here waits for, by its id; None for one that is over."""
+    dues: dict[str, datetime] = {}
+    for due in agenda_here(local, timing):
+        run_id = getattr(due.command, "run", "")
+        dues[run_id] = min(due.at, dues.get(run_id, due.at))
+    again = _moment(min(dues.values(), default=None), local.created_at)
+    found = {run.run_id: _of_run(local, run, dues.get(run.run_id)) for run in local.runs}
+    return {run_id: _at_the_latest(why, again) for run_id, why in found.items()}
+
+
+def _of_run(local: LocalJob, run: Run, due: datetime | None) -> Waiting | None:
+    due = _moment(due, run.created_at)
     match run.status:
         case RunStatus.WAITING:
-            return Waiting("LAUNCH", "its container is to be started", run.created_at)
+            if due is None and (lacks := borrowing.waits_for(local, run)):
+                return Waiting("RESOURCES", lacks, run.created_at)
+            return Waiting("LAUNCH", "its container is to be started", run.created_at, due)
         case RunStatus.LAUNCHING:
-            return Waiting("LAUNCHING", "its container is being started", run.launch.sent_at or run.created_at)
+            since = run.launch.sent_at or run.created_at
+            return Waiting("LAUNCHING", "its container is being started", since, due)
         case RunStatus.RUNNING:
             said = f"it reported {run.reported}" if run.reported else "it has not reported yet"
-            return Waiting("RUNNING", said, run.started_at or run.created_at, run.probe_at)
+            return Waiting("RUNNING", said, run.started_at or run.created_at, due)
         case RunStatus.STOPPING:
-            return Waiting(
-                "STOPPING", "its container is being stopped", run.stop_at or run.created_at, run.probe_at
-            )
+            return Waiting("STOPPING", "its container is being stopped", run.stop_at or run.created_at, due)
         case _:
             return None
 

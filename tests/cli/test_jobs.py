@@ -102,7 +102,8 @@ def test_a_job_from_standard_input_is_stopped_and_the_exit_code_tells(node: Gate
     )
     assert cli(node, "stop", job_id).returncode == 0
     ended = cli(node, "watch", job_id)
-    assert ended.returncode == 1 and "FINISHED STOPPED" in ended.stdout and "STOPPED" in ended.stdout
+    assert ended.returncode == 1 and "FINISHED STOPPED" in ended.stdout
+    assert f"\nSTOPPED: stopped by {ME}\n" in ended.stdout and "last lines" not in ended.stdout
     again = cli(node, "stop", job_id)
     assert again.stdout == f"{job_id} has ended before (FINISHED STOPPED); there was nothing to stop\n"
     assert printed(cli(node, "stop", job_id, "-t", "a", "--json"))["stopped"] is False
@@ -185,11 +186,21 @@ def test_a_job_that_failed_is_run_again_from_the_task_that_failed(node: Gateway,
     failed = cli(node, "submit", "-", "--watch", stdin=json.dumps(body(tmp_path, a=0)))
     assert failed.returncode == 1 and "EXIT_1" in failed.stdout, failed.stderr
     (tmp_path / "register").mkdir()
-    again = cli(node, "rerun", failed.stdout.splitlines()[0])
+    first = failed.stdout.splitlines()[0]
+    changes = tmp_path / "changes.yml"
+    changes.write_text("common: {a: {lasts: 0, last: 1}}")
+    again = cli(node, "rerun", first, "--parameters", str(changes))
     assert again.returncode == 0, again.stderr
-    assert cli(node, "watch", again.stdout.strip()).returncode == 0
+    assert [line for line in again.stderr.splitlines() if "common.a.last:" in line], "a misspelt name is told"
+    watched = cli(node, "watch", again.stdout.strip())
+    assert watched.returncode == 0 and f"runs {first} again from a, other parameters for a" in watched.stdout
     unknown = cli(node, "rerun", again.stdout.strip(), "--from", "nothing")
     assert unknown.returncode != 0 and "nothing" in unknown.stderr
+    ask(node, "operator", "POST", "/v2/provider/delete", json={"name": "example"})
+    refused = cli(node, "rerun", first)
+    newest = printed(cli(node, "list", "--json"))["jobs"][0]
+    assert refused.returncode == 1 and newest["status"] == "REJECTED"
+    assert f"bfia-gateway job show {newest['job_id']}" in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from gateway.domain.scheduling.commands import CreateAt, HoldAt, PollTaskAt, Sta
 from gateway.domain.scheduling.events import Answered, Denied, Heard, Lost, StopAsked, SuspendAsked
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from tests.builders import a_job, a_local_job, a_run, a_spec, at
+from tests.domain.test_resources import with_pool
 from tests.domain.test_schedule import after, claimed
 
 READY, RUNNING = JobStatus.READY, JobStatus.RUNNING
@@ -94,6 +95,11 @@ def stopped_upstream() -> Job:
     return after(job, Heard("task_a", "n1", "guest", TaskStatus.FAILED, at(3), Failure("EXIT_1", "no", "n1")))
 
 
+def one_at_a_time() -> Job:
+    common = {"common": {"task_parallelism": 1}}
+    return claimed(a_job("a; b", RUNNING, spec=a_spec("a; b", job_params=common)), 1)
+
+
 TASKS: dict[str, tuple[Callable[[], Job], str, str, str]] = {
     "its job waits": (creating, "a", "JOB", "CREATING"),
     "it runs": (running, "a", "RUNNING", "n1"),
@@ -109,6 +115,7 @@ TASKS: dict[str, tuple[Callable[[], Job], str, str, str]] = {
         "n2",
     ),
     "its job ends": (ending, "b", "JOB", "ENDING"),
+    "its turn has not come": (one_at_a_time, "b", "PARALLELISM", "no more than 1 of the job's tasks run at once"),
 }
 
 
@@ -118,6 +125,7 @@ def test_what_a_task_waits_for(make: Callable[[], Job], task: str, reason: str, 
     assert found is not None
     assert found.reason == reason, found
     assert words in found.message and found.since >= at(0)
+    assert found.next_check or reason == "SUSPENDED", "until somebody resumes it there is nothing to look at"
 
 
 def asked() -> LocalJob:
@@ -157,17 +165,28 @@ LOCALS: dict[str, tuple[Callable[[], LocalJob], str]] = {
 
 @pytest.mark.parametrize(("make", "reason"), LOCALS.values(), ids=LOCALS)
 def test_what_a_job_here_waits_for(make: Callable[[], LocalJob], reason: str):
-    found = waiting.of_local(make())
+    local = make()
+    found = waiting.of_local(local)
     assert found is not None and found.reason == reason, found
     assert found.message and found.since >= at(0)
+    guards = local.spec.scheduler != local.node  # else its own scheduling side tells when
+    assert found.next_check is not None or not guards
 
 
 @pytest.mark.parametrize("status", list(RunStatus))
 def test_what_a_run_waits_for(status: RunStatus):
     run = a_run(status=status)
-    found = waiting.of_run(run)
+    found = waiting.of_runs(a_local_job(run))[run.run_id]
     assert (found is None) is run.over
-    assert found is None or (found.reason and found.message and found.since >= at(0))
+    assert found is None or (found.reason and found.message and found.since >= at(0) and found.next_check)
+
+
+def test_a_run_that_waits_for_others_of_its_job_says_so():
+    first, second = (a_run(name, limits={"cpu": 3.0}) for name in "ab")
+    local, _ = execute.step(with_pool(first, second, cpu=4), at(1))
+    found = waiting.of_runs(local)[second.run_id]
+    assert found is not None and found.reason == "RESOURCES" and found.next_check is not None
+    assert found.message == "needs cpu 3 of the job's pool, free cpu 1, borrowed by a"
 
 
 def test_the_answer_to_a_start_is_named_by_node():
