@@ -187,7 +187,11 @@ def test_of_three_parties_one_has_too_little_so_none_holds_anything(nodes: Nodes
     assert said == f"needs memory 8 GiB on node {C}, free memory 4 GiB, held by job {first} (memory 60 GiB)"
     nodes.wait(lambda: nodes.remaining(A) == nodes.remaining(B) == 24, "nobody else holds anything")
     assert nodes[A].store.jobs.get(second).status is JobStatus.READY
-    assert ask(nodes[A], "operator", "GET", f"/api/v1/jobs/{second}").json()["resources"]["state"] == "RETURNED"
+
+    def standing() -> str:  # between two questions; at each of them it holds for a moment
+        return str(ask(nodes[A], "operator", "GET", f"/api/v1/jobs/{second}").json()["resources"]["state"])
+
+    nodes.wait(lambda: standing() == "RETURNED", "what the job held here is returned")
     nodes[C].coordinator.stop(first)
     nodes.wait_status(second, JobStatus.RUNNING)
     told = [e for e in nodes[A].store.timeline(second) if e.event == "resources free"]
