@@ -156,8 +156,9 @@ class _Fetch:
         with self._lock:
             self._closed = True
             response = self._response
-        if response is not None:
-            response.close()
+        if response is not None:  # its reader closes it; to close it here would wait for what the reader waits for
+            with suppress(ValueError, RuntimeError, OSError):  # it is over already
+                response.raw.shutdown()
 
     def _run(self) -> None:
         try:

@@ -9,6 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import docker
@@ -28,7 +29,7 @@ from engines.containerd import ContainerdEngine, PullRules
 from engines.containerd.pulling import Puller, _refusal
 from tests.contracts.engine_contract import a_spec, ended, exits
 from tests.contracts.test_engines import DockerHarness
-from tests.services.registry import PASSWORD, USER, registry
+from tests.services.registry import PASSWORD, USER, Gate, registry
 
 pytestmark = [pytest.mark.docker, pytest.mark.registry]
 
@@ -212,6 +213,21 @@ def test_a_fetching_that_stands_still_is_begun_anew_once(harness: DockerHarness,
     assert sum("it is begun anew" in word for word in told) == 1
 
 
+def test_a_fetching_that_stands_still_in_the_middle_is_begun_anew_as_well(
+    harness: DockerHarness, shop: str, publish: Publish
+) -> None:
+    """The daemon has said its first words, and whoever follows it waits for the next ones."""
+    image, _ = publish("halfway")
+    told: list[str] = []
+    with contextlib.closing(Gate(shop)) as gate:
+        with pytest.raises(PullTimeout, match="given up twice"):
+            engine_of(harness, gate.address, stale=1.0).ensure_image(
+                image.replace(shop, gate.address), told.append
+            )
+        assert gate.asked.is_set()
+    assert sum("it is begun anew" in word for word in told) == 1
+
+
 def test_the_second_beginning_may_bring_the_image(harness: DockerHarness, silent: str, publish: Publish) -> None:
     image, id_ = publish("second")
     shop = image.partition("/")[0]
@@ -224,6 +240,8 @@ def test_the_second_beginning_may_bring_the_image(harness: DockerHarness, silent
             begun.append(image)
             if len(begun) == 1:  # nothing comes from this registry
                 image, registry = f"{silent}/psi:1.0", silent
+            else:  # a busy machine is slow, and not silent
+                self._rules = replace(self._rules, stale=100.0)
             super()._fetch(image, registry, until, told)
 
     engine._images._puller = StandsStill(puller._client, puller._rules)

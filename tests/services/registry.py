@@ -1,11 +1,14 @@
 """A real image registry on loopback, as a process of the test's own."""
 
+import contextlib
 import socket
 import subprocess
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -47,3 +50,52 @@ def _answers(address: str) -> bool:
     except httpx.TransportError:
         return False
     return True
+
+
+class Gate:
+    """Passes connections on to a registry, and holds back what asks for an image's content until it is open."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.partition(":")
+        self._to = host, int(port)
+        self.open = threading.Event()
+        self.asked = threading.Event()
+        """content was asked for"""
+        self._ends: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
+        self._begin(self._accept)
+
+    def close(self) -> None:
+        self.open.set()
+        for end in (self._server, *self._ends):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(30)
+        for end in (self._server, *self._ends):
+            end.close()
+
+    def _begin(self, work: Callable[..., None], *args: Any) -> None:
+        self._threads.append(threading.Thread(target=work, args=args, daemon=True))
+        self._threads[-1].start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # at the end
+            while True:
+                near, _ = self._server.accept()
+                self._ends.append(near)
+                far = socket.create_connection(self._to)
+                self._ends.append(far)
+                self._begin(self._pass, near, far, True)
+                self._begin(self._pass, far, near, False)
+
+    def _pass(self, source: socket.socket, target: socket.socket, asks: bool) -> None:
+        with contextlib.suppress(OSError):
+            while octets := source.recv(65536):
+                if asks and octets.startswith(b"GET ") and b"/blobs/" in octets.split(b"\r\n", 1)[0]:
+                    self.asked.set()
+                    self.open.wait(100)
+                target.sendall(octets)
+            target.shutdown(socket.SHUT_WR)
