@@ -50,6 +50,11 @@ class Token:
     revoked_at: datetime | None = None
 
 
+def token_place(token: Token) -> tuple[str, str]:
+    """Return where a token stands in a list, the oldest first."""
+    return token.created_at.isoformat(timespec="microseconds"), token.id
+
+
 @dataclass(frozen=True)
 class Identity:
     """Who makes a request."""

@@ -17,7 +17,8 @@ from gateway.errors import GatewayError, NotAllowed
 
 log = structlog.get_logger(__name__)
 
-_OPEN = ("/health/live", "/health/ready")
+_OPEN = ("/health/live", "/health/ready", "/docs")
+"""without a token; the page holds nothing of this node, and asks for a token before it shows the description"""
 _LOOKS = ("GET", "HEAD", "OPTIONS")
 _REMEMBERED = 2.0
 """seconds for which an identity is not looked up again; so long a revoked token may still work"""

@@ -248,6 +248,8 @@ class Approval(Shown):
 
 class Approvals(Shown):
     approvals: list[Approval]
+    total: int
+    next: str | None = Field(description="send it as `after` for the next page; null on the last one")
 
 
 class Decided(Shown):

@@ -38,6 +38,8 @@ class Routes(Shown):
     file: str | None
     problems: list[str] = Field(description="why the file as it is now is not in force")
     routes: list[RouteLine]
+    total: int
+    next: str | None = Field(description=_NEXT)
 
 
 class OneRoute(Shown):
@@ -101,6 +103,8 @@ class ProviderLine(Shown):
 
 class Providers(Shown):
     providers: list[ProviderLine]
+    total: int
+    next: str | None = Field(description=_NEXT)
 
 
 class Warned(Shown):
@@ -212,7 +216,10 @@ class Granted(Grant):
 
 
 class Grants(Shown):
+    default: str
     grants: list[Grant]
+    total: int
+    next: str | None = Field(description=_NEXT)
 
 
 class DatasetInFull(Shown):
@@ -254,6 +261,8 @@ class ModelLine(Shown):
 
 class Models(Shown):
     models: list[ModelLine]
+    total: int
+    next: str | None = Field(description=_NEXT)
 
 
 class ModelInFull(ModelLine):
@@ -291,6 +300,8 @@ class TokenLine(Shown):
 
 class Tokens(Shown):
     tokens: list[TokenLine]
+    total: int
+    next: str | None = Field(description=_NEXT)
 
 
 class SettingLine(Shown):

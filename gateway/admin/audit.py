@@ -4,12 +4,13 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from gateway.access import Token
+from gateway.access import Token, token_place
 from gateway.admin.answers import Answer
-from gateway.admin.queries import AfterNumber, Limit
+from gateway.admin.queries import AfterNumber, AfterText, Limit
 from gateway.admin.times import moments
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
+from gateway.paging import page_of
 from gateway.store.access import SqlAudit, SqlTokens
 from gateway.store.store import to_plain
 
@@ -44,8 +45,14 @@ def add_audit(router: APIRouter, audit: SqlAudit, tokens: SqlTokens, run: Answer
         return await run(work)
 
     @router.get("/api/v1/tokens", summary="Whose tokens there are; never their text", response_model=None)
-    async def listed() -> Any:
-        return await run(lambda: {"tokens": [_shown(token) for token in tokens.list()]})
+    async def listed(after: AfterText = "", limit: Limit = 100) -> Any:
+        """The oldest first. ``next``: what to send as ``after`` for the next page; null on the last one."""
+
+        def work() -> dict[str, Any]:
+            page = page_of(tokens.list(), token_place, after, limit)
+            return {"tokens": [_shown(token) for token in page.entries], "total": page.total, "next": page.next}
+
+        return await run(work)
 
 
 def _shown(token: Token) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from gateway.dataset_model import Dataset
 from gateway.datasets import Datasets
 from gateway.domain.model import Address
 from gateway.domain.sharing import Grant
+from gateway.paging import page_of
 from gateway.plain_words import near
 from gateway.ports import Clock, Limiters
 from gateway.sharing import Sharing
@@ -179,12 +180,22 @@ def _add_grants(router: APIRouter, parts: DatasetParts, run: Answer) -> None:
     sharing = parts.sharing
 
     @router.get("/api/v1/dataset-grants", summary="Who was granted which dataset", response_model=None)
-    async def grants(node: Annotated[str | None, Query(description="only to this node")] = None) -> Any:
-        """``default``: what holds for a dataset that was never granted, the setting data.grants."""
+    async def grants(
+        node: Annotated[str | None, Query(description="only to this node")] = None,
+        dataset_id: Annotated[str | None, Query(description="only of this dataset, namespace#name")] = None,
+        after: AfterText = "",
+        limit: Limit = 100,
+    ) -> Any:
+        """``default``: what holds for a dataset that was never granted, the setting data.grants.
+
+        ``next``: what to send as ``after`` for the next page; null on the last one.
+        """
 
         def work() -> Any:
-            found = [_grant(g, parts.clock()) for g in sharing.all_grants(node)]
-            return {"default": str(sharing.default), "grants": found}
+            found = (g for g in sharing.all_grants(node) if dataset_id in (None, _id_of(g)))
+            page = page_of(found, lambda g: (g.dataset.namespace, g.dataset.name, g.node), after, limit)
+            shown = [_grant(g, parts.clock()) for g in page.entries]
+            return {"default": str(sharing.default), "grants": shown, "total": page.total, "next": page.next}
 
         return await run(work)
 
@@ -292,9 +303,13 @@ def _look(parts: DatasetParts, address: Address, rows: int) -> dict[str, Any]:
     }
 
 
+def _id_of(grant: Grant) -> str:
+    return f"{grant.dataset.namespace}#{grant.dataset.name}"
+
+
 def _grant(grant: Grant, now: datetime) -> dict[str, Any]:
     return {
-        "dataset_id": f"{grant.dataset.namespace}#{grant.dataset.name}",
+        "dataset_id": _id_of(grant),
         "node": grant.node,
         "state": grant.state(now),
         "granted_at": grant.granted_at.isoformat(),

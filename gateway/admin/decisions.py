@@ -1,5 +1,6 @@
 """``/api/v1/jobs/…/approve|reject|suspend|resume``: what people decide on jobs. Real HTTP statuses."""
 
+from datetime import UTC
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Request
@@ -7,7 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.answers import Answer, named, noted
 from gateway.admin.parts import AdminParts
+from gateway.admin.queries import AfterText, Limit
 from gateway.domain.model import LocalJob
+from gateway.paging import page_of
 from gateway.store.store import to_plain
 
 
@@ -38,8 +41,14 @@ def add_decisions(router: APIRouter, parts: AdminParts, run: Answer) -> None:
     """Add the paths of decisions to the operators' router."""
 
     @router.get("/api/v1/approvals", summary="Jobs here that wait for a person", response_model=None)
-    async def approvals() -> Any:
-        return await run(lambda: {"approvals": [_asked(local) for local in parts.participant.waiting()]})
+    async def approvals(after: AfterText = "", limit: Limit = 100) -> Any:
+        """The oldest first. ``next``: what to send as ``after`` for the next page; null on the last one."""
+
+        def work() -> dict[str, Any]:
+            page = page_of(parts.participant.waiting(), _place, after, limit)
+            return {"approvals": [_asked(one) for one in page.entries], "total": page.total, "next": page.next}
+
+        return await run(work)
 
     @router.post("/api/v1/jobs/{job_id}/approve", summary="Agree to a job at this node", response_model=None)
     async def approve(request: Request, job_id: str, said: Said = _NONE) -> Any:
@@ -87,6 +96,10 @@ def approval_of(local: LocalJob) -> dict[str, Any] | None:
     shown = to_plain(local.approval)
     shown.pop("confirm")
     return dict(shown)
+
+
+def _place(local: LocalJob) -> tuple[str, str]:
+    return local.created_at.astimezone(UTC).isoformat(timespec="microseconds"), local.id
 
 
 def _asked(local: LocalJob) -> dict[str, Any]:

@@ -5,14 +5,15 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import anyio.to_thread
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from gateway.admin.answers import Answer, answering, noted
+from gateway.admin.queries import AfterText, Limit
 from gateway.domain import trained
 from gateway.domain.model import JobSpec
 from gateway.domain.problems import Problem
@@ -20,6 +21,7 @@ from gateway.domain.trained import Kept
 from gateway.errors import Invalid, TooLarge
 from gateway.model_archive import part_as_dict
 from gateway.models import Models
+from gateway.paging import page_of
 from gateway.ports import Limiters
 from gateway.storage import FileStorage
 
@@ -56,8 +58,18 @@ def router(parts: ModelParts) -> APIRouter:
     models = parts.models
 
     @router.get("/api/v1/models", summary="Models at this node, the newest version first", response_model=None)
-    async def listed(model_id: str | None = None) -> Any:
-        return await run(lambda: {"models": [brief(found) for found in _versions(models.all(model_id))]})
+    async def listed(
+        model_id: Annotated[str | None, Query(description="only versions of this model")] = None,
+        after: AfterText = "",
+        limit: Limit = 100,
+    ) -> Any:
+        """``next``: what to send as ``after`` for the next page; null on the last one."""
+
+        def work() -> dict[str, Any]:
+            page = page_of(_versions(models.all(model_id)), _place, after, limit, newest_first=True)
+            return {"models": [brief(found) for found in page.entries], "total": page.total, "next": page.next}
+
+        return await run(work)
 
     @router.get(ONE, summary="A version: its parties, and the files that lie here", response_model=None)
     async def show(model_id: str, version: str, verify: bool = False) -> Any:
@@ -191,6 +203,11 @@ def _versions(kept: list[Kept]) -> list[list[Kept]]:
     for one in kept:
         found.setdefault((one.model.model_id, one.model.version), []).append(one)
     return list(found.values())
+
+
+def _place(kept: list[Kept]) -> tuple[str, str, str]:
+    first = kept[0].model
+    return first.created_at.astimezone(UTC).isoformat(timespec="microseconds"), first.model_id, first.version
 
 
 def brief(kept: list[Kept]) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
 from gateway.admin.answers import answering, named, refusal
-from gateway.admin.queries import NUMBER, AfterNumber, Limit
+from gateway.admin.queries import NUMBER, AfterNumber, AfterText, Limit
 from gateway.errors import GatewayError, NotFound
+from gateway.paging import page_of
 from gateway.ports import Limiters
 from gateway.providers import By, Providers, asking, audited, shown_changes, shown_problem
 from provider_registry import schema
@@ -92,17 +93,23 @@ def router(parts: ProviderParts) -> APIRouter:
         image: str | None = None,
         owner: str | None = None,
         retired: bool | None = None,
+        after: AfterText = "",
+        limit: Limit = 100,
     ) -> Any:
+        """``next``: what to send as ``after`` for the next page; null on the last one."""
+
         def work() -> dict[str, Any]:
             found = [
-                {**_brief(provider), "owner": whose}
+                (provider, whose)
                 for provider in providers.registry.query(name, device, version, provider_name)
                 if (component is None or component in provider.components)
                 and (image is None or image in provider.every_image())
                 and (retired is None or provider.retired is retired)
                 and ((whose := providers.owner(provider.name)) == owner or owner is None)
             ]
-            return {"providers": found}
+            page = page_of(found, lambda one: _place(one[0]), after, limit)
+            shown = [{**_brief(provider), "owner": whose} for provider, whose in page.entries]
+            return {"providers": shown, "total": page.total, "next": page.next}
 
         return await run(work)
 
@@ -219,6 +226,10 @@ def _known(look: Callable[[], Any]) -> Any:
         return look()
     except Unknown as error:
         raise NotFound(error.message, reason=error.reason) from error
+
+
+def _place(provider: Provider) -> tuple[str, str, str]:
+    return provider.name, provider.version, provider.device
 
 
 def _brief(provider: Provider) -> dict[str, Any]:

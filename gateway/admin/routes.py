@@ -12,9 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.answers import Answer, named, refusal
 from gateway.admin.parts import AdminParts
-from gateway.admin.queries import NUMBER, AfterNumber, Limit
+from gateway.admin.queries import NUMBER, AfterNumber, AfterText, Limit
 from gateway.domain.problems import Problem
 from gateway.errors import Conflict, Invalid, NotFound, PeerUnreachable
+from gateway.paging import page_of
 from gateway.store.store import to_plain
 from gateway.trial import good
 from route_table.document import parse
@@ -92,8 +93,9 @@ def add_routes(router: APIRouter, parts: AdminParts, run: Answer) -> None:
         return done
 
     @router.get("/api/v1/routes", summary="The routes in force", response_model=None)
-    async def shown() -> Any:
-        return await run(lambda: _table(routes))
+    async def shown(after: AfterText = "", limit: Limit = 100) -> Any:
+        """By node id. ``next``: what to send as ``after`` for the next page; null on the last one."""
+        return await run(lambda: _table(routes, after, limit))
 
     @router.get("/api/v1/routes/{node}", summary="One route", response_model=None)
     async def one(node: str) -> Any:
@@ -200,13 +202,16 @@ def _given(edit: RouteEdit, *, nulls: bool) -> dict[str, Any]:
     return said if nulls else {key: value for key, value in said.items() if value is not None}
 
 
-def _table(routes: LiveRoutes) -> dict[str, Any]:
+def _table(routes: LiveRoutes, after: str, limit: int) -> dict[str, Any]:
     table = routes.table
+    page = page_of(table.routes.values(), lambda route: (route.node,), after, limit)
     return {
         "version": table.version,
         "file": str(routes.path) if routes.path else None,
         "problems": [str(p) for p in routes.problems],
-        "routes": [_route(route) for route in table.routes.values()],
+        "routes": [_route(route) for route in page.entries],
+        "total": page.total,
+        "next": page.next,
     }
 
 

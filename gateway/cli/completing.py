@@ -29,8 +29,10 @@ def _offering(path: str, names: Callable[[Any], Iterable[str]], **query: Any) ->
 
 
 jobs = _offering("/api/v1/jobs", lambda found: (job["job_id"] for job in found["jobs"]), limit=_MOST)
-nodes = _offering("/api/v1/routes", lambda found: (route["node"] for route in found["routes"]))
+nodes = _offering("/api/v1/routes", lambda found: (route["node"] for route in found["routes"]), limit=1000)
 datasets = _offering(
     "/api/v1/datasets", lambda found: (one["dataset_id"] for one in found["datasets"]), limit=1000
 )
-providers = _offering("/api/v1/providers", lambda found: (one["provider_name"] for one in found["providers"]))
+providers = _offering(
+    "/api/v1/providers", lambda found: (one["provider_name"] for one in found["providers"]), limit=1000
+)

@@ -22,6 +22,7 @@ from gateway.cli.client import (
     table,
 )
 from gateway.cli.completing import datasets, nodes
+from gateway.cli.paging import PAGE, After, Limit, print_more
 from gateway.counting import counted
 
 commands = typer.Typer(
@@ -336,6 +337,8 @@ def grants(
         str, typer.Argument(metavar="[NAMESPACE#NAME]", help="Only of this one.", autocompletion=datasets)
     ] = "",
     node_id: Annotated[str, typer.Option("--node", help="Only to this node.", autocompletion=nodes)] = "",
+    after: After = "",
+    limit: Limit = PAGE,
     config: Config = DEFAULT_CONFIG,
     url: Url = "",
     as_json: AsJson = False,
@@ -345,13 +348,13 @@ def grants(
     Example: bfia-gateway data grants --node JG0100002200000020
     """
     with reporting(as_json), connect(config, url) as node:
-        found = node.get("/api/v1/dataset-grants", node=node_id or None)
-        if dataset:
-            found["grants"] = [g for g in found["grants"] if g["dataset_id"] == dataset]
+        narrow = {"node": node_id or None, "dataset_id": dataset or None}
+        found = node.get("/api/v1/dataset-grants", **narrow, after=after or None, limit=limit)
         if as_json:
             show(found)
             return
         _print_grants(found["grants"])
+        print_more(found)
         typer.echo(_ungranted(found["default"]))
 
 

@@ -20,6 +20,7 @@ from gateway.cli.client import (
 )
 from gateway.cli.completing import jobs as job_ids
 from gateway.cli.job_made import made, told, warnings_after
+from gateway.cli.paging import PAGE, After, Limit, print_more
 from gateway.counting import counted
 
 JobId = Annotated[str, typer.Argument(help="The job's id.", autocompletion=job_ids)]
@@ -36,13 +37,19 @@ def add(app: typer.Typer) -> None:
     app.command("rerun")(rerun)
 
 
-def approvals(config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = False) -> None:
+def approvals(
+    after: After = "",
+    limit: Limit = PAGE,
+    config: Config = DEFAULT_CONFIG,
+    url: Url = "",
+    as_json: AsJson = False,
+) -> None:
     """List the jobs that wait for a person at this node.
 
     Example: bfia-gateway job approvals
     """
     with reporting(as_json), connect(config, url) as node:
-        found = node.get("/api/v1/approvals")
+        found = node.get("/api/v1/approvals", after=after or None, limit=limit)
         if as_json:
             show(found)
             return
@@ -51,10 +58,11 @@ def approvals(config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = 
             for a in found["approvals"]
         ]
         table(
-            counted(len(rows), "job waits", "jobs wait"),
+            counted(found["total"], "job waits", "jobs wait"),
             ["job", "asked by", "as", "components", "until (UTC)"],
             rows,
         )
+        print_more(found)
 
 
 def approve(

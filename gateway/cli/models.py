@@ -18,6 +18,7 @@ from gateway.cli.client import (
     show,
     table,
 )
+from gateway.cli.paging import PAGE, After, Limit, of_all, print_more
 
 commands = typer.Typer(help="Models that trainings left here: look, deploy, export, import.", no_args_is_help=True)
 
@@ -33,6 +34,8 @@ def add(app: typer.Typer) -> None:
 @commands.command("list")
 def list_models(
     model_id: Annotated[str, typer.Option(help="Only versions of this model.")] = "",
+    after: After = "",
+    limit: Limit = PAGE,
     config: Config = DEFAULT_CONFIG,
     url: Url = "",
     as_json: AsJson = False,
@@ -42,7 +45,7 @@ def list_models(
     Example: bfia-gateway model list
     """
     with reporting(as_json), connect(config, url) as node:
-        found = node.get("/api/v1/models", model_id=model_id or None)
+        found = node.get("/api/v1/models", model_id=model_id or None, after=after or None, limit=limit)
         if as_json:
             show(found)
             return
@@ -58,7 +61,9 @@ def list_models(
             ]
             for m in found["models"]
         ]
-        table("", ["model", "version", "parties here", "deployed", "from", "made (UTC)", "size"], rows)
+        heads = ["model", "version", "parties here", "deployed", "from", "made (UTC)", "size"]
+        table(of_all(found, len(rows), "version"), heads, rows)
+        print_more(found)
 
 
 @commands.command("show")

@@ -24,6 +24,7 @@ from gateway.cli.client import (
     table,
 )
 from gateway.cli.completing import providers
+from gateway.cli.paging import PAGE, After, Limit, of_all, print_more
 from gateway.counting import counted
 
 commands = typer.Typer(
@@ -82,6 +83,8 @@ def list_providers(
     component: Annotated[str, typer.Option(help="Only images with this component.")] = "",
     owner: Annotated[str, typer.Option(help="Only the providers of this vendor.")] = "",
     in_use: Annotated[bool, typer.Option("--in-use", help="Without retired ones.")] = False,
+    after: After = "",
+    limit: Limit = PAGE,
     config: Config = DEFAULT_CONFIG,
     url: Url = "",
     as_json: AsJson = False,
@@ -90,10 +93,10 @@ def list_providers(
 
     Example: bfia-gateway provider list --component HeteroLR
     """
-    query = {"name": name, "version": version, "component": component, "owner": owner}
+    query = {"name": name, "version": version, "component": component, "owner": owner, "after": after}
     with reporting(as_json), connect(config, url) as node:
         asked = {key: value for key, value in query.items() if value}
-        found = node.get("/api/v1/providers", **asked, retired="false" if in_use else None)
+        found = node.get("/api/v1/providers", **asked, retired="false" if in_use else None, limit=limit)
         if as_json:
             show(found)
             return
@@ -109,7 +112,9 @@ def list_providers(
             ]
             for p in found["providers"]
         ]
-        table("providers", ["provider", "image", "digest", "components", "owner", "warnings", ""], rows)
+        heads = ["provider", "image", "digest", "components", "owner", "warnings", ""]
+        table(of_all(found, len(rows), "provider"), heads, rows)
+        print_more(found)
 
 
 @commands.command("show")
@@ -280,7 +285,9 @@ def _warned(warnings: list[dict[str, Any]]) -> None:
 def _path(node: Client, name: str) -> str:
     """Return the path of the one provider that a name, perhaps without version or device, stands for."""
     if ":" not in name or "@" not in name:
-        keys = [p["provider_name"] for p in node.get("/api/v1/providers", provider_name=name)["providers"]]
+        keys = [
+            p["provider_name"] for p in node.get("/api/v1/providers", provider_name=name, limit=1000)["providers"]
+        ]
         if len(keys) != 1:
             text = f"{name} may be any of {', '.join(keys)}" if keys else f"no provider {name} is registered"
             raise CallFailed(text, EXIT_BAD_INPUT, "PROVIDER_AMBIGUOUS" if keys else "PROVIDER_UNKNOWN")

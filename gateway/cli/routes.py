@@ -19,6 +19,7 @@ from gateway.cli.client import (
     table,
 )
 from gateway.cli.completing import nodes
+from gateway.cli.paging import PAGE, After, Limit, of_all, print_more
 from gateway.cli.route_options import (
     Ca,
     Certificate,
@@ -48,13 +49,19 @@ def add(app: typer.Typer) -> None:
 
 
 @commands.command("list")
-def list_routes(config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = False) -> None:
+def list_routes(
+    after: After = "",
+    limit: Limit = PAGE,
+    config: Config = DEFAULT_CONFIG,
+    url: Url = "",
+    as_json: AsJson = False,
+) -> None:
     """List the routes in force.
 
     Example: bfia-gateway route list
     """
     with reporting(as_json), connect(config, url) as node:
-        found = node.get("/api/v1/routes")
+        found = node.get("/api/v1/routes", after=after or None, limit=limit)
         if as_json:
             show(found)
             return
@@ -71,7 +78,9 @@ def list_routes(config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson 
             for r in found["routes"]
         ]
         heads = ["node", "address", "profile", "institution", "deadline", "relay", "on"]
-        table(f"version {found['version']}", heads, rows)
+        title = f"version {found['version']}: {of_all(found, len(rows), 'route')}"
+        table(title, heads, rows)
+        print_more(found)
         for problem in found["problems"]:
             typer.echo(f"not in force, {problem}", err=True)
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.access import Role, new_token
+from gateway.access import Role, new_token, token_place
 from gateway.cli.client import (
     DEFAULT_CONFIG,
     EXIT_BAD_INPUT,
@@ -19,7 +19,7 @@ from gateway.cli.client import (
     show,
     table,
 )
-from gateway.counting import counted
+from gateway.cli.paging import PAGE, After, Limit, of_all, print_more
 
 commands = typer.Typer(help="Who may use the operators' listener, and in which role.", no_args_is_help=True)
 
@@ -60,17 +60,25 @@ def create(
 
 
 @commands.command("list")
-def list_tokens(config: Config = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
+def list_tokens(
+    after: After = "", limit: Limit = PAGE, config: Config = DEFAULT_CONFIG, as_json: AsJson = False
+) -> None:
     """List the tokens; their text is not kept.
 
     Example: bfia-gateway token list
     """
+    from gateway.errors import Invalid
+    from gateway.paging import page_of
     from gateway.store.access import SqlTokens
 
     with reporting(as_json), _Database(config) as store:
         now = datetime.now(UTC)
         rows = []
-        for token in SqlTokens(store.store).list():
+        try:
+            page = page_of(SqlTokens(store.store).list(), token_place, after, limit)
+        except Invalid as error:
+            raise CallFailed("; ".join(map(str, error.problems)), EXIT_BAD_INPUT, error.reason) from None
+        for token in page.entries:
             state = "good"
             if token.revoked_at:
                 state = "revoked"
@@ -82,9 +90,11 @@ def list_tokens(config: Config = DEFAULT_CONFIG, as_json: AsJson = False) -> Non
             )
         columns = ["id", "name", "role", "created", "expires", "state"]
         if as_json:
-            show([dict(zip(columns, row, strict=True)) for row in rows])
-        else:
-            table(counted(len(rows), "token"), columns, rows)
+            lines = [dict(zip(columns, row, strict=True)) for row in rows]
+            show({"tokens": lines, "total": page.total, "next": page.next})
+            return
+        table(of_all(page._asdict(), len(rows), "token"), columns, rows)
+        print_more(page._asdict())
 
 
 @commands.command("revoke")
