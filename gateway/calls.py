@@ -55,7 +55,7 @@ def worth_noting(tries: int) -> bool:
     return tries <= _ALWAYS or tries & (tries - 1) == 0
 
 
-def notes_of(calls: Sequence[Exchange], at: datetime, **more: int) -> list[Note]:
+def notes_of(calls: Sequence[Exchange], at: datetime, **more: int | str) -> list[Note]:
     """Return one line for each call."""
     return [Note(at, EVENT, call.node, {**call.as_dict(), **more}) for call in calls]
 

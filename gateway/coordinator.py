@@ -11,6 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from gateway import any_version, reruns
+from gateway.acting import acting_user, by_user
 from gateway.calls import notes_of
 from gateway.domain import consent, inheriting, parameters, quorum, task_ids, waiting
 from gateway.domain import dag as flow
@@ -278,7 +279,7 @@ class Coordinator:
             try:
                 yield
             finally:
-                self._store.note(job_id, "initiator", notes_of(calls, self._clock()))
+                self._store.note(job_id, "initiator", notes_of(calls, self._clock(), **by_user()))
 
     def stop_job(self, job_id: str, task_name: str, sender: NodeId) -> None:
         job = self._scheduled(job_id, sender)
@@ -429,7 +430,8 @@ class Coordinator:
             tasks,
             warnings=(*warnings, *not_inherited),
             digest=digest(spec),
-        ).noted(self._clock(), "job PENDING", spec.initiator)
+            user=acting_user(),
+        ).noted(self._clock(), "job PENDING", spec.initiator, **by_user())
 
     def _roles(self, node: flow.DagNode) -> tuple[str, ...] | None:
         ref = node.component

@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.access import Access, Identity, NotLetIn, Role, allowed, may
+from gateway.acting import acting
 from gateway.errors import GatewayError, NotAllowed
 
 log = structlog.get_logger(__name__)
@@ -82,7 +83,8 @@ class Guard:
         state["role"] = str(identity.role)
         if scope["method"] in _LOOKS:
             await self._app(scope, receive, send)
-        else:
+            return
+        with acting(state["operator"]):
             await self._audited(identity.name, scope, receive, send)
 
     async def _identity(self, scope: Scope) -> Identity:
@@ -152,7 +154,7 @@ def _named(said: Any) -> dict[str, Any]:
     if not isinstance(said, Mapping):
         return {}
     data = said.get("data")
-    inner = data if isinstance(data, Mapping) else said
+    inner = {**said, **data} if isinstance(data, Mapping) else said  # FATE's tell the job beside the data
     return {key: inner[key] for key in _IDS if isinstance(inner.get(key), str) and len(inner[key]) <= 200}
 
 

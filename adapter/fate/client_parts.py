@@ -170,6 +170,8 @@ class Sight:
     created_at: datetime
     notes: str = ""
     """what somebody wrote down about it here"""
+    user: str = ""
+    """who handed it in here; empty where no token is needed"""
     begun_again: str = ""
     """the newest of the jobs that follow on it here, where FATE has begun it again"""
 
@@ -192,10 +194,19 @@ def sight(parts: ClientParts, job_id: str, *, ask: bool = True, notes: bool = Tr
     if view is None:
         view = parts.jobs.status(job_id) if ask or local is None else _as_told(local)
     spec = record.spec.for_node(parts.node) if record.spec.parties_at(parts.node) else record.spec
-    said = [e.detail.get("text") for e in parts.kept.timeline(job_id) if e.event == NOTED] if notes else []
-    mine = spec.parties_at(parts.node) or spec.parties
+    lines = parts.kept.timeline(job_id) if notes else []
+    said = [e.detail.get("text") for e in lines if e.event == NOTED]
+    elsewhere = next((e.detail["user"] for e in lines if e.side == "initiator" and e.detail.get("user")), "")
     return Sight(
-        view, spec, local, job, mine, record.created_at, str(said[-1]) if said else "", _again(parts, local)
+        view,
+        spec,
+        local,
+        job,
+        spec.parties_at(parts.node) or spec.parties,
+        record.created_at,
+        str(said[-1]) if said else "",
+        job.user if job is not None else str(elsewhere),
+        _again(parts, local),
     )
 
 

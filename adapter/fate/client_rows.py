@@ -20,9 +20,7 @@ from gateway.ports import TaskView
 
 LOCAL = "local"
 """role of an upload, which FATE's tools wait for as for a job"""
-_NOT_HERE = dict.fromkeys(
-    ("apply_resource_time", "return_resource_time", "engine_name", "user_name", "status_code"), None
-)
+_NOT_HERE = dict.fromkeys(("apply_resource_time", "return_resource_time", "engine_name", "status_code"), None)
 _NO_PROCESS = dict.fromkeys(
     ("cmd", "run_ip", "run_port", "run_pid", "engine_conf", "status_code", "task_run"), None
 )
@@ -55,6 +53,7 @@ def job_rows(seen: Sight, base: str, kind: str) -> list[dict[str, Any]]:
         "memory": 0,
         "remaining_cores": 0,
         "remaining_memory": 0,
+        "user_name": seen.user or None,
         "resource_in_use": bool(seen.local and seen.local.pool and not seen.local.closed),
         **_NOT_HERE,
         **_times(seen.created_at, started, ended),

@@ -355,6 +355,8 @@ class Job:
     """of the submitted body: the same id with another body is a conflict"""
     origin: Origin | None = None
     """where it runs another job again"""
+    user: str = ""
+    """who handed it in at this node, by token or signature; stays here"""
     notes: tuple[Note, ...] = field(default=(), compare=False)
     """lines for the timeline that are not written yet; the store drains them"""
 

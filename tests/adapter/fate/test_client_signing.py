@@ -1,14 +1,18 @@
 """FATE's own tools are let in by their signature where a token is needed, and by nothing less."""
 
+import json
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from adapter.fate.client_signing import ClientApp, ClientSignatures, signature
+from adapter.fate.examples import DAG_SCHEMA
 from gateway.access import NotLetIn, Role
-from tests.inprocess import ask, running
+from tests.e2e.nodes import example, wait_for
+from tests.inprocess import ME, PEER, ask, running
 
 TOKEN = "0123456789abcdef"
 NOW = 1_700_000_000_000
@@ -67,3 +71,39 @@ def test_where_a_token_is_needed_an_application_may_do_what_its_role_may(tmp_pat
         refused = [ask(node, "operator", "GET", path).json() for path in ("/v2/job/query", "/v2/provider/query")]
         assert [one["data"]["reason"] for one in refused] == ["NO_TOKEN", "NO_TOKEN"]
         assert [one["code"] for one in refused] == [5004, 401]  # in FATE's words on its own paths
+
+
+def test_a_job_tells_who_handed_it_in_and_who_did_is_in_the_audit(tmp_path: Path):
+    fate = {"enabled": True, "clients": {"ann": {"app_token": TOKEN}, "bob": {"app_token": TOKEN}}}
+    with running(tmp_path, fate=fate, auth={"mode": "on", "token": "0123456789abcdef0123"}) as node:
+
+        def asked(method: str, path: str, app: str = "ann", **more: Any) -> Any:
+            signed = headers(app=app, at=time.time_ns() // 1_000_000)
+            return ask(node, "operator", method, path, headers=signed, **more).json()
+
+        root = {"authorization": "Bearer 0123456789abcdef0123"}
+        registered = ask(
+            node,
+            "operator",
+            "POST",
+            "/v2/provider/register",
+            headers=root,
+            json=example("register_unionpay.json"),
+        )
+        assert registered.json()["code"] == 0
+        schema = json.loads(json.dumps(DAG_SCHEMA).replace(PEER, ME))
+        del schema["dag"]["tasks"]["intersect_rsa_1"]["inputs"]
+        job_id = asked("POST", "/v2/job/submit", json={"dag_schema": schema})["job_id"]
+        found = [asked("GET", path) for path in (f"/v2/job/query?job_id={job_id}", "/v2/job/list/query")]
+        assert {row["user_name"] for row in (*found[0]["data"], *found[1]["data"]["data"])} == {"ann"}
+        (first, *_) = node.store.timeline(job_id)
+        assert (first.by, first.detail["user"]) == (ME, "ann")
+        asked("POST", "/v2/job/stop", "bob", json={"job_id": job_id})
+
+        def noted() -> list[Any]:
+            return [(e.who, e.action, e.detail) for e in node.audit.list() if e.who in ("ann", "bob")]
+
+        wait_for(lambda: len(noted()) == 2, 20, 0.02, "both are written down")
+        done = noted()
+        assert [one[:2] for one in done] == [("bob", "POST /v2/job/stop"), ("ann", "POST /v2/job/submit")]
+        assert done[0][2]["asked"]["job_id"] == done[1][2]["answered"]["job_id"] == job_id
