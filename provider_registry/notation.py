@@ -74,16 +74,30 @@ def binding(value: Any) -> tuple[tuple[str, ...] | None, str | None, str | None]
             value = None
         if not isinstance(value, list):
             return None, None, "is neither a list nor call_function <name>(); any value is allowed"
-    values: list[str] = []
-    skipped = False
-    for item in (value or [])[:MAX_BINDING]:
-        found = item.get("value") if isinstance(item, dict) else item
-        if isinstance(found, (str, int, float)) and encodable(as_text(found)):
-            values.append(as_text(found))
-        else:
-            skipped = True
-    remark = "has entries without a plain value, which are left out" if skipped else None
-    return tuple(values) or None, None, remark
+    entries = [_entry(item) for item in (value or [])[:MAX_BINDING]]
+    values = tuple(entry[0] for entry in entries if entry is not None)
+    remark = "has entries without a plain value, which are left out" if None in entries else None
+    return values or None, None, remark
+
+
+def labels(value: Any) -> dict[str, str]:
+    """Read the labels of ``bindingData``: allowed value as text -> what a form calls it, if it has a name."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return {}
+    entries = map(_entry, value[:MAX_BINDING] if isinstance(value, list) else ())
+    return {entry[0]: entry[1] for entry in entries if entry is not None and entry[1]}
+
+
+def _entry(item: Any) -> tuple[str, str] | None:
+    """Read one choice: its value as text and its label; None if it has no plain value."""
+    found, label = (item.get("value"), item.get("label")) if isinstance(item, dict) else (item, None)
+    if not isinstance(found, (str, int, float)) or not encodable(as_text(found)):
+        return None
+    told = as_text(label) if isinstance(label, (str, int, float)) else ""
+    return as_text(found), told if encodable(told) else ""
 
 
 def validator(value: Any) -> tuple[Validator | None, str | None]:

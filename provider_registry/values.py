@@ -6,6 +6,7 @@ number it is declared to be. Values outside an enumeration refuse it where the c
 warning. Defaults are never filled in.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -126,6 +127,8 @@ def _is_listed(parameter: Parameter, value: Any) -> bool:
     allowed = parameter.binding
     if allowed is None or value == "":
         return True
+    if isinstance(value, (list, tuple, Mapping)) and any(_same(value, choice) for choice in allowed):
+        return True
     if isinstance(value, (list, tuple)):
         return all(_is_listed(parameter, element) for element in value if not isinstance(element, (list, tuple)))
     text = as_text(value)
@@ -135,6 +138,16 @@ def _is_listed(parameter: Parameter, value: Any) -> bool:
         return text.lower() in {choice.lower() for choice in allowed}
     read = number(value)
     return read is not None and any(number(choice) == read for choice in allowed)
+
+
+def _same(value: Any, choice: str) -> bool:
+    """Tell whether a choice is JSON of an object or a list that equals the value."""
+    if choice.lstrip()[:1] not in ("{", "["):
+        return False
+    try:
+        return bool(json.loads(choice) == value)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _allowed(parameter: Parameter) -> str:

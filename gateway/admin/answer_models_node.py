@@ -381,5 +381,11 @@ class JsonSchema(Shown):
     type: Any
 
 
+class ParameterSchema(JsonSchema):
+    """What a job may tell a component; ``x-bfia`` of a property holds what a form shows beside it."""
+
+    properties: dict[str, Any]
+
+
 class DatasetGone(Shown):
     deleted: DatasetLine

@@ -84,6 +84,7 @@ ANSWERS: Answers = {
     ("get", "/api/v1/providers"): node.Providers,
     ("post", "/api/v1/providers"): node.ProviderWritten,
     ("get", _PROVIDER): node.ProviderInFull,
+    ("get", _PROVIDER + "/components/{component}/parameters"): node.ParameterSchema,
     ("get", f"{_PROVIDER}/history"): node.Revisions,
     ("get", f"{_PROVIDER}/diff"): node.ProviderDiff,
     ("post", f"{_PROVIDER}/retire"): node.ProviderWritten,

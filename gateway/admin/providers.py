@@ -16,8 +16,9 @@ from gateway.paging import page_of
 from gateway.ports import Limiters
 from gateway.providers import By, Providers, asking, audited, shown_changes, shown_problem
 from provider_registry import schema
+from provider_registry.forms import form
 from provider_registry.model import Provider
-from provider_registry.registry import Unknown, Written
+from provider_registry.registry import COMPONENT_UNKNOWN, Unknown, Written
 from provider_registry.revisions import Revision, changes
 
 ONE = "/api/v1/providers/{provider_name}"
@@ -168,6 +169,22 @@ def router(parts: ProviderParts) -> APIRouter:
         until: Annotated[int | None, NUMBER, Query(ge=1, description="default: the newest")] = None,
     ) -> Any:
         return await run(lambda: _known(lambda: _diff(providers, provider_name, since, until)))
+
+    @router.get(
+        f"{ONE}/components/{{component}}/parameters",
+        summary="A component's parameters as a JSON Schema, for forms and editors",
+        response_model=None,
+    )
+    async def parameters(provider_name: Name, component: Annotated[str, Path(examples=["HeteroLR"])]) -> Any:
+        def work() -> Any:
+            provider = _known(lambda: providers.registry.get(provider_name))
+            found = provider.components.get(component)
+            if found is None:
+                text = f"{provider.key} has no component {component[:80]}; it has {', '.join(provider.components)}"
+                raise NotFound(text, reason=COMPONENT_UNKNOWN)
+            return JSONResponse(form(found), media_type="application/schema+json")
+
+        return await run(work)
 
     @router.post(f"{ONE}/retire", summary="No new job gets it; jobs under way go on", response_model=None)
     async def retire(request: Request, provider_name: Name, why: Reasoned = Why()) -> Any:

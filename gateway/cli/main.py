@@ -13,6 +13,7 @@ from gateway.cli import (
     checking,
     data,
     doctor,
+    drafting,
     job_cleaning,
     job_decisions,
     job_metadata,
@@ -20,6 +21,7 @@ from gateway.cli import (
     jobs,
     maintenance,
     models,
+    parameters,
     providers,
     resources,
     routes,
@@ -176,6 +178,7 @@ job_cleaning.add(jobs.commands)
 job_decisions.add(jobs.commands)
 job_planning.add(jobs.commands)
 job_metadata.add(jobs.commands)
+drafting.add(jobs.commands)
 resources.add(app)
 routes.add(app)
 settings.add(app)
@@ -185,6 +188,7 @@ tokens.add(app)
 models.add(app)
 providers.add(app)
 checking.add(providers.commands)
+parameters.add(providers.commands)
 
 
 def _fail(text: str) -> None:

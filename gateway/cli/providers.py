@@ -124,7 +124,7 @@ def show_provider(name: Name, config: Config = DEFAULT_CONFIG, url: Url = "", as
     Example: bfia-gateway provider show unionpay:2.0.0@docker
     """
     with reporting(as_json), connect(config, url) as node:
-        found = node.get(_path(node, name))
+        found = node.get(path_of(node, name))
         if as_json:
             show(found)
             return
@@ -161,7 +161,7 @@ def history(
     Example: bfia-gateway provider history unionpay:2.0.0@docker
     """
     with reporting(as_json), connect(config, url) as node:
-        found = node.get(f"{_path(node, name)}/history", limit=limit, after=after or None)
+        found = node.get(f"{path_of(node, name)}/history", limit=limit, after=after or None)
         if as_json:
             show(found)
             return
@@ -186,7 +186,7 @@ def diff(
     """
     with reporting(as_json), connect(config, url) as node:
         query = {"since": since if since >= 0 else None, "until": until or None}
-        found = node.get(f"{_path(node, name)}/diff", **query)
+        found = node.get(f"{path_of(node, name)}/diff", **query)
         if as_json:
             show(found)
         else:
@@ -254,7 +254,7 @@ def give(
 
 def _changed(name: str, what: str, body: dict[str, str], config: Path, url: str, as_json: bool) -> None:
     with reporting(as_json), connect(config, url, timeout=180) as node:
-        _told(node.post(f"{_path(node, name)}/{what}", {**body, "author": getpass.getuser()}), as_json)
+        _told(node.post(f"{path_of(node, name)}/{what}", {**body, "author": getpass.getuser()}), as_json)
 
 
 def _told(done: dict[str, Any], as_json: bool) -> None:
@@ -282,7 +282,7 @@ def _warned(warnings: list[dict[str, Any]]) -> None:
         table(counted(len(warnings), "warning"), ["where", "what", "found", "did you mean"], rows)
 
 
-def _path(node: Client, name: str) -> str:
+def path_of(node: Client, name: str) -> str:
     """Return the path of the one provider that a name, perhaps without version or device, stands for."""
     if ":" not in name or "@" not in name:
         keys = [

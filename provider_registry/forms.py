@@ -1,0 +1,178 @@
+"""The parameters of a component as a JSON Schema: what a form shows, and what an editor or a client checks.
+
+Everything in it comes from the description, and what it lets through passes `values.check` without a word, as far
+as JSON Schema can say it: not of expressions that are costly to match, of expressions for what is no text, and of
+ranges for text. All that it cannot say stands beside it, in ``x-bfia``.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from provider_registry import notation, patterns
+from provider_registry.kinds import Kind, kind_of, number, reads_as
+from provider_registry.limits import not_json, too_large
+from provider_registry.model import Component, Parameter
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+PREFIX = "runtime.component.parameter."
+"""of the variable in a container's environment that holds a parameter"""
+ADVANCED = "高级分组-默认不显示"
+"""the format's group that a form keeps folded"""
+
+_TYPES = {
+    Kind.TEXT: "string",
+    Kind.INTEGER: "integer",
+    Kind.NUMBER: "number",
+    Kind.BOOLEAN: "boolean",
+    Kind.OBJECT: "object",
+    Kind.LIST: "array",
+}
+
+
+def form(component: Component) -> dict[str, Any]:
+    """Return the schema of what a job may tell a component; parameters stand in the order of the description."""
+    declared = {p.name: p for p in component.parameters}
+    labels = {
+        item["name"]: notation.labels(item.get("bindingData"))
+        for item in component.document.get("inputParam") or ()
+    }
+    made: dict[str, Any] = {
+        "$schema": DIALECT,
+        "title": component.title or component.name,
+        "type": "object",
+        "properties": {name: _field(p, labels.get(name, {})) for name, p in declared.items()},
+    }
+    if component.description:
+        made["description"] = component.description
+    demanded = [p for p in component.parameters if not p.optional]
+    always = [p.name for p in demanded if not _conditions(p, declared)]
+    if always:
+        made["required"] = always
+    sometimes = [
+        {"if": {"anyOf": conditions}, "then": {"required": [p.name]}}
+        for p in demanded
+        if (conditions := _conditions(p, declared))
+    ]
+    if sometimes:
+        made["allOf"] = sometimes
+    made["x-bfia"] = {
+        "provider": component.provider,
+        "version": component.version,
+        "componentName": component.name,
+        "roleList": list(component.roles),
+    }
+    return made
+
+
+def _field(parameter: Parameter, labels: Mapping[str, str]) -> dict[str, Any]:
+    kind = kind_of(parameter.type)
+    made: dict[str, Any] = {"title": parameter.title or parameter.name}
+    if parameter.description:
+        made["description"] = parameter.description
+    if kind in _TYPES:
+        made["type"] = _TYPES[kind]
+    if parameter.binding is None:
+        made |= _bounds(parameter, kind)
+    elif kind is Kind.LIST and not all(reads_as(kind, text) for text in parameter.binding):
+        made["items"] = {"enum": _once(v for text in parameter.binding for v in (text, *_as_number(text)))}
+    else:
+        made["enum"] = _once(_value(kind, text) for text in parameter.binding)
+        if not all(reads_as(kind, text) for text in parameter.binding):
+            made.pop("type", None)  # the list says more than the type that it contradicts
+    if parameter.default:
+        made["default"] = _value(kind, parameter.default)
+    if parameter.ui_pattern == "readOnly":
+        made["readOnly"] = True
+    made["x-bfia"] = _hints(parameter, labels)
+    return made
+
+
+def _bounds(parameter: Parameter, kind: Kind) -> dict[str, Any]:
+    """Return the check of a parameter as far as a schema can make it, and anybody can make it quickly."""
+    check = parameter.validator
+    if check is None:
+        return {}
+    if check.pattern is not None:
+        safe = kind is Kind.TEXT and patterns.is_plain(check.pattern) and patterns.flaw(check.pattern) is None
+        return {"pattern": f"^(?:{check.pattern})$"} if safe else {}
+    if kind not in (Kind.INTEGER, Kind.NUMBER, Kind.OTHER):
+        return {}
+    made = {}
+    if check.lower is not None:
+        made["exclusiveMinimum" if check.lower_open else "minimum"] = _short(check.lower)
+    if check.upper is not None:
+        made["exclusiveMaximum" if check.upper_open else "maximum"] = _short(check.upper)
+    return made
+
+
+def _hints(parameter: Parameter, labels: Mapping[str, str]) -> dict[str, Any]:
+    """Return what a form shows, and the variable that the container finds the value in."""
+    made: dict[str, Any] = {
+        "variable": PREFIX + parameter.name,
+        "type": parameter.type,
+        "widget": parameter.ui_type,
+        "pattern": parameter.ui_pattern,
+        "groups": list(parameter.groups),
+        "advanced": ADVANCED in parameter.groups,
+    }
+    if parameter.depends_on:
+        made["dependsOn"] = list(parameter.depends_on)
+    if shown := {text: label for text, label in labels.items() if label != text}:
+        made["labels"] = shown
+    if parameter.binding_function:
+        made["choicesFrom"] = parameter.binding_function
+    if parameter.validator is not None:
+        made["validator"] = parameter.validator.text
+    return made
+
+
+def _conditions(parameter: Parameter, declared: Mapping[str, Parameter]) -> Sequence[dict[str, Any]]:
+    """Return when a parameter is shown, each alternative as a schema; none where it always is."""
+    found = [_condition(text, declared) for text in parameter.depends_on]
+    return [one for one in found if one] if all(found) else []
+
+
+def _condition(text: str, declared: Mapping[str, Parameter]) -> dict[str, Any]:
+    """Read one condition as `values.check` does; empty where it names what is not described, and so holds."""
+    if text in declared:
+        return {"required": [text]}
+    name, _, wanted = text.partition(".")
+    other = declared.get(name)
+    if other is None:
+        return {}
+    kind = kind_of(other.type)
+    spelled = [one for one in other.binding or () if one.lower() == wanted.lower()]
+    values = _once(value for one in (*spelled, wanted) for value in (_value(kind, one), one))
+    made: dict[str, Any] = {"properties": {name: {"enum": values}}}
+    if (other.default or "").lower() != wanted.lower():
+        made["required"] = [name]
+    return made
+
+
+def _value(kind: Kind, text: str) -> Any:
+    """Return what text stands for as a value of a kind; the text itself where it stands for none."""
+    match kind:
+        case Kind.BOOLEAN if reads_as(kind, text):
+            return text.strip().lower() == "true"
+        case Kind.INTEGER | Kind.NUMBER:
+            read = _as_number(text)
+            return read[0] if read and reads_as(kind, text) else text
+        case Kind.OBJECT | Kind.LIST if reads_as(kind, text):
+            value = json.loads(text)
+            return text if too_large(value) or not_json(value) else value
+    return text
+
+
+def _as_number(text: str) -> tuple[int | float, ...]:
+    read = number(text)
+    return () if read is None else (_short(read),)
+
+
+def _short(value: float) -> int | float:
+    return int(value) if value.is_integer() and abs(value) < 1e15 else value
+
+
+def _once(values: Iterable[Any]) -> list[Any]:
+    """Leave out repeats, which a schema's list must not have; ``true`` repeats neither 1 nor its own text."""
+    return list({json.dumps(value, sort_keys=True): value for value in values}.values())

@@ -1,0 +1,182 @@
+"""A component's parameters stand in its description and nowhere else: whatever shows or checks them follows it."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from engines.base import LaunchSpec
+from engines.memory import MemoryEngine, Script
+from gateway.wiring import Gateway
+from tests import forks
+from tests.e2e.nodes import wait_for
+from tests.inprocess import ME, ask, running
+from tests.registry.builders import a_data, a_description, a_parameter, a_request
+
+IMAGE = "acme:1.0.0"
+FORM = "/api/v1/providers/acme:1.0.0@docker/components/Algo/parameters"
+launched: list[LaunchSpec] = []
+
+
+def script(launch: LaunchSpec) -> Script:
+    launched.append(launch)
+    return Script()
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    def make(settings: Any, installation: str) -> MemoryEngine:
+        return MemoryEngine(node=settings.node.id, installation=installation, images={IMAGE: script})
+
+    with running(tmp_path_factory.mktemp("node"), make_engine=make) as gateway:
+        yield gateway
+
+
+def cli(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process of its own, away from the node's log."""
+    return forks.run(list(words), env=os.environ | {"COLUMNS": "200"})
+
+
+def asking(node: Gateway, *words: str) -> subprocess.CompletedProcess[str]:
+    return cli(*words, "--url", node.addresses()["operator"])
+
+
+def described(node: Gateway, output: str, *parameters: dict[str, Any]) -> None:
+    """Register the component as it is now."""
+    description = a_description(inputParam=list(parameters), inputData=[], outputData=[a_data(output)])
+    answer = ask(node, "operator", "POST", "/v2/provider/register", json=a_request(description))
+    assert answer.json()["code"] == 0, answer.text
+
+
+def drafted(node: Gateway, *words: str) -> str:
+    done = asking(node, "job", "draft", *words, "--party", f"guest={ME}", "--party", f"host={ME}")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def submitted(node: Gateway, job: str) -> Any:
+    body = yaml.safe_load(job)
+    return ask(node, "operator", "POST", "/v1/platform/schedule/job/create_all", json=body).json()
+
+
+def environments(node: Gateway, job: str) -> list[dict[str, str]]:
+    """Return what the containers of a job found in their environment, all but what every one finds there."""
+    launched.clear()
+    answer = submitted(node, job)
+    assert answer["code"] == 0, answer
+    wait_for(lambda: len(launched) == 2, 60, 0.01, "both parties are launched")
+    start = ("runtime.component.parameter.", "runtime.component.output.")
+    return [{k: v for k, v in one.environment.items() if k.startswith(start)} for one in launched]
+
+
+def test_a_changed_description_changes_the_form_the_draft_the_check_and_the_environment(node: Gateway):
+    described(node, "scores", a_parameter("depth", type="int", validator="(1,10)", defaultValue="3"))
+    served = ask(node, "operator", "GET", FORM)
+    assert served.headers["content-type"] == "application/schema+json"
+    assert served.json()["properties"]["depth"].items() >= {"type": "integer", "maximum": 10, "default": 3}.items()
+    assert asking(node, "provider", "parameters", "acme", "Algo", "--json").stdout == (
+        json.dumps(served.json(), indent=2) + "\n"
+    )
+    before = drafted(node, "acme/Algo").replace("# depth: 3", "depth: 5")
+    for environment in environments(node, before):
+        assert environment.pop("runtime.component.parameter.depth") == "5"
+        assert list(environment) == ["runtime.component.output.scores"]
+
+    chosen = a_parameter("shape", bindingData=["flat", "tall"], optional="false")
+    described(node, "ranks", chosen, a_parameter("edge", defaultValue="0.1"))
+    assert list(ask(node, "operator", "GET", FORM).json()["properties"]) == ["shape", "edge"]
+    assert "flat, tall" in asking(node, "provider", "parameters", "acme").stdout
+    assert "shape: is missing; Algo requires it" in submitted(node, before)["msg"]
+    for environment in environments(node, drafted(node, "acme/Algo").replace("shape: flat", "shape: tall")):
+        assert environment.pop("runtime.component.parameter.shape") == "tall"
+        assert list(environment) == ["runtime.component.output.ranks"]
+
+
+def test_a_draft_chains_its_tasks_and_says_who_reads_what(node: Gateway, tmp_path: Path):
+    find = a_description("Find", inputParam=[], outputData=[a_data("both"), a_data("seen", category="report")])
+    fit = a_description(
+        "Fit",
+        roleList=["guest", "host", "arbiter"],
+        inputParam=[
+            a_parameter("rate", title="how\nfast\u0085", type="float", optional="false", defaultValue="1e-05"),
+            a_parameter("note", optional="false", description="d"),
+            a_parameter("word", defaultValue="no"),
+        ],
+        inputData=[a_data(), a_data("model", category="model")],
+        outputData=[a_data("model", category="model")],
+    )
+    file = tmp_path / "register.json"
+    file.write_text(json.dumps(a_request(find, fit, version="7")))
+    words = [
+        "job",
+        "draft",
+        f"{file}/Find",
+        f"{file}/Fit",
+        f"{file}/Fit",
+        "--party",
+        "guest=G",
+        "--party",
+        "host=H",
+    ]
+    words += ["--party", "arbiter=G", "--data", "guest=bank#all"]
+    done = cli(*words, "--url", "http://127.0.0.1:9")
+    job = yaml.safe_load(done.stdout)
+    assert [
+        (c["name"], c["provider"], c["version"], [i["key"] for i in c["input"]]) for c in job["dag"]["components"]
+    ] == [
+        ("find", "acme", "7", []),
+        ("fit", "acme", "7", ["find.both"]),
+        ("fit_2", "acme", "7", ["find.both"]),
+    ]
+    assert job["dag"]["components"][0]["output"] == [
+        {"type": "dataset", "key": "both"},
+        {"type": "report", "key": "seen"},
+    ]
+    config = job["config"]
+    assert config["initiator"] == {"role": "guest", "node_id": "G"}
+    assert config["role"] == {"guest": ["G"], "host": ["H"], "arbiter": ["G"]}
+    told = config["task_params"]
+    assert told["common"] == {
+        "find": {},
+        "fit": {"rate": 1e-05, "note": None},
+        "fit_2": {"rate": 1e-05, "note": None},
+    }
+    assert told["guest"] == {"0": {"find": {"dataset_id": "bank#all"}}}
+    assert list(told) == ["common", "guest", "host"] and "# change this" in done.stdout
+    all_set = done.stdout.replace('# word: "no"', 'word: "no"')
+    assert yaml.safe_load(all_set)["config"]["task_params"]["common"]["fit"]["word"] == "no"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["acme"], "must read PROVIDER/COMPONENT"),
+        (["nobody/Algo"], "no provider nobody is registered"),
+        (["acme/Alog"], "acme has no component Alog; there are: Algo"),
+        (["acme/Algo"], "--party guest=NODE, --party host=NODE"),
+        (["acme/Algo", "--party", "ghost=X"], "roles are guest, host"),
+        (["acme/Algo", "--data", "guest"], "must read --data ROLE=DATASET"),
+    ],
+)
+def test_what_a_draft_cannot_be_made_of_is_said(node: Gateway, words: list[str], says: str):
+    described(node, "scores", a_parameter())
+    done = asking(node, "job", "draft", *words)
+    assert done.returncode == 2 and says in done.stderr
+
+
+def test_a_component_that_is_not_there_has_no_form(node: Gateway):
+    described(node, "scores", a_parameter())
+    answer = ask(node, "operator", "GET", FORM.replace("Algo", "Alog"))
+    assert (answer.status_code, answer.json()["data"]["reason"]) == (404, "COMPONENT_UNKNOWN")
+
+
+def test_a_registration_that_would_be_refused_has_no_form(tmp_path: Path):
+    file = tmp_path / "register.json"
+    file.write_text(json.dumps(a_request(a_description(roleList=[]))))
+    done = cli("provider", "parameters", str(file))
+    assert done.returncode == 2 and "components_description.Algo.roleList" in done.stderr
