@@ -37,9 +37,11 @@ def record(value: Any) -> str:
     parts = []
     for name, kept in _sparse(value).items():
         match kept:
-            case dict() if kept and all(map(is_dataclass, kept.values())):
+            case dict() if kept and is_dataclass(
+                next(iter(kept.values()))
+            ):  # a field's values are all of one kind
                 text = "{" + ",".join(f"{json.dumps(k)}:{_kept(v)}" for k, v in kept.items()) + "}"
-            case tuple() if kept and all(map(is_dataclass, kept)):
+            case tuple() if kept and is_dataclass(kept[0]):
                 text = "[" + ",".join(map(_kept, kept)) + "]"
             case _:
                 text = _sparsely(kept)

@@ -12,7 +12,7 @@ from alembic.util.exc import CommandError
 
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
-from gateway.store.store import connect
+from gateway.store.store import begun, connect
 
 _LOCK = "bfia_gateway_migration"
 
@@ -63,13 +63,14 @@ def _problem(error: Exception, url: sa.URL | None) -> Problem:
 def migrate(engine: sa.Engine) -> None:
     """Run what is missing of the migrations, under a lock on the database."""
     if engine.dialect.name == "sqlite":
-        with engine.begin() as connection:  # begins with the write lock
+        with begun(engine) as connection:
             _upgrade(connection)
         return
     with engine.connect() as connection:
         if not connection.execute(sa.text("select get_lock(:name, 60)"), {"name": _LOCK}).scalar():
             raise TimeoutError("another gateway holds the migration lock for more than 60 s")
         try:
+            connection.exec_driver_sql("BEGIN")
             _upgrade(connection)
             connection.commit()
         finally:

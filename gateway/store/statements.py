@@ -53,6 +53,7 @@ class RowStatements:
 
     def __init__(self, table: sa.Table) -> None:
         key = table.primary_key.columns[0]
+        self.key = str(key.name)
         self.add = table.insert()
         self.change = (
             table.update()

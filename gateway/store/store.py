@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 import sqlalchemy as sa
 
 from gateway.domain.executing import execute
-from gateway.domain.model import Job, JobSpec, LocalJob, Note
+from gateway.domain.model import Job, JobSpec, LocalJob, Note, Run, Task
 from gateway.domain.scheduling import schedule
 from gateway.domain.states import RunStatus, TaskStatus
 from gateway.errors import DatabaseAway, NotFound, Unreadable
@@ -45,13 +45,11 @@ def connect(url: str, *, connections: int = 6) -> sa.Engine:
     if url.startswith("sqlite"):
         engine = sa.create_engine(url, pool_size=connections, max_overflow=0, pool_timeout=60)
         sa.event.listen(engine, "connect", _sqlite_connect)
-        sa.event.listen(engine, "begin", partial(_begin, "BEGIN IMMEDIATE"))
         return engine
     engine = sa.create_engine(
         url, pool_size=connections, max_overflow=0, pool_timeout=60, pool_recycle=600, pool_pre_ping=True
     )
     sa.event.listen(engine, "connect", _mysql_connect)
-    sa.event.listen(engine, "begin", partial(_begin, "BEGIN"))
     return engine
 
 
@@ -65,15 +63,29 @@ def _sqlite_connect(connection: Any, _record: Any) -> None:
 
 def _mysql_connect(connection: Any, _record: Any) -> None:
     connection.autocommit(True)  # we begin ourselves: to switch it for each read takes four requests to the server
+    connection.rollback = partial(_rolled_back, connection, connection.rollback)
 
 
-_READING = "reading"
+def _rolled_back(connection: Any, roll_back: Callable[[], None]) -> None:
+    """Roll back what was begun; after a read there is nothing, and to say so would be one more request."""
+    if connection.server_status & _IN_TRANSACTION:
+        roll_back()
 
 
-def _begin(statement: str, connection: sa.Connection) -> None:
-    """Begin a transaction, but not for what only reads: each of its statements stands for itself."""
-    if not connection.get_execution_options().get(_READING):
-        connection.exec_driver_sql(statement)
+_IN_TRANSACTION = 1
+"""the bit of the server's status that says so"""
+
+
+@contextmanager
+def begun(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """Open a transaction that on SQLite holds the write lock from its first moment.
+
+    Said here and not in a listener of the engine's: with one, each statement is announced, reads too, which takes
+    twice as long. What is read outside of this stands for itself, statement by statement.
+    """
+    with engine.begin() as connection:
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if engine.dialect.name == "sqlite" else "BEGIN")
+        yield connection
 
 
 @contextmanager
@@ -148,23 +160,32 @@ class Store:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
-        self._reading = engine.execution_options(**{_READING: True})
         self._writer: Any = threading.Lock() if engine.dialect.name == "sqlite" else _NoLock()
-        self.jobs = Records[Job](self, tables.job, "scheduler", Job, schedule.next_due, _task_rows, tables.task)
+        self.jobs = Records[Job](
+            self, tables.job, "scheduler", Job, schedule.next_due, _tasks_of, _task_rows, tables.task
+        )
         self.local_jobs = Records[LocalJob](
-            self, tables.local_job, "participant", LocalJob, execute.next_due, _run_rows, tables.run, publish
+            self,
+            tables.local_job,
+            "participant",
+            LocalJob,
+            execute.next_due,
+            _runs_of,
+            _run_rows,
+            tables.run,
+            publish,
         )
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
-        with _named(), self._reading.connect() as connection:
+        with _named(), self._engine.connect() as connection:
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[sa.Connection]:
         _open.depth = getattr(_open, "depth", 0) + 1
         try:
-            with _named(), self._writer, self._engine.begin() as connection:
+            with _named(), self._writer, begun(self._engine) as connection:
                 yield connection
         finally:
             _open.depth -= 1
@@ -274,7 +295,8 @@ class Records(Generic[R]):
         side: str,
         cls: type[R],
         next_due: Callable[..., datetime | None],
-        rows: Callable[[R], dict[str, dict[str, Any]]],
+        parts: Callable[[R], Iterable[Any]],
+        rows: Callable[[str, Any], Iterator[dict[str, Any]]],
         row_table: sa.Table,
         also: Callable[[sa.Connection, R, R], None] | None = None,
     ) -> None:
@@ -283,7 +305,8 @@ class Records(Generic[R]):
         self._side = side
         self._cls: type[R] = cls
         self._next_due = next_due
-        self._rows: Callable[[R], dict[str, dict[str, Any]]] = rows
+        self._parts: Callable[[R], Iterable[Any]] = parts
+        self._rows: Callable[[str, Any], Iterator[dict[str, Any]]] = rows
         self._also: Callable[[sa.Connection, R, R], None] | None = also
         self._statements = JobStatements(table)
         self._row_statements = RowStatements(row_table)
@@ -303,7 +326,7 @@ class Records(Generic[R]):
         try:
             with self._store.write() as connection:
                 connection.execute(self._statements.add, row)
-                self._write_rows(connection, {}, self._rows(value))
+                self._write_rows(connection, None, value)
                 self._write_notes(connection, value)
         except sa.exc.IntegrityError:
             if self.find(value.id) is None:
@@ -343,8 +366,8 @@ class Records(Generic[R]):
                 new, extra = change(known.value)
             except Exception:  # it may come of an old version; if not, it is raised below
                 new = known.value
-            if new is not known.value and repeating(partial(self._save, known, new)):
-                return _drained(new), extra
+            if new is not known.value and (kept := repeating(partial(self._save, known, new))) is not None:
+                return kept, extra
         while True:
             found = self._load(job_id)
             if found is None:
@@ -352,8 +375,8 @@ class Records(Generic[R]):
             new, extra = change(found.value)
             if new is found.value:
                 return new, extra
-            if repeating(partial(self._save, found, new)):
-                return _drained(new), extra
+            if (kept := repeating(partial(self._save, found, new))) is not None:
+                return kept, extra
 
     def due(self, now: datetime, limit: int = 1000) -> list[str]:
         """Return the jobs that have something to do by now, the longest overdue first."""
@@ -409,23 +432,24 @@ class Records(Generic[R]):
         self._seen.put(job_id, entry)
         return entry
 
-    def _save(self, made_of: Entry[R], new: R) -> bool:
+    def _save(self, made_of: Entry[R], new: R) -> R | None:
+        """Write a record made of a stored one. Returns it as it is kept, None where another came first."""
         old, version = made_of.value, made_of.version + 1
-        columns = self._columns(new)
-        rows = self._rows(old), self._rows(new)
+        kept = replace(new, notes=())
+        columns = self._columns(kept)
         written = {"job": old.id, "seen": made_of.version, "created": made_of.created_at, "new_version": version}
         written |= {f"new_{name}": column for name, column in columns.items()}
         with self._store.write() as connection:
             done = connection.execute(self._statements.save, written)
             if done.rowcount != 1:
-                return False
-            self._write_rows(connection, *rows)
+                return None
+            self._write_rows(connection, old, kept)
             if self._also is not None:
                 self._also(connection, old, new)
             self._write_notes(connection, new)
-        self._seen.put(old.id, Entry(version, made_of.created_at, _drained(new), len(columns["state"])))
+        self._seen.put(old.id, Entry(version, made_of.created_at, kept, len(columns["state"])))
         announce(self._side, new.spec, new.notes)
-        return True
+        return kept
 
     def _columns(self, value: R) -> dict[str, Any]:
         due = self._next_due(value)
@@ -437,15 +461,20 @@ class Records(Generic[R]):
             "state": record(value),
         }
 
-    def _write_rows(
-        self, connection: sa.Connection, old: dict[str, dict[str, Any]], new: dict[str, dict[str, Any]]
-    ) -> None:
-        added = [row for key, row in new.items() if key not in old]
-        if added:
+    def _write_rows(self, connection: sa.Connection, old: R | None, new: R) -> None:
+        """Write the rows of the tasks or runs that changed; the others are the very same values as before."""
+        before, after = (list(self._parts(value)) if value is not None else [] for value in (old, new))
+        known, left = set(map(id, before)), set(map(id, after))
+        key = self._row_statements.key
+        rows = {row[key]: row for part in after if id(part) not in known for row in self._rows(new.id, part)}
+        if not rows:
+            return
+        gone = {row[key]: row for part in before if id(part) not in left for row in self._rows(new.id, part)}
+        if added := [row for at, row in rows.items() if at not in gone]:
             connection.execute(self._row_statements.add, added)
-        for key, row in new.items():
-            if key in old and old[key] != row:
-                connection.execute(self._row_statements.change, {"row_key": key, **row})
+        for at, row in rows.items():
+            if gone.get(at, row) != row:
+                connection.execute(self._row_statements.change, {"row_key": at, **row})
 
     def _write_notes(self, connection: sa.Connection, value: R) -> None:
         if not value.notes:
@@ -465,53 +494,46 @@ def _note_row(job_id: str, side: str, note: Note) -> dict[str, Any]:
     }
 
 
-def _drained(value: R) -> R:
-    return replace(value, notes=())
-
-
 @lru_cache(maxsize=4096)
 def _spec(text: str) -> JobSpec:
     return loads(JobSpec, text)
 
 
-def _task_rows(job: Job) -> dict[str, dict[str, Any]]:
-    return {
-        t.task_id: {
-            "task_id": t.task_id,
-            "job_id": job.id,
-            "name": t.name,
-            "status": str(t.status),
-            "attempt": t.attempt,
-        }
-        for t in job.tasks.values()
-    } | {
-        past.task_id: {
+def _tasks_of(job: Job) -> Iterable[Task]:
+    return job.tasks.values()
+
+
+def _task_rows(job_id: str, task: Task) -> Iterator[dict[str, Any]]:
+    """Yield the row of a task, and those of its earlier attempts, which had other ids."""
+    number, status = task.attempt, str(task.status)
+    yield {"task_id": task.task_id, "job_id": job_id, "name": task.name, "status": status, "attempt": number}
+    for past in task.attempts:
+        status = str(TaskStatus.FAILED)
+        yield {
             "task_id": past.task_id,
-            "job_id": job.id,
-            "name": t.name,
-            "status": str(TaskStatus.FAILED),
+            "job_id": job_id,
+            "name": task.name,
+            "status": status,
             "attempt": past.number,
         }
-        for t in job.tasks.values()
-        for past in t.attempts
-    }
 
 
-def _run_rows(local: LocalJob) -> dict[str, dict[str, Any]]:
-    return {
-        r.run_id: {
-            "run_id": r.run_id,
-            "name": r.name,
-            "token": r.token,
-            "job_id": local.id,
-            "task_id": r.task_id,
-            "role": r.party.role,
-            "idx": r.party.index,
-            "attempt": r.attempt,
-            "status": str(r.status),
-            "owner": r.owner,
-        }
-        for r in local.runs
+def _runs_of(local: LocalJob) -> Iterable[Run]:
+    return local.runs
+
+
+def _run_rows(job_id: str, run: Run) -> Iterator[dict[str, Any]]:
+    yield {
+        "run_id": run.run_id,
+        "name": run.name,
+        "token": run.token,
+        "job_id": job_id,
+        "task_id": run.task_id,
+        "role": run.party.role,
+        "idx": run.party.index,
+        "attempt": run.attempt,
+        "status": str(run.status),
+        "owner": run.owner,
     }
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import pymysql
 import pytest
 import sqlalchemy as sa
 from fastapi import FastAPI
@@ -16,8 +17,9 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
 from gateway.cli.serving import settle
-from gateway.domain.model import Job
+from gateway.domain.model import Attempt, Failure, Job
 from gateway.domain.states import JobStatus
+from gateway.store import tables
 from gateway.store.migrate import opened
 from gateway.store.store import Store
 from tests.builders import a_job, a_spec, at
@@ -133,6 +135,57 @@ def test_a_step_of_a_known_job_is_one_write_of_what_changed(tmp_path):
         with told(store) as asked:  # that nothing changes is not taken from memory
             store.jobs.update(job.id, lambda job: job)
         assert [text.split()[0] for text, _ in asked] == ["SELECT"]
+    finally:
+        store.close()
+
+
+def test_a_step_of_a_large_job_writes_no_row_of_what_stayed(tmp_path):
+    store = Store(opened(f"sqlite:///{tmp_path / 'x.db'}"))
+    try:
+        job = a_job(dag="; ".join(f"t{i}" for i in range(100)))
+        store.jobs.add(job, "flow")
+        failure = Failure("X")
+
+        def again(job: Job) -> Job:
+            task = job.tasks["t7"]
+            past = Attempt(0, task.task_id, failure)
+            return replace(
+                job, tasks={**job.tasks, "t7": replace(task, task_id="new", attempts=(past,), attempt=1)}
+            )
+
+        with told(store) as asked:
+            store.jobs.update(job.id, again)
+        assert [text.split()[0] for text, _ in asked[-3:]] == ["UPDATE", "INSERT", "UPDATE"]
+        assert store.job_of_task("new") == store.job_of_task(job.tasks["t7"].task_id) == job.id
+        with store.read() as connection:
+            assert connection.execute(sa.select(sa.func.count()).select_from(tables.task)).scalar() == 101
+    finally:
+        store.close()
+
+
+def test_a_read_is_announced_to_nobody_and_takes_no_transaction(mariadb_url, monkeypatch):
+    """A listener of the engine would double what a statement costs; a transaction, the requests to the server."""
+    store = Store(opened(mariadb_url))
+    requests: list[Any] = []
+    try:
+        assert not store._engine._has_events
+        store.job_of_task("x")
+        send = pymysql.connections.Connection._execute_command
+
+        def counted(self: Any, command: int, sql: Any) -> None:
+            requests.append(sql)
+            send(self, command, sql)
+
+        monkeypatch.setattr(pymysql.connections.Connection, "_execute_command", counted)
+        store.job_of_task("x")
+        assert [text for text in map(str, requests) if "SELECT" not in text] == [""]  # the ping
+        requests.clear()
+        with pytest.raises(ZeroDivisionError), store.write() as connection:
+            connection.execute(tables.gateway.insert().values(owner="x", url="", seen_at=0.0))
+            raise ZeroDivisionError
+        assert "ROLLBACK" in map(str, requests)
+        with store.read() as connection:
+            assert connection.execute(sa.select(tables.gateway)).first() is None
     finally:
         store.close()
 

@@ -24,6 +24,7 @@ from gateway.domain.executing.commands import (
 )
 from gateway.domain.executing.timing import NOW, Timing
 from gateway.domain.model import Call, CallState, LocalJob, Run
+from gateway.domain.remembering import remembered
 from gateway.domain.states import JOB, RunStatus, TaskStatus, ended
 
 
@@ -33,12 +34,16 @@ class Due:
     command: Command
 
 
-def agenda(local: LocalJob, timing: Timing) -> Iterator[Due]:
-    """Yield everything there is to do, each with its earliest time."""
+def agenda(local: LocalJob, timing: Timing) -> tuple[Due, ...]:
+    """Return everything there is to do, each with its earliest time."""
+    return remembered(local, "_agenda", timing, lambda: tuple(_of_job(local, timing)))
+
+
+def _of_job(local: LocalJob, timing: Timing) -> Iterator[Due]:
     may_launch = borrowing.may_launch(local)
     for run in local.runs:
         if not run.done_with and (run.status is not RunStatus.WAITING or run.run_id in may_launch):
-            yield from _of_run(run, timing)
+            yield from remembered(run, "_agenda", timing, lambda r=run: tuple(_of_run(r, timing)))  # type: ignore[misc]
     if (until := auditing.expires_at(local)) is not None:
         yield Due(until, Expire())
     if (fetch := preparing.to_fetch(local)) is not None:

@@ -70,11 +70,14 @@ def _mine(local: LocalJob, timing: Timing, owner: str) -> Iterator[Due]:
     others = {run.run_id for run in local.runs if owner and run.owner and run.owner != owner}
     elsewhere = bool(owner and local.home and local.home != owner)
     for due in agenda(local, timing):
-        if isinstance(due.command, Close | Confirm | Prepare | AskScheduler | Expire | Abandon):
+        if isinstance(due.command, _OF_THE_JOB):
             if not elsewhere:
                 yield due
         elif due.command.run not in others:
             yield due
+
+
+_OF_THE_JOB = (Close, Confirm, Prepare, AskScheduler, Expire, Abandon)
 
 
 def step(

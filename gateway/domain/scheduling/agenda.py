@@ -8,6 +8,7 @@ from typing import assert_never
 from gateway.domain import abreast, consent, holding, quorum, retrying
 from gateway.domain.dag import ready
 from gateway.domain.model import Call, CallState, Job, NodeJob, NodeTask, Task
+from gateway.domain.remembering import remembered
 from gateway.domain.scheduling.commands import (
     Command,
     CreateAt,
@@ -32,8 +33,12 @@ class Due:
     command: Command = field()
 
 
-def agenda(job: Job, timing: Timing) -> Iterator[Due]:
-    """Yield everything there is to do, each with its earliest time."""
+def agenda(job: Job, timing: Timing) -> tuple[Due, ...]:
+    """Return everything there is to do, each with its earliest time."""
+    return remembered(job, "_agenda", timing, lambda: tuple(_of_job(job, timing)))
+
+
+def _of_job(job: Job, timing: Timing) -> Iterator[Due]:
     if job.ending is not None:
         yield from _stops(job, timing, job.nodes.values())
         return
@@ -69,30 +74,34 @@ def _holds(job: Job, timing: Timing) -> Iterator[Due]:
 def _tasks(job: Job, timing: Timing) -> Iterator[Due]:
     done = {t.name for t in job.tasks.values() if t.status is TaskStatus.SUCCESS}
     most = holding.tasks_at_once(job, timing.abreast)
+    held = job.suspended is not None
+    beside = "_agenda_held" if held else "_agenda"
     for name in abreast.within(job, ready(job.spec.dag, done, done), most):
         task = job.tasks[name]
-        stopped = task.ending is not None or task.again_from is not None
-        for part in task.nodes.values():
-            if stopped:
-                yield from _task_stop(task, part, timing)
-            known = part.status in (TaskStatus.SUCCESS, TaskStatus.FAILED)
-            if retrying.over(part) if task.again_from is not None else known:
-                continue
-            start = part.start
-            if start.state is CallState.IDLE:
-                held = job.suspended is not None and not task.begun
-                if not stopped and not held:
-                    yield Due(start.due_at or NOW, StartTaskAt(part.node, name, task.attempt))
-                continue
-            open_roles = tuple(
-                role
-                for role, status in part.roles.items()
-                if status not in (TaskStatus.SUCCESS, TaskStatus.FAILED)
-            )
-            poll = PollTaskAt(part.node, name, open_roles, task.attempt)
-            asked_late = expiry(start, timing) if start.state is not CallState.OK else NOW
-            for due in _when_due(part.poll, poll, timing):
-                yield Due(max(due.at, asked_late), poll)
+        yield from remembered(task, beside, timing, lambda t=task: tuple(_of_task(t, held, timing)))  # type: ignore[misc]
+
+
+def _of_task(task: Task, held: bool, timing: Timing) -> Iterator[Due]:
+    """Yield what there is to do for a task; while the job is held, nothing that begins it."""
+    stopped = task.ending is not None or task.again_from is not None
+    for part in task.nodes.values():
+        if stopped:
+            yield from _task_stop(task, part, timing)
+        known = part.status in (TaskStatus.SUCCESS, TaskStatus.FAILED)
+        if retrying.over(part) if task.again_from is not None else known:
+            continue
+        start = part.start
+        if start.state is CallState.IDLE:
+            if not stopped and (task.begun or not held):
+                yield Due(start.due_at or NOW, StartTaskAt(part.node, task.name, task.attempt))
+            continue
+        open_roles = tuple(
+            role for role, status in part.roles.items() if status not in (TaskStatus.SUCCESS, TaskStatus.FAILED)
+        )
+        poll = PollTaskAt(part.node, task.name, open_roles, task.attempt)
+        asked_late = expiry(start, timing) if start.state is not CallState.OK else NOW
+        for due in _when_due(part.poll, poll, timing):
+            yield Due(max(due.at, asked_late), poll)
 
 
 def _task_stop(task: Task, part: NodeTask, timing: Timing) -> Iterator[Due]:

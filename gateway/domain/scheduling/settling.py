@@ -5,6 +5,7 @@ from datetime import datetime
 
 from gateway.domain import consent, holding, inheriting, quorum, retrying, stopping, trained
 from gateway.domain.model import CallState, Ending, Failure, Job, NodeId, NodeJob, Suspension, Task
+from gateway.domain.remembering import remembered
 from gateway.domain.scheduling.events import SuspendAsked
 from gateway.domain.scheduling.records import needs_stop, with_node, with_task
 from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, ended, may, merge, move
@@ -25,7 +26,17 @@ def settled(job: Job, at: datetime) -> Job:
     return job
 
 
+def _says_nothing_new(task: Task) -> bool:
+    """Say whether nothing follows from the task's facts, whatever else is known of its job."""
+    if task.ending is not None or task.again_from is not None:
+        return False
+    new = merge(part.status for part in task.nodes.values())
+    return not task.nodes or new is task.status or not may(TASK, task.status, new)
+
+
 def _settle_task(job: Job, task: Task, at: datetime) -> Job:
+    if remembered(task, "_settled", None, lambda: _says_nothing_new(task)):
+        return job
     known, task = task, stopping.without_rest(retrying.called_off(task))
     if task is not known:
         job = with_task(job, task)
