@@ -15,6 +15,7 @@ from gateway.server import serve
 from gateway.settings import load
 from gateway.wiring import Gateway
 from tests.e2e.nodes import wait_for
+from tests.plain import NO_TLS
 
 ME, PEER, STRANGER = "JG0100001100000010", "JG0100002200000020", "JG0000000000000404"
 
@@ -80,4 +81,6 @@ def running(
 
 def ask(gateway: Gateway, listener: str, method: str, path: str, **kwargs: Any) -> httpx.Response:
     """Make one request to a listener of the node."""
-    return httpx.request(method, gateway.addresses()[listener] + path, timeout=30, trust_env=False, **kwargs)
+    return httpx.request(
+        method, gateway.addresses()[listener] + path, timeout=30, trust_env=False, verify=NO_TLS, **kwargs
+    )

@@ -63,7 +63,7 @@ class Connections:
             if known is not None and known[0] == stamp:
                 return known[1]
             limits = httpx.Limits(max_connections=32, max_keepalive_connections=8, keepalive_expiry=4)
-            verify = secure.context(identity) if url.startswith("https") else True
+            verify = secure.context(identity if url.startswith("https") else NO_IDENTITY)
             client = httpx.Client(base_url=url, limits=limits, trust_env=False, verify=verify)
             if known is not None:
                 self._former.append(known[1])  # calls may be under way in it

@@ -1,5 +1,6 @@
 """TLS towards other nodes: a context for each identity of a route, made anew when one of its files changes."""
 
+import functools
 import ssl
 from pathlib import Path
 
@@ -21,7 +22,7 @@ def stamp(identity: Identity) -> Stamp:
 def context(identity: Identity) -> ssl.SSLContext:
     """Return the context of an identity. Raises `PeerUnreachable`, undelivered, where a file cannot be used."""
     if identity == NO_IDENTITY:
-        return httpx.create_ssl_context(trust_env=False)
+        return _usual()
     try:
         if identity.ca is None:
             made = httpx.create_ssl_context(trust_env=False)
@@ -34,6 +35,12 @@ def context(identity: Identity) -> ssl.SSLContext:
         text = f"the certificates that the route names cannot be used: {getattr(error, 'reason', None) or error}"
         raise PeerUnreachable(text, delivered=False) from error
     return made
+
+
+@functools.cache
+def _usual() -> ssl.SSLContext:
+    """The machine's certificate authorities; reading them takes some 20 ms of a processor, so once is enough."""
+    return httpx.create_ssl_context(trust_env=False)
 
 
 def asked_name(identity: Identity) -> dict[str, str]:

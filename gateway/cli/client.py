@@ -69,7 +69,12 @@ class Client:
             parts = urlsplit(url)
             if parts.scheme not in ("http", "https") or not parts.hostname:
                 raise ValueError("it must read http://host:port")
-            self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout, trust_env=False)
+            secure = (
+                parts.scheme == "https"
+            )  # else no certificate authorities are read, which takes longer than a call
+            self._http = httpx.Client(
+                base_url=self.url, headers=headers, timeout=timeout, trust_env=False, verify=secure
+            )
         except (httpx.InvalidURL, ValueError) as error:
             raise CallFailed(f"{url!r} is no address of a node: {error}", EXIT_BAD_INPUT) from None
 

@@ -12,6 +12,7 @@ import pytest
 from tests.adapter.bfia.scripted import ScriptedPeer, says, scripted
 from tests.chaos.proxy import Proxy
 from tests.e2e.nodes import wait_for
+from tests.plain import NO_TLS
 
 
 @pytest.fixture
@@ -24,7 +25,9 @@ def world() -> Iterator[tuple[ScriptedPeer, Proxy]]:
 
 
 def ask(proxy: Proxy, path: str = "/a", seconds: float = 5.0) -> httpx.Response:
-    return httpx.post(f"http://127.0.0.1:{proxy.port}{path}", json={"a": 1}, timeout=seconds, trust_env=False)
+    return httpx.post(
+        f"http://127.0.0.1:{proxy.port}{path}", json={"a": 1}, timeout=seconds, trust_env=False, verify=NO_TLS
+    )
 
 
 @pytest.mark.parametrize("fault", ["", "delay", "duplicate", "reorder"])

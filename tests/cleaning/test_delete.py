@@ -16,6 +16,7 @@ from tests.cleaning.waiting import waiting_nodes
 from tests.e2e import jobs
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask, running
+from tests.plain import NO_TLS
 
 
 def delete(node: Gateway, path: str, status: int = 200, **query):
@@ -56,7 +57,7 @@ def test_a_deleted_job_is_gone_and_one_line_is_left(tmp_path: Path, where: str):
 def deleting(node, job_id: str, **query):
     """Delete at a real node; None where it is refused."""
     url = f"{node.operator}/api/v1/jobs/{job_id}"
-    answer = httpx.delete(url, params=query, timeout=60, trust_env=False)
+    answer = httpx.delete(url, params=query, timeout=60, trust_env=False, verify=NO_TLS)
     return answer.json() if answer.status_code == 200 else None
 
 

@@ -17,6 +17,7 @@ import yaml
 
 from adapter.fate.signing import App
 from tests.e2e.nodes import ROOT, free_ports, wait_for
+from tests.plain import NO_TLS
 
 HOME = ROOT / ".venv-fate-flow"
 PYTHON = HOME / "bin" / "python"
@@ -143,11 +144,11 @@ class FateSite:
 
     def get(self, path: str, **params: Any) -> dict[str, Any]:
         url = f"http://127.0.0.1:{self.port}{path}"
-        return dict(httpx.get(url, params=params, timeout=30, trust_env=False).json())
+        return dict(httpx.get(url, params=params, timeout=30, trust_env=False, verify=NO_TLS).json())
 
     def post(self, path: str, body: Any, **headers: str) -> dict[str, Any]:
         url = f"http://127.0.0.1:{self.port}{path}"
-        return dict(httpx.post(url, json=body, headers=headers, timeout=30, trust_env=False).json())
+        return dict(httpx.post(url, json=body, headers=headers, timeout=30, trust_env=False, verify=NO_TLS).json())
 
     def register(self, name: str, version: str, program: Path, *components: str) -> None:
         """Register a program of this machine as a provider."""

@@ -27,12 +27,15 @@ def user_job(guest: str = GUEST, host: str = GUEST) -> Any:
     return body
 
 
-def with_key_length(body: Any, bits: int) -> Any:
-    """Ask for shorter Paillier keys, so that a test is quick."""
-    body = copy.deepcopy(body)
-    for name, params in body["config"]["task_params"]["common"].items():
-        if "secureboost" in name or "lr" in name:
-            params["encrypt_param"] = {"method": "Paillier", "key_length": bits}
+def quick_job(guest: str, host: str, depth: int = 2) -> Any:
+    """Return the user's request with shorter keys and shallower trees, for tests that are not about training."""
+    body = copy.deepcopy(user_job(guest, host))
+    common = body["config"]["task_params"]["common"]
+    common["intersect_rsa_1"]["rsa_params"]["key_length"] = 1024
+    common["hetero_secureboost_1"] |= {
+        "encrypt_param": {"method": "Paillier", "key_length": 1024},
+        "tree_param": {"max_depth": depth},
+    }
     return body
 
 

@@ -18,6 +18,7 @@ import yaml
 
 from tests import forks
 from tests.forks import ROOT, Process
+from tests.plain import NO_TLS
 
 VENDOR = ROOT / "examples" / "reference_vendor"
 VENDOR_COMMAND = [
@@ -127,10 +128,12 @@ class Node:
         return self.home / "storage"
 
     def get(self, path: str, **params: Any) -> dict[str, Any]:
-        return dict(httpx.get(self.operator + path, params=params, timeout=60, trust_env=False).json())
+        return dict(
+            httpx.get(self.operator + path, params=params, timeout=60, trust_env=False, verify=NO_TLS).json()
+        )
 
     def post(self, path: str, body: Any) -> dict[str, Any]:
-        return dict(httpx.post(self.operator + path, json=body, timeout=60, trust_env=False).json())
+        return dict(httpx.post(self.operator + path, json=body, timeout=60, trust_env=False, verify=NO_TLS).json())
 
     def register(self, body: Any) -> None:
         answer = self.post("/v2/provider/register", body)
@@ -146,6 +149,7 @@ class Node:
                 files={"file": (file.name, stream, "text/csv")},
                 timeout=600,
                 trust_env=False,
+                verify=NO_TLS,
             ).json()
         assert answer["code"] == 0, answer
         return dict(answer["data"])
@@ -189,7 +193,7 @@ class Node:
     def strays(self) -> list[dict[str, Any]]:
         """Return the containers of this node that it has no record of; none if it cannot be asked any more."""
         try:
-            answer = httpx.get(self.operator + "/api/v1/orphans", timeout=20, trust_env=False)
+            answer = httpx.get(self.operator + "/api/v1/orphans", timeout=20, trust_env=False, verify=NO_TLS)
         except (httpx.TransportError, KeyError):
             return []
         return list(answer.json()["unknown"]) if answer.is_success else []

@@ -11,6 +11,7 @@ import pytest
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, Node, alive, wait_for
 from tests.e2e.test_stop import FOR_EVER, job_of, running, started, status, two_patient_nodes
+from tests.plain import NO_TLS
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def limited(body: Any, **common: Any) -> Any:
 
 
 def log_of(node: Node, run: dict[str, Any]) -> str:
-    return httpx.get(node.operator + run["log"], timeout=30, trust_env=False).text
+    return httpx.get(node.operator + run["log"], timeout=30, trust_env=False, verify=NO_TLS).text
 
 
 def seconds_between(first: dict[str, Any], last: dict[str, Any]) -> float:

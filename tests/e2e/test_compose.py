@@ -19,6 +19,7 @@ import yaml
 
 from tests.e2e import jobs
 from tests.e2e.nodes import ROOT, example, free_ports, wait_for
+from tests.plain import NO_TLS
 
 BASE = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
 COMPOSE = ROOT / "compose"
@@ -55,7 +56,9 @@ class Operator:
 
     def ask(self, method: str, path: str, **kwargs: Any) -> Any:
         headers = {"authorization": f"Bearer {self.token}"}
-        answer = httpx.request(method, self.url + path, headers=headers, timeout=60, trust_env=False, **kwargs)
+        answer = httpx.request(
+            method, self.url + path, headers=headers, timeout=60, trust_env=False, verify=NO_TLS, **kwargs
+        )
         body = answer.json()
         assert answer.status_code == 200 and body.get("code", 0) == 0, (path, answer.status_code, body)
         return body
@@ -381,6 +384,6 @@ def test_a_node_goes_on_after_its_container_is_made_anew(two_nodes: Project, she
 
 def test_operators_need_the_token(two_nodes: Project) -> None:
     bank = two_nodes.operator("bank")
-    assert httpx.get(f"{bank.url}/api/v1/jobs", trust_env=False).status_code == 401
+    assert httpx.get(f"{bank.url}/api/v1/jobs", trust_env=False, verify=NO_TLS).status_code == 401
     wrong = {"authorization": f"Bearer {two_nodes.operator('partner').token}"}
-    assert httpx.get(f"{bank.url}/api/v1/jobs", headers=wrong, trust_env=False).status_code == 401
+    assert httpx.get(f"{bank.url}/api/v1/jobs", headers=wrong, trust_env=False, verify=NO_TLS).status_code == 401

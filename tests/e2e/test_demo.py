@@ -15,6 +15,7 @@ import pytest
 from gateway.cli import demo as demo_command
 from gateway.cli.demo_nodes import NodeProcess
 from tests.e2e.nodes import ROOT, alive, wait_for
+from tests.plain import NO_TLS
 
 
 def demo(home: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -43,10 +44,10 @@ def training(home: Path) -> bool:
     """Say whether both parties of the demo's job are in the midst of training."""
     try:
         operator = json.loads((home / "bank" / "ready.json").read_text())["operator"]
-        found = httpx.get(f"{operator}/api/v1/jobs", trust_env=False).json()["jobs"]
+        found = httpx.get(f"{operator}/api/v1/jobs", trust_env=False, verify=NO_TLS).json()["jobs"]
         if not found:
             return False
-        job = httpx.get(f"{operator}/api/v1/jobs/{found[0]['job_id']}", trust_env=False).json()
+        job = httpx.get(f"{operator}/api/v1/jobs/{found[0]['job_id']}", trust_env=False, verify=NO_TLS).json()
     except (OSError, httpx.HTTPError):
         return False
     states = [s for task in job["tasks"] for node in task["nodes"].values() for s in node.values()]

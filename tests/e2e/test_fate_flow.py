@@ -22,6 +22,7 @@ from tests.e2e import jobs
 from tests.e2e.fate_site import PYTHON, FateSite, Passed, Proxy
 from tests.e2e.nodes import ROOT, Federation, Node, process_engine, wait_for
 from tests.e2e.test_stop import job_of
+from tests.plain import NO_TLS
 
 pytestmark = [pytest.mark.fate_flow, pytest.mark.slow, pytest.mark.xdist_group("fate_flow")]
 
@@ -321,7 +322,9 @@ def test_what_is_not_there_is_answered_with_fate_flows_codes(pair: Pair):
         found = {}
         for path, body in asked.items():
             sent = dict(pair.signatures.sign(node, ""))
-            answer = httpx.post(f"{address}/v2{path}", json=body, headers=sent, timeout=30, trust_env=False)
+            answer = httpx.post(
+                f"{address}/v2{path}", json=body, headers=sent, timeout=30, trust_env=False, verify=NO_TLS
+            )
             found[path] = int(answer.json()["code"])
         return found
 
@@ -333,6 +336,8 @@ def test_requests_between_the_two_are_signed(pair: Pair):
     between = [p for p in pair.proxy.passed if p.to in (OURS, CAREFUL) or "x-source-node-id" in p.headers]
     assert between and all(p.headers["signature"] for p in between)
     body = pair.dag() | {"job_id": "202611220101010000001", "role": "host", "party_id": OURS}
-    here = httpx.post(f"{pair.node.peer}{PARTNER}/job/create", json=body, timeout=30, trust_env=False).json()
+    here = httpx.post(
+        f"{pair.node.peer}{PARTNER}/job/create", json=body, timeout=30, trust_env=False, verify=NO_TLS
+    ).json()
     assert here["data"]["reason"] == "SIGNATURE_MISSING"
     assert pair.site.post(f"{PARTNER}/job/stop", {**body, "party_id": THEIRS})["code"] != 0

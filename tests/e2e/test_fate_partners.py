@@ -86,7 +86,7 @@ def test_a_killed_party_takes_up_where_it_was(engine: EngineChoice, tmp_path: Pa
     with federation_of(tmp_path, [GUEST, HOST], engine.settings, {}) as federation:
         jobs.prepare(federation, GUEST, HOST)
         guest, host = federation[GUEST], federation[HOST]
-        job_id = guest.submit(jobs.with_key_length(jobs.user_job(GUEST, HOST), 1024))
+        job_id = guest.submit(jobs.quick_job(GUEST, HOST))
         wait_for(lambda: running(guest, job_id, "hetero_secureboost_1"), 60, 0.02)
         for node in (host, guest):
             node.kill()

@@ -40,7 +40,7 @@ def under_way(node: Node, job_id: str, task: str) -> bool:
 def test_the_users_job_through_the_death_of_the_scheduling_node(federation: Federation):
     jobs.prepare(federation, jobs.GUEST, jobs.HOST)
     guest, host = federation[jobs.GUEST], federation[jobs.HOST]
-    body = jobs.with_key_length(jobs.user_job(jobs.GUEST, jobs.HOST), 1024)
+    body = jobs.quick_job(jobs.GUEST, jobs.HOST, depth=5)
     body["flow_id"] = "流程-\U0001f600"  # the database's own character set could not hold it
     job_id = guest.submit(body)
     wait_for(lambda: under_way(guest, job_id, "hetero_secureboost_1"), 60, 0.02)
@@ -64,7 +64,7 @@ def test_the_users_job_through_the_death_of_the_scheduling_node(federation: Fede
 def test_a_partner_that_dies_takes_up_its_part(federation: Federation):
     jobs.prepare(federation, jobs.GUEST, jobs.HOST)
     guest, host = federation[jobs.GUEST], federation[jobs.HOST]
-    body = jobs.with_key_length(jobs.user_job(jobs.GUEST, jobs.HOST), 1024)
+    body = jobs.quick_job(jobs.GUEST, jobs.HOST)
     job_id = guest.submit(body)
     wait_for(lambda: under_way(guest, job_id, "intersect_rsa_1"), 60, 0.02)
     host.kill()

@@ -28,7 +28,7 @@ def test_the_model_is_saved_before_the_end_is_told_whoever_dies_when(tmp_path: P
     with Federation(tmp_path, [jobs.GUEST, jobs.HOST], process_engine("unionpay:2.0.0")) as federation:
         jobs.prepare(federation, jobs.GUEST, jobs.HOST)
         guest = federation[jobs.GUEST]
-        job_id = guest.submit(jobs.with_key_length(jobs.user_job(jobs.GUEST, jobs.HOST), 1024))
+        job_id = guest.submit(jobs.quick_job(jobs.GUEST, jobs.HOST))
         wait_for(lambda: reached(federation[victim], job_id, phase), 90, 0.01, f"{phase} at {victim}")
         federation[victim].kill()
         federation[victim].start()

@@ -17,6 +17,7 @@ import pytest
 
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, Node, example, process_engine
+from tests.plain import NO_TLS
 
 STRANGER = "JG0100003300000030"
 FLOW = "JG0100001100000000"
@@ -35,13 +36,13 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
 @pytest.fixture(scope="module")
 def version(three: Federation) -> str:
     """Return the version that a training of the user's job left."""
-    job_id = three[jobs.GUEST].submit(jobs.with_key_length(jobs.user_job(jobs.GUEST, jobs.HOST), 1024))
+    job_id = three[jobs.GUEST].submit(jobs.quick_job(jobs.GUEST, jobs.HOST))
     three[jobs.GUEST].wait_job(job_id)
     return job_id
 
 
 def call(node: Node, method: str, path: str, **more: Any) -> httpx.Response:
-    return httpx.request(method, node.operator + path, timeout=60, trust_env=False, **more)
+    return httpx.request(method, node.operator + path, timeout=60, trust_env=False, verify=NO_TLS, **more)
 
 
 def url(version: str, what: str = "", model_id: str = FLOW) -> str:
@@ -90,7 +91,7 @@ def test_reports_are_listed_and_read_as_numbers_and_curves(three: Federation, ve
 
 @pytest.mark.slow
 def test_a_job_that_fails_leaves_none(three: Federation):
-    body = jobs.with_key_length(jobs.user_job(jobs.GUEST, jobs.HOST), 1024)
+    body = jobs.quick_job(jobs.GUEST, jobs.HOST)
     body["config"]["task_params"]["common"]["hetero_secureboost_1"]["label"] = "no_such_column"
     job_id = three[jobs.GUEST].submit(body)
     three[jobs.GUEST].wait_job(job_id, outcome="FAILED")
@@ -270,7 +271,7 @@ def test_a_container_reads_the_model_through_a_mount_of_its_own(reference_image:
         jobs.upload(federation[jobs.GUEST], "guest")
         jobs.upload(federation[jobs.HOST], "host")
         guest = federation[jobs.GUEST]
-        trained = guest.submit(jobs.with_key_length(jobs.user_job(jobs.GUEST, jobs.HOST), 1024))
+        trained = guest.submit(jobs.quick_job(jobs.GUEST, jobs.HOST))
         guest.wait_job(trained, 180)
         for node in federation.nodes.values():
             assert call(node, "POST", url(trained, "/deploy")).status_code == 200

@@ -45,7 +45,7 @@ def test_the_scheduler_on_a_third_node(tmp_path: Path):
     with federation:
         jobs.prepare(federation, jobs.GUEST, jobs.HOST)
         guest = federation[jobs.GUEST]
-        job_id = guest.submit(jobs.with_key_length(jobs.user_job(jobs.GUEST, jobs.HOST), 1024))
+        job_id = guest.submit(jobs.quick_job(jobs.GUEST, jobs.HOST))
         job = guest.wait_job(job_id)
         assert job["scheduler"] == SCHEDULER
         stops = [s for s in seen if s.path == f"{CONTROL}/job/stop"]

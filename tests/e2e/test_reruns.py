@@ -11,6 +11,7 @@ import pytest
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, Node, alive, wait_for
 from tests.e2e.test_stop import SCHEDULE, job_of, started, status, two_patient_nodes
+from tests.plain import NO_TLS
 
 FLOW = {"b": "a", "c": "b"}
 REASON = "INHERITANCE_FAILED"
@@ -33,7 +34,7 @@ def two(tmp_path: Path, register: Path) -> Iterator[Federation]:
 
 def rerun(node: Node, job_id: str, **body: Any) -> tuple[int, dict[str, Any]]:
     url = f"{node.operator}/api/v1/jobs/{job_id}/rerun"
-    answer = httpx.post(url, json=body, timeout=60, trust_env=False)
+    answer = httpx.post(url, json=body, timeout=60, trust_env=False, verify=NO_TLS)
     return answer.status_code, dict(answer.json())
 
 
@@ -51,7 +52,7 @@ def contents(node: Node, job_id: str, task: str) -> dict[str, bytes]:
     for (name, party, key), _ in node.outputs(job_id).items():
         if name == task:
             url = f"{node.operator}/api/v1/jobs/{job_id}/outputs/{task}/{party}/{key}/download"
-            found[party] = httpx.get(url, timeout=30, trust_env=False).content
+            found[party] = httpx.get(url, timeout=30, trust_env=False, verify=NO_TLS).content
     return found
 
 
@@ -87,7 +88,7 @@ def test_a_failed_job_runs_again_from_what_failed_with_other_parameters(two: Fed
         assert [address["namespace"].startswith(old) for address in b["inputs"].values()] == [True]
         (taken,) = node.job(new)["inherited_runs"]
         assert (taken["task_name"], taken["job_id"]) == ("a", old)
-        log = httpx.get(node.operator + taken["log"], timeout=30, trust_env=False).text
+        log = httpx.get(node.operator + taken["log"], timeout=30, trust_env=False, verify=NO_TLS).text
         assert "container number 0 of a" in log
     (note,) = (e for e in guest.timeline(old) if e["event"] == "run again as another job")
     assert note["by"] == jobs.GUEST and note["detail"]["new_job"] == new

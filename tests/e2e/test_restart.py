@@ -23,7 +23,7 @@ def test_a_killed_node_takes_up_where_it_was(engine: EngineChoice, tmp_path: Pat
     with Federation(tmp_path, [jobs.GUEST, jobs.HOST], engine.settings) as federation:
         jobs.prepare(federation, jobs.GUEST, jobs.HOST)
         guest = federation[jobs.GUEST]
-        job_id = guest.submit(jobs.with_key_length(jobs.user_job(jobs.GUEST, jobs.HOST), 1024))
+        job_id = guest.submit(jobs.quick_job(jobs.GUEST, jobs.HOST))
         wait_for(lambda: running(guest, job_id, phase), 30, 0.02)
         federation[victim].kill()
         federation[victim].start()
@@ -39,7 +39,7 @@ def test_a_job_is_there_after_a_kill_right_behind_the_answer(tmp_path: Path):
     with Federation(tmp_path, [jobs.GUEST, jobs.HOST], process_engine("unionpay:2.0.0")) as federation:
         jobs.prepare(federation, jobs.GUEST, jobs.HOST)
         guest = federation[jobs.GUEST]
-        job_id = guest.submit(jobs.with_key_length(jobs.user_job(jobs.GUEST, jobs.HOST), 1024))
+        job_id = guest.submit(jobs.quick_job(jobs.GUEST, jobs.HOST))
         guest.kill()
         guest.start()
         guest.wait_job(job_id, 120)

@@ -19,6 +19,7 @@ from tests import forks
 from tests.e2e import jobs
 from tests.e2e.nodes import ROOT, Federation, Node, example, free_ports, process_engine, wait_for
 from tests.e2e.test_user_job import check_user_job
+from tests.plain import NO_TLS
 
 pytestmark = pytest.mark.slow
 
@@ -57,9 +58,7 @@ def started(node: Node) -> Iterator[Node]:
 
 
 def said(method: str, url: str, **kwargs: Any) -> httpx.Response:
-    return httpx.request(
-        method, url, timeout=30, trust_env=False, verify=False, **kwargs
-    )  # no certificates to load
+    return httpx.request(method, url, timeout=30, trust_env=False, verify=NO_TLS, **kwargs)
 
 
 # ---------------------------------------------------------------- what is refused
@@ -220,7 +219,7 @@ def test_the_users_job_through_one_port(tmp_path: Path):
     with federation:
         jobs.prepare(federation, jobs.GUEST, jobs.HOST)
         guest, host = federation[jobs.GUEST], federation[jobs.HOST]
-        job_id = guest.submit(jobs.with_key_length(jobs.user_job(jobs.GUEST, jobs.HOST), 1024))
+        job_id = guest.submit(jobs.quick_job(jobs.GUEST, jobs.HOST, depth=5))
         check_user_job(guest, host, job_id)
 
 
@@ -349,8 +348,7 @@ def test_two_nodes_on_one_daemon_never_see_each_others_containers(tmp_path: Path
             node.register(example("register_unionpay.json"))
             for role in ("guest", "host"):
                 jobs.upload(node, role)
-            body = jobs.user_job(node.id, node.id)
-            submitted[node.id] = node.submit(jobs.with_key_length(body, 1024))
+            submitted[node.id] = node.submit(jobs.quick_job(node.id, node.id))
 
         def up(node: Node) -> dict[str, dict[str, str]]:
             return containers(node=node.id, job=submitted[node.id])

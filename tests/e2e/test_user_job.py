@@ -58,7 +58,7 @@ def test_two_nodes(engine: EngineChoice, tmp_path: Path):
     with Federation(tmp_path, [jobs.GUEST, jobs.HOST], engine.settings) as federation:
         jobs.prepare(federation, jobs.GUEST, jobs.HOST)
         guest, host = federation[jobs.GUEST], federation[jobs.HOST]
-        body = jobs.with_key_length(jobs.user_job(jobs.GUEST, jobs.HOST), 1024)
+        body = jobs.quick_job(jobs.GUEST, jobs.HOST, depth=5)
         job_id = guest.submit(body)
         check_user_job(guest, host, job_id)
         wait_for(lambda: host.job(job_id)["status"] == "FINISHED", 10)

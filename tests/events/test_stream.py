@@ -11,6 +11,7 @@ from gateway.errors import Invalid
 from gateway.wiring import Gateway
 from tests.events.test_feed import happen
 from tests.inprocess import ask, running
+from tests.plain import NO_TLS
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,9 @@ def follow(node: Gateway, count: int, headers: dict[str, str] | None = None, **q
     """Return so many events of a stream, as (id, event, data), and leave."""
     found, fields = [], {}
     url = node.addresses()["operator"] + "/api/v1/events"
-    with httpx.stream("GET", url, params=query, headers=headers, timeout=30, trust_env=False) as answer:
+    with httpx.stream(
+        "GET", url, params=query, headers=headers, timeout=30, trust_env=False, verify=NO_TLS
+    ) as answer:
         assert answer.status_code == 200 and "text/event-stream" in answer.headers["content-type"]
         for line in answer.iter_lines():
             key, _, value = line.partition(": ")

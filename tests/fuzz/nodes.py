@@ -13,6 +13,7 @@ import yaml
 from gateway.wiring import Gateway
 from tests.e2e.nodes import ROOT
 from tests.inprocess import running
+from tests.plain import NO_TLS
 
 LISTENERS = ("operator", "peer", "container")
 NEIGHBOUR = "JG0100001100000011"
@@ -34,7 +35,7 @@ def a_node(home: Path, *command: str, **over: Any) -> Iterator[Gateway]:
 
 def described(gateway: Gateway, listener: str) -> dict[str, Any]:
     """Return the listener's OpenAPI document."""
-    answer = httpx.get(gateway.addresses()[listener] + "/openapi.json", timeout=30, trust_env=False)
+    answer = httpx.get(gateway.addresses()[listener] + "/openapi.json", timeout=30, trust_env=False, verify=NO_TLS)
     assert answer.status_code == 200
     return dict(answer.json())
 

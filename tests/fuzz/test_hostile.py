@@ -20,6 +20,7 @@ from tests.adapter.bfia.test_channel import Node
 from tests.e2e.nodes import wait_for
 from tests.fuzz.nodes import LISTENERS, a_node, judged
 from tests.inprocess import ME
+from tests.plain import NO_TLS
 
 pytestmark = pytest.mark.xdist_group("hostile")  # one node and one pulse for all of them, the last test last
 
@@ -40,7 +41,7 @@ class Target:
 
     def __init__(self, node: Gateway) -> None:
         self.node = node
-        self.client = httpx.Client(timeout=SOON, trust_env=False)
+        self.client = httpx.Client(timeout=SOON, trust_env=False, verify=NO_TLS)
 
     def post(self, listener: str, path: str, body: Any, **headers: str) -> dict[str, Any]:
         content = body if isinstance(body, (bytes, str)) else json.dumps(body)
@@ -84,7 +85,7 @@ def beating(node: Gateway, times: list[float]) -> Iterator[None]:
     over = threading.Event()
 
     def beat() -> None:
-        with httpx.Client(timeout=SOON, trust_env=False) as client:
+        with httpx.Client(timeout=SOON, trust_env=False, verify=NO_TLS) as client:
             while not over.wait(0.01):
                 begun = time.monotonic()
                 alive = client.get(node.addresses()["operator"] + "/health/live").status_code == 200
@@ -498,7 +499,7 @@ def test_large_messages_pass_where_others_stall(tmp_path: Path):
             for _, writer in stalled:
                 writer.write(head.encode())
                 await writer.drain()
-            async with httpx.AsyncClient(timeout=SOON, trust_env=False) as client:
+            async with httpx.AsyncClient(timeout=SOON, trust_env=False, verify=NO_TLS) as client:
                 large = {"payload": "a" * 2_000_000}
                 said = await client.post(f"{node.url}{CHANNEL}/push", json=large, headers=names)
             assert said.json()["code"] == "E0000000000"

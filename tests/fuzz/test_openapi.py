@@ -11,6 +11,7 @@ from adapter.bfia.data import EXAMPLE as UPLOAD
 from adapter.bfia.examples import JOB, JOB_ASKED, JOB_HERE, TASK_HERE
 from gateway.wiring import Gateway
 from tests.fuzz.nodes import LISTENERS, a_node, described, judged
+from tests.plain import NO_TLS
 
 ORDER = (
     "/v2/provider/register",
@@ -112,7 +113,7 @@ def test_no_two_operations_have_one_name(node: Gateway):
 
 def test_every_reference_of_a_description_leads_somewhere(node: Gateway):
     for listener in LISTENERS:
-        text = httpx.get(node.addresses()[listener] + "/openapi.json", trust_env=False).text
+        text = httpx.get(node.addresses()[listener] + "/openapi.json", trust_env=False, verify=NO_TLS).text
         document = described(node, listener)
         for reference in set(re.findall(r'"\$ref":\s*"#/([^"]+)"', text)):
             part: Any = document
@@ -203,7 +204,7 @@ def filled(path: str, operation: dict[str, Any]) -> str:
 
 def asked(node: Gateway, listener: str, method: str, path: str, **request: Any) -> httpx.Response:
     url = node.addresses()[listener] + path
-    return httpx.request(method, url, timeout=30, trust_env=False, **request)
+    return httpx.request(method, url, timeout=30, trust_env=False, verify=NO_TLS, **request)
 
 
 def test_the_examples_that_name_a_job_name_one_that_another_example_makes(node: Gateway):

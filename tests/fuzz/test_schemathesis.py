@@ -21,6 +21,7 @@ from gateway.wiring import Gateway
 from tests.fuzz.nodes import LISTENERS, a_node, described, judged
 from tests.fuzz.test_openapi import examples, headers_of, place, posts, sent
 from tests.inprocess import ask
+from tests.plain import NO_TLS
 
 SOON = 30.0
 """seconds; far more than any answer takes, and far less than one takes that hangs"""
@@ -155,7 +156,7 @@ def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 @pytest.mark.parametrize("listener", LISTENERS)
 def test_an_example_with_anything_anywhere_in_it_is_decided_upon(node: Gateway, listener: str):
     """The same as above, but nearer to what is right: most of the body fits, so that it gets further."""
-    with httpx.Client(timeout=SOON, trust_env=False) as client:
+    with httpx.Client(timeout=SOON, trust_env=False, verify=NO_TLS) as client:
         for where, path, operation in list(posts(node)):
             if where != listener or path == POP:
                 continue

@@ -12,6 +12,8 @@ from typing import Any
 
 import httpx
 
+from tests.plain import NO_TLS
+
 PROGRAM = "/usr/bin/docker-registry"
 USER, PASSWORD = "reader", "open sesame"
 _HASH = "$2b$04$TAP89X9wSwUfHwrnmS.kquwARY5W6UPDx5DKS8KqeVc7FWKaQayj."
@@ -46,7 +48,7 @@ def registry(home: Path, *, guarded: bool = False) -> Iterator[str]:
 
 def _answers(address: str) -> bool:
     try:
-        httpx.get(f"http://{address}/v2/", trust_env=False)
+        httpx.get(f"http://{address}/v2/", trust_env=False, verify=NO_TLS)
     except httpx.TransportError:
         return False
     return True

@@ -11,6 +11,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from tests.plain import NO_TLS
+
 SIMPLE = "application/vnd.dev.cosign.simplesigning.v1+json"
 
 
@@ -44,7 +46,9 @@ def signature(key: Any, text: bytes) -> str:
 
 def put(shop: str, repository: str, digest: str, *made: tuple[bytes, str], auth: Any = None) -> None:
     """Put signatures, each a text with its signature, beside the image with this digest."""
-    with httpx.Client(base_url=f"http://{shop}/v2/{repository}", auth=auth, trust_env=False) as http:
+    with httpx.Client(
+        base_url=f"http://{shop}/v2/{repository}", auth=auth, trust_env=False, verify=NO_TLS
+    ) as http:
         layers = [
             {**_blob(http, text), "mediaType": SIMPLE, "annotations": {"dev.cosignproject.cosign/signature": said}}
             for text, said in made

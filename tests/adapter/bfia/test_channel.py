@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from adapter.bfia.channel import ChannelParts, container_router, peer_router
 from adapter.bfia.courier import PeerRoute
 from gateway.broker import Broker, BrokerLimits
+from tests.plain import NO_TLS
 
 pytestmark = pytest.mark.anyio
 
@@ -131,7 +132,7 @@ async def beta(make_node, alpha):
 
 @pytest.fixture
 async def client():
-    async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
+    async with httpx.AsyncClient(timeout=60, trust_env=False, verify=NO_TLS) as client:
         yield client
 
 
@@ -390,7 +391,7 @@ async def test_messages_and_kept_answers_survive_a_restart(alpha, client):
 
 
 async def test_a_reader_that_hangs_up_takes_no_message_with_it(alpha, client):
-    async with httpx.AsyncClient(trust_env=False) as gone:
+    async with httpx.AsyncClient(trust_env=False, verify=NO_TLS) as gone:
         pop = asyncio.create_task(Container(gone, alpha).pop(timeout=60_000))
         await until(lambda: waiters(alpha) == 1)
         pop.cancel()
