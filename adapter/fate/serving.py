@@ -92,7 +92,12 @@ async def asker(parts: FateParts, request: Request, *claimed: NodeId) -> Asker:
     if not found:
         text = "say which node asks, in the header x-source-node-id: no node that may ask has a route of profile"
         raise NotAllowed(f"{text} fate-partner here")
-    parts.signatures.check(found, request.headers, request.url.path, await request.body())
+    if parts.signatures.asks(found):
+        body = await request.body()
+        await _run(
+            parts.limiters.rest,
+            lambda: parts.signatures.check(found, request.headers, request.url.path, body),
+        )
     return Asker(found, bool(source))
 
 

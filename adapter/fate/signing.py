@@ -2,15 +2,17 @@
 
 A site gives each partner an application: an id, and a token that is never sent. The signature is MD5 twice, over
 id, initiator, nonce and time, then over that and the token: it proves who asks, not what. So one that was heard
-here is remembered while it holds, and is good for its own request only, which FATE repeats where no answer came.
+by any gateway of the node is remembered while it holds, and is good for its own request only, which FATE repeats
+where no answer came.
 Who needs more uses TLS.
 """
 
 import hashlib
 import hmac
 import secrets
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -36,13 +38,24 @@ class Site:
     expects: App | None = None
 
 
+First = Callable[[str, str, float], str]
+"""Told a signature, a request's fingerprint and for how many seconds to remember it: which request came first."""
+
+
 class Signatures:
     """Signs what goes out, and checks what comes in."""
 
-    def __init__(self, sites: Mapping[NodeId, Site]) -> None:
+    def __init__(self, sites: Mapping[NodeId, Site], first: First = lambda _, request, __: request) -> None:
+        """``first`` asks what the other gateways of this node have heard; it may wait for a database."""
         self._sites = sites
-        self._used: dict[str, tuple[float, bytes]] = {}
-        """signature -> until when it holds, by `time.monotonic`, and the request that came with it"""
+        self._first = first
+        self._lock = threading.Lock()
+        self._used: dict[str, tuple[float, str]] = {}
+        """signature -> until when it holds, by `time.monotonic`, and the request that came with it first"""
+
+    def asks(self, node: NodeId) -> bool:
+        """Say whether a node has to sign: only then `check` has to wait for anything."""
+        return self._sites.get(node, Site()).expects is not None
 
     def sign(self, node: NodeId, initiator: NodeId) -> Mapping[str, str]:
         """Return the headers for a request to a node; none where it asks for none."""
@@ -87,10 +100,14 @@ class Signatures:
 
     def _fits(self, signed: str, request: bytes) -> bool:
         """Return whether a signature is new here, or came with the same request before; note it."""
-        now, asked = time.monotonic(), hashlib.sha256(request).digest()
-        for old in list(takewhile(lambda known: self._used[known][0] < now, self._used)):
-            self._used.pop(old, None)
-        return self._used.setdefault(signed, (now + 2 * VALID_MS / 1000, asked))[1] == asked
+        now, asked, holds = time.monotonic(), hashlib.sha256(request).hexdigest(), 2 * VALID_MS / 1000
+        with self._lock:
+            for old in list(takewhile(lambda known: self._used[known][0] < now, self._used)):
+                del self._used[old]
+            known = self._used.get(signed)
+        first = known[1] if known is not None else self._first(signed, asked, holds)
+        with self._lock:
+            return self._used.setdefault(signed, (now + holds, first))[1] == asked
 
 
 def signature(app: App, initiator: NodeId, nonce: str, timestamp: str) -> str:

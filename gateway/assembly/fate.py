@@ -21,6 +21,7 @@ from gateway.errors import GatewayError, Refused
 from gateway.fate_settings import FateApp
 from gateway.ports import Limiters, ParticipantApi, SchedulerApi
 from gateway.settings import Settings
+from gateway.store.heard_signatures import SqlHeardSignatures
 from gateway.store.store import Store
 from provider_registry.registry import Registry
 
@@ -60,7 +61,9 @@ class FateSide:
         node = settings.node.id
         sites = settings.fate.sites
         devices = {site: found.device for site, found in sites.items()}
-        self._signatures = Signatures({n: Site(_app(s.sends), _app(s.expects)) for n, s in sites.items()})
+        heard = SqlHeardSignatures(store, clock)
+        applications = {n: Site(_app(s.sends), _app(s.expects)) for n, s in sites.items()}
+        self._signatures = Signatures(applications, heard.first)
         self._descriptions = Descriptions(node, standard, Catalogue(registry), devices)
         self.protocol = FateProtocol(
             node, self._descriptions, standard, standard.send, self._signatures, self._job, self._protocol_of

@@ -264,6 +264,16 @@ token = sa.Table(
     sa.Column("revoked_at", Seconds),
 )
 
+heard_signature = sa.Table(
+    "heard_signature",
+    metadata,
+    sa.Column("signature", sa.String(64), primary_key=True),
+    sa.Column("request", sa.String(64), nullable=False),
+    sa.Column("until", Seconds, nullable=False),
+    sa.Index("heard_signature_until", "until"),
+)
+"""Signatures that came with a request, with its fingerprint, while they hold: each is good for one request."""
+
 audit = sa.Table(
     "audit",
     metadata,
