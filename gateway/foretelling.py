@@ -48,6 +48,10 @@ class Foresight:
     knows: Callable[[NodeId], bool]
     fetches: bool
     """an image that is not here may be fetched before the launch"""
+    engine_at: Callable[[str], Engine | None]
+    """the engine for a provider's base_url; None for one that the admin has not allowed"""
+    signed: Callable[[str, str, Engine], str]
+    """raises `EngineError` for a provider's image that is not signed as it has to be; may ask the registry"""
 
 
 class OwnSide:
@@ -101,7 +105,7 @@ class OwnSide:
                 provider, component = self._registry.find(ref.provider, ref.version, ref.name)
                 if any(party.role in component.roles for party in spec.parties_at(self._node)):
                     images.setdefault(provider.image_for(ref.name), node)
-        found = [self._image(image, node) for image, node in images.items()]
+        found = [self._image(image, node) for image, node in images.items()]  # its signature takes a look outside
         return tuple(
             f"{item.check} {item.about}: {item.cause}; {item.remedy}"
             for item in found
@@ -143,7 +147,7 @@ class OwnSide:
                 for party, image, inputs in self._planner.sources(spec, node):
                     if image not in images:
                         images.add(image)
-                        yield self._image(image, node)
+                        yield self._image(image, node, signed=True)
                     at = f"config.task_params.{party.label}.{node.name}."
                     for address in () if any(path.startswith(at) for path in hidden) else inputs.values():
                         about = f"{address.namespace}#{address.name} for {party.label} of {node.name}"
@@ -153,22 +157,31 @@ class OwnSide:
                         except GatewayError as error:
                             yield problem("data", error.message, "upload it again", about)
 
-    def _image(self, image: str, node: flow.DagNode) -> Item:
+    def _image(self, image: str, node: flow.DagNode, *, signed: bool = False) -> Item:
+        ref, provider = node.component, None
+        with suppress(Unknown):
+            provider, _ = self._registry.find(ref.provider, ref.version, ref.name)
+        base_url = provider.base_url if provider else ""
         try:
-            digest = self._engine.image_digest(image)
+            # one that is not allowed is told with the components
+            engine = self._rules.engine_at(base_url) or self._engine
+            digest = engine.image_digest(image)
         except ImageNotFound as error:
             if self._rules.fetches:
                 return Item("image", Standing.UNKNOWN, "is fetched before the start", error.what, about=image)
             return problem("image", f"{error.reason}: {error.what}", f"at {self._node}: {error.remedy}", image)
         except EngineError as error:
             return problem("image", f"{error.reason}: {error}", f"look at the engine of {self._node}", image)
-        ref = node.component
-        with suppress(Unknown):
-            approved = self._registry.find(ref.provider, ref.version, ref.name)[0].digests.get(image, "")
-            if approved not in ("", digest):
-                text = f"DIGEST_CHANGED: it is {digest} here, {approved} was approved"
-                return problem("image", text, "register the provider again if the new image is wanted", image)
-        return fine("image", digest, image)
+        approved = provider.digests.get(image, "") if provider else ""
+        if approved not in ("", digest):
+            text = f"DIGEST_CHANGED: it is {digest} here, {approved} was approved"
+            return problem("image", text, "register the provider again if the new image is wanted", image)
+        try:
+            checked = self._rules.signed(ref.provider, image, engine) if signed else ""
+        except EngineError as error:
+            remedy = f"have it signed with a key that engine.docker.signatures of {self._node} names"
+            return problem("image", f"{error.reason}: {error}", remedy, image)
+        return fine("image", f"{digest}, signed" if checked else digest, image)
 
     def _needs(self, spec: JobSpec) -> Iterator[Item]:
         try:

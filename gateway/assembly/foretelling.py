@@ -26,6 +26,8 @@ def settle(node: Node) -> Foretelling:
         node.neighbours.takes_confirm,
         node.neighbours.knows,
         settings.engine.kind == "docker" and docker.pull == "missing",
+        node.engine_for,
+        lambda provider, image, engine: node.executor.signed(provider, image, engine),
     )
     own = OwnSide(
         settings.node.id,

@@ -16,6 +16,7 @@ from adapter.bfia.extensions import EXTENSIONS
 from adapter.bfia.foreseen import body, items
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
+from engines.base import Engine, SignatureInvalid
 from gateway.cli.main import app
 from gateway.domain.dag import ComponentRef, Dag
 from gateway.domain.foretelling import CHECKS, Item, JobPlan, Standing
@@ -109,6 +110,22 @@ def test_an_image_that_is_not_there_and_one_that_was_moved(world: World) -> None
     plan = world.me.foretelling.plan(moved)
     assert problems(plan) == {(PEER, "image")}
     assert "DIGEST_CHANGED" in of(plan, PEER)["image"][0].cause
+
+
+def test_an_image_that_is_not_signed_as_it_has_to_be(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def unsigned(provider: str, image: str, engine: Engine) -> str:
+        asked.append((provider, image))
+        raise SignatureInvalid(f"no signature of {image} counts for provider {provider}")
+
+    monkeypatch.setattr(world.peer.executor, "signed", unsigned)
+    monkeypatch.setattr(world.me.executor, "signed", lambda provider, image, engine: "sha256:1")
+    spec = with_component(registered(world, ME, PEER, component="Unsigned", image="vendor:1.0.0"))
+    plan = world.me.foretelling.plan(spec)
+    assert problems(plan) == {(PEER, "image")} and asked == [("Unsigned", "vendor:1.0.0")]
+    assert of(plan, PEER)["image"][0].cause.startswith("SIGNATURE_INVALID: no signature of vendor:1.0.0 counts")
+    assert of(plan, ME)["image"][0].found.endswith(", signed")
 
 
 def test_a_job_is_taken_with_a_warning_where_its_image_is_not_there_yet(world: World) -> None:
