@@ -14,6 +14,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from gateway.admin.answers import Answer, answering, noted
 from gateway.admin.queries import AfterText, Limit
+from gateway.bodies_once import keys_once
 from gateway.domain import trained
 from gateway.domain.model import JobSpec
 from gateway.domain.problems import Problem
@@ -90,6 +91,7 @@ def router(parts: ModelParts) -> APIRouter:
     async def deploy(model_id: str, version: str, request: Request) -> Any:
         """The body is optional: ``nodes`` may use it beside the parties of its training."""
         data = await request.body()
+        await keys_once(data)
         return await run(
             lambda: _changed(
                 request, models, model_id, version, lambda: models.deploy(model_id, version, _nodes(data))

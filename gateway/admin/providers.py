@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 
 from gateway.admin.answers import answering, named, refusal
 from gateway.admin.queries import NUMBER, AfterNumber, AfterText, Limit
+from gateway.bodies_once import keys_once
 from gateway.errors import GatewayError, NotFound
 from gateway.paging import page_of
 from gateway.ports import Limiters
@@ -127,6 +128,7 @@ def router(parts: ProviderParts) -> APIRouter:
         author: Annotated[str, Query(min_length=1, max_length=255)] = "operator",
     ) -> Any:
         text = await request.body()
+        await keys_once(text)
         by = _by(request, author)
         return await noted(request, lambda: providers.register(text, by, reason, strict=strict))
 

@@ -40,6 +40,7 @@ from gateway.assembly import fate_tools, output_facts
 from gateway.assembly import foretelling as foreseeing
 from gateway.assembly.node import Node
 from gateway.assembly.rules import approval_policy
+from gateway.bodies_once import once_each
 from gateway.described import Tables, describe
 from gateway.foretelling import Foretelling
 from gateway.guard import Guard
@@ -184,7 +185,7 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
     )
     for_operators += fate_tools.mounted(node, uploads, facts, limiters)
     apps: dict[str, Any] = {
-        "operator": create_app("operators", for_operators, documented=True, first=[only_known]),
+        "operator": create_app("operators", for_operators, documented=True, first=[only_known, once_each]),
     }
     if settings.listen.container is None:
         apps["peer"] = create_app("peers and containers", [*for_peers, *for_containers], documented=True)

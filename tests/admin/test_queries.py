@@ -67,5 +67,32 @@ def test_a_path_of_ours_says_by_its_status_what_became_of_a_body(node: Gateway):
     assert ask(node, "operator", "PUT", "/api/v1/routes/JG7", content=b"{").status_code == 400
 
 
+TWICE = {
+    ("POST", "/v1/platform/schedule/job/create_all"): (
+        '{"dag": {}, "config": {"role": {}, "job_params": [{"a": 1, "a": 2}]}, "dag": {}}',
+        ["config.job_params[0].a", "dag"],
+    ),
+    ("POST", "/v2/provider/register"): ('{"name": "a", "components_description": {}, "name": "b"}', ["name"]),
+    ("POST", "/api/v1/providers"): ('{"name": "a", "components_description": {}, "name": "b"}', ["name"]),
+    ("POST", "/api/v1/jobs/plan"): ('{"config": {"role": {"guest": [], "guest": []}}}', ["config.role.guest"]),
+    ("PUT", "/api/v1/routes/JG7"): ('{"route": {"host": "a", "port": 1, "host": "b"}}', ["route.host"]),
+    ("POST", "/api/v1/models/m/v/deploy"): ('{"nodes": [], "nodes": ["a"]}', ["nodes"]),
+    ("POST", "/api/v1/gc"): ('{"logs": ' + "[" * 5 + "1" + "]" * 5 + ', "logs": 1}', ["logs"]),
+}
+
+
+@pytest.mark.parametrize("where", TWICE, ids=lambda where: where[1])
+def test_a_key_that_stands_twice_in_a_body_is_refused_with_its_path(node: Gateway, where: tuple[str, str]):
+    text, paths = TWICE[where]
+    for sent in (text, text.replace(", ", "," + " " * 70_000 + " ", 1)):  # on the event loop, and beside it
+        headers = {"content-type": "application/json"}
+        said = ask(node, "operator", *where, content=sent.encode(), headers=headers).json()
+        assert said["code"] in (400, 413), said
+        if said["code"] == 400:
+            assert sorted(p["path"] for p in said["data"]["problems"]) == paths
+            assert all("stands twice" in p["rule"] for p in said["data"]["problems"])
+    assert said["code"] == 400 or len(sent) > 65536
+
+
 def test_only_pages_of_a_version_number_that_can_be_are_looked_for(node: Gateway, tmp_path: Path):
     assert ask(node, "operator", "GET", f"/api/v1/route-versions/{LARGE}").status_code in (400, 404)
