@@ -51,6 +51,7 @@ from gateway.domain.executing.events import (
 from gateway.domain.executing.timing import Timing
 from gateway.domain.executing.weighing import merge_runs
 from gateway.domain.model import Ending, Exit, Failure, JobSpec, LocalJob, NodeId, Run
+from gateway.domain.outward import without_folders
 from gateway.domain.states import JOB, Outcome, RunStatus, TaskStatus, ended
 from gateway.errors import Busy, EngineFailed, GatewayError, NotFound, PeerUnreachable, Unreadable
 from gateway.grants import NOTHING, Grant
@@ -334,12 +335,17 @@ class Executor:
         except _NotWanted:
             return LaunchFailed(run.run_id, Failure("STOPPED", "stopped on request"), self._clock())
         except EngineError as error:
-            return LaunchFailed(run.run_id, Failure(error.reason, str(error)), self._clock())
+            return self._not_launched(run, error.reason, str(error))
         except EngineFailed as error:
-            return LaunchFailed(run.run_id, Failure(error.reason, error.message), self._clock())
+            return self._not_launched(run, error.reason, error.message)
         except (OSError, GatewayError) as error:
-            return LaunchFailed(run.run_id, Failure("CREATE_FAILED", str(error)), self._clock())
+            return self._not_launched(run, "CREATE_FAILED", str(error))
         return Launched(run.run_id, self._clock(), digest, self._grant(run).described)
+
+    def _not_launched(self, run: Run, reason: str, text: str) -> LaunchFailed:
+        """Return the failure in words for every party; the whole of them stays in the timeline here."""
+        words = without_folders(text)
+        return LaunchFailed(run.run_id, Failure(reason, words), self._clock(), text if text != words else "")
 
     def _image(self, local: LocalJob, run: Run, fetching: bool) -> str:
         """Return the digest of the run's image, which is here afterwards."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gateway.domain.foretelling import Item, Standing
+from gateway.domain.outward import without_folders
 
 _MOST = 500
 _LONGEST = 2000
@@ -18,8 +19,8 @@ def body(items: Iterable[Item]) -> dict[str, Any]:
                 "check": i.check,
                 "about": i.about,
                 "standing": str(i.standing),
-                "found": i.found,
-                "cause": i.cause,
+                "found": without_folders(i.found),
+                "cause": without_folders(i.cause),
                 "remedy": i.remedy,
             }
             for i in items

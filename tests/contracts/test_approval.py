@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from engines.memory import MemoryEngine, Script
-from gateway.domain.approval import Rule, Verdict
+from gateway.domain.approval import START, Rule, Verdict
 from gateway.domain.dag import ComponentRef, Dag
 from gateway.domain.model import Failure, Job, JobSpec
 from gateway.domain.states import JobStatus, Outcome
@@ -236,13 +236,19 @@ def test_rules_decide_at_once_and_hold_again_at_the_start(tmp_path: Path):
             api.create_job(forbidden, PEER)
         assert (caught.value.reason, caught.value.code) == ("NOT_AUTHORISED", 403)
         assert world.me.store.local_jobs.find("job-no") is None
-        never = replace(world.me.participant._policy, rules=(Rule(Verdict.REJECT, source=PEER),))
-        world.me.participant._policy = never  # as after a restart with other settings
+        never = Rule(Verdict.REJECT, PEER, "vendor/Thing", "*", "host", START)
+        policy = world.me.participant._policy
+        world.me.participant._policy = replace(policy, rules=(never, *policy.rules))  # as after a restart
+        assert api.create_job(a_spec("a", ROLES, job_id="job-other"), PEER).waits is False  # it is about starts
         with pytest.raises(GatewayError, match="any more") as caught:
             api.start_job("job-fine", PEER)
         assert caught.value.reason == "NOT_AUTHORISED"
         assert "start not allowed" in [e.event for e in world.me.store.timeline("job-fine")]
         assert world.local("job-fine").status is JobStatus.READY
+        (entry,) = world.me.audit.list(who=PEER)
+        assert (
+            "job-fine" in entry.action and entry.status == 403 and "approval.rules[0]" in entry.detail["message"]
+        )
 
 
 def test_what_a_node_may_run_is_asked_again_at_the_start_and_written_down(tmp_path: Path):

@@ -9,6 +9,7 @@ import pytest
 
 from adapter.bfia.examples import CREATE_ALL, REGISTER
 from engines.base import (
+    CreateFailed,
     EngineError,
     ImageNotFound,
     LaunchSpec,
@@ -90,6 +91,21 @@ def test_a_launch_that_is_refused_names_its_reason(tmp_path: Path) -> None:
     with running(tmp_path, make_engine=failing(PortInUse("port 8080 is taken"))) as node:
         failure = ended(node, submit(node).json()["data"]["job_id"]).ending.failure
         assert (failure.reason, failure.message) == ("PORT_IN_USE", "port 8080 is taken")
+
+
+def test_what_an_engine_says_of_folders_here_stays_here(tmp_path: Path) -> None:
+    words = (
+        "error while creating mount source path '/srv/bfia/storage/job-1': mkdir /srv/bfia: read-only file system"
+    )
+    with running(tmp_path, make_engine=failing(CreateFailed(words))) as node:
+        job_id = submit(node).json()["data"]["job_id"]
+        failure = ended(node, job_id).ending.failure
+        assert failure.reason == "CREATE_FAILED"
+        assert failure.message == (
+            "error while creating mount source path '…/job-1': mkdir …/bfia: read-only file system"
+        )
+        notes = [e for e in node.store.timeline(job_id) if e.event == "engine said"]
+        assert {n.detail["message"] for n in notes} == {words} and {n.detail["task"] for n in notes} == {"echo_1"}
 
 
 def test_fetching_ends_when_the_job_is_stopped(tmp_path: Path) -> None:

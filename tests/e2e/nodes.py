@@ -198,6 +198,15 @@ class Node:
             return []
         return list(answer.json()["unknown"]) if answer.is_success else []
 
+    def leaks(self) -> list[dict[str, Any]]:
+        """Return what jobs that had ended still held, as far as the node can be asked."""
+        try:
+            shown = httpx.get(self.operator + "/api/v1/resources", timeout=20, trust_env=False)
+        except (httpx.TransportError, KeyError):
+            return []
+        count = shown.json()["returned_by_reconciler"] if shown.is_success else 0
+        return [{"node": self.id, "returned_by_reconciler": count}] if count else []
+
     def run_logs(self) -> str:
         parts = []
         for path in sorted((self.home / "state" / "runs").glob("*/std*.log")):
@@ -247,8 +256,12 @@ class Federation:
         return self
 
     def __exit__(self, raised: object = None, *_: object) -> None:
-        """Stop all; in a test that went well, no node may have a container that it knows nothing of."""
+        """Stop all; in a test that went well, no node may have a container that it knows nothing of.
+
+        Nor may any job have kept what it held, so that the reconciler had to return it.
+        """
         strays = [] if raised is not None else [node.strays() for node in self.nodes.values()]
+        strays += [] if raised is not None else [node.leaks() for node in self.nodes.values()]
         for node in self.nodes.values():
             node.leave()
         for node in self.nodes.values():

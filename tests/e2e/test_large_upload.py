@@ -1,7 +1,9 @@
-"""A large table goes through a real node in bounded memory."""
+"""A large table goes into a real node, and out of it, in bounded memory."""
 
+import hashlib
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.bench.upload import peak_growth, write_table
@@ -13,7 +15,7 @@ MIB = 1024 * 1024
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_table_is_streamed(tmp_path: Path):
+def test_a_table_is_streamed_in_and_out(tmp_path: Path):
     file = tmp_path / "table.csv"
     rows = write_table(file, 160 * MIB)
     with Federation(tmp_path / "nodes", [jobs.GUEST], {"kind": "process"}) as federation:
@@ -22,4 +24,20 @@ def test_a_table_is_streamed(tmp_path: Path):
         assert found["count"] == rows
         assert grown < 60 * MIB, f"the node grew by {grown / MIB:.0f} MiB"
         assert node.get("/health/live") == {"status": "ok"}
-    file.unlink()
+        file.unlink()
+        (last,) = node.storage.glob("large/table/data_3")
+        with last.open("r+b") as part:  # much more, which lies on no disk
+            part.truncate(512 * MIB)
+
+        def fetched() -> tuple[int, str, str]:
+            digest, size = hashlib.sha256(), 0
+            url = node.operator + "/api/v1/datasets/large/table/download"
+            with httpx.stream("GET", url, timeout=120, trust_env=False) as answer:
+                for piece in answer.iter_raw(MIB):
+                    digest.update(piece)
+                    size += len(piece)
+                return size, digest.hexdigest(), answer.headers["x-checksum-sha256"]
+
+        (size, ours, theirs), grown = peak_growth(node, fetched)
+        assert size > 600 * MIB and ours == theirs
+        assert grown < 60 * MIB, f"the node grew by {grown / MIB:.0f} MiB"

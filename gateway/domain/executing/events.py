@@ -23,6 +23,8 @@ class LaunchFailed:
     run: str
     failure: Failure
     at: datetime
+    said: str = ""
+    """the engine's own words, for the people here; empty where the failure has them"""
 
 
 @dataclass(frozen=True)

@@ -163,6 +163,11 @@ def apply(local: LocalJob, event: Event, timing: Timing = Timing()) -> LocalJob:
             return preparing.finished(local, event.failure, event.at)
         case guarding.Heard():
             return guarding.heard(local, event.at)
+        case LaunchFailed() if event.said:
+            local = apply(local, replace(event, said=""), timing)
+            run = next((r for r in local.runs if r.run_id == event.run), None)
+            who = {"task": run.task_name, "role": run.party.label} if run else {}
+            return local.noted(event.at, "engine said", **who, message=event.said)
         case Launched() | LaunchFailed() | Seen() | Unseen() | Broken() | HasExited() | Gone() | Reported():
             return with_run(local, event.run, lambda run: heard(run, event, timing), at=event.at)
         case _:
