@@ -27,6 +27,7 @@ from gateway.domain.model import (
     NodeId,
     NodeJob,
     NodeTask,
+    Note,
     Origin,
     Task,
 )
@@ -109,6 +110,11 @@ class Coordinator:
         if self._store.jobs.find(job_id) or self._store.local_jobs.find(job_id):
             error.job_id = job_id
 
+    def _asked(self, job_id: str, what: str, **detail: Any) -> None:
+        """Write into the job's timeline which person asked for it here, where people say who they are."""
+        if person := acting_user():
+            self._store.note(job_id, "operator", [Note(self._clock(), f"asked to {what}", person, detail)])
+
     def _handed_in_as(self, job_id: str, spec: JobSpec) -> None:
         """Keep the id that the scheduling node gave a job. Raises `Refused` where it is another job's."""
         self._store.drop_submission(spec.job_id)
@@ -159,10 +165,12 @@ class Coordinator:
         wanted = Order(job_id, self.new_id(nodes), start, parameters)
         if job is not None:
             try:
-                return self.rerun_job(wanted, self._peers.node)
+                made = self.rerun_job(wanted, self._peers.node)
             except GatewayError as error:
                 self._kept(wanted.new_job_id, error)
                 raise
+            self._asked(job_id, "run again", new_job=made.job_id)
+            return made
         scheduler = self._elsewhere_scheduled(job_id, local)
         self._store.add_submission(wanted.new_job_id, local.spec.flow_id if local else "", node, self._clock())
         try:
@@ -176,6 +184,7 @@ class Coordinator:
             raise
         if made.job_id != wanted.new_job_id:  # some run it again under an id of their own
             self._store.drop_submission(wanted.new_job_id)
+        self._asked(job_id, "run again", new_job=made.job_id)
         return made
 
     def rerun_job(self, wanted: Order, sender: NodeId) -> RerunAnswer:
@@ -260,7 +269,12 @@ class Coordinator:
 
     def stop(self, job_id: str, task_name: str = "") -> None:
         """Have the node that schedules a job stop it. Raises `NotFound`, `PeerUnreachable`."""
-        if self._store.jobs.find(job_id) is not None:
+        job = self._store.jobs.find(job_id)
+        if job is not None:
+            if task_name:
+                _known_task(job.spec, task_name)
+            if job.ending is None:
+                self._asked(job_id, "stop", task=task_name)
             self.stop_job(job_id, task_name, self._peers.node)
             return
         local = self._store.local_jobs.find(job_id)
@@ -269,6 +283,7 @@ class Coordinator:
         if local is not None and ended(JOB, local.status):
             return
         scheduler = self._elsewhere_scheduled(job_id, local)
+        self._asked(job_id, "stop", task=task_name)
         with traced(local.spec.trace_id if local else current_trace()), self._in_timeline(job_id):
             scheduler.stop_job(job_id, task_name, self._peers.node)
 
@@ -294,7 +309,10 @@ class Coordinator:
         """Stop a job scheduled here of which nothing runs yet; False where it runs, or is over, by now."""
         asked = StopAsked(by, self._clock(), f"cancelled by {by} while it waited", if_waiting=True)
         job = self._scheduler.record(job_id, asked)
-        return job.ending is not None and job.ending.at == asked.at
+        cancelled = job.ending is not None and job.ending.at == asked.at
+        if cancelled:
+            self._asked(job_id, "cancel while it waited")
+        return cancelled
 
     def suspend(self, job_id: str, on: bool) -> None:
         """Have the node that schedules a job start no further task of it, or go on.
@@ -303,11 +321,12 @@ class Coordinator:
         """
         if self._store.jobs.find(job_id) is not None:
             self.suspend_job(job_id, on, self._peers.node)
-            return
-        local = self._store.local_jobs.find(job_id)
-        scheduler = self._elsewhere_scheduled(job_id, local)
-        with traced(local.spec.trace_id if local else current_trace()):
-            scheduler.suspend_job(job_id, on, self._peers.node)
+        else:
+            local = self._store.local_jobs.find(job_id)
+            scheduler = self._elsewhere_scheduled(job_id, local)
+            with traced(local.spec.trace_id if local else current_trace()):
+                scheduler.suspend_job(job_id, on, self._peers.node)
+        self._asked(job_id, "suspend" if on else "resume")
 
     def suspend_job(self, job_id: str, on: bool, sender: NodeId) -> None:
         self._scheduled(job_id, sender)

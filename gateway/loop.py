@@ -39,6 +39,9 @@ class Loop:
         self._order = itertools.count()
         self._soonest: dict[str, float] = {}
         self._busy: set[str] = set()
+        self._failures: dict[str, int] = {}
+        self.failed: Callable[[str, Exception, int], None] = lambda key, error, times: None
+        """told of every advance that raised, and how often in a row it has"""
         self._again: set[str] = set()
         self._threads: list[threading.Thread] = []
         self._stopping = threading.Event()
@@ -87,8 +90,9 @@ class Loop:
         while (key := self._next()) is not None:
             try:
                 due = self._advance(key)
-            except Exception:
-                log.exception("cannot advance", loop=self._name, key=key)
+                self._failures.pop(key, None)
+            except Exception as error:
+                self._fail(key, error)
                 due = None
             with self._condition:
                 self._busy.discard(key)
@@ -98,6 +102,16 @@ class Loop:
                 self.wake(key)
             elif due is not None:
                 self.wake(key, due)
+
+    def _fail(self, key: str, error: Exception) -> None:
+        """Tell of an advance that raised; it is made again when the store next says that it is due."""
+        times = self._failures[key] = self._failures.get(key, 0) + 1
+        if times & (times - 1) == 0:  # the first time, the second, the fourth: not every second for ever
+            log.exception("cannot advance", loop=self._name, key=key, times=times)
+        try:
+            self.failed(key, error, times)
+        except Exception:
+            log.exception("cannot tell that an advance failed", loop=self._name, key=key)
 
     def _next(self) -> str | None:
         with self._condition:

@@ -47,6 +47,12 @@ class Metrics:
             buckets=_ACTIONS,
             registry=self._registry,
         )
+        self._stuck = Counter(
+            "bfia_advance_failures",
+            "Times that a job could not be gone on with because of an error inside the gateway.",
+            ["side"],
+            registry=self._registry,
+        )
         self.ledger: Callable[[], Ledger] | None = None
         """looks up what jobs hold of the node; set once there is a pool"""
         self._registry.register(_Looked(counts, channel, clock))
@@ -61,6 +67,10 @@ class Metrics:
     def acted(self, action: str, seconds: float) -> None:
         """Note how long one action on the container engine took, in seconds."""
         self._engine.labels(action).observe(seconds)
+
+    def stuck(self, side: str) -> None:
+        """Count one time that a job could not be gone on with."""
+        self._stuck.labels(side).inc()
 
     def text(self) -> bytes:
         """Return all figures."""

@@ -8,14 +8,14 @@ from gateway.domain.model import Job, NodeId
 from gateway.domain.rerunning import Order, Rerun
 from gateway.domain.states import JOB, ended
 from gateway.errors import Conflict, Invalid
-from gateway.tracing import current_trace
+from gateway.tracing import current_trace, new_trace_id
 
 
 def planned(old: Job, wanted: Order, by: NodeId) -> Rerun:
     """Return the job that a request makes. Raises `Conflict` for a job that has not ended, `Invalid`."""
     if not ended(JOB, old.status):
         raise Conflict(f"job {old.id} is still {old.status}: stop it, or wait for its end", reason="JOB_NOT_ENDED")
-    found, problems = rerunning.plan(old, wanted, by, current_trace())
+    found, problems = rerunning.plan(old, wanted, by, current_trace() or new_trace_id())
     if found is None:
         raise Invalid(problems)
     return found

@@ -46,3 +46,8 @@ def named(request: Request, otherwise: str) -> str:
 def noted(request: Request, before: Any, after: Any, reason: str = "") -> None:
     """Leave to the audit what a change changed; None: nothing was, or is, there."""
     request.state.audit = {"before": before, "after": after, **({"reason": reason} if reason else {})}
+
+
+def looked(request: Request) -> None:
+    """Leave to the audit that nothing was changed: the request only asked what would be."""
+    request.state.audit = {"dry_run": True}

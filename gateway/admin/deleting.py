@@ -9,7 +9,7 @@ from fastapi.openapi.models import Example
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 
-from gateway.admin.answers import answering, named, noted, refusal
+from gateway.admin.answers import answering, looked, named, noted, refusal
 from gateway.coordinator import Coordinator
 from gateway.deleting import Deleting, SomeUnreached, cancel_waiting
 from gateway.errors import GatewayError
@@ -64,8 +64,7 @@ def router(parts: DeletingParts) -> APIRouter:
 
         def work() -> Any:
             done = parts.deleting.delete(job_id, by=by, reason=reason, here=here, dry_run=dry_run).as_dict()
-            if not dry_run:
-                noted(request, {"job_id": job_id}, None, reason)
+            looked(request) if dry_run else noted(request, {"job_id": job_id}, None, reason)
             return done
 
         try:  # it waits for other nodes
@@ -97,7 +96,9 @@ def router(parts: DeletingParts) -> APIRouter:
         def work() -> Any:
             items = parts.deleting.clean_task(job_id, task, content, by=named(request, BY), dry_run=dry_run)
             listed = [item.as_dict() for item in items]
-            if not dry_run:
+            if dry_run:
+                looked(request)
+            else:
                 noted(request, [f"{item.kind} {item.name}" for item in items[:100]], None)
             return {"job_id": job_id, "dry_run": dry_run, "items": listed, "bytes": sum(i.bytes for i in items)}
 
@@ -113,7 +114,9 @@ def router(parts: DeletingParts) -> APIRouter:
     ) -> Any:
         def work() -> Any:
             done = _cancel(parts, body.dry_run)
-            if not body.dry_run:
+            if body.dry_run:
+                looked(request)
+            else:
                 noted(request, {"waiting": done["jobs"][:100]}, {"waiting": []})
             return done
 

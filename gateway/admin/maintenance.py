@@ -7,7 +7,7 @@ from fastapi import APIRouter, Body, Query, Request
 from fastapi.openapi.models import Example
 from pydantic import BaseModel, ConfigDict
 
-from gateway.admin.answers import answering, noted
+from gateway.admin.answers import answering, looked, noted
 from gateway.cleaning import Cleaner, Item
 from gateway.drain import Drain
 from gateway.ports import Limiters
@@ -68,7 +68,9 @@ def router(cleaner: Cleaner, drain: Drain, limiters: Limiters) -> APIRouter:
 
         def work() -> Any:
             items = (cleaner.plan if body.dry_run else cleaner.clean)(orphans=body.orphans)
-            if not body.dry_run:
+            if body.dry_run:
+                looked(request)
+            else:
                 noted(request, [f"{item.kind} {item.name}" for item in items[:100]], None)
             return _listed(items)
 

@@ -64,6 +64,7 @@ from gateway.store.providers import SqlProviders
 from gateway.store.routes import SqlRouteVersions
 from gateway.store.sharing import SqlGrants
 from gateway.store.store import Store
+from gateway.stuck import telling
 from gateway.task_plan import TaskPlanner
 from gateway.tracing import traced
 from gateway.webhooks import Hook, Webhooks
@@ -243,6 +244,8 @@ class Node:
             clock,
         )
         self.participant.deleting = self.deleting.delete_for
+        for side, loop in (("scheduler", self.scheduler.loop), ("participant", self.executor.loop)):
+            loop.failed = telling(self.store, side, clock, self.metrics.stuck)
         self.outages = Outages(self.protocol.reaches, self._healed)
         self.scheduler.silent = self.executor.silent = self.outages.silent
         self.drain = Drain(self.store, self.coordinator.stop, clock)

@@ -50,6 +50,8 @@ def audit(
 
 def _went(entry: Any) -> str:
     good = entry["status"] < 400 and entry["code"] in (None, 0, 200)
+    if good and entry["detail"].get("dry_run"):
+        return "looked only"
     return "done" if good else f"refused ({entry['code'] or entry['status']})"
 
 

@@ -30,6 +30,8 @@ ROLES = {
     ("GET", "/api/v1/jobs/j/outputs/a/guest.0/data0"): "admin platform",
     ("GET", "/api/v1/jobs/j/outputs/a/guest.0/data0/download"): "admin platform",
     ("GET", "/api/v1/jobs/j/archive"): "admin platform",
+    ("GET", "/api/v1/models/m/v"): "admin vendor platform viewer",
+    ("GET", "/api/v1/models/m/v/export"): "admin platform",
     ("POST", "/api/v1/jobs/j/rerun"): "admin platform",
     ("DELETE", "/api/v1/jobs/j"): "admin",
     ("GET", "/api/v1/datasets/ns/t"): "admin vendor platform viewer",

@@ -1,0 +1,57 @@
+"""A job that cannot be gone on with because of an error inside the gateway: counted, told, and in nobody's way."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.domain.model import Job
+from gateway.domain.scheduling import schedule
+from gateway.domain.states import JobStatus
+from gateway.stuck import EVENT
+from tests.core.test_shells import submit
+from tests.e2e.nodes import wait_for
+from tests.inprocess import ask, running
+
+
+def test_a_job_whose_step_raises_is_counted_and_told_and_no_other_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    engine = {"kind": "process", "process": {"images": {"example:1.0.0": {"command": ["/bin/sleep", "60"]}}}}
+    with running(tmp_path, engine=engine) as node:
+        broken: set[str] = set()
+        step = schedule.step
+
+        def breaking(job: Job, *args: Any, **more: Any) -> Any:
+            if job.id in broken:
+                raise ZeroDivisionError("of ours")
+            return step(job, *args, **more)
+
+        def counted() -> float:
+            lines = ask(node, "operator", "GET", "/metrics").text.splitlines()
+            name = 'bfia_advance_failures_total{side="scheduler"} '
+            return float(next((line.removeprefix(name) for line in lines if line.startswith(name)), 0))
+
+        def status(job_id: str) -> JobStatus:
+            return node.store.jobs.get(job_id).status
+
+        monkeypatch.setattr(schedule, "step", breaking)
+        first = str(submit(node).json()["data"]["job_id"])
+        wait_for(lambda: status(first) is JobStatus.RUNNING, 30, 0.02)
+        broken.add(first)
+        second = str(submit(node).json()["data"]["job_id"])
+
+        def again() -> bool:
+            node.scheduler.loop.wake(first)
+            return counted() >= 3
+
+        wait_for(again, 30, 0.02, "the failures are counted")
+        node.coordinator.stop(second)
+        wait_for(lambda: status(second) is JobStatus.FINISHED, 30, 0.02, "the other job goes on to its end")
+        (told,) = [e for e in node.store.timeline(first) if e.event == EVENT]
+        assert told.side == "scheduler" and told.detail["reason"] == "INTERNAL"
+        assert "ZeroDivisionError" in told.detail["message"] and "of ours" not in told.detail["message"]
+        assert [e for e in node.store.timeline(second) if e.event == EVENT] == []
+        broken.clear()
+        node.coordinator.stop(first)
+        wait_for(lambda: status(first) is JobStatus.FINISHED, 30, 0.02, "and so does the first, once it can")
