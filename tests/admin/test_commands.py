@@ -1,15 +1,17 @@
 """Who commanded what: a person by the name of the token, in the job's timeline and in the audit."""
 
 import copy
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from adapter.bfia.examples import CREATE_ALL, REGISTER
 from gateway.access import Role, new_token
+from gateway.domain.model import Call, CallState
 from gateway.domain.states import JobStatus
 from tests.builders import a_job
-from tests.cleaning.ended import a_spec_of, left_behind
+from tests.cleaning.ended import a_spec_of, ago, left_behind
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask, running
 
@@ -60,7 +62,10 @@ def test_cleaning_a_task_and_cancelling_what_waits_are_in_the_audit(tmp_path: Pa
     with running(tmp_path, auth={"mode": "on", "token": OWN}) as node:
         headers = {"authorization": f"Bearer {OWN}"}
         left_behind(node, "job-clean", 5)
-        assert node.store.jobs.add(a_job(status=JobStatus.PENDING, spec=a_spec_of("job-waits")), "flow")
+        waits = a_job(status=JobStatus.PENDING, spec=a_spec_of("job-waits"))
+        later = Call(CallState.LOST, sent_at=ago(1), due_at=ago(-3600), tries=1)
+        nodes = {name: replace(part, create=later) for name, part in waits.nodes.items()}
+        assert node.store.jobs.add(replace(waits, nodes=nodes, created_at=ago(1)), "flow")
         outputs, cancel = "/api/v1/jobs/job-clean/tasks/a/outputs", "/api/v1/jobs/cancel-waiting"
         for dry in (True, False):
             query = {"dry_run": str(dry).lower()}
