@@ -13,12 +13,17 @@ from tests.chaos.trials import Result, Trial, all_trials, play
 from tests.chaos.world import ENGINES, World, within
 from tests.services.own_docker import usable
 
+LEAST = 3
+"""trials that are played whatever time they take"""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, prog="make chaos SEED=... COUNT=...")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=0, help="0: each phase with each fault once")
-    parser.add_argument("--seconds", type=float, default=0, help="begin no more trials after this; 0: no limit")
+    parser.add_argument(
+        "--seconds", type=float, default=0, help=f"after this begin none but the first {LEAST} trials; 0: no limit"
+    )
     parser.add_argument("--only", default="", help="faults or phases whose names hold this text")
     parser.add_argument("--engine", choices=(*ENGINES, "both"), default="both")
     asked = parser.parse_args()
@@ -49,7 +54,7 @@ def run(seed: int, count: int = 0, seconds: float = 0, only: str = "", engine: s
         print(f"| phase | fault | outcome | reason | seconds | {engine}, seed {seed} |\n|---|---|---|---|---|---|")
         results: list[Result] = []
         for trial in trials[: count or None]:
-            if seconds and time.monotonic() - began > seconds:
+            if seconds and time.monotonic() - began > seconds and len(results) >= LEAST:
                 break
             results.append(play(world, trial))
             tell(world, results[-1])

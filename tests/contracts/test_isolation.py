@@ -29,17 +29,23 @@ pytestmark = [
 ]
 
 LOOK = """
-import json, socket, sys
+import json, socket, sys, threading
 found = {}
-for target in sys.argv[1:]:
+def look(target):
     host, _, port = target.rpartition(":")
     try:
         socket.create_connection((host, int(port)), 4).close()
         found[target] = True
     except OSError:
         found[target] = False
-print(json.dumps(found))
+threads = [threading.Thread(target=look, args=[target]) for target in sys.argv[1:]]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(json.dumps({target: found[target] for target in sys.argv[1:]}))
 """
+"""tries all doors at once: one that is closed says nothing, and takes its whole time"""
 
 
 @pytest.fixture
