@@ -39,8 +39,13 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def wait_for(what: Callable[[], Any], seconds: float = 60.0, every: float = 0.05, about: str = "") -> Any:
-    """Ask until the answer is true. Raises `AssertionError` after ``seconds``."""
+LEAST = 60.0
+"""Seconds that a wait goes on at least: it is there to end a hang, and a busy machine takes its time."""
+
+
+def wait_for(what: Callable[[], Any], seconds: float = LEAST, every: float = 0.05, about: str = "") -> Any:
+    """Ask until the answer is true. Raises `AssertionError` after ``seconds``, and not before `LEAST` are over."""
+    seconds = max(seconds, LEAST)
     end = time.monotonic() + seconds
     while not (found := what()):
         assert time.monotonic() < end, f"{about or what} is not so after {seconds:g} s"
