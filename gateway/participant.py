@@ -91,6 +91,10 @@ class Participant:
         self._takes_word = takes_word
 
     def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
+        with self._registry.one_view():
+            return self._create_job(spec, sender)
+
+    def _create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
         local = self.checked(spec, sender)
         now = self._clock()
         looked = self._looked(local)
@@ -257,8 +261,9 @@ class Participant:
             raise Conflict(f"images of job {local.id} are still fetched at {self._node}", reason="NOT_READY")
         if local.status is JobStatus.PENDING:
             raise Conflict(f"nobody at {self._node} has agreed to job {local.id} yet", reason="NOT_APPROVED")
-        verdict, words = self.judged(local.spec, sender, approval.START)
-        closed = self.not_shared(local.spec)
+        with self._registry.one_view():
+            verdict, words = self.judged(local.spec, sender, approval.START)
+            closed = self.not_shared(local.spec)
         if verdict is Verdict.REJECT:
             self._not_allowed(local, sender, words)
             raise NotAllowed(f"node {self._node} does not take part any more: {words}")
@@ -311,6 +316,10 @@ class Participant:
         self._store.local_jobs.update(job_id, start)
 
     def start_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
+        with self._registry.one_view():
+            self._start_task(job_id, task_id, task_name, sender)
+
+    def _start_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
         local = self._mine(job_id, sender)
         if local.runs_of(task_id):
             return

@@ -1,6 +1,7 @@
 """The providers that are registered here, and how a job's component is found among them."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -10,6 +11,7 @@ from provider_registry.registration import DEVICE
 from provider_registry.repository import Repository, Stale
 from provider_registry.revisions import Action, Change, Revision, changes
 from provider_registry.versions import ANY, order
+from provider_registry.view import View
 
 PROVIDER_UNKNOWN = "PROVIDER_UNKNOWN"
 VERSION_UNKNOWN = "VERSION_UNKNOWN"
@@ -59,6 +61,11 @@ class Registry:
     def __init__(self, repository: Repository, clock: Callable[[], datetime] = now) -> None:
         self.repository = repository
         self._clock = clock
+        self._view = View()
+
+    def one_view(self) -> AbstractContextManager[None]:
+        """Have `find` read each provider once, as long as this thread stays within."""
+        return self._view.open()
 
     def register(self, provider: Provider, author: str = "", reason: str = "") -> Written:
         """Store a provider; one of the same key is replaced.
@@ -139,8 +146,8 @@ class Registry:
         only with the images that are approved now.
         """
         key = f"{provider}:{version}@{device}"
-        found = self.repository.get(key)
-        past = self.repository.since(key, at) if at is not None else None
+        found = self._view.of(key, lambda: self.repository.get(key))
+        past = self._view.of((key, at), lambda: self.repository.since(key, at)) if at is not None else None
         if past is not None and past.action is not Action.DELETED:
             now_approved = found.digests if found is not None else {}
             found = replace(past.provider, digests={**past.provider.digests, **now_approved})

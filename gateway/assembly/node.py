@@ -93,7 +93,8 @@ class Node:
         for folder in (settings.storage.path, settings.state_dir / "runs"):  # below, containers' folders are open
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = only_process(settings)
-        self.store = Store(opened(settings.database.url))
+        timing, runs_timing = call_timing(settings), run_timing(settings)
+        self.store = Store(opened(settings.database.url), timing, runs_timing)
         installation = self.store.installation()
         self.storage = FileStorage(settings.storage.path)
         self.datasets = Datasets(self.storage, SqlDatasets(self.store), settings.data.roots)
@@ -124,7 +125,7 @@ class Node:
         adapters: list[ProtocolAdapter] = [self.protocol, self.fate.protocol]
         self.peers = Peers(node, {adapter.name: adapter for adapter in adapters}, self.fate.spoken)
         self._lanes = Lanes()
-        self.scheduler = Scheduler(self.store, self.peers, clock, self._lanes, call_timing(settings))
+        self.scheduler = Scheduler(self.store, self.peers, clock, self._lanes, timing)
         self.owner = owner = f"{instance_of(settings.state_dir)}/{settings.engine.kind}"
         workspace = Workspace(
             settings.storage.path,
@@ -146,7 +147,7 @@ class Node:
             self._release,
             installation,
             owner,
-            run_timing(settings),
+            runs_timing,
             DiskWatch(workspace, settings.limits.storage_reserve_bytes, settings.limits.disk_check_seconds),
             grants_of(settings),
             partial(oddities, self.storage),

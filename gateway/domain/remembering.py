@@ -13,11 +13,14 @@ T = TypeVar("T")
 def remembered(value: Any, name: str, given: object, make: Callable[[], T]) -> T:
     """Return what ``make`` made of this value and of what is ``given`` (the very same object) the last time.
 
-    It is kept beside the fields: neither equal values nor copies know of it.
+    It is kept beside the fields: neither equal values nor copies know of it. There are few things to be given.
     """
     beside: dict[str, Any] = value.__dict__
     known = beside.get(name)
-    if known is None or known[0] is not given:
-        known = beside[name] = (given, make())
-    found: T = known[1]
-    return found
+    if known is None:
+        known = beside[name] = {}
+    found = known.get(id(given))
+    if found is None or found[0] is not given:
+        found = known[id(given)] = (given, make())
+    made: T = found[1]
+    return made

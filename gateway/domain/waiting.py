@@ -12,6 +12,7 @@ from gateway.domain.executing import execute
 from gateway.domain.executing.agenda import agenda as agenda_here
 from gateway.domain.executing.timing import Timing as RunTiming
 from gateway.domain.model import Call, CallState, Job, LocalJob, NodeJob, Run, Task
+from gateway.domain.remembering import remembered
 from gateway.domain.scheduling import schedule
 from gateway.domain.scheduling.agenda import agenda
 from gateway.domain.scheduling.timing import Timing
@@ -171,9 +172,13 @@ def _of_task(job: Job, task: Task, whole: Waiting | None, due: datetime | None, 
 
 
 def _others(job: Job, most: int) -> str:
-    begun = [t.name for t in job.tasks.values() if t.begun and not ended(TASK, t.status)]
+    begun = remembered(job, "_under_way", None, lambda: _under_way(job))  # each task that waits asks for it
     shown = ", ".join(begun[:3]) + (f" and {len(begun) - 3} more" if len(begun) > 3 else "")
     return f"no more than {most} of the job's tasks run at once; under way: {shown}"
+
+
+def _under_way(job: Job) -> list[str]:
+    return [t.name for t in job.tasks.values() if t.begun and not ended(TASK, t.status)]
 
 
 def _since_ready(job: Job, task: Task) -> datetime:

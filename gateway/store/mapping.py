@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import datetime
 from enum import Enum
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ def record(value: Any) -> str:
             case dict() if kept and is_dataclass(
                 next(iter(kept.values()))
             ):  # a field's values are all of one kind
-                text = "{" + ",".join(f"{json.dumps(k)}:{_kept(v)}" for k, v in kept.items()) + "}"
+                text = "{" + ",".join([f"{_quoted(k)}:{_kept(v)}" for k, v in kept.items()]) + "}"
             case tuple() if kept and is_dataclass(kept[0]):
                 text = "[" + ",".join(map(_kept, kept)) + "]"
             case _:
@@ -49,6 +49,7 @@ def record(value: Any) -> str:
     return "{" + ",".join(parts) + "}"
 
 
+_quoted = lru_cache(maxsize=16384)(json.dumps)
 _TEXT = "_stored_text"
 
 

@@ -17,8 +17,10 @@ from typing import Any, Generic, TypeVar
 import sqlalchemy as sa
 
 from gateway.domain.executing import execute
+from gateway.domain.executing.timing import Timing as RunTiming
 from gateway.domain.model import Job, JobSpec, LocalJob, Note, Run, Task
 from gateway.domain.scheduling import schedule
+from gateway.domain.scheduling.timing import Timing
 from gateway.domain.states import RunStatus, TaskStatus
 from gateway.errors import DatabaseAway, NotFound, Unreadable
 from gateway.store import statements, tables
@@ -158,18 +160,26 @@ class Listed:
 class Store:
     """All that is kept. Every method is one short transaction."""
 
-    def __init__(self, engine: sa.Engine) -> None:
+    def __init__(self, engine: sa.Engine, timing: Timing = Timing(), run_timing: RunTiming = RunTiming()) -> None:
+        """The timings are those by which jobs are advanced: when each is due next is stored with it."""
         self._engine = engine
         self._writer: Any = threading.Lock() if engine.dialect.name == "sqlite" else _NoLock()
         self.jobs = Records[Job](
-            self, tables.job, "scheduler", Job, schedule.next_due, _tasks_of, _task_rows, tables.task
+            self,
+            tables.job,
+            "scheduler",
+            Job,
+            partial(schedule.next_due, timing=timing),
+            _tasks_of,
+            _task_rows,
+            tables.task,
         )
         self.local_jobs = Records[LocalJob](
             self,
             tables.local_job,
             "participant",
             LocalJob,
-            execute.next_due,
+            partial(execute.next_due, timing=run_timing),
             _runs_of,
             _run_rows,
             tables.run,

@@ -97,7 +97,14 @@ def test_what_is_under_way_is_found_without_what_is_over(played):
     assert not [text for text, values in asked if reads_all_of(store, (text, values))]
 
 
-@pytest.mark.parametrize(("side", "most"), [("scheduling", 120), ("taking part", 70)])
+@pytest.mark.parametrize(("side", "most"), [("scheduling", 5), ("taking part", 4)])
+def test_a_request_reads_a_provider_once(played, side, most):
+    """The scheduling node asks for it as such, and at creation, start and task start as a party like the other."""
+    found = [text for text, _ in played[1][side] if "FROM provider \nWHERE" in text]
+    assert 1 < len(found) <= most
+
+
+@pytest.mark.parametrize(("side", "most"), [("scheduling", 105), ("taking part", 60)])
 def test_a_job_of_one_task_costs_few_statements(played, side, most):
     counted = [text for text, _ in played[1][side] if "due_at <=" not in text and "gateway" not in text]
     counted = [
