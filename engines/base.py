@@ -264,6 +264,12 @@ class Engine(Protocol):
         Raises `ImageNotFound`, `PullDenied`, `PullTimeout`, `PullFailed`, `NoSpace`.
         """
 
+    def offered(self, image: str, seconds: float) -> str:
+        """Return the digest under which the image's registry would give it out now; nothing is fetched.
+
+        Asked as `ensure_image` fetches, with the same rights and rules, for ``seconds`` at most. Raises the same.
+        """
+
     def isolation(self) -> Isolation:
         """Look what runs cannot reach. Raises `EngineError`."""
 

@@ -154,6 +154,10 @@ class MemoryEngine:
             self._images = {**self._images, image: self.fetchable[image](told)}
         return self.image_digest(image)
 
+    def offered(self, image: str, seconds: float) -> str:
+        self.check()
+        return f"memory:{image}" if image in self.fetchable else self.image_digest(image)
+
     def isolation(self) -> Isolation:
         self.check()
         return Isolation(tasks=True, host=True, outside=True)

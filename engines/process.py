@@ -117,6 +117,9 @@ class ProcessEngine:
     def ensure_image(self, image: str, told: Callable[[str], None]) -> str:
         return self.image_digest(image)
 
+    def offered(self, image: str, seconds: float) -> str:
+        return self.image_digest(image)
+
     def isolation(self) -> Isolation:
         text = "the process engine keeps nothing apart: runs have the gateway's own rights; use engine.kind docker"
         return Isolation(tasks=False, host=False, outside=False, gaps=(text,))

@@ -74,6 +74,9 @@ class SeveralEngines:
     def ensure_image(self, image: str, told: Callable[[str], None]) -> str:
         return self.main.ensure_image(image, told)
 
+    def offered(self, image: str, seconds: float) -> str:
+        return self.main.offered(image, seconds)
+
     def isolation(self) -> Isolation:
         """Return what holds in every engine; the gaps say in which one they are."""
         whole = self.main.isolation()

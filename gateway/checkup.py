@@ -5,20 +5,19 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from engines.base import Engine, EngineError
-from engines.several import SeveralEngines
 from gateway.checkup_certificates import certificates_of
 from gateway.checkup_clock import clock_of
+from gateway.checkup_images import further, images_of
 from gateway.checkup_routes import routes_of
 from gateway.errors import GatewayError
 from gateway.folders import nearest
 from gateway.server import bound
 from gateway.settings import Settings
 from gateway.store.migrate import revisions
-from gateway.store.providers import SqlProviders
 from gateway.store.store import Store, connect
 from gateway.trial import Result, Step, Trial
 
@@ -59,7 +58,7 @@ def look(settings: Settings, engine: Callable[[Settings], Engine]) -> list[Step]
                 if trial.take("engine", lambda: _engine(runs), needed=False).result is not Result.FAILED:
                     trial.take("isolation", lambda: _isolation(runs), needed=False)
                     if readable:
-                        trial.take("images", lambda: _images(runs, store, settings), needed=False)
+                        trial.take("images", lambda: images_of(runs, store, settings), needed=False)
             finally:
                 runs.close()
         trial.take("ports", lambda: _ports(settings), needed=False)
@@ -123,33 +122,19 @@ def _engine(engine: Engine) -> Step:
             else "look at the state folder"
         )
         return _failed("engine", f"{error.reason}: {error}", remedy)
-    further, away = _further(engine), []
-    for name, other in further.items():
+    others, away = further(engine), []
+    for name, other in others.items():
         try:
             other.check()
         except EngineError as error:
             away.append(f"{name}: {error.reason}: {error}")
-    found = f"{engine.kind}, and {len(further)} of engine.docker.daemons" if further else engine.kind
+    found = f"{engine.kind}, and {len(others)} of engine.docker.daemons" if others else engine.kind
     if away:
         text = f"nothing can run at {'; '.join(away)}"
         return Step(
             "engine", Result.WARNING, found, text, "start that daemon, or look at its entry and certificates"
         )
     return Step("engine", Result.OK, found)
-
-
-def _further(engine: Engine) -> Mapping[str, Engine]:
-    """Return the daemons beside the main one, by their addresses."""
-    return engine.others if isinstance(engine, SeveralEngines) else {}
-
-
-def _engine_of(engine: Engine, base_url: str, settings: Settings) -> Engine | None:
-    """Return the engine that a provider names; None for one that the admin has not allowed."""
-    if settings.engine.kind != "docker":
-        return None if base_url else engine
-    if base_url in ("", settings.engine.docker.base_url):
-        return engine.main if isinstance(engine, SeveralEngines) else engine
-    return _further(engine).get(base_url)
 
 
 def _isolation(engine: Engine) -> Step:
@@ -160,42 +145,6 @@ def _isolation(engine: Engine) -> Step:
     if found.gaps:
         return Step("isolation", Result.WARNING, "", "; ".join(found.gaps), "the causes say what to do")
     return Step("isolation", Result.OK, "tasks are apart from each other, from the host and from outside")
-
-
-def _images(engine: Engine, store: Store, settings: Settings) -> Step:
-    """Look for every registered image at the daemon that its provider names."""
-    missing, moved = [], []
-    remedies: dict[str, str] = {}
-    providers = [p for p in SqlProviders(store).list() if not p.retired]
-    images = sorted({(image, p.base_url) for p in providers for image in p.every_image()})
-    for image, base_url in images:
-        name = f"{image} at {base_url}" if base_url else image
-        runs = _engine_of(engine, base_url, settings)
-        if runs is None:
-            missing.append(f"{name} (DAEMON_NOT_ALLOWED)")
-            remedies["add the address to engine.docker.daemons, or register the provider without it"] = name
-            continue
-        try:
-            found = runs.image_digest(image)
-        except EngineError as error:
-            missing.append(f"{name} ({error.reason})")
-            remedies[getattr(error, "remedy", "") or "look at the container engine"] = name
-            continue
-        moved += [p.key for p in providers if p.base_url == base_url and p.digests.get(image, found) != found]
-    if moved:
-        text = f"another image than was approved, which is not started (DIGEST_CHANGED): {', '.join(moved)}"
-        remedy = "bfia-gateway provider approve, if it is the right one; else bring the approved one back"
-        return Step("images", Result.WARNING, f"{len(images)} registered", text, remedy)
-    if missing:
-        text = f"registered, but not here: {', '.join(missing)}"
-        return Step(
-            "images",
-            Result.WARNING,
-            f"{len(images)} registered",
-            text,
-            "; ".join(remedies),
-        )
-    return Step("images", Result.OK, f"{len(images)} registered, all here")
 
 
 def _ports(settings: Settings) -> Step:

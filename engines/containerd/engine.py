@@ -141,6 +141,9 @@ class ContainerdEngine:
     def ensure_image(self, image: str, told: Callable[[str], None]) -> str:
         return self._images.ensure(image, told).id
 
+    def offered(self, image: str, seconds: float) -> str:
+        return self._images.offered(image, seconds)
+
     def launch(self, spec: LaunchSpec) -> None:
         check_environment(spec.environment)
         check_limits(spec.limits)

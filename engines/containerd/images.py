@@ -102,6 +102,12 @@ class Images:
                 self._puller.pull(name, told)
             return self.find(name)
 
+    def offered(self, name: str, seconds: float) -> str:
+        """Return the digest that the image's registry names, which is asked by the daemon as for fetching."""
+        if not name or not self._puller.allowed:
+            raise ImageNotFound(f"the container engine has no image {name}", HOW_TO_HAVE_IT)
+        return self._puller.offered(name, seconds)
+
     def forget(self, name: str) -> None:
         """Look again at the next use."""
         self._known.pop(name, None)

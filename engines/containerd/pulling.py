@@ -12,7 +12,7 @@ from typing import Any
 from docker import APIClient, auth
 from docker.errors import APIError, DockerException, InvalidRepository
 from docker.utils import parse_repository_tag
-from requests import Response
+from requests import Response, Timeout
 
 from engines.base import EngineDown, EngineError, ImageNotFound, NoSpace, PullDenied, PullFailed, PullTimeout
 from engines.containerd.errors import check_answer, words
@@ -72,15 +72,7 @@ class Puller:
 
     def pull(self, image: str, told: Callable[[str], None]) -> None:
         """Fetch the image. Raises what `engines.base.Engine.ensure_image` names, and what ``told`` raises."""
-        try:
-            registry, _ = auth.resolve_repository_name(parse_repository_tag(image)[0])
-        except InvalidRepository as error:
-            raise ImageNotFound(f"{image} is no name of an image", str(error)) from error
-        if registry not in self._rules.registries:
-            raise PullDenied(
-                f"the container engine has no image {image}, and its registry {registry} is not among "
-                f"engine.docker.registries ({', '.join(sorted(self._rules.registries))})"
-            )
+        registry = self._registry_of(image)
         until = time.monotonic() + self._rules.deadline
         try:
             self._fetch(image, registry, until, told)
@@ -90,6 +82,39 @@ class Puller:
                 self._fetch(image, registry, until, told)
             except _Stale as again:
                 raise PullTimeout(f"{image} was given up twice: {again}") from again
+
+    def offered(self, image: str, seconds: float) -> str:
+        """Return the digest of what `pull` would fetch: the daemon asks the registry for its manifest only.
+
+        Raises what `pull` raises.
+        """
+        registry = self._registry_of(image)
+        api = self._client()
+        url = f"{api.base_url}/v{api.api_version}/distribution/{image}/json"
+        try:
+            answer = api.get(url, headers=_authorised(api, registry), timeout=seconds)
+            check_answer(answer)
+            return str(answer.json()["Descriptor"]["digest"])
+        except APIError as error:
+            raise _refusal(image, words(error)) from error
+        except Timeout as error:
+            raise PullTimeout(f"{registry} did not tell of {image} within {seconds:g} s") from error
+        except (DockerException, OSError) as error:
+            raise EngineDown(f"the container engine went away while it asked for {image}: {error}") from error
+        except (ValueError, LookupError, TypeError) as error:
+            raise PullFailed(f"{registry} tells nothing of {image} that can be read") from error
+
+    def _registry_of(self, image: str) -> str:
+        try:
+            registry, _ = auth.resolve_repository_name(parse_repository_tag(image)[0])
+        except InvalidRepository as error:
+            raise ImageNotFound(f"{image} is no name of an image", str(error)) from error
+        if registry not in self._rules.registries:
+            raise PullDenied(
+                f"the container engine has no image {image}, and its registry {registry} is not among "
+                f"engine.docker.registries ({', '.join(sorted(self._rules.registries))})"
+            )
+        return str(registry)
 
     def _fetch(self, image: str, registry: str, until: float, told: Callable[[str], None]) -> None:
         news: _News = queue.SimpleQueue()
@@ -175,11 +200,10 @@ class _Fetch:
 
     def _said(self) -> Iterator[Mapping[str, Any]]:
         name, tag = parse_repository_tag(self._image)
-        header = auth.get_config_header(self._api, self._registry)
         response = self._api.post(
             f"{self._api.base_url}/v{self._api.api_version}/images/create",
             params={"fromImage": name, "tag": tag or "latest"},
-            headers={"X-Registry-Auth": header} if header else {},
+            headers=_authorised(self._api, self._registry),
             stream=True,
             timeout=self._deadline + _LATER,
         )
@@ -194,6 +218,12 @@ class _Fetch:
                 if line:
                     with suppress(ValueError):
                         yield json.loads(line)
+
+
+def _authorised(api: APIClient, registry: str) -> dict[str, str | bytes]:
+    """Return the headers that carry what `docker login` of the gateway's user has kept for a registry."""
+    header = auth.get_config_header(api, registry)
+    return {"X-Registry-Auth": header} if header else {}
 
 
 def _refusal(image: str, text: str) -> EngineError:

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from typer.testing import CliRunner
 
 from adapter.bfia.examples import REGISTER
-from engines.base import Engine
+from engines.base import Engine, PullDenied
 from engines.memory import MemoryEngine, MemoryWorld, Script
 from engines.several import SeveralEngines
 from gateway.checkup import look
@@ -244,6 +244,47 @@ def test_further_daemons_are_looked_at_and_each_image_where_its_provider_runs(co
     said = steps["images"].cause
     assert f"main:1 at {FAR} (IMAGE_NOT_FOUND)" in said and "tcp://10.9.9.9:2376 (DAEMON_NOT_ALLOWED)" in said
     assert said.count("(") == 2, "the others are where they belong"
+    assert said.count("for lost:1.0.0@docker") == 1 and said.count("for stranger:1.0.0@docker") == 1
+
+
+def test_of_an_image_that_is_to_be_fetched_the_registry_is_asked(config: Path):
+    asked: list[tuple[str, float]] = []
+
+    class Shops(MemoryEngine):
+        def offered(self, image: str, seconds: float) -> str:
+            asked.append((image, seconds))
+            if "closed" in image:
+                raise PullDenied(f"{image} cannot be fetched: unauthorized")
+            return super().offered(image, seconds)
+
+    def engine_of(settings: Any) -> Engine:
+        engine = Shops(node="n", installation="i", images={"shop.example/here:1": Script()})
+        engine.fetchable = {"shop.example/there:1": lambda told: Script()}
+        return engine
+
+    docker = {"pull": "missing", "registries": ["shop.example", "closed.example"]}
+    body = yaml.safe_load(config.read_text()) | {"engine": {"kind": "docker", "docker": docker}}
+    body["listen"]["container"]["advertise"] = "http://10.0.0.5:7381"
+    settings = load(None, body)
+
+    def registered(name: str, image: str) -> Step:
+        with closing(Store(opened(settings.database.url))) as store:
+            told = a_request(a_description("X", provider=name), name=name)
+            told["metadata"] = {"base_url": "", "image": image}
+            Registry(SqlProviders(store)).register(provider_from_request(told))
+        return {step.name: step for step in look(settings, engine_of)}["images"]
+
+    with closing(Store(opened(settings.database.url))):
+        empty = {step.name: step for step in look(settings, engine_of)}["images"]
+    assert empty.result == "ok" and "no provider is registered" in empty.found
+    assert registered("here", "shop.example/here:1").found == "1 image registered, all here" and not asked
+    later = registered("later", "shop.example/there:1")
+    assert later.result == "ok" and "1 of them with its registry" in later.found
+    assert [image for image, _ in asked] == ["shop.example/there:1"]
+    denied = registered("denied", "closed.example/x:1")
+    assert denied.result == "warning" and "docker login" in denied.remedy
+    assert "closed.example/x:1 (PULL_DENIED" in denied.cause and "for denied:1.0.0@docker" in denied.cause
+    assert "there:1" not in denied.cause
 
 
 def test_migrate_looks_and_does(config: Path):

@@ -176,6 +176,36 @@ def test_the_password_that_the_gateways_user_has_is_used(
             daemon.images.remove(name)
 
 
+def test_a_registry_is_asked_for_an_image_that_is_not_fetched(
+    harness: DockerHarness, shop: str, publish: Publish, silent: str, daemon: docker.DockerClient
+) -> None:
+    image, _ = publish("asked")
+    assert engine_of(harness, shop).offered(image, 30).startswith("sha256:")
+    with pytest.raises(ImageNotFound):
+        engine_of(harness, shop).image_digest(image)
+    with pytest.raises(ImageNotFound, match="no-such"):
+        engine_of(harness, shop).offered(f"{shop}/no-such:1.0", 30)
+    for engine, error in ((harness.engine(), ImageNotFound), (engine_of(harness, "r.example.com"), PullDenied)):
+        with pytest.raises(error):
+            engine.offered(image, 30)
+    with pytest.raises(PullTimeout, match=r"within 0\.3 s"):
+        engine_of(harness, silent).offered(f"{silent}/psi:1.0", 0.3)
+
+
+def test_a_guarded_registry_is_asked_with_the_password_that_is_kept(
+    harness: DockerHarness, daemon: docker.DockerClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with registry(tmp_path / "closed", guarded=True) as closed:
+        image = f"{closed}/algorithms/psi:1.0"
+        with pytest.raises(PullDenied):
+            engine_of(harness, closed).offered(image, 30)
+        token = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+        (tmp_path / "config.json").write_text(json.dumps({"auths": {closed: {"auth": token}}}))
+        monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+        with pytest.raises(ImageNotFound):  # let in, and there is none
+            engine_of(harness, closed).offered(image, 30)
+
+
 def test_an_image_that_the_registry_does_not_have_is_not_found(harness: DockerHarness, shop: str) -> None:
     with pytest.raises(ImageNotFound, match="no-such"):
         engine_of(harness, shop).ensure_image(f"{shop}/no-such:1.0", quiet)
