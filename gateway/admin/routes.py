@@ -128,8 +128,9 @@ def add_routes(router: APIRouter, parts: AdminParts, run: Answer) -> None:
         author = named(request, edit.author)
 
         def work() -> Any:
-            _known(routes, node)
-            change = Change(node, _given(edit, nulls=True), whole=False)
+            values = _given(edit, nulls=True)
+            _not_own(parts.node, node, {**_route(_known(routes, node)), **values})
+            change = Change(node, values, whole=False)
             return _edited(routes, change, author, edit.reason, expected)
 
         return await noted(request, work)
@@ -224,8 +225,9 @@ def _not_own(me: str, node: str, values: Mapping[str, Any]) -> None:
     if node != me or any(values.get(key) for key in _FILES):
         return
     rule = (
-        "is this node's own id, and a node needs no route to itself: name the partner's id; only several gateways"
-        f" of one node on one database have such an entry, for their {', '.join(_FILES)}"
+        "is this node's own id, and a node needs no route to itself: name the partner's id (an entry that is there"
+        " does nothing, and can be removed); only several gateways of one node on one database have such an entry,"
+        f" for their {', '.join(_FILES)}"
     )
     raise Invalid([Problem(node, rule)], reason="ROUTE_INVALID")
 

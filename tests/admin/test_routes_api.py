@@ -72,6 +72,15 @@ def test_the_nodes_own_id_needs_no_route(node):
     assert "own id" in body["data"]["problems"][0]["rule"] and call(node, "GET", API)[1]["version"] == 1
     named = {"route": {"url": "https://127.0.0.1:2", "server_name": "gw.example"}}
     assert call(node, "PUT", f"{API}/{ME}", json=named)[0] == 200  # for the other gateways of this node
+    assert call(node, "PATCH", f"{API}/{ME}", json={"route": {"server_name": "gw2.example"}})[0] == 200
+
+
+def test_an_own_entry_that_a_file_holds_is_not_edited_as_if_it_counted(node, tmp_path):
+    (tmp_path / "routes.yml").write_text(FILE + f"{ME}: {{host: 127.0.0.1, port: 9}}\n")
+    node.routes.reload()
+    status, body = call(node, "PATCH", f"{API}/{ME}", json={"route": {"port": 10}})
+    assert status == 400 and "can be removed" in body["data"]["problems"][0]["rule"]
+    assert call(node, "DELETE", f"{API}/{ME}")[0] == 200
 
 
 def test_a_wrong_entry_is_refused_with_every_problem_and_nothing_changes(node):
