@@ -4,7 +4,6 @@ As in the scheduler there is one way in, `record`, which stores news and decisio
 anything is done in the world.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -50,6 +49,7 @@ from gateway.domain.executing.events import (
 )
 from gateway.domain.executing.timing import Timing
 from gateway.domain.executing.weighing import merge_runs
+from gateway.domain.last_line import result_of
 from gateway.domain.model import Ending, Exit, Failure, JobSpec, LocalJob, NodeId, Run
 from gateway.domain.outward import without_folders
 from gateway.domain.states import JOB, Outcome, RunStatus, TaskStatus, ended
@@ -419,13 +419,9 @@ class Executor:
         """Return result code and message from the last line of standard output, where that is JSON with them."""
         try:
             lines = self._engine.logs(run.name, tail=_LAST_WORDS).stdout.splitlines()
-            said = json.loads(lines[-1]) if lines else None
-        except (EngineError, ValueError, RecursionError):
+        except EngineError:
             return "", ""
-        if not isinstance(said, dict):
-            return "", ""
-        code, message = said.get("result_code"), said.get("result_message")
-        return str(code or "")[:100], str(message or "")[:1000]
+        return result_of(lines)
 
     def _stop(self, run: Run, action: StopRun) -> list[Event]:
         try:

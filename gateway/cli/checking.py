@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -47,7 +48,11 @@ def check(
     component: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
     clause: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
     data: Annotated[
-        list[str] | None, typer.Option(help="A role's table, ROLE=FILE.csv; may be repeated. Default: made up.")
+        list[str] | None,
+        typer.Option(
+            help="A role's table, ROLE=FILE.csv, or one of its inputs, ROLE.INPUT=FILE, such as a model; may be "
+            "repeated. Default: made-up tables, no models."
+        ),
     ] = None,
     parameter: Annotated[
         list[str] | None, typer.Option(help="A parameter's value, NAME=VALUE; may be repeated.")
@@ -71,13 +76,16 @@ def check(
         from gateway.conformance.sandbox import Patience
 
         found = described(read_object(file))
-        given = Given(_tables(data or []), dict(_pair(p, "--parameter NAME=VALUE") for p in parameter or []))
+        tables, inputs = _files(data or [])
+        values = dict(_pair(p, "--parameter NAME=VALUE") for p in parameter or [])
+        given = Given(tables, values, inputs)
         checked: list[Checked] = []
         if found.provider is not None and (image or command or engine):
             components = {c.name: c for c in found.provider.components.values()}
             wanted = _chosen(components, component or [], "component", "COMPONENT_UNKNOWN")
             clauses = _chosen({c.name: c for c in CLAUSES}, clause or [], "clause", "CLAUSE_UNKNOWN")
             _known_parameters(given.parameters, wanted)
+            _known_inputs(given, wanted)
             ref = image or found.provider.image or "the-image"
             patience = Patience(timeout, min(timeout, Patience.alone), grace)
             with _sandbox(engine, ref, command, patience) as sandbox:
@@ -115,15 +123,34 @@ def _known_parameters(names: Iterable[str], components: "Sequence[Component]") -
         raise CallFailed(text, EXIT_BAD_INPUT, "PARAMETER_UNKNOWN")
 
 
-def _tables(given: Sequence[str]) -> dict[str, bytes]:
-    tables = {}
+def _known_inputs(given: "Given", components: "Sequence[Component]") -> None:
+    """Raise `CallFailed` for data that none of the components could read."""
+    roles = {role for c in components for role in c.roles}
+    inputs = {one.name for c in components for one in c.inputs}
+    unknown = [role for role in given.tables if role not in roles]
+    unknown += [f"{role}.{name}" for role, name in given.files if role not in roles or name not in inputs]
+    if unknown:
+        text = f"no component that is checked reads data of {', '.join(unknown)}; there are roles "
+        text += f"{', '.join(sorted(roles))} and inputs {', '.join(sorted(inputs)) or 'none'}"
+        raise CallFailed(text, EXIT_BAD_INPUT, "INPUT_UNKNOWN")
+
+
+def _files(given: Sequence[str]) -> tuple[dict[str, bytes], dict[tuple[str, str], bytes]]:
+    """Read what stands for a role's tables, and for one of its inputs."""
+    tables: dict[str, bytes] = {}
+    inputs: dict[tuple[str, str], bytes] = {}
     for one in given:
-        role, file = _pair(one, "--data ROLE=FILE.csv")
+        place, file = _pair(one, "--data ROLE=FILE.csv or --data ROLE.INPUT=FILE")
+        role, _, name = place.partition(".")
         try:
-            tables[role.partition(".")[0]] = Path(file).read_bytes()
+            content = Path(file).read_bytes()
         except OSError as error:
             raise CallFailed(f"--data {one}: {file} cannot be read: {error.strerror}", EXIT_BAD_INPUT) from error
-    return tables
+        if name and not name.isdecimal():  # guest.0 is a role with its index
+            inputs[role, name] = content
+        else:
+            tables[role] = content
+    return tables, inputs
 
 
 def _pair(text: str, form: str) -> tuple[str, str]:
@@ -191,6 +218,11 @@ def _with_progress(
     from gateway.conformance.checking import TRIALS
     from gateway.conformance.checking import check as check_component
 
+    if not sys.stderr.isatty():  # such as in a build: a line for each step
+        return [
+            check_component(sandbox, one, given, lambda text: typer.echo(text, err=True), clauses)
+            for one in components
+        ]
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("starting", total=TRIALS * len(components))
@@ -252,11 +284,11 @@ def _print(file: Path, found: "Described", checked: "Sequence[Checked]") -> None
         typer.echo(f"{file}: {said}")
     for one in checked:
         typer.echo("")
-        idle = any(clause.name == "starts" and f.result == "failed" for clause, f in one.findings)
+        idle = any(clause.name in ("starts", "works") and f.result == "failed" for clause, f in one.findings)
         lines = [
             [clause.name, _MARKS[f.result], f.seen, clause.remedy if f.result == "failed" else "", clause.section]
             for clause, f in one.findings
-            if not (idle and f.result == "not shown")  # what does not start shows nothing, which is told below
+            if not (idle and f.result == "not shown")  # what does not work shows little, which is told below
         ]
         table(one.component, ["clause", "result", "seen", "what to do", "section"], lines)
         broken = [clause.name for clause, f in one.findings if f.result == "failed"]

@@ -10,7 +10,7 @@ from gateway.conformance.clauses import CLAUSES, STOPPED, WITHOUT_DATA, Clause
 from gateway.conformance.sandbox import Plan, Sandbox
 from gateway.conformance.seen import Evidence, Finding, Result, Trace, Trial
 from provider_registry import labels
-from provider_registry.model import Component, InvalidDescription, Problem, Provider, group_of
+from provider_registry.model import Component, InvalidDescription, Problem, Provider
 from provider_registry.registration import provider_from_component, provider_from_request
 
 TRIALS = 3
@@ -45,8 +45,10 @@ class Given:
     """What the user gave, for all components alike."""
 
     tables: Mapping[str, bytes] = field(default_factory=dict)
-    """role -> CSV"""
+    """role -> CSV, for each table that it reads"""
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[tuple[str, str], bytes] = field(default_factory=dict)
+    """(role, input's name) -> what it holds, which need not be a table"""
 
 
 def described(body: Any) -> Described:
@@ -90,14 +92,10 @@ def _evidence(
 ) -> Evidence:
     parties = tuple(f"{role}.0" for role in component.roles)
     known = samples.required(component, given.parameters)
-    tables = {
-        r: given.tables.get(r) or samples.table(r)
-        for r in component.roles
-        if _reads(component) and (r != "arbiter" or r in given.tables)
-    }
+    inputs = {role: held for role in component.roles if (held := _inputs(component, role, given))}
 
     def tried(parameters: Mapping[str, Any]) -> Trial:
-        return Trial(sandbox.run(component, Plan(parties, parameters, tables)))
+        return Trial(sandbox.run(component, Plan(parties, parameters, inputs)))
 
     together = tried({**known, samples.UNKNOWN: "1"})
     known_only = all_given = None
@@ -108,16 +106,16 @@ def _evidence(
             all_given = tried(defaults)
     told(f"{component.name}: together")
     seen = Evidence(
-        component, together, known_only, all_given, confined=sandbox.confined, lacks=_lacking(component)
+        component, together, known_only, all_given, confined=sandbox.confined, lacks=_lacking(component, inputs)
     )
     values = {**samples.defaults(component), **known} if seen.best is all_given else known
     alone: tuple[Trace, ...] = ()
     hungry: tuple[Trace, ...] = ()
     if seen.best.worked and STOPPED in wanted:
-        alone = _stopped(sandbox, component, [Plan((p,), values, tables, stop=True) for p in parties])
+        alone = _stopped(sandbox, component, [Plan((p,), values, inputs, stop=True) for p in parties])
     told(f"{component.name}: told to end")
-    if seen.best.worked and WITHOUT_DATA in wanted and tables:
-        hungry = sandbox.run(component, Plan(parties, values, tables, empty=True))
+    if seen.best.worked and WITHOUT_DATA in wanted and inputs:
+        hungry = sandbox.run(component, Plan(parties, values, inputs, empty=True))
     told(f"{component.name}: without data")
     return replace(seen, alone=alone, without_data=hungry)
 
@@ -146,11 +144,22 @@ def _each(sandbox: Sandbox, component: Component, plans: Sequence[Plan]) -> tupl
             raise
 
 
-def _reads(component: Component) -> bool:
-    return any(group_of(i.category) == "data" for i in component.inputs)
+def _inputs(component: Component, role: str, given: Given) -> dict[str, bytes]:
+    """Return what a role finds at its inputs: what was given, else tables for those that are tables."""
+    tables = role != "arbiter" or role in given.tables
+    made = {}
+    for one in component.inputs:
+        if (own := given.files.get((role, one.name))) is not None:
+            made[one.name] = own
+        elif one.group == "data" and tables:
+            made[one.name] = given.tables.get(role) or samples.table(role)
+    return made
 
 
-def _lacking(component: Component) -> tuple[str, ...]:
-    """Return the inputs that are not given anything: all but the first table."""
-    tables = [i for i in component.inputs if group_of(i.category) == "data"]
-    return tuple(f"{one.name} ({one.category})" for one in component.inputs if one not in tables[:1])
+def _lacking(component: Component, inputs: Mapping[str, Mapping[str, bytes]]) -> tuple[str, ...]:
+    """Return the inputs that nothing was found for, such as models."""
+    return tuple(
+        f"{one.name} ({one.category})"
+        for one in component.inputs
+        if not any(one.name in held for held in inputs.values())
+    )

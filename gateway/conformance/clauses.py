@@ -35,8 +35,8 @@ CLAUSES = (
         "starts",
         "3.3",
         "The container starts without arguments; all it has to know is in its environment.",
-        "Let the image's own command read the environment; have the interpreter that a script's first line names "
-        "in the image; build it for this machine's architecture.",
+        "Have the image on this machine (docker pull, docker build), built for its architecture; let the image's "
+        "own command read the environment; have the interpreter that a script's first line names in the image.",
         judging.starts,
     ),
     Clause(
@@ -65,7 +65,8 @@ CLAUSES = (
         "callback-sent",
         "3.5",
         "The component reports its state to `system.callback`.",
-        "POST {task_id, status, role} as JSON to the address in system.callback.",
+        "POST {task_id, status, role} as JSON to the address in system.callback. Where nothing comes, some "
+        "gateways go by the exit code, and others take it for a failure.",
         judging.callback_sent,
     ),
     Clause(
@@ -109,6 +110,13 @@ CLAUSES = (
         "A success ends with exit code 0.",
         "Exit with 0 after SUCCESS, with a code above 0 after FAILED.",
         judging.exit_code,
+    ),
+    Clause(
+        "result-code",
+        "3.2",
+        "A result code, told in a callback or in the last line of the log as JSON, is one of those in `result`.",
+        "List each code that the component tells under result, as text, with what it means.",
+        judging.result_code,
     ),
     Clause(
         "failure-told",

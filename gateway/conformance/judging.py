@@ -14,8 +14,12 @@ _NO_SUCCESS = "its parties did not get to the end together"
 
 def starts(seen: Evidence) -> Finding:
     """The engine brings every party up."""
-    if wrong := [t.end for t in seen.together.traces if not t.started]:
-        return failed("; ".join(wrong))
+    alike: dict[str, list[str]] = {}
+    for trace in seen.together.traces:
+        if not trace.started:
+            alike.setdefault(trace.end.removeprefix(trace.party), []).append(trace.party)
+    if alike:
+        return failed("; ".join(", ".join(parties) + end for end, parties in alike.items()))
     return ok(f"{_parties(seen.together.traces)} started")
 
 
@@ -92,7 +96,8 @@ def callback_running(seen: Evidence) -> Finding:
     late = [t.party for t in _ended(seen) if t.told and t.heard.said[-1].status == "RUNNING"]
     if late:
         return failed(f"{', '.join(late)} told RUNNING after the end")
-    return _all(seen, lambda t: ok(f"{t.party} told it") if _told_running(t) else None, "told the end only")
+    otherwise = "told the end only" if any(t.told for t in _ended(seen)) else ""
+    return _all(seen, lambda t: ok(f"{t.party} told it") if _told_running(t) else None, otherwise)
 
 
 def callback_end(seen: Evidence) -> Finding:
@@ -112,6 +117,17 @@ def exit_code(seen: Evidence) -> Finding:
     if wrong:
         return failed("; ".join(wrong) + " after a success")
     return _all(seen, lambda t: ok(f"{t.party} ended with code {t.code}") if t.worked else None)
+
+
+def result_code(seen: Evidence) -> Finding:
+    """A result code that is told is one of those that the description explains."""
+    told = [(t, t.result_code) for t in (*seen.best.traces, *seen.without_data) if t.result_code]
+    meanings = {r.code: r.message for r in seen.component.results}
+    listed = ", ".join(meanings) or "none"
+    if wrong := [f"{t.party} told {code[:80]!r}" for t, code in told if code not in meanings]:
+        return failed(f"{'; '.join(dict.fromkeys(wrong))}; the description lists {listed}")
+    shown = dict.fromkeys(f"{t.party} told {code} ({meanings[code]})" for t, code in told)
+    return ok("; ".join(shown)) if shown else not_shown("it tells none, which is allowed")
 
 
 def failure_told(seen: Evidence) -> Finding:

@@ -22,6 +22,9 @@ from gateway.server import bound, port_of, serve
 _LARGEST_BODY = 1 << 20
 _LARGEST_MESSAGE = 256 << 20
 _PATIENCE = 30.0
+_building = threading.Lock()
+"""held while applications are made: the framework changes the process's filters of warnings for that moment, and
+trials run side by side"""
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,8 @@ class Loopback:
         couriers = {node: Courier() for node in self._stations}
         for broker in brokers.values():
             broker.recover()
-        apps = {node: self._application(node, brokers[node], couriers[node]) for node in self._stations}
+        with _building:
+            apps = {node: self._application(node, brokers[node], couriers[node]) for node in self._stations}
         try:
             sockets = {node: [sock] for node, sock in self._sockets.items()}
             await serve(apps, sockets, self._up.set, self._stopping)

@@ -26,7 +26,7 @@ from gateway.domain.states import JobStatus
 from gateway.ports import Site
 from gateway.storage import FileStorage
 from gateway.workspace import Workspace
-from provider_registry.model import Component, group_of
+from provider_registry.model import Component
 
 NODE = "CONFORMANCE"
 """owner of the sandbox's containers"""
@@ -57,10 +57,10 @@ class Plan:
     parties: tuple[str, ...]
     """which of them are started; the others have a mailbox that takes everything and says nothing"""
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    tables: Mapping[str, bytes] = field(default_factory=dict)
-    """role -> what its input holds; a role that is not here gets no input"""
+    inputs: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
+    """role -> input's name -> what it holds; an input that is not here is not told to the role"""
     empty: bool = False
-    """the input's address holds nothing"""
+    """the inputs' addresses hold nothing"""
     stop: bool = False
     """end it as soon as it runs"""
     linger: float = 0.0
@@ -150,7 +150,7 @@ class Sandbox:
     ) -> Trace:
         run = _run(component, spec, party, station, self.image, plan)
         try:
-            storage = self._filled(run, plan, home / party.label / "storage")
+            storage = self._filled(component, run, plan, home / party.label / "storage")
         except BaseException:
             going.failed()
             raise
@@ -194,11 +194,16 @@ class Sandbox:
             changed=tuple(n for n, a in run.inputs.items() if stamps(storage, [a]) != {a: before.get(a)}),
         )
 
-    def _filled(self, run: Run, plan: Plan, root: Path) -> FileStorage:
+    def _filled(self, component: Component, run: Run, plan: Plan, root: Path) -> FileStorage:
         root.mkdir(parents=True, exist_ok=True)
         storage = FileStorage(root)
-        for address in () if plan.empty else run.inputs.values():
-            samples.store(storage, address, run.party.role, plan.tables[run.party.role])
+        tables = [one.name for one in component.inputs if one.group == "data"]
+        for name, address in () if plan.empty else run.inputs.items():
+            content = plan.inputs[run.party.role][name]
+            if name in tables:
+                samples.store(storage, address, run.party.role, content)
+            else:
+                samples.store_as_it_is(storage, address, content)
         return storage
 
     def _until_over(self, run: Run, ear: Ear, plan: Plan, trace: Trace, going: "_Going") -> Trace:
@@ -261,10 +266,7 @@ def _job(component: Component, job_id: str) -> JobSpec:
 def _run(component: Component, spec: JobSpec, party: Party, station: Station, image: str, plan: Plan) -> Run:
     task_id = f"task_{spec.job_id.removeprefix('job-')}"
     namespace = f"{spec.job_id}-{party.role}-{party.index}"
-    inputs = {}
-    if party.role in plan.tables:
-        tables = [i.name for i in component.inputs if group_of(i.category) == "data"]
-        inputs = {name: Address(f"{spec.job_id}-data", name) for name in tables[:1]}
+    inputs = {name: Address(f"{spec.job_id}-data", name) for name in plan.inputs.get(party.role, ())}
     return Run(
         run_id=station.run,
         token=station.token,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gateway.domain import exit_codes
+from gateway.domain.last_line import result_of
 from provider_registry.model import Component
 
 KILLED = 9
@@ -48,6 +49,7 @@ class Said:
     role: str
     address: bool
     """it came to the whole address that the component was told, the query included"""
+    result_code: str = ""
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,12 @@ class Trace:
         """The final state that it told; empty for none."""
         finals = [s.status for s in self.heard.said if s.status in ("SUCCESS", "FAILED")]
         return finals[-1] if finals else ""
+
+    @property
+    def result_code(self) -> str:
+        """The result code that it told, in a callback or else in its last line; empty for none."""
+        codes = [s.result_code for s in self.heard.said if s.result_code]
+        return codes[-1] if codes else result_of(self.stdout.splitlines())[0]
 
     @property
     def worked(self) -> bool:

@@ -37,7 +37,8 @@ class Ear:
         """Take in a callback that was read. Raises `NotFound` where it is another run's."""
         if said.run_id not in ("", self._run):
             raise NotFound("that run is not known here", reason="RUN_UNKNOWN")
-        word = Said(str(said.status), said.task_id, said.role, said.run_id == self._run)
+        own = said.run_id == self._run
+        word = Said(str(said.status), said.task_id, said.role, own, said.result_code)
         self._note(lambda heard: replace(heard, said=(*heard.said, word)))
 
     def refused(self, words: str) -> None:

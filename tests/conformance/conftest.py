@@ -48,7 +48,10 @@ def registration() -> dict[str, Any]:
                 "outputData": [
                     {"name": "counts", "description": "numbers", "category": "report", "dataFormat": ["json"]}
                 ],
-                "result": [{"resultCode": "00000000", "resultMessage": "ok"}],
+                "result": [
+                    {"resultCode": "00000000", "resultMessage": "ok"},
+                    {"resultCode": "99999999", "resultMessage": "failed"},
+                ],
             }
         },
     }
@@ -58,13 +61,18 @@ def registration() -> dict[str, Any]:
 def checked(tmp_path: Path) -> Run:
     """Check the tiny vendor with one mistake, or none."""
 
-    def run(mistake: str = "", given: Given = Given(), clauses: Sequence[Clause] = CLAUSES) -> Checked:
+    def run(
+        mistake: str = "",
+        given: Given = Given(),
+        clauses: Sequence[Clause] = CLAUSES,
+        body: dict[str, Any] | None = None,
+    ) -> Checked:
         command = (sys.executable, "-I", "-S", str(VENDOR), *([mistake] if mistake else []))
         engine = ProcessEngine(
             node=NODE, installation="test", images={"tiny:1": command}, run_root=tmp_path / "process"
         )
         sandbox = Sandbox(engine, "tiny:1", "test", tmp_path / "sandbox", Patience(30.0, 10.0, grace=1.0))
-        provider = described(registration()).provider
+        provider = described(body or registration()).provider
         assert provider is not None
         try:
             return check(sandbox, provider.components["Count"], given, lambda step: None, clauses)

@@ -1,6 +1,8 @@
 """Each way to break the container contract is named by its clause and by no other."""
 
 import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,10 @@ from engines.process import ProcessEngine
 from gateway.conformance import samples
 from gateway.conformance.checking import Given, described
 from gateway.conformance.clauses import CLAUSES, TOGETHER
+from gateway.conformance.loopback import Loopback, Station
 from gateway.conformance.sandbox import NODE, Patience, Plan, Sandbox
-from gateway.conformance.seen import Evidence, Trace, Trial
+from gateway.conformance.seen import Evidence, Heard, Said, Trace, Trial
+from gateway.conformance.tap import Ear
 from gateway.errors import Invalid
 from tests.conformance.conftest import Run, registration
 
@@ -23,6 +27,7 @@ MISTAKES = {
     "shortens the address": "callback-address",
     "another task": "callback-names",
     "exit code 3": "exit-code",
+    "tells an unlisted code": "result-code",
     "hides failures": "failure-told",
     "says nothing": "stdout-log",
     "refuses unknown parameters": "unknown-parameter",
@@ -84,6 +89,7 @@ def test_a_script_without_its_interpreter_has_not_started() -> None:
     seen = Evidence(component, Trial(traces))
     found = {clause.name: clause.judge(seen) for clause in CLAUSES}
     assert [name for name, finding in found.items() if finding.result == "failed"] == ["starts"]
+    assert found["starts"].seen.startswith("guest.0, host.0 did not start: ")
     assert "exit code 127" in found["starts"].seen and "interpreter" in found["starts"].seen
     assert "one\nenv: 'python9'" in found["starts"].seen
     own = replace(traces[0], stdout=b"begins\n")
@@ -94,6 +100,46 @@ def test_a_run_reads_the_table_that_was_given(checked: Run) -> None:
     given = Given({"guest": b"id,y\na,1\n", "host": b"id,x\na,2\n"})
     one = checked(given=given, clauses=[c for c in CLAUSES if c.name == "works"])
     assert one.good and len(one.findings) == 1
+
+
+def test_further_inputs_are_filled_too_and_a_model_can_be_given(checked: Run) -> None:
+    body = registration()
+    body["components_description"]["Count"]["inputData"] += [
+        {"name": "more", "description": "d", "category": "test_set", "dataFormat": ["csv"]},
+        {"name": "model", "description": "d", "category": "model", "dataFormat": ["json"]},
+    ]
+    works = [c for c in CLAUSES if c.name == "works"]
+    model = b"a model"
+    given = Given(files={("guest", "model"): model, ("host", "model"): model})
+    assert checked("none, it reads on", given, works, body).good
+    lacking = checked("none, it reads on", clauses=works, body=body)
+    assert "nothing could be made up for model (model)" in lacking.findings[0][1].seen
+
+
+def test_a_result_code_in_the_last_line_counts_as_one_in_a_callback() -> None:
+    for line, code in (
+        (b'{"resultCode": "7", "resultMessage": "m"}', "7"),
+        (b'{"result_code": 4444}', "4444"),
+        (b"[1]", ""),
+        (b"7", ""),
+        (b"{" * 100_000, ""),
+    ):
+        assert Trace("guest.0", "t", "s", "k", stdout=b"begins\n" + line + b"\n").result_code == code
+    told = Heard(said=(Said("RUNNING", "t", "guest", True), Said("SUCCESS", "t", "guest", True, "0")))
+    assert Trace("guest.0", "t", "s", "k", heard=told, stdout=b'{"result_code": "7"}').result_code == "0"
+
+
+def test_many_sandboxes_at_once_leave_the_filters_of_warnings_alone(tmp_path: Path) -> None:
+    before = list(warnings.filters)
+
+    def opened(number: int) -> None:
+        station = Station("guest.0", "N", "run", "token", Ear("run"))
+        with Loopback({"N": station}, "127.0.0.1", tmp_path / str(number)):
+            pass
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(opened, range(16)))
+    assert list(warnings.filters) == before
 
 
 def test_a_given_table_that_is_none_ends_the_check_at_once(checked: Run) -> None:

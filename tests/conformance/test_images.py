@@ -73,6 +73,7 @@ def test_what_does_not_start_is_one_row_and_not_one_for_each_clause(tmp_path: Pa
     words = ["provider", "check", str(SHELL / "register.json"), "--command", f"{tmp_path}/nothing"]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 1 and "COMMAND_NOT_FOUND" in done.stdout
+    assert "Echo: together\n" in done.stderr, "in a pipe, what is being done is a line each"
     assert (
         " not shown │" not in done.stdout
         and f"{len(CLAUSES) - 1} of {len(CLAUSES)} clauses not shown" in done.stdout

@@ -39,6 +39,9 @@ def tell(status: str) -> None:
         url = url.partition("?")[0]
     task = "task_of_another_job" if MISTAKE == "another task" else variable("config.task_id")
     body = {"task_id": task, "status": status, "role": variable("config.self_role")}
+    if status != "RUNNING":
+        code = "00000000" if status == "SUCCESS" else "99999999"
+        body["result_code"] = "4444" if MISTAKE == "tells an unlisted code" else code
     post(url, body)
     if MISTAKE == "odd status" and status == "RUNNING":
         post(url, body | {"status": "RUNNING_WELL"})
@@ -91,6 +94,11 @@ def work() -> int:
             tell("SUCCESS")
             return 0
         return failure("no input")
+    if MISTAKE == "none, it reads on" and (
+        place("input", "model").joinpath("data_0").read_text() != "a model"
+        or place("input", "more").joinpath("data_0").read_text() == ""
+    ):
+        return failure("another model")
     rows = sum(1 for part in source.glob("data_*") for _ in part.open()) - 1
     channel("push", f"rows.{me}", peer, payload=base64.b64encode(str(rows).encode()).decode())
     while not (answer := channel("pop", f"rows.{peer}", me, timeout=1000)).get("content"):

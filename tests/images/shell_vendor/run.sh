@@ -40,6 +40,7 @@ main() {
   if [ -n "$counts" ]; then report "$counts" || die 1 "cannot write $counts"; fi
   tell SUCCESS 10
   say info "done"
+  echo '{"result_code": "00000000"}'
 }
 
 # ---------------------------------------------------------------- the environment
