@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from engines.base import Engine, EngineError
+from gateway.assembly.rules import approval_policy
+from gateway.checkup_approval import approval_of
 from gateway.checkup_certificates import certificates_of
 from gateway.checkup_clock import clock_of
 from gateway.checkup_images import further, images_of
@@ -33,6 +35,7 @@ STEPS = (
     "images",
     "ports",
     "certificates",
+    "approval",
     "routes",
 )
 _ANSWER_SECONDS = 2.0
@@ -63,6 +66,7 @@ def look(settings: Settings, engine: Callable[[Settings], Engine]) -> list[Step]
                 runs.close()
         trial.take("ports", lambda: _ports(settings), needed=False)
         trial.take("certificates", lambda: certificates_of(settings), needed=False)
+        trial.take("approval", lambda: approval_of(approval_policy(settings)), needed=False)
         trial.take("routes", lambda: routes_of(settings), needed=False)
     finally:
         store.close()

@@ -284,6 +284,10 @@ class LimitSettings(Section):
     engine_down_seconds: float = Field(
         default=60.0, gt=0, description="A container whose engine does not answer for this long counts as failed."
     )
+    exit_without_report: Literal["succeeds", "fails"] = Field(
+        default="succeeds",
+        description="What a container comes to that ends with code 0 and all outputs, and never reported success.",
+    )
     run_log_bytes: int = Field(
         default=32 * 1024**2,
         ge=65536,

@@ -14,6 +14,7 @@ import docker
 import pymysql
 import pytest
 import sqlalchemy as sa
+import structlog
 from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
@@ -25,6 +26,13 @@ ROOT = Path(__file__).resolve().parents[1]
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 os.environ["COLUMNS"] = "400"  # tables are printed so wide that what a test looks for is on one line
+
+structlog.configure(  # as a node that serves has it; a trace with the values of all variables takes half a minute
+    processors=[
+        *structlog.get_config()["processors"][:-1],
+        structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")

@@ -96,6 +96,15 @@ def test_a_node_that_has_all_it_needs_is_found_good_and_left_as_it_is(config: Pa
     assert shown.returncode == 0 and "what to do" in shown.stdout
 
 
+def test_rules_of_approval_that_can_never_count_are_named(config: Path):
+    rules = [{"decide": "reject", "source": "JG9"}, {"decide": "approve", "source": "JG9", "role": "host"}]
+    code, steps = doctor(config, approval={"mode": "rules", "rules": rules})
+    assert code == 0 and failed(steps) == []
+    step = steps["approval"]
+    assert (step["result"], step["found"]) == ("warning", "mode rules, 2 rules")
+    assert step["cause"].startswith("approval.rules[1]: approval.rules[0] comes first")
+
+
 @pytest.fixture
 def busy_port() -> Iterator[int]:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:

@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 
 from gateway.domain import approval
-from gateway.domain.approval import Mode, Piece, Policy, Rule, Verdict, judge, pieces
+from gateway.domain.approval import CREATE, START, Mode, Piece, Policy, Rule, Verdict, judge, pieces
 from gateway.domain.consent import DEADLINE, GRACE, Confirmed, contradicts
 from gateway.domain.executing import execute
 from gateway.domain.executing.commands import Confirm
 from gateway.domain.executing.events import Decided, Done, Restarted
 from gateway.domain.executing.events import StopAsked as StopAskedHere
+from gateway.domain.idle_rules import idle
 from gateway.domain.model import Acceptance, CallState, Failure, Job, LocalJob
 from gateway.domain.scheduling.commands import CreateAt, StartAt, StopAt
 from gateway.domain.scheduling.events import Answered, Lost, StopAsked
@@ -187,6 +188,28 @@ def test_what_holds_without_a_rule(mode: Mode, own: bool, verdict: Verdict):
     assert judge(Policy(mode), WANTED, own=own)[0] is verdict
     forbidden = Policy(mode, rules=(Rule(Verdict.REJECT, component="*/LR"),))
     assert judge(forbidden, WANTED, own=own)[0] is Verdict.REJECT
+
+
+APPROVE, REJECT, ASK = Verdict
+
+
+@pytest.mark.parametrize(
+    ("mode", "rules", "numbers"),
+    [
+        (Mode.RULES, (), []),
+        (Mode.RULES, (Rule(APPROVE, component="v/*"), Rule(REJECT)), []),
+        (Mode.RULES, (Rule(REJECT), Rule(APPROVE, component="v/*")), [1]),
+        (Mode.RULES, (Rule(ASK, source="n1"), Rule(APPROVE, source="n1", role="host"), Rule(APPROVE)), [1]),
+        (Mode.OFF, (Rule(APPROVE, source="n1"), Rule(REJECT), Rule(ASK, role="x")), [2]),
+        (Mode.OFF, (Rule(ASK, role="host"), Rule(APPROVE, source="n1")), [0, 1]),
+        (Mode.RULES, (Rule(ASK, command=START), Rule(REJECT, command=CREATE)), []),
+        (Mode.RULES, (Rule(REJECT, command=CREATE), Rule(ASK, command=START)), [1]),
+        (Mode.PERSON, (Rule(APPROVE, command=START, role="host"), Rule(REJECT, command=START)), []),
+    ],
+)
+def test_rules_that_can_never_count_are_found(mode: Mode, rules: tuple[Rule, ...], numbers: list[int]):
+    found = dict(idle(Policy(mode, rules=rules)))
+    assert list(found) == numbers and all(found.values())
 
 
 def test_a_person_decides_even_where_a_rule_would_agree():

@@ -125,7 +125,7 @@ def test_the_end_of_a_launch_counts_only_while_launching(status, late):
 
 # ---------------------------------------------------------------- how it ends
 
-EXITS = {"0": (0, False), "1": (1, False), "137": (137, False), "oom": (137, True)}
+EXITS = {"0": (0, False), "1": (1, False), "137": (137, False), "143": (143, False), "oom": (137, True)}
 REPORTS = (None, TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)
 
 
@@ -188,6 +188,14 @@ def test_an_exit_without_a_report_waits_a_grace_counted_from_the_exit_itself():
     assert Weigh(ID) not in due(local, 2.9)
     assert Weigh(ID) in due(local, 3)
     assert not any(isinstance(c, Probe) for c in due(local, 100))
+
+
+def test_a_node_may_count_silence_as_a_failure():
+    strict = replace(TIMING, silence_fails=True)
+    local = after(a_local_job(a_run(status=RUNNING)), exited(0, 2))
+    run = only(step(local, at(3), strict)[0])
+    assert (run.status, run.failure.reason, run.no_callback) == (FAILED, "NO_CALLBACK", False)
+    assert only(step(after(local, said(TaskStatus.SUCCESS, 2.5)), at(4), strict)[0]).status is SUCCESS
 
 
 def test_outputs_that_are_missing_are_named():

@@ -1,4 +1,4 @@
-"""How long a participating node waits for what."""
+"""How long a participating node waits for what, and what it makes of silence."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,6 +16,8 @@ class Timing:
     """safety net; an exit is normally told by the engine"""
     callback_grace: float = 1.0
     """an exit with code 0 waits this long for a report that is still on its way"""
+    silence_fails: bool = False
+    """an exit with code 0 and all outputs, but without a report, is a failure and no success"""
     linger: float = 30.0
     """a container that reported success may take this long to exit"""
     stop_grace: float = 5.0

@@ -130,6 +130,9 @@ def weighed(run: Run, now: datetime, timing: Timing, *, last: bool) -> Run:
         missing = ", ".join(run.exit.missing_outputs)
         text = f"the container ended with code 0, without a report and without its outputs {missing}"
         return failed(run, Failure("NO_CALLBACK", text, exit_code=0), now)
+    if timing.silence_fails:
+        text = "the container ended with code 0 and without a report, which counts as a failure here"
+        return failed(run, Failure("NO_CALLBACK", text, exit_code=0), now)
     return succeeded(replace(run, no_callback=True), now)
 
 

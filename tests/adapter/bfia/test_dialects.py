@@ -16,6 +16,7 @@ from adapter.bfia.examples import CREATE_ALL
 from adapter.bfia.profiles import PROFILES as PROFILE_OF
 from adapter.bfia.translate import create_body
 from engines.memory import MemoryEngine
+from gateway.domain.model import JobSpec
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import Invalid
 from gateway.ports import Callback
@@ -157,6 +158,25 @@ def test_a_job_id_is_no_longer_than_every_node_can_store(site: Site, other: str,
     assert all(i.startswith("job-") for i in ids)
     for job_id in ids:
         site.node.coordinator.stop_job(job_id, "", ME)
+
+
+@pytest.mark.parametrize(("sender", "status"), [(SPEC, 500), (FATE, 200), (KUSCIA, 500)])
+def test_a_bug_of_ours_is_an_answer_too_without_its_words(site: Site, sender: str, status: int):
+    def bug(spec: JobSpec) -> None:
+        raise RuntimeError("the secret of /srv/bfia/gateway.db")
+
+    spec = a_job_with(sender, scheduler=sender)
+    body = create_body(spec, PROFILE_OF[PROFILES[sender]])
+    kept, site.node.participant.not_shared = site.node.participant.not_shared, bug
+    try:
+        answer = ask(site.node, "peer", "POST", f"{CONTROL}/job/create", json=body, headers={"x-node-id": sender})
+    finally:
+        site.node.participant.not_shared = kept
+    said = answer.json()
+    assert answer.status_code == status and set(said) == {"code", "msg", "data"}
+    assert (said["code"], said["data"]["reason"]) == (500, "INTERNAL")
+    assert "secret" not in answer.text and "Error" not in answer.text and "srv" not in answer.text
+    assert site.node.store.local_jobs.find(spec.job_id) is None
 
 
 @pytest.mark.parametrize(("sender", "status"), [(SPEC, 404), (FATE, 200), (KUSCIA, 404)])
