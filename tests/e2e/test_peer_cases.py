@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from itertools import count
 from pathlib import Path
@@ -415,9 +416,13 @@ def test_case_10_our_own_report_is_repeated_until_it_is_heard(site: Site):
 
 @pytest.mark.parametrize(
     ("path", "reason"),
-    [("job_start", "FAILED_TO_RUN"), pytest.param("task_poll", "POLL_REFUSED", marks=pytest.mark.slow)],
+    [("job_start", "FAILED_TO_RUN"), ("task_poll", "POLL_REFUSED")],
 )
-def test_case_11_a_partner_that_refuses_on_the_way_ends_the_job(site: Site, path: str, reason: str):
+def test_case_11_a_partner_that_refuses_on_the_way_ends_the_job(
+    site: Site, path: str, reason: str, monkeypatch: pytest.MonkeyPatch
+):
+    soon = replace(site.node.scheduler._timing, retry_max=0.2)  # ten questions would take 43 s
+    monkeypatch.setattr(site.node.scheduler, "_timing", soon)
     site.peer.will(by_path(**{path: says({"code": 5001, "message": "not with me"})}))
     spec = a_job_with(SPEC)
     site.node.coordinator.submit_job(spec, ME)
