@@ -22,14 +22,17 @@ def test_who_holds_and_who_waits_is_shown_and_the_sums_match(tmp_path: Path):
     with running(tmp_path, resources={"memory_gib": 2}) as node:
         for name, gib in (("job-first", 1.5), ("job-second", 1.0)):
             pool = Pool(Amounts.of(memory=gib * 2**30), 1)
-            job = a_local_job(spec=a_spec(job_id=name), node=ME, status=JobStatus.READY, pool=pool)
+            job = a_local_job(
+                spec=a_spec(job_id=name), node=ME, status=JobStatus.READY, created_at=node.clock(), pool=pool
+            )
             node.store.local_jobs.add(job, "flow")
             try:
                 node.resources.hold(job)
             except Refused as error:
                 said = error.message
         printed = cli(node, "--json").stdout
-        found = json.loads(printed[printed.index("{\n") :])  # the node in this process may have logged before it
+        # the node in this process may have logged before and after it
+        found, _ = json.JSONDecoder().raw_decode(printed, printed.index("{\n"))
         assert found["held"]["memory_gib"] == sum(h["memory_gib"] for h in found["holders"]) == 1.5
         assert found["remaining"]["memory_gib"] == 0.5
         assert [w["job_id"] for w in found["waiting"]] == ["job-second"]
