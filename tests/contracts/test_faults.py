@@ -95,6 +95,12 @@ def test_a_required_party_that_is_down_ends_the_job_with_the_detail(
     assert len(attempts) > 1 and all(e.by == THIRD and e.detail["next"] for e in attempts)
     pauses = [e.detail["tries"] for e in attempts]
     assert pauses == sorted(pauses)
+    for node in (world.me, world.peer):  # who had accepted is told at once, and keeps nothing of it
+        wait_for(
+            lambda node=node: node.store.local_jobs.get(spec.job_id).closed, 30, 0.02, "it is told of the end"
+        )
+        local = node.store.local_jobs.get(spec.job_id)
+        assert (str(local.status), local.runs) == ("FINISHED", ()) and node.resources.view()["holders"] == []
     assert not world.engine().list() and not world.engine(world.peer).list()
 
 
