@@ -28,6 +28,12 @@ def named(value: Any) -> str:
     return next((ENGINES[word] for word in words if word in ENGINES), "")
 
 
+def chooses(setting: str) -> bool:
+    """Say whether other platforms choose an engine by a setting of this name."""
+    word = setting.lower()
+    return word.endswith("_run") or word.removesuffix("_engine") in _ASKING
+
+
 def rule(engine: str) -> str:
     """Say why this gateway does not take it."""
     return (

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.domain import checkpoints, foreign, lifetimes, resources, strictness, trained
+from gateway.domain import checkpoints, foreign, job_settings, lifetimes, resources, strictness, trained
 from gateway.domain.model import JobSpec, Party
 from gateway.domain.names import LARGEST_NAME, index_of, name_rule
 from gateway.domain.problems import Problem
@@ -117,6 +117,7 @@ def check(spec: JobSpec, path: str = "config") -> tuple[list[Problem], list[Prob
                             warnings += _unknown_tasks(by_task, tasks, f"{at}.{key}")
     problems += resources.check(spec, f"{path}.job_params")
     problems += foreign.check(spec.job_params, f"{path}.job_params")
+    warnings += job_settings.check(spec, f"{path}.job_params")
     problems += strictness.check(spec, f"{path}.job_params.common")
     return strictness.applied(spec, problems, warnings[:MOST_WARNINGS])
 

@@ -83,8 +83,13 @@ def _unreachable(job: Job, nodes: Iterable[NodeJob], due: datetime | None) -> Wa
 
 
 def _tries(job: Job, node: NodeJob) -> str:
-    call = node.create if job.status is JobStatus.PENDING else node.start
-    return f"{call.tries} tries" + (f", {call.message}" if call.message else "")
+    calls = [node.create if job.status is JobStatus.PENDING else node.start]
+    for task in job.tasks.values() if job.status is JobStatus.RUNNING else ():
+        if (part := task.nodes.get(node.node)) is not None and not ended(TASK, part.status):
+            calls += (part.start, part.poll)
+    lost = [call for call in calls if call.message] or calls[:1]
+    call = max(lost, key=lambda one: one.sent_at or job.created_at)
+    return f"{call.tries} {'try' if call.tries == 1 else 'tries'}" + (f", {call.message}" if call.message else "")
 
 
 def _of_pending(job: Job, due: datetime | None) -> Waiting:

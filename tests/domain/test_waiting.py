@@ -82,6 +82,14 @@ def test_what_a_job_waits_for(make: Callable[[], Job], reason: str, words: str, 
     assert set(found.as_dict()) == {"reason", "message", "since", "next_check"}
 
 
+def test_a_silent_node_is_told_with_the_tries_since_and_what_came_of_the_last():
+    job = away()
+    for second in (20, 40):
+        job = after(claimed(job, second), Lost(PollTaskAt("n2", "a", ("host",)), at(second + 3), True, "refused"))
+    found = waiting.of_job(job)
+    assert found is not None and found.message.endswith("(n2: 3 tries, refused)"), found.message
+
+
 def test_an_ended_job_waits_for_nothing():
     job = after(ending(), *(Answered(StopAt(n), at(9)) for n in ("n1", "n2")))
     assert job.outcome is Outcome.STOPPED and waiting.of_job(job) is None
