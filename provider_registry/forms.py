@@ -45,17 +45,15 @@ def form(component: Component) -> dict[str, Any]:
     }
     if component.description:
         made["description"] = component.description
-    demanded = [p for p in component.parameters if not p.optional]
-    always = [p.name for p in demanded if not _conditions(p, declared)]
-    if always:
+    conditions = _Conditions(declared)
+    shown_if = {p.name: conditions.of(p) for p in component.parameters if not p.optional}
+    if always := [name for name, alternatives in shown_if.items() if not alternatives]:
         made["required"] = always
-    sometimes = [
-        {"if": {"anyOf": conditions}, "then": {"required": [p.name]}}
-        for p in demanded
-        if (conditions := _conditions(p, declared))
-    ]
-    if sometimes:
-        made["allOf"] = sometimes
+    if sometimes := {name: alternatives for name, alternatives in shown_if.items() if alternatives}:
+        made["allOf"] = [
+            {"if": {"anyOf": alternatives}, "then": {"required": [name]}}
+            for name, alternatives in sometimes.items()
+        ]
     made["x-bfia"] = {
         "provider": component.provider,
         "version": component.version,
@@ -74,11 +72,13 @@ def _field(parameter: Parameter, labels: Mapping[str, str]) -> dict[str, Any]:
         made["type"] = _TYPES[kind]
     if parameter.binding is None:
         made |= _bounds(parameter, kind)
-    elif kind is Kind.LIST and not all(reads_as(kind, text) for text in parameter.binding):
-        made["items"] = {"enum": _once(v for text in parameter.binding for v in (text, *_as_number(text)))}
     else:
-        made["enum"] = _once(_value(kind, text) for text in parameter.binding)
-        if not all(reads_as(kind, text) for text in parameter.binding):
+        readable = all(reads_as(kind, text) for text in parameter.binding)
+        if kind is Kind.LIST and not readable:
+            made["items"] = {"enum": _once(v for text in parameter.binding for v in (text, *_as_number(text)))}
+        else:
+            made["enum"] = _once(_value(kind, text) for text in parameter.binding)
+        if not readable and kind is not Kind.LIST:
             made.pop("type", None)  # the list says more than the type that it contradicts
     if parameter.default:
         made["default"] = _value(kind, parameter.default)
@@ -127,27 +127,42 @@ def _hints(parameter: Parameter, labels: Mapping[str, str]) -> dict[str, Any]:
     return made
 
 
-def _conditions(parameter: Parameter, declared: Mapping[str, Parameter]) -> Sequence[dict[str, Any]]:
-    """Return when a parameter is shown, each alternative as a schema; none where it always is."""
-    found = [_condition(text, declared) for text in parameter.depends_on]
-    return [one for one in found if one] if all(found) else []
+class _Conditions:
+    """When parameters are shown. What conditions name is looked up once each: there may be very many of them."""
 
+    def __init__(self, declared: Mapping[str, Parameter]) -> None:
+        self._declared = declared
+        self._spellings: dict[str, dict[str, list[str]]] = {}
 
-def _condition(text: str, declared: Mapping[str, Parameter]) -> dict[str, Any]:
-    """Read one condition as `values.check` does; empty where it names what is not described, and so holds."""
-    if text in declared:
-        return {"required": [text]}
-    name, _, wanted = text.partition(".")
-    other = declared.get(name)
-    if other is None:
-        return {}
-    kind = kind_of(other.type)
-    spelled = [one for one in other.binding or () if one.lower() == wanted.lower()]
-    values = _once(value for one in (*spelled, wanted) for value in (_value(kind, one), one))
-    made: dict[str, Any] = {"properties": {name: {"enum": values}}}
-    if (other.default or "").lower() != wanted.lower():
-        made["required"] = [name]
-    return made
+    def of(self, parameter: Parameter) -> Sequence[dict[str, Any]]:
+        """Return when a parameter is shown, each alternative as a schema; none where it always is."""
+        found = [self._one(text) for text in parameter.depends_on]
+        return [one for one in found if one] if all(found) else []
+
+    def _one(self, text: str) -> dict[str, Any]:
+        """Read one condition as `values.check` does; empty where it names what is not described, and so holds."""
+        if text in self._declared:
+            return {"required": [text]}
+        name, _, wanted = text.partition(".")
+        other = self._declared.get(name)
+        if other is None:
+            return {}
+        kind = kind_of(other.type)
+        spelled = self._spelled(other).get(wanted.lower(), [])
+        values = _once(value for one in (*spelled, wanted) for value in (_value(kind, one), one))
+        made: dict[str, Any] = {"properties": {name: {"enum": values}}}
+        if (other.default or "").lower() != wanted.lower():
+            made["required"] = [name]
+        return made
+
+    def _spelled(self, parameter: Parameter) -> Mapping[str, list[str]]:
+        """Return the choices of a parameter by their small letters."""
+        if parameter.name not in self._spellings:
+            made: dict[str, list[str]] = {}
+            for choice in parameter.binding or ():
+                made.setdefault(choice.lower(), []).append(choice)
+            self._spellings[parameter.name] = made
+        return self._spellings[parameter.name]
 
 
 def _value(kind: Kind, text: str) -> Any:
@@ -175,4 +190,8 @@ def _short(value: float) -> int | float:
 
 def _once(values: Iterable[Any]) -> list[Any]:
     """Leave out repeats, which a schema's list must not have; ``true`` repeats neither 1 nor its own text."""
-    return list({json.dumps(value, sort_keys=True): value for value in values}.values())
+    return list({(type(value), _key(value)): value for value in values}.values())
+
+
+def _key(value: Any) -> Any:
+    return json.dumps(value, sort_keys=True) if isinstance(value, (dict, list)) else value

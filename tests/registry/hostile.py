@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gateway.provider_reading import SMALL
+from provider_registry.forms import form
 from provider_registry.limits import MAX_TEXT, MAX_VALUES
 from provider_registry.worker import MOST_BYTES, told
-from tests.registry.builders import a_data, a_description, a_parameter, a_request
+from tests.registry.builders import a_component, a_data, a_description, a_parameter, a_request
 
 MEMORY = 200 * 1024**2
 """bytes beyond what the program has before it begins"""
@@ -114,6 +115,15 @@ def texts() -> Iterator[tuple[str, bytes]]:
     yield "too long", b"[" * (MOST_BYTES + 1)
 
 
+def largest_form() -> int:
+    """Return how many demands the form of a component makes whose conditions all name one long list."""
+    choices = json.dumps([f"v{i}" for i in range(1000)])
+    named = [f"p0.V{k}" for k in range(100)]
+    waiting = [a_parameter(f"p{i}", optional="false", dependsOn=named) for i in range(1, _EACH)]
+    parameters = [a_parameter("p0", bindingData=choices), *waiting]
+    return len(form(a_component(*parameters))["allOf"])
+
+
 def main() -> None:
     said = {}
     made = list(texts())
@@ -127,6 +137,7 @@ def main() -> None:
         print(name, file=sys.stderr, flush=True)
         found = told(text)
         said[name] = str(found.get("problems", "read"))[:300]
+    said["a form"] = str(largest_form())  # within the limit of the text before it, which is refused at once
     json.dump(said, sys.stdout)
 
 
