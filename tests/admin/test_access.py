@@ -214,12 +214,18 @@ def test_every_change_is_written_down_and_looking_is_not(tmp_path: Path):
         def send(method: str, path: str, **more: Any) -> Any:
             return ask(node, "operator", method, path, headers=headers, **more).json()
 
+        def written(count: int) -> None:
+            wait_for(lambda: len(node.audit.list()) == count, about=f"{count} entries")
+
         send("PUT", f"/api/v1/routes/{PEER}", json={"route": {"url": "http://h"}})
+        written(1)  # an answer does not wait for its entry
         send("POST", "/v1/platform/schedule/job/stop_all", json={"job_id": "job-none"})
+        written(2)
         send("GET", "/api/v1/jobs")
         send("DELETE", "/api/v1/routes/JG404")
+        written(3)
         ask(node, "operator", "POST", "/api/v1/gc", json={})  # without a token
-        wait_for(lambda: len(node.audit.list()) == 4, 20)
+        written(4)
         refused, *entries = send("GET", "/api/v1/audit")["audit"]
         assert (refused["who"], refused["action"], refused["status"]) == ("somebody", "POST /api/v1/gc", 401)
         assert [(e["who"], e["action"], e["status"], e["code"]) for e in entries] == [

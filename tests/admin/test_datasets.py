@@ -44,7 +44,8 @@ def fresh(node: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("BFIA_GATEWAY_TOKEN", "0123456789abcdef0123")
     for job_id in node.store.local_jobs.unfinished():
         node.participant.stop_job(job_id, "", None, "")
-    call(node, "DELETE", TABLE)
+    gone = (200, 404)  # until a job that uses it has ended, it is kept
+    wait_for(lambda: call(node, "DELETE", TABLE).status_code in gone, about="the table is deleted")
     assert uploaded(node, tmp_path).exit_code == 0
 
 

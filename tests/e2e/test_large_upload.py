@@ -14,7 +14,6 @@ MIB = 1024 * 1024
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_table_is_streamed_in_and_out(tmp_path: Path):
     file = tmp_path / "table.csv"
     rows = write_table(file, 160 * MIB)

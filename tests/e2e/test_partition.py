@@ -50,7 +50,6 @@ def seconds_until(what: Callable[[], bool]) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_a_node_that_is_cut_off_at_the_last_task_agrees_soon_after(two: tuple[Waiting, Wire, Wire]):
     nodes, to_guest, to_host = two
     job_id = nodes.submit(6)
@@ -67,7 +66,6 @@ def test_a_node_that_is_cut_off_at_the_last_task_agrees_soon_after(two: tuple[Wa
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_a_stop_that_was_missed_is_obeyed_soon_after(two: tuple[Waiting, Wire, Wire]):
     nodes, to_guest, to_host = two
     job_id = nodes.submit(FOR_EVER)

@@ -34,7 +34,6 @@ def test_both_languages_tell_the_same():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_one_node_runs_the_example_as_the_readme_says(tmp_path: Path):
     shell, yaml_blocks = blocks("README.md", "sh"), blocks("README.md", "yaml")
     gateway = [sys.executable, "-m", "gateway.cli.main"]

@@ -114,7 +114,6 @@ def test_what_keeps_a_receiver_is_shown_without_its_password(tmp_path: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_no_event_is_lost_over_a_kill(tmp_path: Path):
     """Both ends fail: the node is killed while the receiver refuses, and again while a job ends."""
     with receiving() as receiver:

@@ -242,7 +242,6 @@ def test_a_peer_that_never_answers(peer: ScriptedPeer, calling: As):
     assert len(peer.asked) == 1
 
 
-@pytest.mark.timeout(30)
 def test_a_peer_whose_answer_never_ends(peer: ScriptedPeer, calling: As):
     """Every read succeeds in time; the deadline is for the whole call."""
     peer.will(trickle)
@@ -250,7 +249,6 @@ def test_a_peer_whose_answer_never_ends(peer: ScriptedPeer, calling: As):
         assert unreachable(found.participant.start_job, "job-1", ME).delivered is True
 
 
-@pytest.mark.timeout(60)
 def test_an_answer_without_measure_is_not_taken_in(peer: ScriptedPeer, spec_peer: Clients):
     peer.will(text(b" " * (33 << 20), kind="application/json"))
     assert refused(spec_peer.participant.start_job, "job-1", ME).reason == "NO_ENVELOPE"
@@ -278,7 +276,6 @@ def test_an_answer_that_breaks_off_may_have_had_its_effect(peer: ScriptedPeer, s
     spec_peer.participant.start_job("job-1", ME)
 
 
-@pytest.mark.timeout(60)
 def test_what_is_said_not_to_have_been_delivered_never_was(peer: ScriptedPeer, calling: As):
     """More calls at once than there are connections to a peer, and the peer answers none."""
     peer.will(silence)

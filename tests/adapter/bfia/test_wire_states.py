@@ -25,8 +25,9 @@ class Watched(World):
 
     def _check_move(self, old: Job, new: Job) -> None:
         super()._check_move(old, new)
+        seen = view(new)
         for name, profile in PROFILES.items():
-            data = status_body(view(new), profile)
+            data = status_body(seen, profile)
             words = set(data["status"].values())
             if not words <= (TASK_WORDS if profile.knows_ready else TASK_WORDS - {"READY"}):
                 raise Broken(f"{name} is shown {words}")
@@ -43,7 +44,7 @@ class Watched(World):
                     raise Broken(f"progress {data['progress']} with outcome {data['outcome']}")
             elif set(data) != {"status"}:
                 raise Broken(f"{name} is shown {set(data)}")
-        self.progress = max(self.progress, view(new).progress)
+        self.progress = max(self.progress, seen.progress)
         self.shown += 1
 
 
