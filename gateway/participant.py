@@ -107,7 +107,9 @@ class Participant:
                 raise Conflict(f"job {spec.job_id} is here already, with another body", reason="JOB_ID_CONFLICT")
             local = known
             if auditing.unused(known):
-                local = self._executor.change(known.id, lambda local: auditing.created(local, now, sender))
+                local = self._executor.change(
+                    known.id, lambda local: replace(auditing.created(local, now, sender), checks=looked.checks)
+                )
         self._executor.watch_job(local)
         return self._acceptance(local)
 
@@ -179,7 +181,8 @@ class Participant:
 
     def _looked(self, local: LocalJob) -> Looked:
         """Look what is not here of what a new job needs. Raises `Invalid`, `Refused` where that is a refusal."""
-        if self._store.local_jobs.find(local.id) is not None:
+        known = self._store.local_jobs.find(local.id)
+        if known is not None and not auditing.unused(known):
             return Looked()
         looked = self.looked(local.spec)
         if looked.lacks:
@@ -187,7 +190,9 @@ class Participant:
             raise Refused(f"node {self._node} cannot take jobs now: {words}", reason=looked.lacks[0].reason)
         if looked.missing and self.refuse_missing:
             raise Invalid(looked.missing, reason="IMAGE_NOT_FOUND")
-        waits = self._takes_word(local.spec.scheduler)  # else images are fetched before the launch
+        waits = known is None and self._takes_word(
+            local.spec.scheduler
+        )  # else images are fetched before the launch
         return looked if waits else replace(looked, to_fetch={})
 
     def judged(self, spec: JobSpec, sender: NodeId, command: str = approval.CREATE) -> tuple[Verdict, str]:

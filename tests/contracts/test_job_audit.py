@@ -14,6 +14,7 @@ from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import Refused
 from tests.builders import a_spec
 from tests.contracts.apis import World, two_nodes
+from tests.contracts.test_readiness import broken
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask
 
@@ -71,6 +72,17 @@ def test_a_job_is_created_and_runs_after_a_person_agreed(world: World, spec: Job
     events = [e.event for e in world.me.store.timeline(spec.job_id)]
     for before, then in (("asked before creation", "approved"), ("approved", "decision told")):
         assert events.index(before) < events.index(then)
+
+
+def test_what_was_agreed_to_is_refused_where_it_cannot_be_taken_by_then(world: World, spec: JobSpec):
+    world.peer.coordinator.submit_job(spec, PEER)
+    with broken(world.me, "storage"):
+        wait_for(lambda: world.me.participant.looked(spec).lacks, 60, about="it is seen")
+        decide(world, spec, "approve")
+        wait_for(lambda: job(world, spec).status is JobStatus.REJECTED, 60, 0.01)
+    failure = job(world, spec).ending.failure
+    assert (failure.reason, failure.node) == ("STORAGE_NOT_WRITABLE", ME)
+    assert world.local(spec.job_id).audit.created is False  # an approval that is not used ends by itself
 
 
 def test_a_refusal_rejects_the_job_with_the_persons_words(world: World, spec: JobSpec):
