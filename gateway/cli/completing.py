@@ -33,6 +33,11 @@ nodes = _offering("/api/v1/routes", lambda found: (route["node"] for route in fo
 datasets = _offering(
     "/api/v1/datasets", lambda found: (one["dataset_id"] for one in found["datasets"]), limit=1000
 )
+components = _offering(
+    "/api/v1/providers",
+    lambda found: (f"{p['name']}:{p['version']}/{name}" for p in found["providers"] for name in p["components"]),
+    retired="false",
+)
 providers = _offering(
     "/api/v1/providers", lambda found: (one["provider_name"] for one in found["providers"]), limit=1000
 )

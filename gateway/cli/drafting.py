@@ -18,6 +18,7 @@ from gateway.cli.client import (
     reporting,
     settings_of,
 )
+from gateway.cli.completing import components as component_names
 from gateway.cli.described import chosen, components_of
 from gateway.cli.parameters import allowed
 
@@ -40,7 +41,10 @@ def add(commands: typer.Typer) -> None:
 def draft(
     tasks: Annotated[
         list[str],
-        typer.Argument(help="PROVIDER/COMPONENT, in their order; each reads what those before it wrote."),
+        typer.Argument(
+            help="PROVIDER/COMPONENT, in their order; each reads what those before it wrote.",
+            autocompletion=component_names,
+        ),
     ],
     party: Annotated[
         list[str] | None, typer.Option(help="ROLE=NODE; may be repeated. Default: this node plays every role.")
@@ -57,8 +61,8 @@ def draft(
     Example: bfia-gateway job draft reference/Intersection reference/HeteroLR --data guest=bank#customers > job.yml
     """
     with reporting():
-        components = [_component(task, config, url) for task in tasks]
-        roles = _roles(components)
+        chain = [_component(task, config, url) for task in tasks]
+        roles = _roles(chain)
         datasets = _pairs(data or [], roles, "--data ROLE=DATASET")
         nodes = _pairs(party or [], roles, "--party ROLE=NODE")
         if missing := [role for role in roles if role not in nodes]:
@@ -66,7 +70,7 @@ def draft(
                 text = f"say which node plays: {', '.join(f'--party {role}=NODE' for role in missing)}"
                 raise CallFailed(text, EXIT_BAD_INPUT, "INVALID")
             nodes |= dict.fromkeys(missing, settings_of(config).node.id)
-        typer.echo(drafted(components, {role: nodes[role] for role in roles}, datasets, flow), nl=False)
+        typer.echo(drafted(chain, {role: nodes[role] for role in roles}, datasets, flow), nl=False)
 
 
 def _component(task: str, config: Path, url: str) -> "Component":

@@ -5,13 +5,16 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import typer
 import yaml
 
 from engines.base import LaunchSpec
 from engines.memory import MemoryEngine, Script
+from gateway.cli import completing
 from gateway.wiring import Gateway
 from tests import forks
 from tests.e2e.nodes import wait_for
@@ -66,12 +69,16 @@ def submitted(node: Gateway, job: str) -> Any:
 
 def environments(node: Gateway, job: str) -> list[dict[str, str]]:
     """Return what the containers of a job found in their environment, all but what every one finds there."""
-    launched.clear()
     answer = submitted(node, job)
     assert answer["code"] == 0, answer
-    wait_for(lambda: len(launched) == 2, 60, 0.01, "both parties are launched")
+    session = f"session_{answer['data']['job_id']}"
+
+    def of_job() -> list[dict[str, str]]:
+        return [dict(one.environment) for one in launched if one.environment["config.session_id"] == session]
+
+    wait_for(lambda: len(of_job()) == 2, 60, 0.01, "both parties are launched")
     start = ("runtime.component.parameter.", "runtime.component.output.")
-    return [{k: v for k, v in one.environment.items() if k.startswith(start)} for one in launched]
+    return [{k: v for k, v in one.items() if k.startswith(start)} for one in of_job()]
 
 
 def test_a_changed_description_changes_the_form_the_draft_the_check_and_the_environment(node: Gateway):
@@ -167,6 +174,14 @@ def test_what_a_draft_cannot_be_made_of_is_said(node: Gateway, words: list[str],
     described(node, "scores", a_parameter())
     done = asking(node, "job", "draft", *words)
     assert done.returncode == 2 and says in done.stderr
+
+
+def test_components_are_offered_to_the_shell(node: Gateway, monkeypatch: pytest.MonkeyPatch):
+    described(node, "scores", a_parameter())
+    monkeypatch.setattr(completing, "_PATIENCE", 60)
+    asked = cast(typer.Context, SimpleNamespace(params={"url": node.addresses()["operator"]}))
+    assert completing.components(asked, "acme:1") == ["acme:1.0.0/Algo"]
+    assert completing.components(asked, "other") == []
 
 
 def test_a_component_that_is_not_there_has_no_form(node: Gateway):
