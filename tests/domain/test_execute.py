@@ -125,6 +125,7 @@ def test_the_end_of_a_launch_counts_only_while_launching(status, late):
 
 # ---------------------------------------------------------------- how it ends
 
+MEMORY = {"memory": 2.0e8}
 EXITS = {"0": (0, False), "1": (1, False), "137": (137, False), "143": (143, False), "oom": (137, True)}
 REPORTS = (None, TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)
 
@@ -225,6 +226,12 @@ def test_a_failure_says_what_is_known(report, event, expected):
     assert expected in run.failure.message
     assert run.failure.exit_code == event.exit.code
     assert (run.failure.node, run.failure.role, run.failure.task) == ("n1", "guest", "a")
+
+
+@pytest.mark.parametrize(("code", "told"), [(137, True), (134, True), (139, True), (3, False), (143, False)])
+def test_an_end_that_too_little_memory_may_be_behind_says_so_where_it_is_limited(code, told):
+    free, limited = (only(after(a_local_job(a_run(status=RUNNING, limits=m)), exited(code))) for m in ({}, MEMORY))
+    assert ("memory" in limited.failure.message, "memory" in free.failure.message) == (told, False)
 
 
 def test_a_later_report_keeps_the_result_code_of_an_earlier_one():

@@ -151,7 +151,8 @@ def exit_failure(run: Run) -> Failure:
     signal = f" by signal {exit_.signal}" if exit_.signal else ""
     said = f" after it reported {run.reported}" if run.reported else ""
     usual = "" if said else exit_codes.meaning(exit_.code)
-    full = f"exit code {exit_.code}{signal}{said}" + "".join(f"; {part}" for part in (usual, text) if part)
+    memory = exit_codes.under_a_limit(exit_.code) if run.limits.get("memory") else ""
+    full = f"exit code {exit_.code}{signal}{said}" + "".join(f"; {part}" for part in (usual, memory, text) if part)
     return Failure(f"EXIT_{exit_.code}", full, exit_code=exit_.code)
 
 
