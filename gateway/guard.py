@@ -130,6 +130,8 @@ class Guard:
         finally:
             action = f"{scope['method']} {scope['path']}"
             detail = {**_ids(bytes(asked), bytes(head)), **dict(scope["state"].get("audit") or {})}
+            if words := _refusal(status, bytes(head)):
+                detail["refused"] = words
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(
                     lambda: self._write(at, who, action, status, _code(bytes(head)), detail), limiter=self._limiter
@@ -163,6 +165,15 @@ def _read(text: bytes) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
+
+
+def _refusal(status: int, head: bytes) -> str:
+    """Return why a change was not made, as the answer says it; empty where it was, or where that is too long."""
+    if status < 400 and _code(head) in (None, 0, 200):
+        return ""
+    said = _read(head)
+    text = (said.get("msg") or said.get("message")) if isinstance(said, Mapping) else ""
+    return str(text or "")[:500]
 
 
 def _code(head: bytes) -> int | None:

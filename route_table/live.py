@@ -14,6 +14,8 @@ from pathlib import Path
 from threading import RLock
 from typing import Any
 
+import yaml
+
 from route_table import certificates, writing
 from route_table.document import MAX_TEXT, dump, parse
 from route_table.model import Identity, InvalidRoutes, Problem, Route, RouteTable, UnknownNode
@@ -332,14 +334,18 @@ def _merged(base: str, newest: str, file: str) -> str:
         route = now.get(node)
         if route is None:
             file = writing.apply(file, Change(node, None)) if node in mine else file
-        else:
+        elif node not in mine or node not in was:
             file = writing.apply(file, Change(node, _values(route)))
+        else:
+            before, after = _values(was[node]), _values(route)
+            changed = {key: after.get(key) for key in {**before, **after} if before.get(key) != after.get(key)}
+            file = writing.apply(file, _without_other_address(Change(node, changed, whole=False)))
     return file
 
 
 def _values(route: Route) -> Mapping[str, Any]:
-    alone = dump(RouteTable(0, {route.node: route}))
-    return writing.entry_values(alone, route.node)
+    """Return what an entry holds, numbers as numbers: people read the file."""
+    return dict(yaml.safe_load(dump(RouteTable(0, {route.node: route})))[route.node])
 
 
 def _digest(content: bytes) -> str:

@@ -20,6 +20,8 @@ class Problem(NamedTuple):
     got: Any = None
 
     def __str__(self) -> str:
+        if self.got is None:
+            return f"{self.path}: {self.rule}"
         got = repr(self.got)
         return f"{self.path}: {self.rule} (got {got if len(got) <= 200 else got[:200] + '…'})"
 

@@ -281,7 +281,7 @@ class AuditLine(Shown):
     action: Annotated[str, Field(examples=["PUT /api/v1/routes/JG0100002200000020"])]
     status: int
     code: int | None
-    detail: Object = Field(description="before and after; of a refusal its reason and how often it was repeated")
+    detail: Object = Field(description="before and after; of a refusal its words, or its reason and how often")
 
 
 class Audit(Shown):

@@ -61,6 +61,8 @@ def _detail(detail: Any, most: int = 300) -> str:
     elif "reason" in detail and "from" in detail:
         more = f", {detail['repeated']} times more" if "repeated" in detail else ""
         text = f"from {detail['from']}: {detail.get('message') or detail['reason']}{more}"
+    elif "refused" in detail:
+        text = str(detail["refused"])
     elif "before" in detail or "after" in detail:
         text = f"{_short(detail.get('before'))} → {_short(detail.get('after'))}"
     else:

@@ -100,11 +100,13 @@ def test_the_audit_tells_before_and_after_and_is_found_by_filters(node: Gateway)
     assert drained["detail"]["after"] == {"draining": True, "running": "wait", "exit": False}
     (refused,) = found(refused=True)
     assert refused["detail"]["asked"] == {"job_id": "job-none"}
+    assert refused["detail"]["refused"].startswith("JOB_UNKNOWN: ") and "refused" not in drained["detail"]
     assert len(found(refused=False, limit=1)) == 1 and found(since="2099-01-01") == found(until="2000-01-01") == []
     assert found(action="%") == found(who="nobody") == []
     first = ask(node, "operator", "GET", "/api/v1/audit", params={"limit": 1}).json()
     assert found(after=first["next"], limit=1)[0]["id"] < first["audit"][0]["id"]
     shown = cli(node, "audit", "--refused")
+    assert "JOB_UNKNOWN" in shown.stdout
     assert "stop_all" in shown.stdout and "refused (404)" in shown.stdout and "drain" not in shown.stdout
 
 

@@ -228,6 +228,7 @@ def test_a_file_edit_keeps_what_others_changed_meanwhile(file: Path):
     assert routes["JG05"].url == "http://h5:5" and "JG03" not in routes
     assert parse(file.read_text()).routes == routes
     assert "a new remark" in remarks(file.read_text())
+    assert "    deadline: 5     # slow line" in file.read_text(), "a number as a number, and remarks stay"
     assert live.history()[0].author == "file"
 
 
