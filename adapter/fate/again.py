@@ -25,6 +25,16 @@ def newest(job_id: str, local_of: LocalOf) -> LocalJob | None:
     return found
 
 
+def may_begin_again(local: LocalJob) -> bool:
+    """Say whether ``waiting`` begins a job of FATE's again: once FATE has told its end.
+
+    A job that has ended here alone, by a person's no or by itself, still goes on for FATE's scheduler, which may
+    tell with each turn that it waits.
+    """
+    ending = local.ending
+    return local.spec.protocol == PROTOCOL and ending is not None and ending.by == local.spec.scheduler
+
+
 def begun_again(local: LocalJob, job_id: str) -> JobSpec:
     """Return the job that follows on one that has ended; it takes over whatever is the same."""
     params = dict(local.spec.job_params)

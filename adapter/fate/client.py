@@ -12,7 +12,7 @@ from typing import Any
 from adapter.fate.calling import Caller
 from adapter.fate.description import Descriptions
 from adapter.fate.endpoints import PARTNER
-from adapter.fate.keys import key_of
+from adapter.fate.keys import LONGEST_JOB_ID, key_of
 from adapter.fate.parts import JobOf
 from adapter.fate.said import failure_of, names_in, task_body
 from adapter.fate.states import OUR_TASK, REASONS, JobWord, TaskWord, job_word, task_word
@@ -52,9 +52,9 @@ class ParticipantClient:
             at = {"job_id": spec.job_id, "role": role, "party_id": self._caller.node}
             try:
                 said = self._caller.post(f"{PARTNER}/job/create", body | at, initiator=spec.initiator)
-            except Refused:
+            except Refused as refused:
                 self._take_back(spec.job_id, roles[:told])
-                raise
+                raise _explained(refused, spec.job_id) from refused
             data = as_mapping(said.get("data"))
         for role in roles:
             self._state(spec.job_id, role, JobWord.WAITING)
@@ -203,6 +203,16 @@ class ParticipantClient:
 
 class _Busy(Refused):
     reason = "RESOURCES_BUSY"
+
+
+def _explained(refused: Refused, job_id: str) -> Refused:
+    """Return a refusal with its cause where FATE names none and its database cannot keep the job's id."""
+    if refused.reason != Refused.reason or len(job_id) <= LONGEST_JOB_ID:
+        return refused
+    text = f"{refused.message}. The job's id has {len(job_id)} characters, FATE's databases keep {LONGEST_JOB_ID}"
+    return Refused(
+        f"{text}: hand it in under a shorter one, or at this node, which makes one", reason="JOB_ID_TOO_LONG"
+    )
 
 
 def _end_of(task: Task, ending: Ending | None) -> TaskWord | None:

@@ -8,6 +8,8 @@ this one understands.
 import re
 from typing import NamedTuple
 
+LONGEST_JOB_ID = 25
+"""characters; FATE's MySQL keeps no more, its SQLite and a gateway like this one do"""
 _NUMBERED = re.compile(r"([^_]+)_(.+)_([0-9]{1,6})")
 
 

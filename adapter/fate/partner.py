@@ -5,31 +5,25 @@ without effect by the others.
 """
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import APIRouter, Request
 
 from adapter.fate import wire
-from adapter.fate.again import continued, number_of
+from adapter.fate.again import continued, may_begin_again
 from adapter.fate.deciding import again, begun, undecided
-from adapter.fate.description import PROTOCOL, as_handed_on, scheduler_of
+from adapter.fate.description import as_handed_on, scheduler_of
 from adapter.fate.endpoints import BY_PATH, PARTNER
 from adapter.fate.envelope import FateRoute, coded, ok
-from adapter.fate.keys import Key, id_of, key_of, name_of
-from adapter.fate.said import failure_of
+from adapter.fate.keys import Key, id_of, name_of
+from adapter.fate.partner_words import accepted, check_task, collected, end_of, not_started, shown, word_in
 from adapter.fate.serving import Asker, FateParts, asker, commanded, names_itself, on, plays, trace_of
-from adapter.fate.states import OUR_OUTCOME, REASONS, JobWord, TaskWord, job_word, task_word
-from gateway.domain.model import Acceptance, Ending, Failure, LocalJob
+from adapter.fate.states import OUR_OUTCOME, JobWord, TaskWord, task_word
+from gateway.domain.model import LocalJob
 from gateway.domain.problems import Problem
 from gateway.domain.states import JobStatus, TaskStatus
-from gateway.errors import GatewayError, Invalid, NotFound, Refused
+from gateway.errors import Invalid, NotFound, Refused
 from gateway.ports import TaskNews
-
-W = TypeVar("W", JobWord, TaskWord)
-
-_TRIES = 3
-"""how many versions FATE may leave out: it counts on where a party could not be told of one"""
 
 
 def router(parts: FateParts) -> APIRouter:
@@ -64,24 +58,24 @@ def router(parts: FateParts) -> APIRouter:
             if spec.parties_at(parts.node) and not plays(spec, parts.node, body.role, body.party_id):
                 text = f"the job names no party {body.role} of {body.party_id or parts.node} here"
                 raise NotFound(text, reason="ROLE_UNKNOWN")
-            return _accepted(parts.participant.create_job(continued(spec, parts.local_of), who.node))
+            return accepted(parts.participant.create_job(continued(spec, parts.local_of), who.node))
 
         return ok(await on(parts.limiters.rest, request, work) or None)
 
     @post("/job/status/update")
     async def job_status(body: wire.JobStatus, request: Request) -> dict[str, Any]:
         local, who = await job(request, body)
-        word = _word(JobWord, body.status)
+        word = word_in(JobWord, body.status)
         if word in OUR_OUTCOME:
-            ending = _ending(word, body.failed_by, who, local)
+            ending = end_of(word, body.failed_by, who, local)
             await on(
                 parts.limiters.rest,
                 request,
                 lambda: parts.participant.stop_job(local.id, "", ending, who.node),
             )
         elif local.status in (JobStatus.FINISHED, JobStatus.REJECTED):
-            if word is not JobWord.WAITING or local.spec.protocol != PROTOCOL:
-                raise Refused(f"job {local.id} has ended here: it is {_said(local)}", reason="JOB_ENDED")
+            if word is not JobWord.WAITING or not may_begin_again(local):
+                raise Refused(f"job {local.id} has ended here: it is {shown(local)}", reason="JOB_ENDED")
             await on(parts.limiters.rest, request, lambda: again(parts, local, body.job_id, who.node))
         elif word is JobWord.RUNNING and not undecided(local):
             await on(parts.limiters.rest, request, lambda: parts.participant.start_job(local.id, who.node))
@@ -124,15 +118,17 @@ def router(parts: FateParts) -> APIRouter:
             if names_itself(request):
                 raise
             return ok()  # as FATE's nodes: what is not there is stopped
-        word = _word(JobWord, body.status) if body.status else None
-        ending = _ending(word, body.failed_by, who, local) if word in OUR_OUTCOME else None
+        word = word_in(JobWord, body.status) if body.status else None
+        ending = end_of(word, body.failed_by, who, local) if word in OUR_OUTCOME else None
         await on(parts.limiters.rest, request, lambda: parts.participant.stop_job(local.id, "", ending, who.node))
         return ok()
 
     @post("/task/resource/apply")
     async def apply_task(body: wire.Task, request: Request) -> dict[str, Any]:
         local, who, task_id, name = await task(request, body)
-        _known(local, name)
+        check_task(local, name)
+        if local.status in (JobStatus.FINISHED, JobStatus.REJECTED):  # else FATE begins the task at its own party
+            raise Refused(f"job {local.id} has ended here: it is {shown(local)}", reason="JOB_ENDED")
         await on(parts.limiters.rest, request, lambda: begun(parts.participant, local, who.node))
         most = local.pool.tasks_at_once if local.pool else None
         others = {run.task_id for run in local.runs if not run.over} - {task_id}
@@ -144,7 +140,7 @@ def router(parts: FateParts) -> APIRouter:
     @post("/task/resource/return")
     async def return_task(body: wire.Task, request: Request) -> dict[str, Any]:
         local, _, _, name = await task(request, body)
-        _known(local, name)
+        check_task(local, name)
         return ok()
 
     @post("/task/start")
@@ -172,19 +168,19 @@ def router(parts: FateParts) -> APIRouter:
             except NotFound as error:
                 if local is None or error.reason != "TASK_UNKNOWN":
                     raise
-                return _not_started(local, body.job_id, name, body.task_version, error)
+                return not_started(local, body.job_id, name, body.task_version, error)
 
         news = await on(parts.limiters.news, request, work)
         word = TaskWord.RUNNING if news.status is TaskStatus.READY else task_word(news.status, news.failure)
         if not who.named and word is not TaskWord.WAITING and not parts.told.running(task_id, body.role):
             word = TaskWord.RUNNING
-        return ok(_collected(body, word, news, local, task_id))
+        return ok(collected(body, word, news, local, task_id))
 
     @post("/task/status/update")
     async def task_status(body: wire.TaskState, request: Request) -> dict[str, Any]:
         local, _, _, name = await task(request, body)
-        _known(local, name)
-        _word(TaskWord, body.status)
+        check_task(local, name)
+        word_in(TaskWord, body.status)
         return ok()
 
     @post("/task/stop")
@@ -194,7 +190,7 @@ def router(parts: FateParts) -> APIRouter:
             await on(parts.limiters.rest, request, lambda: parts.participant.stop_task("", found, "", who.node))
             return ok()
         local, who, task_id, name = await task(request, body)
-        _known(local, name)
+        check_task(local, name)
         if body.newest:
             await on(
                 parts.limiters.rest, request, lambda: parts.participant.stop_job(local.id, name, None, who.node)
@@ -211,91 +207,10 @@ def router(parts: FateParts) -> APIRouter:
     async def rerun_task(body: wire.RerunTask, request: Request) -> dict[str, Any]:
         try:
             local, _, _, name = await task(request, body)
-            _known(local, name)
+            check_task(local, name)
         except NotFound:
             if names_itself(request):
                 raise
         return ok()
 
     return router
-
-
-def _accepted(said: Acceptance) -> dict[str, Any]:
-    """Return what a gateway like this one reads beside yes."""
-    found: dict[str, Any] = {} if said.inherited is None else {"inherited": list(said.inherited)}
-    return found | ({"waits": True, "within": said.within} if said.waits else {})
-
-
-def _known(local: LocalJob, name: str) -> None:
-    """Raise `NotFound` for a task that the flow does not have."""
-    if local.spec.dag.get(name) is None:
-        raise NotFound(f"job {local.id} has no task {name or '(its id does not tell)'}", reason="TASK_UNKNOWN")
-
-
-def _not_started(local: LocalJob, job_id: str, name: str, version: int, error: GatewayError) -> TaskNews:
-    """Tell of a version of a task that was not started here: it waits, or was taken over; else raise."""
-    _known(local, name)
-    if any(run.task_name == name for run in local.inherited) and name in (local.can_inherit or ()):
-        return TaskNews(TaskStatus.SUCCESS)
-    ids = {run.task_id for run in local.runs if run.task_name == name}
-    last = max((key_of(found).version for found in ids), default=-1)
-    if not last < version <= max(last, _TRIES * number_of(local, job_id)) + _TRIES:
-        raise error
-    return TaskNews(TaskStatus.PENDING)
-
-
-def _collected(
-    body: wire.Task, word: TaskWord, news: TaskNews, local: LocalJob | None, task_id: str
-) -> dict[str, Any]:
-    role = body.role.partition(".")[0]
-    runs = local.runs_of(task_id, role) if local is not None else ()
-    begun = _ms(min((run.started_at for run in runs if run.started_at), default=None))
-    ended = _ms(max((run.ended_at for run in runs if run.ended_at), default=None))
-    over = word not in (TaskWord.WAITING, TaskWord.RUNNING)
-    data: dict[str, Any] = {
-        "job_id": body.job_id,
-        "role": body.role,
-        "party_id": body.party_id,
-        "task_id": body.task_id,
-        "task_version": body.task_version,
-        "status": str(word),
-        "party_status": str(word),
-        "start_time": begun,
-        "end_time": ended if over else None,
-        "update_time": ended or begun,
-        "elapsed": ended - begun if over and ended is not None and begun is not None else None,
-    }
-    if over and news.failure is not None:
-        data["failed_by"] = news.failure.as_dict()
-    return data
-
-
-def _ms(moment: datetime | None) -> int | None:
-    """Return milliseconds since 1970."""
-    return None if moment is None else round(moment.timestamp() * 1000)
-
-
-def _ending(word: JobWord | None, failed_by: Any, who: Asker, local: LocalJob) -> Ending | None:
-    """Return the end that is told; FATE does not say why a job failed: what failed here is then the reason."""
-    if word is None or word not in OUR_OUTCOME:
-        return None
-    failure = failure_of(failed_by)
-    if failure is None and word in (JobWord.FAILED, JobWord.TIMEOUT):
-        last = {(run.task_name, run.party): run for run in local.runs}.values()
-        failure = next((run.failure for run in last if run.failure and run.failure.reason != "STOPPED"), None)
-    if failure is None and word is not JobWord.SUCCESS:
-        failure = Failure(REASONS[word], f"{who.node} says that the job is {word}", who.node)
-    return Ending(OUR_OUTCOME[word], datetime.now(UTC), failure, who.node)
-
-
-def _word(words: type[W], text: str) -> W:
-    try:
-        return words(text)
-    except ValueError:
-        problem = Problem("status", f"must be one of {', '.join(words)}", text)
-        raise Invalid([problem], reason="STATUS_UNKNOWN") from None
-
-
-def _said(local: LocalJob) -> str:
-    outcome = local.ending.outcome if local.ending else None
-    return job_word(local.status, outcome, local.ending.failure if local.ending else None)

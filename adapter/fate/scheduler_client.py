@@ -17,11 +17,16 @@ from gateway.domain.model import Failure, JobSpec, NodeId
 from gateway.domain.names import name_rule
 from gateway.domain.rerunning import Order, RerunAnswer
 from gateway.domain.states import TaskStatus
-from gateway.errors import NotServed, Refused
+from gateway.errors import NotServed, PeerUnreachable, Refused
 from gateway.ports import JobView, SchedulerApi, TaskReport, as_mapping
 from gateway.tracing import traced
 
 _LONGEST_ID = 100
+_NOT_ASKED = (Refused.reason, NotServed.reason, "NO_ENVELOPE")
+"""reasons of refusals that come from a node which does not know the question"""
+_OWN_IDS = (
+    "FATE gives a job an id of its own: flow job list shows it there, and here if this node has a part in it"
+)
 
 
 class SchedulerClient:
@@ -45,7 +50,13 @@ class SchedulerClient:
     def submit_job(self, spec: JobSpec, sender: NodeId) -> str:
         with traced(spec.trace_id):
             body = self._descriptions.written(spec, self._caller.node)
-            said = self._caller.post(f"{SCHEDULER}/job/create", body, initiator=spec.initiator, patience=3.0)
+            try:
+                said = self._caller.post(f"{SCHEDULER}/job/create", body, initiator=spec.initiator, patience=3.0)
+            except PeerUnreachable as error:
+                if not error.delivered:
+                    raise
+                text = f"{error.message}. It may have taken the job: look there before it is handed in again"
+                raise PeerUnreachable(f"{text}. {_OWN_IDS}", reason=error.reason) from error
         there = said.get("job_id") or spec.job_id
         if not isinstance(there, str) or name_rule(there, _LONGEST_ID):
             text = f"{self._caller.node} took the job under an id that none can have: {str(there)[:40]!r}"
@@ -76,7 +87,15 @@ class SchedulerClient:
     def job_status(self, job_id: str, sender: NodeId) -> JobView:
         if self._protocol_of(job_id) == PROTOCOL:
             raise NotServed(f"{self._caller.node} tells a job's state by itself, and is not asked for it")
-        return self._standard.job_status(job_id, sender)
+        try:
+            return self._standard.job_status(job_id, sender)
+        except Refused as refused:
+            if refused.reason not in _NOT_ASKED:
+                raise
+            text = (
+                f"{self._caller.node} does not tell how job {job_id} stands: FATE's protocol has no such question"
+            )
+            raise NotServed(f"{text}. {_OWN_IDS}") from refused
 
     def stop_job(self, job_id: str, task_name: str, sender: NodeId) -> None:
         if task_name:

@@ -17,7 +17,7 @@ from adapter.fate.scheduler_client import SchedulerClient
 from gateway.domain.model import Acceptance, Ending, Failure, Job
 from gateway.domain.rerunning import Order
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
-from gateway.errors import Busy, GatewayError, Invalid, NotAllowed, NotFound, NotServed, Refused
+from gateway.errors import Busy, GatewayError, Invalid, NotAllowed, NotFound, NotServed, PeerUnreachable, Refused
 from gateway.ports import TaskReport
 from tests.builders import T0, a_job, a_spec
 
@@ -337,6 +337,40 @@ def test_answers_that_are_no_success(
     with pytest.raises(GatewayError) as caught:
         partner.start_job("20241", ME)
     assert (type(caught.value), caught.value.reason) == (kind, reason)
+
+
+def test_an_id_that_fates_database_does_not_keep_is_told_as_the_cause(partner: ParticipantClient, there: Fate):
+    long = replace(SPEC, job_id="job-0123456789abcdef0123456789abcdef")
+    partner.create_job(long, ME)  # FATE on SQLite, and a gateway like this one, take it
+    there.says = {"/partner/job/create": {"code": 1002, "message": "Data too long for column 'f_job_id'"}}
+    with pytest.raises(Refused, match=r"36 characters.*keep 25") as caught:
+        partner.create_job(long, ME)
+    assert caught.value.reason == "JOB_ID_TOO_LONG"
+    with pytest.raises(Refused) as caught:
+        partner.create_job(SPEC, ME)
+    assert caught.value.reason == "REFUSED"  # the id is not the cause
+
+
+@pytest.mark.parametrize("delivered", [True, False])
+def test_a_hand_in_without_an_answer_says_that_the_job_may_be_there_under_another_id(delivered: bool):
+    def silent(*_: Any) -> Any:
+        raise PeerUnreachable("no answer from 9999", delivered=delivered)
+
+    caller = Caller(FATE, silent, signed)
+    client = SchedulerClient(ME, caller, Plain(), Standard(), {}.get)  # type: ignore[arg-type]
+    with pytest.raises(PeerUnreachable) as caught:
+        client.submit_job(SPEC, ME)
+    assert ("an id of its own" in caught.value.message) is delivered  # else it certainly is not there
+
+
+def test_how_a_job_stands_is_not_to_be_learned_of_fate(there: Fate):
+    class Unknown:
+        def job_status(self, *_: Any) -> Any:
+            raise Refused("9999: 404 Not Found")
+
+    client = SchedulerClient(ME, Caller(FATE, there, signed), Plain(), Unknown(), {}.get)  # type: ignore[arg-type]
+    with pytest.raises(NotServed, match="an id of its own"):
+        client.job_status("handed-in", ME)
 
 
 def test_a_job_id_that_tasks_could_not_be_told_by(partner: ParticipantClient, there: Fate):

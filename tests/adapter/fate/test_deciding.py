@@ -84,6 +84,11 @@ def test_who_refuses_has_fate_stop_the_job(world: World, flow: Flow):
     job = str(next(_numbers))
     begin(flow, job)
     decide(world, job, "reject")
+    said = flow.post("/partner/task/resource/apply", task(job=job))  # a turn before it hears of the no
+    assert (said["code"], said["data"]["reason"]) == (2004, "JOB_ENDED"), "else FATE begins its own part"
+    said = flow.post("/partner/job/status/update", party(job, status="waiting"))
+    assert (said["code"], said["data"]["reason"]) == (1003, "JOB_ENDED")  # no rerun: FATE has not ended it yet
+    assert world.me.store.local_jobs.find(f"{job}-r1") is None
     wait_for(lambda: called(world, job), 20, 0.01, "FATE is told")
     assert {one["path"] for one in called(world, job)} == {"/v2/scheduler/job/stop"}
     for path, body in (
@@ -93,6 +98,7 @@ def test_who_refuses_has_fate_stop_the_job(world: World, flow: Flow):
         assert flow.post(path, body) == OK, path
     local = world.local(job)
     assert (local.status, local.approval.failure.reason) == (JobStatus.REJECTED, "APPROVAL_REJECTED")
+    assert local.ending is not None and local.ending.outcome is Outcome.REJECTED
     assert flow.code("/partner/task/start", task(job=job)) != 0
 
 
