@@ -89,7 +89,7 @@ def run(
     *,
     input: str = "",
     env: Mapping[str, str] | None = None,
-    timeout: float = 60,
+    timeout: float = 120,
     cwd: Path = ROOT,
 ) -> subprocess.CompletedProcess[str]:
     """Run the command to its end; return what it said. Raises `subprocess.TimeoutExpired`."""
@@ -144,7 +144,7 @@ def _begun() -> socket.socket:
 
 def _end(way: socket.socket, process: "subprocess.Popen[bytes]") -> None:
     way.close()
-    process.wait(20)
+    process.wait(60)
 
 
 def _number(file: int | IO[bytes]) -> int:

@@ -57,7 +57,7 @@ def running(
         hold["loop"], hold["stop"] = loop, asyncio.Event()
 
         def end_session(session: str) -> None:
-            asyncio.run_coroutine_threadsafe(gateway.broker.end_session(session), loop).result(30)
+            asyncio.run_coroutine_threadsafe(gateway.broker.end_session(session), loop).result(60)
 
         gateway.sessions.on_end(end_session)
         gateway.start()
@@ -75,7 +75,7 @@ def running(
             for left in gateway.engine.list():
                 gateway.engine.remove(left.name)
         hold["loop"].call_soon_threadsafe(hold["stop"].set)
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
 
 

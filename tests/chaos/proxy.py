@@ -47,13 +47,13 @@ class Proxy:
     def __enter__(self) -> "Proxy":
         self._thread.start()
         started = asyncio.run_coroutine_threadsafe(asyncio.start_server(self._serve, "127.0.0.1", 0), self._loop)
-        self._server = started.result(30)
+        self._server = started.result(60)
         return self
 
     def __exit__(self, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(30)
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(60)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(30)
+        self._thread.join(60)
         self._loop.close()
 
     @property

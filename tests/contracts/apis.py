@@ -152,7 +152,7 @@ def at_once(count: int, work: Callable[[], Any]) -> list[Exception]:
     gate, raised = threading.Barrier(count), list[Exception]()
 
     def run() -> None:
-        gate.wait(10)
+        gate.wait(60)
         try:
             work()
         except Exception as error:  # the test looks at it
@@ -162,7 +162,7 @@ def at_once(count: int, work: Callable[[], Any]) -> list[Exception]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
     return raised
 
@@ -177,7 +177,7 @@ def serving(gateway: Gateway) -> Iterator[Gateway]:
         hold["loop"], hold["stop"] = loop, asyncio.Event()
 
         def end_session(session: str) -> None:
-            asyncio.run_coroutine_threadsafe(gateway.broker.end_session(session), loop).result(30)
+            asyncio.run_coroutine_threadsafe(gateway.broker.end_session(session), loop).result(60)
 
         gateway.sessions.on_end(end_session)
         gateway.start()
@@ -192,7 +192,7 @@ def serving(gateway: Gateway) -> Iterator[Gateway]:
         yield gateway
     finally:
         hold["loop"].call_soon_threadsafe(hold["stop"].set)
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
 
 

@@ -108,7 +108,7 @@ def test_fifty_identical_posts_make_one_job(tmp_path: Path):
         gate = threading.Barrier(10)
 
         def post(_: int) -> int:
-            gate.wait(10)
+            gate.wait(60)
             path = "/v1/interconn/schedule/job/create_all"
             headers = {"x-source-node-id": node.settings.node.id}
             return int(ask(node, "peer", "POST", path, json=body, headers=headers).json()["code"])

@@ -36,5 +36,5 @@ else:
     assert base64.b64decode(got["content"]) == b"still here", got
 callback = json.dumps({"task_id": told["config.task_id"], "role": role, "status": "SUCCESS"}).encode()
 urllib.request.urlopen(
-    urllib.request.Request(told["system.callback"], callback, {"content-type": "application/json"}), timeout=10
+    urllib.request.Request(told["system.callback"], callback, {"content-type": "application/json"}), timeout=60
 ).read()

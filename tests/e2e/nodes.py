@@ -39,7 +39,7 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-LEAST = 60.0
+LEAST = 120.0
 """Seconds that a wait goes on at least: it is there to end a hang, and a busy machine takes its time."""
 
 
@@ -114,7 +114,7 @@ class Node:
             return
         self.leave()
         try:
-            self.process.wait(20)
+            self.process.wait(60)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

@@ -34,7 +34,7 @@ def say(status: str) -> None:
     end = time.monotonic() + 60
     while True:
         try:
-            urllib.request.urlopen(request, timeout=10).read()
+            urllib.request.urlopen(request, timeout=60).read()
             return
         except OSError as error:
             if isinstance(error, urllib.error.HTTPError) or time.monotonic() > end:

@@ -46,5 +46,5 @@ for number in range(int(told["runtime.component.parameter.rounds"])):
         send(receive())
 callback = json.dumps({"task_id": told["config.task_id"], "role": role, "status": "SUCCESS"}).encode()
 urllib.request.urlopen(
-    urllib.request.Request(told["system.callback"], callback, {"content-type": "application/json"}), timeout=10
+    urllib.request.Request(told["system.callback"], callback, {"content-type": "application/json"}), timeout=60
 ).read()

@@ -51,7 +51,7 @@ class Flow:
     def __exit__(self, *_: object) -> None:
         assert self.process is not None and self.process.stdin and self.process.stdout
         self.process.stdin.close()
-        self.process.wait(20)
+        self.process.wait(60)
         self.process.stdout.close()
 
     def run(self, *words: object) -> str:

@@ -176,7 +176,7 @@ def test_what_init_writes_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert said("GET", f"{operator}/health/ready").json()["ready"] is True
     finally:
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
     assert process.returncode == 0
     assert (tmp_path / "var" / "gateway.db").exists()
 

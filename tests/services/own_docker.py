@@ -106,7 +106,7 @@ class OwnDocker:
         """End it as a crash would; its containers stay until it comes back."""
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(20)
+        self.process.wait(60)
 
     def close(self) -> None:
         if self.process is not None:
