@@ -3,6 +3,7 @@
 from pydantic import BaseModel
 
 from adapter.bfia import answers as bfia
+from adapter.fate import client_answers as client
 from adapter.fate.answers import Told
 from gateway.admin.answer_table import ANSWERS, Refusal
 
@@ -16,7 +17,7 @@ def answer_of(method: str, path: str) -> type[BaseModel] | None:
     if (found := bfia.answer_of(path)) is not None:
         return found
     tools = path.startswith("/v2/") and not path.startswith("/v2/component") and "download" not in path
-    return Told if tools else None
+    return client.answer_of(path) if tools else None
 
 
 def refusal_of(path: str) -> type[BaseModel]:
