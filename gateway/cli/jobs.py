@@ -1,7 +1,6 @@
 """``bfia-gateway job …``: hand a job in, watch it, see what it wrote and left, stop it."""
 
 import json
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,6 +27,7 @@ from gateway.cli.client import (
 from gateway.cli.completing import jobs as job_ids
 from gateway.cli.completing import nodes
 from gateway.cli.job_ends import last_words
+from gateway.cli.job_looks import OVER, looks
 from gateway.cli.job_made import lineage, made, told, warnings, warnings_after
 from gateway.counting import counted
 
@@ -39,7 +39,6 @@ Party = Annotated[
     str, typer.Option("--party", "-p", help="Which party here, such as guest.0; default: the only one.")
 ]
 _SCHEDULE = "/v1/platform/schedule"
-_OVER = ("FINISHED", "REJECTED")
 _STYLE = {"SUCCESS": "green", "RUNNING": "yellow", "FAILED": "red"}
 
 
@@ -133,7 +132,7 @@ def show_job(job_id: JobId, config: Config = DEFAULT_CONFIG, url: Url = "", as_j
 
 @commands.command("watch")
 def watch(job_id: JobId, config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = False) -> None:
-    """Show a job while it goes on. Exit code 0: it has succeeded; 1: it has not.
+    """Show a job while it goes on, also through a restart of the node. Exit code 0: it has succeeded; 1: it has not.
 
     Example: bfia-gateway job watch job-0123456789abcdef0123456789abcdef
     """
@@ -254,7 +253,7 @@ def download(
 
 def _over(job: Mapping[str, Any], task: str) -> str:
     """Return how a job, or one task of it, has ended; empty where it has not."""
-    if job["status"] in _OVER:
+    if job["status"] in OVER:
         return f"{job['status']} {job.get('outcome') or ''}".strip()
     states = [t["status"] for t in job["tasks"] if task and t["name"] == task]
     return next((s for s in states if s in ("SUCCESS", "FAILED")), "")
@@ -284,16 +283,14 @@ def _attempt(run: Mapping[str, Any]) -> int:
 
 def _watch(node: Client, job_id: str, as_json: bool) -> None:
     """Show the job until it is over. Leaves with exit code 1 where it has not succeeded."""
-    from rich.console import Console
+    from rich.console import Console, Group
     from rich.live import Live
+    from rich.text import Text
 
+    job: Mapping[str, Any] = {}
     with Live(console=Console(stderr=as_json), refresh_per_second=8, transient=as_json) as live:
-        while True:
-            job = _job(node, job_id)
-            live.update(_tree(job))
-            if job["status"] in _OVER:
-                break
-            time.sleep(0.3)
+        for job, trouble in looks(lambda: _job(node, job_id)):
+            live.update(Group(_tree(job), Text(trouble, style="yellow")) if trouble else _tree(job))
     if not live.console.is_terminal:
         live.console.print()  # in a pipe the last line is left open
     if as_json:
