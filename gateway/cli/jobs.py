@@ -132,7 +132,7 @@ def show_job(job_id: JobId, config: Config = DEFAULT_CONFIG, url: Url = "", as_j
 
 @commands.command("watch")
 def watch(job_id: JobId, config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = False) -> None:
-    """Show a job while it goes on, also through a restart of the node. Exit code 0: it has succeeded; 1: it has not.
+    """Show a job while it goes on, also through a restart of the node. Exit code 0: it succeeded; 1: it did not.
 
     Example: bfia-gateway job watch job-0123456789abcdef0123456789abcdef
     """
