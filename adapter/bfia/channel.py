@@ -6,8 +6,8 @@ event loop while they wait; bodies over a quarter of a MiB are read and written 
 
 import hashlib
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -44,6 +44,7 @@ from route_table.model import NO_IDENTITY, Identity
 X = TypeVar("X")
 
 _POP_SECONDS = 120.0
+_SMALL = 1 << 14
 _LARGE = 1 << 20
 _LARGE_AT_ONCE = 16
 _CODEC_THREADS = 2
@@ -300,11 +301,19 @@ class _Desk:
         length = request.headers.get("content-length", "")
         if len(length) > 18 or (length.isdigit() and int(length) > self._parts.max_body):
             raise TooLarge(f"a body may have at most {self._parts.max_body} bytes")
+        if length.isdigit() and int(length) <= _SMALL:
+            yield await self._at_once(request)
+            return
         if length.isdigit() and int(length) <= _LARGE:
             yield await self._received(request)
             return
         async with self._large:
             yield await self._received(request)
+
+    async def _at_once(self, request: Request) -> bytes:
+        """Reads a body that comes in one piece, or two, and so need not be watched piece by piece."""
+        with self._not_for_long():
+            return await request.body()
 
     async def _received(self, request: Request) -> bytes:
         chunks: list[bytes] = []
@@ -318,10 +327,15 @@ class _Desk:
         return b"".join(chunks)
 
     async def _next_chunk(self, stream: AsyncIterator[bytes]) -> bytes | None:
+        with self._not_for_long():
+            return await anext(stream, None)
+
+    @contextmanager
+    def _not_for_long(self) -> Iterator[None]:
         """Waits for more of a body, but not for long: senders that stall would keep all the large ones' places."""
         try:
             with anyio.fail_after(self._parts.stall_for):
-                return await anext(stream, None)
+                yield
         except TimeoutError:
             rule = f"must arrive without pauses of more than {self._parts.stall_for:g} s"
             raise Invalid([Problem("body", rule)]) from None

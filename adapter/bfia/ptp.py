@@ -19,6 +19,7 @@ INVOKE = "/v1/interconn/chan/invoke"
 PASS_THROUGH = "1"
 
 _PREFIX = "x-ptp-"
+_BEGINS = (b"x-", b"x_")
 _GRPC_PUSH = "/org.ppc.ptp.PrivateTransferTransport/push"
 _LONGEST = 512
 _OTHER_NAMES = {
@@ -67,6 +68,8 @@ def read_ptp(headers: Iterable[tuple[bytes, bytes]], metadata: Mapping[str, str]
     underscored: dict[str, str] = {}
     fallback: dict[str, str] = {}
     for raw_name, raw_value in headers:
+        if raw_name[:2].lower() not in _BEGINS:
+            continue
         name = raw_name.decode("latin-1")
         _note(underscored if "_" in name else plain, name, raw_value.decode("latin-1").strip())
     for name, value in (metadata or {}).items():

@@ -100,16 +100,16 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
         limiters,
     )
     facts = output_facts.facts_of(node)
-    for_peers = [
+    for_peers = [  # what is asked for most comes first: each path before it is tried in vain
+        Mounted(channel.peer_router(chan), None),
         Mounted(interconn.router(between), body),
         Mounted(job_audit.router(auditing), body),
         Mounted(hello.router(greeting), body),
         output_facts.for_peers(node, facts, limiters),
-        Mounted(channel.peer_router(chan), None),
     ]
     for_containers = [
-        Mounted(platform.container_router(platform_parts), body),
         Mounted(channel.container_router(chan), None),
+        Mounted(platform.container_router(platform_parts), body),
     ]
     model_parts = admin_models.ModelParts(node.models, node.storage, limiters, settings.data.max_upload_bytes)
     admin_parts = AdminParts(
@@ -188,7 +188,7 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
         "operator": create_app("operators", for_operators, documented=True, first=[only_known, once_each]),
     }
     if settings.listen.container is None:
-        apps["peer"] = create_app("peers and containers", [*for_peers, *for_containers], documented=True)
+        apps["peer"] = create_app("peers and containers", [*for_containers, *for_peers], documented=True)
     else:
         apps["peer"] = create_app("peers", for_peers, documented=True)
         apps["container"] = create_app("containers", for_containers, documented=True)

@@ -1,8 +1,10 @@
 """What a job costs in statements: counted, never timed. What every job asks never reads all that is over."""
 
 import gc
+import importlib
 import inspect
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +18,7 @@ from fastapi import FastAPI
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
-from gateway.cli.serving import settle
+from gateway.cli.serving import not_looked_for, settle
 from gateway.domain.model import Attempt, Failure, Job
 from gateway.domain.states import JobStatus
 from gateway.store import tables
@@ -214,6 +216,36 @@ def test_only_the_work_of_a_request_is_done_on_another_thread(played):
         elsewhere |= {h for h in handlers if not inspect.iscoroutinefunction(h)}
     assert served > 100
     assert elsewhere == set()
+
+
+def test_what_is_asked_for_most_is_found_first(played):
+    for name in ("peer", "container"):
+        app = played[0].me.apps.get(name)
+        while app is not None and not isinstance(app, FastAPI):
+            app = app._app
+        if app is not None:
+            first = next(r.original_router for r in app.routes if hasattr(r, "original_router"))
+            assert all("/chan/" in route.path for route in first.routes)
+
+
+def test_an_optional_module_that_is_not_installed_is_not_searched_for_again(monkeypatch):
+    searched = []
+
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, path: Any = None, target: Any = None) -> None:
+            searched.append(name)
+
+    monkeypatch.setattr("gateway.cli.serving._OPTIONAL", ("no_module_of_this_name", "json"))
+    not_looked_for()
+    monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])
+    try:
+        with pytest.raises(ModuleNotFoundError):
+            importlib.import_module("no_module_of_this_name")
+        assert searched == []
+        assert sys.modules["json"] is not None
+    finally:
+        del sys.modules["no_module_of_this_name"]
 
 
 def called(dependant: Dependant) -> Iterator[Callable[..., Any]]:

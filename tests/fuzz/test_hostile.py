@@ -504,6 +504,9 @@ def test_large_messages_pass_where_others_stall(tmp_path: Path):
                 said = await client.post(f"{node.url}{CHANNEL}/push", json=large, headers=names)
             assert said.json()["code"] == "E0000000000"
             assert b"E0000000400" in await stalled[0][0].readuntil(b"}")
+            stalled.append(await asyncio.open_connection(host, int(port)))  # and a small one
+            stalled[-1][1].write(head.replace("2000000", "20").encode())
+            assert b"E0000000400" in await stalled[-1][0].readuntil(b"}")
         finally:
             for _, writer in stalled:
                 writer.close()
