@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -104,78 +103,6 @@ def test_a_changed_description_changes_the_form_the_draft_the_check_and_the_envi
         assert list(environment) == ["runtime.component.output.ranks"]
 
 
-def test_a_draft_chains_its_tasks_and_says_who_reads_what(node: Gateway, tmp_path: Path):
-    find = a_description("Find", inputParam=[], outputData=[a_data("both"), a_data("seen", category="report")])
-    fit = a_description(
-        "Fit",
-        roleList=["guest", "host", "arbiter"],
-        inputParam=[
-            a_parameter("rate", title="how\nfast\u0085", type="float", optional="false", defaultValue="1e-05"),
-            a_parameter("note", optional="false", description="d"),
-            a_parameter("word", defaultValue="no"),
-        ],
-        inputData=[a_data(), a_data("model", category="model")],
-        outputData=[a_data("model", category="model")],
-    )
-    file = tmp_path / "register.json"
-    file.write_text(json.dumps(a_request(find, fit, version="7")))
-    words = [
-        "job",
-        "draft",
-        f"{file}/Find",
-        f"{file}/Fit",
-        f"{file}/Fit",
-        "--party",
-        "guest=G",
-        "--party",
-        "host=H",
-    ]
-    words += ["--party", "arbiter=G", "--data", "guest=bank#all"]
-    done = cli(*words, "--url", "http://127.0.0.1:9")
-    job = yaml.safe_load(done.stdout)
-    assert [
-        (c["name"], c["provider"], c["version"], [i["key"] for i in c["input"]]) for c in job["dag"]["components"]
-    ] == [
-        ("find", "acme", "7", []),
-        ("fit", "acme", "7", ["find.both"]),
-        ("fit_2", "acme", "7", ["find.both"]),
-    ]
-    assert job["dag"]["components"][0]["output"] == [
-        {"type": "dataset", "key": "both"},
-        {"type": "report", "key": "seen"},
-    ]
-    config = job["config"]
-    assert config["initiator"] == {"role": "guest", "node_id": "G"}
-    assert config["role"] == {"guest": ["G"], "host": ["H"], "arbiter": ["G"]}
-    told = config["task_params"]
-    assert told["common"] == {
-        "find": {},
-        "fit": {"rate": 1e-05, "note": None},
-        "fit_2": {"rate": 1e-05, "note": None},
-    }
-    assert told["guest"] == {"0": {"find": {"dataset_id": "bank#all"}}}
-    assert list(told) == ["common", "guest", "host"] and "# change this" in done.stdout
-    all_set = done.stdout.replace('# word: "no"', 'word: "no"')
-    assert yaml.safe_load(all_set)["config"]["task_params"]["common"]["fit"]["word"] == "no"
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["acme"], "must read PROVIDER/COMPONENT"),
-        (["nobody/Algo"], "no provider nobody is registered"),
-        (["acme/Alog"], "acme has no component Alog; there are: Algo"),
-        (["acme/Algo"], "--party guest=NODE, --party host=NODE"),
-        (["acme/Algo", "--party", "ghost=X"], "roles are guest, host"),
-        (["acme/Algo", "--data", "guest"], "must read --data ROLE=DATASET"),
-    ],
-)
-def test_what_a_draft_cannot_be_made_of_is_said(node: Gateway, words: list[str], says: str):
-    described(node, "scores", a_parameter())
-    done = asking(node, "job", "draft", *words)
-    assert done.returncode == 2 and says in done.stderr
-
-
 def test_components_are_offered_to_the_shell(node: Gateway, monkeypatch: pytest.MonkeyPatch):
     described(node, "scores", a_parameter())
     monkeypatch.setattr(completing, "_PATIENCE", 60)
@@ -188,10 +115,3 @@ def test_a_component_that_is_not_there_has_no_form(node: Gateway):
     described(node, "scores", a_parameter())
     answer = ask(node, "operator", "GET", FORM.replace("Algo", "Alog"))
     assert (answer.status_code, answer.json()["data"]["reason"]) == (404, "COMPONENT_UNKNOWN")
-
-
-def test_a_registration_that_would_be_refused_has_no_form(tmp_path: Path):
-    file = tmp_path / "register.json"
-    file.write_text(json.dumps(a_request(a_description(roleList=[]))))
-    done = cli("provider", "parameters", str(file))
-    assert done.returncode == 2 and "components_description.Algo.roleList" in done.stderr

@@ -1,0 +1,98 @@
+"""``job draft`` and ``provider parameters`` of a registration's file: no node is asked."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from gateway.cli.main import app
+from tests.registry.builders import a_data, a_description, a_parameter, a_request
+
+
+def test_a_draft_chains_its_tasks_and_says_who_reads_what(tmp_path: Path):
+    find = a_description("Find", inputParam=[], outputData=[a_data("both"), a_data("seen", category="report")])
+    fit = a_description(
+        "Fit",
+        roleList=["guest", "host", "arbiter"],
+        inputParam=[
+            a_parameter("rate", title="how\nfast\u0085", type="float", optional="false", defaultValue="1e-05"),
+            a_parameter("note", optional="false", description="d"),
+            a_parameter("word", defaultValue="no"),
+        ],
+        inputData=[a_data(), a_data("model", category="model")],
+        outputData=[a_data("model", category="model")],
+    )
+    file = tmp_path / "register.json"
+    file.write_text(json.dumps(a_request(find, fit, version="7")))
+    words = [
+        "job",
+        "draft",
+        f"{file}/Find",
+        f"{file}/Fit",
+        f"{file}/Fit",
+        "--party",
+        "guest=G",
+        "--party",
+        "host=H",
+    ]
+    words += ["--party", "arbiter=G", "--data", "guest=bank#all"]
+    done = CliRunner().invoke(app, [*words, "--url", "http://127.0.0.1:9"])
+    job = yaml.safe_load(done.stdout)
+    assert [
+        (c["name"], c["provider"], c["version"], [i["key"] for i in c["input"]]) for c in job["dag"]["components"]
+    ] == [
+        ("find", "acme", "7", []),
+        ("fit", "acme", "7", ["find.both"]),
+        ("fit_2", "acme", "7", ["find.both"]),
+    ]
+    assert job["dag"]["components"][0]["output"] == [
+        {"type": "dataset", "key": "both"},
+        {"type": "report", "key": "seen"},
+    ]
+    config = job["config"]
+    assert config["initiator"] == {"role": "guest", "node_id": "G"}
+    assert config["role"] == {"guest": ["G"], "host": ["H"], "arbiter": ["G"]}
+    told = config["task_params"]
+    assert told["common"] == {
+        "find": {},
+        "fit": {"rate": 1e-05, "note": None},
+        "fit_2": {"rate": 1e-05, "note": None},
+    }
+    assert told["guest"] == {"0": {"find": {"dataset_id": "bank#all"}}}
+    assert list(told) == ["common", "guest", "host"] and "# change this" in done.stdout
+    all_set = done.stdout.replace('# word: "no"', 'word: "no"')
+    assert yaml.safe_load(all_set)["config"]["task_params"]["common"]["fit"]["word"] == "no"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["acme"], "must read PROVIDER/COMPONENT"),
+        (["FILE/Alog"], "has no component Alog; there are: Algo"),
+        (["FILE/Algo"], "--party guest=NODE, --party host=NODE"),
+        (["FILE/Algo", "--party", "ghost=X"], "roles are guest, host"),
+        (["FILE/Algo", "--data", "guest"], "must read --data ROLE=DATASET"),
+    ],
+)
+def test_what_a_draft_cannot_be_made_of_is_said(tmp_path: Path, words: list[str], says: str):
+    file = tmp_path / "register.json"
+    file.write_text(json.dumps(a_request()))
+    words = [word.replace("FILE", str(file)) for word in words]
+    done = CliRunner().invoke(app, ["job", "draft", *words, "--url", "http://127.0.0.1:9"])
+    assert done.exit_code == 2 and says in done.stderr
+
+
+def test_of_several_components_one_has_to_be_named(tmp_path: Path):
+    file = tmp_path / "register.json"
+    file.write_text(json.dumps(a_request(a_description("A"), a_description("B"))))
+    done = CliRunner().invoke(app, ["provider", "parameters", str(file)])
+    assert done.exit_code == 2 and "there are: A, B" in done.stderr
+
+
+def test_a_registration_that_would_be_refused_has_no_form(tmp_path: Path):
+    file = tmp_path / "register.json"
+    file.write_text(json.dumps(a_request(a_description(roleList=[]))))
+    done = CliRunner().invoke(app, ["provider", "parameters", str(file)])
+    assert done.exit_code == 2 and "components_description.Algo.roleList" in done.stderr
