@@ -70,23 +70,27 @@ def read_json(text: bytes) -> Any:
     return said
 
 
+class JsonRequest(Request):
+    """A request whose JSON is read by `read_json`."""
+
+    async def json(self) -> Any:
+        if not hasattr(self, "_json"):
+            self._json = read_json(await self.body())
+        return self._json
+
+
 class JsonRoute(APIRoute):
     """A path whose JSON body is read by `read_json`."""
+
+    request = JsonRequest
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
         async def read_and_handle(request: Request) -> Response:
-            return await handle(_JsonRequest(request.scope, request.receive))
+            return await handle(self.request(request.scope, request.receive))
 
         return read_and_handle
-
-
-class _JsonRequest(Request):
-    async def json(self) -> Any:
-        if not hasattr(self, "_json"):
-            self._json = read_json(await self.body())
-        return self._json
 
 
 def _unfit(said: Any) -> Iterator[Problem]:

@@ -7,10 +7,12 @@ INPUT is the request's body as it came, RESULT is written whole: ``{"problems": 
 import json
 import resource
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from provider_registry.limits import ROOT
+from provider_registry import lenient
+from provider_registry.limits import ROOT, bounded
 from provider_registry.model import InvalidDescription, Problem, Provider
 from provider_registry.registration import provider_from_component, provider_from_request
 
@@ -45,7 +47,7 @@ def told(text: bytes) -> dict[str, Any]:
 def read(text: bytes) -> tuple[Provider, bool]:
     """Read a body of either form: (provider, whether it was one component with its image).
 
-    Raises InvalidDescription.
+    Commas after a last entry are a warning. Raises InvalidDescription.
     """
     if len(text) > MOST_BYTES:
         raise _refused(f"must not be longer than {MOST_BYTES} bytes")
@@ -53,12 +55,28 @@ def read(text: bytes) -> tuple[Provider, bool]:
     if signs > MOST_SIGNS:
         raise _refused(f"must not hold more than {MOST_SIGNS} commas and opening brackets")
     try:
-        body = json.loads(text)
+        body, commas = _parsed(text)
     except RecursionError:
         raise _refused("must not nest so deeply") from None
     except ValueError as error:  # no JSON, no UTF-8, or integers of thousands of digits
         raise _refused(f"must be JSON: {str(error)[:200]}") from None
-    return read_value(body)
+    provider, single = read_value(body)
+    if commas:
+        provider = replace(provider, warnings=bounded([Problem(ROOT, lenient.told(commas)), *provider.warnings]))
+    return provider, single
+
+
+def _parsed(text: bytes) -> tuple[Any, int]:
+    """Return the JSON value, and how many commas had to be left out for it. Raises ValueError, RecursionError."""
+    try:
+        return json.loads(text), 0
+    except ValueError:
+        if not lenient.LAST_COMMA.search(text):
+            raise
+        cleaned, commas = lenient.without_last_commas(text.decode())
+        if not commas:
+            raise
+    return json.loads(cleaned), commas
 
 
 def read_value(body: Any) -> tuple[Provider, bool]:

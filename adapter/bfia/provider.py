@@ -8,20 +8,43 @@ from fastapi import APIRouter, Body, Request
 from adapter.bfia.asking import Sender, asked, on
 from adapter.bfia.envelope import ok
 from adapter.bfia.examples import DELETE, REGISTER, REGISTER_COMPONENT
-from adapter.reading import JsonRoute
+from adapter.reading import JsonRequest, JsonRoute, NotFit, read_json
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 from gateway.ports import Limiters
 from gateway.provider_reading import SMALL
 from gateway.providers import By, Providers, asking, audited, shown_problem
+from provider_registry.lenient import LAST_COMMA, without_last_commas
 from provider_registry.registry import Written
 
 KEYS = ("name", "device", "version", "provider_name")
 
 
+class _Tolerant(JsonRequest):
+    """A request whose JSON may have commas after last entries; then `written_oddly` is set."""
+
+    async def json(self) -> Any:
+        try:
+            return await super().json()
+        except NotFit:
+            text = await self.body()
+            if len(text) > SMALL or not LAST_COMMA.search(text):  # to read more of it takes too long here
+                raise
+            cleaned, commas = without_last_commas(text.decode("utf-8", "replace"))
+            if not commas:
+                raise
+            self._json = read_json(cleaned.encode())
+            self.state.written_oddly = True
+            return self._json
+
+
+class _Registering(JsonRoute):
+    request = _Tolerant
+
+
 def router(providers: Providers, limiters: Limiters) -> APIRouter:
     """Return the paths of the provider registry."""
-    router = APIRouter(tags=["providers"], route_class=JsonRoute)
+    router = APIRouter(tags=["providers"], route_class=_Registering)
 
     @router.post("/v2/provider/register", summary="Register an image and the components it holds")
     async def register(
@@ -69,7 +92,8 @@ def router(providers: Providers, limiters: Limiters) -> APIRouter:
 
     async def _registering(request: Request, body: dict[str, Any]) -> Callable[[], Written]:
         text = await request.body()
-        return lambda: providers.register(text if len(text) > SMALL else body, _by(request))
+        as_sent = len(text) > SMALL or getattr(request.state, "written_oddly", False)
+        return lambda: providers.register(text if as_sent else body, _by(request))
 
     return router
 

@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -13,7 +14,16 @@ from uuid import uuid4
 
 import typer
 
-from gateway.cli.client import EXIT_BAD_INPUT, EXIT_FAILED, AsJson, CallFailed, read_object, reporting, show, table
+from gateway.cli.client import (
+    EXIT_BAD_INPUT,
+    EXIT_FAILED,
+    AsJson,
+    CallFailed,
+    read_remarked,
+    reporting,
+    show,
+    table,
+)
 from gateway.counting import counted
 
 if TYPE_CHECKING:
@@ -74,8 +84,13 @@ def check(
         from gateway.conformance.checking import Given, described, labelled
         from gateway.conformance.clauses import CLAUSES
         from gateway.conformance.sandbox import Patience
+        from provider_registry.limits import ROOT
+        from provider_registry.model import Problem
 
-        found = described(read_object(file))
+        body, remark = read_remarked(file)
+        found = described(body)
+        if remark:
+            found = replace(found, warnings=(Problem(ROOT, remark), *found.warnings))
         tables, inputs = _files(data or [])
         values = dict(_pair(p, "--parameter NAME=VALUE") for p in parameter or [])
         given = Given(tables, values, inputs)

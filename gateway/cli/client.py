@@ -241,13 +241,19 @@ def reporting(as_json: bool = False) -> Iterator[None]:
 
 
 def read_object(file: Path) -> dict[str, Any]:
-    """Return the object in a file (``-``: standard input), be it JSON or YAML. Raises `CallFailed`.
+    """Return the object in a file (``-``: standard input), be it JSON or YAML. Raises `CallFailed`."""
+    return read_remarked(file)[0]
+
+
+def read_remarked(file: Path) -> tuple[dict[str, Any], str]:
+    """Return the object in a file, and what is odd about how it is written. Raises `CallFailed`.
 
     A key that stands twice is refused: of its two values only one would count.
     """
     import yaml
 
     from gateway.keys_once import KeysOnce, KeyTwice, each_once
+    from provider_registry.lenient import told, without_last_commas
 
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
@@ -256,12 +262,14 @@ def read_object(file: Path) -> dict[str, Any]:
         raise CallFailed(text, EXIT_BAD_INPUT) from None
     except OSError as error:
         raise CallFailed(f"{file} cannot be read: {error.strerror}", EXIT_BAD_INPUT) from None
+    commas = 0
     try:
         try:
             body = json.loads(text, object_pairs_hook=each_once)
         except (ValueError, RecursionError) as error:
             wrong: Exception = error
-            body = yaml.load(text, Loader=KeysOnce)
+            cleaned, commas = without_last_commas(text) if _JSON_BEGINS.match(text) else ("", 0)
+            body = json.loads(cleaned, object_pairs_hook=each_once) if commas else yaml.load(text, Loader=KeysOnce)
     except KeyTwice as error:
         raise CallFailed(f"{file}: {error}; keep one of them", EXIT_BAD_INPUT) from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
@@ -271,7 +279,7 @@ def read_object(file: Path) -> dict[str, Any]:
     if not isinstance(body, dict):
         found = "a list" if isinstance(body, list) else "nothing" if body is None else "a single value"
         raise CallFailed(f"{file} must hold an object (name: value) and holds {found}", EXIT_BAD_INPUT)
-    return body
+    return body, told(commas) if commas else ""
 
 
 _JSON_BEGINS = re.compile(r'\s*(\[|\{\s*["}])')

@@ -1,5 +1,6 @@
 """``/api/v1/providers`` with tokens: whose a name is, what the audit keeps, what is shown of a provider's past."""
 
+import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -134,6 +135,18 @@ def test_a_large_description_is_read_as_a_small_one_is(node: Gateway, as_: Calla
     assert dora("POST", "/api/v1/providers", json=body).json()["changes"] == []
     assert len(node.registry.get("large:1.0.0@docker").components) == 10
     assert list((node.settings.state_dir / "registrations").iterdir()) == []
+
+
+def test_the_samples_last_commas_are_a_warning(as_: Callable[[str], Send]):
+    text = json.dumps(a_request(name="commas"))[:-1] + ",}"
+    assert as_("dora")("POST", "/v2/provider/register", content=text).json() == {
+        "code": 0,
+        "message": "create success",
+    }
+    shown = as_("dora")("GET", "/api/v1/providers/commas:1.0.0@docker").json()
+    assert any("has a comma before a closing bracket" in w["rule"] for w in shown["warnings"])
+    wrong = as_("dora")("POST", "/v2/provider/register", content='{"name": ,}').json()
+    assert wrong["code"] == 400 and "must be JSON" in wrong["message"]
 
 
 def test_the_guard_is_not_fooled_by_a_name_with_signs(as_: Callable[[str], Send], tmp_path: Path):

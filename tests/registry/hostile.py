@@ -109,6 +109,7 @@ def texts() -> Iterator[tuple[str, bytes]]:
         for label, size in SIZES.items():
             yield f"{name}, {label}", filled(make, size)
     yield "text that needs four bytes a sign", ('{"name": "' + "x" * (MOST_BYTES - 20) + "😀").encode() + b'"}'
+    yield "a text that nothing closes", b'{"name": "' + b'\\"' * (MOST_BYTES // 2 - 20) + b",}"
     yield "lists of lists", b"[" + b"[]," * 330_000 + b"0]"
     yield "objects", b"[" + b'{"a":1},' * 330_000 + b"0]"
     yield "nothing but braces", b"[" * MOST_BYTES

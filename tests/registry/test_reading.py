@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,16 @@ def test_both_ways_read_the_same(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_comma_after_a_last_entry_is_a_warning(tmp_path: Path):
+    said = json.dumps(a_request(a_description(description='[1,] is no \\"list\\",}')))
+    plain = Reader(tmp_path, 60.0).read(said.encode())[0]
+    for text in (said[:-1] + " ,\n}", (said[:-1] + ",}").ljust(SMALL + 1)):
+        provider, single = Reader(tmp_path, 60.0).read(text.encode())
+        told, *others = provider.warnings
+        assert told.path == "(document)" and "has a comma before a closing bracket" in told.rule
+        assert (replace(provider, warnings=tuple(others)), single) == (plain, False)
+
+
 @pytest.mark.parametrize(
     ("body", "rule"),
     [
@@ -34,9 +45,20 @@ def test_both_ways_read_the_same(tmp_path: Path):
             "must not hold more than",
         ),
         (b'{"name": "a"' + b" " * SMALL, "must be JSON: "),
+        (b'{"name": "a,}', "must be JSON: "),
+        (b'{"name": ,}', "must be JSON: "),
         (text_of(a_request(metadata={"image": "a", "x": [0] * 200_000})), "must not hold more than"),
     ],
-    ids=["50 MB of brackets", "15 MB of brackets", "500,000 levels", "5 MB of text", "cut off", "many values"],
+    ids=[
+        "50 MB of brackets",
+        "15 MB of brackets",
+        "500,000 levels",
+        "5 MB of text",
+        "cut off",
+        "cut off in a text",
+        "a comma too many and no value",
+        "many values",
+    ],
 )
 def test_hostile_bodies_are_refused_by_the_worker(tmp_path: Path, body: bytes, rule: str):
     with pytest.raises(Invalid) as refused:
