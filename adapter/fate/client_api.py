@@ -11,7 +11,7 @@ from adapter.fate import client_data, client_jobs, client_logs, client_outputs, 
 from adapter.fate.client_parts import ClientParts
 
 NOT_FOR_TOOLS: Mapping[str, str] = {
-    "/v2/app": "who may ask is told by tokens (bfia-gateway token create), which nodes may by routes",
+    "/v2/app": "the setting fate.clients (or bfia-gateway token create) says who may ask, routes which sites may",
     "/v2/permission": "who may ask is told by tokens: bfia-gateway token create --role platform",
     "/v2/model": "models are deployed, exported and imported by bfia-gateway model",
     "/v2/table/bind": "upload the file instead: flow data upload-file, or bfia-gateway data upload",

@@ -123,7 +123,7 @@ def _task_row(seen: Sight, task: TaskView, party: Party, base: str, kind: str) -
         "execution_id": run.name if run else None,
         "status": task_word(task.status, task.failure),
         "party_status": task_word(mine, failure),
-        "error_report": _said(failure),
+        "error_report": _said(failure, task.failure),
         "inherited_from": {"job_id": run.of_job} if run and run.of_job else None,
         **_times(run.created_at if run else seen.created_at, run.started_at if run else None, _end(run)),
         **_links(seen, task.name, party, run, base),
@@ -216,5 +216,12 @@ def _end(run: Run | None) -> datetime | None:
     return run.ended_at if run else None
 
 
-def _said(failure: Failure | None) -> str:
-    return f"{failure.reason}: {failure.message}" if failure else ""
+def _said(failure: Failure | None, cause: Failure | None = None) -> str:
+    """Return why a party's part failed; where it was only stopped, also what the whole task failed of."""
+    if failure is None:
+        return ""
+    words = f"{failure.reason}: {failure.message}"
+    if failure.reason != "STOPPED" or cause is None or cause.reason == "STOPPED":
+        return words
+    where = " ".join(part for part in (cause.role, cause.node) if part)
+    return f"{words}; the task failed at {where or 'another party'} of {cause.reason}: {cause.message}"

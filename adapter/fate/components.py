@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from gateway.plain_words import near
 from provider_registry.model import Component
 from provider_registry.registry import Registry, Unknown
 from provider_registry.versions import ANY
@@ -43,9 +44,20 @@ class Catalogue:
             return Found(*have[0])
         whose = f"of provider {name} " if name else ""
         if not have:
-            return f"no component {component} {whose}is registered here: register it, or name provider and version"
+            meant = self._meant(name, component)
+            hint = f"did you mean {meant}? Else register it" if meant else "register it"
+            return f"no component {component} {whose}is registered here: {hint}, or name provider and version"
         known = ", ".join(f"{p}:{v}" for p, v, _ in have[:_SHOWN])
         return f"several providers have component {component}: name one of them ({known}) as conf.provider"
+
+    def _meant(self, name: str, component: str) -> str:
+        """Return what was probably meant by a component of a provider; empty where that is not clear."""
+        there = [p for p in self._registry.query() if not p.retired]
+        provider = name if any(p.name == name for p in there) else near(name, [p.name for p in there])
+        mine = [p for p in there if p.name == provider] or there
+        found = near(component, [word for p in mine for word in p.components])
+        owner = next((p for p in mine if found in p.components), None)
+        return f"{found} of provider {owner.name}:{owner.version}" if owner else ""
 
     def _newest(self, name: str, component: str) -> Component | None:
         try:

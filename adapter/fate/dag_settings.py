@@ -5,6 +5,7 @@ from typing import Any
 
 from adapter.fate.dag_data import predicting
 from adapter.fate.dag_work import READER, ROOT, Work, named
+from gateway.plain_words import near
 
 KEPT: Mapping[str, str] = {
     name: name
@@ -12,6 +13,8 @@ KEPT: Mapping[str, str] = {
 }
 """settings of a job that mean the same here; ``engine`` so that a foreign one is refused by its name"""
 
+STAGES = ("train", "predict", "default", "cross_validation")
+"""FATE's; only predict means anything here. A slip of the pen would train where somebody wanted to predict"""
 UNUSED = ("cores", "computing_partitions", "federated_status_collect_type", "engine_run", "launcher_name")
 """settings of a job or a task that steer FATE's own engines; told as warnings"""
 
@@ -32,6 +35,7 @@ def job_params_of(work: Work) -> dict[str, Any]:
         for key, value in names.items():
             if value:
                 work.common.setdefault(key, value)
+    _stage(work, "stage", work.dag.stage)
     if work.dag.stage == "predict":
         work.common.setdefault("job_type", "predict")
     _unused(work, said, "conf")
@@ -57,6 +61,14 @@ def settings_of_task(work: Work, name: str) -> None:
     if own:
         work.common.setdefault("tasks", {})[name] = own
     _unused(work, conf, f"tasks.{name}.conf")
+    _stage(work, f"tasks.{name}.stage", work.dag.tasks[name].stage)
+
+
+def _stage(work: Work, at: str, said: str) -> None:
+    if said and said not in STAGES:
+        meant = near(said, STAGES)
+        hint = f": did you mean {meant}?" if meant else ""
+        work.wrong(at, f"must be one of {', '.join(STAGES)}, or absent{hint}", said)
 
 
 def _unused(work: Work, said: Mapping[str, Any], at: str) -> None:

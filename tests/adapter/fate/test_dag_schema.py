@@ -177,6 +177,25 @@ def test_an_engine_of_another_platform_is_refused_by_its_name(pipeline: dict[str
     assert [p.path for p in told] == ["dag_schema.dag.conf.engine.name"] and "Spark" in told[0].rule
 
 
+@pytest.mark.parametrize("provider", ["", "unionpay", "unionpai"])
+def test_a_slip_in_a_components_name_is_told_with_what_was_meant(
+    pipeline: dict[str, Any], catalogue: Catalogue, provider: str
+):
+    task = pipeline["dag"]["tasks"][ALIGN]
+    task |= {"component_ref": "Intersectoin", "conf": {"provider": provider} if provider else {}}
+    (said,) = (rule for path, rule in refused(pipeline, catalogue).items() if path.startswith(f"tasks.{ALIGN}."))
+    assert "did you mean Intersection of provider unionpay:2.0.0?" in said
+    task["component_ref"] = "SomethingElse"
+    assert not any("did you mean" in rule for rule in refused(pipeline, catalogue).values())
+
+
+def test_a_stage_that_is_none_is_refused_as_it_would_train(pipeline: dict[str, Any], catalogue: Catalogue):
+    pipeline["dag"]["stage"] = "predcit"
+    pipeline["dag"]["tasks"][ALIGN]["stage"] = "x"
+    said = refused(pipeline, catalogue)
+    assert "did you mean predict?" in said["stage"] and "must be one of train" in said[f"tasks.{ALIGN}.stage"]
+
+
 def test_several_providers_of_a_component_are_told_by_name(pipeline: dict[str, Any]):
     registry = Registry(MemoryRepository())
     for name in ("unionpay", "other"):
