@@ -19,6 +19,8 @@ BUSY = "RESOURCES_BUSY"
 """reason of a node that has too little free just now"""
 CANNOT_SCHEDULE = "CANNOT_SCHEDULE"
 """reason of a job for which a node had too little free too often"""
+_ALL_NOTED = 3
+"""tries; of later ones every second, fourth, eighth and so on"""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,16 @@ def _gives_back(node: NodeJob, waiting: Iterable[NodeJob]) -> bool:
 
 def accepted(node: NodeJob, said: Acceptance) -> NodeJob:
     return replace(node, holding=replace(node.holding, said=said))
+
+
+def worth_noting(call: Call, failure: Failure, timing: Timing) -> bool:
+    """Say whether a node that has too little free has something to say that is to be written down.
+
+    To a job that waits as long as it takes, a node that repeats itself is written down ever more seldom.
+    """
+    if timing.hold_tries or (call.reason, call.message) != (failure.reason, failure.message):
+        return True
+    return call.tries <= _ALL_NOTED or call.tries & (call.tries - 1) == 0
 
 
 def busy(node: NodeJob, failure: Failure, at: datetime, timing: Timing) -> NodeJob:

@@ -202,3 +202,9 @@ def test_without_such_a_number_it_waits_on():
         if requests:
             job = after(job, Denied(HoldAt("n2"), BUSY, at(moment)))
     assert job.ending is None and job.nodes["n2"].holding.apply.tries > 100
+    told = [note.detail.get("tries") for note in job.notes if note.event == "resources refused"]
+    assert told == [None, 2, 3, 4, 8, 16, 32, 64, 128], "the same words are not written down for ever"
+    other = replace(BUSY, message="held by another job now")
+    job, _ = step(job, 6030)
+    job = after(job, Denied(HoldAt("n2"), other, at(6030)))
+    assert job.notes[-1].detail["message"] == other.message, "but others are"

@@ -104,8 +104,11 @@ def denied(job: Job, event: Denied, timing: Timing) -> Job:
     """Take in a no. It fails a task or takes a node out of the job, unless it can be asked again."""
     request, failure = event.request, event.failure
     job = with_reached(job, request.node)
-    job = job.noted(event.at, NAMES[type(request)] + " refused", request.node, **failure.as_dict())
-    call = replace(call_of(job, request), reason=failure.reason, message=failure.message)
+    before = call_of(job, request)
+    again = {"tries": before.tries} if isinstance(request, HoldAt) and before.tries > 1 else {}
+    if not again or holding.worth_noting(before, failure, timing):
+        job = job.noted(event.at, NAMES[type(request)] + " refused", request.node, **failure.as_dict(), **again)
+    call = replace(before, reason=failure.reason, message=failure.message)
     if isinstance(request, PollTaskAt):
         part = job.tasks[request.task].nodes[request.node]
         call = replace(call, state=CallState.REFUSED, due_at=event.at + timing.retry(part.denials))
