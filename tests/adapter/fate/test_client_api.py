@@ -222,7 +222,7 @@ def test_lists_are_narrowed_ordered_and_cut_into_pages(node: Gateway):
 
     assert ids() == [other, JOB] and ids(order="asc") == [JOB, other]
     assert ids(limit=1) == [other] and ids(limit=1, page=2) == [JOB] and ids(limit=1, page=3) == []
-    assert ids(status="running") == [] and ids(role=["guest", "host"], job_id="001") == [JOB]
+    assert ids(status="running") == [] and ids(role=["guest", "host"], job_id="0000000001") == [JOB]
     assert ids(partner=PEER, party_id=ME) == [other, JOB] and ids(partner="nobody") == []
     said = asked(node, "GET", "/v2/job/list/query", {"order_by": "dag"}).json()
     assert said["data"]["problems"][0]["path"] == "order_by"
