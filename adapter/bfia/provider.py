@@ -9,6 +9,7 @@ from adapter.bfia.asking import Sender, asked, on
 from adapter.bfia.envelope import ok
 from adapter.bfia.examples import DELETE, REGISTER, REGISTER_COMPONENT
 from adapter.reading import JsonRequest, JsonRoute, NotFit, read_json
+from gateway.bodies_once import twice
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 from gateway.ports import Limiters
@@ -34,6 +35,8 @@ class _Tolerant(JsonRequest):
             if not commas:
                 raise
             self._json = read_json(cleaned.encode())
+            if found := twice(cleaned.encode()):
+                raise NotFit(*found) from None
             self.state.written_oddly = True
             return self._json
 

@@ -1,5 +1,6 @@
 """``/api/v1/providers`` with tokens: whose a name is, what the audit keeps, what is shown of a provider's past."""
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -10,6 +11,8 @@ import httpx
 import pytest
 
 from gateway.access import Role, new_token
+from gateway.bodies_once import keys_once
+from gateway.errors import Invalid
 from gateway.wiring import Gateway
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ask, running
@@ -145,8 +148,16 @@ def test_the_samples_last_commas_are_a_warning(as_: Callable[[str], Send]):
     }
     shown = as_("dora")("GET", "/api/v1/providers/commas:1.0.0@docker").json()
     assert any("has a comma before a closing bracket" in w["rule"] for w in shown["warnings"])
-    wrong = as_("dora")("POST", "/v2/provider/register", content='{"name": ,}').json()
-    assert wrong["code"] == 400 and "must be JSON" in wrong["message"]
+    for content, says in (('{"name": ,}', "must be JSON"), ('{"name": "a", "name": "b",}', "name: stands twice")):
+        wrong = as_("dora")("POST", "/v2/provider/register", content=content).json()
+        assert wrong["code"] == 400 and says in wrong["message"]
+
+
+def test_a_body_of_more_values_than_anybody_takes_is_not_parsed_to_find_its_keys():
+    text = b'{"a": 1, "a": 2, "b": [%b0]}'
+    with pytest.raises(Invalid):
+        asyncio.run(keys_once(text % b""))
+    asyncio.run(keys_once(text % (b"0," * 300_000)))
 
 
 def test_the_guard_is_not_fooled_by_a_name_with_signs(as_: Callable[[str], Send], tmp_path: Path):

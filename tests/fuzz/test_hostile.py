@@ -321,8 +321,10 @@ def test_zero_characters_fail_the_task_and_not_the_node(target: Target):
 
 def test_keys_that_stand_twice(target: Target):
     twice = b'{"flow_id": "first", ' + json.dumps(a_job(flow_id="second")).encode()[1:]
-    assert target.submit(twice)["code"] == 0
-    assert target.get(f"{PLATFORM}/job/query_job_list", flow_id="first")["data"]["job_list"] == {}
+    said = target.submit(twice)
+    assert (said["code"], [p["path"] for p in said["data"]["problems"]]) == (400, ["flow_id"])
+    for flow in ("first", "second"):
+        assert target.get(f"{PLATFORM}/job/query_job_list", flow_id=flow)["data"]["job_list"] == {}
 
 
 @pytest.mark.parametrize(
