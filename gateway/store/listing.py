@@ -58,7 +58,7 @@ def page(store: Store, wanted: Wanted, limit: int, after: Place | None = None) -
     with store.read() as connection:
         for side, query in _queries(wanted):
             found += _first(connection, side, query, wanted, limit + 1, after)
-        found.sort(key=lambda r: (-r[1].created_at, r[1].job_id))
+        found.sort(key=lambda r: (r[1].created_at, r[1].job_id), reverse=True)
         shown = found[:limit]
         both = _taking_part(connection, [r.job_id for side, r in shown if side == "scheduler"])
     entries = [
@@ -78,10 +78,10 @@ def page(store: Store, wanted: Wanted, limit: int, after: Place | None = None) -
 
 def _queries(wanted: Wanted) -> list[tuple[str, sa.Select[Any]]]:
     job, local = tables.job, tables.local_job
-    elsewhere = ~sa.exists().where(job.c.job_id == local.c.job_id)
+    mine = job.c.job_id == local.c.job_id
     return [
         ("scheduler", _narrowed(job, wanted)),
-        ("participant", _narrowed(local, wanted).where(elsewhere)),
+        ("participant", _narrowed(local, wanted).outerjoin(job, mine).where(job.c.job_id.is_(None))),
     ]
 
 
@@ -106,13 +106,15 @@ def _first(
 ) -> list[tuple[str, Any]]:
     """Return the first rows behind a place; who takes part is looked up in the job, piece by piece."""
     created, job_id = query.selected_columns.created_at, query.selected_columns.job_id
-    query = query.order_by(created.desc(), job_id)
+    query = query.order_by(
+        created.desc(), job_id.desc()
+    )  # both alike: the index on the time has them in that order
     found: list[tuple[str, Any]] = []
     at_once = count if wanted.partner is None else max(count, _AT_A_TIME)
     while len(found) < count:
         behind = query
         if after is not None:
-            same = sa.and_(created == after.created_at, job_id > after.job_id)
+            same = sa.and_(created == after.created_at, job_id < after.job_id)
             behind = query.where(sa.or_(created < after.created_at, same))
         rows = connection.execute(behind.limit(at_once)).all()
         found += [(side, r) for r in rows if wanted.partner is None or _takes_part(r.spec, wanted.partner)]

@@ -21,10 +21,11 @@ from fastapi.routing import APIRoute
 from gateway.cli.serving import not_looked_for, settle
 from gateway.domain.model import Attempt, Failure, Job
 from gateway.domain.states import JobStatus
-from gateway.store import tables
+from gateway.store import listing, tables
+from gateway.store.listing import Wanted
 from gateway.store.migrate import opened
 from gateway.store.store import Store
-from tests.builders import a_job, a_spec, at
+from tests.builders import a_job, a_local_job, a_spec, at
 from tests.contracts.apis import ME, PEER, World, two_nodes
 
 GROWING = ("job", "local_job", "task", "run", "timeline", "submission", "audit", "provider_revision")
@@ -195,6 +196,40 @@ def test_a_read_is_announced_to_nobody_and_takes_no_transaction(mariadb_url, mon
         assert "ROLLBACK" in map(str, requests)
         with store.read() as connection:
             assert connection.execute(sa.select(tables.gateway)).first() is None
+    finally:
+        store.close()
+
+
+def rows_read(connection: sa.Connection) -> int:
+    counted = connection.exec_driver_sql("SHOW SESSION STATUS LIKE 'Handler_read%%'").all()
+    return sum(int(times) for _, times in counted)
+
+
+def test_a_page_of_jobs_reads_little_more_than_what_it_shows(mariadb_url):
+    store = Store(opened(mariadb_url))
+    try:
+        store.jobs.add(a_job(), "flow")
+        store.local_jobs.add(a_local_job(), "flow")
+        with store.write() as connection:
+            for table in (tables.job, tables.local_job):
+                (row,) = (dict(found._mapping) for found in connection.execute(sa.select(table)))
+                over = {"status": "FINISHED", "outcome": "SUCCEEDED", "due_at": None}
+                many = [{**row, **over, "job_id": f"{table.name}-old-{i}", "created_at": i} for i in range(2000)]
+                connection.execute(table.insert(), many)
+        with store.write() as connection:
+            connection.exec_driver_sql("ANALYZE TABLE job, local_job")
+        with told(store) as asked:
+            shown = listing.page(store, Wanted(), 10)
+        assert [entry.job_id for entry in shown.entries[1:4]] == [
+            "local_job-old-1999",
+            "job-old-1999",
+            "local_job-old-1998",
+        ]
+        with store.read() as connection:
+            before = rows_read(connection)
+            for text, values in asked:
+                connection.exec_driver_sql(text, values).all()
+            assert rows_read(connection) - before < 200
     finally:
         store.close()
 
