@@ -38,7 +38,8 @@ STEPS = (
     "approval",
     "routes",
 )
-_ANSWER_SECONDS = 2.0
+_ANSWER_SECONDS = 10.0
+"""for what listens on a port of the node to say what it is: a gateway under load takes its time"""
 
 
 def look(settings: Settings, engine: Callable[[Settings], Engine]) -> list[Step]:

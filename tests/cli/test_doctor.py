@@ -20,6 +20,7 @@ from adapter.bfia.examples import REGISTER
 from engines.base import Engine, PullDenied
 from engines.memory import MemoryEngine, MemoryWorld, Script
 from engines.several import SeveralEngines
+from gateway import checkup
 from gateway.checkup import look
 from gateway.checkup_certificates import certificates_of
 from gateway.checkup_clock import clock_of
@@ -111,7 +112,10 @@ def busy_port() -> Iterator[int]:
         yield taken.getsockname()[1]
 
 
-def test_what_is_wrong_is_named_by_its_step_and_no_other(config: Path, busy_port: int):
+def test_what_is_wrong_is_named_by_its_step_and_no_other(
+    config: Path, busy_port: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(checkup, "_ANSWER_SECONDS", 0.2)  # nobody will answer on the busy port
     good = config.read_text()
     nobody = free_ports(1)[0]
     (config.parent / "broken.yml").write_text("JG1: {host: h, prot: 1}\n")
@@ -322,6 +326,7 @@ def test_beside_a_running_node_with_https_that_wants_certificates(config: Path):
     with running(config.parent, listen=listen, **over) as node:
         assert node.addresses()["peer"].startswith("https://")
         code, steps = doctor(config, listen=listen)
-    assert code == 0 and steps["ports"]["found"] == "the node is running"
+    assert code == 0, [s for s in steps.values() if s["result"] == "failed"]
+    assert steps["ports"]["found"] == "the node is running"
     assert steps["certificates"]["result"] == "warning"
     assert "listen.peer.tls.certificate" in steps["certificates"]["cause"]
