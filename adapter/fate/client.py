@@ -116,10 +116,13 @@ class ParticipantClient:
                 with suppress(Refused, NotFound):
                     told = {**body, "task_version": key.version - 1, "new_version": key.version}
                     self._caller.post(f"{PARTNER}/task/rerun", told)
-        for body in bodies:
+        for applied, body in enumerate(bodies):
             try:
                 self._caller.post(f"{PARTNER}/task/resource/apply", body)
             except Refused as refused:
+                for other in bodies[:applied]:  # what its other roles got must not be kept from its other jobs
+                    with suppress(GatewayError):
+                        self._caller.post(f"{PARTNER}/task/resource/return", other)
                 if refused.reason == _Busy.reason:  # asked again in a while, as FATE does
                     raise Busy(refused.message, reason=refused.reason) from refused
                 raise
