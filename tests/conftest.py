@@ -4,11 +4,14 @@ With CI=true a missing service is a failure, and so is any skip.
 """
 
 import contextlib
+import fcntl
 import functools
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import docker
 import pymysql
@@ -154,10 +157,25 @@ _SHOWN = 25
 """files that the table of the longest has"""
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Take away the nodes' bridge networks, once all workers are done: tests that run beside share them."""
+_RUNS = Path(tempfile.gettempdir(), "bfia-tests.lock")
+"""held shared by every run of tests on this machine"""
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
     if not hasattr(session.config, "workerinput"):
-        remove_networks()
+        session.config.stash[_HELD] = held = _RUNS.open("w")
+        fcntl.flock(held, fcntl.LOCK_SH)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Take away the nodes' bridge networks, once all workers are done and no other run is: they share them."""
+    if not hasattr(session.config, "workerinput"):
+        with session.config.stash[_HELD] as held, contextlib.suppress(BlockingIOError):
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            remove_networks()
+
+
+_HELD = pytest.StashKey[IO[str]]()
 
 
 def remove_networks() -> None:
