@@ -197,6 +197,7 @@ class Report(Address):
     values: Object
     series: list[Series]
     problem: str
+    plots: list[str] = Field(description="what of it can be drawn: names of tables, and `values`")
 
 
 class Rerun(Shown):

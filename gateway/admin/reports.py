@@ -1,18 +1,32 @@
 """``/api/v1/jobs/…/reports``: what runs here report: listed, and read as numbers and tables for plots."""
 
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
+from fastapi.responses import Response
 
 from gateway.admin.answers import Answer
-from gateway.admin.outputs import find_output
+from gateway.admin.outputs import Output, find_output
 from gateway.admin.parts import AdminParts
 from gateway.domain.dag import group
 from gateway.domain.model import Run
 from gateway.errors import NotFound
-from gateway.reports import read_report
+from gateway.plots import names, picture
+from gateway.reports import Report, read_report
 from gateway.store.store import to_plain
+
+_PICTURE = {
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
+    "x-content-type-options": "nosniff",
+}
+"""what is in a report is a vendor's: a browser that opens the picture runs and loads nothing"""
+Named = Annotated[
+    str | None,
+    Query(
+        max_length=1000, description="one of the report's `plots`; default: the first of them", examples=["loss"]
+    ),
+]
 
 
 def add_reports(router: APIRouter, parts: AdminParts, answer: Answer) -> None:
@@ -33,9 +47,22 @@ def add_reports(router: APIRouter, parts: AdminParts, answer: Answer) -> None:
     async def report(job_id: str, task: str, party: str, key: str) -> Any:
         """``values``: single values by their path; ``series``: tables, each with columns and points.
 
-        ``problem`` says why a report cannot be read; then both are empty.
+        ``problem`` says why a report cannot be read; then both are empty. ``plots``: what of it `/plot` draws.
         """
         return await answer(lambda: _read(parts, job_id, task, party, key))
+
+    @router.get(
+        "/api/v1/jobs/{job_id}/reports/{task}/{party}/{key}/plot",
+        summary="A report as a picture (SVG)",
+        response_class=Response,
+        responses={200: {"content": {"image/svg+xml": {}}}},
+    )
+    async def plot(job_id: str, task: str, party: str, key: str, series: Named = None) -> Any:
+        """A table with a rising first column as lines over it, any other as bars; single values as bars."""
+        found = await answer(lambda: _plot(parts, job_id, task, party, key, series))
+        if isinstance(found, Response):
+            return found
+        return Response(found, media_type="image/svg+xml", headers=_PICTURE)
 
 
 def _listed(parts: AdminParts, job_id: str) -> dict[str, Any]:
@@ -66,7 +93,17 @@ def _entry(parts: AdminParts, job_id: str, run: Run, key: str) -> dict[str, Any]
 
 
 def _read(parts: AdminParts, job_id: str, task: str, party: str, key: str) -> dict[str, Any]:
+    found, report = _found(parts, job_id, task, party, key)
+    return {**found.as_dict(), **to_plain(report), "plots": list(names(report))}
+
+
+def _plot(parts: AdminParts, job_id: str, task: str, party: str, key: str, series: str | None) -> bytes:
+    _, report = _found(parts, job_id, task, party, key)
+    return picture(report, f"{task} {party} {key}", series)
+
+
+def _found(parts: AdminParts, job_id: str, task: str, party: str, key: str) -> tuple[Output, Report]:
     found = find_output(parts, job_id, task, party, key)
     if group(found.type) != "metric":
         raise NotFound(f"output {key} of task {task} is a {found.type}, no report", reason="NO_REPORT")
-    return {**found.as_dict(), **to_plain(read_report(parts.storage, found.address))}
+    return found, read_report(parts.storage, found.address)

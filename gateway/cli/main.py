@@ -18,6 +18,7 @@ from gateway.cli import (
     job_decisions,
     job_metadata,
     job_planning,
+    job_reports,
     jobs,
     maintenance,
     models,
@@ -178,6 +179,7 @@ job_cleaning.add(jobs.commands)
 job_decisions.add(jobs.commands)
 job_planning.add(jobs.commands)
 job_metadata.add(jobs.commands)
+job_reports.add(jobs.commands)
 drafting.add(jobs.commands)
 resources.add(app)
 routes.add(app)
