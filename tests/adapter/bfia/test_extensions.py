@@ -1,6 +1,7 @@
 """The table of what nodes ask of each other: it is whole, the documents show it, and no peer needs all of it."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
@@ -33,6 +34,22 @@ def peer() -> Iterator[tuple[ScriptedPeer, str]]:
 def test_the_document_shows_the_table():
     shown = (ROOT / "docs" / "between-nodes.md").read_text(encoding="utf-8")
     assert f"<!-- commands -->\n{table()}\n<!-- end -->" in shown
+
+
+def test_the_chinese_page_has_the_same_rows_and_what_needs_no_translation():
+    def facts(page: str, of: str) -> list[list[str]]:
+        text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+        lines = text.split(f"<!-- {of} -->\n")[1].split("\n<!-- end -->")[0].splitlines()[2:]
+        return [
+            re.findall(r"`[^`]+`|\b[0-9]+(?:\.[0-9]+)*\b", line) + re.findall(r"[A-Z_]{5,}", line)
+            for line in lines
+        ]
+
+    for of in ("commands", "profiles"):
+        english, chinese = (facts(page, of) for page in ("between-nodes.md", "between-nodes.zh-CN.md"))
+        assert len(english) == len(chinese)
+        for ours, theirs in zip(english, chinese, strict=True):
+            assert sorted(ours) == sorted(theirs)
 
 
 def test_every_path_between_nodes_has_its_row_and_every_row_its_path(tmp_path: Path):
