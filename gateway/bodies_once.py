@@ -5,6 +5,7 @@ Peers and containers are not asked for as much: what they send is read as every 
 
 import json
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import anyio.to_thread
@@ -44,12 +45,13 @@ async def keys_once(body: bytes) -> None:
 
 
 def twice(body: bytes) -> list[Problem]:
-    """Return the keys that stand twice in one object."""
+    """Return the keys that stand twice in one object; what is no JSON has none, and its reader says so."""
     try:
-        json.loads(body, object_pairs_hook=each_once)
-    except KeyTwice:
-        return [problem for problem, _ in zip(_found(body), range(_MOST), strict=False)]
-    except (ValueError, RecursionError):
+        try:
+            json.loads(body, object_pairs_hook=each_once)
+        except KeyTwice:
+            return list(islice(_found(body), _MOST))
+    except (ValueError, RecursionError):  # also behind the first key that stands twice
         pass
     return []
 

@@ -23,8 +23,11 @@ def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Make an object of JSON from its pairs, as ``object_pairs_hook``. Raises `KeyTwice`."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise KeyTwice(next(name for name in names if names.count(name) > 1))
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise KeyTwice(name)
+            seen.add(name)
     return found
 
 

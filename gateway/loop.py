@@ -16,6 +16,9 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
+_MOST_FAILING = 10_000
+"""keys whose failures in a row are counted"""
+
 
 class Loop:
     """Advances keys when they are due. ``advance(key)`` returns when the key is due next, or None."""
@@ -106,6 +109,8 @@ class Loop:
     def _fail(self, key: str, error: Exception) -> None:
         """Tell of an advance that raised; it is made again when the store next says that it is due."""
         times = self._failures[key] = self._failures.get(key, 0) + 1
+        if len(self._failures) > _MOST_FAILING:  # some may have ended at another gateway
+            self._failures.pop(next(iter(self._failures)), None)
         if times & (times - 1) == 0:  # the first time, the second, the fourth: not every second for ever
             log.exception("cannot advance", loop=self._name, key=key, times=times)
         try:

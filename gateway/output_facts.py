@@ -14,7 +14,7 @@ from gateway.datasets import Datasets
 from gateway.domain import sharing
 from gateway.domain.model import Address, Job, LocalJob, NodeId, Party, Run
 from gateway.domain.sharing import Default
-from gateway.errors import GatewayError, NotAllowed, NotFound
+from gateway.errors import GatewayError, NotAllowed, NotFound, TooLarge
 from gateway.ports import Clock
 from gateway.sharing import Sharing
 from gateway.storage import FileStorage
@@ -22,6 +22,10 @@ from gateway.store.store import Store
 
 MOST_COLUMNS = 10_000
 _LONGEST = 1000
+_MOST_ROWS = 2**63 - 1
+"""what a partner reads as a number"""
+_LARGEST = 4 * 1024**2
+"""bytes of metadata that are read for a partner"""
 """characters of a text of the metadata"""
 
 
@@ -177,6 +181,12 @@ class OutputFacts:
         step = f"its admin grants it by: bfia-gateway data grant '{name}' {node}"
         return NotAllowed(f"output {name} of node {self._node}: {node} {text}; {step}", reason=sharing.NOT_GRANTED)
 
+    def _document(self, address: Address) -> dict[str, Any]:
+        try:
+            return self._storage.metadata(address, _LARGEST)
+        except TooLarge:  # then only what lies beside it is told
+            return {}
+
     def _facts(self, local: LocalJob, run: Run, key: str, address: Address) -> Facts:
         node = local.spec.dag.get(run.task_name)
         kinds = {o.key: o.type for o in node.outputs} if node else {}
@@ -187,7 +197,7 @@ class OutputFacts:
             return plain
         try:
             files = [path.stat().st_size for path in self._storage.partitions(address)]
-            document = self._storage.metadata(address)
+            document = self._document(address)
         except (GatewayError, OSError):  # broken, or deleted meanwhile: its download says which
             return plain
         known = dataset_of(address, document)
@@ -196,7 +206,7 @@ class OutputFacts:
         return replace(
             plain,
             there=True,
-            count=known.count if "count" in document else None,
+            count=known.count if "count" in document and known.count <= _MOST_ROWS else None,
             columns=tuple(columns[:MOST_COLUMNS]),
             more_columns=max(0, len(columns) - MOST_COLUMNS),
             partitions=len(files),
@@ -209,7 +219,8 @@ class OutputFacts:
 
 
 def _text(value: Any) -> str:
-    return value[:_LONGEST] if isinstance(value, str) else ""
+    """Return text that every reader of JSON takes: a vendor may have written half of a surrogate pair."""
+    return value[:_LONGEST].encode("utf-8", "replace").decode() if isinstance(value, str) else ""
 
 
 def _no_task(wanted: Wanted, record: Job | LocalJob) -> NotFound:

@@ -79,12 +79,15 @@ class FileStorage:
             raise NotFound(f"nothing lies at {_id(address)} in the storage", reason="DATA_MISSING")
         return [path / f"{PARTITION}{number}" for number in range(len(found))]
 
-    def metadata(self, address: Address) -> dict[str, Any]:
-        """Return what is known of the data; empty where nothing is. Raises `Invalid` if no JSON object."""
+    def metadata(self, address: Address, limit: int = 64 * 1024 * 1024) -> dict[str, Any]:
+        """Return what is known of the data; empty where nothing is.
+
+        Raises `Invalid` if no JSON object, `TooLarge` beyond ``limit`` bytes.
+        """
         path = self.path(address)
         if not _is_folder(path) or not os.path.lexists(path / METADATA):
             return {}
-        value = _json(path / METADATA, f"{_id(address)}/{METADATA}", limit=64 * 1024 * 1024)
+        value = _json(path / METADATA, f"{_id(address)}/{METADATA}", limit)
         if not isinstance(value, dict):
             raise Invalid([Problem(f"{_id(address)}/{METADATA}", "must be a JSON object")], reason="DATA_BROKEN")
         return value

@@ -8,6 +8,8 @@ from gateway.ports import Clock
 from gateway.store.store import Store
 
 EVENT = "cannot go on"
+_MOST = 1000
+"""jobs that are remembered"""
 
 
 def telling(
@@ -17,12 +19,18 @@ def telling(
 
     A database that is away is no error of the job; of failures in a row the first is written into its timeline.
     """
+    told: dict[str, int] = {}
+    """job -> which failure in a row the last one was"""
 
     def failed(job_id: str, error: Exception, times: int) -> None:
         if isinstance(error, DatabaseAway):
             return
         count(side)
-        if times == 1:
+        in_a_row = times > told.pop(job_id, times)
+        told[job_id] = times
+        if len(told) > _MOST:
+            del told[next(iter(told))]
+        if not in_a_row:
             name = type(error).__name__
             text = f"{name} inside the gateway; it is tried again every second, and the gateway's log tells more"
             store.note(job_id, side, [Note(clock(), EVENT, "", {"reason": "INTERNAL", "message": text})])

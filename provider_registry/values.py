@@ -7,7 +7,8 @@ warning. Defaults are never filled in.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from provider_registry import patterns
@@ -127,10 +128,24 @@ def _is_listed(parameter: Parameter, value: Any) -> bool:
     allowed = parameter.binding
     if allowed is None or value == "":
         return True
-    if isinstance(value, (list, tuple, Mapping)) and any(_same(value, choice) for choice in allowed):
+    if not isinstance(value, (list, tuple, Mapping)):
+        return _is_one(parameter, allowed, value)
+    choices = _structured(allowed)  # once, and not for each element
+    if any(value == choice for choice in choices):
         return True
-    if isinstance(value, (list, tuple)):
-        return all(_is_listed(parameter, element) for element in value if not isinstance(element, (list, tuple)))
+    if isinstance(value, Mapping):
+        return _is_one(parameter, allowed, value)
+    elements = [element for element in value if not isinstance(element, (list, tuple))]
+    return all(
+        element == ""
+        or (isinstance(element, Mapping) and element in choices)
+        or _is_one(parameter, allowed, element)
+        for element in elements
+    )
+
+
+def _is_one(parameter: Parameter, allowed: Sequence[str], value: Any) -> bool:
+    """Tell whether a single value is among the allowed ones."""
     text = as_text(value)
     if text in allowed:
         return True
@@ -140,14 +155,14 @@ def _is_listed(parameter: Parameter, value: Any) -> bool:
     return read is not None and any(number(choice) == read for choice in allowed)
 
 
-def _same(value: Any, choice: str) -> bool:
-    """Tell whether a choice is JSON of an object or a list that equals the value."""
-    if choice.lstrip()[:1] not in ("{", "["):
-        return False
-    try:
-        return bool(json.loads(choice) == value)
-    except (ValueError, RecursionError):
-        return False
+def _structured(allowed: Sequence[str]) -> list[Any]:
+    """Return the choices that are JSON of an object or a list."""
+    found = []
+    for choice in allowed:
+        if choice.lstrip()[:1] in ("{", "["):
+            with suppress(ValueError, RecursionError):
+                found.append(json.loads(choice))
+    return found
 
 
 def _allowed(parameter: Parameter) -> str:

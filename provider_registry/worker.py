@@ -76,7 +76,14 @@ def _parsed(text: bytes) -> tuple[Any, int]:
         cleaned, commas = lenient.without_last_commas(text.decode())
         if not commas:
             raise
-    return json.loads(cleaned), commas
+    return json.loads(cleaned, object_pairs_hook=_once), commas
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):  # whoever sent it was told so of what needs no cleaning
+        raise ValueError("a key stands twice in one object")
+    return found
 
 
 def read_value(body: Any) -> tuple[Provider, bool]:

@@ -15,8 +15,9 @@ from gateway.bodies_once import keys_once
 from gateway.errors import GatewayError, NotFound
 from gateway.paging import page_of
 from gateway.ports import Limiters
+from gateway.provider_reading import SMALL
 from gateway.providers import By, Providers, asking, audited, shown_changes, shown_problem
-from provider_registry import schema
+from provider_registry import lenient, schema
 from provider_registry.forms import form
 from provider_registry.model import Provider
 from provider_registry.registry import COMPONENT_UNKNOWN, Unknown, Written
@@ -129,6 +130,8 @@ def router(parts: ProviderParts) -> APIRouter:
     ) -> Any:
         text = await request.body()
         await keys_once(text)
+        if len(text) <= SMALL and lenient.LAST_COMMA.search(text):
+            await keys_once(lenient.without_last_commas(text.decode("utf-8", "replace"))[0].encode())
         by = _by(request, author)
         return await noted(request, lambda: providers.register(text, by, reason, strict=strict))
 

@@ -37,6 +37,7 @@ components = _offering(
     "/api/v1/providers",
     lambda found: (f"{p['name']}:{p['version']}/{name}" for p in found["providers"] for name in p["components"]),
     retired="false",
+    limit=1000,
 )
 providers = _offering(
     "/api/v1/providers", lambda found: (one["provider_name"] for one in found["providers"]), limit=1000

@@ -3,10 +3,15 @@
 import re
 
 _PATH = re.compile(
-    r"(?:(?<![\w:/.…~-])|(?<=unix://)|(?<=file://))"  # where a word begins: inside of an address it stays
+    r"(?:(?<![\w/.…~-])|(?<=unix://)|(?<=file://))"  # where a word begins: inside of an address it stays
     r"/(?!v\d+/|api/|bfia/)"  # our paths on the wire, and the folders that every container has
     r"(?:[^\s/'\":,;()<>]+/)+"
     r"(?P<last>[^\s/'\":,;()<>]*)"
+)
+
+
+_QUOTED = re.compile(
+    r"(?<=['\"])/(?!v\d+/|api/|bfia/)(?:[^\n'\"/]+/)+(?P<last>[^\n'\"/]*)(?=['\"])"  # blanks belong to it
 )
 
 
@@ -15,4 +20,6 @@ def without_folders(text: str) -> str:
 
     What is no path stays: addresses, names of images, paths of the protocols.
     """
-    return _PATH.sub(lambda found: f"…/{found['last']}", text)
+    for pattern in (_QUOTED, _PATH):
+        text = pattern.sub(lambda found: f"…/{found['last']}", text)
+    return text

@@ -139,6 +139,32 @@ def test_of_a_task_what_is_granted_is_told_and_what_no_task_described_stays_empt
     assert asked(there, key="out")["data"]["reason"] == "NOT_AUTHORISED"
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ({"description": "\ud800", "column_info": [{"name": "\udfff"}], "count": 2}, ("?", "?", 2)),
+        ({"description": "d", "column_info": [{"name": "c"}], "count": 2**63}, ("d", "c", None)),
+        ({"description": "d", "padding": "x" * 5 * 1024**2, "count": 2}, ("", None, None)),
+    ],
+    ids=["half a sign", "a count beyond all", "too much"],
+)
+def test_odd_words_of_a_program_hide_nothing_else(
+    nodes: tuple[Gateway, Gateway], words: dict[str, Any], told: tuple[Any, ...]
+):
+    here, there = nodes
+    granted(here, "model")
+    granted(here, "out")
+    file = here.storage.root / f"{JOB}-guest-0" / f"task_{JOB}-model" / "metadata"
+    file.write_text(json.dumps(words))
+    try:
+        one, other = sorted(asked(there)["outputs"], key=lambda o: str(o["key"]))
+        columns = [c["name"] for c in one["columns"]]
+        assert (one["description"], columns[0] if columns else None, one["count"]) == told and one["there"]
+        assert other["key"] == "out" and other["count"] == 2
+    finally:
+        file.unlink()
+
+
 def test_a_grant_that_ended_tells_nothing_any_more(nodes: tuple[Gateway, Gateway]):
     here, there = nodes
     SqlGrants(here.store).put(Grant(address("out"), PEER, ago(60), "ann", expires_at=ago(30)))

@@ -151,6 +151,9 @@ def test_the_samples_last_commas_are_a_warning(as_: Callable[[str], Send]):
     for content, says in (('{"name": ,}', "must be JSON"), ('{"name": "a", "name": "b",}', "name: stands twice")):
         wrong = as_("dora")("POST", "/v2/provider/register", content=content).json()
         assert wrong["code"] == 400 and says in wrong["message"]
+    for much in ("", " " * 70_000):
+        wrong = as_("dora")("POST", "/api/v1/providers", content='{"name": "a", "name": "b",' + much + "}").json()
+        assert wrong["code"] == 400 and "stands twice" in str(wrong)
 
 
 def test_a_body_of_more_values_than_anybody_takes_is_not_parsed_to_find_its_keys():

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gateway.keys_once import KeyTwice, each_once
 from gateway.wiring import Gateway
 from tests.fuzz.nodes import described
 from tests.inprocess import ask, running
@@ -92,6 +93,41 @@ def test_a_key_that_stands_twice_in_a_body_is_refused_with_its_path(node: Gatewa
             assert sorted(p["path"] for p in said["data"]["problems"]) == paths
             assert all("stands twice" in p["rule"] for p in said["data"]["problems"])
     assert said["code"] == 400 or len(sent) > 65536
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": 1, "a": 2} x',
+        '{"metadata": {"image": "a", "image": "b"},}',
+        '[{"a": 1, "a": 2}, ' + "[" * 50_000,
+        '{"b": {"a": 1, "a": 2}, "c": ' + "1" * 5000 + "}",
+    ],
+    ids=["more", "comma", "deep", "digits"],
+)
+@pytest.mark.parametrize("path", ["/api/v1/providers", "/api/v1/jobs/plan", "/v2/provider/register"])
+@pytest.mark.parametrize("kind", ["application/json", "text/plain"])
+def test_a_key_that_stands_twice_in_what_is_no_json_is_no_fault_of_ours(
+    node: Gateway, path: str, text: str, kind: str
+):
+    said = ask(node, "operator", "POST", path, content=text.encode(), headers={"content-type": kind})
+    assert said.json()["code"] in (400, 413, 415), said.text
+
+
+def test_to_find_a_key_that_stands_twice_each_is_looked_at_once():
+    class Counted(str):
+        looks = 0
+
+        def __eq__(self, other: object) -> bool:
+            Counted.looks += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    names = [Counted(f"k{n}") for n in range(2000)]
+    with pytest.raises(KeyTwice, match="k1999 stands twice"):
+        each_once([*((name, 1) for name in names), (Counted("k1999"), 2)])
+    assert Counted.looks < 20_000
 
 
 def test_only_pages_of_a_version_number_that_can_be_are_looked_for(node: Gateway, tmp_path: Path):

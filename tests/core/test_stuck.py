@@ -1,14 +1,17 @@
 """A job that cannot be gone on with because of an error inside the gateway: counted, told, and in nobody's way."""
 
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from gateway.domain.model import Job
 from gateway.domain.scheduling import schedule
 from gateway.domain.states import JobStatus
-from gateway.stuck import EVENT
+from gateway.errors import DatabaseAway
+from gateway.store.store import Store
+from gateway.stuck import EVENT, telling
 from tests.core.test_shells import submit
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ask, running
@@ -55,3 +58,22 @@ def test_a_job_whose_step_raises_is_counted_and_told_and_no_other_waits_for_it(
         broken.clear()
         node.coordinator.stop(first)
         wait_for(lambda: status(first) is JobStatus.FINISHED, 30, 0.02, "and so does the first, once it can")
+
+
+def test_of_failures_in_a_row_the_first_that_is_ours_is_told():
+    told: list[str] = []
+
+    class Notes:
+        def note(self, job_id: str, side: str, notes: Any) -> None:
+            told.append(job_id)
+
+    failed = telling(cast(Store, Notes()), "scheduler", lambda: datetime.now(UTC), lambda side: None)
+    for job_id, error, times in (
+        ("a", DatabaseAway("away"), 1),
+        ("a", ValueError(), 2),
+        ("a", ValueError(), 3),
+        ("b", ValueError(), 1),
+        ("a", ValueError(), 1),
+    ):
+        failed(job_id, error, times)
+    assert told == ["a", "b", "a"]

@@ -14,6 +14,8 @@ from gateway.domain.outward import without_folders
         ("no right to write to /var/lib/bfia/process", "no right to write to …/process"),
         ("(/a/b.log), /a/b/: no", "(…/b.log), …/: no"),
         ("/home/li/données/表.csv", "…/表.csv"),
+        ("mount x:/var/lib/x failed", "mount x:…/x failed"),
+        ("no such file: '/var/lib/bfia/secret dir/y'", "no such file: '…/y'"),
         ("dial unix:///var/run/docker.sock", "dial unix://…/docker.sock"),
         ("write file:///srv/storage/t/data_0", "write file://…/data_0"),
     ],

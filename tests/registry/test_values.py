@@ -189,6 +189,19 @@ def test_an_unlisted_value_is_a_warning_or_with_strict_an_error(value):
     assert rule not in warnings
 
 
+def test_choices_that_are_json_are_parsed_once_however_many_values_there_are(monkeypatch):
+    parsed = []
+    read = json.loads
+    monkeypatch.setattr(json, "loads", lambda text, **how: parsed.append(text) or read(text, **how))
+    choices = ['{"a": 1}', "[1, 2]", "plain"]
+    found([{"a": 1}] * 500 + [{"b": 2}], bindingData=choices)
+    assert 0 < len(parsed) < 10
+    monkeypatch.undo()
+    assert found([{"a": 1}, "plain", ""], bindingData=choices, strict=True)[0] == []
+    assert found([1, 2], bindingData=choices, strict=True)[0] == []
+    assert found([{"a": 1}, {"b": 2}], bindingData=choices, strict=True)[0] != []
+
+
 def test_a_long_enumeration_is_shown_in_part():
     [rule] = found("x", bindingData=[f"v{i}" for i in range(100)], strict=True)[0]
     assert rule.endswith("v19, … (100 in all)")
