@@ -127,7 +127,10 @@ def router(parts: FateParts) -> APIRouter:
     async def apply_task(body: wire.Task, request: Request) -> dict[str, Any]:
         local, who, task_id, name = await task(request, body)
         check_task(local, name)
-        if local.status in (JobStatus.FINISHED, JobStatus.REJECTED):  # else FATE begins the task at its own party
+        if local.status in (JobStatus.FINISHED, JobStatus.REJECTED):
+            if local.runs_of(task_id):  # it is asked again what was answered before
+                return ok()
+            # else FATE begins the task at its own party
             raise Refused(f"job {local.id} has ended here: it is {shown(local)}", reason="JOB_ENDED")
         await on(parts.limiters.rest, request, lambda: begun(parts.participant, local, who.node))
         most = local.pool.tasks_at_once if local.pool else None

@@ -1,5 +1,6 @@
 """Real gateway nodes for tests: own processes, own databases, loopback ports; killed and started at will."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +31,21 @@ VENDOR_COMMAND = [
 REFERENCE_IMAGE = "bfia-reference-vendor:1.0.0"
 
 
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw") or 0) % 8
+_PORTS = cycle(14_000 + 2_000 * _WORKER + (os.getpid() * 37 + n) % 2_000 for n in range(2_000))
+"""Ports that the system gives to no connection (those begin at 32768): a node that is started again finds its
+own free. Each worker of a test run has its own two thousand."""
+
+
 def free_ports(count: int) -> list[int]:
-    socks = [socket.socket() for _ in range(count)]
-    for sock in socks:
-        sock.bind(("127.0.0.1", 0))
-    ports = [sock.getsockname()[1] for sock in socks]
-    for sock in socks:
-        sock.close()
-    return ports
+    found: list[int] = []
+    for port in _PORTS:
+        if len(found) == count:
+            break
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            found.append(port)
+    return found
 
 
 LEAST = 120.0

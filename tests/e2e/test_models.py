@@ -78,7 +78,7 @@ def test_reports_are_listed_and_read_as_numbers_and_curves(three: Federation, ve
     listed = guest.get(f"/api/v1/jobs/{version}/reports")
     found = {(r["task"], r["output"]): guest.get(r["url"]) for r in listed["reports"]}
     assert listed["warnings"] == []
-    assert found["hetero_secureboost_1", "train-auc"]["values"]["auc"] > 0.99
+    assert found["hetero_secureboost_1", "train-auc"]["values"]["auc"] > 0.98
     (loss,) = found["hetero_secureboost_1", "train-loss"]["series"]
     assert (loss["name"], loss["columns"], len(loss["points"])) == ("loss", ["tree", "loss"], 2)
     (curve,) = found["hetero_secureboost_1", "train-ks"]["series"]
