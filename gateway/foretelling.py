@@ -9,7 +9,7 @@ from functools import partial
 from engines.base import Engine, EngineError, ImageNotFound
 from gateway.domain import dag as flow
 from gateway.domain import inheriting, parameters, quorum
-from gateway.domain.approval import Verdict
+from gateway.domain.approval import CREATE, START, Verdict
 from gateway.domain.foretelling import Item, JobPlan, NodePlan, Standing, fine, in_order, problem
 from gateway.domain.model import JobSpec, NodeId
 from gateway.domain.problems import Problem
@@ -42,7 +42,8 @@ class Foresight:
 
     admit: Callable[[], None]
     """raises `GatewayError` while no job is taken"""
-    judged: Callable[[JobSpec, NodeId], tuple[Verdict, str]]
+    judged: Callable[[JobSpec, NodeId, str], tuple[Verdict, str]]
+    """what the rules say of a command, `CREATE` or `START`"""
     not_shared: Callable[[JobSpec], GatewayError | None]
     takes_word: Callable[[NodeId], bool]
     knows: Callable[[NodeId], bool]
@@ -200,11 +201,13 @@ class OwnSide:
             yield fine("resources", f"{pool.amounts.text()}, free now")
 
     def _approval(self, spec: JobSpec, sender: NodeId) -> Iterator[Item]:
-        verdict, words = self._rules.judged(spec, sender)
-        if verdict is Verdict.REJECT:
+        verdict, words = self._rules.judged(spec, sender, CREATE)
+        starts, never = self._rules.judged(spec, sender, START)
+        if Verdict.REJECT in (verdict, starts):
+            text = words if verdict is Verdict.REJECT else f"it would be taken, and refused at its start: {never}"
             yield problem(
                 "approval",
-                f"NOT_AUTHORISED: {words}",
+                f"NOT_AUTHORISED: {text}",
                 f"have an admin of {self._node} change approval.rules, or the route",
             )
         elif verdict is Verdict.APPROVE:

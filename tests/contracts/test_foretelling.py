@@ -38,7 +38,7 @@ _numbers = count()
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """`PEER` asks a person about jobs with arbiters; both have two cores for jobs."""
     rules = [{"decide": "ask", "role": "arbiter"}, {"decide": "reject", "component": "*/Forbidden"}]
-    rules.append({"decide": "approve"})
+    rules += [{"decide": "reject", "component": "*/Unstarted", "command": "start"}, {"decide": "approve"}]
     pool = {"resources": {"cpu": 2}}
     peer = {"approval": {"mode": "rules", "rules": rules}, "data": {"grants": "listed"}, **pool}
     with two_nodes(tmp_path_factory.mktemp("nodes"), me=pool, peer=peer) as world:
@@ -146,6 +146,14 @@ def test_a_component_that_one_node_lacks_and_one_that_is_rejected(world: World) 
     plan = world.me.foretelling.plan(with_component(ref))
     assert problems(plan) == {(PEER, "approval")}
     assert "approval.rules[1]" in of(plan, PEER)["approval"][0].cause
+
+
+def test_a_job_whose_start_is_rejected_has_a_problem_before_it_is_made(world: World) -> None:
+    ref = registered(world, ME, PEER, component="Unstarted", image="vendor:1.0.0")
+    plan = world.me.foretelling.plan(with_component(ref))
+    assert problems(plan) == {(PEER, "approval")}
+    [told] = of(plan, PEER)["approval"]
+    assert "NOT_AUTHORISED" in told.cause and "at its start: approval.rules[2]" in told.cause
 
 
 def test_data_that_is_not_there_is_named_with_its_path_beside_all_else(world: World) -> None:
