@@ -162,6 +162,10 @@ class Executor:
         except Unreadable as error:
             self._abandon(job_id, error)
             return None
+        except NotFound:
+            if self._store.local_jobs.find(job_id) is not None:
+                raise
+            return None  # deleted since it was woken: nothing is left to do
 
     def _abandon(self, job_id: str, error: Unreadable) -> None:
         """End a job of which nothing can be read any more, with all that runs for it."""

@@ -76,6 +76,10 @@ class Scheduler:
             log.error("a job ends as ABNORMAL", job=job_id, cause=error.message)
             abandon(self._store, "scheduler", job_id, self._clock(), error.message)
             return None
+        except NotFound:
+            if self._store.jobs.find(job_id) is not None:
+                raise
+            return None  # deleted since it was woken: nothing is left to do
 
     def begin(self, job: Job) -> bool:
         """Store a new job and do what is due at once. Returns False, and does nothing, when its id is taken."""

@@ -6,12 +6,14 @@ from typing import Any, cast
 
 import pytest
 
+from gateway.domain.executing import execute
 from gateway.domain.model import Job
 from gateway.domain.scheduling import schedule
 from gateway.domain.states import JobStatus
-from gateway.errors import DatabaseAway
+from gateway.errors import DatabaseAway, NotFound
 from gateway.store.store import Store
 from gateway.stuck import EVENT, telling
+from tests.builders import a_job, a_local_job
 from tests.core.test_shells import submit
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ask, running
@@ -77,3 +79,22 @@ def test_of_failures_in_a_row_the_first_that_is_ours_is_told():
     ):
         failed(job_id, error, times)
     assert told == ["a", "b", "a"]
+
+
+def test_a_job_that_was_deleted_is_nothing_to_go_on_with_and_what_else_is_missing_still_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def lacking(*args: Any) -> Any:
+        raise NotFound("something else is not here")
+
+    with running(tmp_path) as node:
+        assert node.scheduler.advance("job-gone") is None
+        assert node.executor.advance("job-gone") is None
+        node.store.jobs.add(a_job("a"), "flow")
+        node.store.local_jobs.add(a_local_job(), "flow")
+        monkeypatch.setattr(schedule, "step", lacking)
+        monkeypatch.setattr(execute, "step", lacking)
+        with pytest.raises(NotFound, match="something else"):
+            node.scheduler.advance(a_job("a").id)
+        with pytest.raises(NotFound, match="something else"):
+            node.executor.advance(a_local_job().id)
