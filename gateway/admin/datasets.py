@@ -18,7 +18,9 @@ from gateway.admin.queries import AfterText, Limit
 from gateway.dataset_model import Dataset
 from gateway.datasets import Datasets
 from gateway.domain.model import Address
+from gateway.domain.problems import Problem
 from gateway.domain.sharing import Grant
+from gateway.errors import Invalid
 from gateway.paging import page_of
 from gateway.plain_words import near
 from gateway.ports import Clock, Limiters
@@ -256,7 +258,9 @@ def brief(dataset: Dataset) -> dict[str, Any]:
 
 
 def _page(found: list[Dataset], after: str, limit: int) -> dict[str, Any]:
-    namespace, _, name = after.partition("#")
+    namespace, mark, name = after.partition("#")
+    if after and not (namespace and mark and name):
+        raise Invalid([Problem("after", "must be what an answer said in next, namespace#name", after[:200])])
     rest = [d for d in found if (d.namespace, d.name) > (namespace, name)] if after else found
     shown = rest[:limit]
     return {

@@ -19,11 +19,13 @@ from gateway.cli.client import (
     EXIT_FAILED,
     AsJson,
     CallFailed,
+    fitting,
     read_remarked,
     reporting,
     show,
     table,
 )
+from gateway.cli.given import content, finite
 from gateway.counting import counted
 
 if TYPE_CHECKING:
@@ -67,8 +69,13 @@ def check(
     parameter: Annotated[
         list[str] | None, typer.Option(help="A parameter's value, NAME=VALUE; may be repeated.")
     ] = None,
-    grace: Annotated[float, typer.Option(min=0.1, help="Seconds from SIGTERM to SIGKILL.")] = 10.0,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds for one run of all parties together.")] = 300.0,
+    grace: Annotated[
+        float, typer.Option(min=0.1, callback=finite(), help="Seconds from SIGTERM to SIGKILL.")
+    ] = 10.0,
+    timeout: Annotated[
+        float,
+        typer.Option(min=1, callback=finite(), help="Seconds for one run of all parties together."),
+    ] = 300.0,
     as_json: AsJson = False,
 ) -> None:
     """Check a registration as a gateway does, and with --image its components clause by clause. Needs no gateway.
@@ -87,6 +94,9 @@ def check(
         from provider_registry.limits import ROOT
         from provider_registry.model import Problem
 
+        if image and command and engine is None:
+            text = "--image and --command name two programs: leave one out, or say with --engine which one runs"
+            raise CallFailed(text, EXIT_BAD_INPUT)
         body, remark = read_remarked(file)
         found = described(body)
         if remark:
@@ -158,13 +168,14 @@ def _files(given: Sequence[str]) -> tuple[dict[str, bytes], dict[tuple[str, str]
         place, file = _pair(one, "--data ROLE=FILE.csv or --data ROLE.INPUT=FILE")
         role, _, name = place.partition(".")
         try:
-            content = Path(file).read_bytes()
+            with fitting():
+                found = content(Path(file))
         except OSError as error:
             raise CallFailed(f"--data {one}: {file} cannot be read: {error.strerror}", EXIT_BAD_INPUT) from error
         if name and not name.isdecimal():  # guest.0 is a role with its index
-            inputs[role, name] = content
+            inputs[role, name] = found
         else:
-            tables[role] = content
+            tables[role] = found
     return tables, inputs
 
 

@@ -8,15 +8,16 @@ import hashlib
 import json
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 from urllib.parse import quote, urlsplit
 
 import httpx
 import typer
+
+from gateway.cli.given import NotFit, content, token
 
 if TYPE_CHECKING:
     from gateway.settings import Settings
@@ -35,6 +36,7 @@ Url = Annotated[
     str, typer.Option("--url", envvar=URL, help=f"The node's operator listener; the token is then {TOKEN}.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, no table.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")]
 DEFAULT_CONFIG = Path("node.yml")
 _IN_COMMANDS = {
     "NO_TOKEN": f"NO_TOKEN: this node wants a token: export {TOKEN}=<token>, or name the --config with its"
@@ -62,9 +64,12 @@ class CallFailed(Exception):
 class Client:
     """Requests to one node. Use as a context."""
 
-    def __init__(self, url: str, token: str = "", *, timeout: float = 60.0) -> None:
+    def __init__(self, url: str, word: str = "", *, timeout: float = 60.0, source: str = "the token") -> None:
+        """``word`` is the token, ``source`` where it comes from."""
         self.url = url.rstrip("/")
-        headers = {"authorization": f"Bearer {token}"} if token else {}
+        with fitting():
+            self._token = token(word, source)
+        headers = {"authorization": f"Bearer {self._token}"} if self._token else {}
         try:
             parts = urlsplit(url)
             if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -157,7 +162,8 @@ class Client:
         except OSError as error:
             raise CallFailed(f"{target} cannot be written: {error.strerror}", EXIT_BAD_INPUT) from error
         finally:
-            part.unlink(missing_ok=True)
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
         return size
 
     def lines(self, path: str, **query: Any) -> Iterator[str]:
@@ -174,7 +180,8 @@ class Client:
         try:
             yield
         except httpx.HTTPError as error:
-            text = f"no answer from {self.url}: {type(error).__name__} {error}; is the node up? (--config, --url)"
+            said = str(error).replace(self._token, "…") if self._token else str(error)
+            text = f"no answer from {self.url}: {type(error).__name__} {said}; is the node up? (--config, --url)"
             raise CallFailed(text.replace("  ", " "), EXIT_NO_ANSWER, "NO_ANSWER") from error
 
     def _read(self, answer: httpx.Response) -> Any:
@@ -214,15 +221,25 @@ def settings_of(config: Path) -> "Settings":
 def connect(config: Path, url: str = "", *, timeout: float = 60.0) -> Client:
     """Return the way to a node: at ``url`` if given, else where its configuration says. Raises `CallFailed`."""
     if url:
-        return Client(url, os.environ.get(TOKEN, ""), timeout=timeout)
+        return Client(url, os.environ.get(TOKEN, ""), timeout=timeout, source=TOKEN)
     settings = settings_of(config)
     host, _, port = settings.listen.operator.bind.rpartition(":")
     if port == "0":
         text = f"{config} lets the operator listener choose its port; name it with --url or {URL}"
         raise CallFailed(text, EXIT_BAD_INPUT)
     here = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "::": "[::1]"}.get(host, host)
-    token = os.environ.get(TOKEN) or (settings.auth.token if settings.auth.mode == "on" else "")
-    return Client(f"http://{here}:{port}", token, timeout=timeout)
+    own = settings.auth.token if settings.auth.mode == "on" else ""
+    found, source = (os.environ[TOKEN], TOKEN) if os.environ.get(TOKEN) else (own, f"auth.token of {config}")
+    return Client(f"http://{here}:{port}", found, timeout=timeout, source=source)
+
+
+@contextmanager
+def fitting() -> Iterator[None]:
+    """Turn what cannot be used of what was given into bad input, `CallFailed`."""
+    try:
+        yield
+    except NotFit as error:
+        raise CallFailed(str(error), EXIT_BAD_INPUT) from None
 
 
 @contextmanager
@@ -256,7 +273,8 @@ def read_remarked(file: Path) -> tuple[dict[str, Any], str]:
     from provider_registry.lenient import told, without_last_commas
 
     try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+        with fitting():
+            text = content(file).decode()
     except UnicodeDecodeError as error:
         text = f"{file} is no text in UTF-8 (byte {error.start})"
         raise CallFailed(text, EXIT_BAD_INPUT) from None

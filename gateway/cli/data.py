@@ -13,15 +13,18 @@ from gateway.cli.client import (
     AsJson,
     CallFailed,
     Config,
+    Force,
     Url,
     amount,
     connect,
+    fitting,
     reporting,
     segment,
     show,
     table,
 )
 from gateway.cli.completing import datasets, nodes
+from gateway.cli.given import finite, new_file
 from gateway.cli.paging import PAGE, After, Limit, print_more
 from gateway.counting import counted
 
@@ -208,6 +211,7 @@ def download(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write; default: NAME.csv.")
     ] = None,
+    force: Force = False,
     config: Config = DEFAULT_CONFIG,
     url: Url = "",
     as_json: AsJson = False,
@@ -220,6 +224,8 @@ def download(
 
     target = output or Path(_address(dataset)[1] + ".csv")
     with reporting(as_json), connect(config, url) as node, bar(f"fetching {dataset}", None, as_json) as shown:
+        with fitting():
+            new_file(target, force)
         begun = False
 
         def watch(count: int, total: int | None) -> None:
@@ -290,7 +296,10 @@ def enable(
 def grant(
     dataset: DatasetId,
     node_id: Partner,
-    days: Annotated[float, typer.Option(min=0, help="Days until it ends; 0: when it is revoked.")] = 0.0,
+    days: Annotated[
+        float,
+        typer.Option(min=0, help="Days until it ends; 0: when it is revoked.", callback=finite()),
+    ] = 0.0,
     until: Annotated[
         datetime | None, typer.Option(formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M"], help="When it ends, UTC.")
     ] = None,

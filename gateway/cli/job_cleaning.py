@@ -7,19 +7,20 @@ import typer
 
 from gateway.cli.client import (
     DEFAULT_CONFIG,
-    EXIT_BAD_INPUT,
     AsJson,
-    CallFailed,
     Config,
+    Force,
     Url,
     amount,
     connect,
+    fitting,
     reporting,
     segment,
     show,
     table,
 )
 from gateway.cli.completing import jobs as job_ids
+from gateway.cli.given import new_file
 from gateway.counting import counted
 
 JobId = Annotated[str, typer.Argument(help="The job's id.", autocompletion=job_ids)]
@@ -106,7 +107,7 @@ def archive(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write; default: <job>.zip")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
+    force: Force = False,
     config: Config = DEFAULT_CONFIG,
     url: Url = "",
 ) -> None:
@@ -118,8 +119,8 @@ def archive(
     """
     target = output or Path(f"{job_id}.zip")
     with reporting(), connect(config, url, timeout=600) as node:
-        if target.exists() and not force:
-            raise CallFailed(f"{target} exists already; give --force to overwrite, or another -o", EXIT_BAD_INPUT)
+        with fitting():
+            new_file(target, force)
         size = node.download(f"/api/v1/jobs/{segment(job_id)}/archive", target)
         typer.echo(f"wrote {target}, {amount(size)}")
 

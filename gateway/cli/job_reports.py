@@ -13,15 +13,18 @@ from gateway.cli.client import (
     CallFailed,
     Client,
     Config,
+    Force,
     Url,
     amount,
     connect,
+    fitting,
     reporting,
     segment,
     show,
     table,
 )
 from gateway.cli.completing import jobs
+from gateway.cli.given import new_file
 from gateway.counting import counted
 
 _ROWS = 20
@@ -64,6 +67,7 @@ def report(
     plot: Annotated[
         Path | None, typer.Option("--plot", "-o", help="Draw it into this file (SVG; browsers show it).")
     ] = None,
+    force: Force = False,
     series: Annotated[
         str | None, typer.Option("--series", help="Draw this table of it, or values; default: the first.")
     ] = None,
@@ -78,6 +82,9 @@ def report(
     with reporting(as_json), connect(config, url) as node:
         if series is not None and plot is None:
             raise CallFailed("--series says what to draw: name a file with --plot too", EXIT_BAD_INPUT)
+        if plot is not None:
+            with fitting():
+                new_file(plot, force)
         address = _address(node, job_id, task, key, party)
         found = node.get(address)
         if as_json:

@@ -15,9 +15,11 @@ from gateway.cli.client import (
     CallFailed,
     Client,
     Config,
+    Force,
     Url,
     amount,
     connect,
+    fitting,
     read_object,
     reporting,
     segment,
@@ -26,6 +28,7 @@ from gateway.cli.client import (
 )
 from gateway.cli.completing import jobs as job_ids
 from gateway.cli.completing import nodes
+from gateway.cli.given import new_file
 from gateway.cli.job_ends import last_words
 from gateway.cli.job_looks import OVER, looks
 from gateway.cli.job_made import lineage, made, told, warnings, warnings_after
@@ -236,6 +239,7 @@ def download(
     key: Annotated[str, typer.Argument(help="Key of the output in the flow.")],
     party: Party = "",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write; default: the key.")] = None,
+    force: Force = False,
     config: Config = DEFAULT_CONFIG,
     url: Url = "",
 ) -> None:
@@ -246,6 +250,8 @@ def download(
     with reporting(), connect(config, url) as node:
         label = party or str(_run(_job(node, job_id), task, "")["party"])
         target = output or Path(key)
+        with fitting():
+            new_file(target, force)
         path = f"/api/v1/jobs/{segment(job_id)}/outputs/{segment(task)}/{segment(label)}/{segment(key)}/download"
         size = node.download(path, target)
         typer.echo(f"{target}: {amount(size)}")

@@ -1,6 +1,7 @@
 """``bfia-gateway``: write a configuration, serve a node, show the demo."""
 
 import gc
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -29,6 +30,7 @@ from gateway.cli import (
     settings,
     tokens,
 )
+from gateway.cli.given import no_text
 
 app = typer.Typer(
     help="Gateway that lets a privacy-computing platform run joint jobs with any other that speaks BFIA v1.2.0.",
@@ -203,6 +205,9 @@ def main() -> None:
 
     Exit codes: 0 done, 1 failed, 2 bad input or configuration, 3 no answer from the node.
     """
+    if wrong := no_text(sys.argv[1:]):
+        typer.echo(wrong, err=True)
+        sys.exit(EXIT_BAD_INPUT)
     app()
 
 

@@ -10,14 +10,17 @@ from gateway.cli.client import (
     AsJson,
     CallFailed,
     Config,
+    Force,
     Url,
     amount,
     connect,
+    fitting,
     reporting,
     segment,
     show,
     table,
 )
+from gateway.cli.given import new_file
 from gateway.cli.paging import PAGE, After, Limit, of_all, print_more
 
 commands = typer.Typer(help="Models that trainings left here: look, deploy, export, import.", no_args_is_help=True)
@@ -129,6 +132,7 @@ def export_model(
     model_id: ModelId,
     version: Version,
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")],
+    force: Force = False,
     config: Config = DEFAULT_CONFIG,
     url: Url = "",
     as_json: AsJson = False,
@@ -138,6 +142,8 @@ def export_model(
     Example: bfia-gateway model export credit 3 -o credit-3.zip
     """
     with reporting(as_json), connect(config, url) as node:
+        with fitting():
+            new_file(output, force)
         size = node.download(_path(model_id, version, "/export"), output)
         if as_json:
             show({"file": str(output), "bytes": size})

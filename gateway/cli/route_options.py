@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gateway.cli.given import finite
 from route_table.model import PROFILES
 
 RouteUrl = Annotated[str, typer.Option("--to", help="Address of its gateway, such as https://gw.example:7380.")]
@@ -13,7 +14,14 @@ Relay = Annotated[
 ]
 Profile = Annotated[str, typer.Option(help=f"Its dialect: {', '.join(PROFILES)}.")]
 Institution = Annotated[str, typer.Option(help="Who owns it.")]
-Deadline = Annotated[float, typer.Option(help="Seconds that one call may take; 0: as it was, or 10.")]
+Deadline = Annotated[
+    float | None,
+    typer.Option(
+        help="Seconds that one call may take; default: as it was, or 10.",
+        callback=finite(above=0),
+        show_default=False,
+    ),
+]
 Ca = Annotated[str, typer.Option(help="PEM file on the node's machine: authorities of its certificate.")]
 Certificate = Annotated[str, typer.Option(help="PEM file on the node's machine: the certificate shown to it.")]
 Key = Annotated[str, typer.Option(help="PEM file on the node's machine: the key of that certificate.")]
@@ -32,7 +40,7 @@ def given(
     relay: bool | None,
     profile: str,
     institution: str,
-    deadline: float,
+    deadline: float | None,
     ca: str,
     certificate: str,
     key: str,

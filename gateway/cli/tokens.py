@@ -19,6 +19,7 @@ from gateway.cli.client import (
     show,
     table,
 )
+from gateway.cli.given import finite
 from gateway.cli.paging import PAGE, After, Limit, of_all, print_more
 
 commands = typer.Typer(help="Who may use the operators' listener, and in which role.", no_args_is_help=True)
@@ -33,7 +34,7 @@ def add(app: typer.Typer) -> None:
 def create(
     name: Annotated[str, typer.Argument(help="Whose it is; shown in the audit and in histories.")],
     role: Annotated[Role, typer.Option(help="What it is for.")],
-    days: Annotated[float, typer.Option(min=0, help="Days until it expires; 0: never.")] = 90,
+    days: Annotated[float, typer.Option(min=0, callback=finite(), help="Days until it expires; 0: never.")] = 90,
     config: Config = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:

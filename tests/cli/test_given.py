@@ -1,0 +1,133 @@
+"""What is given on a command line is refused in words where it cannot be meant, and no token is ever shown."""
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import httpx
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from gateway.cli import main
+from gateway.cli.client import TOKEN, URL, CallFailed, Client
+from gateway.cli.given import LARGEST, NotFit, content, new_file
+
+SECRET = "bfia_0123456789abcdef"
+NOBODY = "http://127.0.0.1:9"
+
+
+@pytest.fixture(autouse=True)
+def _no_address_from_outside(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv(URL, raising=False)
+    monkeypatch.delenv(TOKEN, raising=False)
+
+
+def call(*words: str) -> Result:
+    return CliRunner().invoke(main.app, list(words))
+
+
+@pytest.mark.parametrize("text", [f"{SECRET}\r{SECRET}", f"{SECRET}é", f"{SECRET} {SECRET}", f"{SECRET}\udcff"])
+def test_a_token_that_can_be_none_is_told_by_its_name_and_not_shown(monkeypatch: pytest.MonkeyPatch, text: str):
+    monkeypatch.setenv(TOKEN, text)
+    said = call("job", "list", "--url", NOBODY)
+    assert said.exit_code == 2 and f"{TOKEN} holds characters" in said.stderr
+    assert SECRET not in said.output
+
+
+def test_the_end_of_a_line_behind_a_token_is_no_part_of_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(TOKEN, f"{SECRET}\r\n")
+    said = call("job", "list", "--url", NOBODY)
+    assert said.exit_code == 3 and "no answer" in said.stderr and SECRET not in said.output
+
+
+def test_a_token_is_masked_in_whatever_the_client_says(monkeypatch: pytest.MonkeyPatch):
+    def fails(*_: object, **__: object) -> None:
+        raise httpx.LocalProtocolError(f"Illegal header value b'Bearer {SECRET}'")
+
+    monkeypatch.setattr(httpx.Client, "request", fails)
+    with Client(NOBODY, SECRET) as node, pytest.raises(CallFailed) as caught:
+        node.get("/health/live")
+    assert SECRET not in str(caught.value) and "Bearer …" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["route", "add", "JG4", "--to", "http://x:1", "--deadline", "nan"],
+        ["route", "add", "JG4", "--to", "http://x:1", "--deadline", "0"],
+        ["route", "edit", "JG4", "--deadline", "0"],
+        ["route", "edit", "JG4", "--deadline", "-1"],
+        ["data", "grant", "bank#rows", "JG4", "--days", "inf"],
+        ["token", "create", "ann", "--role", "admin", "--days", "1e300"],
+    ],
+)
+def test_a_number_that_is_no_amount_is_refused(words: list[str]):
+    said = call(*words, *([] if words[0] == "token" else ["--url", NOBODY]))
+    assert said.exit_code == 2 and "Invalid value" in said.stderr, said.output
+
+
+def test_an_argument_that_is_no_text_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("sys.argv", ["bfia-gateway", "job", "show", os.fsdecode(b"a\xff")])
+    with pytest.raises((SystemExit, typer.Exit)) as caught:
+        main.main()
+    assert isinstance(caught.value, SystemExit) and caught.value.code == 2
+    assert "argument 3 is no text in UTF-8" in capsys.readouterr().err
+
+
+def test_only_files_are_read_and_no_endless_ones(tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe")
+    for what in ("/dev/zero", str(tmp_path / "pipe"), str(tmp_path)):
+        for command in (["job", "plan"], ["provider", "check"]):
+            where = ["--url", NOBODY] if command[0] == "job" else []
+            said = call(*command, what, *where)
+            assert said.exit_code == 2 and "and no file" in said.stderr, said.output
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(LARGEST + 1)
+    with pytest.raises(NotFit, match="larger than 32 MiB"):
+        content(tmp_path / "large")
+
+
+def test_what_the_shell_has_opened_is_read():
+    reading, writing = os.pipe()
+
+    def write() -> None:
+        with os.fdopen(writing, "wb") as file:
+            file.write(b"a: 1")
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        assert content(Path(f"/dev/fd/{reading}")) == b"a: 1"
+    finally:
+        thread.join()
+        os.close(reading)
+
+
+def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path: Path):
+    there = tmp_path / "rows.csv"
+    there.write_text("mine")
+    for words in (
+        ["job", "download", "job-1", "a", "k", "-p", "guest.0"],
+        ["job", "archive", "job-1"],
+        ["job", "report", "job-1", "a", "k", "--plot", str(there)],
+        ["data", "download", "bank#rows"],
+        ["model", "export", "credit", "3"],
+    ):
+        said = call(*words, "-o", str(there), "--url", NOBODY)
+        assert said.exit_code == 2 and "give --force" in said.stderr, said.output
+        assert call(*words, "-o", str(there), "--force", "--url", NOBODY).exit_code == 3
+        long = call(*words, "-o", "a" * 300, "--url", NOBODY)
+        assert long.exit_code == 2 and "File name too long" in long.stderr, long.output
+    assert there.read_text() == "mine"
+    new_file(tmp_path / "new.csv", force=False)
+
+
+def test_two_programs_for_one_check_are_refused(tmp_path: Path):
+    file = tmp_path / "register.json"
+    file.write_text(json.dumps({}))
+    said = call("provider", "check", str(file), "--command", "true", "--image", "x")
+    assert said.exit_code == 2 and "--image and --command" in said.stderr
