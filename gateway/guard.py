@@ -1,6 +1,7 @@
 """Stands before the operators' listener: asks who it is, lets through what the role may do, notes changes."""
 
 import json
+import re
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -27,6 +28,8 @@ _MOST_REMEMBERED = 1000
 _HEAD = 4096
 """bytes of a request and of an answer in which ids, and the envelope's code, are looked for"""
 _IDS = ("job_id", "task_id", "task_name", "flow_id", "namespace", "name", "version")
+_ENVELOPE = re.compile(r"""\{"code":-?\d+,"(?:msg|message)":"((?:[^"\\]|\\u[0-9a-fA-F]{4}|\\["\\/bfnrt])*)""")
+"""the words of an answer that is longer than what is looked at"""
 _NOBODY = Identity("operator", Role.ADMIN)
 """who asks where no token is needed: whoever is on this machine"""
 
@@ -168,12 +171,18 @@ def _read(text: bytes) -> Any:
 
 
 def _refusal(status: int, head: bytes) -> str:
-    """Return why a change was not made, as the answer says it; empty where it was, or where that is too long."""
+    """Return why a change was not made, as the beginning of the answer says it; empty where it was."""
     if status < 400 and _code(head) in (None, 0, 200):
         return ""
     said = _read(head)
-    text = (said.get("msg") or said.get("message")) if isinstance(said, Mapping) else ""
+    text = (said.get("msg") or said.get("message")) if isinstance(said, Mapping) else _words(head)
     return str(text or "")[:500]
+
+
+def _words(head: bytes) -> str:
+    """Return the words of an envelope, as far as the beginning of an answer holds them."""
+    found = _ENVELOPE.match(head.decode("utf-8", "ignore"))
+    return str(json.loads(f'"{found[1]}"', strict=False)) if found else ""
 
 
 def _code(head: bytes) -> int | None:

@@ -74,11 +74,11 @@ class SqlAudit:
     ) -> None:
         row = {
             "at": at.timestamp(),
-            "who": who[:255],
-            "action": action[:1000],
+            "who": _whole(who)[:255],
+            "action": _whole(action)[:1000],
             "status": status,
             "code": code,
-            "detail": dumps(detail),
+            "detail": _whole(dumps(detail)),
         }
         with self._store.write() as connection:
             connection.execute(tables.audit.insert().values(**row))
@@ -114,6 +114,11 @@ class SqlAudit:
                 AuditEntry(r.id, as_time(r.at), r.who, r.action, r.status, r.code, loads(dict, r.detail))
                 for r in connection.execute(query)
             ]
+
+
+def _whole(text: str) -> str:
+    """Return a text that every database takes: what somebody sent may hold half of a surrogate pair."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _token(row: Any) -> Token:

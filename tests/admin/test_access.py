@@ -243,6 +243,24 @@ def test_every_change_is_written_down_and_looking_is_not(tmp_path: Path):
         assert older == [entries[1]]
 
 
+def test_a_refusal_is_written_down_whatever_was_sent(tmp_path: Path):
+    with running(tmp_path) as node:
+
+        def written(path: str, body: bytes) -> Any:
+            count = len(node.audit.list())
+            ask(node, "operator", "POST", path, content=body)
+            wait_for(lambda: len(node.audit.list()) > count, about="the entry is there")
+            return node.audit.list()[0].detail
+
+        broken = written("/v1/platform/schedule/job/stop_all", b'{"job_id": "\\ud800"}')
+        assert broken["asked"] == {"job_id": "?"} and "surrogate" in broken["refused"]
+        many = json.dumps(
+            {f"k\n{i}": "é" for i in range(80)}
+        ).encode()  # the answer is longer than what is looked at
+        long = written("/api/v1/gc", many)["refused"]
+        assert long.startswith("INVALID: ") and len(long) == 500
+
+
 def test_many_changes_at_once_are_all_written_down(tmp_path: Path):
     with running(tmp_path) as node:
 
