@@ -37,13 +37,9 @@ from gateway.keys_once import KeysOnce, KeyTwice
 from gateway.peer_tls import PeerTls
 from gateway.plain_words import join, problems_of
 from gateway.setting_origins import Origins, origins
-from route_table.entry import NODE_ID
+from route_table import entry
 
-MOST_OF_NODE = 100
-NODE_RULE = (
-    "must be a node id: letters, digits and . _ : @ - inside, at most "
-    f"{MOST_OF_NODE} characters, such as JG0100001100000010"
-)
+NODE_RULE = f"{entry.NODE_RULE}, such as JG0100001100000010"
 PREFIX = "BFIA_GATEWAY__"
 DEFAULT_STORAGE = "var/storage"
 """Beside the configuration file."""
@@ -96,7 +92,7 @@ def _token(value: str) -> str:
 
 def is_node(value: str) -> bool:
     """Tell whether a node may be called so: what addresses, headers and partners' route tables can hold."""
-    return len(value) <= MOST_OF_NODE and NODE_ID.fullmatch(value) is not None
+    return entry.NODE_ID.fullmatch(value) is not None
 
 
 def _node(value: str) -> str:

@@ -12,12 +12,12 @@ from gateway.datasets import Datasets
 from gateway.domain import sharing
 from gateway.domain.dag import once_per_component
 from gateway.domain.model import Address, JobSpec, NodeId
-from gateway.domain.names import LARGEST_NAME, name_rule
 from gateway.domain.problems import Problem
 from gateway.domain.sharing import Default, Grant, RolesOf
 from gateway.errors import Conflict, Invalid, NotAllowed, NotFound
 from gateway.ports import Clock
 from gateway.store.sharing import SqlGrants
+from route_table.entry import NODE_ID, NODE_RULE
 
 _SHOWN = 5
 
@@ -93,19 +93,29 @@ class Sharing:
         return self._grants.all(node)
 
     def grant(
-        self, dataset: Address, node: NodeId, by: str, reason: str = "", expires_at: datetime | None = None
+        self,
+        dataset: Address,
+        node: NodeId,
+        by: str,
+        reason: str = "",
+        expires_at: datetime | None = None,
+        unknown: Callable[[NodeId], str | None] = lambda _: None,
     ) -> tuple[Grant | None, Grant]:
         """Let jobs with a node use a dataset; return the grant that was there and the new one.
+
+        ``unknown`` tells why a node is taken for none, None where it may be one.
 
         Raises `NotFound` for an unknown dataset, `Invalid` with every problem.
         """
         known = self._datasets.get(namespace=dataset.namespace, name=dataset.name)
         now = self._clock()
         problems = []
-        if rule := name_rule(node, LARGEST_NAME // 3):
-            problems.append(Problem("node", rule, node))
+        if not NODE_ID.fullmatch(node):
+            problems.append(Problem("node", NODE_RULE, node))
         elif node == self._node:
             problems.append(Problem("node", "is this node itself, which needs no grant", node))
+        elif rule := unknown(node):
+            problems.append(Problem("node", rule, node))
         if expires_at is not None and expires_at <= now:
             problems.append(Problem("expires_at", f"must lie in the future; it is {now.isoformat()}", expires_at))
         if problems:
@@ -117,15 +127,24 @@ class Sharing:
 
     def revoke(self, dataset: Address, node: NodeId, by: str) -> tuple[Grant, Grant]:
         """End a grant: nothing further of a job with that node starts. Raises `NotFound` where there is none."""
-        before = self._known(dataset, node)
-        if before is None:
-            name = f"{dataset.namespace}#{dataset.name}"
-            raise NotFound(f"dataset {name} was never granted to {node}", reason="GRANT_UNKNOWN")
+        before = self._granted(dataset, node)
         if before.revoked_at is not None:
             return before, before
         after = replace(before, revoked_at=self._clock(), revoked_by=by)
         self._grants.put(after)
         return before, after
+
+    def forget(self, dataset: Address, node: NodeId) -> Grant:
+        """Take a grant off the record, as if it had never been, and return it. Raises `NotFound`."""
+        gone = self._granted(dataset, node)
+        self._grants.forget(dataset, node)
+        return gone
+
+    def _granted(self, dataset: Address, node: NodeId) -> Grant:
+        if (found := self._known(dataset, node)) is None:
+            name = f"{dataset.namespace}#{dataset.name}"
+            raise NotFound(f"dataset {name} was never granted to {node}", reason="GRANT_UNKNOWN")
+        return found
 
     def switch(self, dataset: Address, *, disabled: bool) -> tuple[Dataset, Dataset]:
         """Disable a dataset for jobs, or enable it; return it before and after. Raises `NotFound`."""

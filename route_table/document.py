@@ -15,7 +15,7 @@ from types import MappingProxyType
 import yaml
 
 from route_table import hops
-from route_table.entry import MAX_PROBLEMS, NODE_ID, Entry, route_of
+from route_table.entry import MAX_PROBLEMS, NODE_ID, NODE_RULE, Entry, route_of
 from route_table.model import (
     DEFAULT_DEADLINE,
     DEFAULT_PROFILE,
@@ -68,8 +68,7 @@ def _routes(text: str, linked: bool) -> Mapping[str, Route]:
         node = key.text
         path = step("", node)
         if not NODE_ID.fullmatch(node):
-            rule = "must be a node id: letters, digits and . _ : @ - inside, at most 128 characters"
-            problems.append(Problem(path, f"line {key.line}: {rule}", short(node)))
+            problems.append(Problem(path, f"line {key.line}: {NODE_RULE}", short(node)))
         elif node in lines:
             rule = f"line {key.line}: is given a second time; first in line {lines[node]}"
             problems.append(Problem(path, rule))

@@ -58,6 +58,7 @@ class Granting(Why):
         default=None, lt=datetime(2300, 1, 1, tzinfo=UTC), ge=_LONG_AGO, description="A time with its zone."
     )
     days: float | None = Field(default=None, gt=0, le=36_500, description="So many days from now.")
+    force: bool = Field(default=False, description="Also a node that has no route here.")
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -213,25 +214,42 @@ def _add_grants(router: APIRouter, parts: DatasetParts, run: Answer) -> None:
     ) -> Any:
         """From its first grant on, a dataset serves only jobs with the nodes that it is granted.
 
-        ``warnings``: the node is not in the route table, which may be a slip of the pen.
+        A node without a route here is refused, as its id may be a slip; with ``force``, ``warnings`` tell of it.
         """
         by = named(request, "operator")
 
         def work() -> Any:
             until = _until(body, parts.clock)
-            before, after = sharing.grant(Address(namespace, name), node, by, body.reason, until)
+            told = _unknown(node, parts.nodes())
+            doubt = "" if body.force else "; ".join(told)
+            address = Address(namespace, name)
+            before, after = sharing.grant(address, node, by, body.reason, until, lambda _: doubt)
             old, new = before and _grant(before, parts.clock()), _grant(after, parts.clock())
             noted(request, old, new, body.reason)
-            return {**new, "warnings": _unknown(node, parts.nodes())}
+            return {**new, "warnings": told}
 
         return await run(work)
 
     @router.delete(f"{ONE}/grants/{{node}}", summary="Revoke a grant; nothing further starts", response_model=None)
-    async def revoke(request: Request, namespace: Namespace, name: Name, node: Partner) -> Any:
-        """It stays on record: a dataset does not become open to all by its last revocation."""
+    async def revoke(
+        request: Request,
+        namespace: Namespace,
+        name: Name,
+        node: Partner,
+        forget: Annotated[bool, Query(description="take it off the record too")] = False,
+    ) -> Any:
+        """It stays on record: a dataset does not become open to all by its last revocation.
+
+        With ``forget``, for a grant that was a slip: the dataset stands as if it had never been, and
+        serves everybody where that was its last one and data.grants is open.
+        """
         by = named(request, "operator")
 
         def work() -> Any:
+            if forget:
+                gone = _grant(sharing.forget(Address(namespace, name), node), parts.clock())
+                noted(request, gone, None)
+                return {**gone, "state": "forgotten"}
             before, after = sharing.revoke(Address(namespace, name), node, by)
             now = parts.clock()
             noted(request, _grant(before, now), _grant(after, now))
@@ -330,8 +348,8 @@ def _unknown(node: str, known: Iterable[str]) -> list[str]:
     if node in nodes:
         return []
     meant = near(node, nodes, _ALIKE)
-    hint = f"; did you mean {meant}? Then revoke this grant" if meant else " (bfia-gateway route list)"
-    return [f"there is no route to {node}: no node of that id is known here{hint}"]
+    hint = f"did you mean {meant}?" if meant else "bfia-gateway route list shows the known ones;"
+    return [f"there is no route to {node}: no node of that id is known here; {hint} Add its route, or force it"]
 
 
 def _until(body: Granting, clock: Callable[[], datetime]) -> datetime | None:

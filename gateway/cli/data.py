@@ -304,15 +304,18 @@ def grant(
         datetime | None, typer.Option(formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M"], help="When it ends, UTC.")
     ] = None,
     reason: Reason = "",
+    force: Annotated[bool, typer.Option("--force", help="Also to a node that has no route here.")] = False,
     config: Config = DEFAULT_CONFIG,
     url: Url = "",
     as_json: AsJson = False,
 ) -> None:
     """Let jobs with a partner node use a dataset; from its first grant on it serves no job with others.
 
+    A node without a route here is refused: its id may be a slip.
+
     Example: bfia-gateway data grant experiment#breast_hetero_guest JG0100002200000020 --days 90
     """
-    body: dict[str, Any] = {"reason": reason}
+    body: dict[str, Any] = {"reason": reason, **({"force": True} if force else {})}
     if days:
         body["days"] = days
     if until is not None:
@@ -329,15 +332,34 @@ def grant(
 
 @commands.command("revoke")
 def revoke(
-    dataset: DatasetId, node_id: Partner, config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = False
+    dataset: DatasetId,
+    node_id: Partner,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Take it off the record too, as if it had never been.")
+    ] = False,
+    config: Config = DEFAULT_CONFIG,
+    url: Url = "",
+    as_json: AsJson = False,
 ) -> None:
     """End a grant at once: nothing further starts of a job with that node that uses the dataset.
+
+    It stays on record and keeps the dataset from serving others; `--forget` undoes one that was a slip.
 
     Example: bfia-gateway data revoke experiment#breast_hetero_guest JG0100002200000020
     """
     with reporting(as_json), connect(config, url) as node:
-        found = node.delete(_path(dataset, f"/grants/{segment(node_id)}"))
-        show(found) if as_json else typer.echo(f"{dataset} is no longer granted to {node_id}")
+        if not forget:
+            found = node.delete(_path(dataset, f"/grants/{segment(node_id)}"))
+            show(found) if as_json else typer.echo(f"{dataset} is no longer granted to {node_id}")
+            return
+        found = node.delete(_path(dataset, f"/grants/{segment(node_id)}"), forget="true")
+        if as_json:
+            show(found)
+            return
+        typer.echo(f"the grant of {dataset} to {node_id} is forgotten")
+        left = node.get(_path(dataset))
+        if not left["grants"]:
+            typer.echo(_ungranted(left["grants_default"]))
 
 
 @commands.command("grants")

@@ -48,10 +48,15 @@ class SqlGrants:
 
         repeating(work)
 
-    def forget(self, dataset: Address) -> None:
-        """Delete every grant of a dataset that is gone: one of the same name later is another one."""
+    def forget(self, dataset: Address, node: NodeId | None = None) -> None:
+        """Delete every grant of a dataset that is gone: one of the same name later is another one.
+
+        With ``node``, that node's grant only.
+        """
+        t = tables.dataset_grant
+        where = _of(dataset) if node is None else _of(dataset) & (t.c.node == node)
         with self._store.write() as connection:
-            connection.execute(tables.dataset_grant.delete().where(_of(dataset)))
+            connection.execute(t.delete().where(where))
 
     def _found(self, query: sa.Select[Any]) -> list[Grant]:
         with self._store.read() as connection:

@@ -191,13 +191,28 @@ def test_a_dataset_that_a_job_uses_is_not_deleted(node: Gateway):
     assert not node.storage.exists(Address("ns", "t")) and node.sharing.all_grants() == []
 
 
-def test_a_grant_to_a_node_that_nobody_knows_warns_with_the_one_that_was_meant(node: Gateway):
+def test_a_grant_to_a_node_that_nobody_knows_is_refused_unless_forced(node: Gateway):
     typo = PEER[:-1] + ("1" if PEER[-1] != "1" else "2")
     made = cli(node, "grant", NAME, typo)
-    assert made.exit_code == 0 and f"did you mean {PEER}" in made.stderr
+    assert made.exit_code == 2 and f"did you mean {PEER}" in made.stderr, made.stderr
+    assert node.sharing.all_grants() == []
     assert call(node, "PUT", f"{TABLE}/grants/{PEER}", json={}).json()["warnings"] == []
-    (warning,) = call(node, "PUT", f"{TABLE}/grants/another", json={}).json()["warnings"]
-    assert "no route to another" in warning and "did you mean" not in warning
+    forced = call(node, "PUT", f"{TABLE}/grants/another", json={"force": True}).json()
+    assert "no route to another" in forced["warnings"][0] and "did you mean" not in forced["warnings"][0]
+    for wrong in ("bad id", "J" * 101, "JG-"):
+        bad = cli(node, "grant", NAME, wrong, "--force")
+        assert bad.exit_code == 2 and "must be a node id" in bad.stderr
+
+
+def test_a_grant_that_was_a_slip_is_forgotten_and_the_dataset_stands_as_before(node: Gateway):
+    assert cli(node, "grant", NAME, STRANGER, "--force").exit_code == 0
+    assert cli(node, "revoke", NAME, STRANGER).exit_code == 0
+    assert reason(node, a_job("job-slip"))[0] == "NOT_AUTHORISED"
+    gone = cli(node, "revoke", NAME, STRANGER, "--forget")
+    assert gone.exit_code == 0 and "forgotten" in gone.stdout and "serves jobs with every node" in gone.stdout
+    assert node.participant.create_job(a_job("job-slip"), PEER)
+    again = cli(node, "revoke", NAME, STRANGER, "--forget")
+    assert again.exit_code == 1 and "GRANT_UNKNOWN" in again.stderr
 
 
 def test_what_cannot_be_granted_is_refused_with_every_problem(node: Gateway):

@@ -107,7 +107,7 @@ def test_enabled_is_read_in_the_spellings_of_yaml(spelled, enabled):
         (
             "'a b': {host: h, port: 1}",
             '["a b"]',
-            "line 1: must be a node id: letters, digits and . _ : @ - inside, at most 128 characters",
+            "line 1: must be a node id: letters, digits and . _ : @ - inside, at most 100 characters",
         ),
         (
             "A: {host: h, port: 1}\nB: {host: h, port: 1}\nA: {host: i, port: 1}",
@@ -299,7 +299,7 @@ def test_every_problem_is_told_at_once():
         ("B", "line 4: must be a mapping with host and port, or url"),
         (
             '[""]',
-            "line 5: must be a node id: letters, digits and . _ : @ - inside, at most 128 characters",
+            "line 5: must be a node id: letters, digits and . _ : @ - inside, at most 100 characters",
         ),
         ('[""].url', "line 5: must begin with http:// or https://"),
     ]
