@@ -295,7 +295,7 @@ def _watch(node: Client, job_id: str, as_json: bool) -> None:
 
     job: Mapping[str, Any] = {}
     with Live(console=Console(stderr=as_json), refresh_per_second=8, transient=as_json) as live:
-        for job, trouble in looks(lambda: _job(node, job_id)):
+        for job, trouble in looks(lambda: _job(node, job_id), tell=lambda text: typer.echo(text, err=True)):
             live.update(Group(_tree(job), Text(trouble, style="yellow")) if trouble else _tree(job))
     if not live.console.is_terminal:
         live.console.print()  # in a pipe the last line is left open

@@ -41,10 +41,25 @@ def test_a_silence_is_told_and_waited_out_and_the_end_is_seen():
     ]
 
 
+def test_a_node_that_is_just_being_started_is_waited_for():
+    coming, said = iter([SILENT, SILENT, AWAY, DONE]), list[str]()
+
+    def ask() -> dict[str, Any]:
+        found = next(coming)
+        if isinstance(found, CallFailed):
+            raise found
+        return dict(found)
+
+    seen = [job["status"] for job, _ in looks(ask, now=lambda: 0.0, sleep=lambda _: None, tell=said.append)]
+    assert seen == ["FINISHED"] and said == ["no answer; it is asked again for up to 30 s"]
+
+
 @pytest.mark.parametrize(
     ("answers", "times"),
     [
-        ((SILENT,), 0),  # nothing was ever seen: the address is wrong
+        ((SILENT,) * 2, 0),  # nothing was ever seen: the address is wrong
+        ((CallFailed("no such job", EXIT_FAILED, "JOB_UNKNOWN"),), 0),
+        ((SILENT, CallFailed("no such job", EXIT_FAILED, "JOB_UNKNOWN")), 0),
         ((RUNS, CallFailed("no such job", EXIT_FAILED, "JOB_UNKNOWN")), 1),
         ((RUNS, *[SILENT] * 3, RUNS, *[SILENT] * 20), 9),  # it begins to count anew with each answer
     ],
