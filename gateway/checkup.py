@@ -6,9 +6,12 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from engines.base import Engine, EngineError
+from engines.containerd import ContainerdEngine
+from gateway.assembly.engine import main_of
 from gateway.assembly.rules import approval_policy
 from gateway.checkup_approval import approval_of
 from gateway.checkup_certificates import certificates_of
@@ -64,6 +67,7 @@ def look(settings: Settings, engine: Callable[[Settings], Engine]) -> list[Step]
                     if readable:
                         trial.take("images", lambda: images_of(runs, store, settings), needed=False)
             finally:
+                _left_as_it_was(runs)
                 runs.close()
         trial.take("ports", lambda: _ports(settings), needed=False)
         trial.take("certificates", lambda: certificates_of(settings), needed=False)
@@ -150,6 +154,14 @@ def _isolation(engine: Engine) -> Step:
     if found.gaps:
         return Step("isolation", Result.WARNING, "", "; ".join(found.gaps), "the causes say what to do")
     return Step("isolation", Result.OK, "tasks are apart from each other, from the host and from outside")
+
+
+def _left_as_it_was(engine: Engine) -> None:
+    """Take away the networks that looking has made."""
+    for one in (main_of(engine), *further(engine).values()):
+        if isinstance(one, ContainerdEngine):
+            with suppress(EngineError):  # it has gone away meanwhile
+                one.undo_network()
 
 
 def _ports(settings: Settings) -> Step:

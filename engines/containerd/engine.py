@@ -257,6 +257,11 @@ class ContainerdEngine:
         if self._around is not None:
             self._around.remove()
 
+    def undo_network(self) -> None:
+        """Take away the network if this object made it and nothing uses it. Raises `EngineError`."""
+        if self._network is not None:
+            self._network.undo()
+
     def _create_and_start(
         self, spec: LaunchSpec, image: Image, mounts: Sequence[DockerMount], network: str
     ) -> bool:

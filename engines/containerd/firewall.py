@@ -15,6 +15,8 @@ from engines.base import EngineError
 
 PREFIX = "BFIA-"
 _TIMEOUT = 20
+_NOT_THERE = (1, 2)
+"""the tool's exit codes where a rule, or its chain, is not there; others say that it cannot be used"""
 _MOST_JUMPS = 16
 """more than gateways that may have made the same rule at the same moment"""
 
@@ -44,7 +46,17 @@ class Firewall:
 
     def gap(self) -> str | None:
         """Return why the host is open to containers, None if it is closed."""
-        return _run("-C", *self._jump) or _run("-C", self.chain, "-j", "DROP")
+        for rule in (self._jump, (self.chain, "-j", "DROP")):
+            try:
+                answer = _call(("-C", *rule))
+            except EngineError as error:
+                return str(error)
+            if answer.returncode in _NOT_THERE:
+                return "iptables has no rules for them; the node makes them at its start if it may"
+            if answer.returncode != 0:
+                said = (answer.stderr.strip() or "refused").splitlines()[0]
+                return f"iptables cannot be used (root or CAP_NET_ADMIN may): {said}"
+        return None
 
     def remove(self) -> None:
         """Take the chain away, if there is one."""

@@ -37,6 +37,7 @@ class NodeNetwork:
         self._labels = dict(labels)
         self._lock = threading.Lock()
         self._id: str | None = None
+        self._made = ""
 
     def ensure(self) -> str:
         """Return the network's id; make the network unless it is known to be there. Raises APIError."""
@@ -77,6 +78,13 @@ class NodeNetwork:
             for network in self._all():
                 self._remove(network["Id"])
 
+    def undo(self) -> None:
+        """Take the network away if it was made here and nothing uses it. Raises `EngineError` for all else."""
+        with self._lock, translated():
+            made, self._made, self._id = self._made, "", None
+            if made:
+                self._unless_used(made)
+
     def _make(self) -> str:
         options = {_NAME: self.bridge, _BETWEEN: "false"}
         try:
@@ -92,7 +100,8 @@ class NodeNetwork:
             if error.status_code not in _TAKEN:
                 raise
             return self._made_by_another(error)
-        return str(made["Id"])
+        self._made = str(made["Id"])
+        return self._made
 
     def _renewed(self, found: str | None) -> str | None:
         """Return the network unless it was made with other rules than today's and nobody uses it: then it goes."""
@@ -102,13 +111,17 @@ class NodeNetwork:
         right = (network["Options"] or {}).get(_BETWEEN) == "false" and network["Internal"] is not self._outside
         if right or not self._is_ours(network):
             return found
+        return None if self._unless_used(found) else found  # `holds` says what is wrong with it
+
+    def _unless_used(self, network: str) -> bool:
+        """Take a network away; return False, and leave it, where containers are in it."""
         try:
-            self._remove(found)
+            self._remove(network)
         except APIError as error:
             if error.status_code not in _TAKEN:
                 raise
-            return found  # containers are in it; `holds` says what is wrong with it
-        return None
+            return False
+        return True
 
     def _is_ours(self, network: Mapping[str, Any]) -> bool:
         return (network["Options"] or {}).get(_NAME) == self.bridge

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from cryptography.hazmat.primitives.asymmetric import ec
+from docker import DockerClient
 from typer.testing import CliRunner
 
 from adapter.bfia.examples import REGISTER
@@ -95,6 +96,14 @@ def test_a_node_that_has_all_it_needs_is_found_good_and_left_as_it_is(config: Pa
     assert sorted(config.parent.iterdir()) == before
     shown = cli("doctor", "--config", str(config))
     assert shown.returncode == 0 and "what to do" in shown.stdout
+
+
+@pytest.mark.docker
+def test_looking_at_a_fresh_node_leaves_no_network(config: Path):
+    name = f"bfia-looked-{config.parent.name}"[:60]
+    doctor(config, engine={"kind": "docker", "docker": {"network": name}})
+    with closing(DockerClient.from_env()) as daemon:
+        assert daemon.networks.list(names=[name]) == []
 
 
 def test_rules_of_approval_that_can_never_count_are_named(config: Path):

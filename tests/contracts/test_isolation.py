@@ -252,6 +252,21 @@ def test_what_does_not_hold_is_told(harness: DockerHarness, engine: ContainerdEn
     assert "network_mode" in host.gaps[0]
 
 
+def test_who_only_looks_leaves_no_network_and_takes_none_away(
+    harness: DockerHarness, daemon: docker.DockerClient
+) -> None:
+    looking, node = harness.engine(installation="looks"), harness.engine()
+    told = looking.isolation().gaps
+    assert len(told) == 1 and "no rules for them; the node makes them at its start" in told[0]
+    looking.undo_network()
+    assert daemon.networks.list(names=[harness.network]) == []
+    made = node.network_id()
+    looking.isolation()
+    looking.undo_network()
+    assert [network.id for network in daemon.networks.list(names=[harness.network])] == [made]
+    node.remove_network()
+
+
 def test_a_network_of_the_admins_own_is_left_as_it_is(harness: DockerHarness, daemon: docker.DockerClient) -> None:
     name = f"bfia-isolation-{uuid.uuid4().hex[:8]}"
     made = daemon.networks.create(name)
