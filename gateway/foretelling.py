@@ -299,7 +299,11 @@ class Foretelling:
         try:
             odd = self._check(spec)
         except Invalid as error:
-            yield from _wrong("job", error.problems, "correct the job, or add the route")
+            for one in error.problems:  # in the words in which the node's own side tells of the same
+                route = one.path.startswith("config.role.")
+                yield from _wrong(
+                    "job", [one], "correct the job, or add the route" if route else "correct the job"
+                )
         else:
             for text in odd[:_MOST_ODD]:
                 yield Item("job", Standing.WARNING, cause=text, remedy=_AS_IT_IS)

@@ -177,6 +177,13 @@ def test_what_is_odd_is_a_warning_with_the_place_in_the_file_and_the_job_may_go(
     assert [i.standing for i in of(plan, PEER)["components"]] == [Standing.WARNING]
 
 
+def test_a_mistake_of_the_flow_is_told_once_at_a_node(world: World) -> None:
+    plan = world.me.foretelling.plan(a_job(a_dag("a -> b -> a")))
+    for node in (ME, PEER):
+        [told] = of(plan, node)["job"]
+        assert told.standing is Standing.PROBLEM and told.remedy == "correct the job"
+
+
 def test_data_that_is_there_is_told(world: World) -> None:
     place = world.me.storage.root / "space" / "mine"
     place.mkdir(parents=True)
