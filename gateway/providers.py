@@ -192,7 +192,7 @@ def audited(done: Written) -> dict[str, Any]:
     """Return what the audit keeps of a change: before and after of all that differs."""
     return {
         "provider": done.revision.key,
-        "action": str(done.revision.action),
+        "action": str(done.revision.action) if done.written else "unchanged",
         "revision": done.revision.number,
         "changes": shown_changes(done.changes),
     }

@@ -20,6 +20,8 @@ PROVIDER_RETIRED = "PROVIDER_RETIRED"
 
 _SHOWN = 10
 """how many known names a message lists"""
+_ONCE = (Action.UPDATED, Action.RETIRED, Action.UNRETIRED)
+"""what makes no revision where nothing would change"""
 _TRIES = 16
 """how often a change is made again because another one came first"""
 
@@ -40,6 +42,8 @@ class Written:
     revision: Revision
     before: Provider | None
     created: bool
+    written: bool = True
+    """False where it was so before: ``revision`` is then the newest there is"""
 
     @property
     def changes(self) -> tuple[Change, ...]:
@@ -68,7 +72,7 @@ class Registry:
         return self._view.open()
 
     def register(self, provider: Provider, author: str = "", reason: str = "") -> Written:
-        """Store a provider; one of the same key is replaced.
+        """Store a provider; one of the same key is replaced. The same once more: no revision.
 
         It stays retired if it was, and an image that was approved and could not be looked at now stays approved.
         """
@@ -238,8 +242,8 @@ class Registry:
             after = make(before)
             done = Action.REGISTERED if action is Action.UPDATED and before is None else action
             revision = Revision(key, number, self._clock(), author, done, reason, after)
-            if after == before and action in (Action.RETIRED, Action.UNRETIRED) and number > 1:
-                return Written(self.revision(key, number - 1), before, False)
+            if after == before and action in _ONCE and number > 1:
+                return Written(self.revision(key, number - 1), before, False, written=False)
             try:
                 self.repository.write(revision)
             except Stale:

@@ -144,6 +144,7 @@ class ValueChange(Shown):
 
 class ProviderWritten(Revision):
     created: bool
+    changed: Annotated[bool, Field(description="false: it was so before, and this is its newest revision")]
     changes: list[ValueChange]
     retired: bool
     digests: dict[str, str]

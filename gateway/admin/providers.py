@@ -273,6 +273,7 @@ def _written(done: Written) -> dict[str, Any]:
     return {
         **_revision(done.revision),
         "created": done.created,
+        "changed": done.written,
         "changes": shown_changes(done.changes),
         "retired": provider.retired,
         "digests": dict(provider.digests),

@@ -261,6 +261,9 @@ def _told(done: dict[str, Any], as_json: bool) -> None:
     if as_json:
         show(done)
         return
+    if not done["changed"]:
+        typer.echo(f"{done['provider_name']} stays as it is: nothing differs from revision {done['revision']}")
+        return
     typer.echo(f"{done['provider_name']} {done['action']}, revision {done['revision']}")
     if done["action"] != "registered":
         for change in done["changes"][:_CHANGES]:

@@ -90,6 +90,17 @@ def test_a_retired_provider_is_for_the_jobs_that_were_there_before(registry, clo
     assert [str(r.action) for r in registry.history(KEY)] == ["unretired", "updated", "retired", "registered"]
 
 
+def test_registering_the_same_once_more_is_no_revision(registry):
+    first = registry.register(a_provider())
+    assert first.written and first.created
+    for again in (registry.register, registry.register_component):
+        done = again(a_provider(), "ann")
+        assert (done.written, done.created, done.changes, done.revision) == (False, False, (), first.revision)
+    assert registry.register(a_provider(a_description(title="new"))).revision.number == 2
+    registry.remove(KEY)
+    assert registry.register(a_provider()).revision.number == 4
+
+
 def test_retiring_twice_is_one_revision(registry):
     registry.register(a_provider())
     assert [str(c) for c in registry.retire(KEY).changes] == ["+ retired: true"]
