@@ -89,13 +89,16 @@ def init(
     if not is_node(name):
         _fail(f"--node {name!r} {NODE_RULE}")
     routes = output.with_name("routes.yml")
-    taken = [str(f) for f in (output, routes) if f.exists()]
-    if taken and not force:
-        _fail(f"{' and '.join(taken)} exist already; give --force to overwrite, or another --output")
-    kind = engine or (EngineKind.docker if docker_answers() else EngineKind.process)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(example(name, str(kind), routes.name, output.parent), encoding="utf-8")
-    routes.write_text(ROUTES, encoding="utf-8")
+    try:
+        taken = [str(f) for f in (output, routes) if f.exists()]
+        if taken and not force:
+            _fail(f"{' and '.join(taken)} exist already; give --force to overwrite, or another --output")
+        kind = engine or (EngineKind.docker if docker_answers() else EngineKind.process)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(example(name, str(kind), routes.name, output.parent), encoding="utf-8")
+        routes.write_text(ROUTES, encoding="utf-8")
+    except OSError as error:
+        _fail(f"{output} cannot be written: {error.strerror}; give another --output")
     typer.echo(f"wrote {output} and {routes}; engine kind: {kind}")
     if kind is EngineKind.process:
         typer.echo(

@@ -131,3 +131,10 @@ def test_two_programs_for_one_check_are_refused(tmp_path: Path):
     file.write_text(json.dumps({}))
     said = call("provider", "check", str(file), "--command", "true", "--image", "x")
     assert said.exit_code == 2 and "--image and --command" in said.stderr
+
+
+def test_a_configuration_that_cannot_be_written_is_told(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    for place in ("a" * 300, str(tmp_path / "file" / "node.yml"), str(tmp_path)):
+        said = call("init", "--engine", "process", "-o", place, "--force")
+        assert said.exit_code == 2 and "cannot be written" in said.stderr, said.output
