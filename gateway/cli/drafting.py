@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _ORDER = ("guest", "host", "arbiter")
 _LONGEST = 200
-"""signs of a list of choices"""
+"""signs of a list of choices, or of a description"""
 _WORD = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)
 _NOT_TEXT = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
 """words that YAML reads as something else"""
@@ -54,7 +54,7 @@ def draft(
     config: Config = DEFAULT_CONFIG,
     url: Url = "",
 ) -> None:
-    """Print a job of these components, with every parameter as a comment that tells its kind, choices and default.
+    """Print a job of these components; every parameter is a comment that tells what it is for and its default.
 
     Fill it in, ask `job plan` about it, then hand it in by `job submit`. A file stands for a provider as well.
 
@@ -187,6 +187,8 @@ def _told_all(task: _Task) -> Iterator[str]:
     yield f"      {_yaml(task.name)}: {{"
     for name, field in schema["properties"].items():
         yield f"        # {_line(field['title'])} ({_about(field)})"
+        if field.get("description", field["title"]) != field["title"]:
+            yield f"        #   {_line(field['description'])[:_LONGEST]}"
         if name in needed:
             value = field["default"] if "default" in field else next(iter(field.get("enum", ())), None)
             yield f"        {_yaml(name)}: {_yaml(value)},  # needed"

@@ -19,7 +19,7 @@ def test_a_draft_chains_its_tasks_and_says_who_reads_what(tmp_path: Path):
         inputParam=[
             a_parameter("rate", title="how\nfast\u0085", type="float", optional="false", defaultValue="1e-05"),
             a_parameter("note", optional="false", description="d"),
-            a_parameter("word", defaultValue="no"),
+            a_parameter("word", title="word", defaultValue="no", description="set it\nbefore: a training"),
         ],
         inputData=[a_data(), a_data("model", category="model")],
         outputData=[a_data("model", category="model")],
@@ -62,6 +62,7 @@ def test_a_draft_chains_its_tasks_and_says_who_reads_what(tmp_path: Path):
     }
     assert told["guest"] == {"0": {"find": {"dataset_id": "bank#all"}}}
     assert list(told) == ["common", "guest", "host"] and "# change this" in done.stdout
+    assert "        #   set it before: a training\n" in done.stdout
     all_set = done.stdout.replace('# word: "no"', 'word: "no"')
     assert yaml.safe_load(all_set)["config"]["task_params"]["common"]["fit"]["word"] == "no"
 
