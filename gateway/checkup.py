@@ -3,7 +3,6 @@
 import errno
 import os
 import shutil
-import socket
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,6 +19,7 @@ from gateway.checkup_images import further, images_of
 from gateway.checkup_routes import routes_of
 from gateway.errors import GatewayError
 from gateway.folders import nearest
+from gateway.own_ports import own, same
 from gateway.server import bound
 from gateway.settings import Settings
 from gateway.store.migrate import revisions
@@ -41,8 +41,6 @@ STEPS = (
     "approval",
     "routes",
 )
-_ANSWER_SECONDS = 10.0
-"""for what listens on a port of the node to say what it is: a gateway under load takes its time"""
 
 
 def look(settings: Settings, engine: Callable[[Settings], Engine]) -> list[Step]:
@@ -168,36 +166,23 @@ def _ports(settings: Settings) -> Step:
     listeners = {"peer": settings.listen.peer.bind, "operator": settings.listen.operator.bind}
     if settings.listen.container is not None:
         listeners["container"] = settings.listen.container.bind
-    taken, running, secure = [], [], []
-    for name, address in listeners.items():
+    running = own(settings.state_dir)
+    taken, ours = [], False
+    for number, (name, address) in enumerate(listeners.items()):
+        first = next((n for n, a in list(listeners.items())[:number] if same(a, address)), None)
+        if first is not None:
+            taken.append(f"{name}: {address} is that of listen.{first} too")
+            continue
         try:
             bound(address).close()
         except OSError as error:
-            if error.errno == errno.EADDRINUSE and _is_gateway(address):
-                running.append(name)
-            elif error.errno == errno.EADDRINUSE and name == "peer" and settings.listen.peer.tls is not None:
-                secure.append(f"{name}: {error}")  # it may want a certificate before it says what it is
+            if error.errno == errno.EADDRINUSE and any(same(address, there) for there in running):
+                ours = True
             else:
                 taken.append(f"{name}: {error}")
-    taken += [] if running else secure
     if taken:
         return _failed("ports", "; ".join(taken), "end what listens there, or choose another listen.*.bind")
-    return Step("ports", Result.OK, "the node is running" if running else "free")
-
-
-def _is_gateway(address: str) -> bool:
-    """Tell whether a gateway listens there: it tells its health, or in its own words that it has no such path."""
-    host, _, port = address.rpartition(":")
-    host = {"0.0.0.0": "127.0.0.1", "[::]": "::1"}.get(host, host.strip("[]"))
-    try:
-        with socket.create_connection((host, int(port)), _ANSWER_SECONDS) as conn:
-            conn.settimeout(_ANSWER_SECONDS)
-            conn.sendall(b"GET /health/live HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
-            with conn.makefile("rb") as answer:
-                said = answer.read(4096)
-            return said.endswith(b'{"status":"ok"}') or b"PATH_UNKNOWN" in said
-    except OSError:
-        return False
+    return Step("ports", Result.OK, "the node is running" if ours else "free")
 
 
 def _failed(name: str, cause: str, remedy: str) -> Step:

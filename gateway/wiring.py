@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+import structlog
+
 from engines.base import Engine
 from gateway.assembly import foretelling
 from gateway.assembly.engine import engine_of
@@ -10,6 +12,8 @@ from gateway.assembly.listeners import applications
 from gateway.assembly.node import Node
 from gateway.server import host_of, port_of
 from gateway.settings import Settings
+
+log = structlog.get_logger(__name__)
 
 
 def now() -> datetime:
@@ -34,6 +38,7 @@ class Gateway(Node):
 
     def start(self) -> None:
         """Take up what an earlier process left, then begin."""
+        self._look_at_storage()
         self.broker.recover()
         self.heartbeat.start(self.settings.listen.peer.advertise or self.addresses()["peer"])
         self.executor.start()
@@ -41,6 +46,19 @@ class Gateway(Node):
         self.cleaner.start()
         self.webhooks.start()
         self.resources.loop.start()
+
+    def _look_at_storage(self) -> None:
+        try:
+            with self.storage.staging():
+                pass
+        except OSError as error:
+            log.warning(
+                "the storage cannot be written: until it can, jobs are refused (STORAGE_NOT_WRITABLE)",
+                setting="storage.url",
+                folder=str(self.settings.storage.path),
+                error=error.strerror,
+                next="give the gateway's user the right to write there, or choose another storage.url",
+            )
 
     def stop(self) -> None:
         """Let the work in hand end. Containers run on; the next process takes them up again."""
@@ -59,6 +77,7 @@ class Gateway(Node):
         self.store.close()
         for sock in (sock for socks in self.sockets.values() for sock in socks):
             sock.close()  # where nothing was served, nothing else does
+        self._listening.close()
         if self._lock is not None:
             self._lock.close()
 

@@ -32,12 +32,14 @@ from gateway.drain import Drain
 from gateway.errors import GatewayError
 from gateway.events import Feed
 from gateway.executor import Executor, Place
+from gateway.folders import made
 from gateway.heartbeat import Heartbeat
 from gateway.inheritance import Inheritance
 from gateway.lanes import Lanes
 from gateway.metrics import Metrics
 from gateway.models import Models
 from gateway.outages import Outages
+from gateway.own_ports import claimed
 from gateway.participant import Participant
 from gateway.peers import Peers
 from gateway.ports import ProtocolAdapter
@@ -89,9 +91,9 @@ class Node:
         self.tls = peer_tls.served(settings.listen.peer.tls)
         docker = settings.engine.kind == "docker"
         signatures = Signatures(signers_of(settings.engine.docker.signatures) if docker else ())
-        settings.state_dir.mkdir(parents=True, exist_ok=True)
-        for folder in (settings.storage.path, settings.state_dir / "runs"):  # below, containers' folders are open
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        made(settings.state_dir, "state_dir")
+        made(settings.storage.path, "storage.url", 0o700)  # below, containers' folders are open
+        made(settings.state_dir / "runs", "state_dir", 0o700)
         self._lock = only_process(settings)
         timing, runs_timing = call_timing(settings), run_timing(settings)
         self.store = Store(opened(settings.database.url), timing, runs_timing)
@@ -257,6 +259,7 @@ class Node:
         self.courier = Courier()
         self.arrivals = Arrivals()
         self.sockets = listening(settings)
+        self._listening = claimed(settings.state_dir, (s for socks in self.sockets.values() for s in socks))
         listener = settings.listen.container or settings.listen.peer
         name = "container" if settings.listen.container else "peer"
         socks = self.sockets[name]

@@ -1,6 +1,8 @@
 """``bfia-gateway doctor``: whatever a node lacks is named by its step, and nothing is changed by looking."""
 
+import errno
 import json
+import os
 import socket
 import subprocess
 import threading
@@ -10,6 +12,7 @@ from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -21,17 +24,20 @@ from adapter.bfia.examples import REGISTER
 from engines.base import Engine, PullDenied
 from engines.memory import MemoryEngine, MemoryWorld, Script
 from engines.several import SeveralEngines
-from gateway import checkup
+from gateway import wiring
 from gateway.checkup import look
 from gateway.checkup_certificates import certificates_of
 from gateway.checkup_clock import clock_of
 from gateway.checkup_routes import routes_of
 from gateway.cli.main import app
+from gateway.errors import Invalid
 from gateway.settings import load
+from gateway.storage import FileStorage
 from gateway.store.migrate import opened
 from gateway.store.providers import SqlProviders
 from gateway.store.store import Store, connect
 from gateway.trial import Result, Step
+from gateway.wiring import Gateway
 from provider_registry.registration import provider_from_request
 from provider_registry.registry import Registry
 from tests.certificates import Authority
@@ -121,10 +127,7 @@ def busy_port() -> Iterator[int]:
         yield taken.getsockname()[1]
 
 
-def test_what_is_wrong_is_named_by_its_step_and_no_other(
-    config: Path, busy_port: int, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(checkup, "_ANSWER_SECONDS", 0.2)  # nobody will answer on the busy port
+def test_what_is_wrong_is_named_by_its_step_and_no_other(config: Path, busy_port: int):
     good = config.read_text()
     nobody = free_ports(1)[0]
     (config.parent / "broken.yml").write_text("JG1: {host: h, prot: 1}\n")
@@ -146,6 +149,7 @@ def test_what_is_wrong_is_named_by_its_step_and_no_other(
     (config.parent / "expired.yml").write_text(yaml.safe_dump({"JG1": entry}))
     (config.parent / "circle.yml").write_text("JG1: {via: JG2}\nJG2: {via: JG1}\n")
     faults += [
+        ("ports", {"listen": {"operator": peer}}),
         ("certificates", {"listen": {"peer": peer | {"tls": wrong_key}}}),
         ("certificates", {"route_table": {"file": "expired.yml"}}),
         ("routes", {"route_table": {"file": "circle.yml"}}),
@@ -231,6 +235,34 @@ def test_it_works_beside_a_running_node_and_knows_its_images(config: Path):
         assert key in steps["images"]["cause"] and "provider approve" in steps["images"]["remedy"]
         node.registry.retire(key)
         assert doctor(config, engine=engine)[1]["images"]["result"] == "ok"
+        code, steps = doctor(config, state_dir=str(config.parent / "another"))  # then another node has the ports
+        assert (code, failed(steps)) == (1, ["ports"]) and steps["ports"]["cause"].count("cannot listen") == 3
+
+
+@pytest.mark.parametrize("setting", ["storage.url", "state_dir"])
+def test_a_node_is_not_begun_where_a_folder_is_a_file(config: Path, setting: str):
+    storage = setting == "storage.url"
+    over = {"storage": {"url": f"file://{config}/storage"}} if storage else {"state_dir": str(config)}
+    with pytest.raises(Invalid) as refused:
+        Gateway(load(config, over))
+    assert refused.value.reason == "FOLDER_UNUSABLE"
+    (problem,) = refused.value.problems
+    assert problem.path == setting and f"{config} is a file" in problem.rule
+
+
+def test_a_node_that_cannot_write_its_storage_says_so_at_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def staging(_: FileStorage) -> Any:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    said = Mock()
+    monkeypatch.setattr(FileStorage, "staging", staging)
+    monkeypatch.setattr(wiring, "log", said)
+    with running(tmp_path):
+        pass
+    (told,) = said.warning.call_args_list
+    assert "STORAGE_NOT_WRITABLE" in told.args[0] and told.kwargs["setting"] == "storage.url"
 
 
 def test_further_daemons_are_looked_at_and_each_image_where_its_provider_runs(config: Path):
