@@ -24,7 +24,7 @@ def world() -> Iterator[tuple[ScriptedPeer, Proxy]]:
             yield peer, proxy
 
 
-def ask(proxy: Proxy, path: str = "/a", seconds: float = 5.0) -> httpx.Response:
+def ask(proxy: Proxy, path: str = "/a", seconds: float = 60.0) -> httpx.Response:
     return httpx.post(
         f"http://127.0.0.1:{proxy.port}{path}", json={"a": 1}, timeout=seconds, trust_env=False, verify=NO_TLS
     )

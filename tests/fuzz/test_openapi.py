@@ -150,6 +150,8 @@ def test_every_example_is_taken_by_a_fresh_node(node: Gateway):
 def test_every_example_of_a_change_in_place_is_taken(node: Gateway):
     table = {**UPLOAD, "overwrite": True}
     assert asked(node, "operator", "POST", "/v2/component/upload", json=table).json()["code"] == 0
+    partner = {"route": {"host": "127.0.0.1", "port": 9}}  # a dataset is granted to nodes that have a route
+    assert asked(node, "operator", "PUT", "/api/v1/routes/JG0100002200000020", json=partner).status_code == 200
     found = []
     for listener in LISTENERS:
         for path, methods in described(node, listener)["paths"].items():
