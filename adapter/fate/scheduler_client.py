@@ -3,6 +3,7 @@
 What FATE has no words for is asked in the standard's, as in `client`.
 """
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -68,8 +69,13 @@ class SchedulerClient:
         if report.status is TaskStatus.FAILED:  # FATE lets no task fail that it does not know to run
             with suppress(Refused):
                 self._report(report, TaskWord.RUNNING)
-        with suppress(_NoEffect):
-            self._report(report, word)
+        for last in (word is TaskWord.RUNNING, True):
+            with suppress(_NoEffect):
+                self._report(report, word)
+                return
+            if last:
+                return  # it is known already
+            time.sleep(_SETTLING)  # or FATE was about to note that the task runs, and dropped its end
 
     def _report(self, report: TaskReport, word: TaskWord) -> None:
         key = key_of(report.task_id)
@@ -128,6 +134,10 @@ class SchedulerClient:
     def _there(self, job_id: str) -> str:
         """Return a job's id at the node: FATE begins a job again under the same."""
         return original(job_id) if self._protocol_of(job_id) == PROTOCOL else job_id
+
+
+_SETTLING = 0.5
+"""seconds after which FATE has noted what it was about to"""
 
 
 class _NoEffect(Refused):

@@ -112,7 +112,10 @@ def test_fate_flow_schedules_and_we_take_part(pair: Pair):
     told = [p for p in pair.passed("theirs") if p.to == OURS]
     assert all(p.answer == {"code": 0, "message": "success"} for p in told)
     reports = [p for p in pair.passed("theirs") if p.path.endswith("/report") and p.body["party_id"] == OURS]
-    assert [(p.body["status"], p.answer["code"]) for p in reports] == [("running", 0), ("success", 0)] * 2
+    # FATE notes by itself, too, that a task runs: a word that comes meanwhile has no effect there (2002)
+    assert {(p.body["status"], p.answer["code"]) for p in reports} >= {("success", 0)}
+    assert {p.answer["code"] for p in reports} <= {0, 2002}
+    assert [p.body["status"] for p in reports if p.answer["code"] == 0].count("success") == 2
 
 
 def test_a_task_that_fails_here_runs_again_in_fates_retry(pair: Pair):

@@ -293,7 +293,11 @@ def test_reports_to_a_node_that_schedules(scheduler: SchedulerClient, there: Fat
 
 def test_news_that_changes_nothing_there_is_no_error(scheduler: SchedulerClient, there: Fate):
     there.says = {"/scheduler/task/report": {"code": 2002, "message": "Update task status does not take effect"}}
+    scheduler.report_task(TaskReport("20241_a_0", "host", TaskStatus.RUNNING, None, "20241"), ME)
+    assert [body["status"] for _, body in there.asked] == ["running"]
     scheduler.report_task(TaskReport("20241_a_0", "host", TaskStatus.SUCCESS, None, "20241"), ME)
+    # an end is told once more: FATE drops one that comes while it notes that the task runs
+    assert [body["status"] for _, body in there.asked] == ["running", "success", "success"]
 
 
 def test_stopping_at_the_scheduler(scheduler: SchedulerClient, there: Fate):
