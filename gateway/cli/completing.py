@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -29,6 +29,8 @@ def _offering(path: str, names: Callable[[Any], Iterable[str]], **query: Any) ->
 
 
 jobs = _offering("/api/v1/jobs", lambda found: (job["job_id"] for job in found["jobs"]), limit=_MOST)
+JobId = Annotated[str, typer.Argument(help="The job's id.", autocompletion=jobs)]
+"""the argument of every command about one job"""
 nodes = _offering("/api/v1/routes", lambda found: (route["node"] for route in found["routes"]), limit=1000)
 datasets = _offering(
     "/api/v1/datasets", lambda found: (one["dataset_id"] for one in found["datasets"]), limit=1000

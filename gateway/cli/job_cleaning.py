@@ -19,11 +19,10 @@ from gateway.cli.client import (
     show,
     table,
 )
-from gateway.cli.completing import jobs as job_ids
+from gateway.cli.completing import JobId
 from gateway.cli.given import new_file
 from gateway.counting import counted
 
-JobId = Annotated[str, typer.Argument(help="The job's id.", autocompletion=job_ids)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list what would be done.")]
 
 

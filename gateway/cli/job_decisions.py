@@ -18,12 +18,11 @@ from gateway.cli.client import (
     show,
     table,
 )
-from gateway.cli.completing import jobs as job_ids
+from gateway.cli.completing import JobId
 from gateway.cli.job_made import made, told, warnings_after
 from gateway.cli.paging import PAGE, After, Limit, print_more
 from gateway.counting import counted
 
-JobId = Annotated[str, typer.Argument(help="The job's id.", autocompletion=job_ids)]
 Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; a refusal's goes to every node of the job.")]
 
 

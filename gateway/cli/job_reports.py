@@ -23,7 +23,7 @@ from gateway.cli.client import (
     show,
     table,
 )
-from gateway.cli.completing import jobs
+from gateway.cli.completing import JobId
 from gateway.cli.given import new_file
 from gateway.counting import counted
 
@@ -31,8 +31,6 @@ _ROWS = 20
 """rows of a table that are shown"""
 _VALUES = 3
 """values that stand in the list of reports"""
-
-JobId = Annotated[str, typer.Argument(help="The job's id.", autocompletion=jobs)]
 
 
 def add(commands: typer.Typer) -> None:

@@ -26,8 +26,7 @@ from gateway.cli.client import (
     show,
     table,
 )
-from gateway.cli.completing import jobs as job_ids
-from gateway.cli.completing import nodes
+from gateway.cli.completing import JobId, nodes
 from gateway.cli.given import new_file
 from gateway.cli.job_ends import last_words
 from gateway.cli.job_looks import OVER, looks
@@ -36,7 +35,6 @@ from gateway.counting import counted
 
 commands = typer.Typer(help="Hand a job in, watch it, see what it wrote and left, stop it.", no_args_is_help=True)
 
-JobId = Annotated[str, typer.Argument(help="The job's id.", autocompletion=job_ids)]
 Task = Annotated[str, typer.Option("--task", "-t", help="Name of a task in the flow.")]
 Party = Annotated[
     str, typer.Option("--party", "-p", help="Which party here, such as guest.0; default: the only one.")
