@@ -9,7 +9,9 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
 
-from gateway.domain.model import Job, LocalJob, Note
+from gateway.domain.job import Job
+from gateway.domain.local_job import LocalJob
+from gateway.domain.model import Note
 from gateway.tracing import Exchange
 
 EVENT = "called"

@@ -18,7 +18,9 @@ import structlog
 from engines.base import Engine, EngineError
 from gateway.broker.broker import Broker
 from gateway.broker.spool import folder_name
-from gateway.domain.model import Address, CallState, Job, LocalJob, Run
+from gateway.domain.job import Job
+from gateway.domain.local_job import Address, LocalJob, Run
+from gateway.domain.model import CallState
 from gateway.domain.scheduling import schedule
 from gateway.domain.states import JOB, ended
 from gateway.errors import GatewayError

@@ -17,20 +17,9 @@ from gateway.domain import consent, inheriting, parameters, quorum, task_ids, wa
 from gateway.domain import dag as flow
 from gateway.domain.consent import Confirmed
 from gateway.domain.executing.weighing import merge_runs
-from gateway.domain.model import (
-    CallState,
-    Failure,
-    Job,
-    JobSpec,
-    Lineage,
-    LocalJob,
-    NodeId,
-    NodeJob,
-    NodeTask,
-    Note,
-    Origin,
-    Task,
-)
+from gateway.domain.job import Job, Lineage, NodeJob, NodeTask, Origin, Task
+from gateway.domain.local_job import LocalJob
+from gateway.domain.model import CallState, Failure, JobSpec, NodeId, Note
 from gateway.domain.problems import Problem
 from gateway.domain.rerunning import Order, RerunAnswer
 from gateway.domain.scheduling.events import Freed, Heard, StopAsked, SuspendAsked, TaskStopAsked

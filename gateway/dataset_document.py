@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gateway.dataset_model import Dataset
-from gateway.domain.model import Address
+from gateway.domain.local_job import Address
 
 
 def metadata_of(dataset: Dataset) -> bytes:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from gateway.domain.model import Address
+from gateway.domain.local_job import Address
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.domain.model import Address
+from gateway.domain.local_job import Address
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 from gateway.storage import name_rule as name_rule

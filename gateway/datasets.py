@@ -14,7 +14,7 @@ from gateway.dataset_model import Dataset, DatasetRepository
 from gateway.dataset_roots import open_below
 from gateway.dataset_upload import SID, Upload
 from gateway.dataset_writer import write_table
-from gateway.domain.model import Address
+from gateway.domain.local_job import Address
 from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, TooLarge
 from gateway.storage import METADATA, FileStorage, taken

@@ -14,7 +14,9 @@ from typing import Any, Protocol
 import structlog
 
 from gateway.cleaning import Item, JobTimes, Outputs, outputs_of, present_of, size_of, text_of
-from gateway.domain.model import Address, Job, LocalJob, NodeId
+from gateway.domain.job import Job
+from gateway.domain.local_job import Address, LocalJob
+from gateway.domain.model import NodeId
 from gateway.domain.scheduling import schedule
 from gateway.domain.states import JOB, ended
 from gateway.errors import Busy, Conflict, GatewayError, NotAllowed, NotFound, PeerUnreachable

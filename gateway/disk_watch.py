@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 
 from engines.base import NoSpace
-from gateway.domain.model import Failure, Run
+from gateway.domain.local_job import Run
+from gateway.domain.model import Failure
 from gateway.workspace import Workspace
 
 GIB = 1024**3

@@ -50,7 +50,8 @@ from gateway.domain.executing.events import (
 from gateway.domain.executing.timing import Timing
 from gateway.domain.executing.weighing import merge_runs
 from gateway.domain.last_line import result_of
-from gateway.domain.model import Ending, Exit, Failure, JobSpec, LocalJob, NodeId, Run
+from gateway.domain.local_job import Exit, LocalJob, Run
+from gateway.domain.model import Ending, Failure, JobSpec, NodeId
 from gateway.domain.outward import without_folders
 from gateway.domain.states import JOB, Outcome, RunStatus, TaskStatus, ended
 from gateway.errors import Busy, EngineFailed, GatewayError, NotFound, PeerUnreachable, Unreadable

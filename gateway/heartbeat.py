@@ -11,7 +11,7 @@ from collections.abc import Callable
 import structlog
 
 from gateway.domain.executing.events import Event, OwnerLost
-from gateway.domain.model import LocalJob
+from gateway.domain.local_job import LocalJob
 from gateway.ports import Clock
 from gateway.store.gateways import Gateways, KnownGateway
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from engines.base import EngineError
 from gateway.domain import inheriting
 from gateway.domain.dag import DagNode, order
-from gateway.domain.model import Address, JobSpec, LocalJob, NodeId, Party, Run
+from gateway.domain.local_job import Address, LocalJob, Run
+from gateway.domain.model import JobSpec, NodeId, Party
 from gateway.domain.states import JobStatus, RunStatus
 from gateway.errors import EngineFailed, GatewayError, NotFound, Refused
 from gateway.ports import Outputs

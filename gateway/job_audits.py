@@ -5,7 +5,8 @@ from gateway.domain.approval import Policy
 from gateway.domain.auditing import AuditStatus
 from gateway.domain.executing import execute
 from gateway.domain.executing.events import StopAsked
-from gateway.domain.model import Audit, Failure, JobSpec, LocalJob, NodeId
+from gateway.domain.local_job import Audit, LocalJob
+from gateway.domain.model import Failure, JobSpec, NodeId
 from gateway.domain.states import JOB, JobStatus, ended
 from gateway.errors import Conflict, NotFound
 from gateway.executor import Executor

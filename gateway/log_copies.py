@@ -16,7 +16,8 @@ from pathlib import Path
 
 from engines import logfiles
 from engines.base import Engine, EngineError
-from gateway.domain.model import CallState, Run
+from gateway.domain.local_job import Run
+from gateway.domain.model import CallState
 from gateway.workspace import Workspace
 
 STREAMS = ("stdout", "stderr")

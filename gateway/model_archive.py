@@ -18,7 +18,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gateway.domain.dag import ComponentRef
-from gateway.domain.model import Address, FileSum, Party
+from gateway.domain.local_job import Address, FileSum
+from gateway.domain.model import Party
 from gateway.domain.names import LARGEST_NAME
 from gateway.domain.problems import Problem
 from gateway.domain.trained import LONGEST_ID, ModelPart, PartyModel, id_rule

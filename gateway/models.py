@@ -12,7 +12,8 @@ from typing import NamedTuple
 from gateway import model_archive
 from gateway.domain import trained
 from gateway.domain.dag import DagNode
-from gateway.domain.model import Address, FileSum, JobSpec, NodeId, Party
+from gateway.domain.local_job import Address, FileSum
+from gateway.domain.model import JobSpec, NodeId, Party
 from gateway.domain.names import name_rule
 from gateway.domain.problems import Problem
 from gateway.domain.trained import Kept, ModelPart

@@ -12,7 +12,9 @@ from typing import Any
 from gateway.dataset_document import dataset_of
 from gateway.datasets import Datasets
 from gateway.domain import sharing
-from gateway.domain.model import Address, Job, LocalJob, NodeId, Party, Run
+from gateway.domain.job import Job
+from gateway.domain.local_job import Address, LocalJob, Run
+from gateway.domain.model import NodeId, Party
 from gateway.domain.sharing import Default
 from gateway.errors import GatewayError, NotAllowed, NotFound, TooLarge
 from gateway.ports import Clock

@@ -12,13 +12,9 @@ from gateway.domain.approval import Policy, Verdict
 from gateway.domain.executing.events import Decided, Reported, StopAsked
 from gateway.domain.executing.weighing import merge_runs
 from gateway.domain.foretelling import Item
-from gateway.domain.model import (
-    Acceptance,
-    Ending,
-    JobSpec,
-    LocalJob,
-    NodeId,
-)
+from gateway.domain.job import Acceptance
+from gateway.domain.local_job import LocalJob
+from gateway.domain.model import Ending, JobSpec, NodeId
 from gateway.domain.names import LARGEST_NAME, index_of, name_rule
 from gateway.domain.problems import Problem
 from gateway.domain.states import JOB, JobStatus, RunStatus, ended, move

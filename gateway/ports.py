@@ -12,21 +12,9 @@ from typing import Any, Protocol
 from anyio import CapacityLimiter
 
 from gateway.domain.foretelling import Item
-from gateway.domain.model import (
-    Acceptance,
-    Address,
-    Attempt,
-    Audit,
-    Ending,
-    Failure,
-    FileSum,
-    JobSpec,
-    Lineage,
-    LocalJob,
-    NodeId,
-    Origin,
-    Run,
-)
+from gateway.domain.job import Acceptance, Attempt, Lineage, Origin
+from gateway.domain.local_job import Address, Audit, FileSum, LocalJob, Run
+from gateway.domain.model import Ending, Failure, JobSpec, NodeId
 from gateway.domain.quorum import PartyDetail
 from gateway.domain.rerunning import Order, RerunAnswer
 from gateway.domain.states import JobStatus, Outcome, TaskStatus

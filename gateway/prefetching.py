@@ -9,7 +9,8 @@ from engines.base import Engine, EngineDown, EngineError
 from gateway.domain import preparing
 from gateway.domain.executing.commands import Prepare
 from gateway.domain.executing.events import Done, Event, Fetching, Prepared
-from gateway.domain.model import Failure, LocalJob
+from gateway.domain.local_job import LocalJob
+from gateway.domain.model import Failure
 from gateway.domain.outward import without_folders
 from gateway.ports import Clock
 

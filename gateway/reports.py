@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.domain.dag import group
-from gateway.domain.model import Address, JobSpec, Run
+from gateway.domain.local_job import Address, Run
+from gateway.domain.model import JobSpec
 from gateway.errors import GatewayError
 from gateway.storage import METADATA, PARTITION, FileStorage
 

@@ -4,7 +4,8 @@ from datetime import datetime
 from uuid import uuid4
 
 from gateway.domain import rerunning
-from gateway.domain.model import Job, NodeId
+from gateway.domain.job import Job
+from gateway.domain.model import NodeId
 from gateway.domain.rerunning import Order, Rerun
 from gateway.domain.states import JOB, ended
 from gateway.errors import Conflict, Invalid

@@ -14,7 +14,8 @@ import structlog
 
 from gateway.domain import admission, borrowing, resources
 from gateway.domain.amounts import Amounts, Pool
-from gateway.domain.model import JobSpec, LocalJob
+from gateway.domain.local_job import LocalJob
+from gateway.domain.model import JobSpec
 from gateway.domain.resources import Claim, ClaimState, Ledger, Means, Never
 from gateway.errors import Conflict, Refused
 from gateway.loop import Loop

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from engines.base import Engine
-from gateway.domain.model import CallState, LocalJob, NodeId, Run
+from gateway.domain.local_job import LocalJob, Run
+from gateway.domain.model import CallState, NodeId
 from gateway.errors import Busy, NotFound
 from gateway.log_copies import STREAMS, LogCopies
 from gateway.log_ledger import RawLine, Segment, ends, extend, found, lines, read_ledger

@@ -17,7 +17,8 @@ import structlog
 
 from gateway.calls import with_calls, with_news
 from gateway.domain import consent, healing, quorum
-from gateway.domain.model import Failure, Job, NodeId
+from gateway.domain.job import Job
+from gateway.domain.model import Failure, NodeId
 from gateway.domain.scheduling import schedule
 from gateway.domain.scheduling.answers import exclude, is_claimed
 from gateway.domain.scheduling.commands import (

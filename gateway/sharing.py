@@ -11,7 +11,8 @@ from gateway.dataset_model import Dataset
 from gateway.datasets import Datasets
 from gateway.domain import sharing
 from gateway.domain.dag import once_per_component
-from gateway.domain.model import Address, JobSpec, NodeId
+from gateway.domain.local_job import Address
+from gateway.domain.model import JobSpec, NodeId
 from gateway.domain.problems import Problem
 from gateway.domain.sharing import Default, Grant, RolesOf
 from gateway.errors import Conflict, Invalid, NotAllowed, NotFound

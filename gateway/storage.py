@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from gateway.domain.model import Address, FileSum
+from gateway.domain.local_job import Address, FileSum
 from gateway.domain.names import LARGEST_NAME as LARGEST_NAME
 from gateway.domain.names import name_rule as name_rule
 from gateway.domain.problems import Problem

@@ -13,7 +13,8 @@ from gateway.datasets import Datasets
 from gateway.domain import checkpoints, parameters, resources, strictness, trained
 from gateway.domain.amounts import Defaults
 from gateway.domain.dag import DagNode
-from gateway.domain.model import Address, JobSpec, LocalJob, NodeId, Party, Run
+from gateway.domain.local_job import Address, LocalJob, Run
+from gateway.domain.model import JobSpec, NodeId, Party
 from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid, Refused
 from gateway.models import Models

@@ -10,7 +10,7 @@ from pathlib import Path
 from engines import logfiles
 from engines.base import Mount
 from gateway import checkpoint_folders
-from gateway.domain.model import Address, Run
+from gateway.domain.local_job import Address, Run
 from gateway.domain.names import name_rule
 
 INSIDE = "/bfia/storage"

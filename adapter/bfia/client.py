@@ -22,7 +22,8 @@ from adapter.bfia.relay_words import NEXT_HOP_UNREACHABLE, WITHIN, told_by_relay
 from adapter.reading import HALF_PAIR
 from gateway.domain import auditing
 from gateway.domain.foretelling import Item
-from gateway.domain.model import Acceptance, Ending, Failure, JobSpec, NodeId
+from gateway.domain.job import Acceptance
+from gateway.domain.model import Ending, Failure, JobSpec, NodeId
 from gateway.domain.problems import Problem
 from gateway.domain.rerunning import Order, RerunAnswer
 from gateway.domain.states import JobStatus, Outcome, TaskStatus

@@ -39,7 +39,7 @@ from gateway.dataset_upload import (
     text_rule,
 )
 from gateway.datasets import Datasets
-from gateway.domain.model import Address
+from gateway.domain.local_job import Address
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 

@@ -18,7 +18,8 @@ from adapter.bfia.extensions import JOB_AUDIT
 from adapter.bfia.headers import described
 from adapter.bfia.profiles import Profile
 from adapter.reading import JsonRoute
-from gateway.domain.model import Audit, NodeId
+from gateway.domain.local_job import Audit
+from gateway.domain.model import NodeId
 from gateway.ports import JobAuditApi, Limiters
 from gateway.tracing import new_trace_id
 

@@ -14,7 +14,8 @@ from adapter.bfia.profiles import PROFILES, Profile
 from adapter.bfia.translate import PROTOCOL, create_body, job_spec
 from adapter.bfia.trial import HELLO, try_route
 from adapter.problems import problems_of
-from gateway.domain.model import JobSpec, LocalJob, NodeId, Run
+from gateway.domain.local_job import LocalJob, Run
+from gateway.domain.model import JobSpec, NodeId
 from gateway.errors import GatewayError, Invalid
 from gateway.ports import ParticipantApi, SchedulerApi, Site
 from gateway.tracing import Exchange

@@ -9,7 +9,8 @@ from adapter.bfia.profiles import PROFILES, Profile
 from gateway.domain import auditing
 from gateway.domain.auditing import AuditStatus
 from gateway.domain.dag import ComponentRef, Dag, DagInput, DagNode, DagOutput
-from gateway.domain.model import Acceptance, Attempt, Ending, Failure, JobSpec, Lineage, NodeId, Origin, Party
+from gateway.domain.job import Acceptance, Attempt, Lineage, Origin
+from gateway.domain.model import Ending, Failure, JobSpec, NodeId, Party
 from gateway.domain.problems import Problem
 from gateway.domain.quorum import PartyDetail
 from gateway.domain.rerunning import Order, RerunAnswer

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from adapter.fate.description import PROTOCOL
 from adapter.fate.parts import LocalOf
-from gateway.domain.model import JobSpec, LocalJob
+from gateway.domain.local_job import LocalJob
+from gateway.domain.model import JobSpec
 
 _AGAIN = re.compile(r"-r[0-9]+$")
 

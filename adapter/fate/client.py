@@ -17,7 +17,8 @@ from adapter.fate.parts import JobOf
 from adapter.fate.said import failure_of, names_in, task_body
 from adapter.fate.states import OUR_TASK, REASONS, JobWord, TaskWord, job_word, task_word
 from gateway.domain.foretelling import Item
-from gateway.domain.model import Acceptance, Ending, Failure, Job, JobSpec, NodeId, Task
+from gateway.domain.job import Acceptance, Job, Task
+from gateway.domain.model import Ending, Failure, JobSpec, NodeId
 from gateway.domain.problems import Problem
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.domain.task_ids import telling

@@ -12,7 +12,7 @@ from adapter.fate.envelope import FateRoute, NotServedHere, coded, ok
 from adapter.fate.tables import members
 from adapter.fate.tarring import archive_of, sent
 from gateway.dataset_model import Dataset
-from gateway.domain.model import Address
+from gateway.domain.local_job import Address
 
 MOST_ROWS = 100
 

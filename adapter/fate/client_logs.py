@@ -12,7 +12,7 @@ from adapter.fate.client_parts import ClientParts, Entry, on
 from adapter.fate.codes import Code
 from adapter.fate.envelope import FateRoute, coded, ok
 from adapter.fate.tarring import CHUNK, Member, archive_of, sent
-from gateway.domain.model import LocalJob, Run
+from gateway.domain.local_job import LocalJob, Run
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, NotFound
 from gateway.log_copies import STREAMS

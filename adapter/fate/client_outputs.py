@@ -12,7 +12,7 @@ from adapter.fate.codes import Code
 from adapter.fate.envelope import FateRoute, coded, ok
 from adapter.fate.tables import members
 from adapter.fate.tarring import CHUNK, TAR, Member, archive_of, sent
-from gateway.domain.model import Address, Run
+from gateway.domain.local_job import Address, Run
 from gateway.errors import GatewayError, NotFound
 from gateway.output_facts import Wanted
 from provider_registry.model import group_of

@@ -14,7 +14,9 @@ from adapter.fate.again import newest
 from adapter.fate.description import PROTOCOL
 from gateway.datasets import Datasets
 from gateway.domain.dag import ComponentRef, Dag, DagNode
-from gateway.domain.model import Address, Job, JobSpec, LocalJob, NodeId, Note, Party
+from gateway.domain.job import Job
+from gateway.domain.local_job import Address, LocalJob
+from gateway.domain.model import JobSpec, NodeId, Note, Party
 from gateway.domain.rerunning import RerunAnswer
 from gateway.domain.states import JOB, ended
 from gateway.errors import NotFound

@@ -12,7 +12,8 @@ from urllib.parse import quote
 from adapter.fate.client_parts import Sight
 from adapter.fate.dag_view import dag_schema, parties_of
 from adapter.fate.states import job_word, task_word
-from gateway.domain.model import Failure, Party, Run
+from gateway.domain.local_job import Run
+from gateway.domain.model import Failure, Party
 from gateway.domain.parameters import effective
 from gateway.domain.states import TASK_OF_RUN, JobStatus, Outcome
 from gateway.domain.trained import named

@@ -9,7 +9,8 @@ asks for again with every turn. Whoever refuses has the scheduling site stop the
 from adapter.fate.again import begun_again
 from adapter.fate.description import PROTOCOL
 from adapter.fate.serving import FateParts
-from gateway.domain.model import LocalJob, NodeId
+from gateway.domain.local_job import LocalJob
+from gateway.domain.model import NodeId
 from gateway.domain.states import JobStatus
 from gateway.errors import Refused
 from gateway.ports import ParticipantApi

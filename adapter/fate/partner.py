@@ -19,7 +19,7 @@ from adapter.fate.keys import Key, id_of, name_of
 from adapter.fate.partner_words import accepted, check_task, collected, end_of, not_started, shown, word_in
 from adapter.fate.serving import Asker, FateParts, asker, commanded, names_itself, on, plays, trace_of
 from adapter.fate.states import OUR_OUTCOME, JobWord, TaskWord, task_word
-from gateway.domain.model import LocalJob
+from gateway.domain.local_job import LocalJob
 from gateway.domain.problems import Problem
 from gateway.domain.states import JobStatus, TaskStatus
 from gateway.errors import Invalid, NotFound, Refused

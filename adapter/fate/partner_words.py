@@ -9,7 +9,9 @@ from adapter.fate.keys import key_of
 from adapter.fate.said import failure_of
 from adapter.fate.serving import Asker
 from adapter.fate.states import OUR_OUTCOME, REASONS, JobWord, TaskWord, job_word
-from gateway.domain.model import Acceptance, Ending, Failure, LocalJob
+from gateway.domain.job import Acceptance
+from gateway.domain.local_job import LocalJob
+from gateway.domain.model import Ending, Failure
 from gateway.domain.problems import Problem
 from gateway.domain.states import TaskStatus
 from gateway.errors import GatewayError, Invalid, NotFound

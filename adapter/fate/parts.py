@@ -3,7 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from gateway.domain.model import Job, JobSpec, LocalJob, NodeId, Run
+from gateway.domain.job import Job
+from gateway.domain.local_job import LocalJob, Run
+from gateway.domain.model import JobSpec, NodeId
 from gateway.ports import ParticipantApi, SchedulerApi, Site
 
 

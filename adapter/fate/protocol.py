@@ -9,7 +9,8 @@ from adapter.fate.description import PROTOCOL, Descriptions
 from adapter.fate.parts import JobOf, Send, Standard
 from adapter.fate.scheduler_client import SchedulerClient
 from adapter.fate.signing import Signatures
-from gateway.domain.model import JobSpec, LocalJob, NodeId, Run
+from gateway.domain.local_job import LocalJob, Run
+from gateway.domain.model import JobSpec, NodeId
 from gateway.ports import ParticipantApi, SchedulerApi, Site
 
 

@@ -12,7 +12,8 @@ from adapter.fate.keys import Key, id_of
 from adapter.fate.said import failure_of
 from adapter.fate.serving import FateParts, asker, on, trace_of
 from adapter.fate.states import OUR_TASK, TaskWord
-from gateway.domain.model import Job, NodeId
+from gateway.domain.job import Job
+from gateway.domain.model import NodeId
 from gateway.domain.problems import Problem
 from gateway.domain.rerunning import Order
 from gateway.errors import Invalid, NotAllowed, NotFound

@@ -12,7 +12,8 @@ from adapter.fate.again import newest
 from adapter.fate.description import Descriptions
 from adapter.fate.parts import JobOf, LocalOf
 from adapter.fate.signing import Signatures
-from gateway.domain.model import JobSpec, LocalJob, NodeId
+from gateway.domain.local_job import LocalJob
+from gateway.domain.model import JobSpec, NodeId
 from gateway.errors import NotAllowed, NotFound
 from gateway.ports import Limiters, ParticipantApi, SchedulerApi
 from gateway.tracing import new_trace_id, traced

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 
 from adapter.fate.tarring import CHUNK, Member
-from gateway.domain.model import Address
+from gateway.domain.local_job import Address
 from gateway.errors import GatewayError
 from gateway.storage import FileStorage
 

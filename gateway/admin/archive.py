@@ -15,7 +15,8 @@ from gateway.admin.answers import answering
 from gateway.admin.parts import AdminParts
 from gateway.admin.router import job_in_full
 from gateway.archive import Entry, as_json, without_secrets
-from gateway.domain.model import JobSpec, LocalJob, Run
+from gateway.domain.local_job import LocalJob, Run
+from gateway.domain.model import JobSpec
 from gateway.errors import GatewayError, NotFound
 from gateway.store.store import to_plain
 from provider_registry.model import group_of

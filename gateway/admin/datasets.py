@@ -17,7 +17,7 @@ from gateway.admin.preview import MOST_ROWS, preview
 from gateway.admin.queries import AfterText, Limit
 from gateway.dataset_model import Dataset
 from gateway.datasets import Datasets
-from gateway.domain.model import Address
+from gateway.domain.local_job import Address
 from gateway.domain.problems import Problem
 from gateway.domain.sharing import Grant
 from gateway.errors import Invalid

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gateway.admin.answers import Answer, named, noted
 from gateway.admin.parts import AdminParts
 from gateway.admin.queries import AfterText, Limit
-from gateway.domain.model import LocalJob
+from gateway.domain.local_job import LocalJob
 from gateway.paging import page_of
 from gateway.store.store import to_plain
 

@@ -11,7 +11,7 @@ import anyio.to_thread
 from fastapi import Header
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from gateway.domain.model import Address
+from gateway.domain.local_job import Address
 from gateway.ports import Limiters
 from gateway.storage import FileStorage
 

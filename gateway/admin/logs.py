@@ -10,7 +10,7 @@ from fastapi import APIRouter, Header, Query
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 
-from gateway.domain.model import Run
+from gateway.domain.local_job import Run
 from gateway.domain.names import index_of
 from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid, NotFound

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.domain.model import Address
+from gateway.domain.local_job import Address
 from gateway.storage import FileStorage
 
 MOST_ROWS = 100

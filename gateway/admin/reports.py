@@ -10,7 +10,7 @@ from gateway.admin.answers import Answer
 from gateway.admin.outputs import Output, find_output
 from gateway.admin.parts import AdminParts
 from gateway.domain.dag import group
-from gateway.domain.model import Run
+from gateway.domain.local_job import Run
 from gateway.errors import NotFound
 from gateway.plots import names, picture
 from gateway.reports import Report, read_report

@@ -23,7 +23,8 @@ from gateway.admin.reruns import add_reruns
 from gateway.admin.routes import add_routes
 from gateway.domain import waiting
 from gateway.domain.dag import DagNode
-from gateway.domain.model import CallState, JobSpec, LocalJob, Party, Run
+from gateway.domain.local_job import LocalJob, Run
+from gateway.domain.model import CallState, JobSpec, Party
 from gateway.domain.parameters import effective
 from gateway.domain.states import RunStatus
 from gateway.errors import NotFound

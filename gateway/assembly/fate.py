@@ -16,7 +16,9 @@ from adapter.fate.protocol import FateProtocol
 from adapter.fate.serving import FateParts
 from adapter.fate.signing import App, Signatures, Site
 from gateway.app import Mounted
-from gateway.domain.model import Job, LocalJob, NodeId
+from gateway.domain.job import Job
+from gateway.domain.local_job import LocalJob
+from gateway.domain.model import NodeId
 from gateway.errors import GatewayError, Refused
 from gateway.fate_settings import FateApp
 from gateway.ports import Limiters, ParticipantApi, SchedulerApi

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from adapter.bfia.environment import session_id
-from gateway.domain.model import JobSpec, LocalJob
+from gateway.domain.local_job import LocalJob
+from gateway.domain.model import JobSpec
 from gateway.store.store import Store
 
 

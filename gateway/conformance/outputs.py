@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 
 from gateway.conformance.seen import Written
-from gateway.domain.model import Address
+from gateway.domain.local_job import Address
 from gateway.errors import GatewayError
 from gateway.storage import FileStorage
 from provider_registry.model import Component

@@ -8,7 +8,7 @@ from typing import Any
 from gateway.dataset_model import MemoryDatasets
 from gateway.dataset_upload import Upload
 from gateway.datasets import Datasets
-from gateway.domain.model import Address
+from gateway.domain.local_job import Address
 from gateway.storage import FileStorage
 from provider_registry.model import Component, Parameter
 

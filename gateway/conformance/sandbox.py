@@ -21,7 +21,8 @@ from gateway.conformance.outputs import files, looked_at, stamps, strays
 from gateway.conformance.seen import Trace
 from gateway.conformance.tap import Ear
 from gateway.domain.dag import ComponentRef, Dag, DagNode
-from gateway.domain.model import Address, JobSpec, LocalJob, Party, Run
+from gateway.domain.local_job import Address, LocalJob, Run
+from gateway.domain.model import JobSpec, Party
 from gateway.domain.states import JobStatus
 from gateway.ports import Site
 from gateway.storage import FileStorage

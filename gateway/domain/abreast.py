@@ -7,7 +7,7 @@ two nodes hold different halves of what waits for each other.
 
 from collections.abc import Iterable, Iterator
 
-from gateway.domain.model import Job, Task
+from gateway.domain.job import Job, Task
 from gateway.domain.states import TASK, ended
 
 

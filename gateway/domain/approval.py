@@ -12,7 +12,8 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 
 from gateway.domain.dag import DagNode
-from gateway.domain.model import Approval, Call, CallState, Failure, JobSpec, LocalJob, NodeId
+from gateway.domain.local_job import Approval, LocalJob
+from gateway.domain.model import Call, CallState, Failure, JobSpec, NodeId
 from gateway.domain.parameters import data_location
 from gateway.domain.states import JOB, JobStatus, ended, move
 

@@ -6,7 +6,7 @@ unless a later one fits.
 """
 
 from gateway.domain.amounts import Amounts, total
-from gateway.domain.model import LocalJob, Run
+from gateway.domain.local_job import LocalJob, Run
 from gateway.domain.states import RunStatus
 
 

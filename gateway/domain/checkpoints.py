@@ -7,7 +7,8 @@ copy of what the same task left there.
 
 from typing import Any
 
-from gateway.domain.model import Address, JobSpec, Party
+from gateway.domain.local_job import Address
+from gateway.domain.model import JobSpec, Party
 from gateway.domain.problems import Problem
 
 SETTING = "checkpoints"

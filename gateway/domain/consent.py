@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from gateway.domain.model import Acceptance, Call, CallState, Consent, Failure, Job, NodeId, NodeJob
+from gateway.domain.job import Acceptance, Consent, Job, NodeJob
+from gateway.domain.model import Call, CallState, Failure, NodeId
 from gateway.domain.states import JOB, JobStatus, ended
 
 DEADLINE = 86_400.0

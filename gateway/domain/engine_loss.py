@@ -8,7 +8,8 @@ containers, and only then is seen to be gone. Such an end is the engine's failur
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from gateway.domain.model import Failure, Run
+from gateway.domain.local_job import Run
+from gateway.domain.model import Failure
 
 _BY_THE_DAEMON = frozenset({255, 137, 143})
 _ENDING = timedelta(seconds=15)

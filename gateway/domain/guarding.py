@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from gateway.domain.model import CallState, LocalJob
+from gateway.domain.local_job import LocalJob
+from gateway.domain.model import CallState
 from gateway.domain.states import JOB, ended
 
 UNREACHABLE, FORGOT = "SCHEDULER_UNREACHABLE", "SCHEDULER_FORGOT"

@@ -6,7 +6,9 @@ When it is tried again by itself grows with the number of tries; a partition tha
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
-from gateway.domain.model import Call, CallState, Job, LocalJob, NodeId, NodeJob, NodeTask, Run
+from gateway.domain.job import Job, NodeJob, NodeTask
+from gateway.domain.local_job import LocalJob, Run
+from gateway.domain.model import Call, CallState, NodeId
 
 R = TypeVar("R", NodeJob, NodeTask)
 

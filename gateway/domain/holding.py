@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from gateway.domain.model import Acceptance, Call, CallState, Failure, Holding, Job, NodeId, NodeJob
+from gateway.domain.job import Acceptance, Holding, Job, NodeJob
+from gateway.domain.model import Call, CallState, Failure, NodeId
 from gateway.domain.resources import parallelism
 from gateway.domain.scheduling.timing import Timing
 from gateway.domain.states import JobStatus

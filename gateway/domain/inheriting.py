@@ -11,7 +11,8 @@ from datetime import datetime
 from typing import Any
 
 from gateway.domain.dag import order
-from gateway.domain.model import Failure, Job, JobSpec, Lineage, Party, Task
+from gateway.domain.job import Job, Lineage, Task
+from gateway.domain.model import Failure, JobSpec, Party
 from gateway.domain.names import LARGEST_NAME, name_rule
 from gateway.domain.parameters import data_location, effective
 from gateway.domain.problems import Problem

@@ -9,7 +9,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from gateway.domain import approval
-from gateway.domain.model import Approval, Call, CallState, Failure, LocalJob, Preparation
+from gateway.domain.local_job import Approval, LocalJob, Preparation
+from gateway.domain.model import Call, CallState, Failure
 from gateway.domain.states import JobStatus
 
 

@@ -12,7 +12,8 @@ from datetime import datetime
 from typing import Any
 
 from gateway.domain import dag as flow
-from gateway.domain.model import Call, CallState, Ending, Failure, Job, JobSpec, NodeId, NodeJob, Task
+from gateway.domain.job import Job, NodeJob, Task
+from gateway.domain.model import Call, CallState, Ending, Failure, JobSpec, NodeId
 from gateway.domain.problems import Problem
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gateway.domain.dag import downstream, order
-from gateway.domain.model import Job, JobSpec, NodeId, Origin, Party
+from gateway.domain.job import Job, Origin
+from gateway.domain.model import JobSpec, NodeId, Party
 from gateway.domain.names import index_of
 from gateway.domain.parameters import overlay
 from gateway.domain.problems import Problem

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from gateway.domain import task_ids
-from gateway.domain.model import Attempt, Call, CallState, Ending, Failure, Job, NodeTask, Task
+from gateway.domain.job import Attempt, Job, NodeTask, Task
+from gateway.domain.model import Call, CallState, Ending, Failure
 from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended, merge
 
 NOT_WORTH_IT = frozenset(

@@ -10,7 +10,8 @@ from datetime import datetime
 from enum import StrEnum
 
 from gateway.domain.dag import DagNode
-from gateway.domain.model import Address, JobSpec, NodeId
+from gateway.domain.local_job import Address
+from gateway.domain.model import JobSpec, NodeId
 from gateway.domain.parameters import data_location
 from gateway.domain.problems import Problem
 

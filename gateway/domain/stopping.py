@@ -9,7 +9,8 @@ from dataclasses import replace
 from datetime import datetime
 
 from gateway.domain.dag import downstream
-from gateway.domain.model import CallState, Ending, Failure, Job, NodeId, NodeTask, Task
+from gateway.domain.job import Job, NodeTask, Task
+from gateway.domain.model import CallState, Ending, Failure, NodeId
 from gateway.domain.states import TASK, Outcome, TaskStatus, ended, may, move
 
 

@@ -11,19 +11,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gateway.domain.dag import ComponentRef, Dag, DagNode, group
-from gateway.domain.model import (
-    Address,
-    CallState,
-    Ending,
-    FileSum,
-    Job,
-    JobSpec,
-    LocalJob,
-    NodeId,
-    NodeJob,
-    Party,
-    Run,
-)
+from gateway.domain.job import Job, NodeJob
+from gateway.domain.local_job import Address, FileSum, LocalJob, Run
+from gateway.domain.model import CallState, Ending, JobSpec, NodeId, Party
 from gateway.domain.names import LARGEST_NAME, name_rule
 from gateway.domain.problems import Problem
 from gateway.domain.states import TASK_OF_RUN, Outcome, RunStatus, TaskStatus

@@ -11,7 +11,9 @@ from gateway.domain import approval, auditing, borrowing, consent, guarding, hol
 from gateway.domain.executing import execute
 from gateway.domain.executing.agenda import agenda as agenda_here
 from gateway.domain.executing.timing import Timing as RunTiming
-from gateway.domain.model import Call, CallState, Job, LocalJob, NodeJob, Run, Task
+from gateway.domain.job import Job, NodeJob, Task
+from gateway.domain.local_job import LocalJob, Run
+from gateway.domain.model import Call, CallState
 from gateway.domain.remembering import remembered
 from gateway.domain.scheduling import schedule
 from gateway.domain.scheduling.agenda import agenda

@@ -5,7 +5,8 @@ from contextlib import AbstractContextManager, nullcontext
 
 import sqlalchemy as sa
 
-from gateway.domain.model import Address, NodeId
+from gateway.domain.local_job import Address
+from gateway.domain.model import NodeId
 from gateway.domain.trained import Kept, PartyModel
 from gateway.store import tables
 from gateway.store.mapping import dumps, loads

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 import structlog
 
 from gateway.domain import trained
-from gateway.domain.model import LocalJob
+from gateway.domain.local_job import LocalJob
 from gateway.domain.trained import Kept, PartyModel
 from gateway.store import tables
 from gateway.store.mapping import dumps, loads

@@ -4,7 +4,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from gateway.domain.model import Address, NodeId
+from gateway.domain.local_job import Address
+from gateway.domain.model import NodeId
 from gateway.domain.sharing import Grant
 from gateway.store import tables
 from gateway.store.store import Store, as_time, repeating

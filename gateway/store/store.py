@@ -18,7 +18,9 @@ import sqlalchemy as sa
 
 from gateway.domain.executing import execute
 from gateway.domain.executing.timing import Timing as RunTiming
-from gateway.domain.model import Job, JobSpec, LocalJob, Note, Run, Task
+from gateway.domain.job import Job, Task
+from gateway.domain.local_job import LocalJob, Run
+from gateway.domain.model import JobSpec, Note
 from gateway.domain.scheduling import schedule
 from gateway.domain.scheduling.timing import Timing
 from gateway.domain.states import RunStatus, TaskStatus

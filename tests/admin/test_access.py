@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from gateway.access import RULES, Access, NotLetIn, Role, digest, may, new_token
-from gateway.domain.model import Failure, Told
+from gateway.domain.local_job import Told
+from gateway.domain.model import Failure
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
 from tests import forks
 from tests.builders import OK, a_local_job, a_run, a_spec

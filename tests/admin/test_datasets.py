@@ -17,7 +17,8 @@ from adapter.bfia.examples import CREATE_ALL, REGISTER
 from gateway.cli.data import commands
 from gateway.cli.main import app
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
-from gateway.domain.model import Address, JobSpec
+from gateway.domain.local_job import Address
+from gateway.domain.model import JobSpec
 from gateway.errors import NotAllowed
 from gateway.sharing import NotShared
 from gateway.storage_staging import FOLDER

@@ -12,7 +12,7 @@ from engines.base import LaunchSpec
 from engines.naming import labels
 from gateway.admin.preview import MOST_BYTES
 from gateway.domain.dag import Dag, DagOutput
-from gateway.domain.model import Address, LocalJob, Told
+from gateway.domain.local_job import Address, LocalJob, Told
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
 from gateway.ports import JobView, TaskView
 from gateway.wiring import Gateway

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from adapter.bfia.outputs import _facts, _Said
 from gateway.cli.main import app
-from gateway.domain.model import Address
+from gateway.domain.local_job import Address
 from gateway.domain.sharing import Grant
 from gateway.store.sharing import SqlGrants
 from gateway.wiring import Gateway

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from engines.naming import run_name
 from gateway.domain.dag import Dag, DagOutput
-from gateway.domain.model import Address, JobSpec, LocalJob, Run, Told
+from gateway.domain.local_job import Address, LocalJob, Run, Told
+from gateway.domain.model import JobSpec
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
 from gateway.wiring import Gateway
 from tests.builders import OK, a_local_job, a_node, a_run, a_spec

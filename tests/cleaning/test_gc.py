@@ -13,7 +13,7 @@ import pytest
 from adapter.bfia.environment import session_id
 from engines.base import LaunchSpec
 from engines.naming import labels
-from gateway.domain.model import Address
+from gateway.domain.local_job import Address
 from gateway.domain.states import JobStatus
 from gateway.inheritance import Offer
 from gateway.storage_staging import Staging

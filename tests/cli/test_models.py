@@ -13,7 +13,8 @@ from gateway.cli.models import commands
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
 from gateway.domain.executing import execute
 from gateway.domain.executing.events import StopAsked
-from gateway.domain.model import Address, Ending, Told
+from gateway.domain.local_job import Address, Told
+from gateway.domain.model import Ending
 from gateway.domain.states import Outcome, RunStatus, TaskStatus
 from gateway.wiring import Gateway
 from tests.builders import OK, a_local_job, a_run, a_spec, at

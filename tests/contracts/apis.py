@@ -21,7 +21,9 @@ from adapter.fate.description import Descriptions
 from adapter.fate.protocol import FateProtocol
 from adapter.fate.signing import Signatures
 from engines.memory import MemoryEngine, Script
-from gateway.domain.model import Job, LocalJob, NodeId, Run
+from gateway.domain.job import Job
+from gateway.domain.local_job import LocalJob, Run
+from gateway.domain.model import NodeId
 from gateway.domain.states import JobStatus, TaskStatus
 from gateway.ports import Callback, ParticipantApi, SchedulerApi
 from gateway.server import serve

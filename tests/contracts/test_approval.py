@@ -13,7 +13,8 @@ import yaml
 from engines.memory import MemoryEngine, Script
 from gateway.domain.approval import START, Rule, Verdict
 from gateway.domain.dag import ComponentRef, Dag
-from gateway.domain.model import Failure, Job, JobSpec
+from gateway.domain.job import Job
+from gateway.domain.model import Failure, JobSpec
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import Conflict, GatewayError, Refused
 from gateway.wiring import Gateway

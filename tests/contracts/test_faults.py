@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from gateway.domain import quorum
-from gateway.domain.model import Job, JobSpec
+from gateway.domain.job import Job
+from gateway.domain.model import JobSpec
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import Refused
 from gateway.wiring import Gateway

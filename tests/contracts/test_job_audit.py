@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from gateway.domain.auditing import id_for
-from gateway.domain.model import Job, JobSpec
+from gateway.domain.job import Job
+from gateway.domain.model import JobSpec
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import Refused
 from tests.builders import a_spec

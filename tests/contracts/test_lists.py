@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.domain.model import Address
+from gateway.domain.local_job import Address
 from gateway.domain.sharing import Grant
 from gateway.store.access import SqlAudit
 from gateway.store.listing import Wanted, page

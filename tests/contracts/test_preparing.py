@@ -12,7 +12,8 @@ import pytest
 from engines.base import PullDenied
 from engines.memory import Image, Script
 from gateway.domain.dag import ComponentRef, Dag
-from gateway.domain.model import Job, JobSpec
+from gateway.domain.job import Job
+from gateway.domain.model import JobSpec
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import Refused
 from provider_registry.registration import provider_from_request

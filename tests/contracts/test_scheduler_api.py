@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from gateway.domain.dag import ComponentRef, Dag
-from gateway.domain.model import Failure, Job, JobSpec
+from gateway.domain.job import Job
+from gateway.domain.model import Failure, JobSpec
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import GatewayError
 from gateway.ports import JobView, SchedulerApi, TaskReport

@@ -19,7 +19,8 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
 from gateway.cli.serving import not_looked_for, settle
-from gateway.domain.model import Attempt, Failure, Job
+from gateway.domain.job import Attempt, Job
+from gateway.domain.model import Failure
 from gateway.domain.states import JobStatus
 from gateway.store import listing, tables
 from gateway.store.listing import Wanted

@@ -19,7 +19,7 @@ from engines.base import (
 )
 from engines.memory import Inside, MemoryEngine, Script
 from gateway.disk_watch import DiskWatch
-from gateway.domain.model import Address, Run
+from gateway.domain.local_job import Address, Run
 from gateway.wiring import Gateway
 from gateway.workspace import Workspace
 from tests.builders import a_run

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from gateway.domain.model import JobSpec, LocalJob
+from gateway.domain.local_job import LocalJob
+from gateway.domain.model import JobSpec
 from gateway.domain.states import JobStatus
 from gateway.errors import Conflict, Invalid
 from gateway.wiring import Gateway

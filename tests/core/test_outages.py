@@ -5,7 +5,8 @@ from dataclasses import replace
 from gateway.domain import healing
 from gateway.domain.executing import execute
 from gateway.domain.executing.commands import Tell
-from gateway.domain.model import Call, CallState, Ending, Told
+from gateway.domain.local_job import Told
+from gateway.domain.model import Call, CallState, Ending
 from gateway.domain.scheduling import schedule
 from gateway.domain.scheduling.commands import PollTaskAt, StartTaskAt, StopAt
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus

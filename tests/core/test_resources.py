@@ -13,7 +13,7 @@ import yaml
 from engines.base import Capacity
 from engines.memory import MemoryEngine, MemoryWorld, Script
 from gateway.domain.amounts import GIB, Amounts
-from gateway.domain.model import LocalJob
+from gateway.domain.local_job import LocalJob
 from gateway.domain.resources import Claim, ClaimState
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
 from gateway.errors import Refused

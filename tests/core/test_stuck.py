@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from gateway.domain.executing import execute
-from gateway.domain.model import Job
+from gateway.domain.job import Job
 from gateway.domain.scheduling import schedule
 from gateway.domain.states import JobStatus
 from gateway.errors import DatabaseAway, NotFound

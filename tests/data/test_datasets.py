@@ -22,7 +22,7 @@ from gateway.dataset_model import Dataset, MemoryDatasets
 from gateway.dataset_reader import Findings
 from gateway.dataset_upload import Upload
 from gateway.datasets import Datasets
-from gateway.domain.model import Address
+from gateway.domain.local_job import Address
 from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, NotFound
 from gateway.storage import FileStorage
 from gateway.storage_staging import FOLDER

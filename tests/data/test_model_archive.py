@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from gateway import model_archive
 from gateway.domain.dag import ComponentRef
-from gateway.domain.model import Address, Party
+from gateway.domain.local_job import Address
+from gateway.domain.model import Party
 from gateway.domain.trained import ModelPart, PartyModel
 from gateway.errors import Invalid
 from gateway.storage import FileStorage

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway import reports
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
-from gateway.domain.model import Address
+from gateway.domain.local_job import Address
 from gateway.domain.states import RunStatus
 from gateway.reports import Series, oddities, read_report
 from gateway.storage import FileStorage

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.model import Address
+from gateway.domain.local_job import Address
 from gateway.errors import Conflict, Invalid, NotFound, TooLarge
 from gateway.storage import FileStorage, name_rule
 from gateway.storage_staging import FOLDER

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gateway.domain.model import Address
+from gateway.domain.local_job import Address
 from gateway.workspace import Workspace
 from tests.builders import a_run
 

@@ -11,7 +11,9 @@ from gateway.domain.consent import Confirmed
 from gateway.domain.executing import execute
 from gateway.domain.executing.commands import Confirm
 from gateway.domain.executing.events import Decided, StopAsked
-from gateway.domain.model import Acceptance, Audit, CallState, Failure, Job, LocalJob
+from gateway.domain.job import Acceptance, Job
+from gateway.domain.local_job import Audit, LocalJob
+from gateway.domain.model import CallState, Failure
 from gateway.domain.scheduling.commands import CreateAt, StartAt
 from gateway.domain.scheduling.events import Answered, Lost
 from gateway.domain.scheduling.schedule import apply, plan

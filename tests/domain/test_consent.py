@@ -12,7 +12,9 @@ from gateway.domain.executing.commands import Confirm
 from gateway.domain.executing.events import Decided, Done, Restarted
 from gateway.domain.executing.events import StopAsked as StopAskedHere
 from gateway.domain.idle_rules import idle
-from gateway.domain.model import Acceptance, CallState, Failure, Job, LocalJob
+from gateway.domain.job import Acceptance, Job
+from gateway.domain.local_job import LocalJob
+from gateway.domain.model import CallState, Failure
 from gateway.domain.scheduling.commands import CreateAt, StartAt, StopAt
 from gateway.domain.scheduling.events import Answered, Lost, StopAsked
 from gateway.domain.scheduling.schedule import apply, next_due, plan

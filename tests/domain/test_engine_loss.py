@@ -9,7 +9,8 @@ from gateway.domain.executing import execute
 from gateway.domain.executing.commands import Collect, Weigh
 from gateway.domain.executing.events import Broken, Event, HasExited, Seen, Unseen
 from gateway.domain.executing.timing import Timing
-from gateway.domain.model import Exit, Failure, LocalJob, Run
+from gateway.domain.local_job import Exit, LocalJob, Run
+from gateway.domain.model import Failure
 from gateway.domain.states import RunStatus, TaskStatus
 from tests.builders import T0, a_local_job, a_run, at
 

@@ -25,7 +25,8 @@ from gateway.domain.executing.events import (
 from gateway.domain.executing.execute import apply, next_due, plan, step
 from gateway.domain.executing.timing import Timing
 from gateway.domain.executing.weighing import merge_runs
-from gateway.domain.model import Approval, Ending, Exit, Failure, LocalJob, Party, Run, Told
+from gateway.domain.local_job import Approval, Exit, LocalJob, Run, Told
+from gateway.domain.model import Ending, Failure, Party
 from gateway.domain.states import JOB, RUN, JobStatus, Outcome, RunStatus, TaskStatus, ended, may
 from tests.builders import IDLE, OK, T0, a_local_job, a_run, a_spec, at, sent
 from tests.domain.strategies import REPEATABLE

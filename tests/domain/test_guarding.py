@@ -9,7 +9,8 @@ from gateway.domain.executing.commands import AskScheduler
 from gateway.domain.executing.events import Done, Restarted, StopAsked
 from gateway.domain.executing.execute import apply, next_due, plan, step
 from gateway.domain.executing.timing import Timing
-from gateway.domain.model import CallState, LocalJob
+from gateway.domain.local_job import LocalJob
+from gateway.domain.model import CallState
 from gateway.domain.states import JobStatus, Outcome, RunStatus
 from tests.builders import a_local_job, a_run, a_spec, at
 

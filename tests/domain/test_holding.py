@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from gateway.domain import holding
-from gateway.domain.model import Acceptance, CallState, Failure, Holding, Job
+from gateway.domain.job import Acceptance, Holding, Job
+from gateway.domain.model import CallState, Failure
 from gateway.domain.scheduling import schedule
 from gateway.domain.scheduling.commands import CreateAt, HoldAt, Request, ReturnAt, StartAt, StartTaskAt, StopAt
 from gateway.domain.scheduling.events import Answered, Denied, Event, Freed, Lost, StopAsked

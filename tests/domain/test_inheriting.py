@@ -7,7 +7,8 @@ import pytest
 
 from gateway.domain import inheriting, rerunning
 from gateway.domain.dag import ComponentRef, Dag
-from gateway.domain.model import Acceptance, Failure, Job, JobSpec, Lineage, Task
+from gateway.domain.job import Acceptance, Job, Lineage, Task
+from gateway.domain.model import Failure, JobSpec
 from gateway.domain.parameters import effective
 from gateway.domain.rerunning import Order
 from gateway.domain.scheduling import schedule

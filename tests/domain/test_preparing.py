@@ -7,7 +7,8 @@ from gateway.domain.approval import Mode, Policy
 from gateway.domain.executing import execute
 from gateway.domain.executing.commands import Confirm, Prepare
 from gateway.domain.executing.events import Decided, Done, Fetching, OwnerLost, Prepared, Restarted, StopAsked
-from gateway.domain.model import Failure, LocalJob
+from gateway.domain.local_job import LocalJob
+from gateway.domain.model import Failure
 from gateway.domain.states import JobStatus
 from tests.builders import a_local_job, at
 

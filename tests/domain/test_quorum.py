@@ -6,7 +6,8 @@ import pytest
 
 from gateway.domain import quorum
 from gateway.domain.consent import Confirmed
-from gateway.domain.model import Acceptance, Failure, Job, JobSpec
+from gateway.domain.job import Acceptance, Job
+from gateway.domain.model import Failure, JobSpec
 from gateway.domain.scheduling.commands import (
     CreateAt,
     HoldAt,

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 
 from gateway.domain.executing import agenda as executing
 from gateway.domain.executing.timing import Timing as Execution
-from gateway.domain.model import Job, LocalJob
+from gateway.domain.job import Job
+from gateway.domain.local_job import LocalJob
 from gateway.domain.scheduling import agenda as scheduling
 from gateway.domain.scheduling import schedule
 from gateway.domain.scheduling.events import Heard, SuspendAsked

@@ -22,7 +22,8 @@ from gateway.domain.executing.events import (
     StopAsked,
 )
 from gateway.domain.executing.timing import NOW, Timing
-from gateway.domain.model import Ending, Exit, Failure, JobSpec, LocalJob, Party, Run
+from gateway.domain.local_job import Exit, LocalJob, Run
+from gateway.domain.model import Ending, Failure, JobSpec, Party
 from gateway.domain.resources import Claim, ClaimState, Demand, Ledger, Means, Never
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from tests.builders import T0, a_local_job, a_run, a_spec, at

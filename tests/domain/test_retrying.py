@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from gateway.domain import retrying
-from gateway.domain.model import CallState, Failure, Job
+from gateway.domain.job import Job
+from gateway.domain.model import CallState, Failure
 from gateway.domain.scheduling import schedule
 from gateway.domain.scheduling.answers import exclude
 from gateway.domain.scheduling.commands import PollTaskAt, StartTaskAt, StopTaskAt

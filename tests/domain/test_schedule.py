@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.dag import Dag
-from gateway.domain.model import CallState, Failure, Job
+from gateway.domain.job import Job
+from gateway.domain.model import CallState, Failure
 from gateway.domain.scheduling.answers import exclude, is_claimed
 from gateway.domain.scheduling.commands import CreateAt, PollTaskAt, StartAt, StartTaskAt, StopAt
 from gateway.domain.scheduling.events import (

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gateway.domain.model import Address
+from gateway.domain.local_job import Address
 from gateway.domain.sharing import Default, Grant, Wanted, partners, strangers, wanted
 from tests.builders import a_spec, at
 

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.dag import downstream
-from gateway.domain.model import CallState, Failure, Job
+from gateway.domain.job import Job
+from gateway.domain.model import CallState, Failure
 from gateway.domain.scheduling.answers import exclude
 from gateway.domain.scheduling.commands import PollTaskAt, StartTaskAt, StopAt, StopTaskAt
 from gateway.domain.scheduling.events import (

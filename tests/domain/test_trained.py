@@ -12,7 +12,8 @@ from gateway.domain.executing.commands import Collect, Seal, Tell
 from gateway.domain.executing.events import Done, Restarted, Sealed, StopAsked
 from gateway.domain.executing.timing import Timing
 from gateway.domain.executing.weighing import merge_runs
-from gateway.domain.model import Address, CallState, Ending, Failure, FileSum, Party
+from gateway.domain.local_job import Address, FileSum
+from gateway.domain.model import CallState, Ending, Failure, Party
 from gateway.domain.scheduling import schedule
 from gateway.domain.scheduling.commands import StopAt
 from gateway.domain.scheduling.events import Answered, Lost

@@ -6,7 +6,7 @@ from itertools import combinations_with_replacement, permutations, product
 import pytest
 
 from adapter.bfia.client import _derived, _outcome, _progress
-from gateway.domain.model import Job
+from gateway.domain.job import Job
 from gateway.domain.scheduling import schedule
 from gateway.domain.scheduling.commands import StopAt
 from gateway.domain.scheduling.events import Answered, Heard

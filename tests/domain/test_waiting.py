@@ -9,7 +9,9 @@ from gateway.domain import approval, auditing, waiting
 from gateway.domain.approval import Mode, Policy, Verdict
 from gateway.domain.executing import execute
 from gateway.domain.executing.events import Decided
-from gateway.domain.model import Acceptance, Audit, Failure, Job, LocalJob
+from gateway.domain.job import Acceptance, Job
+from gateway.domain.local_job import Audit, LocalJob
+from gateway.domain.model import Failure
 from gateway.domain.scheduling.commands import CreateAt, HoldAt, PollTaskAt, StartAt, StartTaskAt, StopAt
 from gateway.domain.scheduling.events import Answered, Denied, Heard, Lost, StopAsked, SuspendAsked
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus

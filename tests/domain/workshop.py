@@ -26,7 +26,8 @@ from gateway.domain.executing.events import (
     StopAsked,
 )
 from gateway.domain.executing.timing import Timing
-from gateway.domain.model import Ending, Exit, Failure, FileSum, LocalJob, Run
+from gateway.domain.local_job import Exit, FileSum, LocalJob, Run
+from gateway.domain.model import Ending, Failure
 from gateway.domain.states import JOB, RUN, Outcome, RunStatus, TaskStatus, ended, may
 from gateway.domain.trained import unsealed
 from tests.builders import T0

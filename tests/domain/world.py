@@ -13,7 +13,8 @@ from datetime import datetime
 from gateway.domain import quorum, task_ids
 from gateway.domain.consent import Confirmed
 from gateway.domain.dag import downstream
-from gateway.domain.model import Acceptance, Failure, Job, NodeId, Task
+from gateway.domain.job import Acceptance, Job, Task
+from gateway.domain.model import Failure, NodeId
 from gateway.domain.scheduling import schedule
 from gateway.domain.scheduling.answers import exclude
 from gateway.domain.scheduling.commands import (

@@ -22,7 +22,7 @@ import pytest
 
 from adapter.bfia.examples import CREATE_ALL, REGISTER
 from engines.memory import MemoryEngine
-from gateway.domain.model import Job
+from gateway.domain.job import Job
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import GatewayError, Refused
 from gateway.ports import Callback

@@ -19,7 +19,8 @@ from engines.base import LaunchSpec
 from engines.memory import MemoryEngine, Script
 from engines.naming import labels
 from gateway.app import Mounted, create_app
-from gateway.domain.model import Exit, LocalJob, Party, Run
+from gateway.domain.local_job import Exit, LocalJob, Run
+from gateway.domain.model import Party
 from gateway.domain.states import RunStatus
 from gateway.errors import NotFound
 from gateway.log_levels import LEVELS, LONGEST_LINE, Level

@@ -8,7 +8,8 @@ import pytest
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
 from gateway.domain.executing import execute
 from gateway.domain.executing.events import StopAsked
-from gateway.domain.model import Address, Ending, FileSum
+from gateway.domain.local_job import Address, FileSum
+from gateway.domain.model import Ending
 from gateway.domain.states import Outcome, RunStatus
 from gateway.store.migrate import opened
 from gateway.store.models import SqlModels

@@ -11,23 +11,9 @@ from alembic.migration import MigrationContext
 
 from gateway.domain.dag import ComponentRef, Dag, DagInput, DagNode, DagOutput
 from gateway.domain.executing import execute
-from gateway.domain.model import (
-    Address,
-    Call,
-    CallState,
-    Ending,
-    Exit,
-    Failure,
-    Job,
-    JobSpec,
-    LocalJob,
-    NodeJob,
-    NodeTask,
-    Party,
-    Run,
-    Task,
-    Told,
-)
+from gateway.domain.job import Job, NodeJob, NodeTask, Task
+from gateway.domain.local_job import Address, Exit, LocalJob, Run, Told
+from gateway.domain.model import Call, CallState, Ending, Failure, JobSpec, Party
 from gateway.domain.scheduling import schedule
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from gateway.errors import NotFound

@@ -23,7 +23,8 @@ from gateway.domain.executing.commands import (
     Weigh,
 )
 from gateway.domain.executing.timing import NOW, Timing
-from gateway.domain.model import Call, CallState, LocalJob, Run
+from gateway.domain.local_job import LocalJob, Run
+from gateway.domain.model import Call, CallState
 from gateway.domain.remembering import remembered
 from gateway.domain.states import JOB, RunStatus, TaskStatus, ended
 

@@ -9,7 +9,8 @@ from gateway.domain.executing.commands import AskScheduler, Close, Collect, Conf
 from gateway.domain.executing.events import Done, Sealed
 from gateway.domain.executing.records import with_news, with_run
 from gateway.domain.executing.timing import Timing
-from gateway.domain.model import Call, CallState, LocalJob, Run, Told
+from gateway.domain.local_job import LocalJob, Run, Told
+from gateway.domain.model import Call, CallState
 from gateway.domain.states import TaskStatus
 
 

@@ -7,7 +7,8 @@ from gateway.domain import trained
 from gateway.domain.executing.events import StopAsked
 from gateway.domain.executing.records import with_run
 from gateway.domain.executing.weighing import failed, stopped
-from gateway.domain.model import Ending, Failure, LocalJob, Run
+from gateway.domain.local_job import LocalJob, Run
+from gateway.domain.model import Ending, Failure
 from gateway.domain.states import JOB, RUN, JobStatus, Outcome, RunStatus, ended, move
 
 

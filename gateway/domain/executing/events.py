@@ -5,7 +5,8 @@ from datetime import datetime
 
 from gateway.domain import guarding
 from gateway.domain.executing.commands import AskScheduler, Close, Collect, Confirm, Prepare, StopRun, Tell
-from gateway.domain.model import Ending, Exit, Failure, FileSum
+from gateway.domain.local_job import Exit, FileSum
+from gateway.domain.model import Ending, Failure
 from gateway.domain.states import TaskStatus
 
 

@@ -52,7 +52,7 @@ from gateway.domain.executing.owners import owner_lost, restarted
 from gateway.domain.executing.records import sent, with_run
 from gateway.domain.executing.timing import Timing
 from gateway.domain.executing.weighing import heard, weighed
-from gateway.domain.model import LocalJob, Run
+from gateway.domain.local_job import LocalJob, Run
 from gateway.domain.states import RUN, RunStatus, move
 
 

@@ -6,7 +6,8 @@ from gateway.domain import approval, preparing
 from gateway.domain.executing.events import OwnerLost, Restarted
 from gateway.domain.executing.records import due_again, with_run
 from gateway.domain.executing.weighing import failed, stopped
-from gateway.domain.model import Failure, LocalJob, Run
+from gateway.domain.local_job import LocalJob, Run
+from gateway.domain.model import Failure
 from gateway.domain.states import RunStatus
 
 

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
-from gateway.domain.model import Call, CallState, LocalJob, Run
+from gateway.domain.local_job import LocalJob, Run
+from gateway.domain.model import Call, CallState
 
 
 def sent(call: Call, now: datetime) -> Call:

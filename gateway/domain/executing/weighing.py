@@ -23,7 +23,8 @@ from gateway.domain.executing.events import (
 )
 from gateway.domain.executing.records import with_news
 from gateway.domain.executing.timing import Timing
-from gateway.domain.model import CallState, Failure, Run
+from gateway.domain.local_job import Run
+from gateway.domain.model import CallState, Failure
 from gateway.domain.states import RUN, RunStatus, TaskStatus, merge, move
 
 

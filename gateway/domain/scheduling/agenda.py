@@ -7,7 +7,8 @@ from typing import assert_never
 
 from gateway.domain import abreast, consent, holding, quorum, retrying
 from gateway.domain.dag import ready
-from gateway.domain.model import Call, CallState, Job, NodeJob, NodeTask, Task
+from gateway.domain.job import Job, NodeJob, NodeTask, Task
+from gateway.domain.model import Call, CallState
 from gateway.domain.remembering import remembered
 from gateway.domain.scheduling.commands import (
     Command,

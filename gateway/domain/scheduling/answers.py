@@ -5,7 +5,8 @@ from datetime import datetime
 from typing import assert_never
 
 from gateway.domain import consent, holding, stopping
-from gateway.domain.model import Call, CallState, Ending, Failure, Job, NodeTask
+from gateway.domain.job import Job, NodeTask
+from gateway.domain.model import Call, CallState, Ending, Failure
 from gateway.domain.scheduling.commands import (
     NAMES,
     CreateAt,

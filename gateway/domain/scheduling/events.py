@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gateway.domain.consent import Confirmed
-from gateway.domain.model import Acceptance, Failure, NodeId
+from gateway.domain.job import Acceptance
+from gateway.domain.model import Failure, NodeId
 from gateway.domain.scheduling.commands import PollTaskAt, Request
 from gateway.domain.states import TaskStatus
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import assert_never
 
-from gateway.domain.model import Call, CallState, Job, NodeId, NodeJob, NodeTask, Task
+from gateway.domain.job import Job, NodeJob, NodeTask, Task
+from gateway.domain.model import Call, CallState, NodeId
 from gateway.domain.scheduling.commands import (
     CreateAt,
     HoldAt,

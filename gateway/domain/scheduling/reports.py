@@ -4,7 +4,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 from gateway.domain import stopping
-from gateway.domain.model import CallState, Failure, Job, NodeTask
+from gateway.domain.job import Job, NodeTask
+from gateway.domain.model import CallState, Failure
 from gateway.domain.scheduling.events import Heard, NotPlayed
 from gateway.domain.scheduling.records import with_node, with_part, with_reached, with_task
 from gateway.domain.scheduling.timing import Timing

@@ -15,7 +15,8 @@ from typing import assert_never
 
 from gateway.domain import consent, holding, retrying, stopping
 from gateway.domain.consent import Confirmed
-from gateway.domain.model import CallState, Ending, Failure, Job
+from gateway.domain.job import Job
+from gateway.domain.model import CallState, Ending, Failure
 from gateway.domain.scheduling.agenda import agenda
 from gateway.domain.scheduling.answers import answered, awaited, delayed, denied, lost, unknown_there
 from gateway.domain.scheduling.commands import (

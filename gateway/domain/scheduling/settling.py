@@ -4,7 +4,8 @@ from dataclasses import replace
 from datetime import datetime
 
 from gateway.domain import consent, holding, inheriting, quorum, retrying, stopping, trained
-from gateway.domain.model import CallState, Ending, Failure, Job, NodeId, NodeJob, Suspension, Task
+from gateway.domain.job import Job, NodeJob, Suspension, Task
+from gateway.domain.model import CallState, Ending, Failure, NodeId
 from gateway.domain.remembering import remembered
 from gateway.domain.scheduling.events import SuspendAsked
 from gateway.domain.scheduling.records import needs_stop, with_node, with_task

@@ -21,7 +21,9 @@ from adapter.bfia.client import Connections, ParticipantClient, Peer, SchedulerC
 from adapter.bfia.extensions import EXTENSION, Command
 from adapter.bfia.interconn import InterconnParts, router
 from adapter.bfia.profiles import PROFILES, Profile
-from gateway.domain.model import Acceptance, Audit, Ending, Failure, JobSpec, NodeId
+from gateway.domain.job import Acceptance
+from gateway.domain.local_job import Audit
+from gateway.domain.model import Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus, TaskStatus
 from gateway.errors import Conflict, GatewayError, NotAllowed, NotFound
 from gateway.ports import JobView, Limiters, TaskNews, TaskReport, TaskView

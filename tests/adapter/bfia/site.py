@@ -13,7 +13,8 @@ import yaml
 
 from engines.base import LaunchSpec
 from engines.memory import MemoryEngine, Script
-from gateway.domain.model import JobSpec, Run
+from gateway.domain.local_job import Run
+from gateway.domain.model import JobSpec
 from gateway.wiring import Gateway
 from provider_registry.registration import provider_from_request
 from tests.adapter.bfia.scripted import Asked, ScriptedPeer, says, scripted

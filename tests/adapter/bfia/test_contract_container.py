@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from engines.memory import MemoryEngine
-from gateway.domain.model import Job, Run
+from gateway.domain.job import Job
+from gateway.domain.local_job import Run
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
 from tests.adapter.bfia import contract
 from tests.adapter.bfia.contract import DONE, Caller, Endpoint, envelope, refused, wrong_listeners

@@ -10,7 +10,9 @@ import pytest
 from adapter.bfia import translate
 from adapter.bfia.extensions import EXTENSIONS
 from adapter.bfia.profiles import PROFILES
-from gateway.domain.model import Job, JobSpec, LocalJob
+from gateway.domain.job import Job
+from gateway.domain.local_job import LocalJob
+from gateway.domain.model import JobSpec
 from gateway.domain.states import JobStatus, TaskStatus
 from tests.adapter.bfia import contract
 from tests.adapter.bfia.contract import DONE, AtLeast, Caller, Endpoint, envelope, refused, wrong_listeners

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from adapter.bfia.examples import CREATE_ALL, REGISTER, REGISTER_COMPONENT
-from gateway.domain.model import Address
+from gateway.domain.local_job import Address
 from gateway.wiring import Gateway
 from tests.e2e.nodes import example, wait_for
 from tests.inprocess import ME, STRANGER, ask, running

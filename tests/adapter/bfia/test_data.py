@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from adapter.bfia import data, envelope
 from gateway.dataset_model import MemoryDatasets
 from gateway.datasets import Datasets
-from gateway.domain.model import Address
+from gateway.domain.local_job import Address
 from gateway.storage import FileStorage
 from gateway.storage_staging import FOLDER
 

@@ -14,7 +14,8 @@ from adapter.bfia import translate, wire
 from adapter.bfia.environment import encoded, environment
 from engines.base import LaunchSpec, Limits
 from engines.memory import MemoryEngine, Script
-from gateway.domain.model import Address, Ending, Party, Run
+from gateway.domain.local_job import Address, Run
+from gateway.domain.model import Ending, Party
 from gateway.domain.states import Outcome, TaskStatus
 from gateway.ports import Callback, Site
 from gateway.wiring import Gateway

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from adapter.bfia.client import Connections, ParticipantClient, Peer, SchedulerClient
-from gateway.domain.model import Job, LocalJob
+from gateway.domain.job import Job
+from gateway.domain.local_job import LocalJob
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.wiring import Gateway
 from route_table.live import LiveRoutes

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import status_body
 from gateway.coordinator import view
-from gateway.domain.model import Job
+from gateway.domain.job import Job
 from tests.domain.clockwork import Broken
 from tests.domain.strategies import PLAYED, plots
 from tests.domain.world import World

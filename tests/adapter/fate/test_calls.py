@@ -14,7 +14,8 @@ import pytest
 from adapter.fate.calling import Caller
 from adapter.fate.client import ParticipantClient
 from adapter.fate.scheduler_client import SchedulerClient
-from gateway.domain.model import Acceptance, Ending, Failure, Job
+from gateway.domain.job import Acceptance, Job
+from gateway.domain.model import Ending, Failure
 from gateway.domain.rerunning import Order
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import Busy, GatewayError, Invalid, NotAllowed, NotFound, NotServed, PeerUnreachable, Refused

@@ -9,7 +9,8 @@ import pytest
 
 from engines.memory import MemoryEngine, Script
 from gateway.domain.dag import ComponentRef
-from gateway.domain.model import Address, Party
+from gateway.domain.local_job import Address
+from gateway.domain.model import Party
 from gateway.domain.trained import Kept, ModelPart, PartyModel
 from gateway.store.models import SqlModels
 from gateway.wiring import Gateway

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from gateway.domain.model import Address
+from gateway.domain.local_job import Address
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import Refused
 from gateway.wiring import Gateway

@@ -1,0 +1,217 @@
+"""The scheduling node's record of a job: what it knows of every node, of every task, and of how the job ends."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import cached_property
+from typing import Any, Self
+
+from gateway.domain.model import Call, Ending, Failure, JobSpec, NodeId, Note
+from gateway.domain.states import JobStatus, Outcome, TaskStatus, merge
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """What a node says beside yes when it takes a job; a peer that keeps to the standard says nothing."""
+
+    holds: bool = False
+    """the job needs something of the node that must be held before it starts"""
+    tasks_at_once: int | None = None
+    """for how many tasks at once that is enough; None is without a bound"""
+    waits: bool = False
+    """somebody there has still to agree; the node tells what was decided"""
+    within: float | None = None
+    """seconds that this may take, where it says so"""
+    inherited: tuple[str, ...] | None = None
+    """tasks of the earlier job that the node can take over; None: it does not say"""
+    asked_only: bool = False
+    """the job is not created there yet: the node was asked first, and decides"""
+    waits_for: str = ""
+    """what the node waits for where that is no person, in its words"""
+    checks: Mapping[str, str] = field(default_factory=dict)
+    """what it looked at: image, data, storage, transport -> how each is"""
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What the scheduler knows of what the job holds of one node."""
+
+    said: Acceptance = Acceptance()
+    apply: Call = Call()
+    """OK while the node has granted it; SENT or LOST: it may have"""
+    give_back: Call = Call()
+    waiting_since: datetime | None = None
+    """when the node first had too little free"""
+    freed_at: datetime | None = None
+    """when it last said that it had something free again"""
+
+
+@dataclass(frozen=True)
+class Consent:
+    """What the scheduler knows of a node that asks somebody before it takes part."""
+
+    asked_at: datetime
+    until: datetime
+    """without an answer by then the node counts as having refused"""
+    status: JobStatus = JobStatus.PENDING
+    """PENDING, then READY or REJECTED, once"""
+    asked_only: bool = False
+    """the job is not created there yet; that follows once the node has agreed"""
+    waits_for: str = ""
+    """what it waits for where that is no person, in the node's words"""
+
+
+@dataclass(frozen=True)
+class NodeJob:
+    """What the scheduler knows of one node's part in the job as a whole."""
+
+    node: NodeId
+    create: Call = Call()
+    start: Call = Call()
+    stop: Call = Call()
+    unreachable_since: datetime | None = None
+    pushes: bool = False
+    """the node has reported by itself, so it need not be asked often"""
+    holding: Holding = Holding()
+    consent: Consent | None = None
+    """None: the node did not say that it asks anybody"""
+    excluded: Failure | None = None
+    """why the job runs without this node, where it may"""
+
+
+@dataclass(frozen=True)
+class NodeTask:
+    """What the scheduler knows of one node's part in a task."""
+
+    node: NodeId
+    roles: Mapping[str, TaskStatus]
+    start: Call = Call()
+    poll: Call = Call()
+    stop: Call = Call()
+    heard_at: datetime | None = None
+    polls: int = 0
+    """polls since the last news; the pause between them grows with it"""
+    quiet: int = 0
+    """polls in a row that brought no news; told with the next one that does"""
+    denials: int = 0
+    """polls refused in a row"""
+    unknowns: int = 0
+    """how often the node did not know the task after a start had been sent"""
+
+    @cached_property
+    def status(self) -> TaskStatus:
+        return merge(self.roles.values())
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """An earlier try of a task: it failed, and the task was begun again under another id."""
+
+    number: int
+    task_id: str
+    failure: Failure
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """The task of an earlier job whose outputs stand for this one's: the job in which it really ran."""
+
+    job_id: str
+    task_id: str
+
+
+@dataclass(frozen=True)
+class Task:
+    """The scheduler's record of one instance of the flow."""
+
+    name: str
+    task_id: str
+    status: TaskStatus
+    nodes: Mapping[NodeId, NodeTask]
+    attempt: int = 0
+    failure: Failure | None = None
+    ending: Ending | None = None
+    """set once the task is to stop at every node, or never to start; what it becomes then is its status"""
+    started_at: datetime | None = None
+    """of the attempt"""
+    ended_at: datetime | None = None
+    again_from: datetime | None = None
+    """when the attempt failed, while another is to follow: it is stopped at every node first"""
+    attempts: tuple[Attempt, ...] = ()
+    """earlier ones, oldest first"""
+    lineage: Lineage | None = None
+    """while the job is PENDING what it could take over; then what it has"""
+
+    def has(self, task_id: str) -> bool:
+        """Say whether the id is that of the task, now or in an earlier attempt."""
+        return task_id == self.task_id or any(past.task_id == task_id for past in self.attempts)
+
+    @cached_property
+    def begun(self) -> bool:
+        """Whether some node was asked to start it."""
+        return any(part.start.tries for part in self.nodes.values())
+
+
+@dataclass(frozen=True)
+class Suspension:
+    """No further task is started; what runs, runs on."""
+
+    by: NodeId
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The job that this one runs again."""
+
+    job_id: str
+    start: str
+    """the task from which on"""
+    by: NodeId
+    changed: tuple[str, ...] = ()
+    """tasks with other parameters"""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """these, in the form of ``task_params``; known to the scheduling node only, as they may be one party's own"""
+
+
+@dataclass(frozen=True)
+class Job:
+    """The scheduling node's record of a job."""
+
+    spec: JobSpec
+    status: JobStatus
+    created_at: datetime
+    nodes: Mapping[NodeId, NodeJob]
+    tasks: Mapping[str, Task]
+    outcome: Outcome | None = None
+    ending: Ending | None = None
+    started_at: datetime | None = None
+    """when every node had started it"""
+    ended_at: datetime | None = None
+    suspended: Suspension | None = None
+    warnings: tuple[str, ...] = ()
+    digest: str = ""
+    """of the submitted body: the same id with another body is a conflict"""
+    origin: Origin | None = None
+    """where it runs another job again"""
+    user: str = ""
+    """who handed it in at this node, by token or signature; stays here"""
+    notes: tuple[Note, ...] = field(default=(), compare=False)
+    """lines for the timeline that are not written yet; the store drains them"""
+
+    @property
+    def id(self) -> str:
+        return self.spec.job_id
+
+    def noted(self, at: datetime, event: str, by: str = "", **detail: Any) -> Self:
+        return replace(self, notes=(*self.notes, Note(at, event, by, detail)))
+
+    @property
+    def progress(self) -> int:
+        """Return the share of finished tasks in percent; 100 only once the job has succeeded."""
+        if self.outcome is Outcome.SUCCEEDED:
+            return 100
+        done = sum(t.status is TaskStatus.SUCCESS for t in self.tasks.values())
+        return min(99, 100 * done // len(self.tasks)) if self.tasks else 0
