@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-import docker
+import docker.errors
 import pymysql
 import pytest
 import sqlalchemy as sa
@@ -42,12 +42,8 @@ settings.load_profile("repeatable")
 
 
 def _docker() -> None:
-    client = docker.from_env(timeout=5)
-    try:
-        client.ping()
-        client.images.get(os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311"))
-    finally:
-        client.close()
+    with contextlib.closing(own_docker.Daemon(seconds=30)) as client:
+        client.images.get(own_docker.BASE)
 
 
 def _mariadb() -> None:
@@ -180,13 +176,12 @@ _HELD = pytest.StashKey[IO[str]]()
 
 def remove_networks() -> None:
     """Remove the nodes' bridge networks that no container uses any more."""
-    with contextlib.suppress(docker.errors.DockerException):
-        client = docker.from_env(timeout=5)
+    away = contextlib.suppress(docker.errors.DockerException)
+    with away, contextlib.closing(own_docker.Daemon(seconds=30)) as client:
         for network in client.networks.list(names=["bfia-JG"]):
             with contextlib.suppress(docker.errors.APIError):
                 network.remove()
                 Firewall(network.attrs["Options"]["com.docker.network.bridge.name"], "").remove()
-        client.close()
     remove_rules()
 
 

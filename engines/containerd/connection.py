@@ -1,6 +1,5 @@
 """The connection to a Docker daemon, made when it is first needed."""
 
-import socket
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +10,7 @@ from docker.tls import TLSConfig
 from docker.utils import kwargs_from_env, parse_host
 
 from engines.base import EngineDown
+from engines.containerd.client import Client
 from engines.containerd.errors import translated
 from engines.containerd.tunnel import SCHEME, Tunnel
 
@@ -18,12 +18,6 @@ _TIMEOUT = 60
 """seconds for one call; starting a container takes some on a busy machine"""
 _POOL = 64
 """connections, of which every stop and every watch holds one for long"""
-
-
-class _Client(APIClient):
-    """Takes no proxy and no authorities' certificates from the environment: those would win over ours."""
-
-    trust_env = property(lambda self: False, lambda self, value: None)
 
 
 class Connection:
@@ -35,7 +29,7 @@ class Connection:
         self._tls = dict(tls)
         self._lock = threading.Lock()
         self._api: APIClient | None = None
-        self._socket: str | None = None
+        self._here = False
         self._tunnelled = ""
 
     def __call__(self) -> APIClient:
@@ -49,17 +43,14 @@ class Connection:
                 options: dict[str, Any] = {"base_url": base_url} if base_url else {**kwargs_from_env()}
                 if self._tls:
                     options["tls"] = _config(self._tls)
-                self._socket = _socket_of(options.get("base_url"), bool(options.get("tls")))
-                _knock(self._socket)
-                self._api = _Client(version="auto", timeout=_TIMEOUT, max_pool_size=_POOL, **options)
-            else:
-                _knock(self._socket)
+                self._here = _on_this_machine(options.get("base_url"), bool(options.get("tls")))
+                self._api = Client(version="auto", timeout=_TIMEOUT, max_pool_size=_POOL, **options)
             return self._api
 
     def is_here(self) -> bool:
         """Whether the daemon's host is the one we run on, as far as can be told. Raises `EngineDown`."""
         self()
-        return self._socket is not None and self._tunnel is None
+        return self._here and self._tunnel is None
 
     def close(self) -> None:
         with self._lock:
@@ -82,14 +73,6 @@ def _config(files: Mapping[str, str]) -> TLSConfig:
         raise EngineDown(f"engine.docker.tls: {error}") from error
 
 
-def _socket_of(base_url: str | None, tls: bool) -> str | None:
-    """Return the path of the daemon's socket on this machine, None for a daemon that is reached by network."""
-    scheme, _, path = str(parse_host(base_url, tls=tls)).partition("://")
-    return path if scheme == "http+unix" else None
-
-
-def _knock(path: str | None) -> None:
-    """Raise OSError if nobody listens: the client would leave a socket open at each call that finds nobody."""
-    if path is not None:
-        with socket.socket(socket.AF_UNIX) as knock:
-            knock.connect(path)
+def _on_this_machine(base_url: str | None, tls: bool) -> bool:
+    """Say whether the daemon is reached by a socket of this machine and not by network."""
+    return str(parse_host(base_url, tls=tls)).startswith("http+unix://")

@@ -1,15 +1,17 @@
 """The commented configuration that ``init`` writes, made from the settings themselves."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import docker
 from docker.errors import DockerException
+from docker.utils import kwargs_from_env
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from engines.containerd.client import Client
 from gateway.settings import DEFAULT_STORAGE, Settings
 
 ROUTES = """\
@@ -37,15 +39,10 @@ _PROCESS_IMAGES = """\
 def docker_answers() -> bool:
     """Say whether a Docker daemon is reachable."""
     try:
-        client = docker.from_env(timeout=3)
-    except DockerException:
-        return False
-    try:
-        client.ping()
+        with closing(Client(version="auto", timeout=3, **kwargs_from_env())) as client:
+            client.ping()
     except (DockerException, OSError):
         return False
-    finally:
-        client.close()
     return True
 
 

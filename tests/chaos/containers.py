@@ -9,11 +9,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import docker
 import docker.errors
 
 from tests.e2e.nodes import ROOT, alive, process_engine
-from tests.services.own_docker import BASE, OwnDocker
+from tests.services.own_docker import BASE, Daemon, OwnDocker
 
 IMAGE = "example:1.0.0"
 PATIENT = ROOT / "tests" / "e2e" / "patient.py"
@@ -105,5 +104,5 @@ class DockerContainers(Containers):
             with contextlib.suppress(docker.errors.APIError):  # it ended just now
                 random.choice(running).kill()
 
-    def _client(self) -> docker.DockerClient:
-        return docker.DockerClient(base_url=self.daemon.url, timeout=60)
+    def _client(self) -> Daemon:
+        return Daemon(self.daemon.url)

@@ -7,12 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import docker
 import pytest
 
 from adapter.bfia.examples import CREATE_ALL, REGISTER
 from tests.e2e.nodes import ROOT, Federation, Node, wait_for
-from tests.services.own_docker import BASE, OwnDocker, enter
+from tests.services.own_docker import BASE, Daemon, OwnDocker, enter
 
 pytestmark = [pytest.mark.docker, pytest.mark.own_docker, pytest.mark.slow]
 
@@ -64,8 +63,7 @@ def build(daemon: OwnDocker, tmp_path: Path, then: str = "") -> None:
     reports = (ROOT / "tests" / "bench" / "noop.py").read_text()
     (folder / "run.py").write_text(f"import os, time\n{then}\n{reports}")
     (folder / "Dockerfile").write_text(f'FROM {BASE}\nCOPY run.py /\nENTRYPOINT ["python3", "/run.py"]\n')
-    client = docker.DockerClient(base_url=daemon.url, timeout=60)
-    with contextlib.closing(client):
+    with contextlib.closing(Daemon(daemon.url)) as client:
         client.images.build(path=str(folder), tag=IMAGE, rm=True)
 
 
@@ -117,8 +115,7 @@ def test_a_container_that_its_daemon_took_along_fails_by_the_engine_and_is_tried
     assert {run["status"] for run in second} == {"SUCCESS"}
 
     def clean() -> bool:
-        client = docker.DockerClient(base_url=daemon.url, timeout=60)
-        with contextlib.closing(client):
+        with contextlib.closing(Daemon(daemon.url)) as client:
             return client.containers.list(all=True) == []
 
     wait_for(clean, 60, about="no container is left")

@@ -3,6 +3,7 @@
 The daemon that other tests share is never touched. Needs root, and the programs in `PROGRAMS`.
 """
 
+import contextlib
 import ctypes
 import os
 import shutil
@@ -15,6 +16,9 @@ import uuid
 from pathlib import Path
 
 import docker
+from docker.utils import kwargs_from_env
+
+from engines.containerd.client import Client
 
 PROGRAMS = ("/usr/sbin/dockerd", "ip", "nsenter", "openssl")
 BASE = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
@@ -38,6 +42,14 @@ def usable() -> None:
     for program in PROGRAMS:
         if shutil.which(program) is None:
             raise FileNotFoundError(program)
+
+
+class Daemon(docker.DockerClient):
+    """A client of a daemon, by default of the shared one; it leaves no socket open where that is away."""
+
+    def __init__(self, url: str = "", seconds: int = 60) -> None:
+        where = {"base_url": url} if url else kwargs_from_env()
+        self.api = Client(version="auto", timeout=seconds, **where)
 
 
 class OwnDocker:
@@ -112,10 +124,9 @@ class OwnDocker:
         if self.process is not None:
             if self.process.poll() is not None and not self.answers():
                 self.start()  # only a daemon takes its containers away
-            client = docker.DockerClient(base_url=self.url, timeout=60)
-            for left in client.containers.list(all=True):
-                left.remove(force=True)
-            client.close()
+            with contextlib.closing(Daemon(self.url)) as client:
+                for left in client.containers.list(all=True):
+                    left.remove(force=True)
             self.process.terminate()
             self.process.wait(30)
         self._end_containerd()
