@@ -31,6 +31,8 @@ _LONGEST = 200
 _WORD = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)
 _NOT_TEXT = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
 """words that YAML reads as something else"""
+_LEAVES_COLUMNS_OUT = ("only_output_key",)
+"""switches in descriptions, the standard's sample and FATE's among them, that make a table of ids alone"""
 
 
 def add(commands: typer.Typer) -> None:
@@ -130,7 +132,7 @@ def drafted(
         "    common: {sync_type: callback}",
         "  task_params:",
         "    common:  # what all parties are told",
-        *(line for task in tasks for line in _told_all(task)),
+        *(line for task in tasks for line in _told_all(task, _reader(task, tasks))),
     ]
     for role in nodes:
         reads = [task for task in tasks if task.own_data and role in task.component.roles and role != "arbiter"]
@@ -179,7 +181,13 @@ def _in_dag(task: _Task) -> Iterator[str]:
         yield f"        - {{type: {_yaml(out.category)}, key: {_yaml(out.name)}}}"
 
 
-def _told_all(task: _Task) -> Iterator[str]:
+def _reader(task: _Task, tasks: Sequence[_Task]) -> str:
+    """Return the first task that reads this one's table; empty where none does."""
+    return next((later.name for later in tasks if later.source.partition(".")[0] == task.name), "")
+
+
+def _told_all(task: _Task, reader: str) -> Iterator[str]:
+    """Write parameters: what is needed, and the switch that would keep columns from a task that reads them."""
     from provider_registry.forms import form
 
     schema = form(task.component)
@@ -192,6 +200,9 @@ def _told_all(task: _Task) -> Iterator[str]:
         if name in needed:
             value = field["default"] if "default" in field else next(iter(field.get("enum", ())), None)
             yield f"        {_yaml(name)}: {_yaml(value)},  # needed"
+        elif reader and name in _LEAVES_COLUMNS_OUT and field.get("default") is not False:
+            why = f"{_line(reader)} reads all columns of this table, not the ids alone"
+            yield f"        {_yaml(name)}: false,  # {why}"
         else:
             yield f"        # {_yaml(name)}: {_yaml(field.get('default'))},"
     yield "      }"

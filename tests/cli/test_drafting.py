@@ -67,6 +67,20 @@ def test_a_draft_chains_its_tasks_and_says_who_reads_what(tmp_path: Path):
     assert yaml.safe_load(all_set)["config"]["task_params"]["common"]["fit"]["word"] == "no"
 
 
+@pytest.mark.parametrize("name", ["register_unionpay.json", "reference_vendor/register_reference.json"])
+def test_a_table_that_is_read_on_is_not_of_ids_alone(name: str):
+    file = Path(__file__).parents[2] / "examples" / name
+    parties = ["--party", "guest=G", "--party", "host=H", "--url", "http://127.0.0.1:9"]
+
+    def told(*components: str) -> dict[str, object]:
+        done = CliRunner().invoke(app, ["job", "draft", *(f"{file}/{c}" for c in components), *parties])
+        assert done.exit_code == 0, done.output
+        return dict(yaml.safe_load(done.stdout)["config"]["task_params"]["common"])
+
+    assert told("Intersection", "HeteroSecureBoost")["intersection"] == {"only_output_key": False}
+    assert told("Intersection")["intersection"] == {}
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
