@@ -11,10 +11,10 @@ from pydantic import Field
 
 from adapter.bfia import wire
 from adapter.bfia.asking import Sender, on
-from adapter.bfia.client import Peer
 from adapter.bfia.envelope import ok
 from adapter.bfia.headers import described
 from adapter.bfia.interconn import SCHEDULE
+from adapter.bfia.peer import Peer
 from adapter.bfia.profiles import Profile
 from adapter.bfia.trial import called_back
 from adapter.reading import JsonRoute

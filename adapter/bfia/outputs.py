@@ -10,11 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from adapter.bfia import asking, examples, wire
 from adapter.bfia.asking import Sender, on
-from adapter.bfia.client import Peer
 from adapter.bfia.envelope import ok
 from adapter.bfia.extensions import EXTENSIONS
 from adapter.bfia.headers import described
 from adapter.bfia.interconn import SCHEDULE
+from adapter.bfia.peer import Peer
 from adapter.bfia.profiles import Profile
 from adapter.reading import JsonRoute
 from gateway.domain.model import NodeId

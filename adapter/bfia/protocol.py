@@ -8,8 +8,9 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from adapter.bfia import wire
-from adapter.bfia.client import Connections, ParticipantClient, Peer, SchedulerClient
+from adapter.bfia.client import ParticipantClient, SchedulerClient
 from adapter.bfia.environment import environment
+from adapter.bfia.peer import Connections, Peer
 from adapter.bfia.profiles import PROFILES, Profile
 from adapter.bfia.translate import PROTOCOL, create_body, job_spec
 from adapter.bfia.trial import HELLO, try_route

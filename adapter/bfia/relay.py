@@ -18,9 +18,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from adapter.bfia import secure
 from adapter.bfia.channel_answer import reply
-from adapter.bfia.client import LONGEST_CALL
 from adapter.bfia.courier import Courier
 from adapter.bfia.headers import incoming
+from adapter.bfia.peer import LONGEST_CALL
 from adapter.bfia.ptp import INVOKE
 from adapter.bfia.relay_words import (
     CODES,

@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from adapter.bfia import trial_port, trial_tls
-from adapter.bfia.client import Peer
 from adapter.bfia.extensions import EXTENSIONS
+from adapter.bfia.peer import Peer
 from adapter.bfia.relay_words import CODES, LOOP, NOT_ALLOWED, TARGET_UNREACHABLE, told_by_relay
 from gateway.domain.model import NodeId
 from gateway.errors import GatewayError, NotServed, PeerUnreachable

@@ -1,6 +1,6 @@
 """Tells what listens where a peer was expected: another product's peer port, or a port that is for others."""
 
-from adapter.bfia.client import INTERCONN, Peer
+from adapter.bfia.peer import INTERCONN, Peer
 from gateway.errors import PeerUnreachable
 from gateway.ports import as_mapping
 from gateway.trial import Result, Step

@@ -1,6 +1,6 @@
 """The settings in the words of the rules: waiting times, who has to agree, what is kept for how long."""
 
-from adapter.bfia.client import LONGEST_CALL
+from adapter.bfia.peer import LONGEST_CALL
 from gateway import cleaning
 from gateway.domain import admission
 from gateway.domain.approval import Mode, Policy, Rule, Verdict

@@ -14,7 +14,8 @@ from typing import Any
 
 import yaml
 
-from adapter.bfia.client import Connections, ParticipantClient, Peer, SchedulerClient
+from adapter.bfia.client import ParticipantClient, SchedulerClient
+from adapter.bfia.peer import Connections, Peer
 from adapter.bfia.protocol import BfiaProtocol
 from adapter.fate.components import Catalogue
 from adapter.fate.description import Descriptions

@@ -11,9 +11,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from adapter.bfia.client import INTERCONN
 from adapter.bfia.extensions import EXTENSIONS
 from adapter.bfia.foreseen import body, items
+from adapter.bfia.peer import INTERCONN
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
 from engines.base import Engine, SignatureInvalid

@@ -11,10 +11,11 @@ import pytest
 
 from gateway.dataset_model import Dataset, DatasetRepository, MemoryDatasets
 from gateway.store import tables
+from gateway.store.database import connect
 from gateway.store.leaves import SqlDatasets
 from gateway.store.migrate import migrate
 from gateway.store.providers import SqlProviders
-from gateway.store.store import Store, connect
+from gateway.store.store import Store
 from provider_registry.model import Provider
 from provider_registry.registration import provider_from_component, provider_from_request
 from provider_registry.registry import Registry

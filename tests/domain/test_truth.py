@@ -5,7 +5,7 @@ from itertools import combinations_with_replacement, permutations, product
 
 import pytest
 
-from adapter.bfia.client import _derived, _outcome, _progress
+from adapter.bfia.job_views import outcome_of, progress_of, status_of
 from gateway.domain.job import Job
 from gateway.domain.scheduling import schedule
 from gateway.domain.scheduling.commands import StopAt
@@ -106,9 +106,9 @@ def test_what_is_made_of_a_peers_job_that_tells_its_tasks_only(states: tuple[Tas
         expected = JobStatus.PENDING
     else:
         expected = wanted(states)[0]
-    status = _derived(set(states))
+    status = status_of(set(states))
     assert status is expected
-    outcome = _outcome(status, states)
+    outcome = outcome_of(status, states)
     assert outcome is wanted(states)[1]
-    progress = _progress(outcome, states)
+    progress = progress_of(outcome, states)
     assert (progress == 100) is (outcome is Outcome.SUCCEEDED) and 0 <= progress <= 100

@@ -17,9 +17,10 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from adapter.bfia import envelope, headers, job_audit
-from adapter.bfia.client import Connections, ParticipantClient, Peer, SchedulerClient
+from adapter.bfia.client import ParticipantClient, SchedulerClient
 from adapter.bfia.extensions import EXTENSION, Command
 from adapter.bfia.interconn import InterconnParts, router
+from adapter.bfia.peer import Connections, Peer
 from adapter.bfia.profiles import PROFILES, Profile
 from gateway.domain.job import Acceptance
 from gateway.domain.local_job import Audit

@@ -13,7 +13,8 @@ from typing import Any
 
 import yaml
 
-from adapter.bfia.client import Connections, ParticipantClient, Peer, SchedulerClient
+from adapter.bfia.client import ParticipantClient, SchedulerClient
+from adapter.bfia.peer import Connections, Peer
 from route_table.live import LiveRoutes
 from tests.inprocess import ME, PEER
 

@@ -1,7 +1,7 @@
 """TLS towards other nodes."""
 
 from adapter.bfia import secure
-from adapter.bfia.client import Connections
+from adapter.bfia.peer import Connections
 from route_table.model import NO_IDENTITY, Identity
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from adapter.bfia.client import Connections, ParticipantClient, Peer, SchedulerClient
+from adapter.bfia.client import ParticipantClient, SchedulerClient
+from adapter.bfia.peer import Connections, Peer
 from gateway.domain.job import Job
 from gateway.domain.local_job import LocalJob
 from gateway.domain.states import JobStatus, Outcome, TaskStatus

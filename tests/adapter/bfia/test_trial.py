@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from adapter.bfia import trial
-from adapter.bfia.client import Connections, Peer
+from adapter.bfia.peer import Connections, Peer
 from adapter.bfia.trial import BODY, STEPS, try_route
 from gateway.errors import PeerUnreachable
 from gateway.server import Tls

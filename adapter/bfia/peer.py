@@ -1,0 +1,289 @@
+"""One request to a peer over HTTP, and what its answer means.
+
+A call is made once. Who repeats it, and when, is the scheduler's to decide, by whether repeating is safe; here
+a failure only becomes an exception that says whether the request can have arrived.
+"""
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import httpx
+
+from adapter.bfia import headers, secure
+from adapter.bfia.extensions import Command
+from adapter.bfia.profiles import SUCCESS_CODES, Profile, profile_named
+from adapter.bfia.relay_words import NEXT_HOP_UNREACHABLE, WITHIN, told_by_relay
+from adapter.reading import HALF_PAIR
+from gateway.domain.model import NodeId
+from gateway.domain.problems import Problem
+from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, NotServed, PeerUnreachable, Refused
+from gateway.ports import as_mapping
+from gateway.tracing import Exchange, exchanged
+from route_table.live import LiveRoutes
+from route_table.model import NO_IDENTITY, Identity, Route, UnknownNode
+
+INTERCONN = "/v1/interconn/schedule"
+
+_LARGEST_ANSWER = 32 * 1024**2
+"""bytes; what is longer is no answer of this protocol"""
+
+_LONGEST_WORDS = 2000
+"""characters of a peer's message that the timeline keeps"""
+
+LONGEST_CALL = 10.0
+"""Seconds of one control request, whatever the route says: the scheduler counts on it before it asks again."""
+
+
+class Connections:
+    """One kept-open HTTP client per peer address and TLS identity."""
+
+    def __init__(self, observe: Callable[[Exchange], None] = lambda _: None) -> None:
+        """``observe`` is told of every request, whoever makes it."""
+        self._lock = threading.Lock()
+        self._clients: dict[tuple[str, Identity], tuple[secure.Stamp, httpx.Client]] = {}
+        self._former: list[httpx.Client] = []
+        self.observe = observe
+
+    def to(self, url: str, identity: Identity = NO_IDENTITY) -> httpx.Client:
+        """Return the client for an address. Raises `PeerUnreachable` where the identity's files cannot be used."""
+        stamp = secure.stamp(identity)
+        with self._lock:
+            known = self._clients.get((url, identity))
+            if known is not None and known[0] == stamp:
+                return known[1]
+            limits = httpx.Limits(max_connections=32, max_keepalive_connections=8, keepalive_expiry=4)
+            verify = secure.context(identity if url.startswith("https") else NO_IDENTITY)
+            client = httpx.Client(base_url=url, limits=limits, trust_env=False, verify=verify)
+            if known is not None:
+                self._former.append(known[1])  # calls may be under way in it
+            self._clients[url, identity] = (stamp, client)
+            return client
+
+    def close(self) -> None:
+        with self._lock:
+            for client in (*(client for _, client in self._clients.values()), *self._former):
+                client.close()
+            self._clients.clear()
+            self._former.clear()
+
+
+class Peer:
+    """One peer, as its route describes it at the moment of the call. Raises `Refused` and `PeerUnreachable`."""
+
+    def __init__(self, me: NodeId, node: NodeId, routes: LiveRoutes, connections: Connections) -> None:
+        self._me = me
+        self._node = node
+        self._routes = routes
+        self._connections = connections
+
+    @property
+    def _route(self) -> Route:
+        try:
+            return self._routes.resolve(self._node)
+        except UnknownNode as error:
+            raise Refused(str(error), reason="NODE_UNKNOWN") from error
+
+    @property
+    def profile(self) -> Profile:
+        return profile_named(self._route.profile)
+
+    def post(self, path: str, body: Mapping[str, Any], patience: float = 1.0) -> Mapping[str, Any]:
+        return self.call("POST", path, body, patience=patience)
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any],
+        *,
+        query: Mapping[str, str] | None = None,
+        patience: float = 1.0,
+    ) -> Mapping[str, Any]:
+        return self._data(*self._answer(method, path, body, query, patience))
+
+    def ask(self, command: Command, body: Mapping[str, Any], *, patience: float = 1.0) -> Mapping[str, Any]:
+        """Make a request that is an extension of ours. Raises `NotServed` where the peer has no such path."""
+        status, answer = self._answer("POST", command.path, body, None, patience)
+        if self._knows_no_path(status, answer):
+            raise NotServed(f"{self._node} does not serve {command.path}, an extension: {command.without}")
+        return self._data(status, answer)
+
+    def raw(self, method: str, path: str, body: Mapping[str, Any]) -> tuple[int, Any]:
+        """Make a request and return HTTP status and JSON, whatever they say. Raises `PeerUnreachable`."""
+        return self._answer(method, path, body, None, 1.0)
+
+    def send(
+        self, path: str, body: Mapping[str, Any], more: Mapping[str, str], patience: float
+    ) -> tuple[int, Any]:
+        """Post to a path of another protocol, with further headers; return HTTP status and JSON."""
+        return self._answer("POST", path, body, None, patience, more)
+
+    def _answer(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any],
+        query: Mapping[str, str] | None,
+        patience: float,
+        more: Mapping[str, str] = MappingProxyType({}),
+    ) -> tuple[int, Any]:
+        """Make one request; return HTTP status and what the answer's JSON says. Raises `PeerUnreachable`."""
+        route = self._route
+        full = path if path.startswith(("/v1/", "/v2/", "/health/")) else INTERCONN + path
+        seconds = min(route.deadline, LONGEST_CALL) * patience
+        client = self._connections.to(route.url, route.identity)
+        within = {WITHIN: str(int(seconds * 1000))} if route.via else {}
+        sent = {"content-type": "application/json", **headers.outgoing(self._me, self._node), **within, **more}
+        request = client.build_request(
+            method,
+            full,
+            content=json.dumps(body, ensure_ascii=False).encode(),
+            params=query,
+            headers=sent,
+            extensions=secure.asked_name(route.identity),
+            timeout=httpx.Timeout(seconds, connect=min(3.0, seconds), pool=min(1.0, seconds)),
+        )
+        began = time.monotonic()
+
+        def tell(http: int | None, code: Any, said: str) -> None:
+            lasted = round(time.monotonic() - began, 4)
+            trace = request.headers["x-trace-id"]
+            made = Exchange(self._node, method, full, lasted, trace, http, code, _short(said))
+            exchanged(made)
+            self._connections.observe(made)
+
+        try:
+            status, content = self._exchange(client, request, seconds)
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            tell(None, None, f"cannot connect: {error}")
+            raise PeerUnreachable(
+                f"cannot connect to {_called(route)} at {route.url}: {error}",
+                delivered=False,
+                reason=NEXT_HOP_UNREACHABLE if route.via else None,
+            ) from error
+        except httpx.HTTPError as error:
+            what = type(error).__name__
+            tell(None, None, f"no answer: {what} {error}")
+            raise PeerUnreachable(
+                f"no answer from {_called(route)} at {route.url}: {what} {error}",
+                reason=NEXT_HOP_UNREACHABLE if route.via else None,
+            ) from error
+        answer = _json(content)
+        envelope = as_mapping(answer)
+        tell(status, _shown(envelope.get("code")), str(envelope.get("msg") or envelope.get("message") or ""))
+        beyond = told_by_relay(envelope)
+        if beyond is not None and beyond.silent:
+            raise PeerUnreachable(
+                f"next hop {beyond.relay}: {beyond.message}", delivered=beyond.delivered, reason=beyond.reason
+            )
+        if status in (502, 503, 504):
+            raise PeerUnreachable(f"{_called(route)} at {route.url} answers HTTP {status}")
+        return status, answer
+
+    def _exchange(self, client: httpx.Client, request: httpx.Request, seconds: float) -> tuple[int, bytes]:
+        """Return status and body of the answer; the client's own timeouts are for one read each, this for all."""
+        end = time.monotonic() + seconds
+        answer = client.send(request, stream=True)
+        content = bytearray()
+        try:
+            for chunk in answer.iter_bytes():
+                content += chunk
+                if len(content) > _LARGEST_ANSWER:
+                    return answer.status_code, b""
+                if time.monotonic() > end:
+                    raise httpx.ReadTimeout("the answer does not end", request=request)
+        finally:
+            answer.close()
+        return answer.status_code, bytes(content)
+
+    def _knows_no_path(self, status: int, answer: Any) -> bool:
+        """Say whether an answer means that nothing is served there, rather than that something said no.
+
+        Web frameworks answer 404, or 405 where a pattern of other paths fits; what was refused by a path of the
+        protocol has a reason of its own, or HTTP 200.
+        """
+        body = as_mapping(answer)
+        reason = as_mapping(body.get("data")).get("reason")
+        if reason:
+            return reason in ("PATH_UNKNOWN", "METHOD_NOT_ALLOWED")
+        code = self.profile.unknown_path_code
+        return status in (404, 405, 501) or (code is not None and _number(body.get("code")) == code)
+
+    def _data(self, status: int, body: Any) -> Mapping[str, Any]:
+        """Read an answer: success code 0 or 200, error text ``msg`` or ``message``, missing data as empty."""
+        if not isinstance(body, Mapping):
+            text = f"{self._node} answers HTTP {status} without a JSON object"
+            raise Refused(text, reason="NO_ENVELOPE")
+        code = body.get("code")
+        number = _number(code)
+        data = body.get("data")
+        if number in SUCCESS_CODES and 200 <= status < 300:
+            beside = {k: v for k, v in body.items() if k not in ("code", "msg", "message", "data")}
+            return {**beside, **as_mapping(data)}
+        said = str(body.get("msg") or body.get("message") or f"code {code}")
+        beyond = told_by_relay(body)
+        speaker = f"{beyond.relay}, which answers in the place of {self._node}" if beyond else self._node
+        hint = self.profile.without_paths
+        if hint and number == self.profile.unknown_path_code and "404" in said:
+            raise Refused(f"{speaker} does not serve this path ({said}): {hint}", reason="NOT_SERVED_THERE")
+        raise _refusal(f"{speaker}: {said}", number, as_mapping(data))
+
+
+def _called(route: Route) -> str:
+    """Say who is called for a node."""
+    return f"next hop {route.via} of {route.node}" if route.via else route.node
+
+
+def _short(text: str) -> str:
+    """Return a peer's words, cut where they have no end."""
+    return text[:_LONGEST_WORDS] + ("…" if len(text) > _LONGEST_WORDS else "")
+
+
+def _shown(code: Any) -> Any:
+    """Return a code as it was given; what is no number or text, or an endless one, as a short text."""
+    small = isinstance(code, int) and abs(code) < 2**53
+    return code if code is None or small else _short(str(code)[:100])
+
+
+def _json(content: bytes) -> Any:
+    """Read JSON; None for what is none. Halves of surrogate pairs, which no database holds, become ``?``."""
+    try:
+        said = json.loads(content)
+        if HALF_PAIR.search(content):
+            said = json.loads(json.dumps(said, ensure_ascii=False).encode("utf-8", "replace"))
+        return said
+    except (ValueError, RecursionError):
+        return None
+
+
+def _number(code: Any) -> int | None:
+    """Read a code, a number or its text; None for what is neither."""
+    if isinstance(code, int) and not isinstance(code, bool):
+        return code
+    return int(code) if isinstance(code, str) and re.fullmatch(r"-?[0-9]{1,9}", code) else None
+
+
+def _refusal(said: str, code: int | None, data: Mapping[str, Any]) -> GatewayError:
+    """Return a refusal as the error that it was at the peer; one that names no reason of its own just refuses."""
+    reason = data.get("reason")
+    if not isinstance(reason, str) or not reason:
+        return Refused(said)
+    problems = _problems(data.get("problems"))
+    if code == Invalid.code and problems:
+        return Invalid(problems, reason=reason)
+    kind = {NotAllowed.code: NotAllowed, NotFound.code: NotFound}.get(code or 0, Refused)
+    return kind(said, reason=reason)
+
+
+def _problems(found: Any) -> list[Problem]:
+    entries = found if isinstance(found, list) else []
+    return [
+        Problem(str(entry.get("path") or ""), str(entry.get("rule") or ""), entry.get("got"))
+        for entry in entries
+        if isinstance(entry, Mapping)
+    ]
