@@ -22,8 +22,9 @@ from gateway.folders import nearest
 from gateway.own_ports import own, same
 from gateway.server import bound
 from gateway.settings import Settings
+from gateway.store.database import connect
 from gateway.store.migrate import revisions
-from gateway.store.store import Store, connect
+from gateway.store.store import Store
 from gateway.trial import Result, Step, Trial
 
 STEPS = (

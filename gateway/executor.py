@@ -63,7 +63,8 @@ from gateway.peers import Peers
 from gateway.ports import Clock, Outputs, Site, TaskReport
 from gateway.prefetching import Prefetch
 from gateway.store.abandoning import abandon
-from gateway.store.store import Store, outside_transaction
+from gateway.store.database import outside_transaction
+from gateway.store.store import Store
 from gateway.tracing import listening, traced
 from gateway.turns import Turns
 from gateway.workspace import Placement, Workspace

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from gateway.domain.model import JobSpec, NodeId
 from gateway.ports import ParticipantApi, ProtocolAdapter, SchedulerApi
-from gateway.store.store import outside_transaction
+from gateway.store.database import outside_transaction
 
 
 class Peers:

@@ -21,7 +21,8 @@ from gateway.events import Event, Feed
 from gateway.ports import Clock
 from gateway.settings import without_password
 from gateway.store import events as stored
-from gateway.store.store import Store, outside_transaction
+from gateway.store.database import outside_transaction
+from gateway.store.store import Store
 
 log = structlog.get_logger(__name__)
 

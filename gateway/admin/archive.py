@@ -18,7 +18,7 @@ from gateway.archive import Entry, as_json, without_secrets
 from gateway.domain.local_job import LocalJob, Run
 from gateway.domain.model import JobSpec
 from gateway.errors import GatewayError, NotFound
-from gateway.store.store import to_plain
+from gateway.store.mapping import to_plain
 from provider_registry.model import group_of
 
 STREAMS = ("stdout", "stderr")

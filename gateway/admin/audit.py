@@ -12,7 +12,7 @@ from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 from gateway.paging import page_of
 from gateway.store.access import SqlAudit, SqlTokens
-from gateway.store.store import to_plain
+from gateway.store.mapping import to_plain
 
 
 def add_audit(router: APIRouter, audit: SqlAudit, tokens: SqlTokens, run: Answer) -> None:

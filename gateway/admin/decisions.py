@@ -11,7 +11,7 @@ from gateway.admin.parts import AdminParts
 from gateway.admin.queries import AfterText, Limit
 from gateway.domain.local_job import LocalJob
 from gateway.paging import page_of
-from gateway.store.store import to_plain
+from gateway.store.mapping import to_plain
 
 
 class Decision(BaseModel):

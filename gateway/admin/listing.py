@@ -14,7 +14,7 @@ from gateway.domain.problems import Problem
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import Invalid
 from gateway.store.listing import Place, Wanted, page
-from gateway.store.store import to_plain
+from gateway.store.mapping import to_plain
 
 _STATUSES = [str(status) for status in JobStatus]
 _OUTCOMES = [str(outcome) for outcome in Outcome]

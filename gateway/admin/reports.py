@@ -14,7 +14,7 @@ from gateway.domain.local_job import Run
 from gateway.errors import NotFound
 from gateway.plots import names, picture
 from gateway.reports import Report, read_report
-from gateway.store.store import to_plain
+from gateway.store.mapping import to_plain
 
 _PICTURE = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",

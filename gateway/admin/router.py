@@ -30,7 +30,7 @@ from gateway.domain.states import RunStatus
 from gateway.errors import NotFound
 from gateway.log_copies import STREAMS
 from gateway.ports import JobView
-from gateway.store.store import to_plain
+from gateway.store.mapping import to_plain
 from provider_registry.registry import Unknown
 
 DEFAULT = "component default"

@@ -16,7 +16,7 @@ from gateway.admin.queries import NUMBER, AfterNumber, AfterText, Limit
 from gateway.domain.problems import Problem
 from gateway.errors import Conflict, Invalid, NotFound, PeerUnreachable
 from gateway.paging import page_of
-from gateway.store.store import to_plain
+from gateway.store.mapping import to_plain
 from gateway.trial import good
 from route_table.document import parse
 from route_table.live import LiveRoutes, StaleVersion, UnknownVersion

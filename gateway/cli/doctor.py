@@ -37,7 +37,7 @@ def doctor(config: Config = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
     """
     from gateway.assembly.engine import engine_of
     from gateway.checkup import look
-    from gateway.store.store import to_plain
+    from gateway.store.mapping import to_plain
     from gateway.trial import good
 
     with reporting(as_json):

@@ -10,7 +10,8 @@ import sqlalchemy as sa
 from gateway.access import Role, Token
 from gateway.store import tables
 from gateway.store.mapping import dumps, loads
-from gateway.store.store import Store, as_time
+from gateway.store.rows import as_time
+from gateway.store.store import Store
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from gateway.domain.amounts import Amounts
 from gateway.domain.resources import Claim, ClaimState, Ledger, Means
 from gateway.domain.states import JobStatus
 from gateway.store import tables
-from gateway.store.store import Store, repeating
+from gateway.store.database import repeating
+from gateway.store.store import Store
 
 X = TypeVar("X")
 _POOL = 1

@@ -7,8 +7,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from gateway.store import tables
+from gateway.store.database import repeating
 from gateway.store.mapping import loads
-from gateway.store.store import Store, repeating
+from gateway.store.store import Store
 
 
 @dataclass(frozen=True)

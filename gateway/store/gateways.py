@@ -9,7 +9,8 @@ import sqlalchemy as sa
 
 from gateway.domain.states import RunStatus
 from gateway.store import tables
-from gateway.store.store import Store, repeating
+from gateway.store.database import repeating
+from gateway.store.store import Store
 
 _OVER = (RunStatus.SUCCESS, RunStatus.FAILED)
 

@@ -7,7 +7,8 @@ import sqlalchemy as sa
 
 from gateway.ports import Clock
 from gateway.store import tables
-from gateway.store.store import Store, repeating
+from gateway.store.database import repeating
+from gateway.store.store import Store
 
 _TIDY_EVERY = 60.0
 """seconds between deletions of what no longer holds"""

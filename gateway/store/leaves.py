@@ -6,8 +6,9 @@ import sqlalchemy as sa
 
 from gateway.dataset_model import Dataset
 from gateway.store import tables
+from gateway.store.database import repeating
 from gateway.store.mapping import dumps, loads
-from gateway.store.store import Store, repeating
+from gateway.store.store import Store
 
 
 class SqlDatasets:

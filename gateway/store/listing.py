@@ -10,7 +10,8 @@ import sqlalchemy as sa
 from gateway.domain.model import JobSpec, NodeId
 from gateway.store import tables
 from gateway.store.mapping import loads
-from gateway.store.store import Store, as_time
+from gateway.store.rows import as_time
+from gateway.store.store import Store
 
 _AT_A_TIME = 500
 

@@ -12,7 +12,7 @@ from alembic.util.exc import CommandError
 
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
-from gateway.store.store import begun, connect
+from gateway.store.database import begun, connect
 
 _LOCK = "bfia_gateway_migration"
 

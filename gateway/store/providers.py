@@ -8,8 +8,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from gateway.store import statements, tables
+from gateway.store.database import repeating
 from gateway.store.mapping import dumps, loads
-from gateway.store.store import Store, as_time, repeating
+from gateway.store.rows import as_time
+from gateway.store.store import Store
 from provider_registry.model import Provider
 from provider_registry.registration import from_document
 from provider_registry.repository import Stale

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from gateway.store import tables
-from gateway.store.store import Store, as_time, repeating
+from gateway.store.database import repeating
+from gateway.store.rows import as_time
+from gateway.store.store import Store
 from route_table.versions import Export, Version
 
 _HERE = 1

@@ -8,7 +8,9 @@ from gateway.domain.local_job import Address
 from gateway.domain.model import NodeId
 from gateway.domain.sharing import Grant
 from gateway.store import tables
-from gateway.store.store import Store, as_time, repeating
+from gateway.store.database import repeating
+from gateway.store.rows import as_time
+from gateway.store.store import Store
 
 
 class SqlGrants:

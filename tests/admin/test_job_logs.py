@@ -12,8 +12,9 @@ import structlog
 from structlog.testing import capture_logs
 
 from gateway.store.announcing import LONGEST_TEXT
+from gateway.store.database import connect
 from gateway.store.migrate import migrate
-from gateway.store.store import Store, connect
+from gateway.store.store import Store
 from tests.builders import T0, a_job, a_local_job, a_run
 from tests.e2e.nodes import ROOT, Federation, wait_for
 from tests.inprocess import ME, PEER

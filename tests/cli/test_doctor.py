@@ -33,9 +33,10 @@ from gateway.cli.main import app
 from gateway.errors import Invalid
 from gateway.settings import load
 from gateway.storage import FileStorage
+from gateway.store.database import connect
 from gateway.store.migrate import opened
 from gateway.store.providers import SqlProviders
-from gateway.store.store import Store, connect
+from gateway.store.store import Store
 from gateway.trial import Result, Step
 from gateway.wiring import Gateway
 from provider_registry.registration import provider_from_request

@@ -10,8 +10,9 @@ import sqlalchemy as sa
 from engines.memory import MemoryEngine, Script
 from gateway.errors import DatabaseAway
 from gateway.patience import while_away
+from gateway.store.database import connect
 from gateway.store.migrate import opened
-from gateway.store.store import Store, connect
+from gateway.store.store import Store
 from tests.core.test_shells import submit
 from tests.e2e.nodes import free_ports, wait_for
 from tests.inprocess import ask, running

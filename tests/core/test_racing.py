@@ -13,8 +13,9 @@ from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.lanes import Lanes
 from gateway.peers import Peers
 from gateway.scheduler import Scheduler
+from gateway.store.database import connect
 from gateway.store.migrate import migrate
-from gateway.store.store import Store, connect
+from gateway.store.store import Store
 from tests.builders import a_job
 from tests.e2e.nodes import wait_for
 

@@ -15,7 +15,7 @@ from gateway.domain.local_job import Address
 from gateway.domain.states import RunStatus
 from gateway.reports import Series, oddities, read_report
 from gateway.storage import FileStorage
-from gateway.store.store import to_plain
+from gateway.store.mapping import to_plain
 from tests.builders import a_run, a_spec
 
 PLACE = Address("ns", "report")

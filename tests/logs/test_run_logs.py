@@ -26,8 +26,9 @@ from gateway.errors import NotFound
 from gateway.log_levels import LEVELS, LONGEST_LINE, Level
 from gateway.ports import Limiters
 from gateway.run_logs import MOST_BYTES, MOST_LINES, Excerpt, RunLogs
+from gateway.store.database import connect
 from gateway.store.migrate import migrate
-from gateway.store.store import Store, connect
+from gateway.store.store import Store
 from gateway.workspace import Workspace
 from tests.builders import OK, a_job, a_local_job, a_run, a_spec
 

@@ -18,9 +18,10 @@ from gateway.domain.scheduling import schedule
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from gateway.errors import NotFound
 from gateway.store import tables
+from gateway.store.database import connect, outside_transaction
 from gateway.store.mapping import dumps, loads, record
 from gateway.store.migrate import migrate
-from gateway.store.store import Store, connect, outside_transaction
+from gateway.store.store import Store
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 SPEC = JobSpec(

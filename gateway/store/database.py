@@ -1,0 +1,132 @@
+"""The way into the database: connections, reads, short transactions, and which failures are whose."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+
+from gateway.errors import DatabaseAway
+
+X = TypeVar("X")
+
+_open = threading.local()
+
+
+def outside_transaction() -> None:
+    """Refuse to go on while this thread holds a transaction: nothing slow may happen inside one."""
+    if getattr(_open, "depth", 0):
+        raise RuntimeError("a call to a peer or an engine inside a database transaction")
+
+
+def connect(url: str, *, connections: int = 6) -> sa.Engine:
+    """Open a database. At most ``connections`` threads are in it at once; more only cost time."""
+    if url.startswith("sqlite"):
+        engine = sa.create_engine(url, pool_size=connections, max_overflow=0, pool_timeout=60)
+        sa.event.listen(engine, "connect", _sqlite_connect)
+        return engine
+    engine = sa.create_engine(
+        url, pool_size=connections, max_overflow=0, pool_timeout=60, pool_recycle=600, pool_pre_ping=True
+    )
+    sa.event.listen(engine, "connect", _mysql_connect)
+    return engine
+
+
+def _sqlite_connect(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # we begin ourselves: the driver would begin too late for a write lock
+    cursor = connection.cursor()
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "busy_timeout=10000", "foreign_keys=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _mysql_connect(connection: Any, _record: Any) -> None:
+    connection.autocommit(True)  # we begin ourselves: to switch it for each read takes four requests to the server
+    connection.rollback = partial(_rolled_back, connection, connection.rollback)
+
+
+def _rolled_back(connection: Any, roll_back: Callable[[], None]) -> None:
+    """Roll back what was begun; after a read there is nothing, and to say so would be one more request."""
+    if connection.server_status & _IN_TRANSACTION:
+        roll_back()
+
+
+_IN_TRANSACTION = 1
+"""the bit of the server's status that says so"""
+
+
+class Database:
+    """Reads and short transactions on one database."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        self._writer: Any = threading.Lock() if engine.dialect.name == "sqlite" else _NoLock()
+
+    @contextmanager
+    def read(self) -> Iterator[sa.Connection]:
+        with _named(), self._engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[sa.Connection]:
+        _open.depth = getattr(_open, "depth", 0) + 1
+        try:
+            with _named(), self._writer, begun(self._engine) as connection:
+                yield connection
+        finally:
+            _open.depth -= 1
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+
+class _NoLock:
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+@contextmanager
+def begun(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """Open a transaction that on SQLite holds the write lock from its first moment.
+
+    Said here and not in a listener of the engine's: with one, each statement is announced, reads too, which takes
+    twice as long. What is read outside of this stands for itself, statement by statement.
+    """
+    with engine.begin() as connection:
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if engine.dialect.name == "sqlite" else "BEGIN")
+        yield connection
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    """Tell a database that is away from a statement that is wrong. Raises `DatabaseAway`."""
+    try:
+        yield
+    except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
+        if error.connection_invalidated or getattr(error.orig, "args", ())[:1] in _AWAY:
+            raise DatabaseAway(f"the database does not answer: {error.orig}; try again") from error
+        raise
+    except sa.exc.TimeoutError as error:
+        raise DatabaseAway("every connection to the database is in use; try again") from error
+
+
+_AWAY = ((1053,), (1927,), (2002,), (2003,), (2006,), (2013,), (0,))
+"""the server's and the driver's codes for a server that stops, is not there, or went away"""
+
+
+def repeating(work: Callable[[], X], times: int = 8) -> X:
+    """Do one short transaction again when the database chose it to end a deadlock, or another won a race."""
+    for left in reversed(range(times)):
+        try:
+            return work()
+        except (sa.exc.OperationalError, sa.exc.IntegrityError) as error:
+            lost = isinstance(error, sa.exc.IntegrityError) or getattr(error.orig, "args", ())[:1] in (
+                (1213,),
+                (1020,),
+            )
+            if not left or not lost:
+                raise
+    raise AssertionError("unreachable")
