@@ -76,6 +76,9 @@ Change = Callable[[LocalJob], LocalJob]
 _LAST_WORDS = 16 * 1024
 """bytes at the end of standard output in which a result code is looked for"""
 
+_TOO_LATE = ("ALREADY_DECIDED", "AUDIT_UNKNOWN")
+"""with what a scheduling node refuses a decision on a job that has ended there, or is gone"""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -314,7 +317,7 @@ class Executor:
             case Tell():
                 return [self._tell(local, _run(local, action.run), action)]
             case Confirm():
-                return [self._confirm(local, action)]
+                return self._confirm(local, action)
             case AskScheduler():
                 return self._ask(local, action)
             case Prepare():
@@ -469,17 +472,21 @@ class Executor:
         self.heard(local)
         return Done(action, self._clock())
 
-    def _confirm(self, local: LocalJob, action: Confirm) -> Event:
+    def _confirm(self, local: LocalJob, action: Confirm) -> list[Event]:
         failure = local.approval.failure if local.approval else None
         scheduler = self._peers.scheduler(local.spec.scheduler, local.spec.protocol)
         try:
             scheduler.confirm_job(local.id, failure, local.node, local.audit.id if local.audit else "")
         except (PeerUnreachable, Busy) as error:
-            return Done(action, self._clock(), final=False, message=error.message)
+            return [Done(action, self._clock(), final=False, message=error.message)]
         except GatewayError as error:
             final = error.reason != "INTERNAL"
-            return Done(action, self._clock(), final, message=f"{error.reason} {error.message}")
-        return Done(action, self._clock())
+            told = Done(action, self._clock(), final, message=f"{error.reason} {error.message}")
+            if failure is not None or error.reason not in _TOO_LATE:
+                return [told]
+            # the job has ended there, and the stop that says so may have been lost, or be long on its way
+            return [told, *(e for e in self._ask(local, AskScheduler()) if isinstance(e, StopAsked))]
+        return [Done(action, self._clock())]
 
     def _ask(self, local: LocalJob, action: AskScheduler) -> list[Event]:
         """Ask the scheduling node whether the job still exists there, and do as it says."""

@@ -6,7 +6,7 @@ from gateway.domain.auditing import AuditStatus
 from gateway.domain.executing import execute
 from gateway.domain.executing.events import StopAsked
 from gateway.domain.local_job import Audit, LocalJob
-from gateway.domain.model import Failure, JobSpec, NodeId
+from gateway.domain.model import Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JOB, JobStatus, ended
 from gateway.errors import Conflict, NotFound
 from gateway.executor import Executor
@@ -65,10 +65,10 @@ class JobAudits:
             raise _unknown(audit_id, sender)
         self._scheduler.confirm_job(job_id, failure, sender)
 
-    def terminate(self, audit_id: str, sender: NodeId) -> None:
+    def terminate(self, audit_id: str, sender: NodeId, ending: Ending | None = None) -> None:
         job_id = self._audits.job_of(sender, audit_id)
         if job_id is not None:
-            self._take_back(self._of(job_id, audit_id, sender), sender)
+            self._take_back(self._of(job_id, audit_id, sender), sender, ending)
             return
         job = self._store.jobs.find(auditing.job_of(audit_id))
         if job is None:
@@ -76,13 +76,13 @@ class JobAudits:
         if sender not in job.nodes or not ended(JOB, job.status):
             self._scheduler.stop_job(job.id, "", sender)
 
-    def _take_back(self, local: LocalJob, sender: NodeId) -> None:
+    def _take_back(self, local: LocalJob, sender: NodeId, told: Ending | None) -> None:
         def change(local: LocalJob) -> LocalJob:
             if local.status is JobStatus.RUNNING:
                 text = f"job {local.id} runs here already; job/stop ends it"
                 raise Conflict(text, reason="JOB_STARTED")
             now = self._clock()
-            ending = auditing.withdrawal(sender, now)
+            ending = auditing.withdrawal(sender, now, told)
             return execute.apply(local, StopAsked(now, None, ending, sender))
 
         self._executor.change(local.id, change)

@@ -282,8 +282,8 @@ class Participant:
     def ask_first(self, spec: JobSpec, sender: NodeId) -> Acceptance | None:
         return None
 
-    def withdraw(self, job_id: str, sender: NodeId) -> None:
-        self.stop_job(job_id, "", None, sender)
+    def withdraw(self, job_id: str, ending: Ending | None, sender: NodeId) -> None:
+        self.stop_job(job_id, "", ending, sender)
 
     def hold(self, job_id: str, sender: NodeId) -> None:
         local = self._mine(job_id, sender)

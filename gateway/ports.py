@@ -154,8 +154,11 @@ class ParticipantApi(Protocol):
         What it decides comes by `SchedulerApi.confirm_job`. Raises as `create_job` does.
         """
 
-    def withdraw(self, job_id: str, sender: NodeId) -> None:
-        """Take back a question that was not decided on in time. A node that cannot be told waits in vain."""
+    def withdraw(self, job_id: str, ending: Ending | None, sender: NodeId) -> None:
+        """Take back a question, or what was agreed to. A node that cannot be told waits in vain.
+
+        ``ending`` tells how the job ended, and why.
+        """
 
     def foretell(self, spec: JobSpec, sender: NodeId) -> Sequence[Item]:
         """Tell what would happen to a job here; create nothing. Raises `NotAllowed`, `NotServed`, `Refused`."""
@@ -278,9 +281,10 @@ class JobAuditApi(Protocol):
     def confirm(self, audit_id: str, failure: Failure | None, sender: NodeId) -> None:
         """Take an answer to a question of this node's. Raises `NotFound`, and what `confirm_job` raises."""
 
-    def terminate(self, audit_id: str, sender: NodeId) -> None:
+    def terminate(self, audit_id: str, sender: NodeId, ending: Ending | None = None) -> None:
         """Take back a question, or (by the node that was asked) an answer; then the job is stopped.
 
+        ``ending`` is how it ended at the node that asked, where that says so.
         Repeated: no error. Raises `NotFound`, `NotAllowed`, `Conflict` for a job that runs already.
         """
 

@@ -231,7 +231,7 @@ class Scheduler:
             case StartTaskAt():
                 peer.start_task(job.id, job.tasks[request.task].task_id, request.task, me)
             case StopAt() if consent.asks_only(job.nodes[request.node]):
-                peer.withdraw(job.id, me)
+                peer.withdraw(job.id, quorum.ending_for(job, request.node), me)
             case StopAt():
                 peer.stop_job(job.id, "", quorum.ending_for(job, request.node), me)
             case StopTaskAt():

@@ -14,7 +14,7 @@ from gateway.domain.job import Acceptance
 from gateway.domain.model import Ending, Failure, JobSpec, NodeId
 from gateway.domain.rerunning import Order, RerunAnswer
 from gateway.domain.states import JobStatus
-from gateway.errors import NotFound, NotServed, Refused
+from gateway.errors import GatewayError, NotFound, NotServed, PeerUnreachable, Refused
 from gateway.ports import JobView, TaskNews, TaskReport, as_mapping
 from gateway.tracing import traced
 
@@ -113,9 +113,10 @@ class ParticipantClient:
         self._peer.post(f"{JOB_AUDIT}/apply", translate.audit_body(spec, profile))
         return Acceptance(waits=True, asked_only=True)
 
-    def withdraw(self, job_id: str, sender: NodeId) -> None:
+    def withdraw(self, job_id: str, ending: Ending | None, sender: NodeId) -> None:
+        body = {"audit_id": auditing.id_for(job_id), **translate.ending_fields(ending)}
         with suppress(NotServed):
-            self._peer.ask(BY_PATH[f"{JOB_AUDIT}/terminate"], {"audit_id": auditing.id_for(job_id)})
+            self._peer.ask(BY_PATH[f"{JOB_AUDIT}/terminate"], body)
 
     def foretell(self, spec: JobSpec, sender: NodeId) -> Sequence[Item]:
         body = translate.create_body(spec, self._peer.profile)
@@ -151,11 +152,21 @@ class ParticipantClient:
         body: dict[str, Any] = {"job_id": job_id}
         if task_name:
             body["task_name"] = task_name
-        if ending is not None:
-            body["outcome"] = str(ending.outcome)
-            if ending.failure is not None:
-                body["failed_by"] = ending.failure.as_dict()
-        self._peer.post("/job/stop", body)
+        try:
+            self._peer.post("/job/stop", body | translate.ending_fields(ending))
+        except (NotFound, Refused) as refused:
+            if task_name or not self._peer.profile.audits_first or refused.reason == "INTERNAL":
+                raise
+            self._withdraw_instead(job_id, ending, sender, refused)
+
+    def _withdraw_instead(self, job_id: str, ending: Ending | None, sender: NodeId, refused: GatewayError) -> None:
+        """Take back what the node agreed to; where it knows of no question either, its first no stands."""
+        try:
+            self.withdraw(job_id, ending, sender)
+        except PeerUnreachable:
+            raise
+        except GatewayError:
+            raise refused from None
 
     def stop_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
         if self._peer.profile.stops_task_by_id or not job_id:

@@ -63,7 +63,8 @@ COMMANDS = (
         "take such a question back",
         f"{JOB_AUDIT}/terminate",
         "management 8",
-        "it is not told; the question ends with that node's own deadline",
+        "it is not told; the question ends with that node's own deadline; "
+        "`outcome` and `failed_by` may be read over",
     ),
     Command("start a job", "/job/start", "3.3"),
     Command(

@@ -6,6 +6,7 @@ for every other audit, is an extension here.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
 
@@ -66,7 +67,8 @@ def router(parts: JobAuditParts) -> APIRouter:
         body: Annotated[wire.TerminateAudit, Body(openapi_examples=examples.TERMINATE_AUDIT)], sender: Sender
     ) -> dict[str, Any]:
         source = known(sender)
-        await on(parts.limiters.rest, sender, lambda: parts.audits.terminate(body.audit_id, source))
+        ending = translate.ending(body, datetime.now(UTC), source)
+        await on(parts.limiters.rest, sender, lambda: parts.audits.terminate(body.audit_id, source, ending))
         return ok(profile=parts.profile_of(source))
 
     @router.get(f"{JOB_AUDIT}/query", summary="What has become of a question of the sender's (ours)")

@@ -247,13 +247,21 @@ def failure_of(body: Mapping[str, Any]) -> Failure | None:
         return None
 
 
-def ending(body: wire.StopJob, at: Any, sender: NodeId) -> Ending | None:
+def ending(body: wire.StopJob | wire.TerminateAudit, at: Any, sender: NodeId) -> Ending | None:
     """Return how the scheduler says the job ended; None where it does not say."""
     try:
         outcome = Outcome(body.outcome)
     except ValueError:
         return None
     return Ending(outcome, at, failure(body.failed_by), sender)
+
+
+def ending_fields(ending: Ending | None) -> dict[str, Any]:
+    """Return what says how a job ended, and why: extension fields of ``job/stop`` and ``job/audit/terminate``."""
+    if ending is None:
+        return {}
+    why = {"failed_by": ending.failure.as_dict()} if ending.failure is not None else {}
+    return {"outcome": str(ending.outcome), **why}
 
 
 def acceptance_body(said: Acceptance) -> dict[str, Any]:

@@ -186,9 +186,11 @@ class ConfirmAudit(Body):
 
 
 class TerminateAudit(Body):
-    """``job/audit/terminate`` (management 8)."""
+    """``job/audit/terminate`` (management 8); how the job ended, and why, as an extension."""
 
     audit_id: Id
+    outcome: Text = ""
+    failed_by: Failed | None = None
 
 
 class StopAll(Body):

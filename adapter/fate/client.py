@@ -85,7 +85,7 @@ class ParticipantClient:
     def ask_first(self, spec: JobSpec, sender: NodeId) -> Acceptance | None:
         return None
 
-    def withdraw(self, job_id: str, sender: NodeId) -> None:
+    def withdraw(self, job_id: str, ending: Ending | None, sender: NodeId) -> None:
         """Nothing was asked."""
 
     def hold(self, job_id: str, sender: NodeId) -> None:

@@ -75,8 +75,10 @@ def created(local: LocalJob, at: datetime, by: str) -> LocalJob:
     return local.noted(at, f"job {local.status} here", by)
 
 
-def withdrawal(by: str, at: datetime) -> Ending:
-    """Return how a job ends of which the node that asked thinks better."""
+def withdrawal(by: str, at: datetime, told: Ending | None = None) -> Ending:
+    """Return how a job ends of which the node that asked thinks better: as it tells, where it tells why."""
+    if told is not None and told.failure is not None:
+        return told
     return Ending(Outcome.STOPPED, at, Failure(WITHDRAWN, f"{by} does not ask for the job any more", by), by)
 
 

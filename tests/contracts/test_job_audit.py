@@ -1,6 +1,8 @@
 """Two real nodes, one of which is asked about jobs before they are created: the job audit from end to end."""
 
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -10,11 +12,11 @@ import yaml
 
 from gateway.domain.auditing import id_for
 from gateway.domain.job import Job
-from gateway.domain.model import JobSpec
+from gateway.domain.model import Failure, JobSpec
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import Refused
 from tests.builders import a_spec
-from tests.contracts.apis import World, two_nodes
+from tests.contracts.apis import World, at_once, two_nodes
 from tests.contracts.test_readiness import broken
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask
@@ -46,6 +48,17 @@ def spec(world: World) -> Iterator[JobSpec]:
 
 def job(world: World, spec: JobSpec) -> Job:
     return world.peer.store.jobs.get(spec.job_id)
+
+
+def ended_here(world: World, spec: JobSpec) -> Failure:
+    """Return why the job ended at `ME`, once it has."""
+    wait_for(lambda: world.local(spec.job_id).closed, 60, 0.01, "it has ended here")
+    ending = world.local(spec.job_id).ending
+    assert ending is not None and ending.failure is not None
+    shown = ask(world.me, "operator", "GET", f"/api/v1/jobs/{spec.job_id}").json()
+    told = shown.get("local_failure") or shown["failed_by"]
+    assert told["reason"] == ending.failure.reason  # and the people here can see it
+    return ending.failure
 
 
 def decide(world: World, spec: JobSpec, word: str) -> None:
@@ -83,7 +96,56 @@ def test_what_was_agreed_to_is_refused_where_it_cannot_be_taken_by_then(world: W
         wait_for(lambda: job(world, spec).status is JobStatus.REJECTED, 60, 0.01)
     failure = job(world, spec).ending.failure
     assert (failure.reason, failure.node) == ("STORAGE_NOT_WRITABLE", ME)
-    assert world.local(spec.job_id).audit.created is False  # an approval that is not used ends by itself
+    assert ended_here(world, spec) == failure  # who agreed learns why it came to nothing, and nothing waits on
+    assert world.local(spec.job_id).audit.created is False and status(world, spec) == "TERMINATED"
+
+
+@contextmanager
+def out_of_reach(world: World) -> Iterator[None]:
+    """Have `PEER` not reach `ME`, which still reaches it."""
+    file = Path(world.peer.settings.route_table.file)
+    kept = file.read_text()
+    file.write_text(kept.replace(world.me.addresses()["peer"], "http://127.0.0.1:9"))
+    world.peer.routes.reload()
+    try:
+        yield
+    finally:
+        file.write_text(kept)
+        world.peer.routes.reload()
+
+
+def test_who_agreed_while_out_of_reach_is_told_later_that_another_refused(
+    world: World, spec: JobSpec, monkeypatch: pytest.MonkeyPatch
+):
+    agreed = threading.Event()
+
+    def refuses(*_: object) -> None:
+        assert agreed.wait(60)
+        raise Refused("no room", reason="NO_ROOM")
+
+    monkeypatch.setattr(world.peer.participant, "create_job", refuses)
+    hand_in = threading.Thread(target=lambda: at_once(1, lambda: world.peer.coordinator.submit_job(spec, PEER)))
+    hand_in.start()
+    wait_for(lambda: world.me.store.local_jobs.find(spec.job_id) is not None, 60, 0.01, "it is asked")
+    wait_for(lambda: (c := job(world, spec).nodes[ME].consent) is not None and c.asked_only, 60, 0.01)
+    with out_of_reach(world):
+        decide(world, spec, "approve")
+        wait_for(lambda: job(world, spec).nodes[ME].create.message, 60, 0.01, "it is out of reach")
+        agreed.set()
+        wait_for(lambda: job(world, spec).status is JobStatus.REJECTED, 60, 0.01)
+        assert world.local(spec.job_id).status is JobStatus.READY
+    hand_in.join(60)
+    failure = ended_here(world, spec)
+    assert (failure.reason, failure.node) == ("NO_ROOM", PEER)
+
+
+def test_who_agrees_to_what_has_ended_meanwhile_learns_it_at_once(world: World, spec: JobSpec):
+    world.peer.coordinator.submit_job(spec, PEER)
+    with out_of_reach(world):
+        world.peer.coordinator.stop_job(spec.job_id, "", PEER)
+        wait_for(lambda: job(world, spec).ended_at is not None, 60, 0.01)
+        decide(world, spec, "approve")
+        assert ended_here(world, spec).reason == "STOPPED"  # although no stop can come here
 
 
 def test_a_refusal_rejects_the_job_with_the_persons_words(world: World, spec: JobSpec):
@@ -101,7 +163,7 @@ def test_a_job_that_is_stopped_meanwhile_is_not_asked_about_any_more(world: Worl
     wait_for(lambda: world.local(spec.job_id).status is JobStatus.REJECTED, 20, 0.01)
     assert status(world, spec) == "TERMINATED"
     wait_for(lambda: job(world, spec).outcome is Outcome.STOPPED, 20, 0.01)
-    assert world.local(spec.job_id).ending.failure.reason == "AUDIT_WITHDRAWN"
+    assert world.local(spec.job_id).ending.failure == job(world, spec).ending.failure
 
 
 def test_who_creates_without_asking_where_a_person_decides_is_told_so(world: World, spec: JobSpec):

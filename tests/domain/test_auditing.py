@@ -14,8 +14,8 @@ from gateway.domain.executing.events import Decided, StopAsked
 from gateway.domain.job import Acceptance, Job
 from gateway.domain.local_job import Audit, LocalJob
 from gateway.domain.model import CallState, Failure
-from gateway.domain.scheduling.commands import CreateAt, StartAt
-from gateway.domain.scheduling.events import Answered, Lost
+from gateway.domain.scheduling.commands import CreateAt, StartAt, StopAt
+from gateway.domain.scheduling.events import Answered, Denied, Lost
 from gateway.domain.scheduling.schedule import apply, plan
 from gateway.domain.states import JobStatus, Outcome
 from tests.builders import a_job, a_spec, at
@@ -129,3 +129,33 @@ def test_a_node_that_never_answers_is_told_that_it_is_not_asked_any_more():
     job = claimed(asking(), 86_400 + 60)
     assert job.ending.failure.reason == "APPROVAL_TIMEOUT"
     assert job.nodes["n2"].stop.state is CallState.SENT and job.nodes["n2"].consent.asked_only
+
+
+@pytest.mark.parametrize("create", ["never sent", "not delivered", "lost", "refused", "taken"])
+@pytest.mark.parametrize("agreed_first", [True, False])
+def test_who_agreed_is_told_that_another_refused_whatever_became_of_the_creation(create: str, agreed_first: bool):
+    refused = Denied(CreateAt("n1"), Failure("BECAUSE", "of something", "n1"), at(4))
+    job = after(claimed(a_job()), Answered(CreateAt("n2"), at(1), ASKED))
+    if not agreed_first:
+        job = after(job, refused, Confirmed("n2", at(5)))
+    elif create == "never sent":
+        job = after(job, Confirmed("n2", at(2)), refused)
+    else:
+        job = claimed(apply(job, Confirmed("n2", at(2))), 2)
+        news = {
+            "not delivered": Lost(CreateAt("n2"), at(3), delivered=False),
+            "lost": Lost(CreateAt("n2"), at(3), delivered=True),
+            "refused": Denied(CreateAt("n2"), NO, at(3)),
+            "taken": Answered(CreateAt("n2"), at(3)),
+        }
+        job = after(job, news[create], refused)
+    assert job.ending is not None and StopAt("n2") in plan(job, at(80))
+    away = after(claimed(job, 80), Lost(StopAt("n2"), at(81), delivered=False))
+    assert away.status is REJECTED and StopAt("n2") in plan(away, at(100))  # until it is heard
+    told = after(claimed(away, 100), Answered(StopAt("n2"), at(101)))
+    assert told.nodes["n2"].stop.settled and StopAt("n2") not in plan(told, at(200))
+
+
+def test_who_was_only_asked_and_said_no_is_told_nothing():
+    job = apply(asking(), Confirmed("n2", at(5), NO))
+    assert plan(job, at(50)) == [StopAt("n1")]

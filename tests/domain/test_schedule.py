@@ -99,6 +99,15 @@ def test_one_refusal_rejects_the_job_and_stops_those_that_accepted():
     assert (job.ending.failure.reason, job.ending.failure.node) == ("BECAUSE", "n2")
 
 
+def test_who_refuses_and_may_keep_the_job_all_the_same_is_stopped():
+    lost = after(claimed(a_job()), Answered(CreateAt("n1"), at(1)), Lost(CreateAt("n2"), at(1), delivered=True))
+    job = after(claimed(lost, 2), Denied(CreateAt("n2"), NO, at(3)))  # it took the job, then says that it may not
+    assert due(job, 60) == [StopAt("n1"), StopAt("n2")]
+    own = Failure("INTERNAL", "an error inside the gateway", "n2")
+    job = after(claimed(a_job()), Answered(CreateAt("n1"), at(1)), Denied(CreateAt("n2"), own, at(1)))
+    assert due(job, 60) == [StopAt("n1"), StopAt("n2")]
+
+
 def test_of_two_refusals_the_first_is_the_reason_and_both_are_kept():
     job = claimed(a_job())
     job = after(job, Denied(CreateAt("n2"), NO, at(1)), Denied(CreateAt("n1"), Failure("TOO"), at(2)))

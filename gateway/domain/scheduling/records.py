@@ -18,6 +18,7 @@ from gateway.domain.scheduling.commands import (
     StopTaskAt,
     TaskRequest,
 )
+from gateway.domain.states import JobStatus
 
 
 def tries_of(job: Job, request: Request) -> int:
@@ -32,9 +33,21 @@ def quiet_polls(job: Job, request: PollTaskAt) -> int:
 
 
 def needs_stop(node: NodeJob) -> bool:
-    """A node that never got the job, or refused it, holds nothing that a stop could end."""
-    never_sent = node.create.state is CallState.IDLE
-    return not never_sent and node.create.state is not CallState.REFUSED
+    """Whether the node may keep something of the job.
+
+    It does not where it never got the job or refused it: unless it had agreed before, when it was only asked; may
+    have taken it by an earlier try whose answer was lost; or says that the refusal is an error of its own.
+    """
+    agreed = node.consent is not None and node.consent.status is JobStatus.READY
+    match node.create.state:
+        case CallState.IDLE:
+            return agreed
+        case CallState.REFUSED if node.consent is not None and not agreed:
+            return False  # what it was asked it has answered with no
+        case CallState.REFUSED:
+            return agreed or node.create.tries > 1 or node.create.reason == "INTERNAL"
+        case _:
+            return True
 
 
 def of_this_attempt(job: Job, request: TaskRequest) -> bool:

@@ -96,6 +96,27 @@ def test_fields_beside_data_are_read_and_data_goes_first(peer: ScriptedPeer, spe
 # ---------------------------------------------------------------- what counts as a refusal
 
 
+def test_a_peer_that_knows_the_question_only_is_told_by_it_that_the_job_has_ended(peer: ScriptedPeer, calling: As):
+    """Such a peer agreed to the job, which was never created there."""
+    no = says({"code": 404, "msg": "no such job", "data": {"reason": "JOB_UNKNOWN"}})
+    why = Failure("NO_ROOM", "there is no room", "JG3")
+    ending = Ending(Outcome.REJECTED, datetime.now(UTC), why)
+    with calling("audited") as one:
+        peer.will(no, says())
+        one.participant.stop_job("job-1", "", ending, ME)
+        stop, terminate = (asked.body for asked in peer.asked)
+        assert terminate == {"audit_id": "audit_job-1", "outcome": "REJECTED", "failed_by": why.as_dict()}
+        assert stop == {"job_id": "job-1", "outcome": "REJECTED", "failed_by": why.as_dict()}
+        peer.will(no, says({"code": 404, "data": {"reason": "AUDIT_UNKNOWN"}}))
+        assert refused(one.participant.stop_job, "job-1", "", ending, ME).reason == "JOB_UNKNOWN"
+        peer.will(no, raw(b""))
+        with pytest.raises(PeerUnreachable):  # it is to be told again
+            one.participant.stop_job("job-1", "", ending, ME)
+    with calling("spec") as other:
+        peer.will(no)
+        assert refused(other.participant.stop_job, "job-1", "", ending, ME).reason == "JOB_UNKNOWN"
+
+
 @pytest.mark.parametrize(
     "code",
     [

@@ -10,8 +10,8 @@ import pytest
 from adapter.bfia import translate
 from adapter.bfia.extensions import JOB_AUDIT
 from adapter.bfia.profiles import PROFILES
-from gateway.domain.model import JobSpec
-from gateway.domain.states import JobStatus, TaskStatus
+from gateway.domain.model import Failure, JobSpec
+from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from tests.adapter.bfia import contract
 from tests.adapter.bfia.contract import DONE, Caller, Endpoint, envelope, refused, wrong_listeners
 from tests.adapter.bfia.scripted import says
@@ -137,6 +137,16 @@ def test_a_question_that_cannot_be_taken(call: Caller, stage: Stage):
     create = {k: v for k, v in first.items() if k not in ("audit_id", "name", "project_id")}
     said = Caller(stage.site.node, "peer", "/v1/interconn/schedule", call.headers)("/job/create", create)
     refused(said, 409, "AUDIT_WITHDRAWN")
+
+
+def test_who_takes_a_question_back_may_say_why(call: Caller, stage: Stage):
+    asked = question(stage)
+    assert envelope(call("/apply", asked)) == DONE
+    why = {"reason": "NO_ROOM", "message": "there is no room", "node": KUSCIA}
+    body = {"audit_id": asked["audit_id"], "outcome": "REJECTED", "failed_by": why}
+    assert envelope(call("/terminate", body)) == DONE
+    ending = stage.site.node.store.local_jobs.get(asked["job_id"]).ending
+    assert (ending.outcome, ending.failure) == (Outcome.REJECTED, Failure("NO_ROOM", "there is no room", KUSCIA))
 
 
 def test_answers_that_cannot_be_taken(call: Caller, stage: Stage):
