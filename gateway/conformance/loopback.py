@@ -22,6 +22,8 @@ from gateway.server import bound, port_of, serve
 _LARGEST_BODY = 1 << 20
 _LARGEST_MESSAGE = 256 << 20
 _PATIENCE = 30.0
+_ROUNDS = 20
+"""turns of the loop, of which a request needs five to be with its application"""
 _building = threading.Lock()
 """held while applications are made: the framework changes the process's filters of warnings for that moment, and
 trials run side by side"""
@@ -83,6 +85,23 @@ class Loopback:
         """Return the address that a node's run is told for its callbacks."""
         return f"http://{self._bases[node]}{CALLBACK}?run={self._stations[node].run}"
 
+    def settle(self, node: str) -> None:
+        """Wait until a node has heard every callback that has come: its sender may be gone before that."""
+        assert self._loop is not None
+        settled = self._settled(self._stations[node].ear)
+        try:
+            asyncio.run_coroutine_threadsafe(settled, self._loop).result(_PATIENCE)
+        except RuntimeError:  # it serves nobody any more
+            settled.close()
+        except TimeoutError:
+            return
+
+    async def _settled(self, ear: Ear) -> None:
+        for _ in range(_ROUNDS):  # each takes in what has come: a connection, then what it says, then who answers
+            await asyncio.sleep(0)
+        while ear.listens:
+            await asyncio.sleep(0.005)
+
     async def _serve(self) -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         brokers = {node: Broker(self._folder / node) for node in self._stations}
@@ -113,7 +132,7 @@ class Loopback:
             max_body=_LARGEST_MESSAGE,
             courier=courier,
         )
-        limiters = Limiters(CapacityLimiter(4), CapacityLimiter(4), CapacityLimiter(4))
+        limiters = Limiters(CapacityLimiter(4), CapacityLimiter(1), CapacityLimiter(4))  # news in their order
         runs = cast(OwnRuns, station.ear)  # of which the container's path asks for the callback only
         callbacks = platform.PlatformParts(node, node, cast(OwnJobs, None), runs, limiters)
         app = create_app(

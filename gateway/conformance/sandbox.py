@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from secrets import randbelow
 from typing import Any
 from uuid import uuid4
 
@@ -130,7 +131,10 @@ class Sandbox:
                     raise
 
     def _host(self) -> str:
-        return self._engine.gateway_address() if isinstance(self._engine, ContainerdEngine) else "127.0.0.1"
+        """Return where a trial's gateways listen: not where others may still look for what has ended."""
+        if isinstance(self._engine, ContainerdEngine):
+            return self._engine.gateway_address()
+        return ".".join(["127", *(str(randbelow(200) + 20) for _ in range(3))])
 
     def _open(self, ports: Sequence[int]) -> None:
         if isinstance(self._engine, ContainerdEngine):
@@ -178,6 +182,7 @@ class Sandbox:
         try:
             self._engine.launch(launch)
             trace = self._until_over(run, station.ear, plan, trace, going)
+            loopback.settle(party.node)
             written = self._engine.logs(run.name)
             self._engine.remove(run.name)
         except EngineError as error:

@@ -27,6 +27,8 @@ class Ear:
         self._heard = Heard()
         self.first = threading.Event()
         """set once anything was heard"""
+        self.listens = 0
+        """callbacks that have come and are not written down yet; the event loop's"""
 
     @property
     def heard(self) -> Heard:
@@ -88,9 +90,13 @@ class Tap:
                 answer.extend(message.get("body", b""))
             await send(message)
 
-        await self._app(scope, receive, listening)
-        if words := _refusal(bytes(answer)):
-            self._ear.refused(words)
+        self._ear.listens += 1
+        try:
+            await self._app(scope, receive, listening)
+            if words := _refusal(bytes(answer)):
+                self._ear.refused(words)
+        finally:
+            self._ear.listens -= 1
 
 
 def _refusal(answer: bytes) -> str:

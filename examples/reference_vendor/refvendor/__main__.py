@@ -63,6 +63,7 @@ def _serve(environ: Mapping[str, str], log: JsonLog) -> int:
         worker.start()
         run.done.wait()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        worker.join()  # the interpreter must not end while a thread is about to
     except Terminated:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         run.terminated()
