@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from gateway.cleaning import Item, JobTimes, Outputs, outputs_of, present_of, size_of, text_of
+from gateway.cleaning import Item
 from gateway.domain.job import Job
 from gateway.domain.local_job import Address, LocalJob
 from gateway.domain.model import NodeId
@@ -25,6 +25,7 @@ from gateway.ports import Clock
 from gateway.storage import FileStorage
 from gateway.store import housekeeping
 from gateway.store.store import Store
+from gateway.sweeps import JobTimes, Outputs, outputs_of, present_of, size_of, text_of
 from provider_registry.model import group_of
 
 log = structlog.get_logger(__name__)

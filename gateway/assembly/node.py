@@ -11,7 +11,7 @@ from adapter.bfia.environment import session_id
 from adapter.bfia.protocol import BfiaProtocol
 from engines.base import Engine
 from engines.several import SeveralEngines
-from gateway import cleaning, peer_tls
+from gateway import cleaning, peer_tls, sweeps
 from gateway.assembly.engine import engines_by_address, grants_of, main_of
 from gateway.assembly.fate import FateSide
 from gateway.assembly.identity import instance_of, only_process
@@ -219,23 +219,23 @@ class Node:
             clock(), who, action, 403, None, detail
         )
         self.peers.settle_here(self.coordinator, self.participant)
-        self.keepers: list[cleaning.Keeper] = [self.models.keeper, self.inheritance.keeper]
+        self.keepers: list[sweeps.Keeper] = [self.models.keeper, self.inheritance.keeper]
         """who beside jobs refers to outputs, so that cleaning leaves them"""
         runs = settings.state_dir / "runs"
         keep = retention(settings)
-        outputs = cleaning.Outputs(self.store, self.storage, keep, self.keepers)
-        sweeps: list[cleaning.Sweep] = [
-            cleaning.Containers(self.store, self.engine),
-            cleaning.Sessions(
+        outputs = sweeps.Outputs(self.store, self.storage, keep, self.keepers)
+        kinds: list[cleaning.Sweep] = [
+            sweeps.Containers(self.store, self.engine),
+            sweeps.Sessions(
                 self.store, self.broker, settings.state_dir / "channel", session_id(""), self.sessions.end
             ),
-            cleaning.Uploads(self.storage),
-            cleaning.LogCopies(runs, keep.workspace),
-            cleaning.RunFolders(self.store, runs, keep),
+            sweeps.Uploads(self.storage),
+            sweeps.LogCopies(runs, keep.workspace),
+            sweeps.RunFolders(self.store, runs, keep),
             outputs,
-            cleaning.Jobs(self.store, outputs, self.storage, keep),
+            sweeps.Jobs(self.store, outputs, self.storage, keep),
         ]
-        self.cleaner = cleaning.Cleaner(sweeps, clock, settings.retention.every_seconds)
+        self.cleaner = cleaning.Cleaner(kinds, clock, settings.retention.every_seconds)
         self.deleting = Deleting(
             node,
             self.store,
