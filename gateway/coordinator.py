@@ -1,47 +1,41 @@
 """Use cases of the scheduling node: take a job in, tell of it, take in news, stop it."""
 
-import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from queue import Empty, Queue
 from typing import Any
-from uuid import uuid4
 
 from gateway import any_version, reruns
 from gateway.acting import acting_user, by_user
 from gateway.calls import notes_of
-from gateway.domain import consent, inheriting, parameters, quorum, task_ids, waiting
-from gateway.domain import dag as flow
+from gateway.domain import consent, quorum
 from gateway.domain.consent import Confirmed
-from gateway.domain.executing.weighing import merge_runs
-from gateway.domain.job import Job, Lineage, NodeJob, NodeTask, Origin, Task
+from gateway.domain.job import Job, Origin
 from gateway.domain.local_job import LocalJob
 from gateway.domain.model import CallState, Failure, JobSpec, NodeId, Note
-from gateway.domain.problems import Problem
 from gateway.domain.rerunning import Order, RerunAnswer
 from gateway.domain.scheduling.events import Freed, Heard, StopAsked, SuspendAsked, TaskStopAsked
-from gateway.domain.states import JOB, JobStatus, Outcome, TaskStatus, ended
+from gateway.domain.states import JOB, JobStatus, Outcome, ended
 from gateway.errors import (
     Conflict,
     GatewayError,
-    Invalid,
     NotAllowed,
     NotFound,
     PeerUnreachable,
     Refused,
 )
 from gateway.lanes import Lanes
+from gateway.new_jobs import NewJobs, digest
 from gateway.peers import Peers
-from gateway.ports import Clock, JobView, SchedulerApi, TaskReport, TaskView
+from gateway.ports import Clock, JobView, SchedulerApi, TaskReport
 from gateway.scheduler import Scheduler
 from gateway.store.store import Store
 from gateway.tracing import current_trace, listening, traced
+from gateway.views import local_view, view, with_ids
 from provider_registry.registry import Registry, Unknown
 from route_table.live import LiveRoutes
-from route_table.model import UnknownNode
 
 
 class Coordinator:
@@ -62,7 +56,7 @@ class Coordinator:
         self._scheduler = scheduler
         self._peers = peers
         self._registry = registry
-        self._routes = routes
+        self._new = NewJobs(store, peers, registry, routes, clock)
         self._clock = clock
         self._answer_within = answer_within
         self._list_within = list_within
@@ -77,7 +71,7 @@ class Coordinator:
         Raises `Invalid` with every problem, `Refused` with each node's reason.
         """
         self.admit()
-        self.check(spec)
+        self._new.check(spec)
         if spec.scheduler != self._peers.node:  # else the job itself is the record
             self._store.add_submission(spec.job_id, spec.flow_id, spec.scheduler, self._clock())
         try:
@@ -123,13 +117,13 @@ class Coordinator:
         """Store a job, begin it, and wait until every node has accepted it."""
         if self._store.jobs.find(spec.job_id) is None:
             self.admit()
-        warnings = self.check(spec)
+        warnings = self._new.check(spec)
         asked = digest(spec)
         try:
             spec, chosen = any_version.settled(spec, self._registry)
         except Unknown as error:  # it was taken away since the check
             raise Refused(error.message, reason=error.reason) from error
-        job = replace(self._new(spec, [*chosen, *warnings]), origin=origin, digest=asked)
+        job = replace(self._new.made(spec, [*chosen, *warnings]), origin=origin, digest=asked)
         if not self._scheduler.begin(job):
             known = self._store.jobs.get(spec.job_id)
             if known.digest != job.digest:
@@ -203,8 +197,8 @@ class Coordinator:
         except (PeerUnreachable, Refused):  # silent, or its route was taken away since the job ended
             if local is None:
                 raise
-            return _local_view(local)
-        return _with_ids(found, local) if local else found
+            return local_view(local)
+        return with_ids(found, local) if local else found
 
     def _elsewhere_scheduled(self, job_id: str, local: LocalJob | None) -> SchedulerApi:
         """Return the way to the node that schedules a job which is not scheduled here. Raises `NotFound`."""
@@ -373,159 +367,7 @@ class Coordinator:
 
     def check(self, spec: JobSpec) -> list[str]:
         """Return what is odd about a job as far as this node can tell. Raises `Invalid` with every problem."""
-        problems = flow.check(spec.dag)
-        more, warnings = parameters.check(spec)
-        problems += [*more, *quorum.check(spec), *inheriting.check(spec)]
-        for role in dict.fromkeys(p.role for p in spec.parties):
-            for party in (p for p in spec.parties if p.role == role and p.node != self._peers.node):
-                try:
-                    self._routes.table.resolve(party.node)
-                except UnknownNode as error:
-                    problems.append(Problem(f"config.role.{role}[{party.index}]", str(error), party.node))
-        if spec.scheduler == self._peers.node:
-            problems += any_version.unsettled(spec, self._registry)
-        if problems:
-            unknown_only = all(p.path.startswith("config.role.") for p in problems)
-            raise Invalid(problems, reason="NODE_UNKNOWN" if unknown_only else None)
-        return [str(w) for w in warnings]
-
-    def _inherited(self, spec: JobSpec) -> tuple[dict[str, Lineage], list[str]]:
-        """Return what the job may take over as far as this node knows, and why it may not take over more.
-
-        Raises `Invalid` with INHERITANCE_FAILED where the job demands what it cannot have.
-        """
-        if not spec.old_job_id:
-            return {}, []
-        old = self._store.jobs.find(spec.old_job_id)
-        if old is None or not ended(JOB, old.status):
-            state = "no such job is scheduled here" if old is None else f"it is still {old.status}"
-            raise Invalid([Problem("old_job_id", state, spec.old_job_id)], reason=inheriting.REASON)
-        found, lacking = inheriting.candidates(old, spec)
-        if lacking and inheriting.demanded(spec) is not None:
-            at = "config.job_params.common.inherit"
-            problems = [Problem(at, f"task {n} of job {old.id}: {why}", n) for n, why in lacking.items()]
-            raise Invalid(problems, reason=inheriting.REASON)
-        return found, [f"task {name} is not inherited: {why}" for name, why in lacking.items()]
-
-    def _new(self, spec: JobSpec, warnings: list[str]) -> Job:
-        lineage, not_inherited = self._inherited(spec)
-        tell = self._peers.numbers_tasks(spec)
-        tasks = {}
-        roles_of = flow.once_per_component(self._roles)
-        for node in spec.dag.nodes:
-            roles = roles_of(node)
-            here: dict[NodeId, dict[str, TaskStatus]] = {}
-            for party in spec.parties:
-                if roles is None or party.role in roles:
-                    here.setdefault(party.node, {})[party.role] = TaskStatus.PENDING
-            tasks[node.name] = Task(
-                node.name,
-                task_ids.telling(spec.job_id, node.name, 0) if tell else f"task_{uuid4().hex}",
-                TaskStatus.PENDING,
-                {name: NodeTask(name, states) for name, states in here.items()},
-                lineage=lineage.get(node.name),
-            )
-        idle = [name for name, task in tasks.items() if not task.nodes]
-        if idle:
-            raise Invalid(
-                Problem(f"dag.components.{n}", "no node of the job has a role in this component", n) for n in idle
-            )
-        return Job(
-            spec,
-            JobStatus.PENDING,
-            self._clock(),
-            {n: NodeJob(n) for n in spec.nodes},
-            tasks,
-            warnings=(*warnings, *not_inherited),
-            digest=digest(spec),
-            user=acting_user(),
-        ).noted(self._clock(), "job PENDING", spec.initiator, **by_user())
-
-    def _roles(self, node: flow.DagNode) -> tuple[str, ...] | None:
-        ref = node.component
-        try:
-            _, component = self._registry.find(ref.provider, ref.version, ref.name)
-        except Unknown:
-            return None  # we ask every node; one without a role says so
-        return component.roles
-
-
-def digest(spec: JobSpec) -> str:
-    """Return a fingerprint of what was submitted; the trace id is no part of it."""
-    body = asdict(replace(spec, trace_id=""))
-    body["dag"].pop("_by_name", None)
-    if not spec.old_job_id:
-        body.pop("old_job_id")  # as it was before there was such a field
-    return hashlib.sha256(json.dumps(body, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
-
-
-def view(job: Job) -> JobView:
-    """Return the job as others are told of it."""
-    reasons = waiting.of_tasks(job)
-    return JobView(
-        job.id,
-        job.status,
-        [
-            TaskView(
-                t.task_id,
-                t.name,
-                t.status,
-                t.failure,
-                {n: dict(part.roles) for n, part in t.nodes.items()},
-                t.started_at,
-                t.attempt,
-                t.attempts,
-                reasons[t.name],
-                t.lineage if t.status is TaskStatus.SUCCESS else None,
-            )
-            for t in job.tasks.values()
-        ],
-        job.outcome,
-        job.ending.failure if job.ending else None,
-        job.progress,
-        job.spec.flow_id,
-        job.spec.scheduler,
-        job.warnings,
-        waiting.of_job(job),
-        quorum.details(job),
-        quorum.failed_tasks(job),
-        job.spec.old_job_id,
-        job.origin,
-    )
-
-
-def _with_ids(found: JobView, local: LocalJob) -> JobView:
-    """Give tasks that a peer knows by their names the ids they run under here, and the others their names."""
-    by_name = {run.task_name: run.task_id for run in local.runs}
-    by_id = {task_id: name for name, task_id in by_name.items()}
-    tasks = [
-        replace(task, name=by_id[task.task_id])
-        if task.task_id in by_id
-        else replace(task, task_id=by_name.get(task.task_id, task.task_id))
-        for task in found.tasks
-    ]
-    return replace(found, tasks=tasks)
-
-
-def _local_view(local: LocalJob) -> JobView:
-    """Return what this node knows of a job by itself, for when the scheduling node does not answer."""
-    newest = {run.task_name: local.newest_runs(run.task_name) for run in local.runs}
-    tasks = [
-        TaskView(runs[0].task_id, name, merge_runs(runs), nodes={local.node: {}}, attempt=runs[0].attempt)
-        for name, runs in newest.items()
-    ]
-    return JobView(
-        local.id,
-        local.status,
-        tasks,
-        local.ending.outcome if local.ending else None,
-        local.ending.failure if local.ending else None,
-        progress=100 if local.ending and local.ending.outcome is Outcome.SUCCEEDED else 0,
-        flow_id=local.spec.flow_id,
-        scheduler=local.spec.scheduler,
-        warnings=local.warnings,
-        waiting=waiting.of_local(local),
-    )
+        return self._new.check(spec)
 
 
 def _known_task(spec: JobSpec, name: str) -> None:

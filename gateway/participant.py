@@ -5,7 +5,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from gateway.coordinator import digest
 from gateway.domain import approval, auditing, inheriting, parameters, preparing, quorum
 from gateway.domain import dag as flow
 from gateway.domain.approval import Policy, Verdict
@@ -22,6 +21,7 @@ from gateway.errors import Conflict, Invalid, NotAllowed, NotFound, Refused
 from gateway.executor import Executor
 from gateway.inheritance import Inheritance, Offer
 from gateway.models import Models
+from gateway.new_jobs import digest
 from gateway.patience import while_away
 from gateway.ports import Callback, Clock, TaskNews
 from gateway.readiness import Looked

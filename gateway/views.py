@@ -1,0 +1,79 @@
+"""A job as others are told of it, made of the record that this node has."""
+
+from dataclasses import replace
+
+from gateway.domain import quorum, waiting
+from gateway.domain.executing.weighing import merge_runs
+from gateway.domain.job import Job
+from gateway.domain.local_job import LocalJob
+from gateway.domain.states import Outcome, TaskStatus
+from gateway.ports import JobView, TaskView
+
+
+def view(job: Job) -> JobView:
+    """Return the job as others are told of it."""
+    reasons = waiting.of_tasks(job)
+    return JobView(
+        job.id,
+        job.status,
+        [
+            TaskView(
+                t.task_id,
+                t.name,
+                t.status,
+                t.failure,
+                {n: dict(part.roles) for n, part in t.nodes.items()},
+                t.started_at,
+                t.attempt,
+                t.attempts,
+                reasons[t.name],
+                t.lineage if t.status is TaskStatus.SUCCESS else None,
+            )
+            for t in job.tasks.values()
+        ],
+        job.outcome,
+        job.ending.failure if job.ending else None,
+        job.progress,
+        job.spec.flow_id,
+        job.spec.scheduler,
+        job.warnings,
+        waiting.of_job(job),
+        quorum.details(job),
+        quorum.failed_tasks(job),
+        job.spec.old_job_id,
+        job.origin,
+    )
+
+
+def with_ids(found: JobView, local: LocalJob) -> JobView:
+    """Give tasks that a peer knows by their names the ids they run under here, and the others their names."""
+    by_name = {run.task_name: run.task_id for run in local.runs}
+    by_id = {task_id: name for name, task_id in by_name.items()}
+    tasks = [
+        replace(task, name=by_id[task.task_id])
+        if task.task_id in by_id
+        else replace(task, task_id=by_name.get(task.task_id, task.task_id))
+        for task in found.tasks
+    ]
+    return replace(found, tasks=tasks)
+
+
+def local_view(local: LocalJob) -> JobView:
+    """Return what this node knows of a job by itself, for when the scheduling node does not answer."""
+    newest = {run.task_name: local.newest_runs(run.task_name) for run in local.runs}
+    tasks = [
+        TaskView(runs[0].task_id, name, merge_runs(runs), nodes={local.node: {}}, attempt=runs[0].attempt)
+        for name, runs in newest.items()
+    ]
+    return JobView(
+        local.id,
+        local.status,
+        tasks,
+        local.ending.outcome if local.ending else None,
+        local.ending.failure if local.ending else None,
+        progress=100 if local.ending and local.ending.outcome is Outcome.SUCCEEDED else 0,
+        flow_id=local.spec.flow_id,
+        scheduler=local.spec.scheduler,
+        warnings=local.warnings,
+        waiting=waiting.of_local(local),
+    )
