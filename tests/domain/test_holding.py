@@ -1,7 +1,10 @@
 """A job holds what it needs at all of its nodes or at none, asked in one order for everybody."""
 
 from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 
+from gateway.assembly.rules import admission_rules, call_timing
 from gateway.domain import holding
 from gateway.domain.job import Acceptance, Holding, Job
 from gateway.domain.model import CallState, Failure
@@ -11,6 +14,7 @@ from gateway.domain.scheduling.events import Answered, Denied, Event, Freed, Los
 from gateway.domain.scheduling.timing import Timing
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from tests.builders import IDLE, a_job, at
+from tests.inprocess import settings
 
 ROLES = {"guest": ("n3",), "host": ("n1", "n2")}
 BUSY = Failure(holding.BUSY, "needs cpu 4 on node n2, free cpu 1")
@@ -194,6 +198,26 @@ def test_a_job_that_was_in_vain_often_enough_ends_with_what_it_was_told():
     refusals = [note for note in job.notes if note.event == "resources refused"]
     assert [note.at for note in refusals] == [at(0), at(10), at(30), at(55)]
     assert {note.detail["message"] for note in refusals} == {BUSY.message}
+
+
+def test_pauses_from_ten_seconds_to_ten_minutes_are_what_the_settings_make_of_it(tmp_path: Path):
+    limits = {"schedule_pause_seconds": 10, "schedule_longest_pause_seconds": 600, "schedule_attempts": 9}
+    set_so = settings(tmp_path, limits=limits)
+    timing = call_timing(set_so)
+    job, tried, now = a_ready_job("n2"), list[float](), 0.0
+    while job.ending is None:
+        job, requests = schedule.step(job, at(now), timing)
+        assert requests == [HoldAt("n2")]
+        tried.append(now)
+        job = schedule.apply(job, Denied(HoldAt("n2"), BUSY, at(now)), timing)
+        now = (schedule.next_due(job, timing) - at(0)).total_seconds()  # type: ignore[operator]
+    pauses = [b - a for a, b in pairwise(tried)]
+    assert pauses == [10, 20, 40, 80, 160, 320, 600, 600]
+    history = [note for note in job.notes if note.event == "resources refused"]
+    assert [note.at for note in history] == [at(moment) for moment in tried]
+    assert job.ending.failure is not None and job.ending.failure.reason == "CANNOT_SCHEDULE"
+    assert "asked 9 times" in job.ending.failure.message
+    assert admission_rules(set_so).fresh == 1800  # the place is kept that long, for three of the longest
 
 
 def test_without_such_a_number_it_waits_on():
