@@ -5,17 +5,16 @@ anything is done in the world.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 
 import structlog
 
-from engines.base import Engine, EngineDown, EngineError, Exited, ImageNotFound, LaunchSpec, Limits, Missing, Watch
-from engines.naming import labels
+from engines.base import Engine, EngineDown, EngineError, Exited, Missing, Watch
 from gateway.calls import with_calls
 from gateway.disk_watch import DiskWatch
 from gateway.domain import guarding, healing
@@ -39,35 +38,32 @@ from gateway.domain.executing.events import (
     Event,
     Gone,
     HasExited,
-    Launched,
     LaunchFailed,
     Restarted,
     Sealed,
     Seen,
-    StopAsked,
     Unseen,
 )
 from gateway.domain.executing.timing import Timing
-from gateway.domain.executing.weighing import merge_runs
 from gateway.domain.last_line import result_of
 from gateway.domain.local_job import Exit, LocalJob, Run
-from gateway.domain.model import Ending, Failure, JobSpec, NodeId
-from gateway.domain.outward import without_folders
-from gateway.domain.states import JOB, Outcome, RunStatus, TaskStatus, ended
-from gateway.errors import Busy, EngineFailed, GatewayError, NotFound, PeerUnreachable, Unreadable
-from gateway.grants import NOTHING, Grant
+from gateway.domain.model import Failure, JobSpec, NodeId
+from gateway.domain.states import RunStatus
+from gateway.errors import GatewayError, NotFound, Unreadable
 from gateway.lanes import Lanes
+from gateway.launching import ImageIsFetched, Launching
 from gateway.loop import Loop
 from gateway.patience import while_away
 from gateway.peers import Peers
-from gateway.ports import Clock, Outputs, Site, TaskReport
+from gateway.ports import Clock, Outputs
 from gateway.prefetching import Prefetch
 from gateway.store.abandoning import abandon
 from gateway.store.database import outside_transaction
 from gateway.store.store import Store
+from gateway.telling import Telling
 from gateway.tracing import listening, traced
 from gateway.turns import Turns
-from gateway.workspace import Placement, Workspace
+from gateway.workspace import Workspace
 
 log = structlog.get_logger(__name__)
 
@@ -75,18 +71,6 @@ Change = Callable[[LocalJob], LocalJob]
 
 _LAST_WORDS = 16 * 1024
 """bytes at the end of standard output in which a result code is looked for"""
-
-_TOO_LATE = ("ALREADY_DECIDED", "AUDIT_UNKNOWN")
-"""with what a scheduling node refuses a decision on a job that has ended there, or is gone"""
-
-
-@dataclass(frozen=True)
-class Place:
-    """What every container of this node is told alike; known once the listeners are up."""
-
-    callback_base: str
-    transport: str
-    institution_of: Callable[[NodeId], str]
 
 
 class Executor:
@@ -101,44 +85,34 @@ class Executor:
         outputs: Outputs,
         clock: Clock,
         lanes: Lanes,
-        place: Callable[[], Place],
+        launching: Launching,
         close_session: Callable[[str], None],
         release: Callable[[str], None],
-        installation: str,
+        disk: DiskWatch,
         owner: str = "",
         timing: Timing = Timing(),
-        disk: DiskWatch | None = None,
-        grants: Mapping[str, Grant] | None = None,
         oddities: Callable[[JobSpec, Run], tuple[str, ...]] = lambda spec, run: (),
     ) -> None:
         self._store = store
         self._oddities = oddities
         self._engine = engine
-        self._peers = peers
         self._workspace = workspace
         self._outputs = outputs
         self._clock = clock
         self._lanes = lanes
-        self._place = place
         self._close_session = close_session
         self._release = release
-        self._installation = installation
         self._owner = owner
         self._timing = timing
-        self._disk = disk or DiskWatch(workspace)
-        self._grants = grants or {}
+        self._disk = disk
         self._watch: Watch | None = None
         self._turns = Turns(store.local_jobs.decide, self._decide, self._begin)
         self.observe: Callable[[str, float], None] = lambda _action, _seconds: None
         """told how long each action on the engine took"""
-        self.engine_at: Callable[[str], Engine] = lambda name: engine
-        """finds one of several engines by its name; without a name the main one"""
-        self.signed: Callable[[str, str, Engine], str] = lambda provider, image, engine: ""
-        """returns the digest of a provider's image that has to be signed; raises `EngineError` where it is not"""
-        self.silent: Callable[[NodeId], None] = lambda node: None
-        """told of every node that a call did not reach"""
+        self._launching = launching
+        self.telling = Telling(peers, clock, self.heard)
         self._prefetch = Prefetch(
-            lambda name: self.engine_at(name),
+            lambda name: launching.engine_at(name),
             store.local_jobs.get,
             lambda job_id, event: self.record(job_id, event),
             clock,
@@ -282,7 +256,7 @@ class Executor:
                 events = self._do(local, action, fetching)
                 if not isinstance(action, (Tell, Close)):
                     self.observe(type(action).__name__.lower(), time.monotonic() - began)
-            except _ImageIsFetched:  # which may take long: in a lane of its own
+            except ImageIsFetched:  # which may take long: in a lane of its own
                 self._lanes.submit("engine-pull", partial(self._perform, local, action, fetching=True), local.id)
                 return
             except Exception:
@@ -315,15 +289,15 @@ class Executor:
                     self._release(local.id)
                 return [Done(action, self._clock())]
             case Tell():
-                return [self._tell(local, _run(local, action.run), action)]
+                return [self.telling.tell(local, _run(local, action.run), action)]
             case Confirm():
-                return self._confirm(local, action)
+                return self.telling.confirm(local, action)
             case AskScheduler():
-                return self._ask(local, action)
+                return self.telling.ask(local, action)
             case Prepare():
                 return [self._prefetch.fetch(local, action)]
             case Launch():
-                return [self._launch(local, _run(local, action.run), fetching)]
+                return [self._launching.launch(local, _run(local, action.run), fetching)]
             case Probe():
                 return [self._probe(_run(local, action.run))]
             case StopRun():
@@ -332,80 +306,6 @@ class Executor:
                 return [self._seal(_run(local, action.run))]
             case Collect():
                 return [self._collect(local, _run(local, action.run), action)]
-
-    def _launch(self, local: LocalJob, run: Run, fetching: bool) -> Event:
-        try:
-            self._disk.check_room()
-            digest = self._image(local, run, fetching)
-            signed = self.signed(run.component.provider, run.image, self.engine_at(run.engine))
-            spec = self._spec(local, run)
-            spec = replace(spec, digest=spec.digest or signed)  # else another image could come in between
-            self._engine.launch(spec)
-        except _NotWanted:
-            return LaunchFailed(run.run_id, Failure("STOPPED", "stopped on request"), self._clock())
-        except EngineError as error:
-            return self._not_launched(run, error.reason, str(error))
-        except EngineFailed as error:
-            return self._not_launched(run, error.reason, error.message)
-        except (OSError, GatewayError) as error:
-            return self._not_launched(run, "CREATE_FAILED", str(error))
-        return Launched(run.run_id, self._clock(), digest, self._grant(run).described)
-
-    def _not_launched(self, run: Run, reason: str, text: str) -> LaunchFailed:
-        """Return the failure in words for every party; the whole of them stays in the timeline here."""
-        words = without_folders(text)
-        return LaunchFailed(run.run_id, Failure(reason, words), self._clock(), text if text != words else "")
-
-    def _image(self, local: LocalJob, run: Run, fetching: bool) -> str:
-        """Return the digest of the run's image, which is here afterwards."""
-        try:
-            return self.engine_at(run.engine).image_digest(run.image)
-        except ImageNotFound:
-            if not fetching:
-                raise _ImageIsFetched from None
-
-        def told(progress: str) -> None:
-            log.info("an image is fetched", image=run.image, job=local.id, task=run.task_name, progress=progress)
-            if _run(self._store.local_jobs.get(local.id), run.run_id).stop_at is not None:
-                raise _NotWanted
-
-        return self.engine_at(run.engine).ensure_image(run.image, told)
-
-    def _grant(self, run: Run) -> Grant:
-        return self._grants.get(run.component.provider, NOTHING)
-
-    def environment(self, local: LocalJob, run: Run) -> dict[str, str]:
-        """Return the variables of a run's container, secrets included. Raises `EngineFailed`."""
-        return self._environment(local, run, self._workspace.placement(run))
-
-    def _environment(self, local: LocalJob, run: Run, placement: Placement) -> dict[str, str]:
-        place = self._place()
-        site = Site(
-            storage_url=placement.storage_url,
-            callback_url=f"{place.callback_base}/v1/platform/schedule/task/callback?run={run.run_id}",
-            transport=place.transport,
-            log_path=placement.log_path,
-            checkpoint=placement.checkpoint,
-            institution_of={n: place.institution_of(n) for n in local.spec.nodes},
-        )
-        return self._peers.adapter(local.spec.protocol).environment(local, run, site)
-
-    def _spec(self, local: LocalJob, run: Run) -> LaunchSpec:
-        placement = self._workspace.prepare(run)
-        party = run.party
-        return LaunchSpec(
-            name=run.name,
-            image=run.image,
-            environment=self._environment(local, run, placement),
-            labels=labels(
-                local.node, self._installation, local.id, run.task_id, party.role, party.index, run.attempt
-            ),
-            limits=_limits(run.limits),
-            mounts=(*placement.mounts, *self._grant(run).mounts),
-            digest=run.expected_digest,
-            capabilities=self._grant(run).capabilities,
-            engine=run.engine,
-        )
 
     def _probe(self, run: Run) -> Event:
         try:
@@ -459,55 +359,6 @@ class Executor:
             return Sealed(run.run_id, None, self._clock(), str(error))
         return Sealed(run.run_id, files, self._clock())
 
-    def _tell(self, local: LocalJob, run: Run, action: Tell) -> Event:
-        report = TaskReport(run.task_id, run.party.role, self._status_of_role(local, run), run.failure, local.id)
-        try:
-            self._peers.scheduler(local.spec.scheduler, local.spec.protocol).report_task(report, local.node)
-        except (PeerUnreachable, Busy) as error:
-            if isinstance(error, PeerUnreachable):
-                self.silent(local.spec.scheduler)
-            return Done(action, self._clock(), final=False, message=error.message)
-        except GatewayError as error:  # it does not want to know: it will ask
-            return Done(action, self._clock(), message=f"{error.reason} {error.message}")
-        self.heard(local)
-        return Done(action, self._clock())
-
-    def _confirm(self, local: LocalJob, action: Confirm) -> list[Event]:
-        failure = local.approval.failure if local.approval else None
-        scheduler = self._peers.scheduler(local.spec.scheduler, local.spec.protocol)
-        try:
-            scheduler.confirm_job(local.id, failure, local.node, local.audit.id if local.audit else "")
-        except (PeerUnreachable, Busy) as error:
-            return [Done(action, self._clock(), final=False, message=error.message)]
-        except GatewayError as error:
-            final = error.reason != "INTERNAL"
-            told = Done(action, self._clock(), final, message=f"{error.reason} {error.message}")
-            if failure is not None or error.reason not in _TOO_LATE:
-                return [told]
-            # the job has ended there, and the stop that says so may have been lost, or be long on its way
-            return [told, *(e for e in self._ask(local, AskScheduler()) if isinstance(e, StopAsked))]
-        return [Done(action, self._clock())]
-
-    def _ask(self, local: LocalJob, action: AskScheduler) -> list[Event]:
-        """Ask the scheduling node whether the job still exists there, and do as it says."""
-        scheduler, now = local.spec.scheduler, self._clock
-        try:
-            view = self._peers.scheduler(scheduler, local.spec.protocol).job_status(local.id, local.node)
-        except NotFound as error:
-            text = f"the scheduling node {scheduler} does not know the job any more: {error.message}"
-            failure = Failure(guarding.FORGOT, text, local.node)
-            ending = Ending(Outcome.STOPPED, now(), failure, local.node)
-            return [StopAsked(now(), None, ending, local.node)]
-        except (PeerUnreachable, Busy) as error:
-            return [Done(action, now(), final=False, message=error.message)]
-        except GatewayError as error:  # no route to it is no way to ask; a refusal of its own is an answer
-            final = error.reason not in ("NODE_UNKNOWN", "INTERNAL")
-            return [Done(action, now(), final, message=f"{error.reason} {error.message}")]
-        if ended(JOB, view.status):  # and its stop was lost
-            ending = Ending(view.outcome or Outcome.STOPPED, now(), view.failure, scheduler)
-            return [Done(action, now()), StopAsked(now(), None, ending, scheduler)]
-        return [Done(action, now())]
-
     def watch_job(self, local: LocalJob) -> None:
         """Have a job that was stored just now looked at when it is due."""
         due = execute.next_due(local, self._timing, self._owner)
@@ -519,19 +370,6 @@ class Executor:
         now = self._clock()
         if guarding.worth_noting(local, now, self._timing.orphan):
             self.record(local.id, guarding.Heard(now))
-
-    @staticmethod
-    def _status_of_role(local: LocalJob, run: Run) -> TaskStatus:
-        runs = local.runs_of(run.task_id, run.party.role)
-        return merge_runs(runs)
-
-
-class _ImageIsFetched(Exception):
-    """The image is not here and has to be fetched first."""
-
-
-class _NotWanted(Exception):
-    """The run was stopped while its image was fetched."""
 
 
 def _tries(local: LocalJob, action: Action) -> int:
@@ -549,13 +387,3 @@ def _tries(local: LocalJob, action: Action) -> int:
 
 def _run(local: LocalJob, run_id: str) -> Run:
     return next(r for r in local.runs if r.run_id == run_id)
-
-
-def _limits(limits: Mapping[str, float | None]) -> Limits:
-    memory = limits.get("memory")
-    pids = limits.get("pids")
-    return Limits(
-        cpu=limits.get("cpu"),
-        memory=None if memory is None else int(memory),
-        pids=None if pids is None else int(pids),
-    )

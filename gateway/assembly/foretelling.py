@@ -27,7 +27,7 @@ def settle(node: Node) -> Foretelling:
         node.neighbours.knows,
         settings.engine.kind == "docker" and docker.pull == "missing",
         node.engine_for,
-        lambda provider, image, engine: node.executor.signed(provider, image, engine),
+        lambda provider, image, engine: node.launching.signed(provider, image, engine),
     )
     own = OwnSide(
         settings.node.id,

@@ -135,7 +135,7 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
         admin_parts,
         settings.state_dir / "runs",
         lambda spec: node.peers.adapter(spec.protocol).request(spec),
-        node.executor.environment,
+        node.launching.environment,
         node.clock,
     )
     dataset_parts = admin_datasets.DatasetParts(

@@ -31,11 +31,12 @@ from gateway.domain.sharing import Default
 from gateway.drain import Drain
 from gateway.errors import GatewayError
 from gateway.events import Feed
-from gateway.executor import Executor, Place
+from gateway.executor import Executor
 from gateway.folders import made
 from gateway.heartbeat import Heartbeat
 from gateway.inheritance import Inheritance
 from gateway.lanes import Lanes
+from gateway.launching import Launching, Place
 from gateway.metrics import Metrics
 from gateway.models import Models
 from gateway.outages import Outages
@@ -136,6 +137,21 @@ class Node:
             log_bytes=settings.limits.run_log_bytes,
         )
         self.run_logs = RunLogs(node, self.store, self.engine, workspace)
+        disk = DiskWatch(workspace, settings.limits.storage_reserve_bytes, settings.limits.disk_check_seconds)
+        self.launching = Launching(
+            self.store,
+            self.engine,
+            self.peers,
+            workspace,
+            clock,
+            self._where,
+            installation,
+            disk,
+            grants_of(settings),
+        )
+        self.launching.signed = signatures.check
+        if isinstance(self.engine, SeveralEngines):
+            self.launching.engine_at = self.engine.at
         self.executor = Executor(
             self.store,
             self.engine,
@@ -144,20 +160,15 @@ class Node:
             self.storage,
             clock,
             self._lanes,
-            self._where,
+            self.launching,
             self.sessions.end,
             self._release,
-            installation,
+            disk,
             owner,
             runs_timing,
-            DiskWatch(workspace, settings.limits.storage_reserve_bytes, settings.limits.disk_check_seconds),
-            grants_of(settings),
             partial(oddities, self.storage),
         )
         self.executor.observe = self.metrics.acted
-        self.executor.signed = signatures.check
-        if isinstance(self.engine, SeveralEngines):
-            self.executor.engine_at = self.engine.at
         self.coordinator = Coordinator(self.store, self.scheduler, self.peers, self.registry, self.routes, clock)
         self.coordinator.new_id = lambda nodes: platform.new_id(map(self.neighbours.profile_of, nodes))
         defaults = defaults_of(settings.limits, settings.resources)
@@ -250,7 +261,7 @@ class Node:
         for side, loop in (("scheduler", self.scheduler.loop), ("participant", self.executor.loop)):
             loop.failed = telling(self.store, side, clock, self.metrics.stuck)
         self.outages = Outages(self.protocol.reaches, self._healed)
-        self.scheduler.silent = self.executor.silent = self.outages.silent
+        self.scheduler.silent = self.executor.telling.silent = self.outages.silent
         self.drain = Drain(self.store, self.coordinator.stop, clock)
         self.coordinator.admit = self.participant.admit = self.drain.admit
         self.feed = Feed(self.store)
@@ -268,7 +279,7 @@ class Node:
     def engine_for(self, base_url: str) -> Engine | None:
         """Return the engine of a provider's address; None for one that is not allowed."""
         name = engines_by_address(self.settings).get(base_url)
-        return None if name is None else self.executor.engine_at(name)
+        return None if name is None else self.launching.engine_at(name)
 
     def _unfinished(self) -> Iterator[JobSpec]:
         """Yield what was submitted of every job that is not over here."""

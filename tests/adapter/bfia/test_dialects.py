@@ -255,7 +255,7 @@ def test_containers_meet_in_the_session_that_the_peers_containers_have(site: Sit
     run = site.run(spec.job_id, "guest.0")
     per_task, whole = f"session_{task}", f"session_{spec.job_id}"
     local = site.node.store.local_jobs.get(spec.job_id)
-    told = site.node.executor.environment(local, run)["config.session_id"]
+    told = site.node.launching.environment(local, run)["config.session_id"]
     assert told == (per_task if other == KUSCIA else whole)
     sessions = site.node.sessions
     assert (sessions.is_open(per_task), sessions.is_open(whole)) == (True if other == KUSCIA else None, True)
