@@ -1,7 +1,8 @@
-"""Reads JSON of others, on the event loop and thus quickly: what would take long is refused before it is parsed.
+"""Reads JSON of others, so that everybody else is answered meanwhile: what would take long is refused before it is
+parsed, and what is large is read in a thread, step by step.
 
-The parser holds every other thread of the process until it is done. Its time goes with the number of values, not
-of bytes, so their number is estimated first, by counting the signs that separate them.
+The parser holds every other thread of the process until it is done, or calls something of ours. Its time goes with
+the number of values, not of bytes, so their number is estimated first, by counting the signs that separate them.
 """
 
 import json
@@ -10,10 +11,13 @@ import re
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
+import anyio.to_thread
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
+from gateway.bodies_once import AT_ONCE
 from gateway.domain.problems import Problem
+from gateway.signs import counted, pieces
 from provider_registry.limits import encodable, join
 
 MOST_SIGNS = 100_000
@@ -39,11 +43,11 @@ def read_json(text: bytes) -> Any:
     Refused beside what is no JSON: too many values, too deep nesting, numbers that are not finite or have
     thousands of digits, half surrogate pairs.
     """
-    signs = text.count(b",") + text.count(b"[") + text.count(b"{")
+    signs = counted(text, b",[{", MOST_SIGNS)
     if signs > MOST_SIGNS:
         rule = f"must not hold more than {MOST_SIGNS} commas and opening brackets"
-        raise NotFit(Problem(_BODY, rule, signs))
-    escapes = text.count(b"\\")
+        raise NotFit(Problem(_BODY, rule, f"{signs} and perhaps more"))
+    escapes = counted(text, b"\\", MOST_ESCAPES)
     if escapes > MOST_ESCAPES:
         raise NotFit(Problem(_BODY, f"must not hold more than {MOST_ESCAPES} backslashes", escapes))
     strange: list[str] = []
@@ -55,7 +59,13 @@ def read_json(text: bytes) -> Any:
         return found
 
     try:
-        said = json.loads(text, parse_constant=number, parse_float=number)
+        written = text.decode(json.detect_encoding(text), "surrogatepass")
+        said = json.loads(
+            written,
+            parse_constant=number,
+            parse_float=number,
+            object_pairs_hook=_made if len(text) > AT_ONCE else None,
+        )
     except RecursionError:
         raise NotFit(Problem(_BODY, "must not nest so deeply")) from None
     except json.JSONDecodeError as error:
@@ -64,23 +74,38 @@ def read_json(text: bytes) -> Any:
         raise NotFit(Problem(_BODY, f"must be JSON in UTF-8: {error.reason} at byte {error.start}")) from None
     except ValueError:
         raise NotFit(Problem(_BODY, "must not hold integers of thousands of digits")) from None
-    halves = (escapes or b"\xed" in text) and HALF_PAIR.search(text)
-    if (strange or halves) and (problems := list(_unfit(said))):
+    if (strange or _may_have_halves(text, escapes)) and (problems := list(_unfit(said))):
         raise NotFit(*problems)
     return said
 
 
+def _made(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object of its pairs, as the parser would: here another thread may have its turn."""
+    return dict(pairs)
+
+
+def _may_have_halves(text: bytes, escapes: int) -> bool:
+    if not escapes and b"\xed" not in text:
+        return False
+    return any(HALF_PAIR.search(text, start, end + 3) for start, end in pieces(text))
+
+
+async def read_aside(text: bytes) -> Any:
+    """Return what a JSON text says; a large one is read in a thread. Raises `NotFit`."""
+    return read_json(text) if len(text) <= AT_ONCE else await anyio.to_thread.run_sync(read_json, text)
+
+
 class JsonRequest(Request):
-    """A request whose JSON is read by `read_json`."""
+    """A request whose JSON is read by `read_aside`."""
 
     async def json(self) -> Any:
         if not hasattr(self, "_json"):
-            self._json = read_json(await self.body())
+            self._json = await read_aside(await self.body())
         return self._json
 
 
 class JsonRoute(APIRoute):
-    """A path whose JSON body is read by `read_json`."""
+    """A path whose JSON body is read by `read_aside`."""
 
     request = JsonRequest
 

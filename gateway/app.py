@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import anyio.to_thread
+from anyio import CapacityLimiter
 from fastapi import APIRouter, Depends, FastAPI, Request
-from starlette.responses import HTMLResponse, JSONResponse
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 _PAGE = Path(__file__).with_name("docs_page.html")
@@ -37,23 +39,46 @@ def create_app(
     documented: bool = False,
     first: Sequence[Callable[[Request], Awaitable[None]]] = (),
 ) -> FastAPI:
-    """Return the application of one listener; each of ``first`` may refuse a request. Raises `PathTaken`."""
+    """Return the application of one listener; each of ``first`` may refuse a request. Raises `PathTaken`.
+
+    Nothing of it is left for the first request to build: that would hold up every other one.
+    """
     _refuse_duplicates(m.router for m in routers)
     app = FastAPI(
         title=f"BFIA interconnection gateway: {title}",
         version="0.1.0",
         docs_url=None,  # the framework's page loads its parts from elsewhere: a closed network has no such place
         redoc_url=None,
-        openapi_url="/openapi.json" if documented else None,
+        openapi_url=None,  # the framework would make the description on the event loop
         redirect_slashes=False,
         strict_content_type=False,
         dependencies=[Depends(look) for look in first],
     )
     if documented:
+        app.add_api_route("/openapi.json", _described(app), include_in_schema=False)
         app.add_api_route("/docs", _page, include_in_schema=False, response_class=HTMLResponse)
     for mounted in routers:
         app.include_router(mounted.router, max_body_size=mounted.max_body)
+    for route in app.routes:  # the framework builds the routes behind each of them when it is first asked
+        route.matches({"type": "http", "method": "GET", "path": "", "root_path": "", "headers": []})
     return app
+
+
+def _described(app: FastAPI) -> Callable[[], Awaitable[Response]]:
+    """Return what answers with the description, made in a thread when it is first asked for: it takes a while."""
+    made: list[bytes] = []
+    one_at_a_time = CapacityLimiter(1)
+
+    def make() -> bytes:
+        if not made:
+            made.append(bytes(JSONResponse(app.openapi()).body))
+        return made[0]
+
+    async def description() -> Response:
+        body = await anyio.to_thread.run_sync(make, limiter=one_at_a_time)
+        return Response(body, media_type="application/json")
+
+    return description
 
 
 async def _page() -> HTMLResponse:

@@ -113,7 +113,7 @@ def shorten(value: Any) -> Any:
         return text if len(text) <= MAX_QUOTE else text[:MAX_QUOTE] + "…"
     if isinstance(value, (Mapping, list, tuple)) and not value:
         return {} if isinstance(value, Mapping) else []
-    if isinstance(value, (Mapping, list, tuple)) and too_large(value) is None and not_json(value) is None:
+    if _few(value) and too_large(value) is None and not_json(value) is None:
         text = as_text(value)
         if len(text) <= MAX_QUOTE:
             return json.loads(text)
@@ -135,6 +135,11 @@ def as_text(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False)
     except (RecursionError, ValueError, TypeError):
         return ""
+
+
+def _few(value: Any) -> bool:
+    """Tell whether an object or a list may fit into a quote: each value, and each key, takes a character."""
+    return isinstance(value, (Mapping, list, tuple)) and next(islice(_walk(value), MAX_QUOTE, None), None) is None
 
 
 def join(path: str, *steps: str | int) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 
 from provider_registry.limits import bounded, join, shorten
 from provider_registry.model import Component, InvalidDescription, Problem, Provider
@@ -45,7 +46,7 @@ class Written:
     written: bool = True
     """False where it was so before: ``revision`` is then the newest there is"""
 
-    @property
+    @cached_property
     def changes(self) -> tuple[Change, ...]:
         gone = self.revision.action is Action.DELETED
         return changes(self.before, None if gone else self.revision.provider)

@@ -15,6 +15,7 @@ from provider_registry import lenient
 from provider_registry.limits import ROOT, bounded
 from provider_registry.model import InvalidDescription, Problem, Provider
 from provider_registry.registration import provider_from_component, provider_from_request
+from provider_registry.twice import twice
 
 MOST_BYTES = 16 * 1024**2
 """of a body: four times the characters of text that a description may hold"""
@@ -47,7 +48,8 @@ def told(text: bytes) -> dict[str, Any]:
 def read(text: bytes) -> tuple[Provider, bool]:
     """Read a body of either form: (provider, whether it was one component with its image).
 
-    Commas after a last entry are a warning. Raises InvalidDescription.
+    Commas after a last entry are a warning, keys that stand twice in one object are not taken. Raises
+    InvalidDescription.
     """
     if len(text) > MOST_BYTES:
         raise _refused(f"must not be longer than {MOST_BYTES} bytes")
@@ -55,35 +57,33 @@ def read(text: bytes) -> tuple[Provider, bool]:
     if signs > MOST_SIGNS:
         raise _refused(f"must not hold more than {MOST_SIGNS} commas and opening brackets")
     try:
-        body, commas = _parsed(text)
+        body, commas, written = _parsed(text)
     except RecursionError:
         raise _refused("must not nest so deeply") from None
     except ValueError as error:  # no JSON, no UTF-8, or integers of thousands of digits
         raise _refused(f"must be JSON: {str(error)[:200]}") from None
+    if found := twice(written):
+        raise InvalidDescription(tuple(found))
     provider, single = read_value(body)
     if commas:
         provider = replace(provider, warnings=bounded([Problem(ROOT, lenient.told(commas)), *provider.warnings]))
     return provider, single
 
 
-def _parsed(text: bytes) -> tuple[Any, int]:
-    """Return the JSON value, and how many commas had to be left out for it. Raises ValueError, RecursionError."""
+def _parsed(text: bytes) -> tuple[Any, int, bytes | str]:
+    """Return the JSON value, how many commas had to be left out for it, and the text without them.
+
+    Raises ValueError, RecursionError.
+    """
     try:
-        return json.loads(text), 0
+        return json.loads(text), 0, text
     except ValueError:
         if not lenient.LAST_COMMA.search(text):
             raise
         cleaned, commas = lenient.without_last_commas(text.decode())
         if not commas:
             raise
-    return json.loads(cleaned, object_pairs_hook=_once), commas
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):  # whoever sent it was told so of what needs no cleaning
-        raise ValueError("a key stands twice in one object")
-    return found
+    return json.loads(cleaned), commas, cleaned
 
 
 def read_value(body: Any) -> tuple[Provider, bool]:

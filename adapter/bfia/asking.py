@@ -8,7 +8,7 @@ from anyio import CapacityLimiter
 from fastapi import Depends, Request
 
 from adapter.bfia.headers import Incoming, incoming
-from adapter.reading import NotFit, read_json
+from adapter.reading import NotFit, read_aside
 from gateway.domain.model import NodeId
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, NotAllowed
@@ -58,7 +58,7 @@ async def asked(request: Request, *names: str) -> dict[str, str]:
     raw = await request.body()
     if raw.strip():
         try:
-            body = read_json(raw)
+            body = await read_aside(raw)
         except NotFit as error:
             raise Invalid(error.problems) from None
         if not isinstance(body, dict):

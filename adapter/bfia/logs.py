@@ -14,7 +14,7 @@ from fastapi import APIRouter, Query, Request
 
 from adapter.bfia.asking import Sender, on
 from adapter.bfia.envelope import ok
-from adapter.reading import JsonRoute, NotFit, read_json
+from adapter.reading import JsonRoute, NotFit, read_aside
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 from gateway.log_levels import LEVELS, Level
@@ -118,7 +118,7 @@ async def _values(request: Request, *names: str) -> dict[str, Any]:
     raw = await request.body()
     if raw.strip():
         try:
-            body = read_json(raw)
+            body = await read_aside(raw)
         except NotFit as error:
             raise Invalid(error.problems) from None
         if not isinstance(body, Mapping):

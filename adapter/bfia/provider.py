@@ -9,7 +9,7 @@ from adapter.bfia.asking import Sender, asked, on
 from adapter.bfia.envelope import ok
 from adapter.bfia.examples import DELETE, REGISTER, REGISTER_COMPONENT
 from adapter.reading import JsonRequest, JsonRoute, NotFit, read_json
-from gateway.bodies_once import twice
+from gateway.bodies_once import refused
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 from gateway.ports import Limiters
@@ -22,20 +22,26 @@ KEYS = ("name", "device", "version", "provider_name")
 
 
 class _Tolerant(JsonRequest):
-    """A request whose JSON may have commas after last entries; then `written_oddly` is set."""
+    """A request whose JSON may have commas after last entries; then `written_oddly` is set.
+
+    A large registration is not read here at all but where it is checked: then `read_elsewhere` is set.
+    """
 
     async def json(self) -> Any:
+        text = await self.body()
+        if len(text) > SMALL and self.url.path.endswith("/register"):
+            self.state.read_elsewhere = True
+            return {}
         try:
             return await super().json()
         except NotFit:
-            text = await self.body()
             if len(text) > SMALL or not LAST_COMMA.search(text):  # to read more of it takes too long here
                 raise
             cleaned, commas = without_last_commas(text.decode("utf-8", "replace"))
             if not commas:
                 raise
             self._json = read_json(cleaned.encode())
-            if found := twice(cleaned.encode()):
+            if found := refused(cleaned.encode()):
                 raise NotFit(*found) from None
             self.state.written_oddly = True
             return self._json
@@ -54,8 +60,7 @@ def router(providers: Providers, limiters: Limiters) -> APIRouter:
         request: Request, sender: Sender, body: dict[str, Any] = Body(openapi_examples=REGISTER)
     ) -> dict[str, Any]:
         """Registering the same name, version and device again replaces what was there."""
-        done = await on(providers.limiter, sender, await _registering(request, body))
-        request.state.audit = audited(done)
+        request.state.audit, done = await on(providers.limiter, sender, await _registering(request, body))
         return {"code": 0, "message": "create success" if done.created else "update success"}
 
     @router.post("/v1/platform/schedule/component/register", summary="Register one component (5.8)")
@@ -63,8 +68,7 @@ def router(providers: Providers, limiters: Limiters) -> APIRouter:
         request: Request, sender: Sender, body: dict[str, Any] = Body(openapi_examples=REGISTER_COMPONENT)
     ) -> dict[str, Any]:
         """The standard's form: one image, one component; it joins the others of its provider and version."""
-        done = await on(providers.limiter, sender, await _registering(request, body))
-        request.state.audit = audited(done)
+        request.state.audit, _ = await on(providers.limiter, sender, await _registering(request, body))
         return ok()
 
     @router.get("/v2/provider/query", summary="Providers by any of name, device, version, provider_name")
@@ -93,10 +97,16 @@ def router(providers: Providers, limiters: Limiters) -> APIRouter:
             data["retired"] = list(gone.retired)
         return {"code": 0, "message": message, "data": data}
 
-    async def _registering(request: Request, body: dict[str, Any]) -> Callable[[], Written]:
+    async def _registering(request: Request, body: dict[str, Any]) -> Callable[[], tuple[dict[str, Any], Written]]:
+        """Return the work: it registers the body and returns what the audit keeps of it, too."""
         text = await request.body()
         as_sent = len(text) > SMALL or getattr(request.state, "written_oddly", False)
-        return lambda: providers.register(text if as_sent else body, _by(request))
+
+        def work() -> tuple[dict[str, Any], Written]:
+            done = providers.register(text if as_sent else body, _by(request))
+            return audited(done), done
+
+        return work
 
     return router
 

@@ -11,13 +11,11 @@ from pydantic import BaseModel, Field
 
 from gateway.admin.answers import answering, named, refusal
 from gateway.admin.queries import NUMBER, AfterNumber, AfterText, Limit
-from gateway.bodies_once import keys_once
 from gateway.errors import GatewayError, NotFound
 from gateway.paging import page_of
 from gateway.ports import Limiters
-from gateway.provider_reading import SMALL
 from gateway.providers import By, Providers, asking, audited, shown_changes, shown_problem
-from provider_registry import lenient, schema
+from provider_registry import schema
 from provider_registry.forms import form
 from provider_registry.model import Provider
 from provider_registry.registry import COMPONENT_UNKNOWN, Unknown, Written
@@ -79,12 +77,16 @@ def router(parts: ProviderParts) -> APIRouter:
 
     async def noted(request: Request, change: Callable[[], Written]) -> Any:
         """Make a change, leave its difference to the audit, answer with what it is now."""
+
+        def work() -> tuple[dict[str, Any], dict[str, Any]]:
+            done = change()
+            return audited(done), _written(done)
+
         try:
-            done = await anyio.to_thread.run_sync(change, limiter=providers.limiter)
+            request.state.audit, answer = await anyio.to_thread.run_sync(work, limiter=providers.limiter)
         except GatewayError as error:
             return refusal(error)
-        request.state.audit = audited(done)
-        return _written(done)
+        return answer
 
     @router.get("/api/v1/providers", summary="Registered providers; each filter narrows", response_model=None)
     async def listed(
@@ -129,9 +131,6 @@ def router(parts: ProviderParts) -> APIRouter:
         author: Annotated[str, Query(min_length=1, max_length=255)] = "operator",
     ) -> Any:
         text = await request.body()
-        await keys_once(text)
-        if len(text) <= SMALL and lenient.LAST_COMMA.search(text):
-            await keys_once(lenient.without_last_commas(text.decode("utf-8", "replace"))[0].encode())
         by = _by(request, author)
         return await noted(request, lambda: providers.register(text, by, reason, strict=strict))
 

@@ -7,13 +7,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import fastapi.applications as openapi
 import httpx
 import pytest
 
+from adapter import reading
 from gateway.access import Role, new_token
 from gateway.bodies_once import keys_once
 from gateway.errors import Invalid
 from gateway.wiring import Gateway
+from provider_registry import registry
+from tests.aside import watch
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ask, running
 from tests.registry.builders import a_component_request, a_description, a_request
@@ -138,6 +142,29 @@ def test_a_large_description_is_read_as_a_small_one_is(node: Gateway, as_: Calla
     assert dora("POST", "/api/v1/providers", json=body).json()["changes"] == []
     assert len(node.registry.get("large:1.0.0@docker").components) == 10
     assert list((node.settings.state_dir / "registrations").iterdir()) == []
+
+
+def test_no_large_registration_holds_up_others(
+    node: Gateway, as_: Callable[[str], Send], monkeypatch: pytest.MonkeyPatch
+):
+    parsed = watch(monkeypatch, reading, "read_json")
+    compared = watch(monkeypatch, registry, "changes")
+    body = a_request(a_description(description="d" * 10_000), name="aside")
+    for number, path in enumerate(("/v2/provider/register", "/api/v1/providers")):
+        body["components_description"] |= {
+            f"C{i}": a_description(f"C{i}", description=str(number) * 10_000) for i in range(10)
+        }
+        assert as_("dora")("POST", path, json=body).json().get("code", 0) == 0
+    assert parsed == [] and compared and not any(compared)
+
+
+def test_the_description_of_a_listener_is_made_aside_and_once(
+    node: Gateway, as_: Callable[[str], Send], monkeypatch: pytest.MonkeyPatch
+):
+    made = watch(monkeypatch, openapi, "get_openapi")
+    first, second = (as_("root")("GET", "/openapi.json").json() for _ in range(2))
+    assert first == second and "/api/v1/providers" in first["paths"]
+    assert made == [False]
 
 
 def test_the_samples_last_commas_are_a_warning(as_: Callable[[str], Send]):

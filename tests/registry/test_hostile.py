@@ -108,6 +108,17 @@ def test_what_was_found_is_shown_small_and_encodable(value, shown):
     assert shorten(value) == shown
 
 
+def test_to_show_what_was_found_no_more_is_looked_at_than_could_be_shown():
+    looked = []
+
+    class Long(list):
+        def __iter__(self):
+            return (looked.append(value) or value for value in super().__iter__())
+
+    assert shorten({"a": Long(range(10_000))}) == "an object with 1 fields"
+    assert len(looked) < 300
+
+
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|a)*b", "(.*a){25}", "([a-zA-Z]+)*$", "(?i)(a|aa)+$"])
 def test_a_catastrophic_expression_is_registered_without_being_tried(pattern):
     document = a_description(
