@@ -12,25 +12,25 @@ _MOST = 50
 """problems that are told of one document"""
 
 
-class _Twice(Exception):
-    pass
+def loaded(text: bytes | str) -> tuple[Any, bool]:
+    """Return what JSON says, and whether a key stands twice in it. Raises ValueError, RecursionError."""
+    seen = False
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal seen
+        found = dict(pairs)
+        seen = seen or len(found) < len(pairs)
+        return found
+
+    return json.loads(text, object_pairs_hook=once), seen
 
 
 def twice(text: bytes | str) -> list[Problem]:
-    """Return such keys, each with its path; what is no JSON has none, and its reader says so."""
+    """Return the keys that stand twice, each with its path; what is no JSON has none, and its reader says so."""
     try:
-        try:
-            json.loads(text, object_pairs_hook=_once)
-        except _Twice:
-            return list(islice(_found(text), _MOST))
-    except (ValueError, RecursionError):  # also behind the first key that stands twice
-        pass
-    return []
-
-
-def _once(pairs: list[tuple[str, Any]]) -> None:
-    if len({name for name, _ in pairs}) < len(pairs):
-        raise _Twice
+        return list(islice(_found(text), _MOST)) if loaded(text)[1] else []
+    except (ValueError, RecursionError):
+        return []
 
 
 class _Pairs(list[tuple[str, Any]]):

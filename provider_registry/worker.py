@@ -15,7 +15,7 @@ from provider_registry import lenient
 from provider_registry.limits import ROOT, bounded
 from provider_registry.model import InvalidDescription, Problem, Provider
 from provider_registry.registration import provider_from_component, provider_from_request
-from provider_registry.twice import twice
+from provider_registry.twice import loaded, twice
 
 MOST_BYTES = 16 * 1024**2
 """of a body: four times the characters of text that a description may hold"""
@@ -57,33 +57,40 @@ def read(text: bytes) -> tuple[Provider, bool]:
     if signs > MOST_SIGNS:
         raise _refused(f"must not hold more than {MOST_SIGNS} commas and opening brackets")
     try:
-        body, commas, written = _parsed(text)
+        body, commas = _parsed(text)
     except RecursionError:
         raise _refused("must not nest so deeply") from None
     except ValueError as error:  # no JSON, no UTF-8, or integers of thousands of digits
         raise _refused(f"must be JSON: {str(error)[:200]}") from None
-    if found := twice(written):
-        raise InvalidDescription(tuple(found))
     provider, single = read_value(body)
     if commas:
         provider = replace(provider, warnings=bounded([Problem(ROOT, lenient.told(commas)), *provider.warnings]))
     return provider, single
 
 
-def _parsed(text: bytes) -> tuple[Any, int, bytes | str]:
-    """Return the JSON value, how many commas had to be left out for it, and the text without them.
+def _parsed(text: bytes) -> tuple[Any, int]:
+    """Return the JSON value, and how many commas had to be left out for it.
 
-    Raises ValueError, RecursionError.
+    Raises ValueError, RecursionError; InvalidDescription where keys stand twice.
     """
     try:
-        return json.loads(text), 0, text
+        return _loaded(text), 0
     except ValueError:
         if not lenient.LAST_COMMA.search(text):
             raise
         cleaned, commas = lenient.without_last_commas(text.decode())
         if not commas:
             raise
-    return json.loads(cleaned), commas, cleaned
+    return _loaded(cleaned), commas
+
+
+def _loaded(text: bytes | str) -> Any:
+    """Raises ValueError, RecursionError; InvalidDescription where keys stand twice."""
+    value, one_twice = loaded(text)
+    if one_twice:
+        del value  # there may be no room for both
+        raise InvalidDescription(tuple(twice(text)))
+    return value
 
 
 def read_value(body: Any) -> tuple[Provider, bool]:
