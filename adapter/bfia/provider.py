@@ -74,8 +74,8 @@ def router(providers: Providers, limiters: Limiters) -> APIRouter:
     @router.get("/v2/provider/query", summary="Providers by any of name, device, version, provider_name")
     async def query(request: Request, sender: Sender) -> dict[str, Any]:
         keys = await asked(request, *KEYS)
-        found = await on(limiters.rest, sender, lambda: providers.registry.query(**keys))
-        return {"code": 0, "message": "success", "data": [_shown(p) for p in found]}
+        found = await on(limiters.rest, sender, lambda: [_shown(p) for p in providers.registry.query(**keys)])
+        return {"code": 0, "message": "success", "data": found}
 
     @router.post("/v2/provider/delete", summary="Delete providers by any of name, device, version, provider_name")
     async def delete(

@@ -5,23 +5,34 @@ from typing import Any
 
 import anyio.to_thread
 from fastapi import Request
-from fastapi.responses import JSONResponse
+from fastapi.encoders import jsonable_encoder
+from fastapi.responses import JSONResponse, Response
+from pydantic_core import to_json
 
 from gateway.errors import GatewayError
 from gateway.ports import Limiters
 
 Answer = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Runs work in a thread; what the gateway can name becomes an answer with its HTTP status."""
+"""Runs work in a thread, which also writes out the object that it returns; what the gateway can name becomes an
+answer with its HTTP status."""
 
 
 def answering(limiters: Limiters) -> Answer:
     async def answer(work: Callable[[], Any]) -> Any:
         try:
-            return await anyio.to_thread.run_sync(work, limiter=limiters.rest)
+            return await anyio.to_thread.run_sync(lambda: _written(work()), limiter=limiters.rest)
         except GatewayError as error:
             return refusal(error)
 
     return answer
+
+
+def _written(found: Any) -> Any:
+    """Return an object as an answer in JSON: the framework would go through it on the event loop, and slowly."""
+    if not isinstance(found, dict):
+        return found
+    text = to_json(found, inf_nan_mode="null", fallback=jsonable_encoder)
+    return Response(text, media_type="application/json")
 
 
 def refusal(error: GatewayError) -> JSONResponse:

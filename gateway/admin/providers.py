@@ -217,10 +217,12 @@ def router(parts: ProviderParts) -> APIRouter:
         name: Annotated[str, Path(examples=["unionpay"])],
         owner: Annotated[Owner, Body(examples=[{"owner": "ann"}])],
     ) -> Any:
-        done = await run(lambda: {"name": name, "before": providers.give(name, owner.owner), "owner": owner.owner})
-        if isinstance(done, dict):
+        def work() -> dict[str, Any]:
+            done = {"name": name, "before": providers.give(name, owner.owner), "owner": owner.owner}
             request.state.audit = done
-        return done
+            return done
+
+        return await run(work)
 
     @router.get("/api/v1/schemas", summary="JSON Schemas of descriptions and registrations", response_model=None)
     async def schemas() -> Any:

@@ -87,10 +87,13 @@ def add_routes(router: APIRouter, parts: AdminParts, run: Answer) -> None:
 
     async def noted(request: Request, change: Callable[[], dict[str, Any]]) -> Any:
         """Do a change and leave to the audit what it changed."""
-        done = await run(change)
-        if isinstance(done, dict):
+
+        def work() -> dict[str, Any]:
+            done = change()
             request.state.audit = {"version": done["version"], "changes": done["changes"]}
-        return done
+            return done
+
+        return await run(work)
 
     @router.get("/api/v1/routes", summary="The routes in force", response_model=None)
     async def shown(after: AfterText = "", limit: Limit = 100) -> Any:
