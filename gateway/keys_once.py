@@ -1,5 +1,6 @@
 """YAML, and JSON, in which a key that stands twice is a mistake: of two values only one would hold."""
 
+import json
 from collections.abc import Hashable
 from typing import Any
 
@@ -44,3 +45,13 @@ class KeysOnce(_LOADER):  # type: ignore[misc]
                     raise KeyTwice(key.value, lines[key.value], line)
                 lines[key.value] = line
         return dict(super().construct_mapping(node, deep=deep))
+
+
+def wrong_in(error: Exception) -> str:
+    """Say in one line where text is no YAML, or no JSON, and why, without the parser's own ornaments."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is not None:
+        return f"line {mark.line + 1} column {mark.column + 1}: {getattr(error, 'problem', None) or error}"
+    if isinstance(error, json.JSONDecodeError):
+        return f"line {error.lineno} column {error.colno}: {error.msg}"
+    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)

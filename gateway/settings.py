@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-import yaml
 from pydantic import (
     AfterValidator,
     BeforeValidator,
@@ -33,10 +32,10 @@ from gateway.engine_settings import EngineSettings, Section
 from gateway.errors import Invalid
 from gateway.event_kinds import NAMES
 from gateway.fate_settings import FateSettings
-from gateway.keys_once import KeysOnce, KeyTwice
 from gateway.peer_tls import PeerTls
 from gateway.plain_words import join, problems_of
 from gateway.setting_origins import Origins, origins
+from gateway.settings_file import HIDDEN, read
 from route_table import entry
 
 NODE_RULE = f"{entry.NODE_RULE}, such as JG0100001100000010"
@@ -453,26 +452,11 @@ def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Setti
 
     Relative paths are relative to the configuration file's folder (to the working folder without a file).
     """
-    data: Any = {}
-    text = ""
-    if path is not None:
-        try:
-            text = path.read_text(encoding="utf-8")
-            data = yaml.load(text, Loader=KeysOnce)
-        except OSError as error:
-            raise Invalid([Problem(str(path), "cannot be read", error.strerror)]) from error
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise Invalid([Problem(str(path), "must be YAML", str(error))]) from error
-        except KeyTwice as error:
-            rule = f"stands in line {error.first} and again in line {error.second}; keep one of them"
-            raise Invalid([Problem(error.key, rule, _HIDDEN)]) from error
-    data = {} if data is None else data
-    if not isinstance(data, dict):
-        raise Invalid([Problem(str(path), "must be a YAML mapping", type(data).__name__)])
+    text, data = read(path) if path is not None else ("", {})
     data = _merged(data, overrides or {})
     base = path.resolve().parent if path is not None else Path.cwd()
     unknown = [
-        Problem(name, "is no setting; see `bfia-gateway init`", _HIDDEN)
+        Problem(name, "is no setting; see `bfia-gateway init`", HIDDEN)
         for name in os.environ
         if name.startswith(PREFIX) and name[len(PREFIX) :].partition("__")[0].lower() not in Settings.model_fields
     ]
@@ -485,7 +469,7 @@ def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Setti
         ]
         raise Invalid([*unknown, *found]) from error
     except SettingsError as error:  # an environment variable for a section that is no JSON
-        raise Invalid([*unknown, Problem(f"{PREFIX}…", str(error), _HIDDEN)]) from error
+        raise Invalid([*unknown, Problem(f"{PREFIX}…", str(error), HIDDEN)]) from error
     if unknown:
         raise Invalid(unknown)
     settings = _anchored(settings, base)
@@ -493,15 +477,12 @@ def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Setti
     return settings
 
 
-_HIDDEN = "(not shown)"
-
-
 def _shown(path: tuple[int | str, ...], value: Any) -> Any:
     """Return what was found at the path, but no secret."""
     if not path:
         return None
     if (path[0] == "auth" and path[-1] != "mode") or path[0] in ("events", "fate"):
-        return _HIDDEN
+        return HIDDEN
     return without_password(str(value)) if path[0] == "database" else value
 
 

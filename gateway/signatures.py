@@ -25,6 +25,7 @@ from engines.containerd.signing import Signed, registry_of, signatures_of
 from gateway.domain.problems import Problem
 from gateway.engine_settings import SignatureRule
 from gateway.errors import Invalid
+from gateway.whole_files import MIB, whole
 
 PublicKey = ec.EllipticCurvePublicKey | RSAPublicKey | Ed25519PublicKey
 
@@ -96,7 +97,7 @@ def signers_of(rules: Sequence[SignatureRule], at: str = "engine.docker.signatur
 
 
 def _key(path: Path) -> PublicKey:
-    key = load_pem_public_key(path.read_bytes())
+    key = load_pem_public_key(whole(path, MIB))
     if not isinstance(key, (ec.EllipticCurvePublicKey, RSAPublicKey, Ed25519PublicKey)):
         raise ValueError(f"it is a key of another kind, {type(key).__name__}")
     return key

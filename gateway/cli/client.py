@@ -17,7 +17,8 @@ from urllib.parse import quote, urlsplit
 import httpx
 import typer
 
-from gateway.cli.given import NotFit, content, token
+from gateway.cli.given import content, opened, token
+from gateway.whole_files import NotFit
 
 if TYPE_CHECKING:
     from gateway.settings import Settings
@@ -111,7 +112,7 @@ class Client:
     def upload(self, path: str, source: Path, media_type: str) -> Any:
         """Post a file as it is, piece by piece; return the answer's JSON. Raises `CallFailed`."""
         try:
-            with self._reached(), source.open("rb") as file:
+            with self._reached(), fitting(), opened(source) as (file, _):
                 answer = self._http.post(path, content=file, headers={"content-type": media_type})
         except OSError as error:
             raise CallFailed(f"{source} cannot be read: {error.strerror}", EXIT_BAD_INPUT) from error
@@ -269,7 +270,7 @@ def read_remarked(file: Path) -> tuple[dict[str, Any], str]:
     """
     import yaml
 
-    from gateway.keys_once import KeysOnce, KeyTwice, each_once
+    from gateway.keys_once import KeysOnce, KeyTwice, each_once, wrong_in
     from provider_registry.lenient import told, without_last_commas
 
     try:
@@ -292,8 +293,8 @@ def read_remarked(file: Path) -> tuple[dict[str, Any], str]:
         raise CallFailed(f"{file}: {error}; keep one of them", EXIT_BAD_INPUT) from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         if _JSON_BEGINS.match(text):
-            raise CallFailed(f"{file} is no JSON: {_in_a_line(wrong)}", EXIT_BAD_INPUT) from None
-        raise CallFailed(f"{file} is neither JSON nor YAML: {_in_a_line(error)}", EXIT_BAD_INPUT) from None
+            raise CallFailed(f"{file} is no JSON: {wrong_in(wrong)}", EXIT_BAD_INPUT) from None
+        raise CallFailed(f"{file} is neither JSON nor YAML: {wrong_in(error)}", EXIT_BAD_INPUT) from None
     if not isinstance(body, dict):
         found = "a list" if isinstance(body, list) else "nothing" if body is None else "a single value"
         raise CallFailed(f"{file} must hold an object (name: value) and holds {found}", EXIT_BAD_INPUT)
@@ -302,16 +303,6 @@ def read_remarked(file: Path) -> tuple[dict[str, Any], str]:
 
 _JSON_BEGINS = re.compile(r'\s*(\[|\{\s*["}])')
 """what follows may be YAML all the same, but was hardly meant so"""
-
-
-def _in_a_line(error: Exception) -> str:
-    """Say where a file cannot be read, and why, without the parser's own ornaments."""
-    mark = getattr(error, "problem_mark", None)
-    if mark is not None:
-        return f"line {mark.line + 1} column {mark.column + 1}: {getattr(error, 'problem', None) or error}"
-    if isinstance(error, json.JSONDecodeError):
-        return f"line {error.lineno} column {error.colno}: {error.msg}"
-    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
 def segment(name: str) -> str:

@@ -24,7 +24,7 @@ from gateway.cli.client import (
     table,
 )
 from gateway.cli.completing import datasets, nodes
-from gateway.cli.given import finite, new_file
+from gateway.cli.given import finite, new_file, opened
 from gateway.cli.paging import PAGE, After, Limit, print_more
 from gateway.counting import counted
 
@@ -48,7 +48,7 @@ def add(app: typer.Typer) -> None:
 
 @commands.command("upload")
 def upload(
-    file: Annotated[Path, typer.Argument(help="A table as CSV in UTF-8.")],
+    file: Annotated[Path, typer.Argument(help="A table as CSV in UTF-8; - reads standard input.")],
     namespace: Annotated[str, typer.Option(help="First part of the dataset's id.")],
     name: Annotated[str, typer.Option(help="Second part.")],
     match_id: Annotated[str, typer.Option(help="Column with the ids to match with other parties.")] = "",
@@ -69,7 +69,7 @@ def upload(
     """
     import json
 
-    from gateway.cli.transfer import Watched, bar, size_of
+    from gateway.cli.transfer import Watched, bar
 
     meta = {"delimiter": delimiter, "match_id_name": match_id, "label_name": label}
     fields = {
@@ -84,9 +84,10 @@ def upload(
     }
     with reporting(as_json), connect(config, url) as node:
         try:
-            with file.open("rb") as source, bar(f"sending {file.name}", size_of(file), as_json) as shown:
+            name_sent = "stdin.csv" if str(file) == "-" else file.name
+            with fitting(), opened(file) as (source, size), bar(f"sending {name_sent}", size, as_json) as shown:
                 sent = Watched(source, shown.moved, lambda: shown.says("the node checks and stores it"))
-                found = node.send_form("/v2/component/upload/file", fields, file.name, sent)["data"]
+                found = node.send_form("/v2/component/upload/file", fields, name_sent, sent)["data"]
         except CallFailed as error:
             if error.reason != "DATASET_EXISTS":
                 raise

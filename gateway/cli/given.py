@@ -2,22 +2,18 @@
 
 import math
 import os
-import stat
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import typer
 
-LARGEST = 32 * 1024 * 1024
+from gateway.whole_files import MIB, NotFit, bounded, check_readable, whole
+
+LARGEST = 32 * MIB
 """bytes of a file that is read whole: jobs, registrations, small tables"""
-_OPENED = ("/dev/stdin", "/dev/fd/", "/proc/")
-"""where what a shell has opened for a command is found, such as ``<(jq …)``"""
-
-
-class NotFit(ValueError):
-    """What was given cannot be used; the text says why, and what can."""
 
 
 def no_text(words: Sequence[str]) -> str:
@@ -60,26 +56,32 @@ def content(file: Path) -> bytes:
     A device or a pipe could go on for ever; only a pipe that the shell has opened already is read.
     """
     if str(file) == "-":
-        return _bounded(sys.stdin.buffer.read(LARGEST + 1), "standard input")
-    mode = file.stat().st_mode
-    opened = stat.S_ISFIFO(mode) and str(file).startswith(_OPENED)
-    if not (stat.S_ISREG(mode) or opened):
-        raise NotFit(f"{file} is {'a folder' if stat.S_ISDIR(mode) else 'a device or a pipe'}, and no file")
+        return bounded(sys.stdin.buffer.read(LARGEST + 1), "standard input", LARGEST)
+    return whole(file, LARGEST)
+
+
+@contextmanager
+def opened(file: Path) -> Iterator[tuple[IO[bytes], int | None]]:
+    """Open a file that is sent piece by piece (``-``: standard input); give it and its bytes, None: not known.
+
+    Raises `OSError`, and `NotFit` for what is no file.
+    """
+    if str(file) == "-":
+        yield sys.stdin.buffer, None
+        return
+    check_readable(file)
     with file.open("rb") as source:
-        return _bounded(source.read(LARGEST + 1), str(file))
+        yield source, file.stat().st_size if file.is_file() else None
 
 
 def new_file(target: Path, force: bool) -> None:
     """Raise `NotFit` where a file may not be written: it is there, or can be none."""
     try:
         there = target.exists()
+        known = there and target.is_file()
     except OSError as error:
         raise NotFit(f"{str(target)[:80]}… cannot be written: {error.strerror}") from None
+    if there and not known:
+        raise NotFit(f"{target} is a folder, a device or a pipe, and is never replaced; name a file")
     if there and not force:
         raise NotFit(f"{target} exists already; give --force to overwrite, or another -o")
-
-
-def _bounded(found: bytes, name: str) -> bytes:
-    if len(found) > LARGEST:
-        raise NotFit(f"{name} is larger than {LARGEST // 1024 // 1024} MiB, which is the most that is read")
-    return found

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import IO
 
 Moved = Callable[[int], None]
@@ -81,8 +80,3 @@ def bar(text: str, total: int | None, quiet: bool) -> Iterator[Bar]:
     with Bar(quiet).shown() as one:
         one.begin(text, total)
         yield one
-
-
-def size_of(file: Path) -> int:
-    """Return the length of a file in bytes. Raises `OSError`."""
-    return file.stat().st_size

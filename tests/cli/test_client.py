@@ -80,6 +80,8 @@ def test_what_is_wrong_is_told_in_the_words_of_commands(tmp_path: Path):
         again = call(*upload, "--url", url)
         assert again.exit_code == 1 and "bank#rows exists; to replace it: --overwrite" in again.stderr
         assert call(*upload, "--overwrite", "--url", url).exit_code == 0
+        piped = ["data", "upload", "-", "--namespace", "bank", "--name", "piped", "--match-id", "id", "--url", url]
+        assert "2 rows" in CliRunner().invoke(app, piped, input="id,y\n1,0\n2,1\n").stdout
         nobody = call("job", "timeline", "nope", "--url", url, "--json")
         assert nobody.exit_code == 1 and json.loads(nobody.stderr)["reason"] == "JOB_UNKNOWN"
 

@@ -12,7 +12,8 @@ from typer.testing import CliRunner, Result
 
 from gateway.cli import main
 from gateway.cli.client import TOKEN, URL, CallFailed, Client
-from gateway.cli.given import LARGEST, NotFit, content, new_file
+from gateway.cli.given import LARGEST, content, new_file
+from gateway.whole_files import NotFit
 
 SECRET = "bfia_0123456789abcdef"
 NOBODY = "http://127.0.0.1:9"
@@ -85,10 +86,34 @@ def test_only_files_are_read_and_no_endless_ones(tmp_path: Path):
             where = ["--url", NOBODY] if command[0] == "job" else []
             said = call(*command, what, *where)
             assert said.exit_code == 2 and "and no file" in said.stderr, said.output
-    with (tmp_path / "large").open("wb") as file:
+    large = tmp_path / "large"
+    with large.open("wb") as file:
         file.truncate(LARGEST + 1)
     with pytest.raises(NotFit, match="larger than 32 MiB"):
-        content(tmp_path / "large")
+        content(large)
+
+
+@pytest.mark.parametrize("kind", ["device", "pipe", "folder"])
+def test_what_is_sent_or_configured_is_a_file_too(tmp_path: Path, kind: str):
+    what = {"device": Path("/dev/zero"), "pipe": tmp_path / "pipe", "folder": tmp_path}[kind]
+    os.mkfifo(tmp_path / "pipe")
+    upload = ["data", "upload", str(what), "--namespace", "bank", "--name", "rows"]
+    for words in (upload, ["model", "import", str(what)]):
+        said = call(*words, "--url", NOBODY)
+        assert said.exit_code == 2 and "and no file" in said.stderr, said.output
+    for words in (["job", "list"], ["doctor"], ["token", "list"]):
+        said = call(*words, "--config", str(what))
+        assert said.exit_code == 2 and f"{what}: is a" in said.output and "and no file" in said.output, said.output
+    said = call("job", "archive", "job-1", "-o", str(what), "--force", "--url", NOBODY)
+    assert said.exit_code == 2 and "is never replaced" in said.stderr, said.output
+
+
+def test_an_endless_configuration_is_not_read_to_its_end(tmp_path: Path):
+    large = tmp_path / "node.yml"
+    with large.open("wb") as file:
+        file.truncate(2 * 1024**3)
+    said = call("job", "list", "--config", str(large))
+    assert said.exit_code == 2 and "is larger than 1 MiB" in said.stderr
 
 
 def test_what_the_shell_has_opened_is_read():

@@ -317,6 +317,26 @@ def test_a_key_that_stands_twice_is_refused_with_both_lines(tmp_path: Path):
     assert (problem.path, "line 1 and again in line 4" in problem.rule) == ("approval", True)
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b"node: {id: 2026-99-99}", "must be YAML: month must be in 1..12"),
+        (b"node: {id: " + b"1" * 6000 + b"}", "must be YAML: Exceeds the limit"),
+        (b"a: " + b"[" * 5000 + b"]" * 5000, "is nested too deeply"),
+        (b"a: &a [*a]", "a: is not known here"),
+        (b"node:\n\tid: x", "must be YAML: line 2 column 1: found character that cannot start any token"),
+        (b"\xff\xfen\x00", "must be text in UTF-8 (got 'byte 0')"),
+        (b"- a", "must be a YAML mapping (name: value)"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_told_in_a_line(tmp_path: Path, text: bytes, says: str):
+    file = tmp_path / "node.yml"
+    file.write_bytes(text)
+    with pytest.raises(Invalid) as caught:
+        load(file)
+    assert [str(p) for p in caught.value.problems if says in str(p)] and "\n" not in str(caught.value)
+
+
 def test_a_setting_that_is_a_mapping_stands_where_its_first_entry_does(tmp_path: Path):
     file = tmp_path / "node.yml"
     file.write_text("node: {id: A}\nengine:\n  kind: process\n  process:\n    images: {x: {command: [y]}}\n")
