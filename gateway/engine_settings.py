@@ -88,6 +88,10 @@ class DaemonSettings(Section):
     storage_source: StorageSource | None = Field(default=None, description="How it sees the storage.")
     runs_source: StorageSource | None = Field(default=None, description="The same for the folder of run logs.")
     outside: bool = Field(default=True, description="Containers there reach other machines, and so this gateway.")
+    cpu: float | None = Field(default=None, gt=0, description="Its cores for jobs; null: all that it has.")
+    memory_gib: float | None = Field(
+        default=None, gt=0, description="Its memory for jobs in GiB; null: all that it has."
+    )
 
     @model_validator(mode="after")
     def _tls_of_tcp(self) -> Self:

@@ -196,9 +196,9 @@ class OwnSide:
         if pool is None:
             yield fine("resources", "the job asks for none")
         elif reason:
-            yield Item("resources", Standing.WAITS, pool.amounts.text(), reason, "it starts once enough is free")
+            yield Item("resources", Standing.WAITS, pool.portions.text(), reason, "it starts once enough is free")
         else:
-            yield fine("resources", f"{pool.amounts.text()}, free now")
+            yield fine("resources", f"{pool.portions.text()}, free now")
 
     def _approval(self, spec: JobSpec, sender: NodeId) -> Iterator[Item]:
         verdict, words = self._rules.judged(spec, sender, CREATE)

@@ -136,6 +136,7 @@ class _Pool(Collector):
             for kind, amount in amounts:
                 gauge.add_metric([kind], amount / CORE if kind == "cpu" else amount)
             yield gauge
+        yield from _of_engines(ledger)
         jobs = GaugeMetricFamily(
             "bfia_resources_jobs", "Jobs that hold something, or wait for it.", labels=["state"]
         )
@@ -143,3 +144,25 @@ class _Pool(Collector):
         jobs.add_metric(["held"], len(ledger.holders))
         jobs.add_metric(["waiting"], waiting)
         yield jobs
+
+
+def _of_engines(ledger: Ledger) -> Iterator[GaugeMetricFamily]:
+    """Yield the same for each further engine whose totals are known, and whether it answers."""
+    if not ledger.further and not ledger.away:
+        return
+    room = ledger.room
+    for name, text, of in (
+        ("total", "What an engine beside the main one has for jobs: cores, bytes.", lambda e: ledger.further[e]),
+        ("held", "What jobs hold of it.", ledger.held_at),
+        ("free", "What others may hold; of one that does not answer, nothing.", lambda e: room[e]),
+    ):
+        gauge = GaugeMetricFamily(f"bfia_engine_resources_{name}", text, labels=["engine", "kind"])
+        for engine in ledger.further:
+            amounts = of(engine)
+            gauge.add_metric([engine, "cpu"], amounts.cpu / CORE)
+            gauge.add_metric([engine, "memory"], amounts.memory)
+        yield gauge
+    answers = GaugeMetricFamily("bfia_engine_answers", "1: the engine answers, 0: it is away.", labels=["engine"])
+    for engine in sorted(ledger.further.keys() | ledger.away.keys()):
+        answers.add_metric([engine], engine not in ledger.away)
+    yield answers

@@ -1,7 +1,8 @@
 """What the node has for jobs: what the engine and the storage tell, bounded by the settings."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -10,7 +11,7 @@ from engines.base import Capacity, Engine, EngineError
 from engines.machine import this_machine
 from gateway.domain.amounts import GIB, Amounts, Defaults
 from gateway.domain.model import NodeId
-from gateway.domain.resources import Means
+from gateway.domain.needs import Means, Room
 from gateway.folders import nearest
 from gateway.settings import LimitSettings, ResourceSettings
 
@@ -27,23 +28,31 @@ def defaults_of(limits: LimitSettings, resources: ResourceSettings) -> Defaults:
 
 
 def detecting(
-    node: NodeId, engine: Engine, storage: Path, settings: ResourceSettings, defaults: Defaults
+    node: NodeId,
+    engine: Engine,
+    storage: Path,
+    settings: ResourceSettings,
+    defaults: Defaults,
+    further: Callable[[], Mapping[str, Room]] = dict,
 ) -> Callable[[], Means]:
-    """Return what tells the node's means; while the engine does not answer, this machine stands for it."""
+    """Return what tells the node's means; while the main engine does not answer, this machine stands for it.
+
+    ``further`` tells what the engines beside it have.
+    """
     found: list[Means] = []
 
     def means() -> Means:
         if found:
-            return found[0]
+            return replace(found[0], further=further())
         try:
             capacity, known = engine.capacity(), True
         except EngineError as error:
             log.warning("the engine does not tell what it has; this machine stands for it", cause=str(error))
             capacity, known = this_machine(), False
-        told = _means(node, capacity, _disk(storage), settings, defaults)
+        told = replace(_means(node, capacity, _disk(storage), settings, defaults), engine=engine.kind)
         if known:
             found.append(told)
-        return told
+        return replace(told, further=further())
 
     return means
 

@@ -1,25 +1,27 @@
 """Use cases of the node's resources: check what a job needs, hold it, take it back, tell who has what.
 
 What is held lies in the database and is changed under one lock, so several gateways on it share one pool. The
-totals are each process's own: what the engine has, bounded by the settings. After a change of the totals what is
+totals are each process's own: what each engine has, bounded by the settings. After a change of the totals what is
 left is the new total less what is held.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
 
-from gateway.domain import admission, borrowing, resources
-from gateway.domain.amounts import Amounts, Pool
+from gateway.domain import admission, needs, resources
+from gateway.domain.amounts import Pool
 from gateway.domain.local_job import LocalJob
 from gateway.domain.model import JobSpec
-from gateway.domain.resources import Claim, ClaimState, Ledger, Means, Never
+from gateway.domain.needs import Means, Never, Seat
+from gateway.domain.resources import Claim, ClaimState, Ledger
 from gateway.errors import Conflict, Refused
 from gateway.loop import Loop
 from gateway.ports import Clock
+from gateway.resource_views import engines_view, held_by, pool_view
 from gateway.store.claims import Claims, again, ended
 from gateway.store.store import Store
 
@@ -50,14 +52,16 @@ class Resources:
         clock: Clock,
         freed: Callable[[list[str]], None],
         bounds: Bounds = Bounds(),
+        seats: Callable[[JobSpec], Mapping[str, Seat]] = lambda spec: {},
     ) -> None:
-        """``freed`` is told the waiting jobs that may hold what they need now."""
+        """``freed`` is told the waiting jobs that may hold what they need now; ``seats``: where each task runs."""
         self._means = means
         self._store = store
         self._claims = Claims(store)
         self._clock = clock
         self._freed = freed
         self._bounds = bounds
+        self._seats = seats
         self.loop = Loop("resources", self._reconcile, lambda _: ["all"], every=_EVERY, workers=1)
 
     @property
@@ -67,8 +71,11 @@ class Resources:
 
     def pool_for(self, spec: JobSpec) -> Pool | None:
         """Return what a job will hold here; None for nothing. Raises `Refused` with RESOURCES_NEVER."""
+        means = self.means
+        if not needs.asks(spec, means.node, means.defaults):
+            return None
         try:
-            return resources.pool(resources.demand(spec, self.means.node, self.means.defaults), self.means)
+            return needs.pool(needs.demand(spec, means.node, means.defaults, self._seats(spec)), means)
         except Never as error:
             raise Refused(str(error), reason="RESOURCES_NEVER") from error
 
@@ -88,11 +95,16 @@ class Resources:
     def hold(self, local: LocalJob) -> None:
         """Have a job hold what it needs here. Repeated, or where it needs nothing: nothing to do.
 
-        Raises `Refused` with RESOURCES_BUSY, which says what it waits for; `Conflict` for an ended job.
+        Raises `Refused` with RESOURCES_BUSY, which says what it waits for, or RESOURCES_NEVER where an engine
+        turned out to be too small; `Conflict` for an ended job.
         """
         if local.pool is None:
             return
-        now = self._clock()
+        now, means = self._clock(), self.means
+        if never := needs.outgrown(local.pool, means):
+            known = self._claims.find(local.id)
+            if known is None or known.state is not ClaimState.HELD:
+                raise Refused(never, reason="RESOURCES_NEVER")
         claim = _claim(local.spec, local.pool, now)
 
         def decide(ledger: Ledger, status: str | None) -> tuple[Ledger, tuple[bool, str]]:
@@ -103,11 +115,12 @@ class Resources:
             return ledger, (held and not was, "" if held else ledger.claims[local.id].reason)
 
         # who cannot have it with nobody else waiting cannot have it at all
-        news, reason = self._claims.decide(self.means, local.id, decide, lambda decided: bool(decided[1]))
+        news, reason = self._claims.decide(means, local.id, decide, lambda decided: bool(decided[1]))
         if reason:
             raise Refused(reason, reason="RESOURCES_BUSY")
         if news:
-            self._note(local.id, "resources held", **local.pool.amounts.as_dict())
+            detail = held_by(claim)
+            self._note(local.id, "resources held", **{key: value for key, value in detail.items() if value != {}})
 
     def give_back(self, job_id: str) -> None:
         """Take back what a job holds that has not begun. Without anything held: counted, nothing changes."""
@@ -148,6 +161,10 @@ class Resources:
 
     def _note(self, job_id: str, event: str, **detail: Any) -> None:
         self._store.local_jobs.update(job_id, lambda local: local.noted(self._clock(), event, **detail))
+
+    def look_again(self) -> None:
+        """Tell the waiting jobs that may go on now that an engine has become another."""
+        self.loop.wake("all")
 
     # ------------------------------------------------------------ what went wrong
 
@@ -200,17 +217,21 @@ class Resources:
         return self._claims.ledger(self.means)
 
     def view(self) -> dict[str, Any]:
-        """Return the totals, what is held by whom since when, and who waits, why and in which order."""
-        now = self._clock()
-        ledger = self._claims.ledger(self.means)
+        """Return the totals, what is held by whom since when, and who waits, why and in which order.
+
+        The totals at the top are the main engine's, and the disk of all; ``engines`` has each of them.
+        """
+        now, means = self._clock(), self.means
+        ledger = self._claims.ledger(means)
         waiting = admission.queue(ledger, now, self._bounds.rules)
         return {
-            "node": self.means.node,
-            "engine_cores": self.means.cores,
+            "node": means.node,
+            "engine_cores": means.cores,
             "total": ledger.total.as_dict(),
             "held": ledger.held.as_dict(),
             "remaining": ledger.remaining.as_dict(),
-            "job_share": self.means.share,
+            "job_share": means.share,
+            "engines": engines_view(means, ledger),
             "holders": [self._holder(c) for c in sorted(ledger.holders, key=lambda c: c.held_at or c.since)],
             "waiting": [_waiting(c) for c in waiting],
             "returns_ignored": ledger.ignored,
@@ -222,7 +243,7 @@ class Resources:
         local = self._store.local_jobs.find(claim.job_id)
         return {
             "job_id": claim.job_id,
-            **claim.amounts.as_dict(),
+            **held_by(claim),
             "since": claim.held_at.isoformat() if claim.held_at else None,
             "priority": claim.priority,
             "scheduler": claim.scheduler,
@@ -243,30 +264,23 @@ class Resources:
 
 
 def _claim(spec: JobSpec, pool: Pool, now: datetime) -> Claim:
-    priority = resources.priority(spec)
-    return Claim(spec.job_id, pool.amounts, ClaimState.WAITING, now, now, priority, spec.scheduler)
-
-
-def pool_view(local: LocalJob) -> dict[str, Any]:
-    """Return a job's own pool: what it has, what its runs have borrowed, and who of them waits."""
-    amounts = local.pool.amounts if local.pool else Amounts()
-    return {
-        "total": amounts.as_dict(),
-        "borrowed": borrowing.borrowed(local).as_dict(),
-        "remaining": borrowing.remaining(local).as_dict(),
-        "tasks_at_once": local.pool.tasks_at_once if local.pool else None,
-        "waiting": [
-            {"task": run.task_name, "role": run.party.label, "reason": reason}
-            for run in local.runs
-            if (reason := borrowing.waits_for(local, run))
-        ],
-    }
+    further = {engine: amounts for engine, amounts in pool.further.items() if amounts}
+    return Claim(
+        spec.job_id,
+        pool.amounts,
+        ClaimState.WAITING,
+        now,
+        now,
+        resources.priority(spec),
+        spec.scheduler,
+        further=further,
+    )
 
 
 def _waiting(claim: Claim) -> dict[str, Any]:
     return {
         "job_id": claim.job_id,
-        **claim.amounts.as_dict(),
+        **held_by(claim),
         "since": claim.since.isoformat(),
         "asked_at": claim.asked_at.isoformat(),
         "priority": claim.priority,
@@ -279,6 +293,3 @@ def _is_over(local: LocalJob, now: datetime) -> bool:
     """Whether the job is over here for so long that it should have returned everything by itself."""
     runs_over = local.closed or all(run.over for run in local.runs)
     return runs_over and (local.ended_at is None or now - local.ended_at > _AFTER_END)
-
-
-__all__ = ["Bounds", "Resources", "pool_view"]

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
@@ -12,9 +13,10 @@ from engines.naming import run_name
 from gateway.datasets import Datasets
 from gateway.domain import checkpoints, parameters, resources, strictness, trained
 from gateway.domain.amounts import Defaults
-from gateway.domain.dag import DagNode
+from gateway.domain.dag import DagNode, once_per_component
 from gateway.domain.local_job import Address, LocalJob, Run
 from gateway.domain.model import JobSpec, NodeId, Party
+from gateway.domain.needs import Seat
 from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid, Refused
 from gateway.models import Models
@@ -160,6 +162,19 @@ class TaskPlanner:
         if problems := [p for plan in plans for p in plan.problems]:
             raise Invalid(problems, reason="INPUT_MISSING")
         return tuple(self._run(local, node, task_id, plan) for plan in plans)
+
+    def seats(self, spec: JobSpec) -> Mapping[str, Seat]:
+        """Return at which engine each task runs here, and whose it is; what is not registered is not told."""
+
+        def seat(node: DagNode) -> Seat | None:
+            with suppress(Refused):
+                provider, component = self._find(node)
+                return Seat(self._engines[provider.base_url], frozenset(component.roles))
+            return None
+
+        ask = once_per_component(seat)
+        found = {node.name: ask(node) for node in spec.dag.nodes}
+        return {name: one for name, one in found.items() if one is not None}
 
     def sources(self, spec: JobSpec, node: DagNode) -> list[tuple[Party, str, dict[str, Address]]]:
         """Return each party's image for a task here, and what it reads beside the outputs of other tasks.

@@ -46,6 +46,7 @@ class Gateway(Node):
         self.cleaner.start()
         self.webhooks.start()
         self.resources.loop.start()
+        self.rooms.start()
 
     def _look_at_storage(self) -> None:
         try:
@@ -67,6 +68,7 @@ class Gateway(Node):
         self.outages.close()
         self.cleaner.stop()
         self.webhooks.stop()
+        self.rooms.loop.stop()
         self.resources.loop.stop()
         self.scheduler.loop.stop()
         self.executor.stop()

@@ -341,6 +341,9 @@ class Resources(Shown):
     total: Object
     held: Object
     remaining: Object
+    engines: list[Object] = Field(
+        description="the same for each engine; above is the main one's, and all the disk"
+    )
     holders: list[Object] = Field(description="which job holds how much since when")
     waiting: list[Object]
 

@@ -5,9 +5,13 @@ from engines.containerd import ContainerdEngine, PullRules
 from engines.process import ProcessEngine
 from engines.several import SeveralEngines
 from gateway.assembly.identity import instance_of
+from gateway.engine_rooms import Cap, EngineRooms
 from gateway.engine_settings import DaemonSettings, DockerEngineSettings, StorageSource
 from gateway.grants import Grant
+from gateway.ports import Clock
 from gateway.settings import Settings
+from gateway.store.engine_totals import EngineTotals
+from gateway.store.store import Store
 
 
 def engine_of(settings: Settings, installation: str, instance: str = "") -> Engine:
@@ -40,6 +44,13 @@ def engines_by_address(settings: Settings) -> dict[str, str]:
     if settings.engine.kind != "docker":
         return {"": ""}
     return {"": "", docker.base_url: "", **{d.base_url: d.base_url for d in docker.daemons}}
+
+
+def rooms_of(settings: Settings, engine: Engine, store: Store, clock: Clock) -> EngineRooms:
+    """Return what tells what the engines beside the main one have."""
+    others = engine.others if isinstance(engine, SeveralEngines) else {}
+    caps = {d.base_url: Cap(d.cpu, d.memory_gib) for d in settings.engine.docker.daemons}
+    return EngineRooms(settings.node.id, others, caps, settings.resources, EngineTotals(store), clock)
 
 
 def _daemon(

@@ -12,7 +12,7 @@ from adapter.bfia.protocol import BfiaProtocol
 from engines.base import Engine
 from engines.several import SeveralEngines
 from gateway import cleaning, peer_tls, sweeps
-from gateway.assembly.engine import engines_by_address, grants_of, main_of
+from gateway.assembly.engine import engines_by_address, grants_of, main_of, rooms_of
 from gateway.assembly.fate import FateSide
 from gateway.assembly.identity import instance_of, only_process
 from gateway.assembly.neighbours import Neighbours
@@ -172,13 +172,16 @@ class Node:
         self.coordinator = Coordinator(self.store, self.scheduler, self.peers, self.registry, self.routes, clock)
         self.coordinator.new_id = lambda nodes: platform.new_id(map(self.neighbours.profile_of, nodes))
         defaults = defaults_of(settings.limits, settings.resources)
+        self.rooms = rooms_of(settings, self.engine, self.store, clock)
         self.resources = Resources(
-            detecting(node, self.engine, settings.storage.path, settings.resources, defaults),
+            detecting(node, self.engine, settings.storage.path, settings.resources, defaults, self.rooms),
             self.store,
             clock,
             self._freed,
             Bounds(admission_rules(settings)),
+            lambda spec: self.planner.seats(spec),
         )
+        self.rooms.changed = self.resources.look_again
         self.metrics.ledger = self.resources.ledger
         self.models = Models(node, SqlModels(self.store), self.storage, self._unfinished, clock)
         self.planner = planner = TaskPlanner(

@@ -1,6 +1,6 @@
 """``bfia-gateway resources``: what the node has, who holds it, who waits."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import typer
@@ -26,11 +26,21 @@ def resources(config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = 
     if as_json:
         show(found)
         return
+    engines = found.get("engines", [])
+    several = len(engines) > 1
     rows = [[name, *_amounts(found[name])] for name in ("total", "held", "remaining")]
-    table(f"node {found['node']}", ["", *_HEADS], rows)
-    held = [[one["job_id"], *_amounts(one), one["since"]] for one in found["holders"]]
+    main = f", engine {engines[0]['engine']}" if several else ""
+    table(f"node {found['node']}{main}", ["", *_HEADS], rows)
+    for one in engines[1:]:
+        of = [[name, *_amounts(one[name])[:2]] for name in ("total", "held", "remaining")]
+        table(f"\nengine {one['engine']}", ["", *_HEADS[:2]], of)
+        if one["away"] or one["cause"]:
+            typer.echo(": ".join(filter(None, (one["away"], one["cause"]))))
+    held = [
+        [one["job_id"], *where, *_amounts(amounts), one["since"]] for one, where, amounts in _rows(found, several)
+    ]
     if held:
-        table("\nheld", ["job", *_HEADS, "since"], held)
+        table("\nheld", ["job", *(["engine"] if several else []), *_HEADS, "since"], held)
     waiting = [[one["job_id"], one["priority"], one["since"], one["reason"]] for one in found["waiting"]]
     if waiting:
         table("\nwaiting, in this order", ["job", "priority", "since", "why"], waiting)
@@ -43,5 +53,17 @@ def resources(config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = 
             typer.echo(f"{text}: {found[name]}")
 
 
-def _amounts(one: Mapping[str, Any]) -> list[str]:
-    return [f"{one[kind]:g}" for kind, _ in _KINDS]
+def _rows(
+    found: Mapping[str, Any], several: bool
+) -> Iterator[tuple[Mapping[str, Any], list[str], Mapping[str, Any]]]:
+    """Yield each holder once for each engine of which it holds something."""
+    for one in found["holders"]:
+        further = one.get("engines", {})
+        if not further or any(one[kind] for kind, _ in _KINDS):
+            yield one, [found["engines"][0]["engine"]] if several else [], one
+        for name, amounts in further.items():
+            yield one, [name] if several else [], amounts
+
+
+def _amounts(one: Mapping[str, Any] | None) -> list[str]:
+    return ["?" for _ in _KINDS] if one is None else [f"{one[kind]:g}" for kind, _ in _KINDS]

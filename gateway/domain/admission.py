@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from gateway.domain.amounts import Amounts
+from gateway.domain.amounts import Amounts, Portions
 from gateway.domain.resources import Claim, ClaimState, Ledger
 
 
@@ -42,15 +42,23 @@ def apply(ledger: Ledger, claim: Claim, now: datetime, rules: Rules = Rules()) -
 
 def admissible(ledger: Ledger, now: datetime, rules: Rules = Rules()) -> list[str]:
     """Return the waiting jobs that may hold what they need now, first those that go first."""
-    left = ledger.free
+    left = ledger.room
     found = []
     for claim in queue(ledger, now, rules):
-        if claim.amounts.fits(left):
+        if _silent(ledger, claim):
+            continue  # nothing is kept for it: nobody knows how long that lasts
+        if claim.portions.fits(left):
             found.append(claim.job_id)
-            left -= claim.amounts
+            left -= claim.portions
         elif aged(claim, now, rules):
-            left = _reserved(left, claim.amounts)
+            kept = ((engine, _reserved(left[engine], amounts)) for engine, amounts in claim.portions)
+            left = Portions({**left.at, **dict(kept)})
     return found
+
+
+def _silent(ledger: Ledger, claim: Claim) -> list[str]:
+    """Return the engines that a job needs something of and that do not answer."""
+    return [engine for engine, _ in claim.portions if engine in ledger.away]
 
 
 def queue(ledger: Ledger, now: datetime, rules: Rules = Rules()) -> list[Claim]:
@@ -76,24 +84,41 @@ def _reserved(left: Amounts, amounts: Amounts) -> Amounts:
 
 
 def why(ledger: Ledger, claim: Claim, now: datetime, rules: Rules = Rules()) -> str:
-    """Say what the job needs, what is free, and who has the rest."""
+    """Say what the job needs, what is free, and who has the rest; first, which engine does not answer."""
+    if silent := _silent(ledger, claim):
+        return "; ".join(f"ENGINE_DOWN: {ledger.away[engine]}" for engine in silent)
     on = f" on node {ledger.node}" if ledger.node else ""
-    lacks = claim.amounts.lacking(ledger.free)
-    if lacks:
-        free = ledger.free.text(lacks)
-        holders = (c for c in ledger.holders if any(dict(c.amounts)[kind] for kind in lacks))
-        said = f"needs {claim.amounts.text(lacks)}{on}, free {free}"
-        return f"{said}, held by {_listed(holders, lacks)}" if ledger.holders else said
+    said = [_lack(ledger, engine, needed, on) for engine, needed in claim.portions]
+    if any(said):
+        return "; ".join(filter(None, said))
     ahead = []
     for other in queue(ledger, now, rules):
         if other.job_id == claim.job_id:
             break
         ahead.append(other)
-    said = f"needs {claim.amounts.text()}{on}, which is kept for jobs that go first"
-    return f"{said}: {_listed(ahead, ())}" if ahead else said
+    needs = f"needs {claim.portions.text()}{on}, which is kept for jobs that go first"
+    return f"{needs}: {_listed(ahead)}" if ahead else needs
 
 
-def _listed(claims: Iterable[Claim], kinds: tuple[str, ...], most: int = 3) -> str:
+def _lack(ledger: Ledger, engine: str, needed: Amounts, on: str) -> str:
+    """Say of what an engine has too little free, and who has it; empty for nothing."""
+    if engine and engine not in ledger.further:
+        return f"there is no engine {engine}{on} any more"
+    free = ledger.room[engine]
+    lacks = needed.lacking(free)
+    if not lacks:
+        return ""
+    holders = [c for c in ledger.holders if any(dict(c.portions[engine])[kind] for kind in lacks)]
+    at = f" at engine {engine}{on}" if engine else on
+    said = f"needs {needed.text(lacks)}{at}, free {free.text(lacks)}"
+    return f"{said}, held by {_listed(holders, lacks, engine)}" if holders else said
+
+
+def _listed(claims: Iterable[Claim], kinds: tuple[str, ...] = (), engine: str | None = None, most: int = 3) -> str:
     ordered = sorted(claims, key=lambda c: (c.held_at or c.since, c.job_id))
-    named = ", ".join(f"job {c.job_id} ({c.amounts.text(kinds)})" for c in ordered[:most])
+
+    def amounts(claim: Claim) -> str:
+        return claim.portions.text() if engine is None else claim.portions[engine].text(kinds)
+
+    named = ", ".join(f"job {c.job_id} ({amounts(c)})" for c in ordered[:most])
     return named + (f" and {len(ordered) - most} more" if len(ordered) > most else "")

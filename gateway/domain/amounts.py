@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 CORE = 1000
@@ -83,11 +83,65 @@ def _said(kind: str, amount: int) -> str:
 
 
 @dataclass(frozen=True)
+class Portions:
+    """Amounts by engine. Under the name "" is the node's main one, and what all share: the storage's disk."""
+
+    at: Mapping[str, Amounts] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, main: Amounts, further: Mapping[str, Amounts]) -> Self:
+        return cls({"": main, **further} if further else {"": main})
+
+    def __getitem__(self, engine: str) -> Amounts:
+        return self.at.get(engine, _NOTHING)
+
+    def __iter__(self) -> Iterator[tuple[str, Amounts]]:
+        """Yield each engine of which there is something."""
+        yield from ((engine, amounts) for engine, amounts in self.at.items() if amounts)
+
+    def __bool__(self) -> bool:
+        return any(self.at.values())
+
+    def __add__(self, other: "Portions") -> "Portions":
+        return Portions({**self.at, **{engine: self[engine] + more for engine, more in other.at.items()}})
+
+    def __sub__(self, other: "Portions") -> "Portions":
+        return Portions({**self.at, **{engine: self[engine] - less for engine, less in other.at.items()}})
+
+    def fits(self, room: "Portions") -> bool:
+        """Say whether there is room at every engine of which something is needed."""
+        return all(amounts.fits(room[engine]) for engine, amounts in self)
+
+    def text(self) -> str:
+        """Return the amounts for a sentence, each with its engine where it is not the main one."""
+        said = [amounts.text() + (f" at engine {engine}" if engine else "") for engine, amounts in self]
+        return "; ".join(said) or _NOTHING.text()
+
+
+def together(portions: Iterable[Portions]) -> Portions:
+    found: dict[str, Amounts] = {}
+    for one in portions:
+        for engine, amounts in one:
+            found[engine] = found[engine] + amounts if engine in found else amounts
+    return Portions(found)
+
+
+_NOTHING = Amounts()
+
+
+@dataclass(frozen=True)
 class Pool:
     """What a job holds at a node for its tasks, and how many of them that is enough for at once."""
 
     amounts: Amounts
+    """of the main engine, and the disk of all"""
     tasks_at_once: int
+    further: Mapping[str, Amounts] = field(default_factory=dict)
+    """of each further engine that its tasks run at"""
+
+    @property
+    def portions(self) -> Portions:
+        return Portions.of(self.amounts, self.further)
 
 
 @dataclass(frozen=True)

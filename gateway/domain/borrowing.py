@@ -5,7 +5,9 @@ returned twice. The runs of one task borrow together or not at all, tasks in the
 unless a later one fits.
 """
 
-from gateway.domain.amounts import Amounts, total
+from dataclasses import replace
+
+from gateway.domain.amounts import Amounts, Portions, together
 from gateway.domain.local_job import LocalJob, Run
 from gateway.domain.states import RunStatus
 
@@ -16,14 +18,25 @@ def amounts(run: Run) -> Amounts:
     return Amounts.of(limits.get("cpu"), limits.get("memory"), limits.get("disk"))
 
 
-def borrowed(local: LocalJob) -> Amounts:
+def portions(local: LocalJob, run: Run) -> Portions:
+    """Return what a run borrows, and where: cores and memory of its engine, disk of the storage.
+
+    A job that was taken in before further engines were counted has all of it from the main one.
+    """
+    needed = amounts(run)
+    if local.pool is None or run.engine not in local.pool.further:
+        return Portions({"": needed})
+    return Portions.of(Amounts(disk=needed.disk), {run.engine: replace(needed, disk=0)})
+
+
+def borrowed(local: LocalJob) -> Portions:
     """Return what the job's runs use of its pool now."""
-    return total(amounts(r) for r in local.runs if not r.over and r.status is not RunStatus.WAITING)
+    return together(portions(local, r) for r in local.runs if not r.over and r.status is not RunStatus.WAITING)
 
 
-def remaining(local: LocalJob) -> Amounts:
+def remaining(local: LocalJob) -> Portions:
     """Return what is left of the job's pool."""
-    return (local.pool.amounts if local.pool else Amounts()) - borrowed(local)
+    return (local.pool.portions if local.pool else Portions()) - borrowed(local)
 
 
 def may_launch(local: LocalJob) -> set[str]:
@@ -35,7 +48,7 @@ def may_launch(local: LocalJob) -> set[str]:
     found: set[str] = set()
     for task_id in dict.fromkeys(run.task_id for run in waiting):
         runs = [run for run in waiting if run.task_id == task_id]
-        needed = total(map(amounts, runs))
+        needed = together(portions(local, run) for run in runs)
         if needed.fits(left):
             left -= needed
             found.update(run.run_id for run in runs)
@@ -46,9 +59,14 @@ def waits_for(local: LocalJob, run: Run) -> str:
     """Say why a waiting run is not launched yet; empty for one that is about to be, or was."""
     if run.status is not RunStatus.WAITING or local.pool is None or run.run_id in may_launch(local):
         return ""
-    needed = total(amounts(r) for r in local.runs if r.task_id == run.task_id and r.status is RunStatus.WAITING)
-    left = remaining(local)
-    lacks = needed.lacking(left)
-    has = {r.task_name for r in local.runs if not r.over and r.status is not RunStatus.WAITING and amounts(r)}
-    users = ", ".join(sorted(has))
-    return f"needs {needed.text(lacks)} of the job's pool, free {left.text(lacks)}, borrowed by {users}"
+    waiting = (r for r in local.runs if r.task_id == run.task_id and r.status is RunStatus.WAITING)
+    needed, left = together(portions(local, r) for r in waiting), remaining(local)
+    busy = [r for r in local.runs if not r.over and r.status is not RunStatus.WAITING]
+    said = []
+    for engine, one in needed:
+        if lacks := one.lacking(left[engine]):
+            users = sorted({r.task_name for r in busy if portions(local, r)[engine]})
+            of = f"the job's pool at engine {engine}" if engine else "the job's pool"
+            free = f"free {left[engine].text(lacks)}, borrowed by {', '.join(users)}"
+            said.append(f"needs {one.text(lacks)} of {of}, {free}")
+    return "; ".join(said)

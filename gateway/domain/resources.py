@@ -1,19 +1,18 @@
-"""What a job needs of a node, and the ledger of who holds what there.
+"""What a job asks of a node, and the ledger of who holds what there.
 
-Two pools. The node's is for jobs: a job holds, before it starts, what its tasks here can need at once. The
-job's own is for its tasks: a run borrows its part while it is launched (`gateway.domain.borrowing`). Nothing
-is counted up and down: what is left is always the total less what the holders hold.
+Two pools. The node's is for jobs: a job holds, before it starts, what its tasks here can need at once
+(`gateway.domain.needs`), at each engine that they run at. The job's own is for its tasks: a run borrows its part
+while it is launched (`gateway.domain.borrowing`). Nothing is counted up and down: what is left is always the
+total less what the holders hold.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from gateway.domain.amounts import GIB, Amounts, Defaults, Pool, total
-from gateway.domain.dag import Dag, order
+from gateway.domain.amounts import GIB, Amounts, Defaults, Portions, total
 from gateway.domain.model import JobSpec, NodeId, Party
 from gateway.domain.problems import Problem
 
@@ -133,92 +132,6 @@ def _amount_rule(value: Any) -> str:
     return "must be a number that a machine can have, or -1 for the node's default"
 
 
-# ---------------------------------------------------------------- what a job needs here
-
-
-@dataclass(frozen=True)
-class Demand:
-    """What a job needs at one node."""
-
-    parties: Mapping[str, Amounts]
-    """party -> what one of its tasks may use"""
-    width: int
-    """tasks of the job that may want to run at once"""
-
-    @property
-    def one(self) -> Amounts:
-        """What one task needs at all parties of the node together."""
-        return total(self.parties.values())
-
-
-def demand(spec: JobSpec, node: NodeId, defaults: Defaults) -> Demand:
-    """Return what a job needs at a node, all roles there counted together.
-
-    The width is what the flow allows by its levels, or what the job bounds it to: independent tasks overlap by
-    default, and a job holds enough for that.
-    """
-    parties = {p.label: granted(spec, p, defaults).amounts for p in spec.parties_at(node)}
-    return Demand(parties, min(widest_level(spec.dag), parallelism(spec) or len(spec.dag.nodes) or 1))
-
-
-def widest_level(dag: Dag) -> int:
-    """Return the largest number of tasks that are equally far from the flow's beginning: they may run at once."""
-    levels: dict[str, int] = {}
-    counts: Counter[int] = Counter()
-    for name in order(dag):
-        levels[name] = max((levels[up] + 1 for up in dag[name].upstream if up in levels), default=0)
-        counts[levels[name]] += 1
-    return max(counts.values(), default=1)
-
-
-@dataclass(frozen=True)
-class Means:
-    """What a node has for jobs."""
-
-    node: NodeId
-    total: Amounts
-    cores: float
-    """of the engine: no container can have more"""
-    share: float = 1.0
-    """of the total, what one job may hold"""
-    defaults: Defaults = field(default_factory=Defaults)
-
-
-class Never(Exception):
-    """What the job needs can never be had here; the text says it with numbers."""
-
-
-def pool(needed: Demand, means: Means) -> Pool | None:
-    """Return what the job is to hold at the node; None where it needs nothing that is counted.
-
-    That is enough for all tasks which the flow lets run at once, or for fewer where the node, or a job's share of
-    it, is too small. Raises `Never` where it is too small for one.
-    """
-    if not needed.one:
-        return None
-    for label, amounts in needed.parties.items():
-        if amounts.cpu > Amounts.of(cpu=means.cores).cpu:
-            text = f"{label} asks for {amounts.text(['cpu'])}, the engine of node {means.node} has {means.cores:g}"
-            raise Never(text)
-    most = means.total.scaled(means.share)
-    times = needed.one.times_in(most)
-    if not times:
-        raise Never(_never(needed, means, most))
-    at_once = min(times or 1, needed.width)
-    return Pool(needed.one * at_once, at_once)
-
-
-def _never(needed: Demand, means: Means, most: Amounts) -> str:
-    lacks = needed.one.lacking(most)
-    each = "; ".join(f"{label} {a.text(lacks)}" for label, a in needed.parties.items() if a)
-    parts = f" ({each})" if len(needed.parties) > 1 else f" ({', '.join(needed.parties)})"
-    had = means.total.text(lacks)
-    said = f"one task at a time needs {needed.one.text(lacks)}{parts}, node {means.node} has {had}"
-    if not needed.one.lacking(means.total):
-        said += f", of which one job may hold {most.text(lacks)}"
-    return said
-
-
 # ---------------------------------------------------------------- who holds what
 
 
@@ -235,6 +148,7 @@ class Claim:
 
     job_id: str
     amounts: Amounts
+    """of the main engine, and the disk of all"""
     state: ClaimState
     since: datetime
     """when it was first asked for"""
@@ -244,6 +158,12 @@ class Claim:
     scheduler: NodeId = ""
     held_at: datetime | None = None
     reason: str = ""
+    further: Mapping[str, Amounts] = field(default_factory=dict)
+    """of each further engine"""
+
+    @property
+    def portions(self) -> Portions:
+        return Portions.of(self.amounts, self.further)
 
 
 @dataclass(frozen=True)
@@ -251,6 +171,7 @@ class Ledger:
     """The node's pool. Every change makes a new one; what is left follows from the claims."""
 
     total: Amounts
+    """of the main engine; likewise what is held, what remains and what is free"""
     claims: Mapping[str, Claim] = field(default_factory=dict)
     ignored: int = 0
     """returns that had nothing to return"""
@@ -259,6 +180,10 @@ class Ledger:
     expired: int = 0
     """what was held for a job that its scheduling node never started"""
     node: NodeId = ""
+    further: Mapping[str, Amounts] = field(default_factory=dict)
+    """the totals of the further engines, as far as they are known"""
+    away: Mapping[str, str] = field(default_factory=dict)
+    """further engines that do not answer -> how that is said; nothing more is held of them until they do"""
 
     @property
     def holders(self) -> tuple[Claim, ...]:
@@ -275,7 +200,20 @@ class Ledger:
     @property
     def free(self) -> Amounts:
         """What others may hold: where the node has become smaller than what is held, nothing of that."""
-        return Amounts(**{kind: max(amount, 0) for kind, amount in self.remaining})
+        return _at_least_none(self.remaining)
+
+    def held_at(self, engine: str) -> Amounts:
+        """Return what is held of an engine; "" is the main one."""
+        return total(c.portions[engine] for c in self.holders)
+
+    @property
+    def room(self) -> Portions:
+        """What others may hold of each engine that answers."""
+        if not self.further:
+            return Portions({"": self.free})
+        there = {engine: most for engine, most in self.further.items() if engine not in self.away}
+        left = {engine: _at_least_none(most - self.held_at(engine)) for engine, most in there.items()}
+        return Portions({"": self.free, **left})
 
     def with_claim(self, claim: Claim) -> "Ledger":
         return replace(self, claims={**self.claims, claim.job_id: claim})
@@ -292,3 +230,7 @@ class Ledger:
         if job_id not in self.claims:
             return self
         return replace(self, claims={k: c for k, c in self.claims.items() if k != job_id})
+
+
+def _at_least_none(amounts: Amounts) -> Amounts:
+    return Amounts(**{kind: max(amount, 0) for kind, amount in amounts})

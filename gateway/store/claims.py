@@ -1,5 +1,6 @@
 """The ledger of the node's resources in the database: every change under one lock, whoever shares it."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -9,7 +10,8 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from gateway.domain.amounts import Amounts
-from gateway.domain.resources import Claim, ClaimState, Ledger, Means
+from gateway.domain.needs import Means
+from gateway.domain.resources import Claim, ClaimState, Ledger
 from gateway.domain.states import JobStatus
 from gateway.store import tables
 from gateway.store.database import repeating
@@ -94,7 +96,10 @@ class Claims:
     def _load(connection: sa.Connection, means: Means, counts: Any, *only: sa.ColumnElement[bool]) -> Ledger:
         claims = map(_claim, connection.execute(sa.select(tables.resource_claim).where(*only)))
         counted = {name: getattr(counts, name) for name in _COUNTS}
-        return Ledger(means.total, {c.job_id: c for c in claims}, node=means.node, **counted)
+        known = {name: room.total for name, room in means.further.items() if room.total is not None}
+        away = {name: room.away for name, room in means.further.items() if room.away}
+        by_job = {c.job_id: c for c in claims}
+        return Ledger(means.total, by_job, node=means.node, further=known, away=away, **counted)
 
     @staticmethod
     def _save(connection: sa.Connection, old: Ledger, new: Ledger) -> None:
@@ -123,6 +128,7 @@ def _claim(row: Any) -> Claim:
         row.scheduler,
         None if row.held_at is None else _time(row.held_at),
         row.reason,
+        {name: Amounts(*amounts) for name, amounts in json.loads(row.further or "{}").items()},
     )
 
 
@@ -139,7 +145,13 @@ def _row(claim: Claim) -> dict[str, Any]:
         "held_at": None if claim.held_at is None else claim.held_at.timestamp(),
         "scheduler": claim.scheduler,
         "reason": claim.reason,
+        "further": _further(claim),
     }
+
+
+def _further(claim: Claim) -> str | None:
+    by_engine = {name: [a.cpu, a.memory, a.disk] for name, a in claim.further.items() if a}
+    return json.dumps(by_engine) if by_engine else None
 
 
 def _time(seconds: float) -> datetime:

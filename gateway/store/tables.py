@@ -223,8 +223,20 @@ resource_claim = sa.Table(
     sa.Column("held_at", Seconds),
     sa.Column("scheduler", Id, nullable=False),
     sa.Column("reason", LongText, nullable=False),
+    sa.Column("further", LongText),
 )
-"""What each job that is not over holds of the node, or waits for: thousandths of a core, bytes, bytes."""
+"""What each job that is not over holds of the node, or waits for: thousandths of a core, bytes, bytes. ``further``
+is the same by the names of engines beside the main one, as JSON; null: nothing of them."""
+
+resource_engine = sa.Table(
+    "resource_engine",
+    metadata,
+    sa.Column("engine", sa.String(255), primary_key=True),
+    sa.Column("cpu", Seconds, nullable=False),
+    sa.Column("memory", sa.BigInteger, nullable=False),
+    sa.Column("seen_at", Seconds, nullable=False),
+)
+"""What each engine beside the main one had when it last answered: cores, bytes."""
 
 resource_pool = sa.Table(
     "resource_pool",

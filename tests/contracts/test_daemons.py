@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from engines.base import EngineDown, ImageNotFound, Missing, Running
+from engines.base import Capacity, EngineDown, ImageNotFound, Missing, Running
 from engines.memory import MemoryEngine, MemoryWorld, Script
 from engines.several import SeveralEngines
+from gateway.cli.main import app
+from gateway.domain.amounts import GIB
 from gateway.domain.states import RunStatus
 from gateway.errors import Invalid, Refused
 from gateway.wiring import Gateway
@@ -20,9 +23,10 @@ from tests.contracts.engine_contract import EngineContract, exits
 from tests.contracts.engine_contract import a_spec as a_launch
 from tests.contracts.test_engines import MemoryHarness
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ME, settings
+from tests.inprocess import ME, ask, settings
 
 FAR = "ssh://bfia@10.0.0.9"
+FAR_WORLD = MemoryWorld()
 
 
 class SeveralHarness(MemoryHarness):
@@ -95,15 +99,19 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     any_port = "127.0.0.1:0"
     listen: dict[str, Any] = {part: {"bind": any_port} for part in ("peer", "operator")}
     listen["container"] = {"bind": any_port, "advertise": "http://10.0.0.5:7381"}
-    docker = {"base_url": "unix:///run/own.sock", "daemons": [{"base_url": FAR}]}
+    docker = {"base_url": "unix:///run/own.sock", "daemons": [{"base_url": FAR, "cpu": 12}]}
     made = settings(home, listen=listen, engine={"kind": "docker", "docker": docker})
 
     def engine(settings: Any, installation: str) -> SeveralEngines:
         near, far = (
             MemoryEngine(
-                node=ME, installation=installation, images={image: Script(code=None)}, world=MemoryWorld()
+                node=ME,
+                installation=installation,
+                images={image: Script(code=None)},
+                world=world,
+                capacity=Capacity(cores, 8 * GIB),
             )
-            for image in (f"near-{IMAGE}", IMAGE)
+            for image, cores, world in ((f"near-{IMAGE}", 2, MemoryWorld()), (IMAGE, 16, FAR_WORLD))
         )
         return SeveralEngines(near, {FAR: far})
 
@@ -123,8 +131,11 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         yield gateway
 
 
-def job(version: str) -> Any:
-    spec = a_spec("a", {"guest": (ME,)}, job_id=f"job-daemon-{version}", initiator=ME, scheduler=ME)
+def job(version: str, name: str = "daemon", cpu: float = -1) -> Any:
+    params = {"guest": {"0": {"resources": {"cpu": cpu}}}}
+    spec = a_spec(
+        "a", {"guest": (ME,)}, job_id=f"job-{name}-{version}", initiator=ME, scheduler=ME, job_params=params
+    )
     (task,) = spec.dag.nodes
     component = replace(task.component, version=version)
     return replace(spec, dag=replace(spec.dag, nodes=(replace(task, component=component),)))
@@ -156,6 +167,59 @@ def test_a_daemon_that_nobody_allowed_is_refused_by_name(node: Gateway):
     for word in ("DAEMON_NOT_ALLOWED", "tcp://10.0.0.66:2375", "engine.docker.daemons"):
         assert word in caught.value.message
     assert node.store.local_jobs.find("job-daemon-2.0.0") is None
+
+
+def far(node: Gateway) -> Any:
+    """Return what the operators are shown of the further engine."""
+    near, far = ask(node, "operator", "GET", "/api/v1/resources").json()["engines"]
+    assert (near["main"], near["total"]["cpu"], near["held"]["cpu"]) == (True, 2, 0)
+    assert far["engine"] == FAR
+    return far
+
+
+def test_each_engine_has_totals_of_its_own_and_a_task_holds_where_it_runs(node: Gateway):
+    with pytest.raises(Refused, match=r"^guest\.0 asks for cpu 8, the engine of node \w+ has 2"):
+        node.participant.create_job(job("3.0.0", "wide", 8), ME)
+    with pytest.raises(Refused, match=f"cpu 13 .guest.0., engine {FAR} of node .* has cpu 12"):  # less than it has
+        node.participant.create_job(job("1.0.0", "wider", 13), ME)
+    first, second = job("1.0.0", "wide", 8), job("1.0.0", "next", 5)
+    node.coordinator.submit_job(first, ME)
+    wait_for(lambda: far(node)["held"]["cpu"] == 8, 20, 0.01, "it holds eight cores there")
+    assert (far(node)["total"]["cpu"], far(node)["remaining"]["cpu"], far(node)["cores"]) == (12, 4, 16)
+    shown = ask(node, "operator", "GET", f"/api/v1/jobs/{first.job_id}").json()["resources"]
+    assert (shown["total"]["cpu"], shown["engines"][FAR]["total"]["cpu"]) == (0, 8)
+    node.coordinator.submit_job(second, ME)
+
+    def why() -> str:
+        found = ask(node, "operator", "GET", "/api/v1/resources").json()["waiting"]
+        return next((one["reason"] for one in found if one["job_id"] == second.job_id), "")
+
+    said = wait_for(why, 20, 0.01, "the next one waits")
+    assert said == f"needs cpu 5 at engine {FAR} on node {ME}, free cpu 4, held by job {first.job_id} (cpu 8)"
+    printed = CliRunner().invoke(app, ["resources", "--url", node.addresses()["operator"]]).stdout
+    assert f"engine {FAR}" in printed and first.job_id in printed
+    metrics = ask(node, "operator", "GET", "/metrics").text
+    assert f'bfia_engine_resources_free{{engine="{FAR}",kind="cpu"}} 4.0' in metrics
+    assert 'bfia_resources_held{kind="cpu"} 0.0' in metrics
+    items = node.participant.foretell(job("1.0.0", "planned", 5), ME)
+    (told,) = [item for item in items if item.check == "resources"]
+    assert (told.found, told.cause) == (f"cpu 5 at engine {FAR}", said)
+    FAR_WORLD.down = True
+    try:
+        node.rooms.look(FAR)
+        wait_for(
+            lambda: why().startswith(f"ENGINE_DOWN: engine {FAR} of node {ME} has not"), 20, 0.01, "it is said"
+        )
+        away = far(node)
+        assert (away["total"]["cpu"], away["held"]["cpu"], bool(away["cause"])) == (12, 8, True)
+        assert f'bfia_engine_answers{{engine="{FAR}"}} 0.0' in ask(node, "operator", "GET", "/metrics").text
+    finally:
+        FAR_WORLD.down = False
+        node.rooms.look(FAR)
+    node.coordinator.stop_job(first.job_id, "", ME)
+    wait_for(lambda: far(node)["held"]["cpu"] == 5, 20, 0.01, "the next one has its turn")
+    node.coordinator.stop_job(second.job_id, "", ME)
+    wait_for(lambda: far(node)["held"]["cpu"] == 0, 20, 0.01, "all is returned")
 
 
 def test_a_node_that_runs_processes_has_no_daemons(tmp_path: Path):

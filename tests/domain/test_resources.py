@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from gateway.domain import admission, borrowing, resources
-from gateway.domain.amounts import GIB, Amounts, Defaults, Pool, total
+from gateway.domain import admission, borrowing, needs, resources
+from gateway.domain.amounts import GIB, Amounts, Defaults, Pool, Portions, together, total
 from gateway.domain.executing import execute
 from gateway.domain.executing.agenda import agenda
 from gateway.domain.executing.commands import Close, Collect, Launch, StopRun, Tell
@@ -24,7 +24,8 @@ from gateway.domain.executing.events import (
 from gateway.domain.executing.timing import NOW, Timing
 from gateway.domain.local_job import Exit, LocalJob, Run
 from gateway.domain.model import Ending, Failure, JobSpec, Party
-from gateway.domain.resources import Claim, ClaimState, Demand, Ledger, Means, Never
+from gateway.domain.needs import Demand, Means, Never, Part, Room
+from gateway.domain.resources import Claim, ClaimState, Ledger
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from tests.builders import T0, a_local_job, a_run, a_spec, at
 
@@ -45,7 +46,7 @@ def means(cpu: float = 8, memory: float = 64, disk: float = 100, **more: object)
 
 
 def pool_of(spec: JobSpec, has: Means) -> Pool | None:
-    return resources.pool(resources.demand(spec, has.node, has.defaults), has)
+    return needs.pool(needs.demand(spec, has.node, has.defaults), has)
 
 
 # ---------------------------------------------------------------- what a job needs
@@ -138,9 +139,9 @@ def test_a_priority_is_a_whole_number(value: object):
 
 
 def test_the_width_of_a_flow():
-    assert resources.widest_level(a_spec(SIX).dag) == 1
-    assert resources.widest_level(a_spec("a; b; c").dag) == 3
-    assert resources.widest_level(a_spec("a -> b; a -> c; b -> d; c -> d").dag) == 2
+    assert needs.widest_level(a_spec(SIX).dag) == 1
+    assert needs.widest_level(a_spec("a; b; c").dag) == 3
+    assert needs.widest_level(a_spec("a -> b; a -> c; b -> d; c -> d").dag) == 2
 
 
 def test_amounts_are_never_counted_as_less_than_asked():
@@ -160,11 +161,11 @@ def test_a_task_borrows_from_its_job_and_the_jobs_pool_reads_4_0_4():
     local = with_pool(cpu=4)
     six = [a_run(name, limits={"cpu": 4.0}) for name in "abcdef"]
     for run in six:
-        assert borrowing.remaining(local) == Amounts.of(4)
+        assert borrowing.remaining(local)[""] == Amounts.of(4)
         local = replace(local, runs=(*local.runs, run))
         local, actions = execute.step(local, T0)
         assert actions == [Launch(run.run_id)]
-        assert borrowing.remaining(local) == Amounts()
+        assert borrowing.remaining(local)[""] == Amounts()
         for event in (
             Launched(run.run_id, T0),
             Reported(run.run_id, TaskStatus.SUCCESS, T0),
@@ -175,7 +176,7 @@ def test_a_task_borrows_from_its_job_and_the_jobs_pool_reads_4_0_4():
         ):
             local = execute.apply(local, event)
         local, _ = execute.step(local, T0)
-    assert borrowing.remaining(local) == Amounts.of(4)
+    assert borrowing.remaining(local)[""] == Amounts.of(4)
 
 
 def test_a_run_waits_with_a_reason_until_its_jobs_pool_has_enough():
@@ -207,15 +208,23 @@ def test_without_a_pool_nothing_waits():
 
 # ---------------------------------------------------------------- the ledger, step by step
 
-TOTAL = Amounts.of(8, 32 * GIB, 50 * GIB)
+FAR = "ssh://far"
+TOTAL = Portions({"": Amounts.of(8, 32 * GIB, 50 * GIB), FAR: Amounts.of(16, 16 * GIB)})
+
+
+def least(amounts: Amounts) -> int:
+    return min(amounts.cpu, amounts.memory, amounts.disk)
 
 
 class Node:
-    """A node whose jobs do anything, in any order, several times."""
+    """A node of two engines whose jobs do anything, in any order, several times; one engine comes and goes."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.ledger = Ledger(TOTAL)
+        self.ledger = Ledger(TOTAL[""], further={FAR: TOTAL[FAR]})
+        self.demands: dict[str, Demand] = {}
+        self.silences = 0
+        self.looked_at: dict[str, object] = {}
         self.jobs: dict[str, LocalJob] = {}
         self.now = 0.0
         self.made = 0
@@ -228,34 +237,62 @@ class Node:
             (
                 *(self.arrive, self.ask, self.ask, self.give_back, self.start, self.launch, self.launch),
                 *(self.news, self.news, self.news, self.stop, self.retry, self.crash, self.close, self.close),
+                *(self.come_and_go,),
             )
         )
         doing()
 
     def check(self) -> None:
-        remaining, held = self.ledger.remaining, total(c.amounts for c in self.ledger.holders)
-        for (kind, left), (_, most), (_, sum_) in zip(remaining, TOTAL, held, strict=True):
-            assert 0 <= left <= most, kind
-            assert most - left == sum_, kind
+        """Look at the sums of all that the step has changed: a value is frozen, what is the same was looked at."""
+        if self.ledger is not self.looked_at.get(""):
+            self.looked_at[""] = self.ledger
+            self.check_ledger()
         for local in self.jobs.values():
-            assert local.pool is not None
-            left = borrowing.remaining(local)
-            used = total(
-                borrowing.amounts(r) for r in local.runs if not r.over and r.status is not RunStatus.WAITING
-            )
-            assert local.pool.amounts - left == used
-            assert left.cpu >= 0
-            assert left.memory >= 0
-            if used:
+            if local is not self.looked_at.get(local.id):
+                self.looked_at[local.id] = local
+                self.check_job(local)
+            if self.up(local):
                 assert self.ledger.claims[local.id].state is ClaimState.HELD
+
+    def check_ledger(self) -> None:
+        held, room = together(c.portions for c in self.ledger.holders), self.ledger.room
+        for engine, most in TOTAL:
+            remaining = most - self.ledger.held_at(engine)
+            assert most - remaining == held[engine]
+            assert least(held[engine]) >= 0 <= least(remaining)
+            assert room[engine] == (Amounts() if engine in self.ledger.away else remaining)
+
+    def check_job(self, local: LocalJob) -> None:
+        assert local.pool is not None
+        left = borrowing.remaining(local)
+        for engine, most in local.pool.portions:
+            used = total(borrowing.amounts(r) for r in self.up(local) if r.engine == engine)
+            disk = 0 if engine else sum(borrowing.amounts(r).disk for r in self.up(local))
+            assert most - left[engine] == replace(used, disk=disk)
+            assert least(left[engine]) >= 0
+
+    @staticmethod
+    def up(local: LocalJob) -> list[Run]:
+        return [r for r in local.runs if not r.over and r.status is not RunStatus.WAITING]
 
     def arrive(self) -> None:
         if len(self.jobs) >= 12:
             return
         self.made += 1
-        one = Amounts.of(self.random.choice((0.5, 1, 4, 8)), self.random.choice((0, 1, 20)) * GIB)
-        pool = resources.pool(Demand({"guest.0": one}, self.random.choice((1, 1, 3))), means(8, 32, 50))
+        choose = self.random.choice
+        parts = [
+            Part(
+                {"guest.0": Amounts.of(choose((0.5, 1, 4, 8)), choose((0, 1, 10)) * GIB, choose((0, 9)) * GIB)},
+                3,
+                e,
+            )
+            for e in choose((("",), (FAR,), ("", FAR)))
+        ]
+        further = {FAR: Room(TOTAL[FAR], 16)}
+        needed = Demand(tuple(parts), choose((1, 1, 3)))
+        pool = needs.pool(needed, means(8, 32, 50, further=further))
         spec = a_spec(SIX, job_id=f"job-{self.made}")
+        self.demands[spec.job_id] = needed
         self.jobs[spec.job_id] = LocalJob(spec, "n1", JobStatus.READY, at(self.now), "d", pool=pool)
 
     def one(self, *statuses: JobStatus) -> LocalJob | None:
@@ -265,12 +302,23 @@ class Node:
     def claim(self, local: LocalJob) -> Claim:
         when, urgent = at(self.now), self.random.choice((0, 0, 5))
         assert local.pool
-        return Claim(local.id, local.pool.amounts, ClaimState.WAITING, when, when, urgent, "n1")
+        pool = local.pool
+        return Claim(local.id, pool.amounts, ClaimState.WAITING, when, when, urgent, "n1", further=pool.further)
+
+    def apply(self, local: LocalJob) -> bool:
+        before = self.ledger.held_at(FAR)
+        self.ledger, held = admission.apply(self.ledger, self.claim(local), at(self.now))
+        assert self.ledger.held_at(FAR) == before or not self.ledger.away
+        return held
 
     def ask(self) -> None:
         if local := self.one(JobStatus.READY, JobStatus.RUNNING):
             for _ in range(self.random.choice((1, 1, 2))):  # the same request may come twice
-                self.ledger, _held = admission.apply(self.ledger, self.claim(local), at(self.now))
+                self.apply(local)
+
+    def come_and_go(self) -> None:
+        self.silences += not self.ledger.away
+        self.ledger = replace(self.ledger, away={} if self.ledger.away else {FAR: "it has not answered"})
 
     def give_back(self) -> None:
         """Another node had to wait; or somebody returns what nobody applied for, or returns it again."""
@@ -286,17 +334,15 @@ class Node:
         local = self.one(JobStatus.READY)
         if local is None:
             return
-        self.ledger, held = admission.apply(self.ledger, self.claim(local), at(self.now))
-        if held:
+        if self.apply(local):
             runs = tuple(self.run(local, task, 0) for task in "abc"[: self.random.randint(1, 3)])
             self.jobs[local.id] = replace(local, status=JobStatus.RUNNING, runs=runs)
 
     def run(self, local: LocalJob, task: str, attempt: int) -> Run:
-        assert local.pool
-        one = local.pool.amounts
-        share = {"cpu": one.cpu / 1000 / local.pool.tasks_at_once, "memory": one.memory / local.pool.tasks_at_once}
+        part = self.random.choice(self.demands[local.id].parts)
+        share = {"cpu": part.one.cpu / 1000, "memory": float(part.one.memory), "disk": float(part.one.disk)}
         name = f"{local.id}-{task}-{attempt}"
-        return a_run(task, limits=share, run_id=name, name=name, task_id=name, attempt=attempt)
+        return a_run(task, limits=share, run_id=name, name=name, task_id=name, attempt=attempt, engine=part.engine)
 
     def launch(self) -> None:
         if local := self.one(JobStatus.RUNNING, JobStatus.FINISHED):
@@ -347,12 +393,13 @@ class Node:
     def close(self) -> None:
         local = self.one(JobStatus.FINISHED, JobStatus.REJECTED)
         if local and any(due.command == Close() and due.at <= at(self.now) for due in agenda(local, Timing())):
-            held = total(c.amounts for c in self.ledger.holders if c.job_id == local.id)
+            held = next((c.portions for c in self.ledger.holders if c.job_id == local.id), Portions())
             for _ in range(self.random.choice((1, 2))):  # a crash may make it happen again
                 before = self.ledger
                 self.ledger = self.ledger.without(local.id)
-                assert self.ledger.remaining - before.remaining == held
-                held = Amounts()
+                for engine, _most in TOTAL:
+                    assert before.held_at(engine) - self.ledger.held_at(engine) == held[engine]
+                held = Portions()
             del self.jobs[local.id]
             self.over += 1
 
@@ -369,5 +416,7 @@ def test_ten_thousand_steps_in_any_order_and_the_sums_are_right_after_each():
     assert node.ledger.ignored > 100
     for name in list(node.jobs):
         node.ledger = node.ledger.without(name)
-    assert node.ledger.remaining == TOTAL
+    assert node.ledger.remaining == TOTAL[""]
+    assert node.ledger.held_at(FAR) == Amounts()
     assert node.ledger.claims == {}
+    assert node.silences > 100

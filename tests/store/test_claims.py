@@ -10,11 +10,17 @@ from random import Random
 
 import pytest
 
+from engines.base import Capacity
+from engines.memory import MemoryEngine
 from gateway.domain.amounts import GIB, Amounts, Pool
-from gateway.domain.resources import Means
+from gateway.domain.needs import Means
 from gateway.domain.states import JobStatus
+from gateway.engine_rooms import EngineRooms
 from gateway.errors import Conflict, Refused
+from gateway.ports import Clock
 from gateway.resources import Resources
+from gateway.settings import ResourceSettings
+from gateway.store.engine_totals import EngineTotals
 from gateway.store.store import Store
 from tests.builders import a_local_job, a_spec, at
 from tests.contracts.databases import careless_database
@@ -111,3 +117,78 @@ def test_a_job_that_has_ended_meanwhile_gets_nothing(url: str):
         with pytest.raises(Conflict, match="has ended here"):
             resources(store).hold(job)  # as it was read before
         assert resources(store).view()["holders"] == []
+
+
+FAR = "ssh://far"
+
+
+def rooms(store: Store, engine: MemoryEngine, clock: Clock = lambda: at(0)) -> EngineRooms:
+    return EngineRooms("n1", {FAR: engine}, {}, ResourceSettings(), EngineTotals(store), clock)
+
+
+def with_rooms(store: Store, found: EngineRooms) -> Resources:
+    return Resources(lambda: replace(MEANS, further=found()), store, lambda: at(0), lambda jobs: None)
+
+
+def an_engine(cores: float, *, down: bool = False) -> MemoryEngine:
+    engine = MemoryEngine(node="n1", installation="i", images={}, capacity=Capacity(cores, 16 * GIB))
+    engine.world.down = down
+    return engine
+
+
+def a_far_job(far: float, number: int, main: float = 0):
+    local = a_job_that_needs(main, number)
+    return replace(local, pool=Pool(Amounts.of(main), 1, {FAR: Amounts.of(far)}))
+
+
+def test_what_is_held_of_a_further_engine_outlives_a_restart_with_other_totals(url: str):
+    with a_store(url) as store, a_store(url) as other:
+        first, second = (
+            with_rooms(store, rooms(store, an_engine(16))),
+            with_rooms(other, rooms(other, an_engine(16))),
+        )
+        one, two = a_far_job(10, 1, main=2), a_far_job(10, 2)
+        for job in (one, two):
+            store.local_jobs.add(job, "flow")
+        first.hold(one)
+        with pytest.raises(
+            Refused, match=f"needs cpu 10 at engine {FAR} on node n1, free cpu 6, held by job job-1"
+        ):
+            second.hold(two)  # another gateway on the same database
+        smaller = with_rooms(other, rooms(other, an_engine(12)))
+        shown = smaller.view()
+        assert [(e["held"]["cpu"], e["remaining"]["cpu"]) for e in shown["engines"]] == [(2, 6), (10, 2)]
+        assert shown["holders"][0]["engines"][FAR]["cpu"] == 10
+        for gateway in (first, smaller, second):  # it is returned once, whoever says so
+            gateway.release(one.id)
+        second.hold(two)
+        assert [e["held"]["cpu"] for e in first.view()["engines"]] == [0, 10]
+        nine = with_rooms(other, rooms(other, an_engine(9)))
+        assert nine.view()["engines"][1]["remaining"]["cpu"] == -1
+        nine.hold(two)  # it keeps what it has
+        nine.give_back(two.id)
+        with pytest.raises(Refused, match=f"needs cpu 10, engine {FAR} of node n1 has cpu 9") as caught:
+            nine.hold(two)
+        assert caught.value.reason == "RESOURCES_NEVER"
+
+
+def test_an_engine_that_is_away_at_the_start_has_what_it_last_had(url: str):
+    with a_store(url) as store:
+        assert rooms(store, an_engine(16, down=True))()[FAR].total is None  # nobody has ever seen it
+        rooms(store, an_engine(16))()
+        rooms(store, an_engine(14))()
+        engine = an_engine(4, down=True)
+        found = rooms(store, engine)
+        job = a_far_job(10, 1)
+        store.local_jobs.add(job, "flow")
+        mine = with_rooms(store, found)
+        with pytest.raises(Refused, match=f"ENGINE_DOWN: engine {FAR} of node n1 has not answered since 2026"):
+            mine.hold(job)
+        assert mine.view()["engines"][1]["total"]["cpu"] == 14
+        told: list[str] = []
+        found.changed = lambda: told.append("changed")
+        found.look(FAR)
+        assert told == []
+        engine.world.down = False
+        found.look(FAR)
+        assert (told, found()[FAR].total) == (["changed"], Amounts.of(4, 16 * GIB))
