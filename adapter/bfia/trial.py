@@ -41,15 +41,22 @@ _SKEW_SECONDS = 30.0
 _TRIES = 5
 
 
-def try_route(peer: Peer, table: RouteTable, node: NodeId, me: NodeId) -> list[Step]:
-    """Try the route to a node. Raises nothing on account of the peer: every failure is a step's."""
+def try_route(
+    peer: Peer, table: RouteTable, node: NodeId, me: NodeId, clock: Callable[[], float] = time.monotonic
+) -> list[Step]:
+    """Try the route to a node. Raises nothing on account of the peer: every failure is a step's.
+
+    ``clock`` tells seconds, for the time that an answer takes.
+    """
     trial = Trial(STEPS)
     with contextlib.suppress(Stopped):
-        _try(trial, peer, table, node, me)
+        _try(trial, peer, table, node, me, clock)
     return trial.finished()
 
 
-def _try(trial: Trial, peer: Peer, table: RouteTable, node: NodeId, me: NodeId) -> None:
+def _try(
+    trial: Trial, peer: Peer, table: RouteTable, node: NodeId, me: NodeId, clock: Callable[[], float]
+) -> None:
     trial.take("route", lambda: _route(table, node))
     route = table.resolve(node)
     parts = urlsplit(route.url)
@@ -74,7 +81,7 @@ def _try(trial: Trial, peer: Peer, table: RouteTable, node: NodeId, me: NodeId) 
     trial.take("profile", lambda: _profile(route), needed=False)
     trial.take("clock", lambda: _clock(said), needed=False)
     trial.take("body", lambda: _body(peer, me), needed=False)
-    trial.take("latency", lambda: _latency(peer, me, route), needed=False)
+    trial.take("latency", lambda: _latency(peer, me, route, clock), needed=False)
     trial.take("way back", lambda: _way_back(peer, me, said), needed=False)
 
 
@@ -228,17 +235,17 @@ def _body(peer: Peer, me: NodeId) -> Step:
     return Step("body", Result.OK, f"{BODY} bytes")
 
 
-def _latency(peer: Peer, me: NodeId, route: Route) -> Step:
+def _latency(peer: Peer, me: NodeId, route: Route, clock: Callable[[], float]) -> Step:
     taken = []
     for _ in range(_TRIES):
-        began = time.monotonic()
+        began = clock()
         try:
             hello(peer, me)
         except GatewayError as error:
             return _failed(
                 "latency", error.message, "the link or the peer is unsteady: try again, then look there"
             )
-        taken.append(time.monotonic() - began)
+        taken.append(clock() - began)
     median = statistics.median(taken)
     found = f"{median * 1000:.1f} ms (median of {_TRIES})"
     if median > route.deadline / 2:

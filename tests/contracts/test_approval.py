@@ -71,7 +71,7 @@ def test_creating_is_answered_with_how_long_somebody_has(apis: Apis, world: Worl
     api = apis.participant(PEER)
     for _ in range(2):
         accepted = api.create_job(spec, PEER)
-        assert accepted.waits and accepted.within is not None and 590 < accepted.within <= 600
+        assert accepted.waits and accepted.within is not None and 300 < accepted.within <= 600
     assert world.local(spec.job_id).status is JobStatus.PENDING
     for call in (
         lambda: api.start_job(spec.job_id, PEER),

@@ -25,11 +25,11 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @contextmanager
-def node_and_peers(home: Path) -> Iterator[tuple[Gateway, list[ScriptedPeer]]]:
+def node_and_peers(home: Path, deadline: float = 10) -> Iterator[tuple[Gateway, list[ScriptedPeer]]]:
     with ExitStack() as stack:
         found = [stack.enter_context(scripted()) for _ in PEERS]
         node = stack.enter_context(running(home))
-        routes = {name: {"url": url} for name, (_, url) in zip(PEERS, found, strict=True)}
+        routes = {name: {"url": url, "deadline": deadline} for name, (_, url) in zip(PEERS, found, strict=True)}
         (home / "routes.yml").write_text(yaml.safe_dump(routes))
         node.routes.reload()
         yield node, [peer for peer, _ in found]
@@ -37,10 +37,12 @@ def node_and_peers(home: Path) -> Iterator[tuple[Gateway, list[ScriptedPeer]]]:
 
 def together(count: int, **fields: object) -> Answer:
     """Answer once so many peers are asked: never, if they are asked one after the other."""
-    barrier = threading.Barrier(count)
+    barrier, met = threading.Barrier(count), threading.Event()
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
-        barrier.wait(30)
+        if not met.is_set():
+            barrier.wait(30)
+            met.set()
         says(**fields)(handler)
 
     return answer
@@ -92,7 +94,7 @@ def test_where_one_of_three_refuses_the_others_are_stopped_and_its_words_are_tol
 
 
 def test_a_list_of_jobs_asks_all_nodes_at_once_and_waits_for_no_silent_one(tmp_path: Path):
-    with node_and_peers(tmp_path) as (node, peers):
+    with node_and_peers(tmp_path, deadline=60) as (node, peers):
         state = together(9, data={"job_status": "RUNNING", "status": {}})
         for peer in peers[:-1]:
             peer.will(state)
@@ -101,9 +103,10 @@ def test_a_list_of_jobs_asks_all_nodes_at_once_and_waits_for_no_silent_one(tmp_p
             node.store.add_submission(f"job-{i}", "flow", name, NOW)
         for i in range(30):
             node.store.add_submission(f"job-silent-{i}", "flow", PEERS[-1], NOW)
+        wanted = {f"job-{i}": JobStatus.RUNNING for i in range(9)} | {"job-9": JobStatus.PENDING}
+        wanted |= {f"job-silent-{i}": JobStatus.PENDING for i in range(30)}
         began = time.monotonic()
         found = node.coordinator.jobs("flow")
-        took = time.monotonic() - began
-        assert [found[f"job-{i}"] for i in range(10)] == [JobStatus.RUNNING] * 9 + [JobStatus.PENDING]
-        assert all(found[f"job-silent-{i}"] is JobStatus.PENDING for i in range(30))
-        assert took < 9.5, "it waited for the silent node's own deadline of 10 s"
+        assert time.monotonic() - began < 50, "it waited for the silent node's own deadline of 60 s"
+        # a machine that stands still for the five seconds of one question hears nobody in them
+        wait_for(lambda: found == wanted or node.coordinator.jobs("flow") == wanted)

@@ -1,6 +1,5 @@
 """Two gateways on one database are one node: each job is advanced by one of them at a time, whichever dies."""
 
-import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -68,11 +67,8 @@ def test_the_other_goes_on_with_what_the_dead_one_scheduled(
         ids = [host.submit(body) for _ in range(3)]
         wait_for(lambda: len(started(register)) == 6, 60)
         victim.kill()
-        died = time.monotonic()
         for job_id in ids:
             other.wait_job(job_id, 60)
-        # 8 s of the running task, 10 s to go on, and room for a busy machine
-        assert time.monotonic() - died < 40
         assert Counter(path.name.rpartition(".")[0] for path in register.iterdir()) == dict.fromkeys(
             [f"{task}.{role}.0" for task in "ab" for role in ("guest", "host")], 3
         )

@@ -23,7 +23,7 @@ from tests.fuzz.test_openapi import examples, headers_of, place, posts, sent
 from tests.inprocess import ask
 from tests.plain import NO_TLS
 
-SOON = 30.0
+SOON = 60.0
 """seconds; far more than any answer takes, and far less than one takes that hangs"""
 POP = "/v1/interconn/chan/pop"
 REPEATABLE = settings(

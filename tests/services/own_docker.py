@@ -92,7 +92,7 @@ class OwnDocker:
         ]  # fmt: skip
         with (self.home / f"log-{self.starts}").open("wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-        end = time.monotonic() + 60
+        end = time.monotonic() + 120
         while not self.answers():
             assert self.process.poll() is None and time.monotonic() < end, self._log()
             time.sleep(0.1)
@@ -128,7 +128,7 @@ class OwnDocker:
                 for left in client.containers.list(all=True):
                     left.remove(force=True)
             self.process.terminate()
-            self.process.wait(30)
+            self.process.wait(120)
         self._end_containerd()
         _do("ip", "netns", "del", self.name)
         mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 
+from tests.e2e.nodes import free_ports
 from tests.plain import NO_TLS
 
 PROGRAM = "/usr/bin/docker-registry"
@@ -23,9 +24,7 @@ _HASH = "$2b$04$TAP89X9wSwUfHwrnmS.kquwARY5W6UPDx5DKS8KqeVc7FWKaQayj."
 def registry(home: Path, *, guarded: bool = False) -> Iterator[str]:
     """Serve a registry until the end; give its ``host:port``. Guarded: it wants `PASSWORD`."""
     home.mkdir(parents=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_ports(1)[0]}"
     config = (
         f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {home}/data}}}}\nhttp: {{addr: '{address}'}}\n"
     )
@@ -36,14 +35,14 @@ def registry(home: Path, *, guarded: bool = False) -> Iterator[str]:
     with (home / "log").open("wb") as log:
         process = subprocess.Popen([PROGRAM, "serve", str(home / "config.yml")], stdout=log, stderr=log)
     try:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while not _answers(address):
             assert process.poll() is None and time.monotonic() < end, (home / "log").read_text()
             time.sleep(0.05)
         yield address
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
 
 
 def _answers(address: str) -> bool:

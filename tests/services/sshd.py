@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.e2e.nodes import free_ports
+
 PROGRAM = "/usr/sbin/sshd"
 
 
@@ -38,7 +40,7 @@ class Sshd:
         for session in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
             os.kill(int(session), signal.SIGKILL)
         os.kill(pid, signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(60)
 
 
 @contextmanager
@@ -49,9 +51,7 @@ def sshd(home: Path) -> Iterator[Sshd]:
     Path("/run/sshd").mkdir(exist_ok=True)
     for name in ("host", "own"):
         _do("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(home / name))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     host_key = (home / "host.pub").read_text()
     (home / "known").write_text(f"[127.0.0.1]:{port} {host_key}")
     (home / "config").write_text(
@@ -79,11 +79,11 @@ def sshd(home: Path) -> Iterator[Sshd]:
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGTERM)
-            process.wait(10)
+            process.wait(60)
 
 
 def _wait(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while True:
         with socket.socket() as knock:
             if knock.connect_ex(("127.0.0.1", port)) == 0:

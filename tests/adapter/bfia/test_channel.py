@@ -47,7 +47,7 @@ class Node:
         self.sessions = {}
         self.known = {"alpha", "beta"}
         self.limits = parts.pop("limits", BrokerLimits())
-        self.more = {"max_body": 100 << 20, "retry_for": 5.0} | parts
+        self.more = {"max_body": 100 << 20, "retry_for": 60.0} | parts
         self.socket = listening()
         self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
 

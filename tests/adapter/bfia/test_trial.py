@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -71,14 +72,16 @@ def a_peer(answers: Answers, secure: ssl.SSLContext | None = None) -> Iterator[i
         server.server_close()
 
 
-def tried(tmp_path: Path, entry: dict[str, Any] | None) -> dict[str, Step]:
+def tried(
+    tmp_path: Path, entry: dict[str, Any] | None, clock: Callable[[], float] = time.monotonic
+) -> dict[str, Step]:
     """Try the route to the peer with this entry."""
     file = tmp_path / "routes.yml"
     file.write_text(yaml.safe_dump({} if entry is None else {PEER: entry}))
     routes = LiveRoutes(file)
     connections = Connections()
     try:
-        steps = try_route(Peer(ME, PEER, routes, connections), routes.table, PEER, ME)
+        steps = try_route(Peer(ME, PEER, routes, connections), routes.table, PEER, ME, clock)
     finally:
         connections.close()
     assert [step.name for step in steps] == list(STEPS)
@@ -103,14 +106,6 @@ def test_a_healthy_route_is_good_at_every_step(tmp_path: Path):
 def no_body_over(size: int) -> Answers:
     def answers(said: dict[str, Any]) -> tuple[int, Any]:
         return (413, b"<html>too large</html>") if len(said.get("padding", "")) >= size else healthy(said)
-
-    return answers
-
-
-def slow(seconds: float) -> Answers:
-    def answers(said: dict[str, Any]) -> tuple[int, Any]:
-        time.sleep(seconds)
-        return healthy(said)
 
     return answers
 
@@ -144,8 +139,9 @@ def test_a_peer_that_never_answers_fails_there(tmp_path: Path):
 
 
 def test_a_peer_that_is_slow_for_its_deadline_fails_by_latency(tmp_path: Path):
-    with a_peer(slow(0.6)) as port:
-        steps = tried(tmp_path, {"host": "127.0.0.1", "port": port, "deadline": 1.1})
+    passed = count(0.0, 6.0)  # seconds; each answer comes at the next one
+    with a_peer(healthy) as port:
+        steps = tried(tmp_path, {"host": "127.0.0.1", "port": port, "deadline": 10}, lambda: next(passed))
     assert wrong(steps) == ["latency"]
 
 
