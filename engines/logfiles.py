@@ -84,7 +84,7 @@ def shorten(path: Path, most: int) -> None:
         new = path.with_name(f".short.{os.urandom(6).hex()}")
         try:
             with new.open("wb") as file:
-                _write_ends(file, iter(lambda: long.read(_CHUNK), b""), most)
+                _copy_ends(long, file, found.st_size, most)
             new.replace(path)
         finally:
             new.unlink(missing_ok=True)
@@ -108,14 +108,25 @@ def _write_ends(file: BinaryIO, chunks: Iterable[bytes], most: int) -> None:
             written += len(piece)
     if written <= most:
         return
+    _put_in_order(file, head, ring, written, (written - head) % ring)
+
+
+def _copy_ends(long: BinaryIO, file: BinaryIO, size: int, most: int) -> None:
+    """Write both ends of a file; what is between them is not read: it may be a hole of any size."""
+    head = most // 2
+    ring = most - head
+    for start, count in ((0, head), (size - ring, ring)):
+        long.seek(start)
+        while count and (piece := long.read(min(_CHUNK, count))):
+            file.write(piece)
+            count -= len(piece)
+    _put_in_order(file, head, ring, size, 0)
+
+
+def _put_in_order(file: BinaryIO, head: int, ring: int, written: int, oldest: int) -> None:
+    """Cut at the ends of lines where there are some near; ``oldest`` is where in the ring the end begins."""
     file.flush()
-    _put_in_order(file, head, ring, written)
-
-
-def _put_in_order(file: BinaryIO, head: int, ring: int, written: int) -> None:
-    """Cut at the ends of lines where there are some near."""
     with open(file.name, "rb") as old, tempfile.TemporaryFile(dir=os.path.dirname(file.name)) as tail:
-        oldest = (written - head) % ring
         for start, end in ((head + oldest, head + ring), (head, head + oldest)):
             old.seek(start)
             left = end - start

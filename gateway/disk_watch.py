@@ -5,10 +5,14 @@ import threading
 import time
 from collections.abc import Callable
 
+import structlog
+
 from engines.base import NoSpace
 from gateway.domain.local_job import Run
 from gateway.domain.model import Failure
 from gateway.workspace import Workspace
+
+log = structlog.get_logger(__name__)
 
 GIB = 1024**3
 
@@ -43,9 +47,18 @@ class DiskWatch:
             )
 
     def over(self, run: Run) -> Failure | None:
-        """Return why the run has to end if what it wrote takes more disk than it was granted."""
+        """Return why the run has to end if what it wrote takes more disk than it was granted.
+
+        Its own log files are cut to size before.
+        """
+        if not self._due(run.name):
+            return None
+        if given_back := self._workspace.trim_logs(run):
+            log.info(
+                "log files of a container are too long", run=run.name, task=run.task_name, given_back=given_back
+            )
         limit = run.limits.get("disk")
-        if limit is None or not self._due(run.name):
+        if limit is None:
             return None
         used = self._workspace.used(run)
         if used <= limit:

@@ -12,6 +12,7 @@ from engines.base import Mount
 from gateway import checkpoint_folders
 from gateway.domain.local_job import Address, Run
 from gateway.domain.names import name_rule
+from gateway.log_trimming import trim
 
 INSIDE = "/bfia/storage"
 """Where a container sees its part of the storage."""
@@ -104,6 +105,10 @@ class Workspace:
         kept = [run.checkpoint] if run.checkpoint else []
         outputs = {self._path(address) for address in (*run.outputs.values(), *kept)}
         return sum(_blocks(path) for path in (*outputs, self.logs(run) / "log"))
+
+    def trim_logs(self, run: Run) -> int:
+        """Give the middle of log files that a running container has made too long back to the disk, in bytes."""
+        return trim(self.logs(run) / "log", self._log_bytes)
 
     def _shorten_logs(self, run: Run) -> None:
         """Keep both ends of what the run itself wrote to its log folder; what cannot be shortened stays whole."""
