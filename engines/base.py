@@ -49,6 +49,12 @@ class EngineDown(EngineError):
     reason = "ENGINE_DOWN"
 
 
+class HostMoved(EngineError):
+    """Containers find this host at another address than when the launch was asked for: ask again with that."""
+
+    reason = "CREATE_FAILED"
+
+
 HOW_TO_HAVE_IT = (
     "build, pull or load it where the engine runs, or let the gateway fetch it (engine.docker.pull: missing, "
     "with its registry under engine.docker.registries)"

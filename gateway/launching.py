@@ -1,11 +1,11 @@
 """Starts the container of a run: its image, its folders, its environment, its limits."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import structlog
 
-from engines.base import Engine, EngineError, ImageNotFound, LaunchSpec, Limits
+from engines.base import Engine, EngineError, HostMoved, ImageNotFound, LaunchSpec, Limits
 from engines.naming import labels
 from gateway.disk_watch import DiskWatch
 from gateway.domain.executing.events import Event, Launched, LaunchFailed
@@ -69,9 +69,10 @@ class Launching:
             self._disk.check_room()
             digest = self._image(local, run, fetching)
             signed = self.signed(run.component.provider, run.image, self.engine_at(run.engine))
-            spec = self._spec(local, run)
-            spec = replace(spec, digest=spec.digest or signed)  # else another image could come in between
-            self._engine.launch(spec)
+            try:
+                self._engine.launch(self._spec(local, run, signed))
+            except HostMoved:  # once more, with the address that holds now
+                self._engine.launch(self._spec(local, run, signed))
         except _NotWanted:
             return LaunchFailed(run.run_id, Failure("STOPPED", "stopped on request"), self._clock())
         except EngineError as error:
@@ -122,7 +123,8 @@ class Launching:
         )
         return self._peers.adapter(local.spec.protocol).environment(local, run, site)
 
-    def _spec(self, local: LocalJob, run: Run) -> LaunchSpec:
+    def _spec(self, local: LocalJob, run: Run, signed: str) -> LaunchSpec:
+        """Return what to launch; ``signed`` is the digest of an image that had to be signed."""
         placement = self._workspace.prepare(run)
         party = run.party
         return LaunchSpec(
@@ -134,7 +136,7 @@ class Launching:
             ),
             limits=_limits(run.limits),
             mounts=(*placement.mounts, *self._grant(run).mounts),
-            digest=run.expected_digest,
+            digest=run.expected_digest or signed,  # else another image could come in between
             capabilities=self._grant(run).capabilities,
             engine=run.engine,
         )

@@ -25,6 +25,7 @@ from engines.base import (
     EngineDown,
     EngineError,
     Found,
+    HostMoved,
     ImageFacts,
     Isolation,
     LaunchSpec,
@@ -165,7 +166,8 @@ class ContainerdEngine:
                         self._images.forget(spec.image)
                     if self._network is None or network_was_gone or not network_is_gone(error):
                         raise
-                    self._network.forget()
+                    if self._network.renew():
+                        raise HostMoved("the engine's network was made anew with other addresses") from error
                     network_was_gone = True
                 if time.monotonic() > until:
                     raise CreateFailed(f"the name {spec.name} is taken by a container that cannot be seen")

@@ -28,6 +28,13 @@ _NO_EXECUTABLE = re.compile(
 _PORT_TAKEN = re.compile(
     r"port is already allocated|address already in use|ports are not available", re.IGNORECASE
 )
+_NOT_READY = (502, 503, 504)
+"""what a daemon answers that begins or ends, or a proxy before one that is away"""
+_PARTS_AWAY = re.compile(
+    r"error while dialing|containerd\.sock|code = unavailable|client connection is closing|shutting down",
+    re.IGNORECASE,
+)
+"""what a daemon says in a 500 of a part of its own that is away, and that it starts again"""
 _NO_NETWORK = re.compile(r"network \S+ not found", re.IGNORECASE)
 
 
@@ -58,6 +65,12 @@ def image_is_gone(error: APIError) -> bool:
     return error.status_code == 404 and "no such image" in words(error).lower()
 
 
+def is_away(error: APIError) -> bool:
+    """Tell whether the daemon cannot do anything just now, whatever it is asked."""
+    status = error.status_code
+    return status in _NOT_READY or (status == 500 and _PARTS_AWAY.search(words(error)) is not None)
+
+
 def words(error: APIError) -> str:
     """Return what the daemon said."""
     return str(error.explanation or error)
@@ -65,6 +78,8 @@ def words(error: APIError) -> str:
 
 def _refusal(error: APIError, otherwise: type[EngineError]) -> EngineError:
     text = words(error)
+    if is_away(error):
+        return EngineDown(f"the container engine is not ready: {text}")
     if "no space left on device" in text.lower():
         return NoSpace(text)
     if otherwise is not CreateFailed:

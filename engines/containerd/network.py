@@ -4,14 +4,15 @@ import hashlib
 import ipaddress
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from docker import APIClient
 from docker.errors import APIError, NotFound
+from docker.types import IPAMConfig, IPAMPool
 
 from engines.base import EngineError
-from engines.containerd.errors import translated
+from engines.containerd.errors import is_away, translated
 
 _TAKEN = (403, 409)
 """the daemon's answers if the bridge or the name is there already"""
@@ -38,13 +39,29 @@ class NodeNetwork:
         self._lock = threading.Lock()
         self._id: str | None = None
         self._made = ""
+        self._pools: tuple[IPAMPool, ...] = ()
+        """the addresses it had when it was last seen"""
+        self._host = ""
+        """this host's address among them"""
 
     def ensure(self) -> str:
         """Return the network's id; make the network unless it is known to be there. Raises APIError."""
         with self._lock:
             if self._id is None:
-                self._id = self._renewed(self._find()) or self._make()
+                found = self._renewed(self._find()) or self._make()
+                self._learn(found)
+                self._id = found
             return self._id
+
+    def renew(self) -> bool:
+        """Look again, and make it anew if it is gone: with the addresses that it had, unless others took them.
+
+        Return whether containers find this host at another address now. Raises APIError.
+        """
+        before = self._host
+        self.forget()
+        self.ensure()
+        return before not in ("", self._host)
 
     def forget(self) -> None:
         """Look again before the next use."""
@@ -55,12 +72,10 @@ class NodeNetwork:
         """Return this host's IPv4 address in the network. Raises `EngineError`."""
         self.forget()
         with translated():
-            pools = self._client().inspect_network(self.ensure())["IPAM"]["Config"] or []
-        for pool in pools:
-            network = ipaddress.ip_network(pool["Subnet"])
-            if network.version == 4:
-                return str(pool.get("Gateway") or next(network.hosts()))
-        raise EngineError(f"the network {self.name} has no IPv4 addresses")
+            self.ensure()
+        if not self._host:
+            raise EngineError(f"the network {self.name} has no IPv4 addresses")
+        return self._host
 
     def holds(self) -> tuple[bool, bool, bool]:
         """Return whether the network is our own, keeps containers apart, and keeps them from other machines.
@@ -86,22 +101,41 @@ class NodeNetwork:
                 self._unless_used(made)
 
     def _make(self) -> str:
-        options = {_NAME: self.bridge, _BETWEEN: "false"}
         try:
-            made = self._client().create_network(
-                self.name,
-                driver="bridge",
-                options=options,
-                check_duplicate=True,
-                internal=not self._outside,
-                labels=self._labels,
-            )
+            try:
+                made = self._create(self._pools)
+            except APIError as error:
+                if not self._pools or is_away(error):
+                    raise
+                made = self._create(())  # its addresses have been given away meanwhile
         except APIError as error:
             if error.status_code not in _TAKEN:
                 raise
             return self._made_by_another(error)
-        self._made = str(made["Id"])
-        return self._made
+        self._made = made
+        return made
+
+    def _create(self, pools: Sequence[IPAMPool]) -> str:
+        made = self._client().create_network(
+            self.name,
+            driver="bridge",
+            options={_NAME: self.bridge, _BETWEEN: "false"},
+            check_duplicate=True,
+            internal=not self._outside,
+            labels=self._labels,
+            ipam=IPAMConfig(pool_configs=list(pools)) if pools else None,
+        )
+        return str(made["Id"])
+
+    def _learn(self, network: str) -> None:
+        """Note the addresses of the network, and which is this host's."""
+        self._pools, self._host = (), ""
+        for pool in self._client().inspect_network(network)["IPAM"]["Config"] or []:
+            addresses = ipaddress.ip_network(pool["Subnet"])
+            if addresses.version == 4:
+                self._host = str(pool.get("Gateway") or next(addresses.hosts()))
+                self._pools = (IPAMPool(subnet=pool["Subnet"], gateway=self._host),)
+                return
 
     def _renewed(self, found: str | None) -> str | None:
         """Return the network unless it was made with other rules than today's and nobody uses it: then it goes."""

@@ -16,13 +16,17 @@ from typing import Any
 
 import docker
 import pytest
-from docker.errors import APIError
+import requests
+from docker.errors import APIError, NotFound
+from docker.types import IPAMConfig, IPAMPool
 
 from engines.base import (
     CommandNotFound,
     CreateFailed,
+    EngineDown,
     EngineError,
     Exited,
+    HostMoved,
     Limits,
     Missing,
     Mount,
@@ -132,6 +136,29 @@ def test_the_words_of_the_daemon_are_understood(text: str, error: type[EngineErr
         raise APIError("500 Server Error", response=None, explanation=text)
     assert type(raised.value) is error
     assert str(raised.value) == text
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        (503, "Service Unavailable"),
+        (502, "<html>Bad Gateway</html>"),
+        (
+            500,
+            "connection error: desc = transport: error while dialing: dial unix /run/containerd/containerd.sock",
+        ),
+        (500, "cannot create network: the daemon is shutting down"),
+    ],
+)
+def test_a_daemon_that_begins_or_ends_is_one_that_is_away(status: int, text: str) -> None:
+    answer = requests.Response()
+    answer.status_code = status
+    for otherwise in (EngineError, CreateFailed):
+        with pytest.raises(EngineDown, match="not ready"), translated(otherwise):
+            raise APIError(text, response=answer, explanation=text)
+    answer.status_code = 404
+    with pytest.raises(CreateFailed), translated(CreateFailed):
+        raise APIError(text, response=answer, explanation=text)
 
 
 # ------------------------------------------------------------ what a container gets
@@ -406,6 +433,41 @@ def test_every_node_has_a_network_of_its_own_that_comes_back(
             engine.remove(found.name)
         engine.remove_network()
         engine.remove_network()
+
+
+@pytest.mark.docker
+def test_a_network_that_was_taken_away_comes_back_with_its_addresses(
+    harness: DockerHarness, daemon: docker.DockerClient
+) -> None:
+    node = f"node-{uuid.uuid4().hex[:8]}"
+    engine = harness.engine(node, network=None)
+    other = f"bfia-contract-{uuid.uuid4().hex[:12]}"
+    try:
+        before = engine.gateway_address()
+        with socket.create_server((before, 0)) as server:  # it goes on to listen on the new bridge
+            server.settimeout(60)
+            daemon.api.remove_network(engine.network_id())
+            words = f"(echo hello; sleep 2) | nc -w 5 {before} {server.getsockname()[1]}"
+            name = launch(harness, engine, shell(words, NOTHING), node=node)
+            with server.accept()[0] as connection, connection.makefile("rb") as said:
+                assert said.readline() == b"hello\n"
+        ended(engine, name)
+        engine.remove(name)
+        assert engine.gateway_address() == before
+        pools = daemon.api.inspect_network(engine.network_id())["IPAM"]["Config"]
+        daemon.api.remove_network(engine.network_id())
+        taken = IPAMConfig(pool_configs=[IPAMPool(subnet=pools[0]["Subnet"])])
+        daemon.api.create_network(other, ipam=taken)
+        with pytest.raises(HostMoved):
+            launch(harness, engine, exits(0), node=node)
+        assert engine.gateway_address() != before and not engine.list()
+        ended(engine, launch(harness, engine, exits(0), node=node))
+    finally:
+        for found in engine.list():
+            engine.remove(found.name)
+        engine.remove_network()
+        with contextlib.suppress(NotFound):
+            daemon.api.remove_network(other)
 
 
 @pytest.mark.docker

@@ -11,6 +11,7 @@ from adapter.bfia.examples import CREATE_ALL, REGISTER
 from engines.base import (
     CreateFailed,
     EngineError,
+    HostMoved,
     ImageNotFound,
     LaunchSpec,
     PortInUse,
@@ -85,6 +86,43 @@ def test_what_fetching_fails_on_is_the_jobs_reason(tmp_path: Path, error: Engine
     with running(tmp_path, make_engine=fetching(fetch)) as node:
         failure = ended(node, submit(node).json()["data"]["job_id"]).ending.failure
         assert (failure.reason, failure.message) == (error.reason, str(error))
+
+
+class Elsewhere(MemoryEngine):
+    """Has its network made anew at the first launch of each run: this host is found elsewhere from then on."""
+
+    def __init__(self, moves: Callable[[], None], **more: Any) -> None:
+        super().__init__(**more)
+        self._moves = moves
+        self.told: dict[str, list[str]] = {}
+
+    def launch(self, spec: LaunchSpec) -> None:
+        told = self.told.setdefault(spec.name, [])
+        told.append(spec.environment["system.callback"].partition("/v1/")[0])
+        if len(told) == 1:
+            self._moves()
+            raise HostMoved("the network was made anew with other addresses")
+        super().launch(spec)
+
+
+def test_a_container_is_told_the_address_that_holds_when_it_starts(tmp_path: Path) -> None:
+    made: list[Elsewhere] = []
+    nodes: list[Gateway] = []
+
+    def make(settings: Any, installation: str) -> Elsewhere:
+        def moves() -> None:
+            nodes[0].door._advertised = "http://172.30.0.1:7381"
+
+        node_id = settings.node.id
+        made.append(Elsewhere(moves, node=node_id, installation=installation, images={IMAGE: Script(0)}))
+        return made[0]
+
+    with running(tmp_path, make_engine=make) as node:
+        nodes.append(node)
+        ended(node, submit(node).json()["data"]["job_id"])
+    told = list(made[0].told.values())
+    assert told and all(words[1:] == ["http://172.30.0.1:7381"] for words in told)
+    assert any(words[0].startswith("http://127.0.0.1:") for words in told)
 
 
 def test_a_launch_that_is_refused_names_its_reason(tmp_path: Path) -> None:
