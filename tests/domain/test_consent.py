@@ -20,7 +20,7 @@ from gateway.domain.scheduling.events import Answered, Lost, StopAsked
 from gateway.domain.scheduling.schedule import apply, next_due, plan
 from gateway.domain.states import JobStatus, Outcome
 from tests.builders import a_job, a_spec, at
-from tests.domain.test_schedule import after, claimed
+from tests.domain.scheduled import after, claimed
 
 PENDING, READY, REJECTED = JobStatus.PENDING, JobStatus.READY, JobStatus.REJECTED
 NO = Failure("APPROVAL_REJECTED", "li at n2 refused: not this data", "n2")

@@ -1,14 +1,13 @@
 """What a participating node decides, rule by rule. The same rules at large: `test_workshop`."""
 
 from dataclasses import replace
-from itertools import product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.executing import execute
-from gateway.domain.executing.commands import Close, Collect, Launch, Probe, StopRun, Tell, Weigh
+from gateway.domain.executing.commands import Close, Collect, Launch, Probe, StopRun, Tell
 from gateway.domain.executing.events import (
     Done,
     Event,
@@ -22,55 +21,32 @@ from gateway.domain.executing.events import (
     Seen,
     StopAsked,
 )
-from gateway.domain.executing.execute import apply, next_due, plan, step
-from gateway.domain.executing.timing import Timing
+from gateway.domain.executing.execute import next_due, step
 from gateway.domain.executing.weighing import merge_runs
-from gateway.domain.local_job import Approval, Exit, LocalJob, Run, Told
-from gateway.domain.model import Ending, Failure, Party
-from gateway.domain.states import JOB, RUN, JobStatus, Outcome, RunStatus, TaskStatus, ended, may
-from tests.builders import IDLE, OK, T0, a_local_job, a_run, a_spec, at, sent
+from gateway.domain.local_job import Exit, Run, Told
+from gateway.domain.model import Failure, Party
+from gateway.domain.states import JOB, RUN, JobStatus, RunStatus, TaskStatus, ended, may
+from tests.builders import IDLE, OK, a_local_job, a_run, at, sent
+from tests.domain.executed import (
+    ENDING,
+    FAILED,
+    ID,
+    LAUNCHING,
+    RUNNING,
+    STOPPING,
+    SUCCESS,
+    TIMING,
+    WAITING,
+    after,
+    due,
+    exited,
+    only,
+    said,
+    settled,
+    stopped,
+)
 from tests.domain.strategies import REPEATABLE
 from tests.domain.workshop import soon
-
-TIMING = Timing()
-ID = "run-a-guest.0"
-WAITING, LAUNCHING, RUNNING = RunStatus.WAITING, RunStatus.LAUNCHING, RunStatus.RUNNING
-STOPPING, SUCCESS, FAILED = RunStatus.STOPPING, RunStatus.SUCCESS, RunStatus.FAILED
-ENDING = Ending(Outcome.STOPPED, T0)
-
-
-def after(local: LocalJob, *events: Event) -> LocalJob:
-    for event in events:
-        local = apply(local, event)
-    return local
-
-
-def only(local: LocalJob) -> Run:
-    [run] = local.runs
-    return run
-
-
-def due(local: LocalJob, seconds: float = 0.0) -> list:
-    return plan(local, at(seconds))
-
-
-def settled(local: LocalJob, seconds: float) -> Run:
-    """Return the only run after the decisions that are due by then."""
-    return only(step(local, at(seconds))[0])
-
-
-def said(status: TaskStatus, seconds: float = 1.0, **more) -> Reported:
-    return Reported(ID, status, at(seconds), **more)
-
-
-def exited(code: int = 0, seconds: float = 2.0, *, oom: bool = False, missing: tuple[str, ...] = ()) -> HasExited:
-    signal = code - 128 if code > 128 else None
-    return HasExited(ID, Exit(code, signal, oom, T0, at(seconds), missing), at(seconds))
-
-
-def stopped(seconds: float = 1.0, *tasks: str) -> StopAsked:
-    return StopAsked(at(seconds), frozenset(tasks) or None, ENDING, "n2")
-
 
 # ---------------------------------------------------------------- the way of a run
 
@@ -122,305 +98,6 @@ def test_a_failed_launch_fails_the_run_in_the_engines_words_and_is_tidied():
 def test_the_end_of_a_launch_counts_only_while_launching(status, late):
     local = a_local_job(a_run(status=status))
     assert after(local, late) == local
-
-
-# ---------------------------------------------------------------- how it ends
-
-MEMORY = {"memory": 2.0e8}
-EXITS = {"0": (0, False), "1": (1, False), "137": (137, False), "143": (143, False), "oom": (137, True)}
-REPORTS = (None, TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)
-
-
-def expected(report: TaskStatus | None, code: int, oom: bool, missing: bool) -> str:
-    """The rule once more: what a run that was launched and not stopped ends as."""
-    if report is TaskStatus.FAILED:
-        return "REPORTED_FAILED"
-    if oom:
-        return "OOM_KILLED"
-    if code != 0:
-        return f"EXIT_{code}"
-    return "NO_CALLBACK" if missing and report is not TaskStatus.SUCCESS else "SUCCESS"
-
-
-@pytest.mark.parametrize(("report", "end", "missing"), list(product(REPORTS, EXITS, [False, True])))
-def test_a_report_then_an_exit(report, end, missing):
-    code, oom = EXITS[end]
-    local = a_local_job(a_run(status=RUNNING))
-    if report is not None:
-        local = after(local, said(report))
-    local = after(local, exited(code, oom=oom, missing=("out",) if missing else ()))
-    early = only(local)
-    run = settled(local, 3.0)
-    assert (run.failure.reason if run.failure else "SUCCESS") == expected(report, code, oom, missing)
-    assert run.status is (SUCCESS if run.failure is None else FAILED)
-    assert run.exit.code == code, "an exit after the end is kept for the record"
-    assert run.no_callback is (run.status is SUCCESS and report is not TaskStatus.SUCCESS)
-    waits = code == 0 and report in (None, TaskStatus.RUNNING)
-    assert early.over is not waits, "only an exit with code 0 and without a report is waited for"
-
-
-@pytest.mark.parametrize(("report", "end", "missing"), list(product(REPORTS[1:], EXITS, [False, True])))
-def test_an_exit_then_a_report_within_the_grace(report, end, missing):
-    code, oom = EXITS[end]
-    local = after(a_local_job(a_run(status=RUNNING)), exited(code, oom=oom, missing=("out",) if missing else ()))
-    run = settled(after(local, said(report, 2.5)), 4.0)
-    if code == 0:
-        assert (run.failure.reason if run.failure else "SUCCESS") == expected(report, 0, False, missing)
-    else:
-        assert run.failure.reason == ("OOM_KILLED" if oom else f"EXIT_{code}"), "it was over when the report came"
-
-
-def test_a_failure_reported_before_the_exit_is_final_and_the_container_is_ended():
-    local = after(a_local_job(a_run(status=RUNNING)), said(TaskStatus.FAILED, result_message="no rows"))
-    run = only(local)
-    assert (run.status, run.ended_at, run.failure.message) == (FAILED, at(1), "no rows")
-    assert due(local, 1) == [Collect(ID), Tell(ID, TaskStatus.FAILED)]
-
-
-def test_a_success_without_an_exit_waits_for_it_but_not_for_ever():
-    local = after(a_local_job(a_run(status=RUNNING)), said(TaskStatus.SUCCESS, 1))
-    assert only(local).status is RUNNING
-    assert settled(local, 30.9).status is RUNNING
-    run = settled(local, 31)
-    assert (run.status, run.exit, run.no_callback) == (SUCCESS, None, False)
-
-
-def test_an_exit_without_a_report_waits_a_grace_counted_from_the_exit_itself():
-    local = after(a_local_job(a_run(status=RUNNING)), exited(0, 2))
-    assert Weigh(ID) not in due(local, 2.9)
-    assert Weigh(ID) in due(local, 3)
-    assert not any(isinstance(c, Probe) for c in due(local, 100))
-
-
-def test_a_node_may_count_silence_as_a_failure():
-    strict = replace(TIMING, silence_fails=True)
-    local = after(a_local_job(a_run(status=RUNNING)), exited(0, 2))
-    run = only(step(local, at(3), strict)[0])
-    assert (run.status, run.failure.reason, run.no_callback) == (FAILED, "NO_CALLBACK", False)
-    assert only(step(after(local, said(TaskStatus.SUCCESS, 2.5)), at(4), strict)[0]).status is SUCCESS
-
-
-def test_outputs_that_are_missing_are_named():
-    run = settled(after(a_local_job(a_run(status=RUNNING)), exited(0, missing=("data", "model"))), 9)
-    assert run.failure.reason == "NO_CALLBACK"
-    assert "data, model" in run.failure.message
-    assert run.failure.exit_code == 0
-
-
-@pytest.mark.parametrize(
-    ("report", "event", "expected"),
-    [
-        (None, exited(3), "exit code 3"),
-        (None, exited(137), "exit code 137 by signal 9"),
-        (said(TaskStatus.SUCCESS), exited(3), "exit code 3 after it reported SUCCESS"),
-        (
-            said(TaskStatus.RUNNING, result_code="17", result_message="bad key"),
-            exited(3),
-            "result code 17: bad key",
-        ),
-        (said(TaskStatus.RUNNING, result_code="17"), exited(3), "; result code 17"),
-    ],
-)
-def test_a_failure_says_what_is_known(report, event, expected):
-    local = a_local_job(a_run(status=RUNNING))
-    run = only(after(local, *([report] if report else []), event))
-    assert expected in run.failure.message
-    assert run.failure.exit_code == event.exit.code
-    assert (run.failure.node, run.failure.role, run.failure.task) == ("n1", "guest", "a")
-
-
-@pytest.mark.parametrize(("code", "told"), [(137, True), (134, True), (139, True), (3, False), (143, False)])
-def test_an_end_that_too_little_memory_may_be_behind_says_so_where_it_is_limited(code, told):
-    free, limited = (only(after(a_local_job(a_run(status=RUNNING, limits=m)), exited(code))) for m in ({}, MEMORY))
-    assert ("memory" in limited.failure.message, "memory" in free.failure.message) == (told, False)
-
-
-def test_a_later_report_keeps_the_result_code_of_an_earlier_one():
-    local = after(a_local_job(a_run(status=RUNNING)), said(TaskStatus.RUNNING, result_code="7"))
-    assert only(after(local, said(TaskStatus.FAILED, 2))).failure.message == "result code 7"
-
-
-def test_a_container_that_is_gone_fails_the_run():
-    run = only(after(a_local_job(a_run(status=RUNNING)), Gone(ID, at(1))))
-    assert (run.status, run.failure.reason) == (FAILED, "GONE")
-
-
-def test_a_container_that_is_gone_after_its_exit_was_seen_changes_nothing():
-    local = after(a_local_job(a_run(status=RUNNING)), exited(0))
-    assert after(local, Gone(ID, at(3))) == local
-
-
-@pytest.mark.parametrize("status", [WAITING, LAUNCHING, SUCCESS, FAILED])
-def test_gone_says_nothing_of_a_run_that_is_not_up(status):
-    local = a_local_job(a_run(status=status))
-    assert after(local, Gone(ID, at(1))) == local
-
-
-def test_what_is_told_while_launching_counts_as_soon_as_the_run_is_up():
-    local = a_local_job(a_run(status=LAUNCHING))
-    early = after(local, said(TaskStatus.SUCCESS, 0.5), exited(0, 0.6))
-    assert only(early).status is LAUNCHING
-    assert only(after(early, Launched(ID, at(1)))).status is SUCCESS
-    broken = after(local, exited(1, 0.6), Launched(ID, at(1)))
-    assert only(broken).failure.reason == "EXIT_1"
-    failed = after(local, said(TaskStatus.FAILED, 0.5), Launched(ID, at(1)))
-    assert only(failed).failure.reason == "REPORTED_FAILED"
-
-
-def test_a_run_that_waits_cannot_have_ended():
-    local = a_local_job(a_run())
-    assert after(local, exited(0)) == local
-
-
-@pytest.mark.parametrize("first", [TaskStatus.SUCCESS, TaskStatus.FAILED])
-@pytest.mark.parametrize("second", TaskStatus)
-def test_the_first_final_report_counts(first, second):
-    local = after(a_local_job(a_run(status=RUNNING)), said(first, 1))
-    assert after(local, said(second, 2)) == local
-
-
-@pytest.mark.parametrize("status", [SUCCESS, FAILED])
-def test_nothing_changes_a_run_that_is_over(status):
-    local = a_local_job(a_run(status=status, exit=Exit(0)))
-    for late in (said(TaskStatus.FAILED), exited(1), Gone(ID, at(3)), Seen(ID, at(3)), stopped(3, "a")):
-        assert after(local, late) == local
-
-
-def test_news_of_a_run_that_is_not_here_changes_nothing():
-    local = a_local_job(a_run(status=RUNNING))
-    assert after(local, Reported("run-x", TaskStatus.FAILED, at(1)), Gone("run-x", at(1))) == local
-
-
-# ---------------------------------------------------------------- stopping
-
-
-def test_a_run_that_waits_is_stopped_without_the_engine():
-    local = after(a_local_job(a_run()), stopped(1, "a"))
-    run = only(local)
-    assert (run.status, run.failure.reason) == (FAILED, "STOPPED")
-    assert due(local, 1) == [Tell(ID, TaskStatus.FAILED)]
-
-
-def test_a_run_that_launches_is_stopped_when_it_is_up():
-    local = after(a_local_job(a_run(status=LAUNCHING)), stopped(1, "a"))
-    assert (only(local).status, due(local, 1)) == (LAUNCHING, [])
-    local = after(local, Launched(ID, at(2)))
-    assert only(local).status is STOPPING
-    assert StopRun(ID, TIMING.stop_grace) in due(local, 2)
-
-
-def test_a_run_that_launches_in_vain_is_not_stopped_besides():
-    local = after(a_local_job(a_run(status=LAUNCHING)), stopped(1, "a"))
-    run = only(after(local, LaunchFailed(ID, Failure("IMAGE_NOT_FOUND"), at(2))))
-    assert (run.status, run.failure.reason) == (FAILED, "IMAGE_NOT_FOUND")
-
-
-def test_a_run_that_was_over_before_it_was_known_to_be_up_needs_no_stop():
-    local = after(a_local_job(a_run(status=LAUNCHING)), exited(0, 0.5), stopped(1, "a"), Launched(ID, at(2)))
-    assert (only(local).status, only(local).failure.reason) == (FAILED, "STOPPED")
-
-
-@pytest.mark.parametrize("end", [exited(0, 3), exited(143, 3), Gone(ID, at(3))])
-def test_a_running_run_is_stopped_through_the_engine(end):
-    local, actions = step(
-        after(a_local_job(a_run(status=RUNNING, told=Told(TaskStatus.RUNNING))), stopped(1)), at(1)
-    )
-    assert actions == [StopRun(ID, TIMING.stop_grace)]
-    assert only(local).status is STOPPING
-    run = only(after(local, end))
-    assert (run.status, run.failure.reason, run.ended_at) == (FAILED, "STOPPED", at(3))
-
-
-def test_a_run_whose_exit_is_weighed_still_is_stopped_at_once():
-    run = only(after(a_local_job(a_run(status=RUNNING)), exited(0, 1), stopped(1.5)))
-    assert (run.status, run.failure.reason, run.failure.exit_code) == (FAILED, "STOPPED", 0)
-
-
-def test_what_a_stopped_container_reports_does_not_save_it():
-    local = after(a_local_job(a_run(status=RUNNING)), stopped(1), said(TaskStatus.SUCCESS, 2), exited(0, 3))
-    assert only(local).failure.reason == "STOPPED"
-
-
-def test_a_stop_that_failed_is_repeated_and_one_without_an_end_after_its_deadline():
-    local, [stop, _] = step(after(a_local_job(a_run(status=RUNNING)), stopped(1)), at(1))
-    assert stop not in due(local, 17.9)
-    assert stop in due(local, 18)
-    assert stop in due(after(local, Done(stop, at(2), final=False)), 2.2)
-
-
-def test_a_stopped_container_is_looked_at_until_it_is_seen_gone():
-    local, [stop, *_] = step(after(a_local_job(a_run(status=RUNNING)), stopped(1)), at(1))
-    local = after(local, Seen(ID, at(2)), Done(stop, at(2)))
-    assert Probe(ID) not in due(local, 6.9)
-    assert Probe(ID) in due(local, 7)
-    assert stop not in due(local, 100)
-    assert only(after(step(local, at(7))[0], exited(143, 7))).failure.reason == "STOPPED"
-
-
-def test_a_stop_of_some_tasks_leaves_the_others_and_the_job():
-    local = a_local_job(a_run("a", RUNNING), a_run("b", RUNNING), a_run("c"))
-    local = after(local, stopped(1, "a", "c"))
-    assert [run.status for run in local.runs] == [STOPPING, RUNNING, FAILED]
-    assert (local.status, local.ending) == (JobStatus.RUNNING, None)
-
-
-@pytest.mark.parametrize(
-    ("status", "final"),
-    [
-        (JobStatus.PENDING, JobStatus.REJECTED),
-        (JobStatus.READY, JobStatus.FINISHED),
-        (JobStatus.RUNNING, JobStatus.FINISHED),
-    ],
-)
-def test_a_stop_of_the_job_ends_it_here_with_how_it_ended(status, final):
-    local = after(a_local_job(status=status), stopped(1))
-    assert (local.status, local.ended_at, local.ending) == (final, at(1), ENDING)
-
-
-@pytest.mark.parametrize(
-    ("runs", "flow", "outcome"),
-    [
-        ((a_run("a", SUCCESS), a_run("b", SUCCESS)), "a -> b", Outcome.SUCCEEDED),
-        ((a_run("a", SUCCESS),), "a -> b", None),
-        ((a_run("a", SUCCESS), a_run("b", RUNNING)), "a -> b", None),
-        ((a_run("a", FAILED, failure=Failure("EXIT_1")),), "a -> b", Outcome.FAILED),
-        ((a_run("a", FAILED, failure=Failure("STOPPED")),), "a", Outcome.STOPPED),
-        ((a_run("a", FAILED, failure=Failure("EXIT_1")), a_run("a", SUCCESS, attempt=1)), "a", Outcome.SUCCEEDED),
-        ((), "a", None),
-    ],
-)
-def test_a_stop_that_does_not_say_how_the_job_ended_leaves_it_to_the_runs(runs, flow, outcome):
-    local = a_local_job(*runs, spec=a_spec(flow))
-    local = after(local, StopAsked(at(1), None, None, "n2"))
-    assert local.status is JobStatus.FINISHED
-    assert (local.ending.outcome if local.ending else None) is outcome
-
-
-def test_a_second_stop_changes_nothing():
-    local = after(a_local_job(a_run(status=RUNNING)), stopped(1))
-    again = StopAsked(at(9), None, Ending(Outcome.SUCCEEDED, at(9)), "n3")
-    assert after(local, again) == local
-
-
-@pytest.mark.parametrize(
-    ("outcome", "refused", "told"),
-    [
-        (Outcome.STOPPED, None, (Outcome.STOPPED, "STOPPED")),
-        (Outcome.FAILED, None, (Outcome.FAILED, "STOPPED")),
-        (Outcome.STOPPED, Failure("APPROVAL_REJECTED"), (Outcome.REJECTED, "APPROVAL_REJECTED")),
-        (Outcome.SUCCEEDED, None, None),
-    ],
-)
-def test_how_a_job_ended_may_be_told_after_the_stop(outcome, refused, told):
-    """Once, and never as a success: what had not succeeded by then was stopped."""
-    approval = Approval(T0, at(9), JobStatus.REJECTED, failure=refused) if refused else None
-    local = after(replace(a_local_job(), approval=approval), StopAsked(at(1), None, None, "n2"))
-    assert local.ending is None
-    local = after(local, StopAsked(at(2), None, Ending(outcome, at(2), Failure("STOPPED")), "n2"))
-    ending = local.ending
-    assert (None if ending is None else (ending.outcome, ending.failure.reason)) == told
-    if told:
-        assert after(local, StopAsked(at(3), None, Ending(Outcome.FAILED, at(3)), "n2")) == local
 
 
 # ---------------------------------------------------------------- tidying up, telling, closing

@@ -22,7 +22,7 @@ from gateway.domain.scheduling.schedule import apply, next_due, plan, step
 from gateway.domain.scheduling.timing import Timing
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from tests.builders import a_job, a_spec, at
-from tests.domain.test_schedule import after, answered, claimed, due
+from tests.domain.scheduled import after, answered, claimed, due
 
 NO = Failure("BECAUSE", "of something")
 HOSTS = {"guest": ("n1",), "host": ("n2", "n3", "n4")}

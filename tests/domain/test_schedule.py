@@ -1,70 +1,43 @@
-"""What the scheduling node decides, rule by rule. The same rules at large: `test_world`."""
-
-from dataclasses import replace
-from itertools import combinations_with_replacement
+"""What the scheduling node decides, rule by rule: how a job begins, what news counts. At large: `test_world`."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.dag import Dag
 from gateway.domain.job import Job
 from gateway.domain.model import CallState, Failure
-from gateway.domain.scheduling.answers import exclude, is_claimed
+from gateway.domain.scheduling.answers import exclude
 from gateway.domain.scheduling.commands import CreateAt, PollTaskAt, StartAt, StartTaskAt, StopAt
 from gateway.domain.scheduling.events import (
     Answered,
-    Delayed,
     Denied,
     Event,
     Heard,
     Lost,
-    NotPlayed,
     StopAsked,
-    TaskStopAsked,
     UnknownThere,
 )
-from gateway.domain.scheduling.schedule import apply, next_due, plan, step
-from gateway.domain.scheduling.timing import Timing
+from gateway.domain.scheduling.schedule import next_due, step
 from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, ended, may
-from tests.builders import a_job, a_spec, at
+from tests.builders import a_job, at
+from tests.domain.scheduled import (
+    FAILED,
+    NO,
+    POLL,
+    READY,
+    RUNNING,
+    SUCCESS,
+    THREE,
+    TIMING,
+    after,
+    answered,
+    asked_after_a_lost_start,
+    claimed,
+    due,
+    heard,
+    same,
+)
 from tests.domain.strategies import REPEATABLE, plots
-
-READY, RUNNING, SUCCESS, FAILED = TaskStatus.READY, TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED
-TIMING = Timing()
-THREE = {"guest": ("n1",), "host": ("n2", "n3")}
-NO = Failure("BECAUSE", "of something")
-
-
-def after(job: Job, *events: Event) -> Job:
-    for event in events:
-        job = apply(job, event)
-    return job
-
-
-def claimed(job: Job, seconds: float = 0.0) -> Job:
-    """Return the job after everything that is due was marked as sent."""
-    return step(job, at(seconds))[0]
-
-
-def due(job: Job, seconds: float = 0.0) -> list:
-    return plan(job, at(seconds))
-
-
-def answered(job: Job, seconds: float = 0.1) -> Job:
-    """Claim everything that is due, and have every request answered well."""
-    job, requests = step(job, at(seconds))
-    return after(job, *(Answered(request, at(seconds)) for request in requests))
-
-
-def heard(status: TaskStatus, node: str = "n2", task: str = "a", seconds: float = 1.0, **more) -> Heard:
-    return Heard(f"task_{task}", node, more.pop("role", ""), status, at(seconds), **more)
-
-
-def same(job: Job, other: Job) -> bool:
-    """Whether nothing but the timeline differs."""
-    return job == other
-
 
 # ---------------------------------------------------------------- creating
 
@@ -225,390 +198,6 @@ def test_a_lost_start_is_repeated():
     assert due(job, 2) == [StartAt("n2")]
 
 
-# ---------------------------------------------------------------- tasks
-
-
-def test_a_task_waits_for_its_upstream():
-    job = a_job("a -> b", JobStatus.RUNNING, a=RUNNING)
-    assert StartTaskAt("n1", "b") not in due(job, 1000)
-
-
-def test_a_start_that_waited_for_its_turn_counts_from_when_it_is_sent():
-    job = claimed(a_job("a", JobStatus.RUNNING), 0)
-    request = StartTaskAt("n2", "a")
-    job = after(job, Delayed(request, at(0), at(10)))
-    assert is_claimed(job, request, at(10))
-    assert not any(c.node == "n2" for c in due(job, 10 + Timing().call_deadline - 0.1))
-    assert PollTaskAt("n2", "a", ("host",)) in due(job, 10 + Timing().call_deadline)
-
-
-def test_a_start_that_waited_is_not_sent_once_another_claim_took_its_place():
-    job = claimed(a_job("a", JobStatus.RUNNING), 0)
-    again = after(job, Delayed(StartTaskAt("n2", "a"), at(-20), at(1.5)))
-    assert same(again, job)
-    assert not is_claimed(again, StartTaskAt("n2", "a"), at(1.5))
-
-
-def test_a_start_that_waited_until_the_job_was_stopped_is_not_sent_and_keeps_no_stop_waiting():
-    request = StartTaskAt("n2", "a")
-    job = after(claimed(a_job("a", JobStatus.RUNNING)), StopAsked("n1", at(1)))
-    job = after(job, Delayed(request, at(0), at(2)))
-    assert not is_claimed(job, request, at(2))
-    assert StopAt("n2") in due(job, 2)
-
-
-def test_only_so_many_tasks_of_a_job_are_under_way_and_the_next_follows_in_the_flows_order():
-    timing = replace(Timing(), abreast=2)
-    job = a_job("a; b; c; d", JobStatus.RUNNING)
-    job, requests = step(job, at(0), timing)
-    assert {r.task for r in requests} == {"a", "b"}
-    job = after(job, heard(SUCCESS, "n1", "b", role="guest"), heard(SUCCESS, "n2", "b"))
-    _, requests = step(job, at(1), timing)
-    assert {r.task for r in requests if isinstance(r, StartTaskAt)} == {"c"}
-
-
-def test_a_stopped_task_takes_no_room_from_those_that_may_run():
-    timing = replace(Timing(), abreast=1)
-    job = after(a_job("a; b", JobStatus.RUNNING), TaskStopAsked("a", "n1", at(0)))
-    _, requests = step(job, at(1), timing)
-    assert {r.task for r in requests} == {"b"}
-
-
-def test_a_role_that_a_node_does_not_play_is_not_waited_for():
-    spec = a_spec("a", {"guest": ("n2",), "host": ("n2",)}, scheduler="n1")
-    job = answered(a_job(status=JobStatus.RUNNING, spec=spec), 0)
-    job = after(job, NotPlayed("task_a", "n2", "host", at(1)), heard(SUCCESS, role="guest", seconds=2))
-    assert job.tasks["a"].status is SUCCESS
-    only = after(job, NotPlayed("task_a", "n2", "guest", at(3)))
-    assert set(only.tasks["a"].nodes["n2"].roles) == {"guest"}
-
-
-def test_a_task_waits_until_every_node_has_done_its_part_of_the_upstream():
-    job = a_job("a -> b", JobStatus.RUNNING, a={"n1": SUCCESS, "n2": RUNNING})
-    assert not any(isinstance(c, StartTaskAt) for c in due(job, 1000))
-    job = after(job, heard(SUCCESS, "n2"))
-    assert due(job, 1) == [StartTaskAt("n1", "b"), StartTaskAt("n2", "b")]
-
-
-def test_independent_tasks_start_together():
-    _, requests = step(a_job("a -> c; b -> c", JobStatus.RUNNING), at(0))
-    assert requests == [StartTaskAt(n, t) for t in ("a", "b") for n in ("n1", "n2")]
-
-
-def test_a_task_goes_only_to_the_nodes_that_have_a_role_in_it():
-    job = a_job("a; b", JobStatus.RUNNING, roles=THREE, task_roles={"a": ["guest"], "b": ["host"]})
-    assert due(job) == [StartTaskAt("n1", "a"), StartTaskAt("n2", "b"), StartTaskAt("n3", "b")]
-
-
-def test_a_start_that_is_answered_is_followed_by_looks_at_growing_pauses():
-    job = answered(a_job(status=JobStatus.RUNNING, spec=a_spec("a", {"guest": ("n2",)}, scheduler="n1")), 0)
-    pauses, now = [], 0.0
-    for _ in range(8):
-        again = (next_due(job) - at(now)).total_seconds()
-        pauses.append(round(again, 3))
-        now += again
-        job, requests = step(job, at(now))
-        assert requests == [PollTaskAt("n2", "a", ("guest",))]
-        job = after(job, Answered(requests[0], at(now)))
-    assert pauses == [0.05, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0]
-
-
-def test_the_scheduling_nodes_own_part_is_looked_at_seldom():
-    job = answered(a_job(status=JobStatus.RUNNING, roles={"guest": ("n1",)}), 0)
-    assert next_due(job) == at(2)
-
-
-def _looked_at(roles, **more) -> Job:
-    job = answered(a_job(status=JobStatus.RUNNING, roles=roles, **more), 0)
-    for second in range(1, 12):
-        job = answered(job, 3 * second)
-    return job
-
-
-def test_news_makes_the_looks_frequent_again():
-    job = _looked_at(THREE)
-    job = after(job, heard(RUNNING, "n2", seconds=40))
-    assert PollTaskAt("n2", "a", ("host",)) in due(job, 40.1)
-    assert PollTaskAt("n3", "a", ("host",)) not in due(after(answered(job, 40)), 40.1)
-
-
-def test_a_node_that_pushes_is_looked_at_seldom():
-    job = answered(a_job(status=JobStatus.RUNNING), 0)
-    job = after(job, heard(RUNNING, "n2", seconds=1, pushed=True))
-    assert PollTaskAt("n2", "a", ("host",)) not in due(job, 2.9)
-    assert PollTaskAt("n2", "a", ("host",)) in due(job, 3)
-
-
-def test_a_lost_look_is_repeated_soon_however_many_went_well_before():
-    job = claimed(_looked_at({"guest": ("n9",)}), 60)
-    job = after(job, Lost(PollTaskAt("n9", "a", ("guest",)), at(60), delivered=False))
-    assert next_due(job) <= at(60.5)
-
-
-def test_only_the_roles_that_are_still_open_are_looked_at():
-    job = answered(a_job(status=JobStatus.RUNNING, roles={"guest": ("n1",), "host": ("n1",)}), 0)
-    job = after(job, heard(SUCCESS, "n1", role="guest"))
-    assert due(job, 5) == [PollTaskAt("n1", "a", ("host",))]
-
-
-def test_a_refused_task_start_fails_the_job_and_names_the_party():
-    job = claimed(a_job("a -> b", JobStatus.RUNNING, roles=THREE))
-    job = after(job, *(Answered(StartTaskAt(n, "a"), at(9)) for n in ("n1", "n3")))
-    job = after(job, Denied(StartTaskAt("n2", "a"), NO, at(9)))
-    assert job.tasks["a"].status is FAILED
-    assert due(job, 9) == [StopAt("n1"), StopAt("n2"), StopAt("n3")]
-    job = answered(job, 9)
-    assert (job.status, job.outcome) == (JobStatus.FINISHED, Outcome.FAILED)
-    failure = job.ending.failure
-    assert (failure.reason, failure.node, failure.task) == ("BECAUSE", "n2", "a")
-    assert job.tasks["b"].status is READY
-
-
-def test_a_slow_answer_within_the_deadline_still_counts():
-    job = claimed(a_job(status=JobStatus.RUNNING))
-    assert due(job, 9.9) == []
-    job = after(job, *(Answered(StartTaskAt(n, "a"), at(9.9)) for n in ("n1", "n2")))
-    assert job.ending is None
-    assert all(isinstance(c, PollTaskAt) for c in due(job, 11))
-
-
-def test_a_start_without_an_answer_is_followed_by_a_question_after_its_deadline_not_by_a_start():
-    job = claimed(a_job(status=JobStatus.RUNNING, roles={"guest": ("n1",)}))
-    for lost in (job, after(job, Lost(StartTaskAt("n1", "a"), at(1), delivered=True))):
-        assert due(lost, 11.9) == []
-        assert due(lost, 12) == [PollTaskAt("n1", "a", ("guest",))]
-
-
-def test_a_start_that_never_left_is_repeated_at_once():
-    job = claimed(a_job(status=JobStatus.RUNNING, roles={"guest": ("n1",)}))
-    job = after(job, Lost(StartTaskAt("n1", "a"), at(1), delivered=False))
-    assert due(job, 1.2) == [StartTaskAt("n1", "a")]
-
-
-def _asked_after_a_lost_start(second: float = 0.0) -> Job:
-    job = claimed(a_job(status=JobStatus.RUNNING, roles={"guest": ("n1",)}), second)
-    return claimed(job, second + 12)
-
-
-POLL = PollTaskAt("n1", "a", ("guest",))
-
-
-def test_only_a_node_that_does_not_know_the_task_is_started_again():
-    job = _asked_after_a_lost_start()
-    assert due(after(job, UnknownThere(POLL, at(13))), 13) == [StartTaskAt("n1", "a")]
-    known = after(job, heard(READY, "n1"), Answered(POLL, at(13)))
-    assert not any(isinstance(c, StartTaskAt) for c in due(known, 1000))
-
-
-def test_news_of_a_task_that_was_to_be_started_again_spares_it_the_second_start():
-    job = after(_asked_after_a_lost_start(), UnknownThere(POLL, at(13)), heard(RUNNING, "n1", seconds=13.1))
-    assert not any(isinstance(c, StartTaskAt) for c in due(job, 1000))
-
-
-def test_a_node_that_never_knows_what_it_is_told_to_start_fails_the_job():
-    job = a_job(status=JobStatus.RUNNING, roles={"guest": ("n1",)})
-    for i in range(5):
-        assert job.ending is None
-        job, [start] = step(job, at(100 * i))
-        job = claimed(after(job, Answered(start, at(100 * i))), 100 * i + 50)
-        job = after(job, UnknownThere(POLL, at(100 * i + 50)))
-    assert job.ending.failure.reason == "TASK_UNKNOWN"
-
-
-def test_starts_that_never_left_do_not_count_against_the_node():
-    job = a_job(status=JobStatus.RUNNING, roles={"guest": ("n1",)})
-    for i in range(10):
-        job = after(claimed(job, 20 * i), Lost(StartTaskAt("n1", "a"), at(20 * i), delivered=False))
-    job = claimed(claimed(job, 300), 320)
-    job = after(job, UnknownThere(POLL, at(321)))
-    assert job.ending is None
-    assert due(job, 321) == [StartTaskAt("n1", "a")]
-
-
-def test_a_node_without_a_role_in_the_task_is_taken_out_of_it():
-    job = claimed(a_job("a -> b", JobStatus.RUNNING))
-    job = exclude(job, StartTaskAt("n2", "a"), at(1))
-    assert set(job.tasks["a"].nodes) == {"n1"}
-    job = after(job, Answered(StartTaskAt("n1", "a"), at(1)), heard(SUCCESS, "n1"))
-    assert job.tasks["a"].status is SUCCESS
-    assert due(job, 1) == [StartTaskAt("n1", "b"), StartTaskAt("n2", "b")]
-
-
-def test_a_task_in_which_no_node_has_a_role_fails_the_job():
-    job = claimed(a_job(status=JobStatus.RUNNING))
-    job = exclude(exclude(job, StartTaskAt("n1", "a"), at(1)), StartTaskAt("n2", "a"), at(1))
-    assert (job.tasks["a"].status, job.ending.failure.reason) == (FAILED, "NO_ROLE_HERE")
-    assert due(job, 1) == [StopAt("n1"), StopAt("n2")]
-
-
-def test_a_node_that_keeps_refusing_the_question_fails_the_task():
-    job = answered(a_job(status=JobStatus.RUNNING, roles={"guest": ("n1",)}), 0)
-    for i in range(1, 11):
-        assert job.ending is None
-        job = after(claimed(job, 20 * i), Denied(POLL, NO, at(20 * i)))
-    assert (job.ending.failure.reason, job.ending.failure.node) == ("POLL_REFUSED", "n1")
-
-
-def test_a_question_that_is_answered_in_between_forgives_the_refusals():
-    job = answered(a_job(status=JobStatus.RUNNING, roles={"guest": ("n1",)}), 0)
-    for i in range(1, 40):
-        job = claimed(job, 20 * i)
-        job = after(job, Answered(POLL, at(20 * i)) if i % 9 == 0 else Denied(POLL, NO, at(20 * i)))
-    assert job.ending is None
-
-
-# ---------------------------------------------------------------- the end
-
-
-def test_a_failure_at_one_party_ends_the_job_at_all_with_the_same_words():
-    job = a_job("a -> b", JobStatus.RUNNING, roles=THREE, a=RUNNING)
-    failure = Failure("EXIT_1", "exit code 1", role="host", exit_code=1)
-    job, requests = step(after(job, heard(FAILED, "n3", failure=failure)), at(1))
-    assert requests == [StopAt("n1"), StopAt("n2"), StopAt("n3")]
-    assert job.ending.failure == replace(failure, node="n3", task="a")
-    assert job.tasks["a"].failure == job.ending.failure
-    job = after(job, *(Answered(r, at(2)) for r in requests))
-    assert (job.status, job.outcome) == (JobStatus.FINISHED, Outcome.FAILED)
-    assert (job.tasks["a"].status, job.tasks["b"].status) == (FAILED, READY)
-
-
-def test_a_failure_of_another_task_stops_what_runs_beside_it():
-    job = a_job("a; b", JobStatus.RUNNING, a=RUNNING, b=RUNNING)
-    job = answered(after(job, heard(FAILED, "n1", "a")), 1)
-    assert job.outcome is Outcome.FAILED
-    assert (job.tasks["b"].status, job.tasks["b"].failure.reason) == (FAILED, "STOPPED")
-
-
-def test_the_last_success_ends_the_job_and_closes_it_everywhere():
-    job = a_job("a -> b", JobStatus.RUNNING, a=SUCCESS, b={"n1": SUCCESS, "n2": RUNNING})
-    job, requests = step(after(job, heard(SUCCESS, "n2", "b")), at(1))
-    assert requests == [StopAt("n1"), StopAt("n2")]
-    job = after(job, Answered(StopAt("n1"), at(2)))
-    assert (job.status, job.progress) == (JobStatus.RUNNING, 99)
-    job = after(job, Answered(StopAt("n2"), at(2)))
-    assert (job.status, job.outcome, job.progress) == (JobStatus.FINISHED, Outcome.SUCCEEDED, 100)
-
-
-@pytest.mark.parametrize(
-    ("status", "final"),
-    [
-        (JobStatus.PENDING, JobStatus.REJECTED),
-        (JobStatus.READY, JobStatus.FINISHED),
-        (JobStatus.RUNNING, JobStatus.FINISHED),
-    ],
-)
-def test_a_stop_ends_a_job_wherever_it_is(status, final):
-    job = answered(after(claimed(a_job(status=status), 0), StopAsked("n1", at(1), "enough")), 13)
-    assert (job.status, job.outcome) == (final, Outcome.STOPPED)
-    assert (job.ending.by, job.ending.failure.reason, job.ending.failure.message) == ("n1", "STOPPED", "enough")
-
-
-def test_a_stop_before_anything_was_sent_needs_nobody():
-    job = after(a_job(), StopAsked("n1", at(1)))
-    assert (job.status, job.outcome, next_due(job)) == (JobStatus.REJECTED, Outcome.STOPPED, None)
-
-
-MULTISETS = [m for n in range(5) for m in combinations_with_replacement(TaskStatus, n)]
-
-
-@pytest.mark.parametrize("statuses", MULTISETS, ids=lambda m: "+".join(m) or "no task")
-def test_how_a_job_ends_follows_from_its_tasks(statuses):
-    names = [f"t{i}" for i in range(len(statuses))]
-    parts = {name: {"n1": status, "n2": status} for name, status in zip(names, statuses, strict=True)}
-    job = a_job("; ".join(names) if names else Dag(()), JobStatus.RUNNING, **parts)
-    tasks = {name: replace(job.tasks[name], status=READY) for name in names}
-    job = claimed(replace(job, tasks=tasks))
-    if FAILED in statuses:
-        expected = Outcome.FAILED
-    else:
-        expected = Outcome.SUCCEEDED if statuses and set(statuses) == {SUCCESS} else None
-    assert (job.ending.outcome if job.ending else None) is expected
-    assert job.status is JobStatus.RUNNING
-
-
-def test_how_a_job_ends_is_decided_once():
-    job = after(a_job(status=JobStatus.RUNNING, a=RUNNING), heard(FAILED, "n1"))
-    first = job.ending
-    assert after(job, StopAsked("n1", at(2)), heard(FAILED, "n2", seconds=3)).ending == first
-    stopped = after(a_job(status=JobStatus.RUNNING, a=RUNNING), StopAsked("n1", at(2)))
-    assert after(stopped, heard(FAILED, "n1", seconds=3)).ending == stopped.ending
-
-
-def test_after_the_decision_to_end_only_stops_are_sent():
-    job = a_job("a; b", JobStatus.RUNNING, roles=THREE, a={"n1": FAILED})
-    job = after(job, StopAsked("n1", at(1)))
-    for second in (1, 12, 24, 600, 10_000):
-        assert {type(c) for c in due(job, second)} == {StopAt}
-
-
-def test_a_stop_waits_for_a_start_that_may_still_arrive():
-    job = after(claimed(a_job(status=JobStatus.RUNNING)), StopAsked("n1", at(1)))
-    for lost in (job, after(job, *(Lost(StartTaskAt(n, "a"), at(2), True) for n in ("n1", "n2")))):
-        assert due(lost, 11.9) == []
-        assert due(lost, 12) == [StopAt("n1"), StopAt("n2")]
-
-
-def test_a_stop_that_is_lost_is_repeated_until_it_is_acknowledged_even_after_the_end():
-    job = claimed(after(a_job(status=JobStatus.RUNNING, a=RUNNING), StopAsked("n1", at(1))), 1)
-    job = after(job, Answered(StopAt("n1"), at(2)), Lost(StopAt("n2"), at(2), delivered=False))
-    assert job.status is JobStatus.FINISHED
-    assert due(job, 3) == [StopAt("n2")]
-    job = after(claimed(job, 3), Answered(StopAt("n2"), at(4)))
-    assert (next_due(job), due(job, 10_000)) == (None, [])
-
-
-def test_a_stop_is_not_repeated_for_ever():
-    job = claimed(after(a_job(status=JobStatus.RUNNING, a=RUNNING), StopAsked("n1", at(1))), 1)
-    repeats, now = 0, 2.0
-    job = after(job, Answered(StopAt("n1"), at(2)), Lost(StopAt("n2"), at(2), delivered=False))
-    timing = Timing(redeliver_for=100)
-    while (when := next_due(job, timing)) is not None:
-        now = max((when - at(0)).total_seconds(), now)
-        job = apply(step(job, at(now), timing)[0], Lost(StopAt("n2"), at(now), delivered=False))
-        repeats += 1
-    assert 10 < repeats < 30
-    assert 100 < now < 120
-
-
-def test_a_node_that_refuses_the_stop_is_not_asked_again():
-    job = claimed(after(a_job(status=JobStatus.RUNNING, a=RUNNING), StopAsked("n1", at(1))), 1)
-    job = after(job, Answered(StopAt("n1"), at(2)), Denied(StopAt("n2"), NO, at(2)))
-    assert (job.status, next_due(job)) == (JobStatus.FINISHED, None)
-
-
-def test_a_hung_node_delays_neither_the_stops_of_the_others_nor_the_conclusion():
-    job = a_job(status=JobStatus.RUNNING, roles=THREE, a=RUNNING)
-    job = claimed(job, 1)
-    job = after(
-        job, Lost(PollTaskAt("n3", "a", ("host",)), at(11), delivered=True), heard(FAILED, "n2", seconds=12)
-    )
-    assert {StopAt("n1"), StopAt("n2")} <= set(due(job, 12))
-    job = claimed(job, 12)
-    job = after(job, Answered(StopAt("n1"), at(12)), Answered(StopAt("n2"), at(12)))
-    assert (job.status, job.outcome) == (JobStatus.FINISHED, Outcome.FAILED)
-    assert due(job, 30) == [StopAt("n3")]
-
-
-def test_a_node_that_is_silent_for_too_long_fails_the_job():
-    job = claimed(a_job(status=JobStatus.RUNNING, roles=THREE, a=RUNNING), 1)
-    job = after(job, Lost(PollTaskAt("n2", "a", ("host",)), at(2), delivered=False))
-    assert step(job, at(601.9))[0].ending is None
-    job, requests = step(job, at(602))
-    assert (job.ending.outcome, job.ending.failure.reason) == (Outcome.FAILED, "UNREACHABLE")
-    assert job.ending.failure.node == "n2"
-    assert requests == [StopAt("n1"), StopAt("n2"), StopAt("n3")]
-
-
-@pytest.mark.parametrize(
-    "sign", [Answered(PollTaskAt("n2", "a", ("host",)), at(500)), heard(SUCCESS, "n2", seconds=500, pushed=True)]
-)
-def test_any_sign_of_life_begins_the_silence_anew(sign):
-    job = claimed(a_job(status=JobStatus.RUNNING, roles=THREE, a=RUNNING), 1)
-    job = after(job, Lost(PollTaskAt("n2", "a", ("host",)), at(2), delivered=False))
-    job = claimed(job, 400)
-    assert step(after(job, sign), at(700))[0].ending is None
-
-
 # ---------------------------------------------------------------- late, repeated, foreign
 
 
@@ -683,13 +272,13 @@ def test_not_knowing_a_task_counts_only_as_an_answer_to_the_question():
 
 
 def test_the_loss_of_an_earlier_try_says_nothing_of_a_later_one():
-    job = claimed(after(_asked_after_a_lost_start(), UnknownThere(POLL, at(13))), 13)
+    job = claimed(after(asked_after_a_lost_start(), UnknownThere(POLL, at(13))), 13)
     late = Lost(StartTaskAt("n1", "a"), at(1), delivered=False)
     assert same(after(job, late), job)
 
 
 def test_a_question_put_before_the_last_start_says_nothing_of_it():
-    job = _asked_after_a_lost_start()
+    job = asked_after_a_lost_start()
     job = claimed(after(job, Lost(StartTaskAt("n1", "a"), at(12.5), delivered=False)), 13)
     assert job.tasks["a"].nodes["n1"].start.tries == 2
     assert same(after(job, UnknownThere(POLL, at(12.6))), job)
@@ -725,6 +314,7 @@ def test_a_node_that_accepts_after_all_is_stopped():
 
 
 STATUSES = st.sampled_from(TaskStatus)
+
 ROLES = st.sampled_from(["", "guest", "guest.0", "host", "arbiter", "nobody"])
 
 

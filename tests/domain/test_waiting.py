@@ -16,8 +16,8 @@ from gateway.domain.scheduling.commands import CreateAt, HoldAt, PollTaskAt, Sta
 from gateway.domain.scheduling.events import Answered, Denied, Heard, Lost, StopAsked, SuspendAsked
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from tests.builders import a_job, a_local_job, a_run, a_spec, at
+from tests.domain.scheduled import after, claimed
 from tests.domain.test_resources import with_pool
-from tests.domain.test_schedule import after, claimed
 
 READY, RUNNING = JobStatus.READY, JobStatus.RUNNING
 BUSY = Failure("RESOURCES_BUSY", "needs cpu 12, free 8, held by job-7")

@@ -1,0 +1,57 @@
+"""A job with one run as the execution rules take it on: what is due is decided, reports and exits come in."""
+
+from gateway.domain.executing.events import (
+    Event,
+    HasExited,
+    Reported,
+    StopAsked,
+)
+from gateway.domain.executing.execute import apply, plan, step
+from gateway.domain.executing.timing import Timing
+from gateway.domain.local_job import Exit, LocalJob, Run
+from gateway.domain.model import Ending
+from gateway.domain.states import Outcome, RunStatus, TaskStatus
+from tests.builders import T0, at
+
+TIMING = Timing()
+
+ID = "run-a-guest.0"
+
+WAITING, LAUNCHING, RUNNING = RunStatus.WAITING, RunStatus.LAUNCHING, RunStatus.RUNNING
+
+STOPPING, SUCCESS, FAILED = RunStatus.STOPPING, RunStatus.SUCCESS, RunStatus.FAILED
+
+ENDING = Ending(Outcome.STOPPED, T0)
+
+
+def after(local: LocalJob, *events: Event) -> LocalJob:
+    for event in events:
+        local = apply(local, event)
+    return local
+
+
+def only(local: LocalJob) -> Run:
+    [run] = local.runs
+    return run
+
+
+def due(local: LocalJob, seconds: float = 0.0) -> list:
+    return plan(local, at(seconds))
+
+
+def settled(local: LocalJob, seconds: float) -> Run:
+    """Return the only run after the decisions that are due by then."""
+    return only(step(local, at(seconds))[0])
+
+
+def said(status: TaskStatus, seconds: float = 1.0, **more) -> Reported:
+    return Reported(ID, status, at(seconds), **more)
+
+
+def exited(code: int = 0, seconds: float = 2.0, *, oom: bool = False, missing: tuple[str, ...] = ()) -> HasExited:
+    signal = code - 128 if code > 128 else None
+    return HasExited(ID, Exit(code, signal, oom, T0, at(seconds), missing), at(seconds))
+
+
+def stopped(seconds: float = 1.0, *tasks: str) -> StopAsked:
+    return StopAsked(at(seconds), frozenset(tasks) or None, ENDING, "n2")
