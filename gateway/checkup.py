@@ -17,6 +17,7 @@ from gateway.checkup_certificates import certificates_of
 from gateway.checkup_clock import clock_of
 from gateway.checkup_images import further, images_of
 from gateway.checkup_routes import routes_of
+from gateway.domain.amounts import Amounts
 from gateway.errors import GatewayError
 from gateway.folders import nearest
 from gateway.own_ports import own, same
@@ -130,13 +131,15 @@ def _engine(engine: Engine) -> Step:
             else "look at the state folder"
         )
         return _failed("engine", f"{error.reason}: {error}", remedy)
-    others, away = further(engine), []
+    others, away, have = further(engine), [], []
     for name, other in others.items():
         try:
-            other.check()
+            has = other.capacity()
+            have.append(f"{name} has {Amounts.of(has.cpu, has.memory).text()}")
         except EngineError as error:
             away.append(f"{name}: {error.reason}: {error}")
     found = f"{engine.kind}, and {len(others)} of engine.docker.daemons" if others else engine.kind
+    found = f"{found}: {'; '.join(have)}" if have else found
     if away:
         text = f"nothing can run at {'; '.join(away)}"
         return Step(

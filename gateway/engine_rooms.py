@@ -5,7 +5,9 @@ nothing more is held of it until it answers.
 """
 
 import threading
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -15,6 +17,7 @@ from engines.base import Capacity, Engine, EngineError
 from gateway.domain.amounts import GIB, Amounts
 from gateway.domain.model import NodeId
 from gateway.domain.needs import Room
+from gateway.errors import GatewayError
 from gateway.loop import Loop
 from gateway.ports import Clock
 from gateway.settings import ResourceSettings
@@ -54,13 +57,16 @@ class EngineRooms:
         settings: ResourceSettings,
         kept: EngineTotals,
         clock: Clock,
+        first_look: float = 3.0,
     ) -> None:
+        """``first_look``: seconds that somebody waits for an engine after the start, whichever they ask about."""
         self._node = node
         self._engines = engines
         self._caps = caps
         self._settings = settings
         self._kept = kept
         self._clock = clock
+        self._first = first_look
         self._seen: dict[str, _Seen] = {}
         self._looking = {name: threading.Lock() for name in engines}
         self.changed: Callable[[], None] = lambda: None
@@ -74,41 +80,63 @@ class EngineRooms:
             self.loop.start()
 
     def __call__(self) -> Mapping[str, Room]:
-        """Return the rooms as last seen. An engine that this process has not asked yet is asked now."""
-        for name in self._engines:
-            if name not in self._seen:
-                with self._looking[name]:
-                    if name not in self._seen:
-                        self._look(name)
+        """Return the rooms as last seen. One that this process has not seen yet is waited for, once, briefly."""
+        if new := [name for name in self._engines if name not in self._seen]:
+            self._wait_for(new)
         return {name: self._room(name, self._seen[name]) for name in self._engines}
 
     def look(self, name: str) -> None:
         """Ask one engine what it has, and whether it answers at all."""
         with self._looking[name]:
-            before = self._seen.get(name)
-            self._look(name)
-        if before is not None and _standing(before) != _standing(self._seen[name]):
+            changed = self._look(name)
+        if changed:
             self.changed()
 
     def _advance(self, name: str) -> None:
         self.look(name)
 
-    def _look(self, name: str) -> None:
-        before = self._seen.get(name)
+    def _wait_for(self, names: list[str]) -> None:
+        """Have engines be looked at that were not; who takes longer has not answered so far."""
+        looks = [threading.Thread(target=self._first_look, args=(name,), daemon=True) for name in names]
+        for one in looks:
+            one.start()
+        end = time.monotonic() + self._first
+        for one in looks:
+            one.join(max(end - time.monotonic(), 0))
+        if late := [name for name in names if name not in self._seen]:
+            known, now = self._kept.known(), self._clock()
+            for name in late:
+                self._seen.setdefault(name, _Seen(known.get(name), now, "it has not answered yet"))
+
+    def _first_look(self, name: str) -> None:
+        with suppress(GatewayError):  # a database that is away; it is tried again
+            with self._looking[name]:
+                changed = name not in self._seen and self._look(name)
+            if changed:
+                self.changed()
+
+    def _look(self, name: str) -> bool:
+        """Ask it; say whether that is news to who was told before."""
         try:
-            capacity = self._engines[name].capacity()
+            found = _Seen(self._engines[name].capacity())
         except EngineError as error:
+            before = self._seen.get(name)
             known = before.capacity if before else self._kept.known().get(name)
             since = before.away_since if before and before.away_since else self._clock()
-            self._seen[name] = _Seen(known, since, str(error))
-            if before is None or before.away_since is None:
-                log.warning("an engine does not answer; jobs that need it wait", engine=name, cause=str(error))
-            return
-        if before is None or before.capacity != capacity:
-            self._kept.keep(name, capacity, self._clock())
-        if before is not None and before.away_since is not None:
+            found = _Seen(known, since, str(error))
+        before = self._seen.get(name)
+        if (
+            found.capacity is not None
+            and found.away_since is None
+            and found.capacity != (before and before.capacity)
+        ):
+            self._kept.keep(name, found.capacity, self._clock())
+        self._seen[name] = found
+        if found.away_since and (before is None or before.away_since is None):
+            log.warning("an engine does not answer; jobs that need it wait", engine=name, cause=found.cause)
+        elif before is not None and before.away_since and not found.away_since:
             log.info("an engine answers again", engine=name)
-        self._seen[name] = _Seen(capacity)
+        return before is not None and _standing(before) != _standing(found)
 
     def _room(self, name: str, seen: _Seen) -> Room:
         capacity, cap = seen.capacity, self._caps.get(name, Cap())

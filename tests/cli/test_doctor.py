@@ -21,7 +21,7 @@ from docker import DockerClient
 from typer.testing import CliRunner
 
 from adapter.bfia.examples import REGISTER
-from engines.base import Engine, PullDenied
+from engines.base import Capacity, Engine, PullDenied
 from engines.memory import MemoryEngine, MemoryWorld, Script
 from engines.several import SeveralEngines
 from gateway import wiring
@@ -30,6 +30,7 @@ from gateway.checkup_certificates import certificates_of
 from gateway.checkup_clock import clock_of
 from gateway.checkup_routes import routes_of
 from gateway.cli.main import app
+from gateway.domain.amounts import GIB
 from gateway.errors import Invalid
 from gateway.settings import load
 from gateway.storage import FileStorage
@@ -273,7 +274,8 @@ def test_further_daemons_are_looked_at_and_each_image_where_its_provider_runs(co
     def engine_of(settings: Any) -> Engine:
         def one(name: str, *images: str) -> Engine:
             scripts = {image: Script() for image in images}
-            return MemoryEngine(node="n", installation="i", images=scripts, world=worlds[name])
+            has = Capacity(3, 8 * GIB)
+            return MemoryEngine(node="n", installation="i", images=scripts, world=worlds[name], capacity=has)
 
         return SeveralEngines(one("", "main:1"), {FAR: one(FAR, "far:1"), GONE: one(GONE)})
 
@@ -295,7 +297,7 @@ def test_further_daemons_are_looked_at_and_each_image_where_its_provider_runs(co
     assert (
         steps["engine"].result == "warning" and GONE in steps["engine"].cause and FAR not in steps["engine"].cause
     )
-    assert "2 of engine.docker.daemons" in steps["engine"].found
+    assert f"2 of engine.docker.daemons: {FAR} has cpu 3, memory 8 GiB" in steps["engine"].found
     said = steps["images"].cause
     assert f"main:1 at {FAR} (IMAGE_NOT_FOUND)" in said and "tcp://10.9.9.9:2376 (DAEMON_NOT_ALLOWED)" in said
     assert said.count("(") == 2, "the others are where they belong"

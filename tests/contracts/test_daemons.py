@@ -128,6 +128,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
             one["version"] = version
         gateway.registry.register(provider_from_request(body))
     with serving(gateway):
+        gateway.rooms.look(FAR)
         yield gateway
 
 

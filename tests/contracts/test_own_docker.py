@@ -1,22 +1,33 @@
 """A daemon that is reached over TLS, one that dies and comes back."""
 
 import contextlib
+import os
 import threading
 import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from engines.base import EngineDown, Exited, Missing, Running
 from engines.containerd import ContainerdEngine
+from gateway.domain.amounts import GIB, Amounts
+from gateway.engine_rooms import Cap, EngineRooms
+from gateway.settings import ResourceSettings
+from gateway.store.engine_totals import EngineTotals
 from tests.contracts.engine_contract import LONG, WAITS, Heard, a_spec, ended, exits, said, wait_for
 from tests.contracts.test_engines import DockerHarness
+from tests.contracts.test_repositories import a_store
 from tests.services.own_docker import BASE, OwnDocker, certificates
 
 pytestmark = [pytest.mark.docker, pytest.mark.own_docker, pytest.mark.slow]
 
 PORT = 2376
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
 
 
 @pytest.fixture
@@ -81,11 +92,17 @@ def test_a_daemon_is_reached_over_tls_and_by_nobody_without_a_certificate(
                 wrong.check()
 
 
-def test_containers_end_with_a_daemon_that_comes_back_and_the_watch_tells(daemon: OwnDocker) -> None:
+def test_containers_end_with_a_daemon_that_comes_back_and_the_watch_tells(
+    daemon: OwnDocker, tmp_path: Path
+) -> None:
     daemon.start()
     daemon.load(BASE)
-    with contextlib.closing(Harness(daemon.url)) as harness:
+    with contextlib.closing(Harness(daemon.url)) as harness, a_store(f"sqlite:///{tmp_path}/test.db") as store:
         engine = harness.engine()
+        kept, all_of_it = EngineTotals(store), os.cpu_count() or 0
+        rooms = EngineRooms("n1", {"far": engine}, {"far": Cap(memory_gib=1)}, ResourceSettings(), kept, now, LONG)
+        seen = rooms()["far"]
+        assert (seen.total, seen.cores, seen.away) == (Amounts.of(all_of_it, GIB), all_of_it, "")
         heard, away = Heard(), threading.Event()
         engine.watch(heard, away.set)
         spec = a_spec(harness, WAITS)
@@ -96,7 +113,11 @@ def test_containers_end_with_a_daemon_that_comes_back_and_the_watch_tells(daemon
         assert away.wait(LONG)
         with pytest.raises(EngineDown):
             engine.probe(spec.name)
+        rooms.look("far")
+        assert rooms()["far"].total == seen.total and rooms()["far"].away
         daemon.start()
+        rooms.look("far")
+        assert rooms()["far"] == seen
         heard.of(spec.name)
         probe = engine.probe(spec.name)
         assert isinstance(probe, Exited) and probe.code in (137, 143, 255)

@@ -17,7 +17,6 @@ from gateway.domain.needs import Means
 from gateway.domain.states import JobStatus
 from gateway.engine_rooms import EngineRooms
 from gateway.errors import Conflict, Refused
-from gateway.ports import Clock
 from gateway.resources import Resources
 from gateway.settings import ResourceSettings
 from gateway.store.engine_totals import EngineTotals
@@ -122,8 +121,8 @@ def test_a_job_that_has_ended_meanwhile_gets_nothing(url: str):
 FAR = "ssh://far"
 
 
-def rooms(store: Store, engine: MemoryEngine, clock: Clock = lambda: at(0)) -> EngineRooms:
-    return EngineRooms("n1", {FAR: engine}, {}, ResourceSettings(), EngineTotals(store), clock)
+def rooms(store: Store, engine: MemoryEngine, first_look: float = 60.0) -> EngineRooms:
+    return EngineRooms("n1", {FAR: engine}, {}, ResourceSettings(), EngineTotals(store), lambda: at(0), first_look)
 
 
 def with_rooms(store: Store, found: EngineRooms) -> Resources:
@@ -192,3 +191,25 @@ def test_an_engine_that_is_away_at_the_start_has_what_it_last_had(url: str):
         engine.world.down = False
         found.look(FAR)
         assert (told, found()[FAR].total) == (["changed"], Amounts.of(4, 16 * GIB))
+
+
+class Hanging(MemoryEngine):
+    """Tells what it has only when it is let go."""
+
+    def capacity(self) -> Capacity:
+        assert self.let_go.wait(60)
+        return super().capacity()
+
+    let_go: threading.Event
+
+
+def test_nobody_waits_long_for_an_engine_that_hangs(url: str):
+    with a_store(url) as store:
+        engine = Hanging(node="n1", installation="i", images={}, capacity=Capacity(4, GIB))
+        engine.let_go = threading.Event()
+        found, told = rooms(store, engine, 0.0), threading.Event()
+        found.changed = told.set
+        assert found()[FAR].total is None and found()[FAR].away
+        engine.let_go.set()
+        assert told.wait(60)
+        assert (found()[FAR].total, found()[FAR].away) == (Amounts.of(4, GIB), "")
