@@ -18,7 +18,7 @@ import pymysql
 import pytest
 import sqlalchemy as sa
 import structlog
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
@@ -37,7 +37,9 @@ structlog.configure(  # as a node that serves has it; a trace with the values of
     ]
 )
 
-settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile(  # a machine that stands still for a second fails no example
+    "repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("repeatable")
 
 

@@ -9,7 +9,6 @@ from tests.chaos.__main__ import LEAST, run
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.mariadb,
-    pytest.mark.timeout(400),
     pytest.mark.skipif(os.geteuid() != 0, reason="chaos mounts a disk and starts a database: it needs root"),
 ]
 

@@ -92,7 +92,6 @@ def leaves_nothing(federation: Federation, warm_up: int, count: int) -> list[str
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_hundred_jobs_in_a_row_leave_nothing_that_grows(tmp_path: Path):
     engine = process_engine("example:1.0.0", command=["/bin/true"])
     with Federation(tmp_path, [jobs.GUEST, jobs.HOST], engine) as federation:
@@ -128,7 +127,6 @@ def at_the_daemon(done: list[str]) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.docker
-@pytest.mark.timeout(600)
 def test_containers_of_many_jobs_in_a_row_leave_nothing_that_grows(tmp_path: Path, image_that_ends: None):
     """Two containers a job, so that a leak of one a container is seen after a few; 100 jobs would take minutes."""
     with Federation(tmp_path, [jobs.GUEST], {"kind": "docker"}) as federation:

@@ -42,7 +42,6 @@ pytestmark = [
     pytest.mark.docker,
     pytest.mark.skipif(not compose_command(), reason="Compose is not installed here"),
     pytest.mark.slow,
-    pytest.mark.timeout(600),
     pytest.mark.xdist_group("compose"),
 ]
 

@@ -20,7 +20,7 @@ ME, PARTNER = "JG0100001100000010", "JG0100002200000020"
 PARTNERS_ADDRESS = "10.0.0.7:7380"
 """as the pages name it"""
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("first_hour")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("first_hour")]
 
 
 def told(page: str) -> str:

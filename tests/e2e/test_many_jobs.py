@@ -20,7 +20,6 @@ from tests.inprocess import ask, running
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_jobs_submitted_at_once_by_32_clients_all_end_and_none_runs_twice(tmp_path: Path):
     (tmp_path / "register").mkdir()
     engine = process_engine("example:1.0.0", command=[sys.executable, "-I", "-S", PATIENT])

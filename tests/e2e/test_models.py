@@ -257,7 +257,6 @@ def _asking(body: Any, **common: Any) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.docker
-@pytest.mark.timeout(400)
 def test_a_container_reads_the_model_through_a_mount_of_its_own(reference_image: str, tmp_path: Path):
     own = f"bfia-predicting:{os.getpid()}"  # a name that nobody gives to another image meanwhile
     subprocess.run(["docker", "tag", reference_image, own], check=True)
