@@ -42,9 +42,12 @@ class Loop:
         self._order = itertools.count()
         self._soonest: dict[str, float] = {}
         self._busy: set[str] = set()
-        self._failures: dict[str, int] = {}
+        self._failures: dict[str, dict[bool, int]] = {}
+        """key -> how often in a row it could not be advanced: by an error of its own, and because of an outage"""
+        self.outages: tuple[type[Exception], ...] = ()
+        """errors that say nothing of a key"""
         self.failed: Callable[[str, Exception, int], None] = lambda key, error, times: None
-        """told of every advance that raised, and how often in a row it has"""
+        """told of every advance that raised for a reason of its own, and how often in a row it has"""
         self._again: set[str] = set()
         self._threads: list[threading.Thread] = []
         self._stopping = threading.Event()
@@ -108,13 +111,16 @@ class Loop:
 
     def _fail(self, key: str, error: Exception) -> None:
         """Tell of an advance that raised; it is made again when the store next says that it is due."""
-        times = self._failures[key] = self._failures.get(key, 0) + 1
+        own = not isinstance(error, self.outages)
+        counts = self._failures.setdefault(key, {})
+        times = counts[own] = counts.get(own, 0) + 1
         if len(self._failures) > _MOST_FAILING:  # some may have ended at another gateway
             self._failures.pop(next(iter(self._failures)), None)
         if times & (times - 1) == 0:  # the first time, the second, the fourth: not every second for ever
             log.exception("cannot advance", loop=self._name, key=key, times=times)
         try:
-            self.failed(key, error, times)
+            if own:
+                self.failed(key, error, times)
         except Exception:
             log.exception("cannot tell that an advance failed", loop=self._name, key=key)
 

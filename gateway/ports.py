@@ -38,6 +38,8 @@ class TaskReport:
     status: TaskStatus
     failure: Failure | None = None
     job_id: str = ""
+    tries: int = 1
+    """how often this was told, with this time; a node that may not have taken it in yet is `Busy`"""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ class Telling:
     def tell(self, local: LocalJob, run: Run, action: Tell) -> Event:
         """Tell how a task is at the role of a run."""
         status = merge_runs(local.runs_of(run.task_id, run.party.role))
-        report = TaskReport(run.task_id, run.party.role, status, run.failure, local.id)
+        report = TaskReport(run.task_id, run.party.role, status, run.failure, local.id, run.told.call.tries)
         try:
             self._peers.scheduler(local.spec.scheduler, local.spec.protocol).report_task(report, local.node)
         except (PeerUnreachable, Busy) as error:

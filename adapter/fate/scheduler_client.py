@@ -3,7 +3,6 @@
 What FATE has no words for is asked in the standard's, as in `client`.
 """
 
-import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -18,7 +17,7 @@ from gateway.domain.model import Failure, JobSpec, NodeId
 from gateway.domain.names import name_rule
 from gateway.domain.rerunning import Order, RerunAnswer
 from gateway.domain.states import TaskStatus
-from gateway.errors import NotServed, PeerUnreachable, Refused
+from gateway.errors import Busy, NotServed, PeerUnreachable, Refused
 from gateway.ports import JobView, SchedulerApi, TaskReport, as_mapping
 from gateway.tracing import traced
 
@@ -69,13 +68,13 @@ class SchedulerClient:
         if report.status is TaskStatus.FAILED:  # FATE lets no task fail that it does not know to run
             with suppress(Refused):
                 self._report(report, TaskWord.RUNNING)
-        for last in (word is TaskWord.RUNNING, True):
-            with suppress(_NoEffect):
-                self._report(report, word)
-                return
-            if last:
+        try:
+            self._report(report, word)
+        except _NoEffect as error:
+            if word is TaskWord.RUNNING or report.tries >= _TRIES:
                 return  # it is known already
-            time.sleep(_SETTLING)  # or FATE was about to note that the task runs, and dropped its end
+            # or FATE was about to note that the task runs, and dropped its end
+            raise Busy(error.message, reason=error.reason) from error
 
     def _report(self, report: TaskReport, word: TaskWord) -> None:
         key = key_of(report.task_id)
@@ -136,8 +135,8 @@ class SchedulerClient:
         return original(job_id) if self._protocol_of(job_id) == PROTOCOL else job_id
 
 
-_SETTLING = 0.5
-"""seconds after which FATE has noted what it was about to"""
+_TRIES = 3
+"""of telling an end that has no effect, at the pauses of every call: FATE has noted by then what it was to"""
 
 
 class _NoEffect(Refused):

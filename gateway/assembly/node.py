@@ -29,7 +29,7 @@ from gateway.disk_watch import DiskWatch
 from gateway.domain.model import JobSpec
 from gateway.domain.sharing import Default
 from gateway.drain import Drain
-from gateway.errors import GatewayError
+from gateway.errors import DatabaseAway, GatewayError
 from gateway.events import Feed
 from gateway.executor import Executor
 from gateway.folders import made
@@ -262,6 +262,7 @@ class Node:
         )
         self.participant.deleting = self.deleting.delete_for
         for side, loop in (("scheduler", self.scheduler.loop), ("participant", self.executor.loop)):
+            loop.outages = (DatabaseAway,)
             loop.failed = telling(self.store, side, clock, self.metrics.stuck)
         self.outages = Outages(self.protocol.reaches, self._healed)
         self.scheduler.silent = self.executor.telling.silent = self.outages.silent

@@ -11,6 +11,7 @@ from gateway.domain.job import Job
 from gateway.domain.scheduling import schedule
 from gateway.domain.states import JobStatus
 from gateway.errors import DatabaseAway, NotFound
+from gateway.loop import Loop
 from gateway.store.store import Store
 from gateway.stuck import EVENT, telling
 from tests.builders import a_job, a_local_job
@@ -63,22 +64,31 @@ def test_a_job_whose_step_raises_is_counted_and_told_and_no_other_waits_for_it(
 
 
 def test_of_failures_in_a_row_the_first_that_is_ours_is_told():
-    told: list[str] = []
+    """An outage of the database is no error of the job, and interrupts no row."""
+    told, counted = list[str](), list[str]()
+    away, ours, fine = DatabaseAway("away"), ValueError(), None
+    to_come: dict[str, list[Exception | None]] = {"a": [away, ours, away, ours, ours, fine, ours], "b": [ours]}
 
     class Notes:
         def note(self, job_id: str, side: str, notes: Any) -> None:
             told.append(job_id)
 
-    failed = telling(cast(Store, Notes()), "scheduler", lambda: datetime.now(UTC), lambda side: None)
-    for job_id, error, times in (
-        ("a", DatabaseAway("away"), 1),
-        ("a", ValueError(), 2),
-        ("a", ValueError(), 3),
-        ("b", ValueError(), 1),
-        ("a", ValueError(), 1),
-    ):
-        failed(job_id, error, times)
-    assert told == ["a", "b", "a"]
+    def advance(job_id: str) -> None:
+        if error := to_come[job_id].pop(0):
+            raise error
+
+    loop = Loop("test", advance, lambda now: (), every=300, workers=1)
+    loop.outages = (DatabaseAway,)
+    loop.failed = telling(cast(Store, Notes()), "scheduler", lambda: datetime.now(UTC), counted.append)
+    loop.start()
+    try:
+        for job_id in "aaaabaaa":
+            left = len(to_come[job_id]) - 1
+            loop.wake(job_id)
+            wait_for(lambda job_id=job_id, left=left: len(to_come[job_id]) == left, every=0.005)
+    finally:
+        loop.stop()
+    assert told == ["a", "b", "a"] and len(counted) == 5
 
 
 def test_a_job_that_was_deleted_is_nothing_to_go_on_with_and_what_else_is_missing_still_counts(
