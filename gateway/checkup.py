@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 
 from engines.base import Engine, EngineError
@@ -20,7 +21,7 @@ from gateway.checkup_routes import routes_of
 from gateway.domain.amounts import Amounts
 from gateway.errors import GatewayError
 from gateway.folders import nearest
-from gateway.own_ports import own, same
+from gateway.own_ports import same, serving
 from gateway.server import bound
 from gateway.settings import Settings
 from gateway.store.database import connect
@@ -170,8 +171,7 @@ def _ports(settings: Settings) -> Step:
     listeners = {"peer": settings.listen.peer.bind, "operator": settings.listen.operator.bind}
     if settings.listen.container is not None:
         listeners["container"] = settings.listen.container.bind
-    running = own(settings.state_dir)
-    taken, ours = [], False
+    taken, in_use = [], []
     for number, (name, address) in enumerate(listeners.items()):
         first = next((n for n, a in list(listeners.items())[:number] if same(a, address)), None)
         if first is not None:
@@ -180,13 +180,23 @@ def _ports(settings: Settings) -> Step:
         try:
             bound(address).close()
         except OSError as error:
-            if error.errno == errno.EADDRINUSE and any(same(address, there) for there in running):
-                ours = True
+            if error.errno == errno.EADDRINUSE:
+                in_use.append((address, f"{name}: {error}"))
             else:
                 taken.append(f"{name}: {error}")
+    running = serving(settings.state_dir) if in_use else None
+    taken += [text for address, text in in_use if running is None or not running.has(address)]
     if taken:
         return _failed("ports", "; ".join(taken), "end what listens there, or choose another listen.*.bind")
-    return Step("ports", Result.OK, "the node is running" if ours else "free")
+    return Step("ports", Result.OK, "free") if running is None else _running(running.version)
+
+
+def _running(its_version: str) -> Step:
+    mine = version("bfia-gateway")
+    if its_version == mine:
+        return Step("ports", Result.OK, "the node is running")
+    text = f"the node is running as {its_version or 'an earlier version'}, this program is {mine}"
+    return Step("ports", Result.WARNING, "", text, "end it and serve with this version, or look with its own")
 
 
 def _failed(name: str, cause: str, remedy: str) -> Step:

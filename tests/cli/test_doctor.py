@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -239,6 +240,20 @@ def test_it_works_beside_a_running_node_and_knows_its_images(config: Path):
         assert doctor(config, engine=engine)[1]["images"]["result"] == "ok"
         code, steps = doctor(config, state_dir=str(config.parent / "another"))  # then another node has the ports
         assert (code, failed(steps)) == (1, ["ports"]) and steps["ports"]["cause"].count("cannot listen") == 3
+        own = {"state_dir": settings["state_dir"]}
+        listening = node.settings.state_dir / "listening.json"
+        listening.write_text(listening.read_text().replace(version("bfia-gateway"), "0.0.9"))
+        code, steps = doctor(config, **own)
+        assert (code, steps["ports"]["result"]) == (0, "warning") and "as 0.0.9" in steps["ports"]["cause"]
+        listening.unlink()  # as under a version that wrote none
+        code, steps = doctor(config, **own)
+        assert (code, steps["ports"]["result"]) == (0, "warning")
+        assert "running as an earlier version" in steps["ports"]["cause"]
+        with socket.create_server(("127.0.0.1", 0)) as deaf:  # in this node's state folder, and not its own
+            port = deaf.getsockname()[1]
+            threading.Thread(target=lambda: deaf.accept()[0].close(), daemon=True).start()
+            code, steps = doctor(config, listen={"operator": {"bind": f"127.0.0.1:{port}"}})
+        assert (code, failed(steps)) == (1, ["ports"])
 
 
 @pytest.mark.parametrize("setting", ["storage.url", "state_dir"])
