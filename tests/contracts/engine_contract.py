@@ -33,7 +33,7 @@ from engines.base import (
 from engines.memory import Inside, Script
 from engines.naming import labels, run_name
 
-LONG = 60.0
+LONG = 180.0
 """seconds that a test waits at most for what has to come"""
 
 PYTHON = "python3"

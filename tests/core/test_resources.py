@@ -27,7 +27,7 @@ from tests.e2e.nodes import wait_for
 from tests.inprocess import ask, settings
 
 A, B, C = "JG0100001100000010", "JG0100002200000020", "JG0100003300000030"
-LONG = 60.0
+LONG = 180.0
 
 
 class Nodes:

@@ -48,7 +48,7 @@ def free_ports(count: int) -> list[int]:
     return found
 
 
-LEAST = 120.0
+LEAST = 300.0
 """Seconds that a wait goes on at least: it is there to end a hang, and a busy machine takes its time."""
 
 

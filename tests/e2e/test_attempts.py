@@ -100,14 +100,14 @@ def test_a_task_that_takes_too_long_fails_everywhere_even_over_a_restart(
     two: Federation, register: Path, victim: str | None
 ):
     guest, host = two[jobs.GUEST], two[jobs.HOST]
-    job_id = guest.submit(limited(job_of(register, {"a": FOR_EVER}), task_timeout=5))
+    job_id = guest.submit(limited(job_of(register, {"a": FOR_EVER}), task_timeout=8))
     wait_for(lambda: running(register) == ["a", "a"], 60)
     if victim:
         two[victim].kill()
         two[victim].start()
     guest.wait_job(job_id, 60, outcome="FAILED")
     ended = seconds_between(event(guest, job_id, "job RUNNING"), event(guest, job_id, "task FAILED"))
-    assert ended >= 5
+    assert ended >= 8
     wait_for(lambda: running(register) == [], 30, about="no container is left")
     wait_for(lambda: host.job(job_id)["status"] == "FINISHED", 30)
     one, other = (status(node, job_id) for node in (guest, host))

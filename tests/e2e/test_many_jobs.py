@@ -60,8 +60,12 @@ def test_a_jobs_state_is_told_while_every_thread_waits_for_peers(tmp_path: Path,
         for _ in threads:
             assert waiting.acquire(timeout=60)
         try:
-            answer = ask(node, "operator", "GET", path, params={"job_id": job_id}).json()
-            assert answer["data"]["job_status"] == "RUNNING"
+
+            def told() -> str:
+                answer = ask(node, "operator", "GET", path, params={"job_id": job_id}).json()
+                return str(answer["data"]["job_status"])
+
+            wait_for(lambda: told() == "RUNNING")
         finally:
             over.set()
             for thread in threads:

@@ -62,7 +62,7 @@ def assert_soon(nodes: Waiting, took: float) -> None:
 @pytest.mark.slow
 def test_a_node_that_is_cut_off_at_the_last_task_agrees_soon_after(two: tuple[Waiting, Wire, Wire]):
     nodes, to_guest, to_host = two
-    job_id = nodes.submit(6)
+    job_id = nodes.submit(12)
     nodes.until_running()
     to_guest.cut()
     to_host.cut()
