@@ -73,10 +73,6 @@ class Inside:
         """Write to stdout."""
         self._run.stdout += text
 
-    def complain(self, text: bytes) -> None:
-        """Write to stderr."""
-        self._run.stderr += text
-
 
 @dataclass
 class _Run:

@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 
 import structlog
 
@@ -196,9 +195,6 @@ class Executor:
             return self._engine.address(run.name)
         except EngineError:
             return ""
-
-    def log_directory(self, run: Run) -> Path:
-        return self._workspace.logs(run)
 
     def _overdue(self, now: datetime) -> Iterable[str]:
         return self._store.local_jobs.due(now)

@@ -1,6 +1,6 @@
 """What both families of paths between nodes share: who asks, on which threads, and what they work with."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -138,7 +138,3 @@ async def on(limiter: CapacityLimiter, request: Request, work: Callable[[], X]) 
 
 async def _run(limiter: CapacityLimiter, work: Callable[[], X]) -> X:
     return await anyio.to_thread.run_sync(work, limiter=limiter)
-
-
-def fate_nodes(parts: FateParts, nodes: Iterable[NodeId]) -> tuple[NodeId, ...]:
-    return tuple(node for node in nodes if parts.speaks(node))
