@@ -18,9 +18,9 @@ from gateway.domain.amounts import GIB, Amounts
 from gateway.domain.model import NodeId
 from gateway.domain.needs import Room
 from gateway.errors import GatewayError
+from gateway.limit_settings import ResourceSettings
 from gateway.loop import Loop
 from gateway.ports import Clock
-from gateway.settings import ResourceSettings
 from gateway.store.engine_totals import EngineTotals
 
 log = structlog.get_logger(__name__)

@@ -13,7 +13,7 @@ from gateway.domain.amounts import GIB, Amounts, Defaults
 from gateway.domain.model import NodeId
 from gateway.domain.needs import Means, Room
 from gateway.folders import nearest
-from gateway.settings import LimitSettings, ResourceSettings
+from gateway.limit_settings import LimitSettings, ResourceSettings
 
 log = structlog.get_logger(__name__)
 

@@ -8,17 +8,9 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
+from typing import Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    PrivateAttr,
-    ValidationError,
-    model_validator,
-)
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -27,93 +19,19 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from gateway.approval_settings import ApprovalSettings
 from gateway.domain.problems import Problem
 from gateway.engine_settings import EngineSettings, Section
 from gateway.errors import Invalid
-from gateway.event_kinds import NAMES
 from gateway.fate_settings import FateSettings
+from gateway.limit_settings import LimitSettings, ResourceSettings, Retention
 from gateway.peer_tls import PeerTls
 from gateway.plain_words import join, problems_of
 from gateway.setting_origins import Origins, origins
+from gateway.setting_values import DEFAULT_STORAGE, Bind, DatabaseUrl, EventName, FileUrl, HttpUrl, NodeName, Token
 from gateway.settings_file import HIDDEN, read
-from route_table import entry
 
-NODE_RULE = f"{entry.NODE_RULE}, such as JG0100001100000010"
 PREFIX = "BFIA_GATEWAY__"
-DEFAULT_STORAGE = "var/storage"
-"""Beside the configuration file."""
-
-
-def _bind(value: str) -> str:
-    host, _, port = value.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise ValueError("must read <address>:<port>, such as 127.0.0.1:7380")
-    return value
-
-
-def _http(value: str) -> str:
-    parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("must be an http:// or https:// address")
-    return value.rstrip("/")
-
-
-def _database(value: str) -> str:
-    if value.startswith("sqlite+pysqlite:"):  # the same by its longer name
-        value = "sqlite:" + value.removeprefix("sqlite+pysqlite:")
-    if value.startswith("sqlite:"):
-        if not re.fullmatch(r"sqlite:///[^?]+", value) or value == "sqlite:///:memory:":
-            raise ValueError("must name a file: sqlite:///path, without options")
-        return value
-    parts = urlsplit(value)
-    try:
-        usable = parts.scheme == "mysql+pymysql" and parts.hostname and parts.path.strip("/") and parts.port != 0
-    except ValueError:  # a port that is none
-        usable = False
-    if not usable:
-        raise ValueError("must read sqlite:///path or mysql+pymysql://user:password@host:port/database")
-    return value
-
-
-def _file_url(value: str) -> str:
-    if not value.startswith("file://"):
-        raise ValueError(f"storage kind {value.partition(':')[0]!r} is not supported yet; use file:///path")
-    if not value.startswith("file:///"):
-        raise ValueError("must be file:// and an absolute path: file:///path")
-    return value
-
-
-def _token(value: str) -> str:
-    if value.lower().startswith("change-me"):
-        raise ValueError("is still the example's; put one of your own, such as from: openssl rand -hex 24")
-    return value
-
-
-def is_node(value: str) -> bool:
-    """Tell whether a node may be called so: what addresses, headers and partners' route tables can hold."""
-    return entry.NODE_ID.fullmatch(value) is not None
-
-
-def _node(value: str) -> str:
-    if not is_node(value):
-        raise ValueError(NODE_RULE)
-    return value
-
-
-def _event(value: str) -> str:
-    if value not in NAMES:
-        raise ValueError(f"must be among {', '.join(NAMES)}")
-    return value
-
-
-Bind = Annotated[str, AfterValidator(_bind)]
-EventName = Annotated[str, AfterValidator(_event)]
-HttpUrl = Annotated[str, AfterValidator(_http)]
-NodeName = Annotated[
-    str,
-    BeforeValidator(lambda v: str(v) if isinstance(v, int) and not isinstance(v, bool) else v),
-    AfterValidator(_node),
-]
 
 
 class Node(Section):
@@ -157,14 +75,14 @@ class Listen(Section):
 
 
 class Database(Section):
-    url: Annotated[str, AfterValidator(_database)] = Field(
+    url: DatabaseUrl = Field(
         default="sqlite:///var/gateway.db",
         description="SQLAlchemy address: sqlite:///path or mysql+pymysql://user:password@host/database.",
     )
 
 
 class Storage(Section):
-    url: Annotated[str, AfterValidator(_file_url)] | None = Field(
+    url: FileUrl | None = Field(
         default=None,
         description="Where tables, models and reports lie: file:///path; default: var/storage beside this file.",
     )
@@ -195,7 +113,7 @@ class Auth(Section):
     mode: Literal["off", "on"] = Field(
         default="off", description="off only while the operator listener is on the loopback address."
     )
-    token: Annotated[str, AfterValidator(_token)] = Field(
+    token: Token = Field(
         default="",
         description="An admin's bearer token for mode on; others are made by: bfia-gateway token create.",
     )
@@ -205,143 +123,6 @@ class Auth(Section):
         if self.token and len(self.token) < 16:
             raise ValueError("a token must have at least 16 characters")
         return self
-
-
-class ApprovalRule(Section):
-    """What is decided on a task at a party here of which all patterns match; ``*`` stands for anything."""
-
-    source: str = Field(default="*", description="The node that wants the job.")
-    component: str = Field(default="*", description="provider/name of the task's component.")
-    dataset: str = Field(default="*", description="Id of the task's own data here, or <namespace>#<name>.")
-    role: str = Field(default="*", description="The role that this node plays.")
-    command: Literal["*", "create", "start"] = Field(
-        default="*", description="create: taking the job; start: its start, where only a reject counts."
-    )
-    decide: Literal["approve", "reject", "ask"] = Field(description="approve, reject, or ask a person.")
-
-
-class ApprovalSettings(Section):
-    """Who has to agree before this node takes part in a job of another one."""
-
-    mode: Literal["off", "rules", "person"] = Field(
-        default="off", description="off: nobody; rules: they decide, else a person; person: always a person."
-    )
-    deadline_seconds: float = Field(
-        default=86_400.0, gt=0, le=31_536_000, description="A job on which nobody has decided by then is refused."
-    )
-    rules: list[ApprovalRule] = Field(
-        default_factory=list, description="The first that matches a task decides; reject holds in every mode."
-    )
-
-
-class LimitSettings(Section):
-    cpu: float | None = Field(
-        default=None, gt=0, description="Cores of a task that asks for none; null: no limit."
-    )
-    memory_gib: float | None = Field(
-        default=None, gt=0, description="Memory in GiB of a task that asks for none; null: no limit."
-    )
-    disk_gib: float | None = Field(
-        default=None, gt=0, description="Disk in GiB of a task that asks for none; null: no limit."
-    )
-    pids: int | None = Field(default=512, gt=0, description="Processes and threads of a container.")
-    body_bytes: int = Field(default=32 * 1024**2, gt=0, description="Largest body of a control request, in bytes.")
-    message_bytes: int = Field(default=256 * 1024**2, gt=0, description="Largest channel message, in bytes.")
-    session_bytes: int = Field(default=2 * 1024**3, gt=0, description="Unread bytes of one job's channel.")
-    lost_gateway_seconds: float = Field(
-        default=60.0,
-        ge=1,
-        description="Tasks of a gateway that is silent for this long fail, where several share a database.",
-    )
-    unreachable_seconds: float = Field(
-        default=600.0, gt=0, description="A running job whose node is silent for this long fails."
-    )
-    orphan_seconds: float | None = Field(
-        default=None,
-        gt=0,
-        description="A job ends here when its scheduler is silent for so long; null: unreachable_seconds + 60.",
-    )
-    ageing_seconds: float = Field(
-        default=600.0, gt=0, description="A job that waited this long for resources goes before all younger ones."
-    )
-    schedule_attempts: int = Field(
-        default=0, ge=0, description="A job ends when one node had too little free so many times; 0: it waits on."
-    )
-    schedule_pause_seconds: float = Field(
-        default=0.5, gt=0, description="First pause before such a node is asked again; it doubles each time."
-    )
-    schedule_longest_pause_seconds: float = Field(
-        default=30.0,
-        gt=0,
-        description="The longest such pause; nodes of ours say by themselves when something is free. "
-        "A job that has not asked here for three times as long loses its place.",
-    )
-    engine_down_seconds: float = Field(
-        default=60.0, gt=0, description="A container whose engine does not answer for this long counts as failed."
-    )
-    exit_without_report: Literal["succeeds", "fails"] = Field(
-        default="succeeds",
-        description="What a container comes to that ends with code 0 and all outputs, and never reported success.",
-    )
-    run_log_bytes: int = Field(
-        default=32 * 1024**2,
-        ge=65536,
-        description="Largest saved log of a container and stream; of a longer one both ends are kept. "
-        "A file that a container writes to its log folder keeps that much of each end while it runs.",
-    )
-    disk_check_seconds: float = Field(
-        default=10.0, gt=0, description="How often the disk is measured that a running container's job has taken."
-    )
-    storage_reserve_bytes: int = Field(
-        default=256 * 1024**2, ge=0, description="No container is started with less than this free on the storage."
-    )
-
-
-class RoleDefaults(Section):
-    cpu: float | None = Field(default=None, gt=0, description="Cores of a task.")
-    memory_gib: float | None = Field(default=None, gt=0, description="Memory of a task in GiB.")
-    disk_gib: float | None = Field(default=None, gt=0, description="Disk of a task in GiB.")
-
-
-class ResourceSettings(Section):
-    """What this node has for jobs. Detected; the settings can only make it less, but for the overcommit."""
-
-    cpu: float | None = Field(default=None, gt=0, description="Cores for jobs; null: all that the engine has.")
-    memory_gib: float | None = Field(
-        default=None, gt=0, description="Memory for jobs in GiB; null: all that the engine has."
-    )
-    disk_gib: float | None = Field(
-        default=None, gt=0, description="Disk for jobs in GiB; null: the whole file system of the storage."
-    )
-    cpu_overcommit: float = Field(default=1.0, gt=0, le=1000, description="Jobs may hold so many times the cores.")
-    memory_overcommit: float = Field(
-        default=1.0, gt=0, le=1000, description="Jobs may hold so many times the memory."
-    )
-    job_share: float = Field(default=1.0, gt=0, le=1, description="Part of all this that one job may hold.")
-    roles: dict[str, RoleDefaults] = Field(
-        default_factory=dict,
-        description="Role, such as arbiter -> what its tasks get that ask for nothing, instead of limits.",
-    )
-
-
-class Retention(Section):
-    """What is kept of a job after its end, and for how long; null: for ever."""
-
-    workspace_seconds: float = Field(
-        default=60.0,
-        ge=0,
-        description="Containers, run folders, mailboxes and uploads that outlived their end go after this.",
-    )
-    logs_seconds: float | None = Field(
-        default=30 * 86400.0, ge=0, description="Logs of runs, after the end of their job."
-    )
-    outputs_seconds: float | None = Field(
-        default=None, ge=0, description="Tables, models and reports of a job; what others refer to stays."
-    )
-    jobs_seconds: float | None = Field(
-        default=None, ge=0, description="The job itself with its logs and outputs; a line that it was there stays."
-    )
-    every_seconds: float = Field(default=60.0, gt=0, description="Pause between two cleanings.")
 
 
 class WebhookSettings(Section):

@@ -12,7 +12,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from engines.containerd.client import Client
-from gateway.settings import DEFAULT_STORAGE, Settings
+from gateway.setting_values import DEFAULT_STORAGE
+from gateway.settings import Settings
 
 ROUTES = """\
 # Node id -> how its gateway is reached. This node itself needs no entry.

@@ -83,7 +83,7 @@ def init(
     Example: bfia-gateway init --node JG0100001100000010 -o node.yml
     """
     from gateway.cli.example import ROUTES, docker_answers, example
-    from gateway.settings import NODE_RULE, is_node
+    from gateway.setting_values import NODE_RULE, is_node
 
     name = EXAMPLE_NODE if node is None else node
     if not is_node(name):

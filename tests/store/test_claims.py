@@ -17,8 +17,8 @@ from gateway.domain.needs import Means
 from gateway.domain.states import JobStatus
 from gateway.engine_rooms import EngineRooms
 from gateway.errors import Conflict, Refused
+from gateway.limit_settings import ResourceSettings
 from gateway.resources import Resources
-from gateway.settings import ResourceSettings
 from gateway.store.engine_totals import EngineTotals
 from gateway.store.store import Store
 from tests.builders import a_local_job, a_spec, at
