@@ -252,7 +252,7 @@ class Participant:
 
     def waiting(self) -> list[LocalJob]:
         """Return the jobs here that wait for a person, the oldest first."""
-        found = [one for one in self._store.local_jobs.list() if one.status == JobStatus.PENDING]
+        found = self._store.local_jobs.list(status=JobStatus.PENDING)
         jobs = [self._store.local_jobs.get(one.job_id) for one in reversed(found)]
         return [local for local in jobs if approval.asks_person(local)]
 

@@ -40,6 +40,7 @@ from gateway.assembly import fate_tools, output_facts
 from gateway.assembly import foretelling as foreseeing
 from gateway.assembly.node import Node
 from gateway.assembly.rules import approval_policy
+from gateway.assembly.strangers import StrangersFirst
 from gateway.bodies_once import once_each
 from gateway.described import Tables, describe
 from gateway.foretelling import Foretelling
@@ -208,6 +209,10 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
         RelayAudit(refusals).refused,
     )
     apps["peer"] = relay.Relay(apps["peer"], passing)
+    neighbours = node.neighbours
+    asking = CapacityLimiter(2)
+    for name, app in apps.items():
+        apps[name] = StrangersFirst(app, neighbours.is_stranger, neighbours.look, asking)
     guarded = settings.auth.mode == "on"
     access = Access(node.tokens.find, node.clock, settings.auth.token) if guarded else None
     signed = fate_tools.signed_by(node)

@@ -6,6 +6,7 @@ from adapter.bfia import headers
 from adapter.bfia.courier import PeerRoute
 from adapter.bfia.profiles import Profile, profile_named
 from gateway import settings
+from gateway.assembly.strangers import Seen, seen
 from route_table.live import LiveRoutes
 from route_table.model import DEFAULT_PROFILE, NO_IDENTITY, Identity, Route, UnknownNode
 
@@ -19,7 +20,21 @@ class Neighbours:
 
     def knows(self, node: str) -> bool:
         """Tell whether a node is this one, has an enabled route, or had one and takes part in a job under way."""
-        return node == self._here.id or self._routes.admits(node)
+        if node == self._here.id:
+            return True
+        if (stranger := seen(node)) is None:
+            return self._routes.admits(node)
+        if stranger.error is not None:
+            raise stranger.error
+        return stranger.admitted
+
+    def is_stranger(self, node: str) -> bool:
+        """Tell, without a query, whether there is no route to a node."""
+        return node != self._here.id and not self._routes.table.knows(node)
+
+    def look(self, node: str) -> Seen:
+        """Ask the database about a node without a route."""
+        return Seen(self._routes.admits(node), self._resolved(node))
 
     def barred(self, node: str, component: str) -> str:
         """Return why a node may not have a component (``provider/name``) run here; empty where it may."""
@@ -67,6 +82,8 @@ class Neighbours:
     def _resolved(self, node: str) -> Route | None:
         if node == self._here.id:  # no route leads here, and to look whether one did costs a query
             return None
+        if (stranger := seen(node)) is not None:
+            return stranger.route
         try:
             return self._routes.resolve(node)
         except UnknownNode:

@@ -138,13 +138,17 @@ class Records(Generic[R]):
             asked = {"now": now.timestamp(), "most": limit}
             return list(connection.execute(self._statements.due, asked).scalars())
 
-    def list(self, flow_id: str | None = None, limit: int | None = None) -> list[Listed]:
-        """Return the jobs, newest first."""
+    def list(
+        self, flow_id: str | None = None, limit: int | None = None, status: str | None = None
+    ) -> list[Listed]:
+        """Return the jobs, newest first; with ``status`` those that are in it."""
         t = self._table
         query = sa.select(t.c.job_id, t.c.flow_id, t.c.status, t.c.outcome, t.c.created_at)
         query = query.order_by(t.c.created_at.desc()).limit(limit)
         if flow_id is not None:
             query = query.where(t.c.flow_id == flow_id)
+        if status is not None:
+            query = query.where(t.c.status == status)
         with self._database.read() as connection:
             return [
                 Listed(r.job_id, r.flow_id, r.status, r.outcome, as_time(r.created_at))
@@ -158,8 +162,10 @@ class Records(Generic[R]):
 
     def names(self, node: str) -> bool:
         """Tell whether a job that is not over has a party at that node."""
+        if not node:
+            return False
         with self._database.read() as connection:
-            specs = connection.execute(self._statements.under_way).scalars()
+            specs = connection.execute(self._statements.under_way_naming, {"word": dumps(node)}).scalars()
             return any(node in _spec(text).nodes for text in specs)
 
     def _load(self, job_id: str) -> Entry[R] | None:

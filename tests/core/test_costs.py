@@ -97,7 +97,8 @@ def test_what_is_under_way_is_found_without_what_is_over(played):
             records.unfinished()
             records.due(at(0))
         store.launched("somebody")
-    assert len(asked) == 7
+        played[0].me.participant.waiting()
+    assert len(asked) == 8
     assert not [text for text, values in asked if reads_all_of(store, (text, values))]
 
 

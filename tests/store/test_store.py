@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -17,7 +18,7 @@ from gateway.domain.model import Call, CallState, Ending, Failure, JobSpec, Part
 from gateway.domain.scheduling import schedule
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from gateway.errors import NotFound
-from gateway.store import tables
+from gateway.store import records, tables
 from gateway.store.database import connect, outside_transaction
 from gateway.store.mapping import dumps, loads, record
 from gateway.store.migrate import migrate
@@ -246,6 +247,31 @@ def test_jobs_are_listed_by_flow_newest_first(store: Store):
         store.jobs.add(job, "flow" if i else "other")
     assert [j.job_id for j in store.jobs.list("flow")] == ["job-2", "job-1"]
     assert [j.job_id for j in store.jobs.list()] == ["job-2", "job-1", "job-0"]
+
+
+def test_jobs_are_listed_by_state(store: Store):
+    for i, status in enumerate((JobStatus.PENDING, JobStatus.FINISHED)):
+        store.jobs.add(replace(a_job(f"job-{i}"), status=status), "flow")
+    assert [j.job_id for j in store.jobs.list(status=JobStatus.FINISHED)] == ["job-1"]
+
+
+def test_whether_a_node_takes_part_in_a_job_under_way_is_seen_without_reading_other_jobs(store: Store):
+    parties = (Party("guest", 0, "A"), Party("host", 0, 'B"1\\余'))
+    for i in range(3):
+        job = a_job(f"job-{i}")
+        store.jobs.add(replace(job, spec=replace(job.spec, parties=parties if i == 1 else SPEC.parties)), "flow")
+    read: list[str] = []
+
+    def heard(*args: Any) -> None:
+        read.append(args[0])
+
+    real, records._spec = records._spec, lambda text: heard(text) or real(text)
+    try:
+        assert store.in_use(parties[1].node)
+        assert len(read) == 1
+        assert not store.in_use("") and not store.in_use("A1") and len(read) == 1
+    finally:
+        records._spec = real
 
 
 def test_submissions_remember_the_scheduler(store: Store):

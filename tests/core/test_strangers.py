@@ -1,0 +1,90 @@
+"""The database is never asked on the event loop whether a stranger takes part in a job: everybody would wait."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from anyio import CapacityLimiter
+
+from gateway.assembly.strangers import Seen, StrangersFirst, seen
+from gateway.errors import DatabaseAway
+from gateway.wiring import Gateway
+from tests.inprocess import PEER, STRANGER, ask, running
+
+POLL = "/v1/interconn/schedule/task/poll"
+PUSH = "/v1/interconn/chan/push"
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    home = tmp_path_factory.mktemp("node")
+    (home / "routes.yml").write_text(f"{PEER}: {{host: 127.0.0.1, port: 9}}\n")
+    with running(home) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def statements(node: Gateway) -> Iterator[list[bool]]:
+    """Note of each statement whether it was made on an event loop."""
+    found: list[bool] = []
+
+    def before(*_: Any) -> None:
+        found.append(asyncio._get_running_loop() is not None)
+
+    sa.event.listen(node.store._engine, "before_cursor_execute", before)
+    yield found
+    sa.event.remove(node.store._engine, "before_cursor_execute", before)
+
+
+@pytest.mark.parametrize(
+    ("listener", "path", "headers"),
+    [
+        ("peer", POLL, {"x-source-node-id": STRANGER}),
+        ("peer", POLL, {"x_node_id": STRANGER}),
+        ("peer", POLL, {"x-source-node-id": PEER}),
+        ("peer", POLL, {}),
+        ("peer", "/nowhere", {"x-source-node-id": STRANGER}),
+        ("peer", "/v1/interconn/chan/invoke", {"x-ptp-session-id": "s", "x-ptp-source-node-id": STRANGER}),
+        ("container", PUSH, {"x-ptp-session-id": "s", "x-ptp-target-node-id": STRANGER}),
+        ("operator", "/nowhere", {"x-source-node-id": STRANGER}),
+        ("operator", "/v1/platform/schedule/job/stop_all", {}),
+    ],
+)
+def test_no_request_has_the_database_asked_on_the_event_loop(
+    node: Gateway, statements: list[bool], listener: str, path: str, headers: dict[str, str]
+):
+    answer = ask(node, listener, "POST", path, headers=headers, json={"job_id": "job-1", "task_id": "t"})
+    assert answer.json()["code"] not in (0, "E0000000000")
+    assert not any(statements)
+
+
+def test_what_is_seen_of_a_stranger_holds_for_one_request_alone():
+    asked: list[str] = []
+
+    def look(node: str) -> Seen:
+        asked.append(node)
+        if node == "away":
+            raise DatabaseAway("gone")
+        return Seen(admitted=node == "former")
+
+    told: list[Seen | None] = []
+
+    async def app(scope: Any, _receive: Any, _send: Any) -> None:
+        told.append(seen(scope["node"]))
+
+    async def call(node: str) -> None:
+        first = StrangersFirst(app, lambda node: node != "known", look, CapacityLimiter(1))
+        scope = {"type": "http", "node": node, "headers": [(b"x-source-node-id", node.encode()), (b"x", b"y")]}
+        await first(scope, None, None)  # type: ignore[arg-type]
+
+    for node in ("known", "former", "nobody", "away"):
+        asyncio.run(call(node))
+    assert asked == ["former", "nobody", "away"] and told[0] is None
+    assert [(found.admitted, type(found.error)) for found in told[1:] if found] == [
+        (True, type(None)),
+        (False, type(None)),
+        (False, DatabaseAway),
+    ]
+    assert seen("former") is None
