@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any, Protocol
 
 import anyio.to_thread
@@ -52,11 +53,11 @@ class Guard:
         record: Record,
         clock: Callable[[], datetime],
         limiter: CapacityLimiter,
-        signed: Callable[[Mapping[str, str]], Identity | None] = lambda _: None,
+        signed: Callable[[Mapping[str, str], bool], Identity | None] = lambda *_: None,
         elsewhere: Callable[[str, GatewayError, int], JSONResponse | None] = lambda *_: None,
     ) -> None:
-        """``signed`` tells who signed a request without a token, by its headers; None: nobody did. ``elsewhere``
-        words a refusal on another protocol's paths as that protocol does."""
+        """``signed`` tells who signed a request without a token, by its headers and whether it changes anything;
+        None: nobody did. It may wait. ``elsewhere`` words a refusal on another protocol's paths as that does."""
         self._app = app
         self._access = access
         self._record = record
@@ -97,8 +98,11 @@ class Guard:
         said = next((v.decode("latin-1") for k, v in scope["headers"] if k == b"authorization"), "")
         text = said[7:].strip() if said[:7].lower() == "bearer " else ""
         headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]} if not text else {}
-        if headers and (signer := self._signed(headers)) is not None:
-            return signer
+        if headers:
+            changes = scope["method"] not in _LOOKS
+            work = partial(self._signed, headers, changes)
+            if (signer := await anyio.to_thread.run_sync(work, limiter=self._limiter)) is not None:
+                return signer
         known = self._known.get(text)
         if known is not None and time.monotonic() - known[0] < _REMEMBERED:
             return known[1]

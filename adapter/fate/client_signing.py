@@ -1,20 +1,24 @@
 """How FATE's own tools say who they are: an application's id and a signature, in place of a token in a header.
 
 ``flow init --app-id … --app-token …`` makes them sign: MD5 over id, user, nonce and time, then over that and the
-token, which is never sent. It proves who asks and not what, and holds for a minute: let such a listener be reached
-through TLS only.
+token, which is never sent. It proves who asks and not what, and holds for a minute. So one that was heard with a
+change, by any gateway of the node, is good for nothing else, and one that came with a look for looks only: their
+answer is heard by whoever hears them. Of a second's requests FATE's tools sign one in 9,000 like another, since
+nonces have four digits and times whole seconds. Let such a listener be reached through TLS only.
 """
 
 import hashlib
 import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
+from uuid import uuid4
 
+from adapter.fate.heard import VALID_MS, Heard
 from gateway.access import Identity, NotLetIn, Role
 from gateway.ports import Clock
 
-VALID_MS = 60_000
-"""how far a request's time may be from this machine's"""
+_LOOK = "look"
+"""stands for every request that changes nothing"""
 _HEADERS = ("appid", "nonce", "timestamp", "signature")
 
 
@@ -29,12 +33,16 @@ class ClientApp:
 class ClientSignatures:
     """Recognises who signed a request."""
 
-    def __init__(self, apps: Mapping[str, ClientApp], clock: Clock) -> None:
+    def __init__(self, apps: Mapping[str, ClientApp], clock: Clock, heard: Heard | None = None) -> None:
         self._apps = apps
         self._clock = clock
+        self._heard = heard or Heard()
 
-    def identify(self, headers: Mapping[str, str]) -> Identity | None:
-        """Return who signed; None where nobody did. Raises `NotLetIn` with the reason. Names are in lower case."""
+    def identify(self, headers: Mapping[str, str], changes: bool) -> Identity | None:
+        """Return who signed; None where nobody did. Raises `NotLetIn` with the reason. Names are in lower case.
+
+        ``changes``: the request is no mere look. May wait for a database.
+        """
         said = {name: headers.get(name, "") for name in _HEADERS}
         if not any(said.values()):
             return None
@@ -51,8 +59,12 @@ class ClientSignatures:
             text = f"the request was signed {age} ms ago: more than {VALID_MS}; compare the clocks"
             raise NotLetIn(text, reason="SIGNATURE_EXPIRED")
         parts = (said["appid"], headers.get("username", ""), said["nonce"], said["timestamp"])
-        if not hmac.compare_digest(signature(parts, app.token).encode(), said["signature"].lower().encode()):
+        wanted = signature(parts, app.token)
+        if not hmac.compare_digest(wanted.encode(), said["signature"].lower().encode()):
             raise NotLetIn("the signature does not fit the application's token", reason="SIGNATURE_WRONG")
+        if not self._heard.fits(wanted, uuid4().hex if changes else _LOOK):
+            text = "this signature came with another request already: sign each by itself, or try once more"
+            raise NotLetIn(text, reason="SIGNATURE_USED")
         return Identity(said["appid"], app.role)
 
 

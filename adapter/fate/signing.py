@@ -10,16 +10,13 @@ Who needs more uses TLS.
 import hashlib
 import hmac
 import secrets
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import takewhile
 
+from adapter.fate.heard import VALID_MS, Heard
 from gateway.domain.model import NodeId
 from gateway.errors import NotAllowed
-
-VALID_MS = 60_000
 
 
 @dataclass(frozen=True)
@@ -38,20 +35,12 @@ class Site:
     expects: App | None = None
 
 
-First = Callable[[str, str, float], str]
-"""Told a signature, a request's fingerprint and for how many seconds to remember it: which request came first."""
-
-
 class Signatures:
     """Signs what goes out, and checks what comes in."""
 
-    def __init__(self, sites: Mapping[NodeId, Site], first: First = lambda _, request, __: request) -> None:
-        """``first`` asks what the other gateways of this node have heard; it may wait for a database."""
+    def __init__(self, sites: Mapping[NodeId, Site], heard: Heard | None = None) -> None:
         self._sites = sites
-        self._first = first
-        self._lock = threading.Lock()
-        self._used: dict[str, tuple[float, str]] = {}
-        """signature -> until when it holds, by `time.monotonic`, and the request that came with it first"""
+        self._heard = heard or Heard()
 
     def asks(self, node: NodeId) -> bool:
         """Say whether a node has to sign: only then `check` has to wait for anything."""
@@ -94,20 +83,9 @@ class Signatures:
         wanted = signature(app, headers.get("initiatorPartyId", ""), said["Nonce"], said["Timestamp"])
         if not hmac.compare_digest(wanted.encode(), said["Signature"].encode()):
             raise NotAllowed(f"the signature of {node} does not fit its token", reason="SIGNATURE_WRONG")
-        if not self._fits(wanted, path.encode() + b"\0" + body):
+        if not self._heard.fits(wanted, hashlib.sha256(path.encode() + b"\0" + body).hexdigest()):
             text = f"this signature of {node} came with another request already: sign each by itself"
             raise NotAllowed(text, reason="SIGNATURE_USED")
-
-    def _fits(self, signed: str, request: bytes) -> bool:
-        """Return whether a signature is new here, or came with the same request before; note it."""
-        now, asked, holds = time.monotonic(), hashlib.sha256(request).hexdigest(), 2 * VALID_MS / 1000
-        with self._lock:
-            for old in list(takewhile(lambda known: self._used[known][0] < now, self._used)):
-                del self._used[old]
-            known = self._used.get(signed)
-        first = known[1] if known is not None else self._first(signed, asked, holds)
-        with self._lock:
-            return self._used.setdefault(signed, (now + holds, first))[1] == asked
 
 
 def signature(app: App, initiator: NodeId, nonce: str, timestamp: str) -> str:

@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse
 from adapter.fate import partner, scheduling, unserved
 from adapter.fate.components import Catalogue
 from adapter.fate.description import PROTOCOL, Descriptions
+from adapter.fate.heard import Heard
 from adapter.fate.outside import in_fates_words
 from adapter.fate.parts import Standard
 from adapter.fate.protocol import FateProtocol
@@ -63,9 +64,9 @@ class FateSide:
         node = settings.node.id
         sites = settings.fate.sites
         devices = {site: found.device for site, found in sites.items()}
-        heard = SqlHeardSignatures(store, clock)
+        self.heard = Heard(SqlHeardSignatures(store, clock).first)
         applications = {n: Site(_app(s.sends), _app(s.expects)) for n, s in sites.items()}
-        self._signatures = Signatures(applications, heard.first)
+        self._signatures = Signatures(applications, self.heard)
         self._descriptions = Descriptions(node, standard, Catalogue(registry), devices)
         self.protocol = FateProtocol(
             node, self._descriptions, standard, standard.send, self._signatures, self._job, self._protocol_of

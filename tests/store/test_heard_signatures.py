@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from adapter.fate.heard import Heard
 from adapter.fate.signing import App, Signatures, Site
 from gateway.errors import NotAllowed
 from gateway.store import tables
@@ -44,7 +45,7 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path, worker_id: str) -> It
 
 
 def gateway(store: Store) -> Signatures:
-    return Signatures({"us": Site(expects=APP)}, SqlHeardSignatures(store, lambda: datetime.now(UTC)).first)
+    return Signatures({"us": Site(expects=APP)}, Heard(SqlHeardSignatures(store, lambda: datetime.now(UTC)).first))
 
 
 def test_what_one_gateway_heard_is_used_at_the_other(stores: list[Store]):

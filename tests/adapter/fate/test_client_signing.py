@@ -10,6 +10,7 @@ import pytest
 
 from adapter.fate.client_signing import ClientApp, ClientSignatures, signature
 from adapter.fate.examples import DAG_SCHEMA
+from adapter.fate.heard import Heard
 from gateway.access import NotLetIn, Role
 from tests.e2e.nodes import example, wait_for
 from tests.inprocess import ME, PEER, ask, running
@@ -46,11 +47,45 @@ def test_another_signature_is_refused(wrong: dict[str, str], reason: str):
     now = datetime.fromtimestamp(NOW / 1000, UTC)
     apps = ClientSignatures({"ann": ClientApp(TOKEN, Role.VIEWER)}, lambda: now)
     with pytest.raises(NotLetIn) as refusal:
-        apps.identify(headers() | wrong)
+        apps.identify(headers() | wrong, False)
     assert refusal.value.reason == reason
-    assert apps.identify({}) is None
-    known = apps.identify(headers())
+    assert apps.identify({}, False) is None
+    known = apps.identify(headers(), False)
     assert known is not None and (known.name, known.role) == ("ann", Role.VIEWER)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "good"),
+    [("look", "look", True), ("look", "change", False), ("change", "change", False), ("change", "look", False)],
+)
+def test_what_was_signed_for_one_request_is_good_for_no_change_besides(first: str, then: str, good: bool):
+    now = datetime.fromtimestamp(NOW / 1000, UTC)
+    stored: dict[str, str] = {}
+    gateways = [  # two of one node, on one database
+        ClientSignatures(
+            {"ann": ClientApp(TOKEN, Role.VIEWER)}, lambda: now, Heard(lambda s, r, _: stored.setdefault(s, r))
+        )
+        for _ in range(2)
+    ]
+    assert gateways[0].identify(headers(), first == "change") is not None
+    for gateway in gateways:
+        if good:
+            assert gateway.identify(headers(), then == "change") is not None
+            continue
+        with pytest.raises(NotLetIn) as refusal:
+            gateway.identify(headers(), then == "change")
+        assert refusal.value.reason == "SIGNATURE_USED"
+
+
+def test_a_change_that_is_sent_again_by_who_heard_it_is_refused(tmp_path: Path):
+    fate = {"enabled": True, "clients": {"ann": {"app_token": TOKEN}}}
+    with running(tmp_path, fate=fate, auth={"mode": "on", "token": "0123456789abcdef0123"}) as node:
+        heard = headers(at=time.time_ns() // 1_000_000)
+        once, again = (
+            ask(node, "operator", "POST", "/v2/job/stop", headers=heard, json={"job_id": f"job-{i}"}).json()
+            for i in range(2)
+        )
+        assert once["data"]["reason"] == "JOB_UNKNOWN" and again["data"]["reason"] == "SIGNATURE_USED"
 
 
 def test_where_a_token_is_needed_an_application_may_do_what_its_role_may(tmp_path: Path):
