@@ -7,7 +7,7 @@ from gateway.domain.executing.commands import AskScheduler, Confirm, Tell
 from gateway.domain.executing.events import Done, Event, StopAsked
 from gateway.domain.executing.weighing import merge_runs
 from gateway.domain.local_job import LocalJob, Run
-from gateway.domain.model import Ending, Failure, NodeId
+from gateway.domain.model import UNTOLD, Ending, Failure, NodeId
 from gateway.domain.states import JOB, Outcome, ended
 from gateway.errors import Busy, GatewayError, NotFound, PeerUnreachable
 from gateway.peers import Peers
@@ -52,7 +52,7 @@ class Telling:
         except (PeerUnreachable, Busy) as error:
             return [Done(action, self._clock(), final=False, message=error.message)]
         except GatewayError as error:
-            final = error.reason != "INTERNAL"
+            final = error.reason not in UNTOLD
             told = Done(action, self._clock(), final, message=f"{error.reason} {error.message}")
             if failure is not None or error.reason not in _TOO_LATE:
                 return [told]
@@ -73,7 +73,7 @@ class Telling:
         except (PeerUnreachable, Busy) as error:
             return [Done(action, now(), final=False, message=error.message)]
         except GatewayError as error:  # no route to it is no way to ask; a refusal of its own is an answer
-            final = error.reason not in ("NODE_UNKNOWN", "INTERNAL")
+            final = error.reason not in ("NODE_UNKNOWN", *UNTOLD)
             return [Done(action, now(), final, message=f"{error.reason} {error.message}")]
         if ended(JOB, view.status):  # and its stop was lost
             ending = Ending(view.outcome or Outcome.STOPPED, now(), view.failure, scheduler)

@@ -11,7 +11,7 @@ from adapter.bfia.peer import Peer
 from gateway.domain import auditing
 from gateway.domain.foretelling import Item
 from gateway.domain.job import Acceptance
-from gateway.domain.model import Ending, Failure, JobSpec, NodeId
+from gateway.domain.model import UNTOLD, Ending, Failure, JobSpec, NodeId
 from gateway.domain.rerunning import Order, RerunAnswer
 from gateway.domain.states import JobStatus
 from gateway.errors import GatewayError, NotFound, NotServed, PeerUnreachable, Refused
@@ -155,7 +155,7 @@ class ParticipantClient:
         try:
             self._peer.post("/job/stop", body | translate.ending_fields(ending))
         except (NotFound, Refused) as refused:
-            if task_name or not self._peer.profile.audits_first or refused.reason == "INTERNAL":
+            if task_name or not self._peer.profile.audits_first or refused.reason in UNTOLD:
                 raise
             self._withdraw_instead(job_id, ending, sender, refused)
 

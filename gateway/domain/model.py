@@ -130,6 +130,11 @@ class Call:
         return self.state in (CallState.OK, CallState.REFUSED)
 
 
+UNTOLD = ("INTERNAL", "NO_ENVELOPE")
+"""Reasons of refusals that leave open whether what was asked was done: an error of the node's own, and an answer
+that is none, as something gives that stands in the node's place."""
+
+
 @dataclass(frozen=True)
 class Failure:
     """Why something did not work, in words that every party gets alike."""

@@ -76,9 +76,12 @@ def test_who_refuses_and_may_keep_the_job_all_the_same_is_stopped():
     lost = after(claimed(a_job()), Answered(CreateAt("n1"), at(1)), Lost(CreateAt("n2"), at(1), delivered=True))
     job = after(claimed(lost, 2), Denied(CreateAt("n2"), NO, at(3)))  # it took the job, then says that it may not
     assert due(job, 60) == [StopAt("n1"), StopAt("n2")]
-    own = Failure("INTERNAL", "an error inside the gateway", "n2")
-    job = after(claimed(a_job()), Answered(CreateAt("n1"), at(1)), Denied(CreateAt("n2"), own, at(1)))
-    assert due(job, 60) == [StopAt("n1"), StopAt("n2")]
+    for reason in ("INTERNAL", "NO_ENVELOPE"):  # which do not say whether it was done
+        own = Failure(reason, "", "n2")
+        job = after(claimed(a_job()), Answered(CreateAt("n1"), at(1)), Denied(CreateAt("n2"), own, at(1)))
+        assert due(job, 60) == [StopAt("n1"), StopAt("n2")]
+        job = after(claimed(job, 60), Answered(StopAt("n1"), at(60)), Denied(StopAt("n2"), own, at(60)))
+        assert job.outcome is Outcome.REJECTED and due(job, 70) == [StopAt("n2")], "until it is understood"
 
 
 def test_of_two_refusals_the_first_is_the_reason_and_both_are_kept():

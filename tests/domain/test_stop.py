@@ -297,6 +297,19 @@ def test_a_node_that_refuses_the_stop_is_not_asked_again():
     assert due(job, 500) == [] and job.ending is None
 
 
+def test_a_stop_of_a_task_that_gets_no_answer_of_a_gateway_is_repeated_for_a_while():
+    job, now = step(stopped(running()), at(1))[0], 1.0
+    job = after(job, Answered(StopTaskAt("n2", "a"), at(1)))
+    asked = 1
+    while True:
+        job = after(job, Denied(StopTaskAt("n1", "a"), Failure("NO_ENVELOPE", "<html>"), at(now)))
+        now += 20
+        if StopTaskAt("n1", "a") not in due(job, now):
+            break
+        job, asked = step(job, at(now))[0], asked + 1
+    assert asked == 10 and job.ending is None
+
+
 def test_an_unreachable_node_delays_neither_the_other_stops_nor_the_other_branch_nor_the_end():
     job = step(stopped(running()), at(1))[0]
     job = after(job, Answered(StopTaskAt("n1", "a"), at(1)), Lost(StopTaskAt("n2", "a"), at(11), delivered=True))

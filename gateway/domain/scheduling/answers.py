@@ -6,7 +6,7 @@ from typing import assert_never
 
 from gateway.domain import consent, holding, stopping
 from gateway.domain.job import Job, NodeTask
-from gateway.domain.model import Call, CallState, Ending, Failure
+from gateway.domain.model import UNTOLD, Call, CallState, Ending, Failure
 from gateway.domain.scheduling.commands import (
     NAMES,
     CreateAt,
@@ -122,7 +122,8 @@ def denied(job: Job, event: Denied, timing: Timing) -> Job:
         return with_node(job, holding.returned(job.nodes[request.node], expiry(call, timing)))
     if isinstance(request, HoldAt) and failure.reason == holding.BUSY:
         return with_node(job, holding.busy(job.nodes[request.node], failure, event.at, timing))
-    if isinstance(request, StopAt) and failure.reason == "INTERNAL":  # it wanted to, and could not
+    insists = isinstance(request, StopAt) or (isinstance(request, StopTaskAt) and before.tries < _MAX_DENIALS)
+    if insists and failure.reason in UNTOLD:  # perhaps it runs on
         return with_call(
             job, request, replace(call, state=CallState.LOST, due_at=event.at + timing.retry(call.tries - 1))
         )

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import assert_never
 
 from gateway.domain.job import Job, NodeJob, NodeTask, Task
-from gateway.domain.model import Call, CallState, NodeId
+from gateway.domain.model import UNTOLD, Call, CallState, NodeId
 from gateway.domain.scheduling.commands import (
     CreateAt,
     HoldAt,
@@ -36,7 +36,7 @@ def needs_stop(node: NodeJob) -> bool:
     """Whether the node may keep something of the job.
 
     It does not where it never got the job or refused it: unless it had agreed before, when it was only asked; may
-    have taken it by an earlier try whose answer was lost; or says that the refusal is an error of its own.
+    have taken it by an earlier try whose answer was lost; or gave an answer that leaves it open.
     """
     agreed = node.consent is not None and node.consent.status is JobStatus.READY
     match node.create.state:
@@ -45,7 +45,7 @@ def needs_stop(node: NodeJob) -> bool:
         case CallState.REFUSED if node.consent is not None and not agreed:
             return False  # what it was asked it has answered with no
         case CallState.REFUSED:
-            return agreed or node.create.tries > 1 or node.create.reason == "INTERNAL"
+            return agreed or node.create.tries > 1 or node.create.reason in UNTOLD
         case _:
             return True
 
