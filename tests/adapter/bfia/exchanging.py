@@ -75,7 +75,7 @@ def calls(peer: Peer) -> dict[str, Callable[..., Any]]:
         "job_status": lambda: s.job_status("job-1", ME),
         "report_task": lambda: s.report_task(TaskReport("task_a", "guest", TaskStatus.SUCCESS), ME),
         "ask_first": lambda: p.ask_first(the_job(), ME),
-        "withdraw": lambda: p.withdraw("job-1", ME),
+        "withdraw": lambda: p.withdraw("job-1", None, ME),
         "approve": lambda: s.confirm_job("job-1", None, ME, "audit-7"),
         "reject": lambda: s.confirm_job("job-1", Failure("APPROVAL_REJECTED", "no", ME), ME, "audit-7"),
         "extension": lambda: peer.ask(Command("ours", "/job/ours", EXTENSION, "left undone"), {"job_id": "job-1"}),
@@ -178,7 +178,7 @@ class OneAudit:
         if audit_id != "audit_job-1":
             raise NotFound(f"no audit {audit_id} is known here", reason="AUDIT_UNKNOWN")
 
-    def terminate(self, audit_id: str, sender: NodeId) -> None:
+    def terminate(self, audit_id: str, sender: NodeId, ending: Ending | None = None) -> None:
         self.status(audit_id, sender)
 
     def status(self, audit_id: str, sender: NodeId) -> str:
