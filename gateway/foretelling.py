@@ -196,7 +196,8 @@ class OwnSide:
         if pool is None:
             yield fine("resources", "the job asks for none")
         elif reason:
-            yield Item("resources", Standing.WAITS, pool.portions.text(), reason, "it starts once enough is free")
+            once = "that engine answers" if reason.startswith("ENGINE_DOWN") else "enough is free"
+            yield Item("resources", Standing.WAITS, pool.portions.text(), reason, f"it starts once {once}")
         else:
             yield fine("resources", f"{pool.portions.text()}, free now")
 

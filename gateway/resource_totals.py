@@ -5,17 +5,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import structlog
-
-from engines.base import Capacity, Engine, EngineError
 from engines.machine import this_machine
 from gateway.domain.amounts import GIB, Amounts, Defaults
 from gateway.domain.model import NodeId
 from gateway.domain.needs import Means, Room
+from gateway.engine_rooms import Cap, bounded
 from gateway.folders import nearest
 from gateway.limit_settings import LimitSettings, ResourceSettings
-
-log = structlog.get_logger(__name__)
 
 
 def defaults_of(limits: LimitSettings, resources: ResourceSettings) -> Defaults:
@@ -29,41 +25,34 @@ def defaults_of(limits: LimitSettings, resources: ResourceSettings) -> Defaults:
 
 def detecting(
     node: NodeId,
-    engine: Engine,
+    rooms: Callable[[], Mapping[str, Room]],
     storage: Path,
     settings: ResourceSettings,
     defaults: Defaults,
-    further: Callable[[], Mapping[str, Room]] = dict,
+    kind: str = "main",
 ) -> Callable[[], Means]:
-    """Return what tells the node's means; while the main engine does not answer, this machine stands for it.
+    """Return what tells the node's means from what its engines have; ``kind`` is what the main one is called.
 
-    ``further`` tells what the engines beside it have.
+    Until the main engine has answered for the first time, this machine stands for it.
     """
-    found: list[Means] = []
+    found: list[int] = []
+
+    def disk() -> int:
+        if not found:
+            has = _disk(storage)
+            found.append(min(has, _bytes(settings.disk_gib) or has))
+        return found[0]
 
     def means() -> Means:
-        if found:
-            return replace(found[0], further=further())
-        try:
-            capacity, known = engine.capacity(), True
-        except EngineError as error:
-            log.warning("the engine does not tell what it has; this machine stands for it", cause=str(error))
-            capacity, known = this_machine(), False
-        told = replace(_means(node, capacity, _disk(storage), settings, defaults), engine=engine.kind)
-        if known:
-            found.append(told)
-        return replace(told, further=further())
+        further = dict(rooms())
+        main = further.pop("")
+        if main.total is None:
+            has = this_machine()
+            main = Room(bounded(has, Cap(settings.cpu, settings.memory_gib), settings), has.cpu)
+        total = replace(main.total or Amounts(), disk=disk())
+        return Means(node, total, main.cores, settings.job_share, defaults, further, kind)
 
     return means
-
-
-def _means(node: NodeId, capacity: Capacity, disk: int, settings: ResourceSettings, defaults: Defaults) -> Means:
-    total = Amounts.of(
-        min(capacity.cpu, settings.cpu or capacity.cpu) * settings.cpu_overcommit,
-        min(capacity.memory, _bytes(settings.memory_gib) or capacity.memory) * settings.memory_overcommit,
-        min(disk, _bytes(settings.disk_gib) or disk),
-    )
-    return Means(node, total, capacity.cpu, settings.job_share, defaults)
 
 
 def _disk(storage: Path) -> int:

@@ -46,11 +46,14 @@ def engines_by_address(settings: Settings) -> dict[str, str]:
     return {"": "", docker.base_url: "", **{d.base_url: d.base_url for d in docker.daemons}}
 
 
-def rooms_of(settings: Settings, engine: Engine, store: Store, clock: Clock) -> EngineRooms:
-    """Return what tells what the engines beside the main one have."""
+def rooms_of(settings: Settings, engine: Engine, store: Store, clock: Clock, owner: str) -> EngineRooms:
+    """Return what tells what each engine has; ``owner`` is what this gateway's own main one is kept as."""
     others = engine.others if isinstance(engine, SeveralEngines) else {}
+    own = settings.resources
     caps = {d.base_url: Cap(d.cpu, d.memory_gib) for d in settings.engine.docker.daemons}
-    return EngineRooms(settings.node.id, others, caps, settings.resources, EngineTotals(store), clock)
+    caps[""] = Cap(own.cpu, own.memory_gib)
+    engines = {"": main_of(engine), **others}
+    return EngineRooms(settings.node.id, engines, caps, own, EngineTotals(store), clock, main=owner)
 
 
 def _daemon(

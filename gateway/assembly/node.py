@@ -172,9 +172,9 @@ class Node:
         self.coordinator = Coordinator(self.store, self.scheduler, self.peers, self.registry, self.routes, clock)
         self.coordinator.new_id = lambda nodes: platform.new_id(map(self.neighbours.profile_of, nodes))
         defaults = defaults_of(settings.limits, settings.resources)
-        self.rooms = rooms_of(settings, self.engine, self.store, clock)
+        self.rooms = rooms_of(settings, self.engine, self.store, clock, owner)
         self.resources = Resources(
-            detecting(node, self.engine, settings.storage.path, settings.resources, defaults, self.rooms),
+            detecting(node, self.rooms, settings.storage.path, settings.resources, defaults, self.engine.kind),
             self.store,
             clock,
             self._freed,

@@ -119,8 +119,8 @@ def test_an_image_that_is_not_signed_as_it_has_to_be(world: World, monkeypatch: 
         asked.append((provider, image))
         raise SignatureInvalid(f"no signature of {image} counts for provider {provider}")
 
-    monkeypatch.setattr(world.peer.executor, "signed", unsigned)
-    monkeypatch.setattr(world.me.executor, "signed", lambda provider, image, engine: "sha256:1")
+    monkeypatch.setattr(world.peer.launching, "signed", unsigned)
+    monkeypatch.setattr(world.me.launching, "signed", lambda provider, image, engine: "sha256:1")
     spec = with_component(registered(world, ME, PEER, component="Unsigned", image="vendor:1.0.0"))
     plan = world.me.foretelling.plan(spec)
     assert problems(plan) == {(PEER, "image")} and asked == [("Unsigned", "vendor:1.0.0")]

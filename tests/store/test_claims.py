@@ -11,13 +11,15 @@ from random import Random
 import pytest
 
 from engines.base import Capacity
+from engines.machine import this_machine
 from engines.memory import MemoryEngine
-from gateway.domain.amounts import GIB, Amounts, Pool
+from gateway.domain.amounts import GIB, Amounts, Defaults, Pool
 from gateway.domain.needs import Means
 from gateway.domain.states import JobStatus
-from gateway.engine_rooms import EngineRooms
+from gateway.engine_rooms import Cap, EngineRooms
 from gateway.errors import Conflict, Refused
 from gateway.limit_settings import ResourceSettings
+from gateway.resource_totals import detecting
 from gateway.resources import Resources
 from gateway.store.engine_totals import EngineTotals
 from gateway.store.store import Store
@@ -191,6 +193,20 @@ def test_an_engine_that_is_away_at_the_start_has_what_it_last_had(url: str):
         engine.world.down = False
         found.look(FAR)
         assert (told, found()[FAR].total) == (["changed"], Amounts.of(4, 16 * GIB))
+
+
+def test_while_the_main_engine_is_away_it_has_what_this_gateway_last_saw_of_it(url: str, tmp_path: Path):
+    def cores(engine: MemoryEngine, owner: str) -> float:
+        found = EngineRooms(
+            "n1", {"": engine}, {"": Cap(cpu=20)}, settings, EngineTotals(store), lambda: at(0), 60.0, owner
+        )
+        return detecting("n1", found, tmp_path, settings, Defaults())().total.cpu / 1000
+
+    settings = ResourceSettings(cpu=20, cpu_overcommit=2)
+    with a_store(url) as store:
+        assert cores(an_engine(24), "first") == 40
+        assert cores(an_engine(1, down=True), "first") == 40
+        assert cores(an_engine(1, down=True), "second") == min(this_machine().cpu, 20) * 2
 
 
 class Hanging(MemoryEngine):
