@@ -30,7 +30,7 @@ def test_what_a_virtual_environment_needs_is_installed_where_it_is_missing(
         (tmp_path / name).chmod(0o755)
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "BFIA_RT": str(tmp_path / "rt")}
     command = ["bash", str(ROOT / ".ci" / "services.sh"), "python"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     installed = asked.read_text() if asked.exists() else ""
     if complete:

@@ -21,7 +21,7 @@ from tests.plain import NO_TLS
 def demo(home: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "gateway.cli.main", "demo", "--dir", str(home), *options]
     return subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, timeout=200, env=os.environ | environment, check=False
+        command, capture_output=True, text=True, cwd=ROOT, timeout=800, env=os.environ | environment, check=False
     )
 
 

@@ -116,7 +116,7 @@ def test_a_container_that_its_daemon_took_along_fails_by_the_engine_and_is_tried
 
     def clean() -> bool:
         with contextlib.closing(Daemon(daemon.url)) as client:
-            return client.containers.list(all=True) == []
+            return client.containers.list(all=True, ignore_removed=True) == []
 
     wait_for(clean, 60, about="no container is left")
 

@@ -303,7 +303,7 @@ def test_any_value_at_all_is_refused_with_its_reasons(value):
 @pytest.mark.slow
 def test_no_registration_takes_more_than_two_seconds_or_200_megabytes():
     command = [sys.executable, "-m", "tests.registry.hostile"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
     assert done.returncode == 0, done.stderr[-2000:]  # the last line names the text
     said = json.loads(done.stdout)
     assert "must not be longer than" in said["too long"] and "opening brackets" in said["nothing but braces"]

@@ -125,7 +125,7 @@ class OwnDocker:
             if self.process.poll() is not None and not self.answers():
                 self.start()  # only a daemon takes its containers away
             with contextlib.closing(Daemon(self.url)) as client:
-                for left in client.containers.list(all=True):
+                for left in client.containers.list(all=True, ignore_removed=True):
                     left.remove(force=True)
             self.process.terminate()
             self.process.wait(120)
@@ -174,5 +174,5 @@ def certificates(folder: Path, address: str) -> None:
 
 
 def _do(*command: str, cwd: Path | None = None) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, timeout=600)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"

@@ -93,5 +93,5 @@ def _wait(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
 
 
 def _do(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
