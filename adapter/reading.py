@@ -17,8 +17,8 @@ from fastapi.routing import APIRoute
 
 from gateway.bodies_once import AT_ONCE
 from gateway.domain.problems import Problem
-from gateway.signs import counted, pieces
 from provider_registry.limits import encodable, join
+from provider_registry.signs import counted, pieces
 
 MOST_SIGNS = 100_000
 """commas and opening brackets in one body, those inside of texts included"""

@@ -8,7 +8,7 @@ from fastapi import Request
 
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
-from gateway.signs import counted
+from provider_registry.signs import counted
 from provider_registry.twice import twice
 
 AT_ONCE = 64 * 1024

@@ -19,7 +19,7 @@ from gateway.errors import Invalid
 from provider_registry.limits import ROOT
 from provider_registry.model import InvalidDescription, Provider
 from provider_registry.registration import from_document
-from provider_registry.worker import MOST_BYTES, read, read_value
+from provider_registry.worker import MOST_BYTES, read, read_value, too_many_values
 
 SMALL = 64 * 1024
 """bytes of a body that is read here: a few milliseconds' work"""
@@ -43,8 +43,9 @@ class Reader:
         try:
             if not isinstance(body, bytes):
                 return read_value(body)
-            here = len(body) <= SMALL or len(body) > MOST_BYTES  # what is too long is refused at once
-            return read(body) if here else self._in_worker(body)
+            small = len(body) <= SMALL
+            refused = len(body) > MOST_BYTES or too_many_values(body)  # at once, without a process
+            return read(body) if small or refused else self._in_worker(body)
         except InvalidDescription as error:
             raise Invalid([Problem(*p) for p in error.problems]) from error
 

@@ -15,6 +15,7 @@ from provider_registry import lenient
 from provider_registry.limits import ROOT, bounded
 from provider_registry.model import InvalidDescription, Problem, Provider
 from provider_registry.registration import provider_from_component, provider_from_request
+from provider_registry.signs import counted
 from provider_registry.twice import loaded, twice
 
 MOST_BYTES = 16 * 1024**2
@@ -53,8 +54,7 @@ def read(text: bytes) -> tuple[Provider, bool]:
     """
     if len(text) > MOST_BYTES:
         raise _refused(f"must not be longer than {MOST_BYTES} bytes")
-    signs = sum(text.count(sign) for sign in (b",", b"[", b"{"))
-    if signs > MOST_SIGNS:
+    if too_many_values(text):
         raise _refused(f"must not hold more than {MOST_SIGNS} commas and opening brackets")
     try:
         body, commas = _parsed(text)
@@ -66,6 +66,11 @@ def read(text: bytes) -> tuple[Provider, bool]:
     if commas:
         provider = replace(provider, warnings=bounded([Problem(ROOT, lenient.told(commas)), *provider.warnings]))
     return provider, single
+
+
+def too_many_values(text: bytes) -> bool:
+    """Tell, without parsing a body, whether it is refused for the number of its values."""
+    return counted(text, b",[{", MOST_SIGNS) > MOST_SIGNS
 
 
 def _parsed(text: bytes) -> tuple[Any, int]:

@@ -7,7 +7,7 @@ import pytest
 
 from adapter import reading
 from adapter.reading import MOST_SIGNS, NotFit, read_aside, read_json
-from gateway.signs import counted, pieces
+from provider_registry.signs import counted, pieces
 from tests.aside import watch
 
 

@@ -67,6 +67,11 @@ def test_hostile_bodies_are_refused_by_the_worker(tmp_path: Path, body: bytes, r
     assert problem.path == "(document)" and problem.rule.startswith(rule)
 
 
+def test_a_body_of_too_many_values_takes_no_worker(tmp_path: Path):
+    with pytest.raises(Invalid, match="commas and opening brackets"):
+        Reader(tmp_path / "no such folder" / "\0", 60.0).read(b"[" * 5_000_000)
+
+
 def test_a_worker_that_does_not_end_is_ended_and_its_output_named(tmp_path: Path):
     with pytest.raises(Invalid) as refused:
         Reader(tmp_path, 0.001).read(text_of(a_request()))
