@@ -10,23 +10,26 @@ from adapter.fate import client_wire as wire
 from adapter.fate import dag_wire, dsl
 from adapter.fate.client_parts import ClientParts
 from adapter.fate.components import Catalogue
-from adapter.fate.dag_schema import Place, Translated, in_fates_words, job_spec
+from adapter.fate.dag_paths import Written
+from adapter.fate.dag_schema import Place, Translated, job_spec
 from adapter.fate.envelope import ok
 from adapter.problems import problems_of
 from gateway.domain.problems import Problem
 from gateway.domain.trained import named
-from gateway.errors import Invalid
+from gateway.errors import Invalid, Refused
 from gateway.tracing import current_trace
 
 
 def submitted(parts: ClientParts, body: wire.Submit, base: str) -> dict[str, Any]:
     """Hand a job in; return the answer. Raises `Invalid` with every problem, `Refused`, `PeerUnreachable`."""
-    translated = translated_job(parts, body)
+    translated, written = translated_job(parts, body)
     spec = translated.spec
     try:
         job_id = parts.jobs.hand_in(spec)
     except Invalid as error:
-        raise Invalid([in_fates_words(p, spec) for p in error.problems], reason=error.reason) from error
+        raise Invalid([written.problem(p, spec) for p in error.problems], reason=error.reason) from error
+    except Refused as error:  # what this node, or another one, says of its part
+        raise Refused(written.words(error.message, spec), reason=error.reason) from error
     model, place = named(spec), quote(job_id, safe="")
     data: dict[str, Any] = {
         "model_id": model.model_id,
@@ -39,18 +42,22 @@ def submitted(parts: ClientParts, body: wire.Submit, base: str) -> dict[str, Any
     return ok(data, job_id=job_id)
 
 
-def translated_job(parts: ClientParts, body: wire.Submit) -> Translated:
-    """Return the job that a request asks for. Raises `Invalid`."""
+def translated_job(parts: ClientParts, body: wire.Submit) -> tuple[Translated, Written]:
+    """Return the job that a request asks for, and where its description says what. Raises `Invalid`."""
     document, warnings = _document(body)
     try:
         schema = dag_wire.DagSchema.model_validate(document)
     except ValidationError as error:
         found = problems_of(error.errors())
         raise Invalid([Problem(f"dag_schema.{p.path}", p.rule, p.got) for p in found]) from error
+    written = Written(schema.dag, old=bool(warnings))
     nodes = {node for party in schema.dag.parties for node in party.party_id}
     place = Place(parts.new_job_id(nodes), parts.node, parts.coordinator_node, current_trace(), parts.protocols)
-    made = job_spec(schema, place, Catalogue(parts.registry))
-    return Translated(made.spec, (*warnings, *made.warnings))
+    try:
+        made = job_spec(schema, place, Catalogue(parts.registry))
+    except Invalid as error:
+        raise Invalid(map(written.problem, error.problems), reason=error.reason) from error
+    return Translated(made.spec, (*warnings, *map(written.words, made.warnings))), written
 
 
 def _document(body: wire.Submit) -> tuple[Mapping[str, Any], tuple[str, ...]]:

@@ -13,10 +13,9 @@ from adapter.fate import dag_wire as wire
 from adapter.fate.components import Catalogue
 from adapter.fate.dag_settings import job_params_of
 from adapter.fate.dag_tasks import task_of
-from adapter.fate.dag_work import READER, ROOT, Work, parties_of
+from adapter.fate.dag_work import READER, Work, parties_of
 from gateway.domain.dag import Dag
 from gateway.domain.model import JobSpec, NodeId
-from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 
 
@@ -66,23 +65,3 @@ def job_spec(schema: wire.DagSchema, place: Place, catalogue: Catalogue) -> Tran
         old_job_id=inherit.job_id if inherit else dag.conf.extra.old_job_id,
     )
     return Translated(spec, tuple(work.warnings))
-
-
-def in_fates_words(problem: Problem, spec: JobSpec) -> Problem:
-    """Return a problem that the core found in a job with a path of the description that asked for it."""
-    path = problem.path
-    for i, node in enumerate(spec.dag.nodes):
-        path = path.replace(f"dag.components[{i}]", f"{ROOT}.tasks.{node.name}")
-    for ours, theirs in _PATHS.items():
-        path = path.replace(ours, theirs)
-    return Problem(path, problem.rule, problem.got)
-
-
-_PATHS: Mapping[str, str] = {
-    "config.initiator.node_id": f"{ROOT}.conf.extra.initiator",
-    "config.role": f"{ROOT}.parties",
-    "config.job_params.common": f"{ROOT}.conf",
-    "config.job_params": f"{ROOT}.party_tasks",
-    "config.task_params": f"{ROOT}.tasks",
-    "old_job_id": f"{ROOT}.conf.inheritance.job_id",
-}

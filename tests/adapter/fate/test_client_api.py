@@ -197,8 +197,19 @@ def test_what_the_core_finds_is_told_at_fates_paths(node: Gateway):
     assert {p["path"] for p in said["data"]["problems"]} == {
         "dag_schema.dag.conf.extra.initiator",
         "dag_schema.dag.conf.priority",
-        "dag_schema.dag.parties.host[0]",
+        "dag_schema.dag.parties[1].party_id[0]",
     }
+
+
+def test_a_refusal_names_what_the_description_calls_it(node: Gateway):
+    asked(node, "POST", "/v2/provider/register", example("register_unionpay.json"))
+    faulty = json.loads(json.dumps(DAG_SCHEMA).replace(PEER, ME))
+    faulty["dag"]["tasks"]["intersect_rsa_1"]["parameters"]["rsa_params"] = 5
+    said = asked(node, "POST", "/v2/job/submit", {"dag_schema": faulty}).json()
+    assert (
+        said["code"] != 0 and "dag_schema.dag.tasks.intersect_rsa_1.inputs.data: " in said["message"]
+    )  # no such table
+    assert "config." not in said["message"], said
 
 
 def test_a_prediction_with_a_model_that_is_not_here_is_refused_by_its_reason(node: Gateway):

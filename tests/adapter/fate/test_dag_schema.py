@@ -9,7 +9,8 @@ import pytest
 
 from adapter.fate import dag_view, dsl
 from adapter.fate.components import Catalogue
-from adapter.fate.dag_schema import Place, Translated, in_fates_words, job_spec
+from adapter.fate.dag_paths import Written
+from adapter.fate.dag_schema import Place, Translated, job_spec
 from adapter.fate.dag_wire import DagSchema
 from gateway.domain import dag as flow
 from gateway.domain import parameters
@@ -173,7 +174,7 @@ def test_an_engine_of_another_platform_is_refused_by_its_name(pipeline: dict[str
     pipeline["dag"]["conf"]["engine"] = {"name": "spark"}
     spec = translated(pipeline, catalogue).spec
     problems, _ = parameters.check(spec)
-    told = [in_fates_words(p, spec) for p in problems]
+    told = [written(pipeline).problem(p, spec) for p in problems]
     assert [p.path for p in told] == ["dag_schema.dag.conf.engine.name"] and "Spark" in told[0].rule
 
 
@@ -209,8 +210,32 @@ def test_several_providers_of_a_component_are_told_by_name(pipeline: dict[str, A
 
 def test_problems_of_the_core_are_told_at_fates_paths(pipeline: dict[str, Any], catalogue: Catalogue):
     spec = translated(pipeline, catalogue).spec
-    found = in_fates_words(Problem("dag.components[1].output[0].key", "x"), spec)
+    found = written(pipeline).problem(Problem("dag.components[1].output[0].key", "x"), spec)
     assert found.path == f"dag_schema.dag.tasks.{TRAIN}.output[0].key"
+
+
+def written(document: dict[str, Any], old: bool = False) -> Written:
+    return Written(DagSchema.model_validate(document).dag, old)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ("dag.components.{ALIGN}.version", "tasks.{ALIGN}.version"),
+        ("config.task_params.common.{TRAIN}.num_trees", "tasks.{TRAIN}.parameters.num_trees"),
+        ("config.role.host[0]", "parties[1].party_id[0]"),
+        ("config.initiator", "conf.extra.initiator"),
+        ("config.job_params.common.priority", "conf.priority"),
+        ("old_job_id", "conf.inheritance.job_id"),
+    ],
+)
+def test_each_path_is_that_of_the_description(
+    pipeline: dict[str, Any], catalogue: Catalogue, ours: str, theirs: str
+):
+    spec, names = translated(pipeline, catalogue).spec, {"ALIGN": ALIGN, "TRAIN": TRAIN}
+    text = f"{HOST}: INVALID {ours.format(**names)}: is wrong"
+    wanted = f"{HOST}: INVALID dag_schema.dag.{theirs.format(**names)}: is wrong"
+    assert written(pipeline).words(text, spec) == wanted
 
 
 OLD = {
@@ -277,3 +302,18 @@ def test_all_that_is_wrong_in_the_older_form_is_told():
     with pytest.raises(Invalid) as refusal:
         dsl.modern({"dsl": 1})
     assert {p.path for p in refusal.value.problems} == {"dsl", "runtime_conf"}
+
+
+def test_what_is_wrong_in_a_job_of_the_older_form_is_told_at_its_own_places(catalogue: Catalogue):
+    document = dsl.modern(OLD)
+    spec = translated(document, catalogue).spec
+    places = {
+        "config.task_params.host.0." + ALIGN + ".dataset_id": "component_parameters.role.host.0.reader_0",
+        f"config.task_params.common.{TRAIN}.num_trees": f"component_parameters.common.{TRAIN}.num_trees",
+        "config.role.host[0]": "role.host[0]",
+        "config.initiator.node_id": "initiator",
+        "config.job_params.common.auto_retries": "job_parameters.common.auto_retries",
+    }
+    for ours, theirs in places.items():
+        assert written(document, old=True).words(ours, spec) == f"runtime_conf.{theirs}"
+    assert written(document, old=True).words("dag.components[0].name", spec) == f"dsl.components.{ALIGN}.name"
