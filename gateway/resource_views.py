@@ -25,9 +25,9 @@ def engines_view(means: Means, ledger: Ledger) -> list[dict[str, Any]]:
                 "engine": name or means.engine,
                 "main": not name,
                 "cores": means.cores if not name else room.cores if room and room.total is not None else None,
-                "total": None if total is None else total.as_dict(),
-                "held": held.as_dict(),
-                "remaining": None if total is None else (total - held).as_dict(),
+                "total": None if total is None else _of(name, total),
+                "held": _of(name, held),
+                "remaining": None if total is None else _of(name, total - held),
                 "away": ledger.away.get(name, ""),
                 "cause": room.cause if room else "the settings name no such engine any more" if name else "",
             }
@@ -50,9 +50,9 @@ def pool_view(local: LocalJob) -> dict[str, Any]:
         "remaining": left[""].as_dict(),
         "engines": {
             name: {
-                "total": most.as_dict(),
-                "borrowed": borrowed[name].as_dict(),
-                "remaining": left[name].as_dict(),
+                "total": _of(name, most),
+                "borrowed": _of(name, borrowed[name]),
+                "remaining": _of(name, left[name]),
             }
             for name, most in further.items()
         },
@@ -66,4 +66,9 @@ def pool_view(local: LocalJob) -> dict[str, Any]:
 
 
 def _plain(further: Mapping[str, Amounts]) -> dict[str, dict[str, float]]:
-    return {name: amounts.as_dict() for name, amounts in further.items() if amounts}
+    return {name: _of(name, amounts) for name, amounts in further.items() if amounts}
+
+
+def _of(engine: str, amounts: Amounts) -> dict[str, float]:
+    """Return the amounts without the disk, where that is not the engine's but the node's."""
+    return {kind: amount for kind, amount in amounts.as_dict().items() if not engine or kind != "disk_gib"}

@@ -33,7 +33,8 @@ def resources(config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = 
     table(f"node {found['node']}{main}", ["", *_HEADS], rows)
     for one in engines[1:]:
         of = [[name, *_amounts(one[name])[:2]] for name in ("total", "held", "remaining")]
-        table(f"\nengine {one['engine']}", ["", *_HEADS[:2]], of)
+        typer.echo(f"\nengine {one['engine']}")
+        table("", ["", *_HEADS[:2]], of)
         if one["away"] or one["cause"]:
             typer.echo(": ".join(filter(None, (one["away"], one["cause"]))))
     held = [
@@ -66,4 +67,4 @@ def _rows(
 
 
 def _amounts(one: Mapping[str, Any] | None) -> list[str]:
-    return ["?" for _ in _KINDS] if one is None else [f"{one[kind]:g}" for kind, _ in _KINDS]
+    return ["?" for _ in _KINDS] if one is None else [f"{one.get(kind, 0):g}" for kind, _ in _KINDS]

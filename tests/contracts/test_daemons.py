@@ -174,6 +174,7 @@ def far(node: Gateway) -> Any:
     """Return what the operators are shown of the further engine."""
     near, far = ask(node, "operator", "GET", "/api/v1/resources").json()["engines"]
     assert (near["main"], near["total"]["cpu"], near["held"]["cpu"]) == (True, 2, 0)
+    assert near["total"]["disk_gib"] > 0 and "disk_gib" not in far["total"]  # it is the storage's
     assert far["engine"] == FAR
     return far
 
