@@ -116,7 +116,7 @@ class Executor:
             lambda job_id, event: self.record(job_id, event),
             clock,
         )
-        self.loop = Loop("executor", self.advance, self._overdue)
+        self.loop = Loop("executor", self.advance, self._overdue, clock=clock)
 
     def start(self) -> None:
         """Take up what an earlier process of this node left, then watch the engine."""

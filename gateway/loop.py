@@ -31,12 +31,14 @@ class Loop:
         *,
         every: float = 1.0,
         workers: int = 2,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._name = name
         self._advance = advance
         self._overdue = overdue
         self._every = every
         self._workers = workers
+        self._clock = clock
         self._condition = threading.Condition()
         self._heap: list[tuple[float, int, str]] = []
         self._order = itertools.count()
@@ -72,7 +74,7 @@ class Loop:
 
     def wake(self, key: str, at: datetime | None = None) -> None:
         """Have the key advanced now, or at the given time."""
-        delay = 0.0 if at is None else (at - datetime.now(UTC)).total_seconds() if at.year > 1 else 0.0
+        delay = 0.0 if at is None else (at - self._clock()).total_seconds() if at.year > 1 else 0.0
         when = time.monotonic() + max(delay, 0.0)
         with self._condition:
             known = self._soonest.get(key)
@@ -85,7 +87,7 @@ class Loop:
     def _tick(self) -> None:
         while True:
             try:
-                for key in self._overdue(datetime.now(UTC)):
+                for key in self._overdue(self._clock()):
                     self.wake(key)
             except Exception:
                 log.exception("cannot ask what is due", loop=self._name)

@@ -67,7 +67,7 @@ class Scheduler:
         self._turns = Turns(store.jobs.decide, self._decide, self._follow)
         self.silent: Callable[[NodeId], None] = lambda node: None
         """told of every node that a call did not reach"""
-        self.loop = Loop("scheduler", self.advance, self._overdue)
+        self.loop = Loop("scheduler", self.advance, self._overdue, clock=clock)
 
     def advance(self, job_id: str) -> datetime | None:
         """Do everything that is due for a job; return when it is due next."""

@@ -10,6 +10,7 @@ from gateway.assembly import foretelling
 from gateway.assembly.engine import engine_of
 from gateway.assembly.listeners import applications
 from gateway.assembly.node import Node
+from gateway.clock import SteadyClock
 from gateway.server import host_of, port_of
 from gateway.settings import Settings
 
@@ -27,11 +28,11 @@ class Gateway(Node):
         self,
         settings: Settings,
         *,
-        clock: Callable[[], datetime] = now,
+        clock: Callable[[], datetime] | None = None,
         engine: Callable[[Settings, str], Engine] | None = None,
     ) -> None:
         """Build the node. ``engine`` makes its engine from the settings and the installation's id."""
-        super().__init__(settings, clock, engine or engine_of)
+        super().__init__(settings, clock or SteadyClock(), engine or engine_of)
         self.foretelling = foretelling.settle(self)
         self.door.try_open()
         self.apps = applications(self, self.foretelling)
