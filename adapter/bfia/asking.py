@@ -1,13 +1,15 @@
 """What every router of this protocol does before and after a use case: who asks, what, and on which threads."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 import anyio.to_thread
 from anyio import CapacityLimiter
 from fastapi import Depends, Request
 
+from adapter.bfia.envelope import ok
 from adapter.bfia.headers import Incoming, incoming
+from adapter.bfia.profiles import Profile
 from adapter.reading import NotFit, read_aside
 from gateway.domain.model import NodeId
 from gateway.domain.problems import Problem
@@ -49,10 +51,29 @@ async def on(limiter: CapacityLimiter, sender: Incoming, work: Callable[[], X]) 
     return await anyio.to_thread.run_sync(run, limiter=limiter)
 
 
-async def asked(request: Request, *names: str) -> dict[str, str]:
-    """Return parameters of a GET from its query or, as some peers send them, from a JSON body.
+class Partners(Protocol):
+    """What the parts of a router for peers say of them."""
 
-    Null and absent are the same. A parameter that is no text is an `Invalid`.
+    @property
+    def knows(self) -> Callable[[NodeId], bool]: ...
+
+    @property
+    def profile_of(self) -> Callable[[NodeId], Profile]: ...
+
+
+async def done(
+    parts: Partners, limiter: CapacityLimiter, sender: Incoming, work: Callable[[NodeId], object]
+) -> dict[str, Any]:
+    """Do on the given threads what a known node asks, told its id, and answer a bare yes. Raises `NotAllowed`."""
+    source = known(parts.knows, sender)
+    await on(limiter, sender, lambda: work(source))
+    return ok(profile=parts.profile_of(source))
+
+
+async def given(request: Request, *names: str) -> dict[str, Any]:
+    """Return parameters of a GET from its query or, as some peers send them, from a JSON body, as they are.
+
+    Null and absent are the same: None. Raises `Invalid` for a body that is no JSON object.
     """
     body: Any = {}
     raw = await request.body()
@@ -63,14 +84,15 @@ async def asked(request: Request, *names: str) -> dict[str, str]:
             raise Invalid(error.problems) from None
         if not isinstance(body, dict):
             raise Invalid([Problem("body", "must be a JSON object, or absent", body)])
-    found = {}
-    for name in names:
-        value = request.query_params.get(name, body.get(name))
-        if value is None:
-            continue
+    return {name: request.query_params.get(name, body.get(name)) for name in names}
+
+
+async def asked(request: Request, *names: str) -> dict[str, str]:
+    """Return those parameters, read as by `given`, that are there. Raises `Invalid` for one that is no text."""
+    found = {name: value for name, value in (await given(request, *names)).items() if value is not None}
+    for name, value in found.items():
         if not isinstance(value, str):
             raise Invalid([Problem(name, "must be a text", value)])
-        found[name] = value
     return found
 
 

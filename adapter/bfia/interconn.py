@@ -39,6 +39,8 @@ def router(parts: InterconnParts) -> APIRouter:
     router = APIRouter(tags=["between nodes"], route_class=JsonRoute, dependencies=[Depends(described)])
 
     known = partial(asking.known, parts.knows)
+    done = partial(asking.done, parts, parts.limiters.rest)
+    heard = partial(asking.done, parts, parts.limiters.news)
     named = partial(asking.named, parts.knows)
 
     @router.post(f"{SCHEDULE}/job/create_all", summary="An initiator asks this node to schedule a job (3.1)")
@@ -74,47 +76,33 @@ def router(parts: InterconnParts) -> APIRouter:
     async def hold(
         body: Annotated[wire.JobId, Body(openapi_examples=examples.START_JOB)], sender: Sender
     ) -> dict[str, Any]:
-        source = known(sender)
-        await on(parts.limiters.rest, sender, lambda: parts.participant.hold(body.job_id, source))
-        return ok(profile=parts.profile_of(source))
+        return await done(sender, lambda source: parts.participant.hold(body.job_id, source))
 
     @router.post(f"{SCHEDULE}/job/resource/free", summary="A party has free what a job waits for (ours)")
     async def free(
         body: Annotated[wire.JobId, Body(openapi_examples=examples.SUSPEND_JOB)], sender: Sender
     ) -> dict[str, Any]:
-        source = known(sender)
-        await on(parts.limiters.rest, sender, lambda: parts.scheduler.resources_free(body.job_id, source))
-        return ok(profile=parts.profile_of(source))
+        return await done(sender, lambda source: parts.scheduler.resources_free(body.job_id, source))
 
     @router.post(f"{SCHEDULE}/job/resource/return", summary="The scheduling node gives them back (ours)")
     async def give_back(
         body: Annotated[wire.JobId, Body(openapi_examples=examples.START_JOB)], sender: Sender
     ) -> dict[str, Any]:
-        source = known(sender)
-        await on(parts.limiters.rest, sender, lambda: parts.participant.give_back(body.job_id, source))
-        return ok(profile=parts.profile_of(source))
+        return await done(sender, lambda source: parts.participant.give_back(body.job_id, source))
 
     @router.post(f"{SCHEDULE}/job/start", summary="The scheduling node starts a job (3.3)")
     async def start(
         body: Annotated[wire.StartJob, Body(openapi_examples=examples.START_JOB)], sender: Sender
     ) -> dict[str, Any]:
-        source = known(sender)
-        await on(
-            parts.limiters.rest, sender, lambda: parts.participant.start_job(body.job_id, source, body.without)
-        )
-        return ok(profile=parts.profile_of(source))
+        return await done(sender, lambda source: parts.participant.start_job(body.job_id, source, body.without))
 
     @router.post(f"{SCHEDULE}/task/start", summary="The scheduling node starts a task (3.4)")
     async def start_task(
         body: Annotated[wire.StartTask, Body(openapi_examples=examples.START_TASK)], sender: Sender
     ) -> dict[str, Any]:
-        source = known(sender)
-        await on(
-            parts.limiters.rest,
-            sender,
-            lambda: parts.participant.start_task(body.job_id, body.task_id, body.task_name, source),
+        return await done(
+            sender, lambda source: parts.participant.start_task(body.job_id, body.task_id, body.task_name, source)
         )
-        return ok(profile=parts.profile_of(source))
 
     @router.post(
         f"{SCHEDULE}/job/stop_all", summary="A node of the job asks this node to stop it everywhere (3.5)"
@@ -122,36 +110,30 @@ def router(parts: InterconnParts) -> APIRouter:
     async def stop_all(
         body: Annotated[wire.StopAll, Body(openapi_examples=examples.STOP_ALL)], sender: Sender
     ) -> dict[str, Any]:
-        source = known(sender)
-        await on(
-            parts.limiters.rest, sender, lambda: parts.scheduler.stop_job(body.job_id, body.task_name, source)
-        )
-        return ok(profile=parts.profile_of(source))
+        return await done(sender, lambda source: parts.scheduler.stop_job(body.job_id, body.task_name, source))
 
     @router.post(f"{SCHEDULE}/job/audit_confirm", summary="A node says whether it takes part in a job (1.0, 3.10)")
     async def audit_confirm(
         body: Annotated[wire.ConfirmJob, Body(openapi_examples=examples.CONFIRM_JOB)], sender: Sender
     ) -> dict[str, Any]:
-        source = known(sender)
-        failure = translate.refusal(body, source)
-        await on(parts.limiters.news, sender, lambda: parts.scheduler.confirm_job(body.job_id, failure, source))
-        return ok(profile=parts.profile_of(source))
+
+        def work(source: NodeId) -> None:
+            failure = translate.refusal(body, source)
+            parts.scheduler.confirm_job(body.job_id, failure, source)
+
+        return await heard(sender, work)
 
     @router.post(f"{SCHEDULE}/job/suspend", summary="A node of the job asks to start no further task (extension)")
     async def suspend(
         body: Annotated[wire.SuspendJob, Body(openapi_examples=examples.SUSPEND_JOB)], sender: Sender
     ) -> dict[str, Any]:
-        source = known(sender)
-        await on(parts.limiters.rest, sender, lambda: parts.scheduler.suspend_job(body.job_id, True, source))
-        return ok(profile=parts.profile_of(source))
+        return await done(sender, lambda source: parts.scheduler.suspend_job(body.job_id, True, source))
 
     @router.post(f"{SCHEDULE}/job/resume", summary="A node of the job asks to go on with it (extension)")
     async def resume(
         body: Annotated[wire.SuspendJob, Body(openapi_examples=examples.SUSPEND_JOB)], sender: Sender
     ) -> dict[str, Any]:
-        source = known(sender)
-        await on(parts.limiters.rest, sender, lambda: parts.scheduler.suspend_job(body.job_id, False, source))
-        return ok(profile=parts.profile_of(source))
+        return await done(sender, lambda source: parts.scheduler.suspend_job(body.job_id, False, source))
 
     @router.post(
         f"{SCHEDULE}/job/rerun", summary="A node of the job asks this node to run it again from a task on (ours)"
@@ -168,22 +150,18 @@ def router(parts: InterconnParts) -> APIRouter:
     async def stop(
         body: Annotated[wire.StopJob, Body(openapi_examples=examples.STOP_JOB)], sender: Sender
     ) -> dict[str, Any]:
-        source = known(sender)
-        ending = translate.ending(body, datetime.now(UTC), source)
-        await on(
-            parts.limiters.rest,
-            sender,
-            lambda: parts.participant.stop_job(body.job_id, body.task_name, ending, source),
-        )
-        return ok(profile=parts.profile_of(source))
+
+        def work(source: NodeId) -> None:
+            ending = translate.ending(body, datetime.now(UTC), source)
+            parts.participant.stop_job(body.job_id, body.task_name, ending, source)
+
+        return await done(sender, work)
 
     @router.post(f"{SCHEDULE}/task/stop", summary="The scheduling node ends a task (one peer's own path)")
     async def stop_task(
         body: Annotated[wire.StopTask, Body(openapi_examples=examples.STOP_TASK)], sender: Sender
     ) -> dict[str, Any]:
-        source = known(sender)
-        await on(parts.limiters.rest, sender, lambda: parts.participant.stop_task("", body.task_id, "", source))
-        return ok(profile=parts.profile_of(source))
+        return await done(sender, lambda source: parts.participant.stop_task("", body.task_id, "", source))
 
     @router.get(f"{SCHEDULE}/job/status_all", include_in_schema=False)
     @router.post(
@@ -228,10 +206,6 @@ def router(parts: InterconnParts) -> APIRouter:
     async def delete(
         body: Annotated[wire.DeleteJob, Body(openapi_examples=examples.DELETE_JOB)], sender: Sender
     ) -> dict[str, Any]:
-        source = known(sender)
-        await on(
-            parts.limiters.rest, sender, lambda: parts.participant.delete_job(body.job_id, body.dry_run, source)
-        )
-        return ok(profile=parts.profile_of(source))
+        return await done(sender, lambda source: parts.participant.delete_job(body.job_id, body.dry_run, source))
 
     return router

@@ -38,6 +38,8 @@ def router(parts: JobAuditParts) -> APIRouter:
     router = APIRouter(tags=["job audit"], route_class=JsonRoute, dependencies=[Depends(described)])
 
     known = partial(asking.known, parts.knows)
+    done = partial(asking.done, parts, parts.limiters.rest)
+    heard = partial(asking.done, parts, parts.limiters.news)
 
     @router.post(
         f"{JOB_AUDIT}/apply", summary="A node asks whether this one would take part in a job (management 8)"
@@ -57,19 +59,23 @@ def router(parts: JobAuditParts) -> APIRouter:
     async def confirm(
         body: Annotated[wire.ConfirmAudit, Body(openapi_examples=examples.CONFIRM_AUDIT)], sender: Sender
     ) -> dict[str, Any]:
-        source = known(sender)
-        why_not = translate.audit_refusal(body, source)
-        await on(parts.limiters.news, sender, lambda: parts.audits.confirm(body.audit_id, why_not, source))
-        return ok(profile=parts.profile_of(source))
+
+        def work(source: NodeId) -> None:
+            why_not = translate.audit_refusal(body, source)
+            parts.audits.confirm(body.audit_id, why_not, source)
+
+        return await heard(sender, work)
 
     @router.post(f"{JOB_AUDIT}/terminate", summary="A node takes back its question, or its answer (management 8)")
     async def terminate(
         body: Annotated[wire.TerminateAudit, Body(openapi_examples=examples.TERMINATE_AUDIT)], sender: Sender
     ) -> dict[str, Any]:
-        source = known(sender)
-        ending = translate.ending(body, datetime.now(UTC), source)
-        await on(parts.limiters.rest, sender, lambda: parts.audits.terminate(body.audit_id, source, ending))
-        return ok(profile=parts.profile_of(source))
+
+        def work(source: NodeId) -> None:
+            ending = translate.ending(body, datetime.now(UTC), source)
+            parts.audits.terminate(body.audit_id, source, ending)
+
+        return await done(sender, work)
 
     @router.get(f"{JOB_AUDIT}/query", summary="What has become of a question of the sender's (ours)")
     async def query(

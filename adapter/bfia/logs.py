@@ -12,9 +12,9 @@ from typing import Any
 
 from fastapi import APIRouter, Query, Request
 
-from adapter.bfia.asking import Sender, on
+from adapter.bfia.asking import Sender, given, on
 from adapter.bfia.envelope import ok
-from adapter.reading import JsonRoute, NotFit, read_aside
+from adapter.reading import JsonRoute
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 from gateway.log_levels import LEVELS, Level
@@ -56,7 +56,7 @@ def router(parts: LogParts) -> APIRouter:
         role: str | None = _ROLE,
     ) -> dict[str, Any]:
         """``data.num`` lines; ``data.roles`` says whose, where the node plays several roles in the task."""
-        asked = _Asked(await _values(request, "task_id", "log_level", "role"))
+        asked = _Asked(await given(request, "task_id", "log_level", "role"))
         task, level, of_role = asked.text("task_id"), asked.level("log_level"), asked.text("role", needed=False)
         asked.check()
         found = await on(parts.limiters.rest, sender, lambda: parts.logs.number(task, level, of_role))
@@ -81,7 +81,7 @@ def router(parts: LogParts) -> APIRouter:
         ``data.parts`` says of which role and stream the lines are, in their order. A line keeps its number for as
         long as the log is kept; lines of several roles stand in the order in which the node found them.
         """
-        asked = _Asked(await _values(request, "task_id", "log_level", "start", "length", "role"))
+        asked = _Asked(await given(request, "task_id", "log_level", "start", "length", "role"))
         task, level, of_role = asked.text("task_id"), asked.level("log_level"), asked.text("role", needed=False)
         first, most = asked.whole("start"), asked.whole("length", needed=False)
         asked.check()
@@ -110,20 +110,6 @@ def _about(found: Excerpt) -> dict[str, Any]:
     if found.incomplete:
         said["incomplete"] = found.incomplete
     return said
-
-
-async def _values(request: Request, *names: str) -> dict[str, Any]:
-    """Return parameters from the query or else from a JSON body, as they are; null and absent are the same."""
-    body: Any = {}
-    raw = await request.body()
-    if raw.strip():
-        try:
-            body = await read_aside(raw)
-        except NotFit as error:
-            raise Invalid(error.problems) from None
-        if not isinstance(body, Mapping):
-            raise Invalid([Problem("body", "must be a JSON object, or absent", body)])
-    return {name: request.query_params.get(name, body.get(name)) for name in names}
 
 
 class _Asked:
