@@ -30,6 +30,10 @@ IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 os.environ["COLUMNS"] = "400"  # tables are printed so wide that what a test looks for is on one line
 
+pytest.register_assert_rewrite(
+    "tests.contracts.engine_contract"
+)  # no test module itself, yet it explains failures
+
 structlog.configure(  # as a node that serves has it; a trace with the values of all variables takes half a minute
     processors=[
         *structlog.get_config()["processors"][:-1],

@@ -49,8 +49,19 @@ def running(
 ) -> Iterator[Gateway]:
     """Serve a node until the test is over. ``make_engine`` makes its engine from settings and installation."""
     gateway = Gateway(settings(home, node_id, **over), engine=make_engine)
-    up = threading.Event()
-    hold: dict[str, Any] = {}
+    with serving(gateway):
+        try:
+            yield gateway
+        finally:
+            with contextlib.suppress(EngineDown):  # then there are none
+                for left in gateway.engine.list():
+                    gateway.engine.remove(left.name)
+
+
+@contextmanager
+def serving(gateway: Gateway) -> Iterator[Gateway]:
+    """Serve a node that is built already, until the test is over."""
+    up, hold = threading.Event(), dict[str, Any]()
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -71,9 +82,6 @@ def running(
         wait_for(lambda: up.is_set() or not thread.is_alive(), 20, 0.01, "the node is up")
         yield gateway
     finally:
-        with contextlib.suppress(EngineDown):  # then there are none
-            for left in gateway.engine.list():
-                gateway.engine.remove(left.name)
         hold["loop"].call_soon_threadsafe(hold["stop"].set)
         thread.join(60)
         assert not thread.is_alive()

@@ -4,7 +4,6 @@ A further implementation (another protocol's client and router) is one more func
 suites stay as they are.
 """
 
-import asyncio
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -27,12 +26,11 @@ from gateway.domain.local_job import LocalJob, Run
 from gateway.domain.model import NodeId
 from gateway.domain.states import JobStatus, TaskStatus
 from gateway.ports import Callback, ParticipantApi, SchedulerApi
-from gateway.server import serve
 from gateway.wiring import Gateway
 from provider_registry.registration import provider_from_request
 from route_table.live import LiveRoutes
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ME, PEER, STRANGER, settings
+from tests.inprocess import ME, PEER, STRANGER, serving, settings
 
 THIRD = "JG0100003300000030"
 """a node that has a route, and no part in any job"""
@@ -168,35 +166,6 @@ def at_once(count: int, work: Callable[[], Any]) -> list[Exception]:
         thread.join(60)
         assert not thread.is_alive()
     return raised
-
-
-@contextmanager
-def serving(gateway: Gateway) -> Iterator[Gateway]:
-    """Serve a node that is built already, until the test is over."""
-    up, hold = threading.Event(), dict[str, Any]()
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        hold["loop"], hold["stop"] = loop, asyncio.Event()
-
-        def end_session(session: str) -> None:
-            asyncio.run_coroutine_threadsafe(gateway.broker.end_session(session), loop).result(60)
-
-        gateway.sessions.on_end(end_session)
-        gateway.start()
-        await serve(gateway.apps, gateway.sockets, up.set, hold["stop"], gateway.arrivals)
-        await gateway.courier.close()
-        await asyncio.to_thread(gateway.stop)
-
-    thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
-    thread.start()
-    try:
-        wait_for(lambda: up.is_set() or not thread.is_alive(), 20, 0.01, "the node is up")
-        yield gateway
-    finally:
-        hold["loop"].call_soon_threadsafe(hold["stop"].set)
-        thread.join(60)
-        assert not thread.is_alive()
 
 
 @contextmanager

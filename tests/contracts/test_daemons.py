@@ -21,7 +21,7 @@ from tests.builders import a_spec
 from tests.contracts.apis import IMAGE, registration, serving
 from tests.contracts.engine_contract import EngineContract, exits
 from tests.contracts.engine_contract import a_spec as a_launch
-from tests.contracts.test_engines import MemoryHarness
+from tests.contracts.harnesses import MemoryHarness
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, ask, settings
 

@@ -51,37 +51,15 @@ from tests.contracts.engine_contract import (
     said,
     shell,
 )
-from tests.contracts.test_engines import DockerHarness
+from tests.contracts.harnesses import DockerHarness
 
 NOTHING = Script()
 MIB = 1024 * 1024
 
 
-@pytest.fixture(scope="module")
-def network() -> Iterator[str]:
-    name = f"bfia-contract-{uuid.uuid4().hex[:12]}"
-    yield name
-    engine = ContainerdEngine(node="alpha", installation="none", network=name)
-    engine.remove_network()
-    engine.close()
-
-
-@pytest.fixture
-def harness(network: str) -> Iterator[DockerHarness]:
-    with contextlib.closing(DockerHarness(network)) as harness:
-        yield harness
-
-
 @pytest.fixture
 def engine(harness: DockerHarness) -> ContainerdEngine:
     return harness.engine()
-
-
-@pytest.fixture
-def daemon() -> Iterator[docker.DockerClient]:
-    client = docker.from_env()
-    yield client
-    client.close()
 
 
 # ------------------------------------------------------------ without a daemon

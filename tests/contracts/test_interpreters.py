@@ -9,10 +9,9 @@ import docker
 import pytest
 
 from engines.base import CommandNotFound, Missing
-from engines.containerd import ContainerdEngine
 from engines.containerd.interpreters import check_env, check_script
 from tests.contracts.engine_contract import WAITS, a_spec, ended
-from tests.contracts.test_engines import DockerHarness
+from tests.contracts.harnesses import DockerHarness
 
 HERE = {"/usr/bin/env", "/bin/sh", "/usr/bin/python3"}
 PATH = ("/usr/local/bin", "/usr/bin")
@@ -61,13 +60,9 @@ def test_env_itself_may_be_the_command():
 
 
 @pytest.fixture(scope="module")
-def harness() -> Iterator[DockerHarness]:
-    network = f"bfia-contract-{uuid.uuid4().hex[:12]}"
-    with contextlib.closing(DockerHarness(network)) as made:
-        yield made
-    engine = ContainerdEngine(node="alpha", installation="none", network=network)
-    engine.remove_network()
-    engine.close()
+def harness(network: str) -> Iterator[DockerHarness]:
+    with contextlib.closing(DockerHarness(network)) as harness:
+        yield harness
 
 
 @pytest.mark.docker

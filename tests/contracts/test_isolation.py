@@ -21,7 +21,7 @@ from engines.containerd.network import NodeNetwork
 from engines.memory import Script
 from engines.naming import INSTALLATION, NODE
 from tests.contracts.engine_contract import WAITS, a_spec, ended, python, said
-from tests.contracts.test_engines import DockerHarness
+from tests.contracts.harnesses import DockerHarness
 
 pytestmark = [
     pytest.mark.docker,
@@ -61,13 +61,6 @@ def engine(harness: DockerHarness) -> Iterator[ContainerdEngine]:
     for found in engine.list():
         engine.remove(found.name)
     engine.remove_network()
-
-
-@pytest.fixture
-def daemon() -> Iterator[docker.DockerClient]:
-    client = docker.from_env()
-    yield client
-    client.close()
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ from tests.contracts.engine_contract import (
     shell,
     wait_for,
 )
-from tests.contracts.test_engines import ProcessHarness
+from tests.contracts.harnesses import ProcessHarness
 
 ROOT = Path(__file__).parents[2]
 NOTHING = Script()

@@ -28,32 +28,10 @@ from engines.base import (
 from engines.containerd import ContainerdEngine, PullRules
 from engines.containerd.pulling import Puller, _refusal
 from tests.contracts.engine_contract import a_spec, ended, exits
-from tests.contracts.test_engines import DockerHarness
+from tests.contracts.harnesses import DockerHarness
 from tests.services.registry import PASSWORD, USER, Gate, registry
 
 pytestmark = [pytest.mark.docker, pytest.mark.registry]
-
-
-@pytest.fixture(scope="module")
-def network() -> Iterator[str]:
-    name = f"bfia-contract-{uuid.uuid4().hex[:12]}"
-    yield name
-    engine = ContainerdEngine(node="alpha", installation="none", network=name)
-    engine.remove_network()
-    engine.close()
-
-
-@pytest.fixture
-def harness(network: str) -> Iterator[DockerHarness]:
-    with contextlib.closing(DockerHarness(network)) as harness:
-        yield harness
-
-
-@pytest.fixture
-def daemon() -> Iterator[docker.DockerClient]:
-    client = docker.from_env()
-    yield client
-    client.close()
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from provider_registry.model import Provider
 from provider_registry.registry import Registry
 from provider_registry.repository import MemoryRepository
 from tests.contracts.engine_contract import a_spec, exits
-from tests.contracts.test_engines import DockerHarness
+from tests.contracts.harnesses import DockerHarness
 from tests.registry.builders import a_request
 from tests.services.registry import registry
 from tests.services.signing import public, put, signature, text_for
@@ -33,13 +33,9 @@ Registered = Callable[..., Provider]
 
 
 @pytest.fixture(scope="module")
-def harness() -> Iterator[DockerHarness]:
-    name = f"bfia-contract-{uuid.uuid4().hex[:12]}"
-    with contextlib.closing(DockerHarness(name)) as harness:
+def harness(network: str) -> Iterator[DockerHarness]:
+    with contextlib.closing(DockerHarness(network)) as harness:
         yield harness
-    engine = ContainerdEngine(node="alpha", installation="none", network=name)
-    engine.remove_network()
-    engine.close()
 
 
 @pytest.fixture(scope="module")

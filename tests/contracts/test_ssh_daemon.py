@@ -9,7 +9,7 @@ import pytest
 
 from engines.base import EngineDown, Missing
 from tests.contracts.engine_contract import LONG, a_spec, ended, exits
-from tests.contracts.test_engines import DockerHarness
+from tests.contracts.harnesses import DockerHarness
 from tests.e2e.nodes import wait_for
 from tests.services.sshd import sshd
 

@@ -1,4 +1,4 @@
-"""The two engines that end-to-end tests run on."""
+"""What end-to-end tests share: the two engines that they run on, and where containers say that they are there."""
 
 import os
 import subprocess
@@ -46,3 +46,10 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EngineCho
         return
     request.getfixturevalue("reference_image")
     yield EngineChoice("docker", {"kind": "docker"})
+
+
+@pytest.fixture
+def register(tmp_path: Path) -> Path:
+    """Where each container says that it is there."""
+    (tmp_path / "register").mkdir()
+    return tmp_path / "register"

@@ -15,13 +15,6 @@ from tests.plain import NO_TLS
 
 
 @pytest.fixture
-def register(tmp_path: Path) -> Path:
-    """Where each container says that it is there."""
-    (tmp_path / "register").mkdir()
-    return tmp_path / "register"
-
-
-@pytest.fixture
 def two(tmp_path: Path, register: Path) -> Iterator[Federation]:
     with two_patient_nodes(tmp_path) as federation:
         yield federation

@@ -228,12 +228,6 @@ def test_case_4_what_is_sent_twice_is_done_once_and_answered_the_same(site: Site
 # ---------------------------------------------------------------- 5 and 6: how containers end
 
 
-@pytest.fixture
-def register(tmp_path: Path) -> Path:
-    (tmp_path / "register").mkdir()
-    return tmp_path / "register"
-
-
 def one_node(home: Path, command: list[str]) -> Federation:
     return Federation(home, [jobs.GUEST], process_engine("example:1.0.0", command=command))
 

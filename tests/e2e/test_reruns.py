@@ -18,13 +18,6 @@ REASON = "INHERITANCE_FAILED"
 
 
 @pytest.fixture
-def register(tmp_path: Path) -> Path:
-    """Where each container says that it is there."""
-    (tmp_path / "register").mkdir()
-    return tmp_path / "register"
-
-
-@pytest.fixture
 def two(tmp_path: Path, register: Path) -> Iterator[Federation]:
     with two_patient_nodes(tmp_path) as federation:
         yield federation

@@ -16,12 +16,6 @@ GIB_OF_NODE = 4
 
 
 @pytest.fixture
-def register(tmp_path: Path) -> Path:
-    (tmp_path / "register").mkdir()
-    return tmp_path / "register"
-
-
-@pytest.fixture
 def two(tmp_path: Path) -> Iterator[Federation]:
     engine = process_engine("example:1.0.0", command=[sys.executable, str(Path(__file__).with_name("patient.py"))])
     bound = {"memory_gib": GIB_OF_NODE}

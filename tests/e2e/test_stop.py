@@ -24,13 +24,6 @@ DONE = {"code": 0, "msg": "success", "data": {}}
 FOR_EVER = 600
 
 
-@pytest.fixture
-def register(tmp_path: Path) -> Path:
-    """Where each container says that it is there."""
-    (tmp_path / "register").mkdir()
-    return tmp_path / "register"
-
-
 @contextmanager
 def two_patient_nodes(home: Path) -> Iterator[Federation]:
     """Two nodes whose one component is `patient.py`."""

@@ -15,12 +15,6 @@ from tests.e2e.two_gateways import shared_node
 pytestmark = [pytest.mark.slow, pytest.mark.mariadb]
 
 
-@pytest.fixture
-def register(tmp_path: Path) -> Path:
-    (tmp_path / "register").mkdir()
-    return tmp_path / "register"
-
-
 def events(node: Node, job_id: str, event: str) -> list[dict[str, Any]]:
     return [e for e in node.timeline(job_id) if e["event"] == event]
 
