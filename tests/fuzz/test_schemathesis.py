@@ -75,7 +75,7 @@ def test_whatever_is_sent_is_decided_upon(node: Gateway, listener: str, part: in
             if mode == "unfit" and _takes_any_text(operation.definition.raw):
                 continue
 
-            @settings(REPEATABLE, max_examples=12)
+            @settings(REPEATABLE, max_examples=8)
             @given(case=operation.as_strategy(generation_mode=MODES[mode]))
             def send(case: Any) -> None:
                 nonlocal tried
