@@ -90,5 +90,5 @@ def serving(gateway: Gateway) -> Iterator[Gateway]:
 def ask(gateway: Gateway, listener: str, method: str, path: str, **kwargs: Any) -> httpx.Response:
     """Make one request to a listener of the node."""
     return httpx.request(
-        method, gateway.addresses()[listener] + path, timeout=30, trust_env=False, verify=NO_TLS, **kwargs
+        method, gateway.addresses()[listener] + path, timeout=120, trust_env=False, verify=NO_TLS, **kwargs
     )

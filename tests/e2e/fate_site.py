@@ -144,11 +144,13 @@ class FateSite:
 
     def get(self, path: str, **params: Any) -> dict[str, Any]:
         url = f"http://127.0.0.1:{self.port}{path}"
-        return dict(httpx.get(url, params=params, timeout=30, trust_env=False, verify=NO_TLS).json())
+        return dict(httpx.get(url, params=params, timeout=120, trust_env=False, verify=NO_TLS).json())
 
     def post(self, path: str, body: Any, **headers: str) -> dict[str, Any]:
         url = f"http://127.0.0.1:{self.port}{path}"
-        return dict(httpx.post(url, json=body, headers=headers, timeout=30, trust_env=False, verify=NO_TLS).json())
+        return dict(
+            httpx.post(url, json=body, headers=headers, timeout=120, trust_env=False, verify=NO_TLS).json()
+        )
 
     def register(self, name: str, version: str, program: Path, *components: str) -> None:
         """Register a program of this machine as a provider."""

@@ -143,11 +143,13 @@ class Node:
 
     def get(self, path: str, **params: Any) -> dict[str, Any]:
         return dict(
-            httpx.get(self.operator + path, params=params, timeout=60, trust_env=False, verify=NO_TLS).json()
+            httpx.get(self.operator + path, params=params, timeout=120, trust_env=False, verify=NO_TLS).json()
         )
 
     def post(self, path: str, body: Any) -> dict[str, Any]:
-        return dict(httpx.post(self.operator + path, json=body, timeout=60, trust_env=False, verify=NO_TLS).json())
+        return dict(
+            httpx.post(self.operator + path, json=body, timeout=120, trust_env=False, verify=NO_TLS).json()
+        )
 
     def register(self, body: Any) -> None:
         answer = self.post("/v2/provider/register", body)
@@ -207,7 +209,7 @@ class Node:
     def strays(self) -> list[dict[str, Any]]:
         """Return the containers of this node that it has no record of; none if it cannot be asked any more."""
         try:
-            answer = httpx.get(self.operator + "/api/v1/orphans", timeout=20, trust_env=False, verify=NO_TLS)
+            answer = httpx.get(self.operator + "/api/v1/orphans", timeout=120, trust_env=False, verify=NO_TLS)
         except (httpx.TransportError, KeyError):
             return []
         return list(answer.json()["unknown"]) if answer.is_success else []
@@ -215,7 +217,7 @@ class Node:
     def leaks(self) -> list[dict[str, Any]]:
         """Return what jobs that had ended still held, as far as the node can be asked."""
         try:
-            shown = httpx.get(self.operator + "/api/v1/resources", timeout=20, trust_env=False)
+            shown = httpx.get(self.operator + "/api/v1/resources", timeout=120, trust_env=False)
         except (httpx.TransportError, KeyError):
             return []
         count = shown.json()["returned_by_reconciler"] if shown.is_success else 0

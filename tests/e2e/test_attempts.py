@@ -28,7 +28,7 @@ def limited(body: Any, **common: Any) -> Any:
 
 
 def log_of(node: Node, run: dict[str, Any]) -> str:
-    return httpx.get(node.operator + run["log"], timeout=30, trust_env=False, verify=NO_TLS).text
+    return httpx.get(node.operator + run["log"], timeout=120, trust_env=False, verify=NO_TLS).text
 
 
 def seconds_between(first: dict[str, Any], last: dict[str, Any]) -> float:

@@ -70,7 +70,7 @@ def body(**common: Any) -> Any:
 
 def begun(node: Node, job_id: str, party: str) -> str:
     url = f"{node.operator}/api/v1/jobs/{job_id}/outputs/steps/{party}/data0/download"
-    return httpx.get(url, timeout=30, trust_env=False, verify=NO_TLS).text.splitlines()[-1]
+    return httpx.get(url, timeout=120, trust_env=False, verify=NO_TLS).text.splitlines()[-1]
 
 
 def test_a_task_that_was_killed_goes_on_in_its_next_attempt(two: Federation):

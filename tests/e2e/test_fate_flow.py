@@ -235,7 +235,7 @@ def test_what_is_not_there_is_answered_with_fate_flows_codes(pair: Pair):
         for path, body in asked.items():
             sent = dict(pair.signatures.sign(node, ""))
             answer = httpx.post(
-                f"{address}/v2{path}", json=body, headers=sent, timeout=30, trust_env=False, verify=NO_TLS
+                f"{address}/v2{path}", json=body, headers=sent, timeout=120, trust_env=False, verify=NO_TLS
             )
             found[path] = int(answer.json()["code"])
         return found
@@ -249,7 +249,7 @@ def test_requests_between_the_two_are_signed(pair: Pair):
     assert between and all(p.headers["signature"] for p in between)
     body = pair.dag() | {"job_id": "202611220101010000001", "role": "host", "party_id": OURS}
     here = httpx.post(
-        f"{pair.node.peer}{PARTNER}/job/create", json=body, timeout=30, trust_env=False, verify=NO_TLS
+        f"{pair.node.peer}{PARTNER}/job/create", json=body, timeout=120, trust_env=False, verify=NO_TLS
     ).json()
     assert here["data"]["reason"] == "SIGNATURE_MISSING"
     assert pair.site.post(f"{PARTNER}/job/stop", {**body, "party_id": THEIRS})["code"] != 0

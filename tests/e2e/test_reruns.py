@@ -45,7 +45,7 @@ def contents(node: Node, job_id: str, task: str) -> dict[str, bytes]:
     for (name, party, key), _ in node.outputs(job_id).items():
         if name == task:
             url = f"{node.operator}/api/v1/jobs/{job_id}/outputs/{task}/{party}/{key}/download"
-            found[party] = httpx.get(url, timeout=30, trust_env=False, verify=NO_TLS).content
+            found[party] = httpx.get(url, timeout=120, trust_env=False, verify=NO_TLS).content
     return found
 
 
@@ -81,7 +81,7 @@ def test_a_failed_job_runs_again_from_what_failed_with_other_parameters(two: Fed
         assert [address["namespace"].startswith(old) for address in b["inputs"].values()] == [True]
         (taken,) = node.job(new)["inherited_runs"]
         assert (taken["task_name"], taken["job_id"]) == ("a", old)
-        log = httpx.get(node.operator + taken["log"], timeout=30, trust_env=False, verify=NO_TLS).text
+        log = httpx.get(node.operator + taken["log"], timeout=120, trust_env=False, verify=NO_TLS).text
         assert "container number 0 of a" in log
     (note,) = (e for e in guest.timeline(old) if e["event"] == "run again as another job")
     assert note["by"] == jobs.GUEST and note["detail"]["new_job"] == new

@@ -58,7 +58,7 @@ def started(node: Node) -> Iterator[Node]:
 
 
 def said(method: str, url: str, **kwargs: Any) -> httpx.Response:
-    return httpx.request(method, url, timeout=30, trust_env=False, verify=NO_TLS, **kwargs)
+    return httpx.request(method, url, timeout=120, trust_env=False, verify=NO_TLS, **kwargs)
 
 
 # ---------------------------------------------------------------- what is refused

@@ -25,7 +25,7 @@ def follow(node: Gateway, count: int, headers: dict[str, str] | None = None, **q
     found, fields = [], {}
     url = node.addresses()["operator"] + "/api/v1/events"
     with httpx.stream(
-        "GET", url, params=query, headers=headers, timeout=30, trust_env=False, verify=NO_TLS
+        "GET", url, params=query, headers=headers, timeout=120, trust_env=False, verify=NO_TLS
     ) as answer:
         assert answer.status_code == 200 and "text/event-stream" in answer.headers["content-type"]
         for line in answer.iter_lines():

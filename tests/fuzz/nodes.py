@@ -35,7 +35,9 @@ def a_node(home: Path, *command: str, **over: Any) -> Iterator[Gateway]:
 
 def described(gateway: Gateway, listener: str) -> dict[str, Any]:
     """Return the listener's OpenAPI document."""
-    answer = httpx.get(gateway.addresses()[listener] + "/openapi.json", timeout=30, trust_env=False, verify=NO_TLS)
+    answer = httpx.get(
+        gateway.addresses()[listener] + "/openapi.json", timeout=120, trust_env=False, verify=NO_TLS
+    )
     assert answer.status_code == 200
     return dict(answer.json())
 

@@ -206,7 +206,7 @@ def filled(path: str, operation: dict[str, Any]) -> str:
 
 def asked(node: Gateway, listener: str, method: str, path: str, **request: Any) -> httpx.Response:
     url = node.addresses()[listener] + path
-    return httpx.request(method, url, timeout=30, trust_env=False, verify=NO_TLS, **request)
+    return httpx.request(method, url, timeout=120, trust_env=False, verify=NO_TLS, **request)
 
 
 def test_the_examples_that_name_a_job_name_one_that_another_example_makes(node: Gateway):

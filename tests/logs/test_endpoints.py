@@ -215,7 +215,7 @@ def test_following_shows_each_line_once_and_ends_with_the_run(talk: Stage):
     talk.wait_number(task, "debug", 1)
     path = f"{talk.gateway.addresses()['operator']}/api/v1/jobs/{job}/runs/guest.0/talk_1/log?follow=1"
     lines: list[str] = []
-    with httpx.stream("GET", path, timeout=30, trust_env=False, verify=NO_TLS) as response:
+    with httpx.stream("GET", path, timeout=120, trust_env=False, verify=NO_TLS) as response:
         assert response.headers["content-type"].startswith("text/event-stream")
         for line in response.iter_lines():
             lines.append(line)
@@ -244,7 +244,7 @@ def test_a_follower_may_leave_while_the_run_goes_on(talk: Stage):
     path = f"{talk.gateway.addresses()['operator']}/api/v1/jobs/{job}/runs/guest.0/talk_1/log?follow=1"
     talk.order("guest.0", out="one\n")
     for _ in range(20):
-        with httpx.stream("GET", path, timeout=30, trust_env=False, verify=NO_TLS) as response:
+        with httpx.stream("GET", path, timeout=120, trust_env=False, verify=NO_TLS) as response:
             assert "data: one" in itertools.islice(response.iter_lines(), 2)
     talk.order("guest.0", out="two\n")
     talk.wait_number(task, "debug", 2)

@@ -73,7 +73,7 @@ def serving_site(home: Path) -> Iterator[Site]:
     hold.set()
 
     def script(_: LaunchSpec) -> Script:
-        hold.wait(20)
+        hold.wait(120)
         return Script(code=None)
 
     def engine(settings: Any, installation: str) -> MemoryEngine:

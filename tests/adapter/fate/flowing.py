@@ -54,7 +54,7 @@ class Flow:
         return said
 
     def sent(self, path: str, **request: Any) -> httpx.Response:
-        return httpx.post(f"{self._base}{path}", timeout=30, trust_env=False, verify=False, **request)
+        return httpx.post(f"{self._base}{path}", timeout=120, trust_env=False, verify=False, **request)
 
     def code(self, path: str, body: dict[str, Any], **headers: str) -> int:
         return int(self.post(path, body, **headers)["code"])

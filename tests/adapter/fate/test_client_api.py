@@ -151,7 +151,7 @@ def test_the_answers_links_lead_somewhere(node: Gateway):
     task = asked(node, "GET", "/v2/job/task/query", {"job_id": JOB}).json()["data"][0]
     job = asked(node, "GET", "/v2/job/query", {"job_id": JOB}).json()["data"][0]
     for link in (task["log_url"], task["ui_url"], job["log_url"], job["ui_url"]):
-        assert httpx.get(link, timeout=30, trust_env=False, verify=NO_TLS).status_code == 200, link
+        assert httpx.get(link, timeout=120, trust_env=False, verify=NO_TLS).status_code == 200, link
 
 
 @pytest.mark.parametrize("path", ["/v2/job/stop", "/v2/job/rerun", "/v2/job/clean", "/v2/job/log/download"])
@@ -327,7 +327,9 @@ def test_whatever_is_sent_is_decided_upon(node: Gateway):
         for body in HOSTILE
         if method == "post" or isinstance(body, dict)
     ]
-    with httpx.Client(base_url=node.addresses()["operator"], timeout=30, trust_env=False, verify=NO_TLS) as client:
+    with httpx.Client(
+        base_url=node.addresses()["operator"], timeout=120, trust_env=False, verify=NO_TLS
+    ) as client:
         for method, path, body in tried:
             given = {"params": body} if method == "get" else {"json": body}
             answer = client.request(method, path, **given)
