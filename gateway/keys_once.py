@@ -1,12 +1,16 @@
 """YAML, and JSON, in which a key that stands twice is a mistake: of two values only one would hold."""
 
 import json
+import re
 from collections.abc import Hashable
 from typing import Any
 
 import yaml
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+_BRACKET = re.compile(r"[\[\]{}]")
+_MOST_LEVELS = 500
 
 
 class KeyTwice(Exception):
@@ -45,6 +49,30 @@ class KeysOnce(_LOADER):  # type: ignore[misc]
                     raise KeyTwice(key.value, lines[key.value], line)
                 lines[key.value] = line
         return dict(super().construct_mapping(node, deep=deep))
+
+
+def load_yaml(text: str) -> Any:
+    """Return what YAML says. Raises `KeyTwice`, `yaml.YAMLError`, `ValueError`, and `RecursionError` early.
+
+    The reader's own way takes a time that grows with the square of the depth of brackets.
+    """
+    depth = 0
+    for sign in _BRACKET.finditer(text):
+        depth += 1 if sign[0] in "[{" else -1
+        if depth > _MOST_LEVELS:
+            raise RecursionError
+    return yaml.load(text, Loader=KeysOnce)
+
+
+def half_a_letter(text: str, value: Any) -> bool:
+    """Tell whether something that was read from a text holds what UTF-8 cannot say, such as ``\\ud800`` alone."""
+    if "\\u" not in text.lower():
+        return False
+    try:
+        json.dumps(value, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def wrong_in(error: Exception) -> str:

@@ -7,7 +7,7 @@ import yaml
 
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
-from gateway.keys_once import KeysOnce, KeyTwice, wrong_in
+from gateway.keys_once import KeyTwice, load_yaml, wrong_in
 from gateway.whole_files import MIB, NotFit, whole
 
 HIDDEN = "(not shown)"
@@ -18,7 +18,7 @@ def read(path: Path) -> tuple[str, dict[str, Any]]:
     """Return a file's text and what it says. Raises `Invalid`; the text of a problem shows nothing of a value."""
     try:
         text = whole(path, MIB).decode()
-        data: Any = yaml.load(text, Loader=KeysOnce)
+        data: Any = load_yaml(text)
     except OSError as error:
         raise Invalid([Problem(str(path), "cannot be read", error.strerror)]) from error
     except NotFit as error:

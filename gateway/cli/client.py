@@ -270,7 +270,7 @@ def read_remarked(file: Path) -> tuple[dict[str, Any], str]:
     """
     import yaml
 
-    from gateway.keys_once import KeysOnce, KeyTwice, each_once, wrong_in
+    from gateway.keys_once import KeyTwice, each_once, half_a_letter, load_yaml, wrong_in
     from provider_registry.lenient import told, without_last_commas
 
     try:
@@ -288,13 +288,15 @@ def read_remarked(file: Path) -> tuple[dict[str, Any], str]:
         except (ValueError, RecursionError) as error:
             wrong: Exception = error
             cleaned, commas = without_last_commas(text) if _JSON_BEGINS.match(text) else ("", 0)
-            body = json.loads(cleaned, object_pairs_hook=each_once) if commas else yaml.load(text, Loader=KeysOnce)
+            body = json.loads(cleaned, object_pairs_hook=each_once) if commas else load_yaml(text)
     except KeyTwice as error:
         raise CallFailed(f"{file}: {error}; keep one of them", EXIT_BAD_INPUT) from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         if _JSON_BEGINS.match(text):
             raise CallFailed(f"{file} is no JSON: {wrong_in(wrong)}", EXIT_BAD_INPUT) from None
         raise CallFailed(f"{file} is neither JSON nor YAML: {wrong_in(error)}", EXIT_BAD_INPUT) from None
+    if half_a_letter(text, body):
+        raise CallFailed(f"{file} holds half of a character, such as \\ud800, which is no text", EXIT_BAD_INPUT)
     if not isinstance(body, dict):
         found = "a list" if isinstance(body, list) else "nothing" if body is None else "a single value"
         raise CallFailed(f"{file} must hold an object (name: value) and holds {found}", EXIT_BAD_INPUT)

@@ -223,8 +223,8 @@ def download(
     """
     from gateway.cli.transfer import bar
 
-    target = output or Path(_address(dataset)[1] + ".csv")
     with reporting(as_json), connect(config, url) as node, bar(f"fetching {dataset}", None, as_json) as shown:
+        target = output or Path(_address(dataset)[1] + ".csv")
         with fitting():
             new_file(target, force)
         begun = False

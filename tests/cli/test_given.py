@@ -108,6 +108,28 @@ def test_what_is_sent_or_configured_is_a_file_too(tmp_path: Path, kind: str):
     assert said.exit_code == 2 and "is never replaced" in said.stderr, said.output
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[" * 100_000, "is no JSON: it is nested too deeply"),
+        ("a: " + "[" * 100_000, "neither JSON nor YAML: it is nested too deeply"),
+        ('{"a": {"\\ud800": 1}}', "half of a character"),
+        ('a: "\\ud800"', "invalid Unicode character escape code"),
+        ('{"a": ' + "9" * 5000 + "}", "is no JSON: Exceeds the limit"),
+    ],
+)
+def test_what_no_node_could_read_is_told_before_it_is_sent(tmp_path: Path, text: str, says: str):
+    file = tmp_path / "job.json"
+    file.write_text(text)
+    said = call("job", "submit", str(file), "--url", NOBODY)
+    assert said.exit_code == 2 and says in said.stderr, said.output
+
+
+def test_what_is_no_dataset_is_told(tmp_path: Path):
+    said = call("data", "download", "nope", "--url", NOBODY)
+    assert said.exit_code == 2 and "it reads namespace#name" in said.stderr
+
+
 def test_an_endless_configuration_is_not_read_to_its_end(tmp_path: Path):
     large = tmp_path / "node.yml"
     with large.open("wb") as file:
