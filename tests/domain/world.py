@@ -23,9 +23,11 @@ from gateway.domain.scheduling.commands import (
     ReturnAt,
     StartAt,
     StartTaskAt,
+    StopAt,
     TaskRequest,
 )
 from gateway.domain.scheduling.events import (
+    Denied,
     Heard,
     Lost,
     StopAsked,
@@ -195,6 +197,9 @@ class World:
             self.works.say(f"  … {kind}")
         if kind == "refused":
             return self._lost(request, delivered=False), 0.01
+        if kind == "dropped" and isinstance(request, StopAt) and random.random() < 0.5:
+            page = Denied(request, Failure("NO_ENVELOPE", "<html>", request.node), T0)
+            return lambda at: [applying(replace(page, at=at))], there
         if kind == "dropped":
             return self._lost(request, delivered=True), CLIENT_DEADLINE
         answer: list[Answer] = []
