@@ -118,6 +118,22 @@ def test_the_breadth_is_no_less_than_any_set_of_tasks_that_can_run_together(dag,
     assert len(together) <= needs.breadth(dag, names) <= len(names)
 
 
+@given(dags(), st.randoms(), st.integers(1, 3), st.integers(0, 3))
+def test_whichever_tasks_are_under_way_fit_into_what_the_job_holds_and_that_into_the_node(dag, random, cpu, disk):
+    spec = replace(asking("a", cpu=cpu, disk=disk), dag=dag)
+    engines = {node.name: random.choice(("", FAR)) for node in dag.nodes}
+    has = means(cpu=random.randint(3, 7), far=random.randint(3, 7))
+    pool = held(spec, has, **engines)
+    assert pool is not None and pool.tasks_at_once >= 1
+    assert pool.portions.fits(Portions({"": has.total, FAR: has.room(FAR).total or Amounts()}))
+    under_way: list[str] = []
+    for name in sorted(engines, key=lambda _: random.random()):
+        if len(under_way) < pool.tasks_at_once and all(not related(dag, name, other) for other in under_way):
+            under_way.append(name)
+    runs = [a_run(name, limits={"cpu": cpu, "disk": disk * GIB}, engine=engines[name]) for name in under_way]
+    assert borrowing.may_launch(a_local_job(*runs, pool=pool)) == {run.run_id for run in runs}
+
+
 def related(dag, one: str, other: str) -> bool:
     return other in above(dag, one) or one in above(dag, other)
 
