@@ -33,6 +33,7 @@ from tests.bench.routing import routing
 from tests.bench.upload import peak_growth, resident, timed, write_table
 from tests.conftest import remove_networks
 from tests.e2e.nodes import ROOT, Federation, Node
+from tests.plain import NO_TLS
 
 A, B = "JG0100001100000010", "JG0100002200000020"
 
@@ -192,7 +193,7 @@ def run_job(node: Node, body: dict[str, Any]) -> float:
     """Return the seconds from before create_all to the job's FINISHED."""
     began = time.perf_counter()
     job_id = node.submit(body)
-    with httpx.Client(base_url=node.operator, trust_env=False) as client:
+    with httpx.Client(base_url=node.operator, trust_env=False, verify=NO_TLS) as client:
         while True:
             params = {"job_id": job_id}
             data = client.get("/v1/platform/schedule/job/status_all", params=params).json()["data"]
@@ -214,7 +215,7 @@ def create_all(asked: argparse.Namespace) -> None:
             def one(_: int, local: Any = local, times: list[float] = times, rest: float = rest) -> None:
                 time.sleep(rest)
                 if not hasattr(local, "client"):
-                    local.client = httpx.Client(trust_env=False, timeout=60)
+                    local.client = httpx.Client(trust_env=False, verify=NO_TLS, timeout=60)
                 began = time.perf_counter()
                 answer = local.client.post(url, content=body, headers={"content-type": "application/json"}).json()
                 times.append(time.perf_counter() - began)
@@ -262,7 +263,10 @@ def push_pop(one: Node, other: Node, size: int, count: int) -> list[float]:
     payload = base64.b64encode(os.urandom(size)).decode()
     times = []
     session = f"session_bench_{size}"
-    with httpx.Client(trust_env=False, timeout=120) as push, httpx.Client(trust_env=False, timeout=120) as pop:
+    with (
+        httpx.Client(trust_env=False, verify=NO_TLS, timeout=120) as push,
+        httpx.Client(trust_env=False, verify=NO_TLS, timeout=120) as pop,
+    ):
         for i in range(count):
             topic = f"t{i}"
             sent = json.dumps({"topic": topic, "payload": payload}).encode()

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 
 from gateway.store import tables
 from tests.e2e.nodes import Node
+from tests.plain import NO_TLS
 
 STATUS = "/v1/platform/schedule/job/status_all"
 
@@ -32,7 +33,7 @@ def independent(body: dict[str, Any], tasks: int) -> dict[str, Any]:
 def until_over(node: Node, job_id: str, seconds: float = 1800.0) -> dict[str, Any]:
     """Ask until a job has ended; return its state."""
     end = time.monotonic() + seconds
-    with httpx.Client(base_url=node.operator, trust_env=False, timeout=60) as client:
+    with httpx.Client(base_url=node.operator, trust_env=False, verify=NO_TLS, timeout=60) as client:
         while True:
             data = dict(client.get(STATUS, params={"job_id": job_id}).json()["data"])
             if data["job_status"] in ("FINISHED", "REJECTED"):
@@ -68,7 +69,7 @@ def asked_meanwhile(node: Node, job_id: str, work: Callable[[], Any]) -> tuple[A
     times: list[float] = []
 
     def ask() -> None:
-        with httpx.Client(base_url=node.operator, trust_env=False, timeout=60) as client:
+        with httpx.Client(base_url=node.operator, trust_env=False, verify=NO_TLS, timeout=60) as client:
             while not over.wait(0.1):
                 began = time.perf_counter()
                 assert client.get(STATUS, params={"job_id": job_id}).json()["code"] == 0
@@ -86,7 +87,7 @@ def asked_meanwhile(node: Node, job_id: str, work: Callable[[], Any]) -> tuple[A
 
 def at_once(node: Node, body: dict[str, Any], count: int, clients: int) -> list[str]:
     """Submit so many jobs with so many clients; return their ids."""
-    with httpx.Client(base_url=node.operator, trust_env=False, timeout=120) as client:
+    with httpx.Client(base_url=node.operator, trust_env=False, verify=NO_TLS, timeout=120) as client:
 
         def one(_: int) -> str:
             answer = client.post("/v1/platform/schedule/job/create_all", json=body).json()
