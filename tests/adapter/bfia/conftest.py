@@ -1,0 +1,33 @@
+"""A scripted peer, and clients that call it, for the tests of what is made of a peer's answers."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.adapter.bfia.calling import As
+from tests.adapter.bfia.scripted import Clients, ScriptedPeer, clients, scripted
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[ScriptedPeer, str]]:
+    with scripted() as pair:
+        yield pair
+
+
+@pytest.fixture
+def peer(served: tuple[ScriptedPeer, str]) -> ScriptedPeer:
+    return served[0]
+
+
+@pytest.fixture
+def calling(served: tuple[ScriptedPeer, str], tmp_path: Path) -> As:
+    """Return what makes clients of the scripted peer, by profile and deadline."""
+    return partial(clients, tmp_path, served[1])
+
+
+@pytest.fixture
+def spec_peer(calling: As) -> Iterator[Clients]:
+    with calling() as found:
+        yield found
