@@ -118,7 +118,7 @@ def test_the_breadth_is_no_less_than_any_set_of_tasks_that_can_run_together(dag,
     assert len(together) <= needs.breadth(dag, names) <= len(names)
 
 
-@given(dags(), st.randoms(), st.integers(1, 3), st.integers(0, 3))
+@given(dags(), st.randoms(), st.integers(1, 3), st.integers(0, 9))
 def test_whichever_tasks_are_under_way_fit_into_what_the_job_holds_and_that_into_the_node(dag, random, cpu, disk):
     spec = replace(asking("a", cpu=cpu, disk=disk), dag=dag)
     engines = {node.name: random.choice(("", FAR)) for node in dag.nodes}
