@@ -17,7 +17,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 import typer
 
-from gateway.cli.given import content, opened, token
+from gateway.cli.given import content, harmless, opened, token
 from gateway.whole_files import NotFit
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ def reporting(as_json: bool = False) -> Iterator[None]:
     try:
         yield
     except CallFailed as error:
-        text = str(error)
+        text = harmless(str(error))
         if as_json:
             text = json.dumps({"error": text, "reason": error.reason, "data": error.data}, ensure_ascii=False)
         typer.echo(text, err=True)
@@ -326,7 +326,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> 
     from rich.table import Table
     from rich.text import Text
 
-    lines = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    lines = [["" if cell is None else harmless(str(cell)) for cell in row] for row in rows]
     console = Console()
     made = Table(title=title, title_justify="left", show_edge=False)
     widths: Sequence[int | None] = [None] * len(columns)

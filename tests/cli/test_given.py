@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from gateway.cli import main
-from gateway.cli.client import TOKEN, URL, CallFailed, Client
+from gateway.cli.client import TOKEN, URL, CallFailed, Client, reporting, table
 from gateway.cli.given import LARGEST, content, new_file
 from gateway.whole_files import NotFit
 
@@ -123,6 +123,14 @@ def test_what_no_node_could_read_is_told_before_it_is_sent(tmp_path: Path, text:
     file.write_text(text)
     said = call("job", "submit", str(file), "--url", NOBODY)
     assert said.exit_code == 2 and says in said.stderr, said.output
+
+
+def test_what_others_wrote_steers_no_terminal(capsys: pytest.CaptureFixture[str]):
+    table("", ["path"], [["GET /\x1b[2J\x9b31m\u202egpj\rok"]])
+    with pytest.raises(typer.Exit), reporting():
+        raise CallFailed("JOB_UNKNOWN: no job \x1b]0;x\x07 here\nnor there")
+    said = capsys.readouterr()
+    assert "GET /?[2J?31m?gpj?ok" in said.out and said.err == "JOB_UNKNOWN: no job ?]0;x? here\nnor there\n"
 
 
 def test_what_is_no_dataset_is_told(tmp_path: Path):
