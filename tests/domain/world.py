@@ -373,6 +373,9 @@ def _check_outcome(world: World, outcome: Outcome, failure: Failure | None) -> N
     match outcome, failure.reason:
         case Outcome.STOPPED, "STOPPED":
             right = plot.stop_at is not None
+        case Outcome.FAILED, "NO_ROLE_HERE":  # nobody who schedules knew the roles, and who has one was left out
+            with_role = [n.node for n in world.with_whom() if plot.roles(failure.task, n.node)]
+            right = failure.task in plot.unknown and not with_role
         case Outcome.REJECTED, "COMPONENT_UNKNOWN":
             right = failure.node in plot.refuses_create
         case Outcome.REJECTED, "APPROVAL_REJECTED":
