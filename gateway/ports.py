@@ -58,13 +58,18 @@ class Callback:
 
 @dataclass(frozen=True)
 class TaskView:
+    """A task as others are told of it."""
+
     task_id: str
     name: str
     status: TaskStatus
     failure: Failure | None = None
     nodes: Mapping[NodeId, Mapping[str, TaskStatus]] = field(default_factory=dict)
+    """node -> role -> how the task is there"""
     since: datetime | None = None
+    """when the attempt began"""
     attempt: int = 0
+    """number of the attempt, from 0"""
     attempts: Sequence[Attempt] = ()
     """earlier ones, which failed"""
     waiting: Waiting | None = None

@@ -111,6 +111,8 @@ class Tidy(Protocol):
 
 @dataclass(frozen=True)
 class ClientParts:
+    """What the paths for FATE's own tools are built of."""
+
     node: NodeId
     coordinator_node: NodeId
     """which node schedules the jobs handed in here"""

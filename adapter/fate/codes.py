@@ -5,6 +5,8 @@ from enum import IntEnum
 
 
 class Code(IntEnum):
+    """The numbers by FATE-Flow's own names."""
+
     SUCCESS = 0
     JOB_PARAMS_ERROR = 1000
     JOB_NOT_FOUND = 1001

@@ -14,6 +14,7 @@ TYPE_OF: Mapping[str, str] = {"data": "dataset", "model": "model", "metric": "re
 
 
 def task_of(work: Work, name: str, readers: set[str]) -> DagNode:
+    """Return a task of a FATE flow as one of ours; what is wrong with it is noted in ``work``."""
     task, at = work.dag.tasks[name], f"tasks.{name}"
     found = component_of(work, name)
     _runs_at(work, name, found)

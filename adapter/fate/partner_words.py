@@ -50,6 +50,7 @@ def not_started(local: LocalJob, job_id: str, name: str, version: int, error: Ga
 def collected(
     body: wire.Task, word: TaskWord, news: TaskNews, local: LocalJob | None, task_id: str
 ) -> dict[str, Any]:
+    """Return what a FATE site collects of a task at one party: its state, and times in milliseconds."""
     role = body.role.partition(".")[0]
     runs = local.runs_of(task_id, role) if local is not None else ()
     begun = _ms(min((run.started_at for run in runs if run.started_at), default=None))

@@ -26,6 +26,8 @@ _TOLD_AT_MOST = 10_000
 
 @dataclass(frozen=True)
 class FateParts:
+    """What the paths for FATE sites are built of."""
+
     node: NodeId
     scheduler: SchedulerApi
     participant: ParticipantApi

@@ -22,6 +22,8 @@ from route_table.live import LiveRoutes
 
 @dataclass(frozen=True)
 class AdminParts:
+    """What the paths of our own API are built of."""
+
     node: NodeId
     owner: str
     """gateway instance and engine: whose containers these are where several share a database"""
