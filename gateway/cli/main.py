@@ -1,6 +1,8 @@
 """``bfia-gateway``: write a configuration, serve a node, show the demo."""
 
+import errno
 import gc
+import os
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -211,7 +213,19 @@ def main() -> None:
     if wrong := no_text(sys.argv[1:]):
         typer.echo(wrong, err=True)
         sys.exit(EXIT_BAD_INPUT)
-    app()
+    try:
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # here it can be told that there is no room
+    except KeyboardInterrupt:  # before a command has begun
+        sys.exit(130)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EIO, errno.EDQUOT):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else what is left is tried once more at the end
+        typer.echo(f"the output cannot be written: {error.strerror}", err=True)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

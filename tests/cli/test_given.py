@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -123,6 +125,13 @@ def test_what_no_node_could_read_is_told_before_it_is_sent(tmp_path: Path, text:
     file.write_text(text)
     said = call("job", "submit", str(file), "--url", NOBODY)
     assert said.exit_code == 2 and says in said.stderr, said.output
+
+
+def test_an_output_for_which_there_is_no_room_is_told():
+    words = [sys.executable, "-m", "gateway.cli.main", "version"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "the output cannot be written: No space left on device\n")
 
 
 def test_what_others_wrote_steers_no_terminal(capsys: pytest.CaptureFixture[str]):
