@@ -217,13 +217,16 @@ def main() -> None:
         try:
             app()
         finally:
-            sys.stdout.flush()  # here it can be told that there is no room
+            if sys.stdout is not None:  # it may be closed
+                sys.stdout.flush()  # here it can be told that there is no room
     except KeyboardInterrupt:  # before a command has begun
         sys.exit(130)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EIO, errno.EDQUOT):
+        if error.errno not in (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EPIPE):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else what is left is tried once more at the end
+        if error.errno == errno.EPIPE:  # whoever reads has seen enough
+            sys.exit(1)
         typer.echo(f"the output cannot be written: {error.strerror}", err=True)
         sys.exit(1)
 

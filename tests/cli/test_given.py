@@ -134,6 +134,13 @@ def test_an_output_for_which_there_is_no_room_is_told():
     assert (done.returncode, done.stderr) == (1, "the output cannot be written: No space left on device\n")
 
 
+@pytest.mark.parametrize("ending", ["| true", ">&-"])
+def test_an_output_that_nobody_reads_leaves_no_trace(ending: str):
+    line = f"{sys.executable} -m gateway.cli.main version {ending}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_what_others_wrote_steers_no_terminal(capsys: pytest.CaptureFixture[str]):
     table("", ["path"], [["GET /\x1b[2J\x9b31m\u202egpj\rok"]])
     with pytest.raises(typer.Exit), reporting():
