@@ -18,10 +18,20 @@ from adapter.bfia import headers, secure
 from adapter.bfia.extensions import Command
 from adapter.bfia.profiles import SUCCESS_CODES, Profile, profile_named
 from adapter.bfia.relay_words import NEXT_HOP_UNREACHABLE, WITHIN, told_by_relay
+from adapter.problems import shown
 from adapter.reading import HALF_PAIR
 from gateway.domain.model import NodeId
 from gateway.domain.problems import Problem
-from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, NotServed, PeerUnreachable, Refused
+from gateway.errors import (
+    MOST_PROBLEMS,
+    GatewayError,
+    Invalid,
+    NotAllowed,
+    NotFound,
+    NotServed,
+    PeerUnreachable,
+    Refused,
+)
 from gateway.ports import as_mapping
 from gateway.tracing import Exchange, exchanged
 from route_table.live import LiveRoutes
@@ -34,6 +44,11 @@ _LARGEST_ANSWER = 32 * 1024**2
 
 _LONGEST_WORDS = 2000
 """characters of a peer's message that the timeline keeps"""
+
+_LONGEST_SAID = 4000
+"""characters of a peer's refusal that are read; the rest is nowhere kept, shown or searched"""
+
+_LONGEST_REASON = 200
 
 LONGEST_CALL = 10.0
 """Seconds of one control request, whatever the route says: the scheduler counts on it before it asks again."""
@@ -179,7 +194,9 @@ class Peer:
         beyond = told_by_relay(envelope)
         if beyond is not None and beyond.silent:
             raise PeerUnreachable(
-                f"next hop {beyond.relay}: {beyond.message}", delivered=beyond.delivered, reason=beyond.reason
+                f"next hop {beyond.relay}: {_cut(beyond.message)}",
+                delivered=beyond.delivered,
+                reason=beyond.reason,
             )
         if status in (502, 503, 504):
             raise PeerUnreachable(f"{_called(route)} at {route.url} answers HTTP {status}")
@@ -225,7 +242,7 @@ class Peer:
         if number in SUCCESS_CODES and 200 <= status < 300:
             beside = {k: v for k, v in body.items() if k not in ("code", "msg", "message", "data")}
             return {**beside, **as_mapping(data)}
-        said = str(body.get("msg") or body.get("message") or f"code {code}")
+        said = _cut(body.get("msg") or body.get("message") or f"code {code}")
         beyond = told_by_relay(body)
         speaker = f"{beyond.relay}, which answers in the place of {self._node}" if beyond else self._node
         hint = self.profile.without_paths
@@ -239,9 +256,14 @@ def _called(route: Route) -> str:
     return f"next hop {route.via} of {route.node}" if route.via else route.node
 
 
-def _short(text: str) -> str:
+def _short(text: str, longest: int = _LONGEST_WORDS) -> str:
     """Return a peer's words, cut where they have no end."""
-    return text[:_LONGEST_WORDS] + ("…" if len(text) > _LONGEST_WORDS else "")
+    return text[:longest] + ("…" if len(text) > longest else "")
+
+
+def _cut(said: Any) -> str:
+    """Return a text of a refusal as far as it is read."""
+    return _short(said if isinstance(said, str) else str(said), _LONGEST_SAID)
 
 
 def _shown(code: Any) -> Any:
@@ -273,6 +295,7 @@ def _refusal(said: str, code: int | None, data: Mapping[str, Any]) -> GatewayErr
     reason = data.get("reason")
     if not isinstance(reason, str) or not reason:
         return Refused(said)
+    reason = _short(reason, _LONGEST_REASON)
     problems = _problems(data.get("problems"))
     if code == Invalid.code and problems:
         return Invalid(problems, reason=reason)
@@ -283,7 +306,7 @@ def _refusal(said: str, code: int | None, data: Mapping[str, Any]) -> GatewayErr
 def _problems(found: Any) -> list[Problem]:
     entries = found if isinstance(found, list) else []
     return [
-        Problem(str(entry.get("path") or ""), str(entry.get("rule") or ""), entry.get("got"))
-        for entry in entries
+        Problem(str(shown(entry.get("path") or "")), str(shown(entry.get("rule") or "")), shown(entry.get("got")))
+        for entry in entries[: MOST_PROBLEMS + 1]
         if isinstance(entry, Mapping)
     ]

@@ -9,10 +9,12 @@ from gateway.domain.model import JobSpec
 from gateway.domain.problems import Problem
 
 _NAME = r"[\w-]+"
+_SITE = r"([\w-]{1,64}?)_(\d{1,9})_[\w-]{1,200}"
+"""Role, place and node. Bounded: part of a text comes from other nodes, and each may end where the next begins."""
 _OLD = (  # in this order: FATE 2's place -> that of FATE 1's dsl and runtime_conf
     (rf"tasks\.({_NAME})\.parameters", r"runtime_conf.component_parameters.common.\1"),
-    (rf"party_tasks\.({_NAME}?)_(\d+)_[\w-]+\.tasks\.({_NAME})\.parameters", None),
-    (rf"party_tasks\.({_NAME}?)_(\d+)_[\w-]+\.conf", r"runtime_conf.job_parameters.role.\1.\2"),
+    (rf"party_tasks\.{_SITE}\.tasks\.({_NAME})\.parameters", None),
+    (rf"party_tasks\.{_SITE}\.conf", r"runtime_conf.job_parameters.role.\1.\2"),
     (rf"tasks\.({_NAME})", r"dsl.components.\1"),
     (r"conf\.extra\.initiator", "runtime_conf.initiator"),
     (r"conf", "runtime_conf.job_parameters.common"),
@@ -41,17 +43,17 @@ class Written:
         if self._old:
             for at, there in _OLD:
                 text = re.sub(rf"{re.escape(ROOT)}\.{at}", there or _OF_PARTY, text)
-            text = re.sub(rf"{re.escape(ROOT)}\.parties(\[(\d+)\])?(\.party_id)?", self._role, text)
+            text = re.sub(rf"{re.escape(ROOT)}\.parties(\[(\d{{1,9}})\])?(\.party_id)?", self._role, text)
         return text
 
     def _places(self, spec: JobSpec) -> Iterator[tuple[str, str | Callable[[re.Match[str]], str]]]:
         numbered = {str(i): node.name for i, node in enumerate(spec.dag.nodes)}
         yield r"dag\.components\[(\d+)\]", lambda m: f"{ROOT}.tasks.{numbered.get(m[1], m[1])}"
         yield rf"\bdag\.components\.({_NAME})", rf"{ROOT}.tasks.\1"
-        yield rf"config\.role\.({_NAME})\[(\d+)\]", lambda m: self._party(m[1], int(m[2]))
+        yield rf"config\.role\.({_NAME})\[(\d{{1,9}})\]", lambda m: self._party(m[1], int(m[2]))
         yield r"config\.role", f"{ROOT}.parties"
         yield rf"config\.task_params\.common\.({_NAME})", rf"{ROOT}.tasks.\1.parameters"
-        whose = rf"({_NAME})\.(\d+)"
+        whose = rf"({_NAME})\.(\d{{1,9}})"
         yield (
             rf"config\.task_params\.{whose}\.({_NAME})(\.dataset_id)?",
             lambda m: self._own(m[1], int(m[2]), m[3], m[4] or "", spec),

@@ -105,6 +105,20 @@ def test_every_other_code_is_a_refusal(peer: ScriptedPeer, spec_peer: Clients, c
     assert error.message == f"{PEER}: no"
 
 
+@pytest.mark.parametrize("name", ["msg", "message", "path", "rule", "got", "reason", "problems"])
+def test_a_refusal_of_megabytes_is_read_to_a_bound(peer: ScriptedPeer, spec_peer: Clients, name: str):
+    endless = "w" * 2_000_000
+    problem = {"path": "p", "rule": "r", "got": 1} | ({name: endless} if name in ("path", "rule", "got") else {})
+    found = [problem] * (100_000 if name == "problems" else 1)
+    data = {"reason": endless if name == "reason" else "NO", "problems": found}
+    peer.will(says({"code": Invalid.code, name: endless, "data": data}))
+    invalid = refused(spec_peer.participant.start_job, "job-1", ME)
+    peer.will(says({"code": 1, name: endless, "data": data | {"problems": []}}))
+    plain = refused(spec_peer.participant.start_job, "job-1", ME)
+    assert isinstance(invalid, Invalid) and type(plain) is Refused
+    assert max(len(f"{e.message}{e.reason}") for e in (invalid, plain)) < 10_000
+
+
 def test_a_missing_code_is_a_refusal(peer: ScriptedPeer, spec_peer: Clients):
     peer.will(says({"msg": "success"}))
     assert refused(spec_peer.participant.start_job, "job-1", ME).reason == "REFUSED"

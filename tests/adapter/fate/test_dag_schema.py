@@ -271,6 +271,16 @@ OLD = {
 """A job in the form of FATE 1; invented after its documents"""
 
 
+@pytest.mark.parametrize("rest", ["conf", "tasks.t.parameters"])
+def test_what_another_node_says_is_searched_for_a_bounded_length(rest: str):
+    """Were a name without end ours, a text that ends otherwise would be read once for each of its places."""
+    asked, site = written(dsl.modern(OLD), old=True), "dag_schema.dag.party_tasks"
+    assert asked.words(f"{site}.guest_0_{GUEST}.{rest}").startswith("runtime_conf.")
+    for name in ("guest_0_" + "1" * 300, "_1_" * 8000, "1" * 65 + "_0_n", "guest_" + "0" * 5000 + "_n"):
+        assert asked.words(f"{site}.{name}.{rest}").startswith(site)
+    assert asked.words(f"dag_schema.dag.parties[{'1' * 5000}]").startswith("runtime_conf.role")
+
+
 def test_the_older_form_says_the_same(catalogue: Catalogue):
     spec = translated(dsl.modern(OLD), catalogue).spec
     assert faultless(spec) and spec.initiator_role == "guest"
