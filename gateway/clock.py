@@ -2,6 +2,8 @@
 
 Everything that waits is due at a time. If the machine's clock were followed when somebody, or its time service,
 puts it back by an hour, every question, repetition and deadline would stand still for that hour.
+
+What others' clocks have a part in (a signature's time, a file's, an end that people named) goes by `wall_of`.
 """
 
 import threading
@@ -25,7 +27,8 @@ class SteadyClock:
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._wall = wall
+        self.wall = wall
+        """the machine's clock as it stands"""
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._last = wall()
@@ -34,7 +37,7 @@ class SteadyClock:
 
     def __call__(self) -> datetime:
         with self._lock:
-            wall, at = self._wall(), self._monotonic()
+            wall, at = self.wall(), self._monotonic()
             steady = self._last + timedelta(seconds=at - self._at)
             ahead = steady - wall > _MOMENT
             self._last, self._at = steady if ahead else wall, at
@@ -47,3 +50,8 @@ class SteadyClock:
                 by_seconds=round((steady - wall).total_seconds()),
             )
         return now
+
+
+def wall_of(clock: Callable[[], datetime]) -> Callable[[], datetime]:
+    """Return the machine's clock as it stands, by which others go too; a clock of another kind is that itself."""
+    return clock.wall if isinstance(clock, SteadyClock) else clock

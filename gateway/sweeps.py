@@ -1,7 +1,6 @@
 """What jobs leave behind, a `Sweep` per kind of thing. What others still refer to (a `Keeper` says so) stays."""
 
 import shutil
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -15,6 +14,7 @@ from gateway.domain.local_job import Address, LocalJob, Run
 from gateway.domain.model import CallState
 from gateway.domain.scheduling import schedule
 from gateway.domain.states import JOB, ended
+from gateway.ports import Clock
 from gateway.storage import FileStorage
 from gateway.storage_staging import FOLDER, clear_leftover, leftovers
 from gateway.store import housekeeping
@@ -108,13 +108,15 @@ class LogCopies:
 
     kind = "log_copy"
 
-    def __init__(self, runs: Path, seconds: float) -> None:
+    def __init__(self, runs: Path, seconds: float, wall: Clock) -> None:
+        """``wall`` tells the time as files do."""
         self._runs = runs
         self._seconds = seconds
+        self._wall = wall
 
     def find(self, now: datetime, orphans: bool) -> Iterator[Item]:
         for path in sorted(self._runs.glob("*/copying")):
-            if now.timestamp() - _changed(path) >= max(self._seconds, 1.0):
+            if _unchanged_for(path, self._wall()) >= max(self._seconds, 1.0):
                 yield Item(self.kind, path.parent.name, "", size_of(path), "its copying was cut short")
 
     def remove(self, item: Item, now: datetime) -> None:
@@ -126,9 +128,11 @@ class RunFolders:
 
     kind = "logs"
 
-    def __init__(self, store: Store, runs: Path, policy: Policy) -> None:
+    def __init__(self, store: Store, runs: Path, policy: Policy, wall: Clock) -> None:
+        """``wall`` tells the time as files do."""
         self._store = store
         self._runs = runs
+        self._wall = wall
         self._policy = policy
         self._times = JobTimes(store)
 
@@ -142,7 +146,7 @@ class RunFolders:
         for name, path in sorted(folders.items()):
             run = known.get(name)
             if run is None:
-                old = bool(limits) and now.timestamp() - _changed(path) >= max(limits)
+                old = bool(limits) and _unchanged_for(path, self._wall()) >= max(limits)
                 if orphans or old:
                     yield Item(self.kind, name, "", size_of(path), "the database knows no such run")
                 continue
@@ -309,8 +313,9 @@ def size_of(path: Path) -> int:
         return 0
 
 
-def _changed(path: Path) -> float:
+def _unchanged_for(path: Path, wall: datetime) -> float:
+    """Return the seconds since a file or folder was changed; none where it is gone."""
     try:
-        return path.stat().st_mtime
+        return wall.timestamp() - path.stat().st_mtime
     except OSError:
-        return time.time()
+        return 0.0

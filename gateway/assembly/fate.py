@@ -17,6 +17,7 @@ from adapter.fate.protocol import FateProtocol
 from adapter.fate.serving import FateParts
 from adapter.fate.signing import App, Signatures, Site
 from gateway.app import Mounted
+from gateway.clock import wall_of
 from gateway.domain.job import Job
 from gateway.domain.local_job import LocalJob
 from gateway.domain.model import NodeId
@@ -64,7 +65,7 @@ class FateSide:
         node = settings.node.id
         sites = settings.fate.sites
         devices = {site: found.device for site, found in sites.items()}
-        self.heard = Heard(SqlHeardSignatures(store, clock).first)
+        self.heard = Heard(SqlHeardSignatures(store, wall_of(clock)).first)
         applications = {n: Site(_app(s.sends), _app(s.expects)) for n, s in sites.items()}
         self._signatures = Signatures(applications, self.heard)
         self._descriptions = Descriptions(node, standard, Catalogue(registry), devices)

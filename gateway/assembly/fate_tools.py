@@ -59,7 +59,7 @@ def signed_by(node: Node) -> Callable[[Mapping[str, str], bool], Identity | None
     """Return what tells by a request's headers, and whether it changes anything, which application signed it."""
     fate = node.settings.fate
     apps = {name: ClientApp(app.app_token, app.role) for name, app in fate.clients.items()}
-    return ClientSignatures(apps if fate.enabled else {}, node.clock, node.fate.heard).identify
+    return ClientSignatures(apps if fate.enabled else {}, node.wall, node.fate.heard).identify
 
 
 class _Uploads:

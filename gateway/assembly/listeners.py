@@ -143,7 +143,7 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
         node.datasets,
         node.sharing,
         node.storage,
-        node.clock,
+        node.wall,
         limiters,
         nodes=lambda: node.routes.table.routes,
     )
@@ -214,7 +214,7 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
     for name, app in apps.items():
         apps[name] = StrangersFirst(app, neighbours.is_stranger, neighbours.look, asking)
     guarded = settings.auth.mode == "on"
-    access = Access(node.tokens.find, node.clock, settings.auth.token) if guarded else None
+    access = Access(node.tokens.find, node.wall, settings.auth.token) if guarded else None
     signed = fate_tools.signed_by(node)
     apps["operator"] = Guard(
         apps["operator"], access, node.audit.add, node.clock, CapacityLimiter(4), signed, node.fate.elsewhere

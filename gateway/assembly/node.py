@@ -21,6 +21,7 @@ from gateway.assembly.sessions import Sessions
 from gateway.assembly.sockets import listening
 from gateway.broker.broker import Broker
 from gateway.broker.model import BrokerLimits
+from gateway.clock import wall_of
 from gateway.container_door import ContainerDoor
 from gateway.coordinator import Coordinator
 from gateway.datasets import Datasets
@@ -88,6 +89,7 @@ class Node:
         """Build the parts. ``engine`` makes the engine from the settings and the installation's id."""
         self.settings = settings
         self.clock = clock
+        self.wall = wall = wall_of(clock)
         node = settings.node.id
         self.tls = peer_tls.served(settings.listen.peer.tls)
         docker = settings.engine.kind == "docker"
@@ -104,7 +106,7 @@ class Node:
         self.registry = Registry(SqlProviders(self.store), clock)
         self.tokens = SqlTokens(self.store)
         self.audit = SqlAudit(self.store)
-        self.routes = LiveRoutes(settings.route_table.file, SqlRouteVersions(self.store), self.store.in_use, clock)
+        self.routes = LiveRoutes(settings.route_table.file, SqlRouteVersions(self.store), self.store.in_use, wall)
         self.neighbours = Neighbours(settings.node, self.routes)
         self.sessions = Sessions(self.store)
         self.engine = engine(settings, installation)
@@ -225,7 +227,7 @@ class Node:
             Default(settings.data.grants),
             self.participant.roles,
             self._unfinished,
-            clock,
+            wall,
         )
         self.participant.not_shared = self.sharing.refusal
         self.participant.barred = self.neighbours.barred
@@ -244,8 +246,8 @@ class Node:
                 self.store, self.broker, settings.state_dir / "channel", session_id(""), self.sessions.end
             ),
             sweeps.Uploads(self.storage),
-            sweeps.LogCopies(runs, keep.workspace),
-            sweeps.RunFolders(self.store, runs, keep),
+            sweeps.LogCopies(runs, keep.workspace, wall),
+            sweeps.RunFolders(self.store, runs, keep, wall),
             outputs,
             sweeps.Jobs(self.store, outputs, self.storage, keep),
         ]
@@ -270,7 +272,7 @@ class Node:
         self.coordinator.admit = self.participant.admit = self.drain.admit
         self.feed = Feed(self.store)
         hooks = [Hook(h.url, tuple(h.events), h.secret) for h in settings.events.webhooks]
-        self.webhooks = Webhooks(hooks, self.store, self.feed, node, owner, clock)
+        self.webhooks = Webhooks(hooks, self.store, self.feed, node, owner, wall)
         self.courier = Courier()
         self.arrivals = Arrivals()
         self.sockets = listening(settings)

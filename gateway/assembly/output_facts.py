@@ -17,7 +17,7 @@ def facts_of(node: Node) -> OutputFacts:
         node.sharing,
         lambda at, wanted: outputs.asked(node.protocol.peer(at), wanted),
         node.audit.add,
-        node.clock,
+        node.wall,
     )
 
 

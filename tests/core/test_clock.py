@@ -1,5 +1,6 @@
 """The machine's clock is put back: nothing stands still until it has caught up."""
 
+import os
 import threading
 from contextlib import suppress
 from dataclasses import replace
@@ -8,8 +9,12 @@ from pathlib import Path
 
 import yaml
 
+from adapter.fate.client_signing import signature
 from engines.memory import MemoryEngine, Script
+from gateway.access import Role, new_token
 from gateway.clock import SteadyClock
+from gateway.dataset_upload import Upload
+from gateway.domain.local_job import Address
 from gateway.domain.states import JobStatus
 from gateway.errors import GatewayError
 from gateway.wiring import Gateway
@@ -17,7 +22,11 @@ from provider_registry.registration import provider_from_request
 from tests.builders import a_spec, at
 from tests.contracts.apis import IMAGE, registration, serving
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ME, PEER, settings
+from tests.events.receiver import receiving
+from tests.events.test_feed import happen
+from tests.inprocess import ME, PEER, ask, settings
+
+SECRET = "0123456789abcdef0123"
 
 
 class Machine:
@@ -73,3 +82,43 @@ def test_what_is_due_stays_due_when_the_clock_is_put_back(tmp_path: Path):
         step = timedelta(hours=-1)
         wait_for(lambda: node.store.jobs.get(spec.job_id).status is JobStatus.REJECTED, 20, 0.02, "it is given up")
         asking.join(60)
+
+
+def test_what_others_clocks_have_a_part_in_goes_by_the_machines_clock(tmp_path: Path):
+    """A signature, a file's time, an event's, and the ends that people name, after an hour's step back."""
+    step = timedelta()
+    fate = {"enabled": True, "clients": {"ann": {"app_token": SECRET}}}
+    more = {"auth": {"mode": "on", "token": SECRET}, "data": {"roots": [str(tmp_path)]}}
+
+    def wall() -> datetime:
+        return datetime.now(UTC) + step
+
+    with receiving() as receiver:
+        hooks = {"webhooks": [{"url": receiver.url}]}
+        chosen = settings(tmp_path, ME, fate=fate, events=hooks, **more)
+        node = Gateway(
+            chosen,
+            clock=SteadyClock(wall),
+            engine=lambda _, name: MemoryEngine(node=ME, installation=name, images={}),
+        )
+        (tmp_path / "t.csv").write_text("id\n1\n")
+        table = node.datasets.upload_from_path(Upload(Address("ns", "t")), str(tmp_path / "t.csv")).address
+        copying = chosen.state_dir / "runs" / "a-run" / "copying"
+        copying.mkdir(parents=True)
+        step = timedelta(hours=-1)
+        now, soon = wall(), wall() + timedelta(minutes=30)
+        os.utime(copying, (now.timestamp(), now.timestamp()))
+        text, token = new_token("bob", Role.ADMIN, now, soon)
+        node.tokens.add(token)
+        stamp = str(int(now.timestamp() * 1000))
+        signed = {"appid": "ann", "nonce": "1234", "timestamp": stamp}
+        signed["signature"] = signature(("ann", "", "1234", stamp), SECRET)
+        with serving(node):
+            assert ask(node, "operator", "GET", "/v2/site/info/query", headers=signed).json()["code"] == 0
+            bearer = {"authorization": f"Bearer {text}"}
+            assert ask(node, "operator", "GET", "/api/v1/jobs", headers=bearer).status_code == 200
+            assert "log_copy" not in [item.kind for item in node.cleaner.plan()]
+            assert node.sharing.grant(table, PEER, "bob", expires_at=soon)[1].expires_at == soon
+            happen(node.store, "job PENDING")
+            wait_for(lambda: receiver.got, 30)
+            assert int(receiver.got[0][0]["x-bfia-timestamp"]) < soon.timestamp()
