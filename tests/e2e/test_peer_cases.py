@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import yaml
 
+from adapter.bfia import peer as calls
 from adapter.bfia.examples import CREATE_ALL, REGISTER
 from engines.memory import MemoryEngine
 from gateway.domain.job import Job
@@ -574,8 +575,11 @@ def test_case_15_a_hung_partner_holds_up_nobody_else(site: Site):
 
 
 @pytest.fixture
-def patient_routes(site: Site) -> Iterator[None]:
-    """Give the partner a minute for each answer."""
+def patient_routes(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Give the partner a minute for each answer, so that a machine that stands still is no late answer."""
+    monkeypatch.setattr(calls, "LONGEST_CALL", 60.0)
+    timing = site.node.scheduler._timing
+    monkeypatch.setattr(site.node.scheduler, "_timing", replace(timing, call_deadline=timing.call_deadline + 50))
     file = Path(site.node.settings.route_table.file)
     before = file.read_text()
     patient = {node: entry | {"deadline": 60} for node, entry in yaml.safe_load(before).items()}

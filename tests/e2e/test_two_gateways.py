@@ -2,6 +2,7 @@
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +61,13 @@ def test_the_other_goes_on_with_what_the_dead_one_scheduled(
         body["config"]["role"] = {"guest": [jobs.HOST], "host": [jobs.HOST]}
         ids = [host.submit(body) for _ in range(3)]
         wait_for(lambda: len(started(register)) == 6, 60)
+        died = datetime.now(UTC)
         victim.kill()
         for job_id in ids:
-            other.wait_job(job_id, 60)
+            other.wait_job(job_id, 90)
+            (end,) = events(other, job_id, "job FINISHED")
+            # 8 s of the running task, 10 s to go on, and room for a busy machine: as the node itself noted it
+            assert datetime.fromisoformat(end["at"]) - died < timedelta(seconds=60)
         assert Counter(path.name.rpartition(".")[0] for path in register.iterdir()) == dict.fromkeys(
             [f"{task}.{role}.0" for task in "ab" for role in ("guest", "host")], 3
         )

@@ -3,13 +3,14 @@
 import asyncio
 import copy
 import json
+import os
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -31,8 +32,10 @@ SUBMIT = f"{PLATFORM}/job/create_all"
 REGISTRATION = "/v2/provider/register"
 SOON = 60.0
 """seconds; an answer that takes longer counts as none"""
-PULSE_BOUND = 3.0
-"""seconds in which health answers 99 times of 100; 0.1 is wanted, and more may be the fault of a busy machine"""
+LONGEST_WORK = 0.5
+"""seconds of this process's own work in which health answers 99 times of 100: what others take does not count"""
+LONGEST_WAIT = 10.0
+"""seconds in which it answers 99 times of 100 by the clock: more than a busy machine takes, less than a hang"""
 CHANNEL_HEADERS = {"x-ptp-session-id": "session_hostile", "x-ptp-target-node-id": ME}
 
 
@@ -63,14 +66,21 @@ class Target:
         return sock
 
 
+class Beat(NamedTuple):
+    """What one answer of health took, in seconds: by the clock, and of this process's work."""
+
+    waited: float
+    worked: float
+
+
 @pytest.fixture(scope="module")
-def pulse() -> list[float]:
-    """How long each answer of health took, from the first hostile request to the last."""
+def pulse() -> list[Beat]:
+    """The answers of health, from the first hostile request to the last."""
     return []
 
 
 @pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory, pulse: list[float]) -> Iterator[Target]:
+def target(tmp_path_factory: pytest.TempPathFactory, pulse: list[Beat]) -> Iterator[Target]:
     with a_node(tmp_path_factory.mktemp("node")) as node:
         found = Target(node)
         assert found.post("operator", REGISTRATION, REGISTER["one component"]["value"])["code"] == 0
@@ -80,16 +90,17 @@ def target(tmp_path_factory: pytest.TempPathFactory, pulse: list[float]) -> Iter
 
 
 @contextmanager
-def beating(node: Gateway, times: list[float]) -> Iterator[None]:
+def beating(node: Gateway, beats: list[Beat]) -> Iterator[None]:
     """Ask for the node's health all the while."""
     over = threading.Event()
 
     def beat() -> None:
         with httpx.Client(timeout=SOON, trust_env=False, verify=NO_TLS) as client:
             while not over.wait(0.01):
-                begun = time.monotonic()
+                begun, before = time.monotonic(), time.process_time()
                 alive = client.get(node.addresses()["operator"] + "/health/live").status_code == 200
-                times.append(time.monotonic() - begun if alive else SOON)
+                waited, worked = time.monotonic() - begun, time.process_time() - before
+                beats.append(Beat(waited, worked) if alive else Beat(SOON, SOON))
 
     thread = threading.Thread(target=beat)
     thread.start()
@@ -373,9 +384,12 @@ def test_catastrophic_expressions_in_a_description_and_a_job_that_uses_it(target
     body = with_components(chain(20, provider="catastrophe"))
     values = {f"p{i}": "a" * 60 + "!" for i in range(50)}
     body["config"]["task_params"] = {"common": {f"echo_{i}": values for i in range(20)}}
-    begun = time.monotonic()
+    before = os.times()
     found = target.submit(body)
-    assert found["code"] == 0 and time.monotonic() - begun < 10 * SOON  # one second for all 1,000, not for each
+    after = os.times()
+    # the processes that match have one second for all 1,000 together; with one for each task it would be 20 to 40
+    worked = sum(after[2:4]) - sum(before[2:4])
+    assert found["code"] == 0 and worked < 3, f"{worked:.1f} s of children's work"
     local = target.node.store.local_jobs.get(found["data"]["job_id"])
     assert any("could not be checked" in warning for warning in local.warnings)
 
@@ -522,13 +536,14 @@ def test_large_messages_pass_where_others_stall(tmp_path: Path):
 # ---------------------------------------------------------------- the pulse; keep this the last test
 
 
-def test_health_answered_all_the_while(target: Target, pulse: list[float], capsys: pytest.CaptureFixture[str]):
-    times = sorted(pulse)
-    assert len(times) > 100
-    p99 = times[int(len(times) * 0.99)]
+def test_health_answered_all_the_while(target: Target, pulse: list[Beat], capsys: pytest.CaptureFixture[str]):
+    assert len(pulse) > 100
+    waited, worked = sorted(beat.waited for beat in pulse), sorted(beat.worked for beat in pulse)
+    at = int(len(pulse) * 0.99)
     with capsys.disabled():
         print(
-            f"\nhealth under attack: {len(times)} answers, p50 {times[len(times) // 2] * 1000:.0f} ms, "
-            f"p99 {p99 * 1000:.0f} ms, slowest {times[-1] * 1000:.0f} ms"
+            f"\nhealth under attack: {len(pulse)} answers, p50 {waited[len(pulse) // 2] * 1000:.0f} ms, "
+            f"p99 {waited[at] * 1000:.0f} ms, slowest {waited[-1] * 1000:.0f} ms; "
+            f"of work p99 {worked[at] * 1000:.0f} ms, most {worked[-1] * 1000:.0f} ms"
         )
-    assert p99 < PULSE_BOUND
+    assert worked[at] < LONGEST_WORK and waited[at] < LONGEST_WAIT
