@@ -1,7 +1,6 @@
 """What is true of one local run, told from its directory and the process table alone."""
 
 import os
-import shutil
 import signal
 import time
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 from engines import supervisor
 from engines.base import FIRST_SIGNAL_CODE, KILLED, Exited, Missing, Probe, Running
+from engines.folders import try_to_remove
 from engines.processes import collect, ends_within, kill_session, open_process, opened, same_machine, send
 
 _PATIENCE = 5.0
@@ -104,7 +104,7 @@ class RunDirectory:
         return open_process(self._read(supervisor.SUPERVISOR))
 
     def delete(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+        try_to_remove(self.path)
 
     def _kill(self, descriptor: int) -> None:
         send(descriptor, supervisor.KILL_ALL)

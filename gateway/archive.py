@@ -17,12 +17,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from engines import folders
 from gateway.errors import GatewayError
 
 SUMS = "SHA256SUMS"
 MASK = "***"
 _CHUNK = 1024 * 1024
-_MOST_FILES = 10_000
+_MOST = 10_000
+"""files and folders of a folder that are looked at"""
 _SECRET = re.compile(
     r"pass(word|wd|phrase)|secret|token|credential|(access|private|api)_?key$|authori[sz]ation", re.I
 )
@@ -79,16 +81,10 @@ def without_secrets(value: Any, secrets: Iterable[str] = ()) -> Any:
 def of_files(folder: Path, prefix: str, secrets: Iterable[str]) -> Iterator[Entry]:
     """Yield the regular files of a folder and below it; links are not followed."""
     known = [secret.encode() for secret in secrets if secret]
-    found = 0
-    for place, folders, names in os.walk(folder, followlinks=False):
-        folders.sort()
-        for name in sorted(names):
-            path = Path(place) / name
-            if found >= _MOST_FILES or not _is_regular(path):
-                continue
-            found += 1
-            inside = "/".join((prefix, *path.relative_to(folder).parts))
-            yield Entry(inside, lambda path=path: masked(_pieces(path), known))  # type: ignore[misc]
+    found = (Path(entry.path) for entry in folders.walk(folder, _MOST))
+    for path in sorted(path for path in found if _is_regular(path)):
+        inside = "/".join((prefix, *path.relative_to(folder).parts))
+        yield Entry(inside, lambda path=path: masked(_pieces(path), known))  # type: ignore[misc]
 
 
 def masked(pieces: Iterable[bytes], secrets: Iterable[bytes]) -> Iterator[bytes]:

@@ -1,8 +1,9 @@
 """Takes over the checkpoints of an earlier job: a copy, so that the earlier job stays as it is."""
 
-import os
 import shutil
 from pathlib import Path
+
+from engines import folders
 
 _FOLDER, _FILE = 0o777, 0o666
 """the next container may run as another user than the one that wrote them"""
@@ -16,7 +17,7 @@ def take_over(source: Path, target: Path) -> None:
     if target.exists():
         return
     part = target.with_name(f".{target.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
+    folders.try_to_remove(part)
     part.mkdir(parents=True)
     if source.is_dir() and not source.is_symlink():
         _copy(source, part)
@@ -25,13 +26,15 @@ def take_over(source: Path, target: Path) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    with os.scandir(source) as entries:
-        for entry in entries:
-            to = target / entry.name
-            if entry.is_dir(follow_symlinks=False):
-                to.mkdir()
-                _copy(Path(entry.path), to)
-                to.chmod(_FOLDER)
-            elif entry.is_file(follow_symlinks=False):
-                shutil.copyfile(entry.path, to, follow_symlinks=False)
-                to.chmod(_FILE)
+    for entry in folders.walk(source, troubled=_stop):
+        to = target / Path(entry.path).relative_to(source)
+        if entry.is_dir(follow_symlinks=False):
+            to.mkdir()
+            to.chmod(_FOLDER)
+        elif entry.is_file(follow_symlinks=False):
+            shutil.copyfile(entry.path, to, follow_symlinks=False)
+            to.chmod(_FILE)
+
+
+def _stop(error: OSError) -> None:
+    raise error

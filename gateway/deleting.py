@@ -4,7 +4,6 @@ A job is deleted only when nothing of it is still to be done. What others refer 
 kept as a whole, and the refusal names who needs what.
 """
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from engines.folders import try_to_remove
 from gateway.cleaning import Item
 from gateway.domain.job import Job
 from gateway.domain.local_job import Address, LocalJob
@@ -246,7 +246,7 @@ class Deleting:
         for address in present:
             self._storage.delete(address)
         for folder in folders:
-            shutil.rmtree(folder, ignore_errors=True)
+            try_to_remove(folder)
         if local is not None:
             self._end_session(job_id)
         left = {"outputs": len(present), "logs": len(items) - len(present) - 1, **detail}

@@ -10,7 +10,7 @@ import structlog
 from engines.base import NoSpace
 from gateway.domain.local_job import Run
 from gateway.domain.model import Failure
-from gateway.workspace import Workspace
+from gateway.workspace import Unmeasurable, Workspace
 
 log = structlog.get_logger(__name__)
 
@@ -53,19 +53,31 @@ class DiskWatch:
         """
         if not self._due(run.name):
             return None
-        if given_back := self._workspace.trim_logs(run):
-            log.info(
-                "log files of a container are too long", run=run.name, task=run.task_name, given_back=given_back
-            )
+        self._trim_logs(run)
         limit = run.limits.get("disk")
         if limit is None:
             return None
-        used = self._workspace.used(run)
+        who = f"{run.party.label} in task {run.task_name}"
+        try:
+            used = self._workspace.used(run)
+        except Unmeasurable:
+            text = f"{who} made folders in folders too deep to be measured; it may take {_gib(limit)} of disk"
+            return Failure("NO_SPACE", f"{text} (resources.disk)")
         if used <= limit:
             return None
-        who = f"{run.party.label} in task {run.task_name}"
         text = f"what {who} wrote takes {_gib(used)} of disk, it may take {_gib(limit)} (resources.disk)"
         return Failure("NO_SPACE", text)
+
+    def _trim_logs(self, run: Run) -> None:
+        try:
+            given_back = self._workspace.trim_logs(run)
+        except Exception as error:  # whatever it was: what the container wrote is measured all the same
+            log.error("log files of a container were not cut to size", run=run.name, exc_info=error)
+            return
+        if given_back:
+            log.info(
+                "log files of a container are too long", run=run.name, task=run.task_name, given_back=given_back
+            )
 
     def _due(self, name: str) -> bool:
         now = self._monotonic()

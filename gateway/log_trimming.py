@@ -8,16 +8,21 @@ are, whether it appends or goes on where it was. At the end of the run `engines.
 import ctypes
 import os
 import stat
-from collections.abc import Callable
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 """of Linux' ``fallocate``"""
 _BLOCK = 512
 """bytes that ``st_blocks`` counts in"""
-_MOST_FILES = 10_000
-"""that are looked at in one go"""
+_MOST = 10_000
+"""files and folders that are looked at in one go"""
+_DEEPEST = 32
+"""levels of folders below which nothing is looked at"""
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 Punch = Callable[[int, int, int], None]
 
@@ -27,18 +32,37 @@ def trim(folder: Path, most: int, punch: Punch | None = None) -> int:
 
     Both ends stay, ``most`` bytes of each. The folder is the container's, which may change it meanwhile: no
     symbolic link is followed, a file with several names is left alone, and so is whatever we may not change, or a
-    file system without holes. Returns how many bytes were given back.
+    file system without holes; what lies too deep, or comes after too much else, stays whole. Returns how many
+    bytes were given back.
     """
-    given_back = looked_at = 0
-    with suppress(OSError):
-        for _, _, names, here in os.fwalk(folder, follow_symlinks=False):
-            for name in names:
+    given_back, left = 0, _MOST
+    folders: deque[tuple[str, ...]] = deque([()])
+    while folders and left > 0:
+        names = folders.popleft()
+        with suppress(OSError), _opened(folder, names) as here:
+            with os.scandir(here) as entries:
+                found = list(islice(entries, left))
+            left -= len(found)
+            for entry in found:
                 with suppress(OSError):
-                    given_back += _trimmed(name, here, most, punch or _punch)
-            looked_at += len(names)
-            if looked_at > _MOST_FILES:
-                break
+                    if not entry.is_dir(follow_symlinks=False):
+                        given_back += _trimmed(entry.name, here, most, punch or _punch)
+                    elif len(names) < _DEEPEST:
+                        folders.append((*names, entry.name))
     return given_back
+
+
+@contextmanager
+def _opened(folder: Path, names: tuple[str, ...]) -> Iterator[int]:
+    """Open a folder some levels below another, through no link on the way. Raises OSError."""
+    here = os.open(folder, _FOLDER)
+    try:
+        for name in names:
+            above, here = here, os.open(name, _FOLDER, dir_fd=here)
+            os.close(above)
+        yield here
+    finally:
+        os.close(here)
 
 
 def _trimmed(name: str, folder: int, most: int, punch: Punch) -> int:

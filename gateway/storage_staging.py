@@ -9,11 +9,12 @@ import fcntl
 import json
 import os
 import secrets
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
+
+from engines.folders import try_to_remove
 
 FOLDER = ".staging"
 _LOCK = ".lock"
@@ -179,7 +180,7 @@ def _readable(table: Path) -> None:
 
 def _discard(folder: Path, lock: int) -> None:
     """Delete a folder, then its lock; the lock stays while anything is left, so that a later start tries again."""
-    shutil.rmtree(folder, ignore_errors=True)
+    try_to_remove(folder)
     if not os.path.lexists(folder):
         Path(f"{folder}{_LOCK}").unlink(missing_ok=True)
     os.close(lock)

@@ -1,10 +1,12 @@
 """What jobs leave behind, a `Sweep` per kind of thing. What others still refer to (a `Keeper` says so) stays."""
 
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from engines import folders
 from engines.base import Engine
 from gateway.broker.broker import Broker
 from gateway.broker.spool import folder_name
@@ -138,12 +140,12 @@ class RunFolders:
 
     def find(self, now: datetime, orphans: bool) -> Iterator[Item]:
         limits = [s for s in (self._policy.logs, self._policy.jobs) if s is not None]
-        folders = {path.name: path for path in self._runs.glob("*") if path.is_dir()}
-        if not folders or not (limits or orphans):
+        found = {path.name: path for path in self._runs.glob("*") if path.is_dir()}
+        if not found or not (limits or orphans):
             return
-        known = housekeeping.runs_named(self._store, folders)
+        known = housekeeping.runs_named(self._store, found)
         past: dict[str, bool] = {}
-        for name, path in sorted(folders.items()):
+        for name, path in sorted(found.items()):
             run = known.get(name)
             if run is None:
                 old = bool(limits) and _unchanged_for(path, self._wall()) >= max(limits)
@@ -156,7 +158,7 @@ class RunFolders:
                 yield Item(self.kind, name, run.job_id, size_of(path), "the time of its logs is over")
 
     def remove(self, item: Item, now: datetime) -> None:
-        shutil.rmtree(self._runs / item.name)
+        folders.remove(self._runs / item.name)
 
 
 class Outputs:
@@ -308,7 +310,14 @@ def size_of(path: Path) -> int:
     try:
         if not path.is_dir() or path.is_symlink():
             return path.lstat().st_size
-        return sum(size_of(entry) for entry in path.iterdir())
+    except OSError:
+        return 0
+    return sum(_length(entry) for entry in folders.walk(path) if not folders.is_folder(entry))
+
+
+def _length(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat(follow_symlinks=False).st_size
     except OSError:
         return 0
 

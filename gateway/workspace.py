@@ -1,13 +1,13 @@
 """Where a run finds its data and leaves its outputs, seen from the gateway and from inside the container."""
 
+import errno
 import os
-import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from engines import logfiles
+from engines import folders, logfiles
 from engines.base import Mount
 from gateway import checkpoint_folders
 from gateway.domain.local_job import Address, Run
@@ -19,6 +19,13 @@ INSIDE = "/bfia/storage"
 
 INSIDE_LOG = "/bfia/log"
 INSIDE_CHECKPOINT = "/bfia/checkpoint"
+
+_MOST_LOGS = 10_000
+"""files and folders of a run's own log folder that are looked at"""
+
+
+class Unmeasurable(Exception):
+    """Folders are nested so deeply that the system takes no path to what lies in them."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +108,10 @@ class Workspace:
         return next(path for path in (self._root, *self._root.parents) if path.is_dir())
 
     def used(self, run: Run) -> int:
-        """Return how many bytes of disk the outputs, checkpoints and own log files of a run take."""
+        """Return how many bytes of disk the outputs, checkpoints and own log files of a run take.
+
+        Raises `Unmeasurable` where folders are nested too deeply to be looked into.
+        """
         kept = [run.checkpoint] if run.checkpoint else []
         outputs = {self._path(address) for address in (*run.outputs.values(), *kept)}
         return sum(_blocks(path) for path in (*outputs, self.logs(run) / "log"))
@@ -112,14 +122,14 @@ class Workspace:
 
     def _shorten_logs(self, run: Run) -> None:
         """Keep both ends of what the run itself wrote to its log folder; what cannot be shortened stays whole."""
-        for folder, _, names in os.walk(self.logs(run) / "log"):
-            for name in names:
-                with suppress(OSError):
-                    logfiles.shorten(Path(folder, name), self._log_bytes)
+        for entry in folders.walk(self.logs(run) / "log", _MOST_LOGS):
+            with suppress(OSError):
+                if entry.is_file(follow_symlinks=False):
+                    logfiles.shorten(Path(entry.path), self._log_bytes)
 
     def forget(self, run: Run) -> None:
         """Delete a run's logs."""
-        shutil.rmtree(self.logs(run), ignore_errors=True)
+        folders.try_to_remove(self.logs(run))
 
     def _path(self, address: Address) -> Path:
         for name in (address.namespace, address.name):
@@ -143,19 +153,22 @@ def _closed(folder: Path) -> None:
 
 
 def _blocks(path: Path) -> int:
-    """Return the bytes in use below a folder that may change, or be made unreadable, meanwhile."""
-    total, folders = 0, [path]
-    while folders:
+    """Return the bytes in use below a folder that may change, or be made unreadable, meanwhile.
+
+    Raises `Unmeasurable`.
+    """
+    total = 0
+    for entry in folders.walk(path, troubled=_unless_too_long):
         try:
-            with os.scandir(folders.pop()) as entries:
-                for entry in entries:
-                    found = entry.stat(follow_symlinks=False)
-                    total += found.st_blocks * 512
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(Path(entry.path))
-        except OSError:
-            continue
+            total += entry.stat(follow_symlinks=False).st_blocks * 512
+        except OSError as error:  # gone meanwhile, with any luck
+            _unless_too_long(error)
     return total
+
+
+def _unless_too_long(error: OSError) -> None:
+    if error.errno == errno.ENAMETOOLONG:
+        raise Unmeasurable from error
 
 
 def _once(addresses: Mapping[str, Address]) -> list[Address]:

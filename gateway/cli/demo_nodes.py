@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -17,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from engines.folders import remove, try_to_remove
 from engines.run_directory import RunDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -121,7 +121,7 @@ def prepare(home: Path) -> list[NodeProcess]:
             )
         for name in MADE:
             if (home / name).exists():
-                shutil.rmtree(home / name)
+                remove(home / name)
     except OSError as error:
         raise DemoFailed(f"{home} cannot be used for the demo: {error}") from error
     return nodes
@@ -214,7 +214,7 @@ def _remove_runs(nodes: Sequence[NodeProcess]) -> None:
             run.kill()
             run.delete()
         # a supervisor that has not come to claim its run, or was not heard, ends when the folder is gone
-        shutil.rmtree(node.runs, ignore_errors=True)
+        try_to_remove(node.runs)
     end = time.monotonic() + _PATIENCE
     while any(_below(node.runs) for node in nodes) and time.monotonic() < end:
         time.sleep(0.05)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 
+from engines.folders import is_folder, walk
 from gateway.conformance.seen import Written
 from gateway.domain.local_job import Address
 from gateway.errors import GatewayError
@@ -27,7 +28,7 @@ def looked_at(storage: FileStorage, component: Component, outputs: Mapping[str, 
 
 def files(storage: FileStorage) -> frozenset[Path]:
     """Return every file of the storage, and whatever else is no folder."""
-    return frozenset(path for path in storage.root.rglob("*") if path.is_symlink() or not path.is_dir())
+    return frozenset(Path(e.path) for e in walk(storage.root) if not is_folder(e))
 
 
 def strays(storage: FileStorage, before: Set[Path], belongs: Iterable[Address]) -> tuple[str, ...]:

@@ -1,0 +1,113 @@
+"""Goes through folders that others filled, and deletes them, however deep they are.
+
+What a container makes is nested as deeply as it likes. Nothing here recurses, and no more than two descriptors are
+held at a time.
+"""
+
+import itertools
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def walk(
+    top: Path, most: int | None = None, troubled: Callable[[OSError], None] = lambda error: None
+) -> Iterator[os.DirEntry[str]]:
+    """Yield what lies below a folder, the nearest first; a link is yielded and not followed.
+
+    ``most``: entries that are yielded, folders included. ``troubled`` is told of a folder that cannot be read.
+    """
+    folders, left = deque([str(top)]), most
+    while folders and left != 0:
+        found: list[os.DirEntry[str]] = []
+        try:
+            with os.scandir(folders.popleft()) as entries:
+                found.extend(itertools.islice(entries, left))
+        except OSError as error:
+            troubled(error)
+        left = None if left is None else left - len(found)
+        folders.extend(entry.path for entry in found if is_folder(entry))
+        yield from found
+
+
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a folder, and not a link to one; False where it is gone."""
+    try:
+        return entry.is_dir(follow_symlinks=False)
+    except OSError:
+        return False
+
+
+def remove(top: Path) -> None:
+    """Delete a folder with all that lies below it, as far as that can be done. Raises the first OSError.
+
+    Folders in folders are moved up and emptied there: a path that is too long to be said can be deleted, too.
+    """
+    root = os.open(top, _FOLDER)
+    try:
+        left, resists = deque(os.listdir(root)), list[OSError]()
+        while left:
+            try:
+                _take_apart(left.popleft(), root, left)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                resists.append(error)
+    finally:
+        os.close(root)
+    if resists:
+        raise resists[0]
+    os.rmdir(top)
+
+
+def try_to_remove(top: Path) -> None:
+    """Delete a folder with all that lies below it; what resists stays, and it is no error if there is none."""
+    try:
+        remove(top)
+    except OSError:
+        return
+
+
+def _take_apart(name: str, root: int, left: deque[str]) -> None:
+    """Delete an entry of a folder; the folders in it come to lie beside it, and are left to do. Raises OSError."""
+    if _unlinked(name, root):
+        return
+    folder = os.open(name, _FOLDER, dir_fd=root)
+    resists: OSError | None = None
+    try:
+        for inner in os.listdir(folder):
+            try:
+                if not _unlinked(inner, folder):
+                    left.extend(_moved_up(inner, folder, root))
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                resists = error
+    finally:
+        os.close(folder)
+    if resists is not None:
+        raise resists
+    os.rmdir(name, dir_fd=root)
+
+
+def _moved_up(name: str, folder: int, root: int) -> list[str]:
+    """Delete a folder that is empty, which may be another user's; return the new name of any other."""
+    try:
+        os.rmdir(name, dir_fd=folder)
+    except OSError:
+        fresh = f".gone-{os.urandom(12).hex()}"
+        os.rename(name, fresh, src_dir_fd=folder, dst_dir_fd=root)
+        return [fresh]
+    return []
+
+
+def _unlinked(name: str, folder: int) -> bool:
+    """Delete what is no folder; return False for a folder. Raises OSError."""
+    try:
+        os.unlink(name, dir_fd=folder)
+    except IsADirectoryError:
+        return False
+    return True

@@ -1,0 +1,126 @@
+"""Folders that a container filled: however deep they are, they are measured, cut to size and deleted."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engines import folders
+from gateway import checkpoint_folders
+from gateway.archive import of_files
+from gateway.disk_watch import DiskWatch
+from gateway.domain.local_job import Address, Run
+from gateway.log_trimming import trim
+from gateway.sweeps import size_of
+from gateway.workspace import Workspace
+from tests.builders import a_run
+
+MIB = 1024**2
+
+
+def nest(top: Path, levels: int, name: str = "d") -> int:
+    """Nest folders in a folder; return a descriptor of the innermost one."""
+    here = os.open(top, os.O_RDONLY | os.O_DIRECTORY)
+    for _ in range(levels):
+        os.mkdir(name, dir_fd=here)
+        above, here = here, os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=here)
+        os.close(above)
+    return here
+
+
+def put(here: int, size: int, name: str = "data") -> None:
+    with open(os.open(name, os.O_WRONLY | os.O_CREAT, dir_fd=here), "wb") as file:
+        file.write(b"a line\n" * (size // 7))
+    os.close(here)
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Iterator[Workspace]:
+    made = Workspace(tmp_path / "storage", tmp_path / "runs", contained=True, log_bytes=64 * 1024)
+    yield made
+    for name in ("storage", "runs"):
+        folders.try_to_remove(tmp_path / name)
+    assert not [*tmp_path.glob("*")]  # pytest could not delete what is that deep
+
+
+@pytest.fixture
+def run() -> Run:
+    return a_run(outputs={"out": Address("job-1-guest-0", "task_a-out")}, limits={"disk": 16 * MIB})
+
+
+def test_deep_folders_neither_escape_the_granted_disk_nor_hold_descriptors(workspace: Workspace, run: Run) -> None:
+    workspace.prepare(run)
+    log = workspace.logs(run) / "log"
+    nested = nest(log, 1500)
+    held: list[int] = []
+
+    def punch(descriptor: int, start: int, length: int) -> None:
+        held.append(len(os.listdir("/proc/self/fd")))
+
+    (log / "run.log").write_bytes(b"x" * 300_000)
+    before = len(os.listdir("/proc/self/fd"))
+    trim(log, 64 * 1024, punch)
+    assert held and max(held) < before + 10
+    assert DiskWatch(workspace).over(run) is None
+    assert (log / "run.log").stat().st_blocks * 512 < 256 * 1024  # the nearest comes first
+    put(nested, 20 * MIB)
+    failure = DiskWatch(workspace).over(run)
+    assert failure is not None and failure.reason == "NO_SPACE" and "0.0" in failure.message
+    workspace.clear(run)
+    assert {entry.name for entry in of_files(log, "log", [])} == {"log/run.log", "log/" + "d/" * 1500 + "data"}
+    assert size_of(log) > 128 * 1024
+    workspace.forget(run)
+    assert not workspace.logs(run).exists()
+
+
+def test_what_no_path_leads_to_counts_as_too_much_and_can_be_deleted(workspace: Workspace, run: Run) -> None:
+    workspace.prepare(run)
+    put(nest(workspace.logs(run) / "log", 30, "d" * 250), 10)
+    failure = DiskWatch(workspace).over(run)
+    assert failure is not None and failure.reason == "NO_SPACE" and "too deep" in failure.message
+    workspace.clear(run)
+    workspace.forget(run)
+    assert not workspace.logs(run).exists()
+
+
+def test_what_is_measured_does_not_depend_on_cutting_log_files(
+    workspace: Workspace, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(run: Run) -> int:
+        raise RecursionError
+
+    monkeypatch.setattr(workspace, "trim_logs", broken)
+    workspace.prepare(run)
+    (workspace.logs(run) / "log" / "data").write_bytes(b"x" * 17 * MIB)
+    assert DiskWatch(workspace).over(run) is not None
+
+
+def test_no_more_folders_are_looked_through_than_a_bounded_number(tmp_path: Path) -> None:
+    for n in range(20):
+        (tmp_path / f"{n:02}").mkdir()
+        (tmp_path / f"{n:02}" / "file").touch()
+    assert len([*folders.walk(tmp_path, 25)]) == 25 and len([*folders.walk(tmp_path)]) == 40
+
+
+def test_deep_checkpoints_are_taken_over(tmp_path: Path, workspace: Workspace) -> None:
+    (source := tmp_path / "storage").mkdir()
+    put(nest(source, 1100), 10)
+    checkpoint_folders.take_over(source, tmp_path / "runs")
+    (copied,) = (e for e in folders.walk(tmp_path / "runs") if e.is_file())
+    assert copied.path == str(tmp_path / "runs" / ("d/" * 1100 + "data"))
+
+
+def test_a_link_is_neither_followed_nor_deleted_through(tmp_path: Path) -> None:
+    outside, top = tmp_path / "outside", tmp_path / "top"
+    for folder in (outside, top / "a" / "b"):
+        folder.mkdir(parents=True)
+    (outside / "kept").touch()
+    (top / "link").symlink_to(outside)
+    (top / "a" / "b" / "link").symlink_to(outside)
+    folders.remove(top)
+    assert [p.name for p in tmp_path.iterdir()] == ["outside"] and (outside / "kept").exists()
+    (tmp_path / "link").symlink_to(outside)
+    with pytest.raises(OSError, match="link"):
+        folders.remove(tmp_path / "link")
+    assert (outside / "kept").exists()
