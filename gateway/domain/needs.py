@@ -173,8 +173,13 @@ def pool(needed: Demand, means: Means) -> Pool | None:
 
 
 def outgrown(held: Pool, means: Means) -> str:
-    """Say of which further engine a job is to hold more than it has: it had more at creation, or was not known."""
+    """Say of which further engine a job is to hold more than it has: it had more at creation, or was not known.
+
+    One that was taken out of the settings meanwhile has nothing, and never will: no job waits for it.
+    """
     for engine, needed in held.further.items():
+        if needed and engine not in means.further:
+            return f"needs {needed.text()} of engine {engine}, which node {means.node} has no longer"
         room = means.room(engine)
         if room.total is not None and not room.away and (lacks := needed.lacking(room.total)):
             return f"needs {needed.text(lacks)}, {means.named(engine)} has {room.total.text(lacks)}"

@@ -108,6 +108,14 @@ def test_of_an_engine_that_never_answered_nothing_is_said_to_be_too_much():
     assert needs.outgrown(pool, means()) == f"needs cpu 2000, engine {FAR} of node n1 has cpu 16"
 
 
+def test_nobody_waits_for_an_engine_that_was_taken_out_of_the_settings():
+    gone = means(further={})
+    assert needs.outgrown(Pool(Amounts(), 1, {FAR: Amounts.of(2)}), gone) == (
+        f"needs cpu 2 of engine {FAR}, which node n1 has no longer"
+    )
+    assert needs.outgrown(Pool(Amounts.of(2), 1, {FAR: Amounts()}), gone) == ""
+
+
 @given(dags(), st.randoms())
 def test_the_breadth_is_no_less_than_any_set_of_tasks_that_can_run_together(dag, random):
     names = {node.name for node in dag.nodes if random.random() < 0.7}
