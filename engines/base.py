@@ -183,6 +183,8 @@ class LaunchSpec:
     """Linux capabilities beyond none, such as NET_RAW"""
     engine: str = ""
     """which of several engines is to run it, by name; empty: the main one"""
+    host: str = ""
+    """where in the engine's own network the environment says that this host is; empty: it says nothing of that"""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,8 @@ class Place:
     callback_base: str
     transport: str
     institution_of: Callable[[NodeId], str]
+    host: str = ""
+    """this host's address in the main engine's own network, where the above names that"""
 
 
 class Launching:
@@ -109,10 +111,9 @@ class Launching:
 
     def environment(self, local: LocalJob, run: Run) -> dict[str, str]:
         """Return the variables of a run's container, secrets included. Raises `EngineFailed`."""
-        return self._environment(local, run, self._workspace.placement(run))
+        return self._environment(local, run, self._workspace.placement(run), self._place())
 
-    def _environment(self, local: LocalJob, run: Run, placement: Placement) -> dict[str, str]:
-        place = self._place()
+    def _environment(self, local: LocalJob, run: Run, placement: Placement, place: Place) -> dict[str, str]:
         site = Site(
             storage_url=placement.storage_url,
             callback_url=f"{place.callback_base}/v1/platform/schedule/task/callback?run={run.run_id}",
@@ -125,12 +126,12 @@ class Launching:
 
     def _spec(self, local: LocalJob, run: Run, signed: str) -> LaunchSpec:
         """Return what to launch; ``signed`` is the digest of an image that had to be signed."""
-        placement = self._workspace.prepare(run)
+        placement, place = self._workspace.prepare(run), self._place()
         party = run.party
         return LaunchSpec(
             name=run.name,
             image=run.image,
-            environment=self._environment(local, run, placement),
+            environment=self._environment(local, run, placement, place),
             labels=labels(
                 local.node, self._installation, local.id, run.task_id, party.role, party.index, run.attempt
             ),
@@ -139,6 +140,7 @@ class Launching:
             digest=run.expected_digest or signed,  # else another image could come in between
             capabilities=self._grant(run).capabilities,
             engine=run.engine,
+            host="" if run.engine else place.host,
         )
 
 

@@ -25,7 +25,6 @@ from engines.base import (
     EngineDown,
     EngineError,
     Found,
-    HostMoved,
     ImageFacts,
     Isolation,
     LaunchSpec,
@@ -158,7 +157,7 @@ class ContainerdEngine:
             network_was_gone = False
             while True:
                 try:
-                    network = "host" if self._network is None else self._network.ensure()
+                    network = "host" if self._network is None else self._network.ensure(spec.host)
                     if self._create_and_start(spec, image, mounts, network):
                         return
                 except APIError as error:
@@ -166,8 +165,7 @@ class ContainerdEngine:
                         self._images.forget(spec.image)
                     if self._network is None or network_was_gone or not network_is_gone(error):
                         raise
-                    if self._network.renew():
-                        raise HostMoved("the engine's network was made anew with other addresses") from error
+                    self._network.forget()
                     network_was_gone = True
                 if time.monotonic() > until:
                     raise CreateFailed(f"the name {spec.name} is taken by a container that cannot be seen")

@@ -11,7 +11,7 @@ from docker import APIClient
 from docker.errors import APIError, NotFound
 from docker.types import IPAMConfig, IPAMPool
 
-from engines.base import EngineError
+from engines.base import EngineError, HostMoved
 from engines.containerd.errors import is_away, translated
 
 _TAKEN = (403, 409)
@@ -44,24 +44,17 @@ class NodeNetwork:
         self._host = ""
         """this host's address among them"""
 
-    def ensure(self) -> str:
-        """Return the network's id; make the network unless it is known to be there. Raises APIError."""
-        with self._lock:
-            if self._id is None:
-                found = self._renewed(self._find()) or self._make()
-                self._learn(found)
-                self._id = found
-            return self._id
+    def ensure(self, host: str = "") -> str:
+        """Return the network's id; make the network unless it is known to be there.
 
-    def renew(self) -> bool:
-        """Look again, and make it anew if it is gone: with the addresses that it had, unless others took them.
-
-        Return whether containers find this host at another address now. Raises APIError.
+        One that is gone is made with the addresses that it had, unless others took them. Raises APIError, and
+        `HostMoved` where this host is not at the address ``host`` in it.
         """
-        before = self._host
-        self.forget()
-        self.ensure()
-        return before not in ("", self._host)
+        with self._lock:
+            found = self._known()
+            if host not in ("", self._host):
+                raise HostMoved("the engine's network was made anew with other addresses")
+            return found
 
     def forget(self) -> None:
         """Look again before the next use."""
@@ -70,12 +63,12 @@ class NodeNetwork:
 
     def address(self) -> str:
         """Return this host's IPv4 address in the network. Raises `EngineError`."""
-        self.forget()
-        with translated():
-            self.ensure()
-        if not self._host:
-            raise EngineError(f"the network {self.name} has no IPv4 addresses")
-        return self._host
+        with self._lock, translated():
+            self._id = None
+            self._known()
+            if not self._host:
+                raise EngineError(f"the network {self.name} has no IPv4 addresses")
+            return self._host
 
     def holds(self) -> tuple[bool, bool, bool]:
         """Return whether the network is our own, keeps containers apart, and keeps them from other machines.
@@ -99,6 +92,14 @@ class NodeNetwork:
             made, self._made, self._id = self._made, "", None
             if made:
                 self._unless_used(made)
+
+    def _known(self) -> str:
+        """Return the network's id, found or made, its addresses noted; to be called alone. Raises APIError."""
+        if self._id is None:
+            found = self._renewed(self._find()) or self._make()
+            self._learn(found)
+            self._id = found
+        return self._id
 
     def _make(self) -> str:
         try:
@@ -129,13 +130,15 @@ class NodeNetwork:
 
     def _learn(self, network: str) -> None:
         """Note the addresses of the network, and which is this host's."""
-        self._pools, self._host = (), ""
+        pools: tuple[IPAMPool, ...] = ()
+        host = ""
         for pool in self._client().inspect_network(network)["IPAM"]["Config"] or []:
             addresses = ipaddress.ip_network(pool["Subnet"])
             if addresses.version == 4:
-                self._host = str(pool.get("Gateway") or next(addresses.hosts()))
-                self._pools = (IPAMPool(subnet=pool["Subnet"], gateway=self._host),)
-                return
+                host = str(pool.get("Gateway") or next(addresses.hosts()))
+                pools = (IPAMPool(subnet=pool["Subnet"], gateway=host),)
+                break
+        self._pools, self._host = pools, host
 
     def _renewed(self, found: str | None) -> str | None:
         """Return the network unless it was made with other rules than today's and nobody uses it: then it goes."""

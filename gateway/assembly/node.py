@@ -316,7 +316,7 @@ class Node:
     def _where(self) -> Place:
         """Return where containers find this gateway. Raises `EngineFailed` where they cannot."""
         base = self.door.address()
-        return Place(base, base.partition("://")[2], self.neighbours.institution)
+        return Place(base, base.partition("://")[2], self.neighbours.institution, self.door.host_of(base))
 
     def channel_elsewhere(self, session: str) -> str | None:
         """Return the address of the gateway of this node that has the session, None for this one."""

@@ -88,6 +88,9 @@ def test_what_fetching_fails_on_is_the_jobs_reason(tmp_path: Path, error: Engine
         assert (failure.reason, failure.message) == (error.reason, str(error))
 
 
+ELSEWHERE = "http://172.30.0.1:7381"
+
+
 class Elsewhere(MemoryEngine):
     """Has its network made anew at the first launch of each run: this host is found elsewhere from then on."""
 
@@ -99,6 +102,7 @@ class Elsewhere(MemoryEngine):
     def launch(self, spec: LaunchSpec) -> None:
         told = self.told.setdefault(spec.name, [])
         told.append(spec.environment["system.callback"].partition("/v1/")[0])
+        assert told[-1].startswith(f"http://{spec.host}:") or (told[-1], spec.host) == (ELSEWHERE, "")
         if len(told) == 1:
             self._moves()
             raise HostMoved("the network was made anew with other addresses")
@@ -111,7 +115,7 @@ def test_a_container_is_told_the_address_that_holds_when_it_starts(tmp_path: Pat
 
     def make(settings: Any, installation: str) -> Elsewhere:
         def moves() -> None:
-            nodes[0].door._advertised = "http://172.30.0.1:7381"
+            nodes[0].door._advertised = ELSEWHERE
 
         node_id = settings.node.id
         made.append(Elsewhere(moves, node=node_id, installation=installation, images={IMAGE: Script(0)}))
@@ -121,7 +125,7 @@ def test_a_container_is_told_the_address_that_holds_when_it_starts(tmp_path: Pat
         nodes.append(node)
         ended(node, submit(node).json()["data"]["job_id"])
     told = list(made[0].told.values())
-    assert told and all(words[1:] == ["http://172.30.0.1:7381"] for words in told)
+    assert told and all(words[1:] == [ELSEWHERE] for words in told)
     assert any(words[0].startswith("http://127.0.0.1:") for words in told)
 
 
