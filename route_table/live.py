@@ -101,13 +101,7 @@ class LiveRoutes:
 
         Raises UnknownNode. New jobs are held against `table`, which knows no such mercy.
         """
-        if not self._table.knows(node) and self._in_use(
-            node
-        ):  # before the default route: jobs go on as they began
-            former = self._former(node)
-            if former is not None:
-                return former
-        return self._table.resolve(node)
+        return self._looked(node)[1]
 
     def admits(self, node: str) -> bool:
         """Tell whether requests of a node are listened to.
@@ -116,13 +110,22 @@ class LiveRoutes:
         """
         if self._table.knows(node):
             return True
-        if not self._in_use(node):
-            return False
+        return self.look(node)[0]
+
+    def look(self, node: str) -> tuple[bool, Route | None]:
+        """Return what `admits` and `resolve` do, asked for once; None where there is no route."""
         try:
-            self.resolve(node)
+            return self._looked(node)
         except UnknownNode:
-            return False
-        return True
+            return False, None
+
+    def _looked(self, node: str) -> tuple[bool, Route]:
+        """Raises UnknownNode."""
+        if self._table.knows(node):
+            return True, self._table.resolve(node)
+        used = self._in_use(node)
+        former = self._former(node) if used else None  # before the default route: jobs go on as they began
+        return used, former or self._table.resolve(node)
 
     def reload(self) -> bool:
         """Look at the file and at the versions again; True if the table changed.

@@ -34,7 +34,7 @@ class Neighbours:
 
     def look(self, node: str) -> Seen:
         """Ask the database about a node without a route."""
-        return Seen(self._routes.admits(node), self._resolved(node))
+        return Seen(*self._routes.look(node))
 
     def barred(self, node: str, component: str) -> str:
         """Return why a node may not have a component (``provider/name``) run here; empty where it may."""

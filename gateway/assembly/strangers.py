@@ -15,7 +15,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway.errors import GatewayError
 from route_table.model import Route
 
-_HEADERS = frozenset({b"x-source-node-id", b"x-node-id", b"x-ptp-source-node-id", b"x-ptp-target-node-id"})
+_CONTROL = frozenset({b"x-source-node-id", b"x-node-id"})
+"""in hyphens or underscores; of one that is repeated the first is read"""
+_CHANNEL = frozenset({b"x-ptp-source-node-id", b"x-ptp-from-node-id", b"x-ptp-target-node-id"})
+"""in any mixture of both; of one that is repeated the last is read, or the first of a former name"""
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,13 @@ class StrangersFirst:
 
 
 def _named(scope: Scope) -> set[str]:
-    """Return the nodes that a request's headers name."""
-    found = {v.strip().decode("latin-1") for k, v in scope["headers"] if k.replace(b"_", b"-") in _HEADERS}
-    return found - {""}
+    """Return the nodes that a request's headers name, as they are read: a few, however many headers there are."""
+    found: dict[tuple[bytes, bool, bool], bytes] = {}
+    for spelled, value in scope["headers"]:
+        name = spelled.replace(b"_", b"-")
+        if name in _CHANNEL:
+            found[name, spelled != name, True] = value
+            found.setdefault((name, spelled != name, False), value)
+        elif name in _CONTROL and spelled in (name, name.replace(b"-", b"_")):
+            found.setdefault((name, spelled != name, False), value)
+    return {value.strip().decode("latin-1") for value in found.values()} - {""}

@@ -60,6 +60,18 @@ def test_no_request_has_the_database_asked_on_the_event_loop(
     assert not any(statements)
 
 
+def test_a_request_has_few_nodes_asked_about_and_each_once(node: Gateway, monkeypatch: pytest.MonkeyPatch):
+    """Those that are read of it, however often it repeats a header."""
+    asked: list[str] = []
+    monkeypatch.setattr(node.routes, "_in_use", lambda one: asked.append(one) is not None)
+    control, channel = ("x-source-node-id", "x_source_node_id"), ("x-ptp-source-node-id", "x_ptp-source_node_id")
+    repeated = [(name, f"{name} {n}") for n in range(20) for name in (*control, *channel)]
+    answer = ask(node, "peer", "POST", POLL, headers=repeated, json={"task_id": "t"})
+    assert answer.json()["code"] != 0
+    read = {f"{name} {n}" for names, ends in ((control, (0,)), (channel, (0, 19))) for name in names for n in ends}
+    assert sorted(asked) == sorted(read)
+
+
 def test_what_is_seen_of_a_stranger_holds_for_one_request_alone():
     asked: list[str] = []
 
