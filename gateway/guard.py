@@ -53,10 +53,10 @@ class Guard:
         record: Record,
         clock: Callable[[], datetime],
         limiter: CapacityLimiter,
-        signed: Callable[[Mapping[str, str], bool], Identity | None] = lambda *_: None,
+        signed: Callable[[Mapping[str, str], str], Identity | None] = lambda *_: None,
         elsewhere: Callable[[str, GatewayError, int], JSONResponse | None] = lambda *_: None,
     ) -> None:
-        """``signed`` tells who signed a request without a token, by its headers and whether it changes anything;
+        """``signed`` tells who signed a request without a token, by its headers and, of a look, its question;
         None: nobody did. It may wait. ``elsewhere`` words a refusal on another protocol's paths as that does."""
         self._app = app
         self._access = access
@@ -99,8 +99,7 @@ class Guard:
         text = said[7:].strip() if said[:7].lower() == "bearer " else ""
         headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]} if not text else {}
         if headers:
-            changes = scope["method"] not in _LOOKS
-            work = partial(self._signed, headers, changes)
+            work = partial(self._signed, headers, _look(scope))
             if (signer := await anyio.to_thread.run_sync(work, limiter=self._limiter)) is not None:
                 return signer
         known = self._known.get(text)
@@ -151,6 +150,13 @@ class Guard:
             self._record(at, who, action, status, code, detail)
         except Exception:
             log.exception("a change could not be written down", who=who, action=action, status=status)
+
+
+def _look(scope: Scope) -> str:
+    """Return what a request that changes nothing asks: method, path and query; empty for any other."""
+    if scope["method"] not in _LOOKS:
+        return ""
+    return f"{scope['method']} {scope['path']}?{scope.get('query_string', b'').decode('latin-1')}"
 
 
 def _ids(asked: bytes, answered: bytes) -> dict[str, Any]:

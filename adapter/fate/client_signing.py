@@ -2,9 +2,9 @@
 
 ``flow init --app-id … --app-token …`` makes them sign: MD5 over id, user, nonce and time, then over that and the
 token, which is never sent. It proves who asks and not what, and holds for a minute. So one that was heard with a
-change, by any gateway of the node, is good for nothing else, and one that came with a look for looks only: their
-answer is heard by whoever hears them. Of a second's requests FATE's tools sign one in 9,000 like another, since
-nonces have four digits and times whole seconds. Let such a listener be reached through TLS only.
+change, by any gateway of the node, is good for nothing else, and one that came with a look for that same question
+only: its answer is heard by whoever hears it. Of a second's requests FATE's tools sign one in 9,000 like another,
+since nonces have four digits and times whole seconds. Let such a listener be reached through TLS only.
 """
 
 import hashlib
@@ -17,8 +17,6 @@ from adapter.fate.heard import VALID_MS, Heard
 from gateway.access import Identity, NotLetIn, Role
 from gateway.ports import Clock
 
-_LOOK = "look"
-"""stands for every request that changes nothing"""
 _HEADERS = ("appid", "nonce", "timestamp", "signature")
 
 
@@ -38,10 +36,10 @@ class ClientSignatures:
         self._clock = clock
         self._heard = heard or Heard()
 
-    def identify(self, headers: Mapping[str, str], changes: bool) -> Identity | None:
+    def identify(self, headers: Mapping[str, str], look: str) -> Identity | None:
         """Return who signed; None where nobody did. Raises `NotLetIn` with the reason. Names are in lower case.
 
-        ``changes``: the request is no mere look. May wait for a database.
+        ``look``: the question, of a request that changes nothing; empty for any other. May wait for a database.
         """
         said = {name: headers.get(name, "") for name in _HEADERS}
         if not any(said.values()):
@@ -62,7 +60,9 @@ class ClientSignatures:
         wanted = signature(parts, app.token)
         if not hmac.compare_digest(wanted.encode(), said["signature"].lower().encode()):
             raise NotLetIn("the signature does not fit the application's token", reason="SIGNATURE_WRONG")
-        if not self._heard.fits(wanted, uuid4().hex if changes else _LOOK):
+        if not self._heard.fits(
+            wanted, hashlib.sha256(look.encode("utf-8", "replace")).hexdigest() if look else uuid4().hex
+        ):
             text = "this signature came with another request already: sign each by itself, or try once more"
             raise NotLetIn(text, reason="SIGNATURE_USED")
         return Identity(said["appid"], app.role)

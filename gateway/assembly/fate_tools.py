@@ -55,8 +55,8 @@ def mounted(node: Node, uploads: data.Uploads, facts: OutputFacts, limiters: Lim
     ]
 
 
-def signed_by(node: Node) -> Callable[[Mapping[str, str], bool], Identity | None]:
-    """Return what tells by a request's headers, and whether it changes anything, which application signed it."""
+def signed_by(node: Node) -> Callable[[Mapping[str, str], str], Identity | None]:
+    """Return what tells by a request's headers, and the question of a look, which application signed it."""
     fate = node.settings.fate
     apps = {name: ClientApp(app.app_token, app.role) for name, app in fate.clients.items()}
     return ClientSignatures(apps if fate.enabled else {}, node.wall, node.fate.heard).identify

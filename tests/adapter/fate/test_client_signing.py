@@ -17,6 +17,7 @@ from tests.inprocess import ME, PEER, ask, running
 
 TOKEN = "0123456789abcdef"
 NOW = 1_700_000_000_000
+LOOK, CHANGE = "GET /v2/job/query?job_id=j", ""
 
 
 def headers(token: str = TOKEN, app: str = "ann", at: int = NOW, user: str = "") -> dict[str, str]:
@@ -47,18 +48,24 @@ def test_another_signature_is_refused(wrong: dict[str, str], reason: str):
     now = datetime.fromtimestamp(NOW / 1000, UTC)
     apps = ClientSignatures({"ann": ClientApp(TOKEN, Role.VIEWER)}, lambda: now)
     with pytest.raises(NotLetIn) as refusal:
-        apps.identify(headers() | wrong, False)
+        apps.identify(headers() | wrong, LOOK)
     assert refusal.value.reason == reason
-    assert apps.identify({}, False) is None
-    known = apps.identify(headers(), False)
+    assert apps.identify({}, LOOK) is None
+    known = apps.identify(headers(), LOOK)
     assert known is not None and (known.name, known.role) == ("ann", Role.VIEWER)
 
 
 @pytest.mark.parametrize(
     ("first", "then", "good"),
-    [("look", "look", True), ("look", "change", False), ("change", "change", False), ("change", "look", False)],
+    [
+        (LOOK, LOOK, True),
+        (LOOK, f"{LOOK}&task_name=a", False),
+        (LOOK, CHANGE, False),
+        (CHANGE, CHANGE, False),
+        (CHANGE, LOOK, False),
+    ],
 )
-def test_what_was_signed_for_one_request_is_good_for_no_change_besides(first: str, then: str, good: bool):
+def test_what_was_signed_for_one_request_is_good_for_no_other_one(first: str, then: str, good: bool):
     now = datetime.fromtimestamp(NOW / 1000, UTC)
     stored: dict[str, str] = {}
     gateways = [  # two of one node, on one database
@@ -67,14 +74,28 @@ def test_what_was_signed_for_one_request_is_good_for_no_change_besides(first: st
         )
         for _ in range(2)
     ]
-    assert gateways[0].identify(headers(), first == "change") is not None
+    assert gateways[0].identify(headers(), first) is not None
     for gateway in gateways:
         if good:
-            assert gateway.identify(headers(), then == "change") is not None
+            assert gateway.identify(headers(), then) is not None
             continue
         with pytest.raises(NotLetIn) as refusal:
-            gateway.identify(headers(), then == "change")
+            gateway.identify(headers(), then)
         assert refusal.value.reason == "SIGNATURE_USED"
+
+
+def test_a_look_that_somebody_heard_opens_nothing_but_its_answer(tmp_path: Path):
+    fate = {"enabled": True, "clients": {"ann": {"app_token": TOKEN}}}
+    with running(tmp_path, fate=fate, auth={"mode": "on", "token": "0123456789abcdef0123"}) as node:
+        heard = headers(at=time.time_ns() // 1_000_000)
+
+        def told(path: str) -> Any:
+            return ask(node, "operator", "GET", path, headers=heard).json()["data"]
+
+        first = told("/v2/job/query?job_id=a")
+        assert told("/v2/job/query?job_id=a") == first
+        for other in ("/v2/job/query?job_id=b", "/v2/job/query", "/v2/job/log/download?job_id=a", "/api/v1/jobs"):
+            assert told(other)["reason"] == "SIGNATURE_USED", other
 
 
 def test_a_change_that_is_sent_again_by_who_heard_it_is_refused(tmp_path: Path):
