@@ -1,7 +1,7 @@
 """Problems of an input onto the wire."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fastapi import Request
@@ -44,10 +44,22 @@ def shown(value: Any, limit: int = 500) -> Any:
     return text if len(text) <= limit else text[:limit] + "…"
 
 
-def listed(problems: Iterable[Problem]) -> list[dict[str, Any]]:
+Words = Callable[[str], str]
+"""Whatever is told of an error -> in words for those who hear it."""
+
+
+def words_for(app: Any, words: Words | None = None) -> Words:
+    """Return in which words an application tells its errors: as they are, unless it was told ``words`` before."""
+    if words is not None:
+        app.state.words = words
+    found: Words = getattr(app.state, "words", str)
+    return found
+
+
+def listed(problems: Iterable[Problem], words: Words = str) -> list[dict[str, Any]]:
     """Return problems as an answer lists them."""
     return [
-        {"path": shown(p.path), "rule": shown(p.rule), "got": shown(p.got)}
-        | ({"suggestion": shown(p.suggestion)} if p.suggestion else {})
+        {"path": shown(p.path), "rule": words(shown(p.rule)), "got": shown(p.got)}
+        | ({"suggestion": words(shown(p.suggestion))} if p.suggestion else {})
         for p in problems
     ]

@@ -11,7 +11,7 @@ from gateway.disk_watch import DiskWatch
 from gateway.domain.executing.events import Event, Launched, LaunchFailed
 from gateway.domain.local_job import LocalJob, Run
 from gateway.domain.model import Failure, NodeId
-from gateway.domain.outward import without_folders
+from gateway.domain.outward import for_others
 from gateway.errors import EngineFailed, GatewayError
 from gateway.grants import NOTHING, Grant
 from gateway.peers import Peers
@@ -87,7 +87,7 @@ class Launching:
 
     def _not_launched(self, run: Run, reason: str, text: str) -> LaunchFailed:
         """Return the failure in words for every party; the whole of them stays in the timeline here."""
-        words = without_folders(text)
+        words = for_others(text)
         return LaunchFailed(run.run_id, Failure(reason, words), self._clock(), text if text != words else "")
 
     def _image(self, local: LocalJob, run: Run, fetching: bool) -> str:

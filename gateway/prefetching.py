@@ -11,7 +11,7 @@ from gateway.domain.executing.commands import Prepare
 from gateway.domain.executing.events import Done, Event, Fetching, Prepared
 from gateway.domain.local_job import LocalJob
 from gateway.domain.model import Failure
-from gateway.domain.outward import without_folders
+from gateway.domain.outward import for_others
 from gateway.ports import Clock
 
 log = structlog.get_logger(__name__)
@@ -51,7 +51,7 @@ class Prefetch:
             except EngineDown as error:
                 return Done(action, self._clock(), final=False, message=str(error))
             except EngineError as error:
-                return Prepared(Failure(error.reason, without_folders(str(error))), self._clock())
+                return Prepared(Failure(error.reason, for_others(str(error))), self._clock())
         return Prepared(None, self._clock())
 
     def tell(self, job_id: str, progress: str, *, news: bool) -> None:

@@ -12,6 +12,7 @@ from gateway.domain import auditing
 from gateway.domain.foretelling import Item
 from gateway.domain.job import Acceptance
 from gateway.domain.model import UNTOLD, Ending, Failure, JobSpec, NodeId
+from gateway.domain.outward import told
 from gateway.domain.rerunning import Order, RerunAnswer
 from gateway.domain.states import JobStatus
 from gateway.errors import GatewayError, NotFound, NotServed, PeerUnreachable, Refused
@@ -40,7 +41,7 @@ class SchedulerClient:
             "status": translate.said_status(report.status, profile),
         }
         if report.failure is not None:
-            body["failed_by"] = report.failure.as_dict()  # type: ignore[assignment]
+            body["failed_by"] = told(report.failure.as_dict())
         self._peer.post("/task/callback", body)
 
     def resources_free(self, job_id: str, sender: NodeId) -> None:
@@ -71,7 +72,7 @@ class SchedulerClient:
             "status": str(JobStatus.REJECTED if failure else JobStatus.READY),
         }
         if failure is not None:
-            body["failed_by"] = failure.as_dict()
+            body["failed_by"] = told(failure.as_dict())
         self._peer.post("/job/audit_confirm", body)
 
     def rerun_job(self, wanted: Order, sender: NodeId) -> RerunAnswer:

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from adapter.bfia.profiles import Profile
-from adapter.problems import listed, refusal, shown
+from adapter.problems import Words, listed, refusal, shown, words_for
 from gateway.domain.problems import Problem
 from gateway.errors import DatabaseAway, GatewayError, TooLarge
 
@@ -48,12 +48,18 @@ def nowhere(path: str, error: GatewayError, status: int) -> None:
     return None
 
 
-def install(app: FastAPI, as_200: Callable[[Request], bool] = never, elsewhere: Elsewhere = nowhere) -> None:
+def install(
+    app: FastAPI,
+    as_200: Callable[[Request], bool] = never,
+    elsewhere: Elsewhere = nowhere,
+    words: Words | None = None,
+) -> None:
     """Make every error of this application answer in the envelope.
 
     ``as_200`` says of a request whether its sender expects HTTP 200 whatever happens; ``elsewhere`` answers what
-    is not served of another protocol's paths.
+    is not served of another protocol's paths; ``words`` turns what is told into words for those who hear it.
     """
+    words = words_for(app, words)
 
     def status_for(request: Request, status: int) -> int:
         return 200 if as_200(request) else status
@@ -71,9 +77,10 @@ def install(app: FastAPI, as_200: Callable[[Request], bool] = never, elsewhere: 
             status_for(request, status),
             error.code,
             error.reason,
-            error.message,
+            words(error.message[: 2 * _LONGEST_TEXT]),
             error.problems,
             {"job_id": error.job_id} if error.job_id else {},
+            words,
         )
 
     @app.exception_handler(RequestValidationError)
@@ -158,10 +165,11 @@ def _answer(
     text: str,
     problems: tuple[Problem, ...] = (),
     more: Mapping[str, str] = MappingProxyType({}),
+    words: Words = str,
 ) -> JSONResponse:
     own = request.url.path.startswith(_OWN_INTERFACE)
     data: dict[str, Any] = {"reason": reason, **more}
     if problems:
-        data["problems"] = listed(problems)
+        data["problems"] = listed(problems, words)
     body = {"code": code, "message" if own else "msg": shown(f"{reason}: {text}", _LONGEST_TEXT), "data": data}
     return JSONResponse(body, status_code=status)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gateway.domain.foretelling import Item, Standing
-from gateway.domain.outward import without_folders
+from gateway.domain.outward import for_others
 
 _MOST = 500
 _LONGEST = 2000
@@ -19,8 +19,8 @@ def body(items: Iterable[Item]) -> dict[str, Any]:
                 "check": i.check,
                 "about": i.about,
                 "standing": str(i.standing),
-                "found": without_folders(i.found),
-                "cause": without_folders(i.cause),
+                "found": for_others(i.found),
+                "cause": for_others(i.cause),
                 "remedy": i.remedy,
             }
             for i in items

@@ -15,6 +15,7 @@ from adapter.bfia.headers import described
 from adapter.bfia.profiles import Profile
 from adapter.reading import JsonRoute
 from gateway.domain.model import NodeId
+from gateway.domain.outward import told
 from gateway.domain.rerunning import Order
 from gateway.ports import Limiters, ParticipantApi, SchedulerApi, TaskReport
 from gateway.tracing import new_trace_id
@@ -176,7 +177,7 @@ def router(parts: InterconnParts) -> APIRouter:
         wanted = required(await asked(request, "job_id"), "job_id")
         view = await on(parts.limiters.rest, sender, lambda: parts.scheduler.job_status(wanted, source))
         profile = parts.profile_of(source)
-        return ok(translate.status_body(view, profile), profile)
+        return ok(told(translate.status_body(view, profile)), profile)
 
     @router.post(f"{SCHEDULE}/task/poll", summary="The scheduling node asks for a task's state (3.8)")
     async def poll(
@@ -189,7 +190,7 @@ def router(parts: InterconnParts) -> APIRouter:
         profile = parts.profile_of(source)
         data: dict[str, Any] = {"status": translate.said_status(news.status, profile)}
         if news.failure is not None:
-            data["failed_by"] = news.failure.as_dict()
+            data["failed_by"] = told(news.failure.as_dict())
         return ok(data, profile)
 
     @router.post(f"{SCHEDULE}/task/callback", summary="A participating node reports a task's state (3.9)")

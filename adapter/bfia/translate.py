@@ -11,6 +11,7 @@ from gateway.domain.auditing import AuditStatus
 from gateway.domain.dag import ComponentRef, Dag, DagInput, DagNode, DagOutput
 from gateway.domain.job import Acceptance, Attempt, Lineage, Origin
 from gateway.domain.model import Ending, Failure, JobSpec, NodeId, Party
+from gateway.domain.outward import told
 from gateway.domain.problems import Problem
 from gateway.domain.quorum import PartyDetail
 from gateway.domain.rerunning import Order, RerunAnswer
@@ -260,7 +261,7 @@ def ending_fields(ending: Ending | None) -> dict[str, Any]:
     """Return what says how a job ended, and why: extension fields of ``job/stop`` and ``job/audit/terminate``."""
     if ending is None:
         return {}
-    why = {"failed_by": ending.failure.as_dict()} if ending.failure is not None else {}
+    why = {"failed_by": told(ending.failure.as_dict())} if ending.failure is not None else {}
     return {"outcome": str(ending.outcome), **why}
 
 
@@ -322,7 +323,7 @@ def audit_answer_body(audit_id: str, why_not: Failure | None) -> dict[str, Any]:
     return {
         "audit_id": audit_id,
         "status": str(status),
-        **({"failed_by": why_not.as_dict()} if why_not else {}),
+        **({"failed_by": told(why_not.as_dict())} if why_not else {}),
     }
 
 

@@ -19,6 +19,7 @@ from adapter.fate.states import OUR_TASK, REASONS, JobWord, TaskWord, job_word, 
 from gateway.domain.foretelling import Item
 from gateway.domain.job import Acceptance, Job, Task
 from gateway.domain.model import Ending, Failure, JobSpec, NodeId
+from gateway.domain.outward import told
 from gateway.domain.problems import Problem
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.domain.task_ids import telling
@@ -49,12 +50,12 @@ class ParticipantClient:
         body = self._descriptions.written(spec, self._caller.node)
         roles = _roles(spec, self._caller.node) or ("",)
         data: Mapping[str, Any] = {}
-        for told, role in enumerate(roles):
+        for number, role in enumerate(roles):
             at = {"job_id": spec.job_id, "role": role, "party_id": self._caller.node}
             try:
                 said = self._caller.post(f"{PARTNER}/job/create", body | at, initiator=spec.initiator)
             except Refused as refused:
-                self._take_back(spec.job_id, roles[:told])
+                self._take_back(spec.job_id, roles[:number])
                 raise _explained(refused, spec.job_id) from refused
             data = as_mapping(said.get("data"))
         for role in roles:
@@ -163,7 +164,7 @@ class ParticipantClient:
         if ending is not None:
             more["status"] = str(job_word(JobStatus.FINISHED, ending.outcome, ending.failure))
             if ending.failure is not None:
-                more["failed_by"] = ending.failure.as_dict()
+                more["failed_by"] = told(ending.failure.as_dict())
         for role in self._roles_of(job_id):
             body = {"job_id": job_id, "role": role, "party_id": self._caller.node, **more}
             if ending is not None:

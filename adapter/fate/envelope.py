@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from adapter.fate.codes import OF_REASON, Code
-from adapter.problems import listed, refusal, shown
+from adapter.problems import Words, listed, refusal, shown, words_for
 from adapter.reading import JsonRoute
 from gateway.errors import DatabaseAway, GatewayError
 
@@ -39,15 +39,16 @@ def ok(data: Any = None, *, job_id: str = "", message: str = "success", **more: 
     return body | more
 
 
-def fault(error: GatewayError, codes: Codes | None = None) -> dict[str, Any]:
-    """Return an error as this protocol tells it."""
+def fault(error: GatewayError, codes: Codes | None = None, words: Words = str) -> dict[str, Any]:
+    """Return an error as this protocol tells it, in ``words`` for those who hear it."""
     codes = codes or {}
     found = (codes.get(ANY), codes.get(error.reason), OF_REASON.get(error.reason), codes.get(""))
     code = next((code for code in found if code), Code.EXCEPTION)
     data: dict[str, Any] = {"reason": error.reason, "status": error.code}
     if error.problems:
-        data["problems"] = listed(error.problems)
-    return {"code": int(code), "message": shown(f"{error.reason}: {error.message}", _LONGEST_TEXT), "data": data}
+        data["problems"] = listed(error.problems, words)
+    text = shown(f"{error.reason}: {words(error.message[: 2 * _LONGEST_TEXT])}", _LONGEST_TEXT)
+    return {"code": int(code), "message": text, "data": data}
 
 
 class NotServedHere(GatewayError):
@@ -74,7 +75,7 @@ class FateRoute(JsonRoute):
                 return await handle(request)
             except GatewayError as error:
                 status = 503 if isinstance(error, DatabaseAway) else 413 if error.code == 413 else 200
-                return JSONResponse(fault(error, self.codes), status_code=status)
+                return JSONResponse(fault(error, self.codes, words_for(request.app)), status_code=status)
             except RequestValidationError as error:
                 wrong = refusal(request, error)
                 return JSONResponse(fault(wrong))

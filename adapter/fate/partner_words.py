@@ -12,6 +12,7 @@ from adapter.fate.states import OUR_OUTCOME, REASONS, JobWord, TaskWord, job_wor
 from gateway.domain.job import Acceptance
 from gateway.domain.local_job import LocalJob
 from gateway.domain.model import Ending, Failure
+from gateway.domain.outward import told
 from gateway.domain.problems import Problem
 from gateway.domain.states import TaskStatus
 from gateway.errors import GatewayError, Invalid, NotFound
@@ -70,7 +71,7 @@ def collected(
         "elapsed": ended - begun if over and ended is not None and begun is not None else None,
     }
     if over and news.failure is not None:
-        data["failed_by"] = news.failure.as_dict()
+        data["failed_by"] = told(news.failure.as_dict())
     return data
 
 

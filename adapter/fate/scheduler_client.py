@@ -15,6 +15,7 @@ from adapter.fate.said import names_in, task_body
 from adapter.fate.states import JobWord, TaskWord, task_word
 from gateway.domain.model import Failure, JobSpec, NodeId
 from gateway.domain.names import name_rule
+from gateway.domain.outward import told
 from gateway.domain.rerunning import Order, RerunAnswer
 from gateway.domain.states import TaskStatus
 from gateway.errors import Busy, NotServed, PeerUnreachable, Refused
@@ -81,7 +82,7 @@ class SchedulerClient:
         key = key if key.job_id else key_of(report.task_id, report.job_id)
         body = {**task_body(key, report.role, self._me), "status": str(word)}
         if report.failure is not None and word is not TaskWord.RUNNING:
-            body["failed_by"] = report.failure.as_dict()
+            body["failed_by"] = told(report.failure.as_dict())
         try:
             self._caller.post(f"{SCHEDULER}/task/report", body)
         except Refused as refused:

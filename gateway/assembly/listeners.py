@@ -43,6 +43,7 @@ from gateway.assembly.rules import approval_policy
 from gateway.assembly.strangers import StrangersFirst
 from gateway.bodies_once import once_each
 from gateway.described import Tables, describe
+from gateway.domain.outward import for_others
 from gateway.foretelling import Foretelling
 from gateway.guard import Guard
 from gateway.job_audits import JobAudits
@@ -195,7 +196,8 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
         apps["container"] = create_app("containers", for_containers, documented=True)
     for name, app in apps.items():
         describe(app, _tables)
-        envelope.install(app, node.neighbours.as_200, node.fate.elsewhere)
+        outside = for_others if name == "peer" else None
+        envelope.install(app, node.neighbours.as_200, node.fate.elsewhere, outside)
         apps[name] = envelope.TooLargeInEnvelope(app, node.neighbours.as_200, node.fate.elsewhere)
     refusals = Refusals(node.audit.add, node.clock)
     noting = CapacityLimiter(2)

@@ -1,19 +1,24 @@
 """Providers that run at another daemon than the node's own: allowed by the admin, or refused by name."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
+from adapter.bfia.profiles import PROFILES
+from adapter.bfia.translate import create_body, ending_fields
 from engines.base import Capacity, EngineDown, ImageNotFound, Missing, Running
 from engines.memory import MemoryEngine, MemoryWorld, Script
 from engines.several import SeveralEngines
 from gateway.cli.main import app
 from gateway.domain.amounts import GIB
-from gateway.domain.states import RunStatus
+from gateway.domain.model import Ending, Failure
+from gateway.domain.states import Outcome, RunStatus
 from gateway.errors import Invalid, Refused
 from gateway.wiring import Gateway
 from provider_registry.registration import provider_from_request
@@ -23,7 +28,7 @@ from tests.contracts.engine_contract import EngineContract, exits
 from tests.contracts.engine_contract import a_spec as a_launch
 from tests.contracts.harnesses import MemoryHarness
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ME, ask, settings
+from tests.inprocess import ME, PEER, ask, settings
 
 FAR = "ssh://bfia@10.0.0.9"
 FAR_WORLD = MemoryWorld()
@@ -96,6 +101,7 @@ def test_an_engine_that_is_away_hides_its_own_runs_only(worlds: tuple[MemoryWorl
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """A node with an engine of its own and one far away; the same vendor is registered for three daemons."""
     home = tmp_path_factory.mktemp("node")
+    (home / "routes.yml").write_text(yaml.safe_dump({PEER: {"url": "http://127.0.0.1:9"}}))
     any_port = "127.0.0.1:0"
     listen: dict[str, Any] = {part: {"bind": any_port} for part in ("peer", "operator")}
     listen["container"] = {"bind": any_port, "advertise": "http://10.0.0.5:7381"}
@@ -168,6 +174,25 @@ def test_a_daemon_that_nobody_allowed_is_refused_by_name(node: Gateway):
     for word in ("DAEMON_NOT_ALLOWED", "tcp://10.0.0.66:2375", "engine.docker.daemons"):
         assert word in caught.value.message
     assert node.store.local_jobs.find("job-daemon-2.0.0") is None
+
+
+def test_another_institution_is_not_told_where_our_daemons_are_and_our_own_people_are(node: Gateway):
+    def said(listener: str, path: str, spec: Any) -> str:
+        body, headers = create_body(spec, PROFILES["spec"]), {"x-source-node-id": PEER}
+        answer = ask(node, listener, "POST", path, json=body, headers=headers).json()
+        assert answer["code"] in (400, 409), answer
+        return str(answer)
+
+    for spec, reason in (
+        (job("2.0.0", "told"), "DAEMON_NOT_ALLOWED"),
+        (job("1.0.0", "large", 13), "RESOURCES_NEVER"),
+    ):
+        theirs = said("peer", "/v1/interconn/schedule/job/create", replace(spec, scheduler=PEER))
+        assert reason in theirs and "10.0.0" not in theirs and re.search("(tcp|ssh)://…", theirs)
+        ours = said("operator", "/v1/platform/schedule/job/create_all", spec)
+        assert reason in ours and "://" in ours and "10.0.0" in ours
+    ending = Ending(Outcome.FAILED, node.clock(), Failure("ENGINE_DOWN", f"engine {FAR} has not answered"))
+    assert ending_fields(ending)["failed_by"]["message"] == "engine ssh://… has not answered"
 
 
 def far(node: Gateway) -> Any:
