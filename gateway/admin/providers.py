@@ -22,6 +22,7 @@ from provider_registry.registry import COMPONENT_UNKNOWN, Unknown, Written
 from provider_registry.revisions import Revision, changes
 
 ONE = "/api/v1/providers/{provider_name}"
+_SCHEMA = "application/schema+json"
 _REGISTER: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -178,6 +179,7 @@ def router(parts: ProviderParts) -> APIRouter:
         f"{ONE}/components/{{component}}/parameters",
         summary="A component's parameters as a JSON Schema, for forms and editors",
         response_model=None,
+        responses={200: {"content": {_SCHEMA: {"schema": {"type": "object"}}}}},
     )
     async def parameters(provider_name: Name, component: Annotated[str, Path(examples=["HeteroLR"])]) -> Any:
         def work() -> Any:
@@ -186,7 +188,7 @@ def router(parts: ProviderParts) -> APIRouter:
             if found is None:
                 text = f"{provider.key} has no component {component[:80]}; it has {', '.join(provider.components)}"
                 raise NotFound(text, reason=COMPONENT_UNKNOWN)
-            return JSONResponse(form(found), media_type="application/schema+json")
+            return JSONResponse(form(found), media_type=_SCHEMA)
 
         return await run(work)
 
@@ -228,13 +230,18 @@ def router(parts: ProviderParts) -> APIRouter:
     async def schemas() -> Any:
         return {"schemas": [{"name": s.name, "for": s.covers, "title": s.title} for s in schema.FILES.values()]}
 
-    @router.get("/api/v1/schemas/{name}", summary="One JSON Schema", response_model=None)
+    @router.get(
+        "/api/v1/schemas/{name}",
+        summary="One JSON Schema",
+        response_model=None,
+        responses={200: {"content": {_SCHEMA: {"schema": {"type": "object"}}}}},
+    )
     async def one_schema(name: Annotated[str, Path(examples=["description-1.json"])]) -> Any:
         found = schema.FILES.get(name)
         if found is None:
             text = f"there is no schema {name[:80]}; there are {', '.join(schema.FILES)}"
             return refusal(NotFound(text, reason="SCHEMA_UNKNOWN"))
-        return JSONResponse(found.document, media_type="application/schema+json")
+        return JSONResponse(found.document, media_type=_SCHEMA)
 
     return router
 

@@ -58,12 +58,13 @@ class StrangersFirst:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         named = _named(scope) if scope["type"] == "http" else set()
         strangers = [node for node in named if self._is_stranger(node)]
-        if not strangers:
-            await self._app(scope, receive, send)
-            return
-        found = await anyio.to_thread.run_sync(
-            lambda: {node: self._safely(node) for node in strangers}, limiter=self._limiter
-        )
+        found: Mapping[str, Seen] = {}
+        if strangers:
+            found = await anyio.to_thread.run_sync(
+                lambda: {node: self._safely(node) for node in strangers}, limiter=self._limiter
+            )
+        # Set where there is none, too: the requests of a connection may inherit what one before them had found, as
+        # the server goes on reading in the context of the request that made it pause.
         before = _SEEN.set(found)
         try:
             await self._app(scope, receive, send)

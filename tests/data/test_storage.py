@@ -245,7 +245,7 @@ WRITER = """
     import os, signal, sys
     from pathlib import Path
     from gateway import storage_staging
-    from gateway.domain.model import Address
+    from gateway.domain.local_job import Address
     from gateway.storage import FileStorage
 
     storage, at = FileStorage(Path(sys.argv[1])), sys.argv[2]

@@ -103,8 +103,9 @@ def test_whatever_a_peer_says_can_be_kept(site: Site, answer: Any, code: Any, sa
     spec = a_job_with(SPEC)
     with pytest.raises(GatewayError):
         site.node.coordinator.submit_job(spec, ME)
-    (call,) = calls(site, spec.job_id)
+    (call, *stops) = calls(site, spec.job_id)
     assert (call["code"], call["said"]) == (code, said)
+    assert {stop["path"] for stop in stops} <= {f"{CONTROL}/job/stop"}  # an answer that is none leaves it open
 
 
 def test_a_request_without_an_answer_is_told_with_every_second_try_of_many(site: Site):
