@@ -76,6 +76,8 @@ def _fill(
         if answer is not None:
             kinds[_JSON] = content(answer) | {k: v for k, v in kinds.get(_JSON, {}).items() if k == "example"}
         for kind, said in kinds.items():
+            if answer is not None and kind.endswith("+json"):
+                said |= content(answer)
             if not said.get("schema"):
                 said["schema"] = _TEXT if kind.startswith("text/") else _BYTES
             if kind == _JSON and not said.keys() & {"example", "examples"} and "example" not in said["schema"]:

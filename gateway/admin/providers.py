@@ -179,7 +179,7 @@ def router(parts: ProviderParts) -> APIRouter:
         f"{ONE}/components/{{component}}/parameters",
         summary="A component's parameters as a JSON Schema, for forms and editors",
         response_model=None,
-        responses={200: {"content": {_SCHEMA: {"schema": {"type": "object"}}}}},
+        responses={200: {"content": {_SCHEMA: {}}}},
     )
     async def parameters(provider_name: Name, component: Annotated[str, Path(examples=["HeteroLR"])]) -> Any:
         def work() -> Any:
@@ -234,7 +234,7 @@ def router(parts: ProviderParts) -> APIRouter:
         "/api/v1/schemas/{name}",
         summary="One JSON Schema",
         response_model=None,
-        responses={200: {"content": {_SCHEMA: {"schema": {"type": "object"}}}}},
+        responses={200: {"content": {_SCHEMA: {}}}},
     )
     async def one_schema(name: Annotated[str, Path(examples=["description-1.json"])]) -> Any:
         found = schema.FILES.get(name)
