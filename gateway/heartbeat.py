@@ -68,7 +68,7 @@ class Heartbeat:
         outage of the database, or a start of all machines at once, nobody was heard of for long.
         """
         try:
-            self._gateways.beat(self._owner, self._url)
+            self._gateways.beat(self._owner, self._url, self._clock())
             self._known = {found.owner: found for found in self._gateways.known()}
         except Exception as error:  # the database is away: nothing can be said of anybody
             if self._steady_since is not None:

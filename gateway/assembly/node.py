@@ -21,7 +21,7 @@ from gateway.assembly.sessions import Sessions
 from gateway.assembly.sockets import listening
 from gateway.broker.broker import Broker
 from gateway.broker.model import BrokerLimits
-from gateway.clock import wall_of
+from gateway.clock import resume, wall_of
 from gateway.container_door import ContainerDoor
 from gateway.coordinator import Coordinator
 from gateway.datasets import Datasets
@@ -100,6 +100,9 @@ class Node:
         self._lock = only_process(settings)
         timing, runs_timing = call_timing(settings), run_timing(settings)
         self.store = Store(opened(settings.database.url), timing, runs_timing)
+        self.owner = owner = f"{instance_of(settings.state_dir)}/{settings.engine.kind}"
+        gateways = Gateways(self.store)
+        resume(clock, gateways.last_time(owner))
         installation = self.store.installation()
         self.storage = FileStorage(settings.storage.path)
         self.datasets = Datasets(self.storage, SqlDatasets(self.store), settings.data.roots)
@@ -131,7 +134,6 @@ class Node:
         self.peers = Peers(node, {adapter.name: adapter for adapter in adapters}, self.fate.spoken)
         self._lanes = Lanes()
         self.scheduler = Scheduler(self.store, self.peers, clock, self._lanes, timing)
-        self.owner = owner = f"{instance_of(settings.state_dir)}/{settings.engine.kind}"
         workspace = Workspace(
             settings.storage.path,
             settings.state_dir / "runs",
@@ -198,7 +200,7 @@ class Node:
             engines=engines_by_address(settings),
         )
         self.heartbeat = Heartbeat(
-            Gateways(self.store),
+            gateways,
             owner,
             self.executor.record,
             clock,

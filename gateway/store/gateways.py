@@ -1,15 +1,18 @@
 """The gateways that share this database: who was heard of when, and what belongs to whom.
 
-Times are the database's own, so that the clocks of several machines need not agree.
+Times are the database's own, so that the clocks of several machines need not agree. Beside them stands what time
+it was by the gateway's clock, for nobody but its own next process.
 """
 
 from dataclasses import dataclass
+from datetime import datetime
 
 import sqlalchemy as sa
 
 from gateway.domain.states import RunStatus
 from gateway.store import tables
 from gateway.store.database import repeating
+from gateway.store.rows import as_time
 from gateway.store.store import Store
 
 _OVER = (RunStatus.SUCCESS, RunStatus.FAILED)
@@ -30,16 +33,17 @@ class Gateways:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def beat(self, owner: str, url: str) -> None:
-        """Write down that this gateway is alive, and where the others reach it."""
+    def beat(self, owner: str, url: str, at: datetime) -> None:
+        """Write down that this gateway is alive, where the others reach it, and what time it is by its clock."""
         t = tables.gateway
+        said = {"url": url, "own_time": at.timestamp()}
 
         def write() -> None:
             with self._store.write() as connection:
                 now = _now(connection)
-                known = connection.execute(t.update().where(t.c.owner == owner).values(url=url, seen_at=now))
+                known = connection.execute(t.update().where(t.c.owner == owner).values(**said, seen_at=now))
                 if not known.rowcount:
-                    connection.execute(t.insert().values(owner=owner, url=url, seen_at=now))
+                    connection.execute(t.insert().values(owner=owner, **said, seen_at=now))
 
         repeating(write)
 
@@ -49,6 +53,13 @@ class Gateways:
         with self._store.read() as connection:
             now = connection.execute(sa.select(_now(connection))).scalar_one()
             return [KnownGateway(r.owner, r.url, now - r.seen_at) for r in connection.execute(sa.select(t))]
+
+    def last_time(self, owner: str) -> datetime | None:
+        """Return what time it was by that gateway's clock when it last wrote; None where it has not said."""
+        t = tables.gateway
+        with self._store.read() as connection:
+            found = connection.execute(sa.select(t.c.own_time).where(t.c.owner == owner)).scalar()
+        return None if found is None else as_time(found)
 
     def jobs_of(self, owner: str) -> list[str]:
         """Return the jobs with runs of this gateway that are not over."""

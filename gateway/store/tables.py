@@ -167,8 +167,10 @@ gateway = sa.Table(
     sa.Column("owner", Id, primary_key=True),
     sa.Column("url", sa.String(255), nullable=False),
     sa.Column("seen_at", Seconds, nullable=False),
+    sa.Column("own_time", Seconds),
 )
-"""The gateways that share this database, each with when it was last heard of by the database's own clock."""
+"""The gateways that share this database, each with when it was last heard of by the database's own clock, and what
+time it was then by its own; null: written by an earlier version."""
 
 installation = sa.Table(
     "installation",

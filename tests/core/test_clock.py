@@ -12,7 +12,7 @@ import yaml
 from adapter.fate.client_signing import signature
 from engines.memory import MemoryEngine, Script
 from gateway.access import Role, new_token
-from gateway.clock import SteadyClock
+from gateway.clock import SteadyClock, resume
 from gateway.dataset_upload import Upload
 from gateway.domain.local_job import Address
 from gateway.domain.states import JobStatus
@@ -54,6 +54,33 @@ def test_a_clock_that_is_put_back_goes_on_and_one_that_is_put_forward_is_followe
     assert told(5, step=1800) == 4634, "still behind"
     assert told(5, step=1800) == 4639 and told(5, step=100) == 4744
     assert told(1, step=-3600) == 4745 and told(3599) == 8344 and told(10) == 8354
+
+
+def test_a_process_that_is_started_again_goes_on_from_the_time_of_the_one_before(tmp_path: Path):
+    chosen = settings(tmp_path, ME)
+
+    def started_at(step: timedelta) -> timedelta:
+        clock = SteadyClock(lambda: datetime.now(UTC) + step)
+        node = Gateway(
+            chosen, clock=clock, engine=lambda _, name: MemoryEngine(node=ME, installation=name, images={})
+        )
+        ahead = clock() - datetime.now(UTC)
+        node.heartbeat.beat()
+        node.stop()
+        return ahead
+
+    assert round(started_at(timedelta(hours=2)) / timedelta(hours=1)) == 2
+    assert round(started_at(timedelta(hours=1)) / timedelta(hours=1)) == 2, "what waits was due by that time"
+
+
+def test_a_clock_that_was_more_than_a_day_ahead_was_wrong_and_is_followed_back():
+    machine = Machine()
+    clock = SteadyClock(lambda: at(machine.wall), lambda: machine.ticks)
+    for last, then in ((None, 1000), (at(900), 1000), (at(1000 + 86_401), 1000), (at(1000 + 86_000), 87_000)):
+        resume(clock, last)
+        assert clock() == at(then)
+    machine.passes(5)
+    assert clock() == at(87_005)
 
 
 def test_what_is_due_stays_due_when_the_clock_is_put_back(tmp_path: Path):
