@@ -16,6 +16,8 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway.version import VERSION
+
 _PAGE = Path(__file__).with_name("docs_page.html")
 _POLICY = "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
 
@@ -46,7 +48,7 @@ def create_app(
     _refuse_duplicates(m.router for m in routers)
     app = FastAPI(
         title=f"BFIA interconnection gateway: {title}",
-        version="0.1.0",
+        version=VERSION,
         docs_url=None,  # the framework's page loads its parts from elsewhere: a closed network has no such place
         redoc_url=None,
         openapi_url=None,  # the framework would make the description on the event loop

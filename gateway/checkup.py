@@ -6,7 +6,6 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 
 from engines.base import Engine, EngineError
@@ -28,6 +27,7 @@ from gateway.store.database import connect
 from gateway.store.migrate import revisions
 from gateway.store.store import Store
 from gateway.trial import Result, Step, Trial
+from gateway.version import VERSION
 
 STEPS = (
     "database",
@@ -192,7 +192,7 @@ def _ports(settings: Settings) -> Step:
 
 
 def _running(its_version: str) -> Step:
-    mine = version("bfia-gateway")
+    mine = VERSION
     if its_version == mine:
         return Step("ports", Result.OK, "the node is running")
     text = f"the node is running as {its_version or 'an earlier version'}, this program is {mine}"

@@ -9,9 +9,10 @@ import json
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TextIO
+
+from gateway.version import VERSION
 
 _FILE = "listening.json"
 _CHANNEL_LOCK = Path("channel", "lock")
@@ -27,7 +28,7 @@ def claimed(state_dir: Path, sockets: Iterable[socket.socket]) -> TextIO:
     file.truncate(0)
     names = [sock.getsockname()[:2] for sock in sockets]
     at = [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in names]
-    file.write(json.dumps({"version": version("bfia-gateway"), "at": at}))
+    file.write(json.dumps({"version": VERSION, "at": at}))
     file.flush()
     return file
 

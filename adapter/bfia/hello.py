@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends
@@ -21,6 +20,7 @@ from adapter.reading import JsonRoute
 from gateway.domain.model import NodeId
 from gateway.errors import NotAllowed
 from gateway.ports import Limiters
+from gateway.version import VERSION
 
 PROTOCOL_VERSION = "1.2.0"
 
@@ -56,7 +56,7 @@ def router(parts: HelloParts) -> APIRouter:
         data: dict[str, Any] = {
             "node_id": parts.node,
             "institution": parts.institution,
-            "gateway": version("bfia-gateway"),
+            "gateway": VERSION,
             "protocol": PROTOCOL_VERSION,
             "knows_you": known,
         }

@@ -1,7 +1,6 @@
 """What FATE's own tools ask of this node; there only while FATE's protocol is switched on."""
 
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
 from typing import Any
 
 from fastapi import Request
@@ -17,6 +16,7 @@ from gateway.dataset_model import Dataset
 from gateway.deleting import cancel_waiting
 from gateway.output_facts import OutputFacts
 from gateway.ports import Limiters
+from gateway.version import VERSION
 
 PROTOCOLS = {"bfia": "bfia", "fate": "fate"}
 """kind of a description of FATE's -> the protocol that runs its jobs"""
@@ -32,7 +32,7 @@ def mounted(node: Node, uploads: data.Uploads, facts: OutputFacts, limiters: Lim
         node=settings.node.id,
         coordinator_node=settings.node.coordinator or settings.node.id,
         instance=node.owner,
-        version=version("bfia-gateway"),
+        version=VERSION,
         jobs=node.coordinator,
         kept=node.store,
         registry=node.registry,

@@ -33,6 +33,7 @@ from gateway.cli import (
     tokens,
 )
 from gateway.cli.given import no_text
+from gateway.version import VERSION
 
 app = typer.Typer(
     help="Gateway that lets a privacy-computing platform run joint jobs with any other that speaks BFIA v1.2.0.",
@@ -173,9 +174,7 @@ def demo(
 @app.command()
 def version() -> None:
     """Print the version."""
-    from importlib.metadata import version
-
-    typer.echo(version("bfia-gateway"))
+    typer.echo(VERSION)
 
 
 maintenance.add(app)

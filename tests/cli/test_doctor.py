@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -40,6 +39,7 @@ from gateway.store.migrate import opened
 from gateway.store.providers import SqlProviders
 from gateway.store.store import Store
 from gateway.trial import Result, Step
+from gateway.version import VERSION
 from gateway.wiring import Gateway
 from provider_registry.registration import provider_from_request
 from provider_registry.registry import Registry
@@ -242,7 +242,7 @@ def test_it_works_beside_a_running_node_and_knows_its_images(config: Path):
         assert (code, failed(steps)) == (1, ["ports"]) and steps["ports"]["cause"].count("cannot listen") == 3
         own = {"state_dir": settings["state_dir"]}
         listening = node.settings.state_dir / "listening.json"
-        listening.write_text(listening.read_text().replace(version("bfia-gateway"), "0.0.9"))
+        listening.write_text(listening.read_text().replace(VERSION, "0.0.9"))
         code, steps = doctor(config, **own)
         assert (code, steps["ports"]["result"]) == (0, "warning") and "as 0.0.9" in steps["ports"]["cause"]
         listening.unlink()  # as under a version that wrote none
