@@ -35,6 +35,10 @@ def _of_bytes(error: RequestValidationError, one: Mapping[str, Any]) -> bool:
 
 
 def shown(value: Any, limit: int = 500) -> Any:
+    """Return a value as a problem shows it.
+
+    Numbers as they are where JSON has them, all else as a text cut to ``limit`` characters.
+    """
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, (bool, int, type(None))):

@@ -99,6 +99,7 @@ class JsonRequest(Request):
     """A request whose JSON is read by `read_aside`."""
 
     async def json(self) -> Any:
+        """Return the body's JSON, read once. Raises what `read_aside` raises."""
         if not hasattr(self, "_json"):
             self._json = await read_aside(await self.body())
         return self._json
@@ -110,6 +111,7 @@ class JsonRoute(APIRoute):
     request = JsonRequest
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the path's handler, which gets a `JsonRequest`."""
         handle = super().get_route_handler()
 
         async def read_and_handle(request: Request) -> Response:

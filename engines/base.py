@@ -46,6 +46,8 @@ class EngineError(Exception):
 
 
 class EngineDown(EngineError):
+    """The engine does not answer; what its runs do meanwhile is not known."""
+
     reason = "ENGINE_DOWN"
 
 
@@ -74,50 +76,74 @@ class ImageNotFound(EngineError):
 
 
 class DigestChanged(EngineError):
+    """The image is another one than the launch expects; nothing was started."""
+
     reason = "DIGEST_CHANGED"
 
 
 class PullDenied(EngineError):
+    """The registry gives the image to nobody, or not to us, or the admin's rules do not name it."""
+
     reason = "PULL_DENIED"
 
 
 class PullTimeout(EngineError):
+    """The registry did not deliver within the time that the admin gives it."""
+
     reason = "PULL_TIMEOUT"
 
 
 class PullFailed(EngineError):
+    """The image could not be fetched, for a reason that has no name of its own."""
+
     reason = "PULL_FAILED"
 
 
 class SignatureMissing(EngineError):
+    """A rule asks for a signature, and nobody has signed the image."""
+
     reason = "SIGNATURE_ABSENT"
 
 
 class SignatureInvalid(EngineError):
+    """The image is signed, but by another key than the rule's, or the signature is for another image."""
+
     reason = "SIGNATURE_INVALID"
 
 
 class SignatureUnchecked(EngineError):
+    """Whether the image is signed cannot be told, because the registry does not answer that."""
+
     reason = "SIGNATURE_UNCHECKED"
 
 
 class PortInUse(EngineError):
+    """A port of this host that the run needs is taken."""
+
     reason = "PORT_IN_USE"
 
 
 class CommandNotFound(EngineError):
+    """What the run should begin with is not in the image, or not on this machine."""
+
     reason = "COMMAND_NOT_FOUND"
 
 
 class CreateFailed(EngineError):
+    """The engine refused the run; the text has its words."""
+
     reason = "CREATE_FAILED"
 
 
 class NoSpace(EngineError):
+    """A disk that the engine writes to is full."""
+
     reason = "NO_SPACE"
 
 
 class NotSupported(EngineError):
+    """This engine cannot apply what was asked for; it never leaves it out instead."""
+
     reason = "NOT_SUPPORTED"
 
 
@@ -189,6 +215,8 @@ class LaunchSpec:
 
 @dataclass(frozen=True)
 class Running:
+    """The run was started and is not over; ``started_at`` is None where the engine does not tell."""
+
     started_at: datetime | None = None
 
 
@@ -222,6 +250,8 @@ class Found:
 
 @dataclass(frozen=True)
 class Logs:
+    """What a run wrote, as far as it is kept; bytes, because nobody promises an encoding."""
+
     stdout: bytes = b""
     stderr: bytes = b""
 

@@ -37,6 +37,7 @@ class Exits:
                 self._thread.start()
 
     def knows(self, name: str) -> bool:
+        """Tell whether a process was added and has not been told of yet."""
         with self._lock:
             return name in self._names
 

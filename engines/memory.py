@@ -129,36 +129,44 @@ class MemoryEngine:
         self._watches: list[Watch] = []
 
     def check(self) -> None:
+        """Answer, unless the test took the world down."""
         if self.world.down:
             raise EngineDown("the engine does not answer")
 
     def capacity(self) -> Capacity:
+        """Return what the test says there is."""
         self.check()
         return self._capacity
 
     def image_digest(self, image: str) -> str:
+        """Return a digest made of the image's name."""
         self._image(image)
         return f"memory:{image}"
 
     def image_facts(self, image: str) -> ImageFacts:
+        """Return the digest, and no labels."""
         self._image(image)
         return ImageFacts(self.image_digest(image))
 
     def ensure_image(self, image: str, told: Callable[[str], None]) -> str:
+        """Take an image over from ``fetchable``, if it is not here."""
         self.check()
         if image not in self._images and image in self.fetchable:
             self._images = {**self._images, image: self.fetchable[image](told)}
         return self.image_digest(image)
 
     def offered(self, image: str, seconds: float) -> str:
+        """Return the digest of an image that is here or in ``fetchable``."""
         self.check()
         return f"memory:{image}" if image in self.fetchable else self.image_digest(image)
 
     def isolation(self) -> Isolation:
+        """Claim that everything is kept apart."""
         self.check()
         return Isolation(tasks=True, host=True, outside=True)
 
     def launch(self, spec: LaunchSpec) -> None:
+        """Start the image's script."""
         self.check()
         check_environment(spec.environment)
         check_limits(spec.limits)
@@ -199,13 +207,16 @@ class MemoryEngine:
             self._end(run, code)
 
     def probe(self, name: str) -> Probe:
+        """Return how far the script is."""
         run = self._run(name)
         return Missing() if run is None else run.probe
 
     def address(self, name: str) -> str:
+        """Return the address that the test gave the run."""
         return self.addresses.get(name, "")
 
     def stop(self, name: str, grace: float) -> None:
+        """Ask the script to end, as it says what it does then; kill it after ``grace`` seconds."""
         run = self._run(name)
         if run is None or run.ended.is_set():
             return
@@ -218,12 +229,14 @@ class MemoryEngine:
         self._end(run, FIRST_SIGNAL_CODE + KILLED)
 
     def logs(self, name: str, tail: int | None = None) -> Logs:
+        """Return what the script wrote so far."""
         run = self._run(name)
         if run is None:
             return Logs()
         return Logs(logfiles.last([bytes(run.stdout)], tail), logfiles.last([bytes(run.stderr)], tail))
 
     def save_logs(self, name: str, directory: Path) -> None:
+        """Write what the script wrote into files."""
         run = self._run(name)
         if run is None:
             return
@@ -231,6 +244,7 @@ class MemoryEngine:
             logfiles.save(directory, stream, [bytes(text)])
 
     def remove(self, name: str) -> None:
+        """End the script and forget it."""
         run = self._run(name)
         if run is not None:
             self._end(run, FIRST_SIGNAL_CODE + KILLED)
@@ -238,6 +252,7 @@ class MemoryEngine:
                 self.world.runs.pop(name, None)
 
     def list(self) -> Sequence[Found]:
+        """Return the scripts of this node and installation."""
         self.check()
         with self.world.lock:
             return [
@@ -247,6 +262,7 @@ class MemoryEngine:
             ]
 
     def watch(self, on_exit: Callable[[str], None], on_away: Callable[[], None] | None = None) -> Watch:
+        """Tell of those that are over already, then of each that ends."""
         mine = self._owns
         with self.world.lock:
             watch = self.world.subscribers.add(lambda name: on_exit(name) if mine(name) else None)
@@ -257,6 +273,7 @@ class MemoryEngine:
         return watch
 
     def close(self) -> None:
+        """End every subscription."""
         for watch in self._watches:
             watch.close()
 

@@ -37,6 +37,7 @@ class Nursery:
                 return self._asked(directory, answer)
 
     def close(self) -> None:
+        """End the process that stands ready; supervisors live on."""
         with self._lock:
             self._end()
 

@@ -93,6 +93,7 @@ class ProcessEngine:
         self._nursery = Nursery(self._root)
 
     def check(self) -> None:
+        """Make the runs' directory, and look that it can be written to."""
         try:
             self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
             supervisor.boot_id()
@@ -115,12 +116,15 @@ class ProcessEngine:
         return ImageFacts()
 
     def ensure_image(self, image: str, told: Callable[[str], None]) -> str:
+        """Return the command's digest: there is nothing to fetch."""
         return self.image_digest(image)
 
     def offered(self, image: str, seconds: float) -> str:
+        """Return the command's digest: no registry has it."""
         return self.image_digest(image)
 
     def isolation(self) -> Isolation:
+        """Say that nothing is kept apart, and what to do about it."""
         text = "the process engine keeps nothing apart: runs have the gateway's own rights; use engine.kind docker"
         return Isolation(tasks=False, host=False, outside=False, gaps=(text,))
 
@@ -161,24 +165,29 @@ class ProcessEngine:
                 raise
 
     def probe(self, name: str) -> Probe:
+        """Read the run's directory and the process table."""
         run = self._run(name)
         return Missing() if run is None else run.probe()
 
     def address(self, name: str) -> str:
+        """Return nothing: processes share the host's addresses."""
         return ""  # processes share the host's
 
     def stop(self, name: str, grace: float) -> None:
+        """Signal the run's whole session; kill it after ``grace`` seconds."""
         run = self._run(name)
         if run is not None:
             run.stop(grace)
 
     def logs(self, name: str, tail: int | None = None) -> Logs:
+        """Read the run's own files."""
         run = self._run(name)
         if run is None:
             return Logs()
         return Logs(*(logfiles.read_tail(run.log(stream), tail) for stream in logfiles.STREAMS))
 
     def save_logs(self, name: str, directory: Path) -> None:
+        """Copy the run's own files, each as large as the settings allow."""
         run = self._run(name)
         if run is None:
             return
@@ -187,6 +196,7 @@ class ProcessEngine:
                 logfiles.save(directory, stream, logfiles.read_chunks(run.log(stream)), self._saved_log_size)
 
     def remove(self, name: str) -> None:
+        """Move the run's directory away, then kill what runs in it and delete it."""
         run = self._run(name)
         if run is None:
             return
@@ -199,6 +209,7 @@ class ProcessEngine:
             _bury(gone)
 
     def list(self) -> Sequence[Found]:
+        """Return the runs whose directory says that they are this node's and installation's."""
         return [Found(name, labels, run.probe()) for name, run, labels in self._owned()]
 
     def watch(self, on_exit: Callable[[str], None], on_away: Callable[[], None] | None = None) -> Watch:
@@ -214,6 +225,7 @@ class ProcessEngine:
         return subscription
 
     def close(self) -> None:
+        """Give back threads, files and the process that starts supervisors; runs go on."""
         self._exits.close()
         self._nursery.close()
         self._subscribers.close()

@@ -43,6 +43,7 @@ def open_process(identity: dict[str, Any] | None) -> int | None:
 
 
 def send(descriptor: int, number: signal.Signals) -> None:
+    """Signal a process by its descriptor; one that has ended already is left alone."""
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(descriptor, number)
 

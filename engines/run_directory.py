@@ -46,9 +46,11 @@ class RunDirectory:
 
     @property
     def work(self) -> Path:
+        """The folder in which the run was started."""
         return self.path / supervisor.WORK
 
     def log(self, stream: str) -> Path:
+        """Return the file of a stream, ``stdout`` or ``stderr``."""
         return self.path / f"{stream}.log"
 
     @property
@@ -104,6 +106,7 @@ class RunDirectory:
         return open_process(self._read(supervisor.SUPERVISOR))
 
     def delete(self) -> None:
+        """Delete it with all in it, as far as that is possible."""
         try_to_remove(self.path)
 
     def _kill(self, descriptor: int) -> None:

@@ -59,9 +59,11 @@ class SeveralEngines:
         return self._others[name]
 
     def check(self) -> None:
+        """Ask the main engine alone: one of the others may be away."""
         self.main.check()
 
     def capacity(self) -> Capacity:
+        """Return what the main engine has; each of the others is asked by itself."""
         return self.main.capacity()
 
     def image_digest(self, image: str) -> str:
@@ -69,12 +71,15 @@ class SeveralEngines:
         return self._first(lambda engine: engine.image_digest(image))
 
     def image_facts(self, image: str) -> ImageFacts:
+        """Return what the first engine that has the image tells of it."""
         return self._first(lambda engine: engine.image_facts(image))
 
     def ensure_image(self, image: str, told: Callable[[str], None]) -> str:
+        """Have the main engine fetch it."""
         return self.main.ensure_image(image, told)
 
     def offered(self, image: str, seconds: float) -> str:
+        """Ask the registry by the main engine."""
         return self.main.offered(image, seconds)
 
     def isolation(self) -> Isolation:
@@ -95,31 +100,38 @@ class SeveralEngines:
         return whole
 
     def launch(self, spec: LaunchSpec) -> None:
+        """Start the run in the engine it names, and remember where it is."""
         engine = self.at(spec.engine)
         engine.launch(spec)
         self._seen(spec.name, engine)
 
     def probe(self, name: str) -> Probe:
+        """Look in the engine that has the run."""
         engine = self._of(name)
         return Missing() if engine is None else engine.probe(name)
 
     def address(self, name: str) -> str:
+        """Ask the engine that has the run."""
         engine = self._of(name)
         return "" if engine is None else engine.address(name)
 
     def stop(self, name: str, grace: float) -> None:
+        """Have the engine that has the run end it."""
         if (engine := self._of(name)) is not None:
             engine.stop(name, grace)
 
     def logs(self, name: str, tail: int | None = None) -> Logs:
+        """Ask the engine that has the run."""
         engine = self._of(name)
         return Logs() if engine is None else engine.logs(name, tail)
 
     def save_logs(self, name: str, directory: Path) -> None:
+        """Have the engine that has the run write them."""
         if (engine := self._of(name)) is not None:
             engine.save_logs(name, directory)
 
     def remove(self, name: str) -> None:
+        """Have the engine that has the run forget it, and forget where it was."""
         if (engine := self._of(name)) is not None:
             engine.remove(name)
             with self._lock:
@@ -134,9 +146,11 @@ class SeveralEngines:
         return found
 
     def watch(self, on_exit: Callable[[str], None], on_away: Callable[[], None] | None = None) -> Watch:
+        """Watch all engines; ``on_away`` is called when any of them is."""
         return _Watches([engine.watch(on_exit, on_away) for engine in self._all()])
 
     def close(self) -> None:
+        """Close all engines."""
         for engine in self._all():
             engine.close()
 

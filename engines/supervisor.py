@@ -251,6 +251,7 @@ def identity(pid: int) -> dict[str, Any]:
 
 
 def boot_id() -> str:
+    """Return what tells this start of the machine from others: process numbers begin anew with each."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
 
@@ -262,6 +263,7 @@ def start_time(pid: int) -> int | None:
 
 
 def session_of(pid: int) -> int | None:
+    """Return the session that a process belongs to; None: there is no such process."""
     fields = _stat(pid)
     return None if fields is None else int(fields[3])
 

@@ -23,9 +23,11 @@ class Subscription:
         self._thread.start()
 
     def tell(self, name: str) -> None:
+        """Put in a name; returns at once."""
         self._names.put(name)
 
     def close(self) -> None:
+        """End it; waits a moment for a call that is under way."""
         self._closed.set()
         self._names.put(None)
         self._ended()
@@ -48,18 +50,21 @@ class Subscribers:
         self._members: set[Subscription] = set()
 
     def add(self, on_exit: Callable[[str], None]) -> Subscription:
+        """Begin a subscription; it leaves by itself when it is closed."""
         subscription = Subscription(on_exit, ended=lambda: self._drop(subscription))
         with self._lock:
             self._members.add(subscription)
         return subscription
 
     def tell(self, name: str) -> None:
+        """Tell everybody of a name; returns at once."""
         with self._lock:
             members = tuple(self._members)
         for subscription in members:
             subscription.tell(name)
 
     def close(self) -> None:
+        """End every subscription."""
         with self._lock:
             members = tuple(self._members)
         for subscription in members:

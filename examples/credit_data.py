@@ -23,6 +23,7 @@ ID_DIGITS = 9
 
 
 def main() -> None:
+    """Write both tables, as the arguments say."""
     parser = argparse.ArgumentParser(
         description="Write credit_guest.csv and credit_host.csv; the data is synthetic."
     )

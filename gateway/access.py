@@ -65,6 +65,8 @@ class Identity:
 
 @dataclass(frozen=True)
 class Rule:
+    """Who may ask for the paths that a pattern matches; the first rule that fits decides."""
+
     methods: tuple[str, ...]
     path: re.Pattern[str]
     roles: frozenset[Role]

@@ -109,6 +109,7 @@ class LoopbackOnly:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve what comes from this machine, refuse the rest with FOREIGN_ORIGIN."""
         if scope["type"] == "http" and not _from_here(scope):
             text = "without auth.mode: on this listener serves requests to and from loopback addresses only"
             body = {"code": 403, "msg": f"FOREIGN_ORIGIN: {text}", "data": {"reason": "FOREIGN_ORIGIN"}}

@@ -69,6 +69,7 @@ def write(entries: Iterable[Entry], made_at: datetime) -> Iterator[bytes]:
 
 
 def as_json(value: Any) -> bytes:
+    """Return a value as indented JSON; what JSON has no form for, as its text."""
     return json.dumps(value, ensure_ascii=False, indent=1, default=str).encode("utf-8", "replace") + b"\n"
 
 

@@ -44,6 +44,7 @@ class Item:
     """why it could not be removed"""
 
     def as_dict(self) -> dict[str, object]:
+        """Return it for JSON."""
         return {
             "kind": self.kind,
             "name": self.name,
@@ -63,7 +64,8 @@ class Sweep(Protocol):
     def find(self, now: datetime, orphans: bool) -> Iterable[Item]:
         """Yield what may go; with ``orphans`` also what the database knows nothing of."""
 
-    def remove(self, item: Item, now: datetime) -> None: ...
+    def remove(self, item: Item, now: datetime) -> None:
+        """Take one thing away. Raises where it cannot be; its text becomes the item's cause."""
 
 
 class Cleaner:
@@ -91,10 +93,12 @@ class Cleaner:
             return [self._removed(item, sweep) for item, sweep in self._found(orphans)]
 
     def start(self) -> None:
+        """Begin to look every now and then, in a thread."""
         self._thread = threading.Thread(target=self._work, name="cleaner", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
+        """End that; waits for a removal under way, at most 10 seconds."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(timeout=10)

@@ -56,6 +56,7 @@ class SteadyClock:
             )
 
     def __call__(self) -> datetime:
+        """Return the time, in UTC."""
         with self._lock:
             wall, at = self.wall(), self._monotonic()
             steady = self._last + timedelta(seconds=at - self._at)

@@ -108,6 +108,12 @@ class Coordinator:
         self._store.add_submission(job_id, spec.flow_id, spec.scheduler, self._clock())
 
     def submit_job(self, spec: JobSpec, sender: NodeId) -> str:
+        """Take a job in from its initiator; return once every node has accepted it.
+
+        Beyond what the port says: raises `NotAllowed` for another sender than the initiator, and `PeerUnreachable`
+        where
+        some node has not answered in time; the job may come about then.
+        """
         if sender not in ("", spec.initiator, self._peers.node):
             raise NotAllowed(f"only the initiator {spec.initiator} may submit this job, not {sender}")
         self._take_in(spec)
@@ -171,6 +177,7 @@ class Coordinator:
         return made
 
     def rerun_job(self, wanted: Order, sender: NodeId) -> RerunAnswer:
+        """Plan the new job from the old one's record, and take it in like any other."""
         old = self._scheduled(wanted.job_id, sender)
         made = reruns.planned(old, wanted, sender or self._peers.node)
         known = self._store.jobs.find(wanted.new_job_id)
@@ -280,6 +287,7 @@ class Coordinator:
                 self._store.note(job_id, "initiator", notes_of(calls, self._clock(), **by_user()))
 
     def stop_job(self, job_id: str, task_name: str, sender: NodeId) -> None:
+        """Record that it was asked for; the scheduler tells the nodes afterwards."""
         job = self._scheduled(job_id, sender)
         by, now = sender or self._peers.node, self._clock()
         if not task_name:
@@ -312,6 +320,7 @@ class Coordinator:
         self._asked(job_id, "suspend" if on else "resume")
 
     def suspend_job(self, job_id: str, on: bool, sender: NodeId) -> None:
+        """Record that it was asked for. Raises `Conflict` (JOB_ENDED) where that came too late."""
         self._scheduled(job_id, sender)
         asked = SuspendAsked(sender or self._peers.node, self._clock(), on)
         job = self._scheduler.record(job_id, asked)
@@ -319,6 +328,7 @@ class Coordinator:
             raise Conflict(f"job {job_id} has ended, or is about to", reason="JOB_ENDED")
 
     def confirm_job(self, job_id: str, failure: Failure | None, sender: NodeId, audit: str = "") -> None:
+        """Record what a node decided. Raises `Conflict` (ALREADY_DECIDED) for the opposite of before."""
         job = self._scheduled(job_id, sender)
         if sender not in job.nodes:
             raise NotAllowed(f"node {sender or '(not named)'} has no part in job {job_id}")
@@ -330,6 +340,7 @@ class Coordinator:
         self._scheduler.record(job_id, event)
 
     def job_status(self, job_id: str, sender: NodeId) -> JobView:
+        """Tell of a job that this node schedules."""
         return view(self._scheduled(job_id, sender))
 
     def _scheduled(self, job_id: str, sender: NodeId) -> Job:
@@ -342,6 +353,7 @@ class Coordinator:
         return job
 
     def report_task(self, report: TaskReport, sender: NodeId) -> None:
+        """Record news of a task. Raises `NotAllowed` for a node without a part in it."""
         job_id = self._store.job_of_task(report.task_id)
         if job_id is None:
             raise NotFound(f"no task {report.task_id} is scheduled here", reason="TASK_UNKNOWN")
@@ -362,6 +374,7 @@ class Coordinator:
         self._scheduler.record(job_id, heard)
 
     def resources_free(self, job_id: str, sender: NodeId) -> None:
+        """Record that a node has something free; the job is then asked for again there."""
         self._scheduled(job_id, sender)
         self._scheduler.record(job_id, Freed(sender or self._peers.node, self._clock()))
 

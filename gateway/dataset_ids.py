@@ -26,6 +26,7 @@ class Buckets:
         self._bytes = 0
 
     def path(self, number: int) -> Path:
+        """Return the file of a bucket; it is there once something was flushed to it."""
         return self._folder / f"{self._prefix}{number}"
 
     def add(self, number: int, data: bytes) -> None:

@@ -36,17 +36,20 @@ class Dataset:
 
     @property
     def address(self) -> Address:
+        """Where it lies in the storage."""
         return Address(self.namespace, self.name)
 
     @property
     def dataset_id(self) -> str:
+        """The name by which jobs ask for it."""
         return f"{self.namespace}#{self.name}"
 
 
 class DatasetRepository(Protocol):
     """Keeps what is known of datasets."""
 
-    def get(self, namespace: str, name: str) -> Dataset | None: ...
+    def get(self, namespace: str, name: str) -> Dataset | None:
+        """Return what is known of a dataset; None: nothing."""
 
     def put(self, dataset: Dataset) -> None:
         """Store a dataset; one of the same namespace and name is replaced."""
@@ -65,13 +68,17 @@ class MemoryDatasets:
         self._kept = {(d.namespace, d.name): d for d in datasets}
 
     def get(self, namespace: str, name: str) -> Dataset | None:
+        """Return what is known of a dataset; None: nothing."""
         return self._kept.get((namespace, name))
 
     def put(self, dataset: Dataset) -> None:
+        """Keep what is known, in the place of what was known before."""
         self._kept[dataset.namespace, dataset.name] = dataset
 
     def delete(self, namespace: str, name: str) -> bool:
+        """Forget a dataset; False: it was not known."""
         return self._kept.pop((namespace, name), None) is not None
 
     def list(self) -> list[Dataset]:
+        """Return all of them, by namespace and name."""
         return [self._kept[key] for key in sorted(self._kept)]

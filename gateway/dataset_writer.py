@@ -102,9 +102,11 @@ class Partitions:
             self._files.path(number).write_bytes(head)
 
     def add(self, number: int, row: Sequence[str]) -> None:
+        """Append a row to the partition of that number."""
         self._files.add(number, self._text(row))
 
     def finish(self) -> None:
+        """Write out what is still in memory."""
         self._files.flush()
 
     def _text(self, row: Sequence[str]) -> bytes:

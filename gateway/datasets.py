@@ -56,6 +56,7 @@ class Reception:
             raise _storage_failed(error) from error
 
     def close(self) -> None:
+        """Delete what was received; after it was taken over there is nothing left to delete."""
         with suppress(OSError):
             self._file.close()
         self.staging.close()

@@ -53,6 +53,7 @@ class AtNode:
     message: str = ""
 
     def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
         return {"deleted": self.deleted, "reason": self.reason, "message": self.message}
 
 
@@ -68,6 +69,7 @@ class Deleted:
     """the other nodes of the job; None where they were not asked"""
 
     def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON; ``bytes`` is what the items take together."""
         return {
             "job_id": self.job_id,
             "dry_run": self.dry_run,
@@ -259,6 +261,8 @@ class Deleting:
 
 
 class Canceller(Protocol):
+    """The part of the coordinator that is asked."""
+
     def cancel_waiting(self, job_id: str, by: str) -> bool:
         """Stop a job of which nothing runs yet; False where it runs, or is over, by now."""
 

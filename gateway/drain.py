@@ -90,6 +90,7 @@ class Drain:
         }
 
     def close(self) -> None:
+        """End the wait, without the process leaving; for one that ends in another way."""
         with self._condition:
             self._closing = True
             self._condition.notify_all()

@@ -13,14 +13,20 @@ _WHOLE_MACHINE = ("/", "/run", "/var", "/var/run", "/proc", "/sys", "/dev", "/et
 
 
 class Section(BaseModel):
+    """A part of the configuration: keys that it does not have are refused."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Image(Section):
+    """How a local process stands for an image."""
+
     command: list[str] = Field(min_length=1, description="Command line that stands for the image.")
 
 
 class ProcessEngineSettings(Section):
+    """Algorithms as local processes, with the gateway's own rights."""
+
     images: dict[str, Image] = Field(default_factory=dict, description="Image name -> the command that runs it.")
 
 
@@ -56,6 +62,8 @@ class TlsSettings(Section):
 
 
 class ExtraMount(Section):
+    """A folder or file that containers of one provider see beyond the ordinary."""
+
     source: Path = Field(description="Folder or file on the daemon's host.")
     target: str = Field(pattern="^/", description="Where the container sees it.")
     read_only: bool = Field(default=True, description="false: the container may write there.")
@@ -110,6 +118,8 @@ class SignatureRule(Section):
 
 
 class DockerEngineSettings(Section):
+    """Algorithms as containers of a Docker daemon."""
+
     base_url: str = Field(
         default="",
         pattern=f"^$|{_DAEMON}",
@@ -189,6 +199,8 @@ def _no_foreign_engine(kind: Any) -> Any:
 
 
 class EngineSettings(Section):
+    """What runs the algorithms."""
+
     kind: Annotated[Literal["docker", "process"], BeforeValidator(_no_foreign_engine)] = Field(
         description="docker, or process (runs vendor code with the gateway's own rights). No default."
     )

@@ -41,10 +41,12 @@ class GatewayError(Exception):
 
     @property
     def message(self) -> str:
+        """What happened, for people; the reason where nothing was said."""
         return str(self.args[0]) if self.args else self.reason
 
     @property
     def problems(self) -> tuple[Problem, ...]:
+        """What is wrong with the input, one by one; nothing for errors that are not about it."""
         return ()
 
 
@@ -63,10 +65,13 @@ class Invalid(GatewayError):
 
     @property
     def problems(self) -> tuple[Problem, ...]:
+        """Every problem, each with its path."""
         return self._problems
 
 
 class NotFound(GatewayError):
+    """Nothing by that name is here."""
+
     reason = "NOT_FOUND"
     code = 404
 
@@ -78,16 +83,22 @@ class Unreadable(NotFound):
 
 
 class Conflict(GatewayError):
+    """It does not go together with how things stand."""
+
     reason = "CONFLICT"
     code = 409
 
 
 class NotAllowed(GatewayError):
+    """Whoever asks is known, but may not do this."""
+
     reason = "NOT_AUTHORISED"
     code = 403
 
 
 class Refused(GatewayError):
+    """Somebody, here or at another node, said no."""
+
     reason = "REFUSED"
     code = 409
 
@@ -110,16 +121,22 @@ class PeerUnreachable(GatewayError):
 
 
 class EngineFailed(GatewayError):
+    """The engine could not do it, or does not answer."""
+
     reason = "ENGINE_FAILED"
     code = 500
 
 
 class TooLarge(GatewayError):
+    """More than is taken at once."""
+
     reason = "TOO_LARGE"
     code = 413
 
 
 class Busy(GatewayError):
+    """Not now; the same may work in a while."""
+
     reason = "BUSY"
     code = 503
 

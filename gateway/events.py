@@ -32,6 +32,7 @@ class Event:
     detail: Mapping[str, Any]
 
     def as_dict(self, node: str) -> dict[str, Any]:
+        """Return it as receivers get it; ``node`` is where it happened."""
         return {
             "id": self.id,
             "event": self.name,

@@ -129,6 +129,7 @@ class Executor:
         self.loop.start()
 
     def stop(self) -> None:
+        """End the watch and the loop; containers go on."""
         if self._watch is not None:
             self._watch.close()
         self.loop.stop()

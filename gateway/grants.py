@@ -7,6 +7,8 @@ from engines.base import Mount
 
 @dataclass(frozen=True)
 class Grant:
+    """Folders of the host and Linux capabilities; nothing is the ordinary."""
+
     mounts: tuple[Mount, ...] = ()
     capabilities: tuple[str, ...] = ()
 

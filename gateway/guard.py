@@ -40,7 +40,8 @@ class Record(Protocol):
 
     def __call__(
         self, at: datetime, who: str, action: str, status: int, code: int | None, detail: Mapping[str, Any]
-    ) -> None: ...
+    ) -> None:
+        """Write down who did what, the answer's HTTP status, and the code in its body."""
 
 
 class Guard:
@@ -68,6 +69,7 @@ class Guard:
         self._known: dict[str, tuple[float, Identity]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request through if its asker may make it, and note what it changed."""
         if scope["type"] != "http" or scope["path"] in _OPEN:
             await self._app(scope, receive, send)
             return

@@ -57,6 +57,7 @@ class Heartbeat:
         self._thread.start()
 
     def stop(self) -> None:
+        """End the beats; the other gateways notice by their silence."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(timeout=10)

@@ -37,6 +37,7 @@ class JobAudits:
         self._clock = clock
 
     def apply(self, spec: JobSpec, audit: Audit, sender: NodeId) -> None:
+        """Judge the job as for its creation, and keep the question; the answer is sent afterwards."""
         local = self._participant.checked(spec, sender)
         if self._audits.add(sender, audit.id, spec.job_id) != spec.job_id:
             raise Conflict(f"audit {audit.id} of {sender} is about another job", reason="AUDIT_ID_CONFLICT")
@@ -60,12 +61,14 @@ class JobAudits:
         return auditing.asked_late(known, audit, self._clock())
 
     def confirm(self, audit_id: str, failure: Failure | None, sender: NodeId) -> None:
+        """Hand the answer to the job that it is about."""
         job_id = auditing.job_of(audit_id)
         if self._store.jobs.find(job_id) is None:
             raise _unknown(audit_id, sender)
         self._scheduler.confirm_job(job_id, failure, sender)
 
     def terminate(self, audit_id: str, sender: NodeId, ending: Ending | None = None) -> None:
+        """Take back what the sender asked, or stop the job that the sender had agreed to."""
         job_id = self._audits.job_of(sender, audit_id)
         if job_id is not None:
             self._take_back(self._of(job_id, audit_id, sender), sender, ending)
@@ -88,6 +91,7 @@ class JobAudits:
         self._executor.change(local.id, change)
 
     def status(self, audit_id: str, sender: NodeId) -> AuditStatus:
+        """Tell how a question of the sender's stands. Raises `NotFound` for those of others, too."""
         job_id = self._audits.job_of(sender, audit_id)
         if job_id is None:
             raise _unknown(audit_id, sender)

@@ -8,6 +8,8 @@ from gateway.engine_settings import Section
 
 
 class LimitSettings(Section):
+    """What jobs may take of this node, and how long it waits for what."""
+
     cpu: float | None = Field(
         default=None, gt=0, description="Cores of a task that asks for none; null: no limit."
     )
@@ -71,6 +73,8 @@ class LimitSettings(Section):
 
 
 class RoleDefaults(Section):
+    """What a task of one role needs, where the job does not say."""
+
     cpu: float | None = Field(default=None, gt=0, description="Cores of a task.")
     memory_gib: float | None = Field(default=None, gt=0, description="Memory of a task in GiB.")
     disk_gib: float | None = Field(default=None, gt=0, description="Disk of a task in GiB.")

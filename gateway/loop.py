@@ -55,6 +55,7 @@ class Loop:
         self._stopping = threading.Event()
 
     def start(self) -> None:
+        """Begin the workers, and the look at the store every second."""
         self._threads = [
             threading.Thread(target=self._work, name=f"{self._name}-{i}", daemon=True)
             for i in range(self._workers)

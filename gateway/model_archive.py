@@ -103,6 +103,7 @@ class Item:
 
     @property
     def version_key(self) -> tuple[str, str]:
+        """Model id and version."""
         return self.model.model_id, self.model.version
 
 

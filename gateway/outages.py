@@ -70,6 +70,7 @@ class Outages:
             return sorted(self._silent)
 
     def close(self) -> None:
+        """End the looks."""
         with self._condition:
             self._closing = True
             self._condition.notify_all()

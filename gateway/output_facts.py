@@ -33,6 +33,8 @@ _LARGEST = 4 * 1024**2
 
 @dataclass(frozen=True)
 class Column:
+    """A column of a table: its name and type, as its task wrote them."""
+
     name: str
     type: str
 
@@ -64,6 +66,7 @@ class Facts:
     """ISO 8601, UTC"""
 
     def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
         return asdict(self) | {"columns": [asdict(c) for c in self.columns]}
 
 

@@ -12,6 +12,8 @@ _BETWEEN = "~"
 
 
 class PageOf(NamedTuple, Generic[T]):
+    """One page, and where the next begins."""
+
     entries: list[T]
     total: int
     """entries of all pages"""

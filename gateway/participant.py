@@ -87,6 +87,7 @@ class Participant:
         self._takes_word = takes_word
 
     def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
+        """Check and store a job, with one view of the registry throughout."""
         with self._registry.one_view():
             return self._create_job(spec, sender)
 
@@ -154,6 +155,10 @@ class Participant:
         return replace(local, home=self._home_of(local))
 
     def foretell(self, spec: JobSpec, sender: NodeId) -> Sequence[Item]:
+        """Tell what would happen.
+
+        Raises `NotAllowed` for a node without a route, `Refused` where it has no role here.
+        """
         if sender and not self._knows(sender):
             raise NotAllowed(f"node {sender} has no route here")
         if not spec.parties_at(self._node):
@@ -280,23 +285,28 @@ class Participant:
         self.audit(sender or self._node, f"start of job {local.id} not allowed", {"message": words})
 
     def ask_first(self, spec: JobSpec, sender: NodeId) -> Acceptance | None:
+        """Return None: this node is not asked before, it answers when the job is created."""
         return None
 
     def withdraw(self, job_id: str, ending: Ending | None, sender: NodeId) -> None:
+        """End the job here: a question that was answered is a job."""
         self.stop_job(job_id, "", ending, sender)
 
     def hold(self, job_id: str, sender: NodeId) -> None:
+        """Hold what the job needs. Raises `NotAllowed` where it may no longer use its data, too."""
         local = self._mine(job_id, sender)
         self._still_allowed(local, sender)
         self._resources.hold(local)
 
     def give_back(self, job_id: str, sender: NodeId) -> None:
+        """Give back what a READY job holds. Raises `Conflict` for any other."""
         local = self._mine(job_id, sender)
         if local.status is not JobStatus.READY:
             raise Conflict(f"job {job_id} is {local.status} here; it returns what it holds at its end")
         self._resources.give_back(job_id)
 
     def start_job(self, job_id: str, sender: NodeId, without: Sequence[str] = ()) -> None:
+        """Hold what is not held yet, and begin; a job that runs stays as it is, but for who is left out."""
         local = self._mine(job_id, sender)
         self._still_allowed(local, sender)
         if local.status is JobStatus.READY:
@@ -317,6 +327,7 @@ class Participant:
         self._store.local_jobs.update(job_id, start)
 
     def start_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
+        """Store the runs, with one view of the registry; the executor starts them afterwards."""
         with self._registry.one_view():
             self._start_task(job_id, task_id, task_name, sender)
 
@@ -354,6 +365,10 @@ class Participant:
         self._executor.change(job_id, add)
 
     def poll_task(self, task_id: str, role: str, sender: NodeId) -> TaskNews:
+        """Tell how a task stands.
+
+        ``role`` may be ``host``, ``host.1`` or empty. Raises `NotFound` (ROLE_UNKNOWN), too.
+        """
         local = self._of_task(task_id)
         self._allow(local, sender)
         name, _, index = role.partition(".")
@@ -364,6 +379,7 @@ class Participant:
         return TaskNews(merge_runs(runs), failed)
 
     def stop_job(self, job_id: str, task_name: str, ending: Ending | None, sender: NodeId) -> None:
+        """Record that it was asked for; the executor ends the runs afterwards."""
         local = self._mine(job_id, sender)
         if task_name:
             self._stop_task(local, task_name, sender)
@@ -371,6 +387,7 @@ class Participant:
             self._executor.record(job_id, StopAsked(self._clock(), None, ending, sender))
 
     def stop_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
+        """End a task; a late stop of an attempt that another has followed changes nothing."""
         if job_id:
             local = self._mine(job_id, sender)
         else:
@@ -397,6 +414,7 @@ class Participant:
         self._executor.record(local.id, StopAsked(self._clock(), tasks, None, sender))
 
     def delete_job(self, job_id: str, dry_run: bool, sender: NodeId) -> None:
+        """Delete the job here."""
         self.deleting(job_id, sender, dry_run)
 
     def callback(self, said: Callback) -> None:

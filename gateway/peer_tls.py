@@ -34,6 +34,7 @@ class PeerTls(Section):
 
     @property
     def identity(self) -> Identity:
+        """The same as routes have it."""
         ca = str(self.client_ca) if self.client_ca is not None else None
         return Identity(ca, str(self.certificate), str(self.key))
 

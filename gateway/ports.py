@@ -254,11 +254,14 @@ class ProtocolAdapter(Protocol):
     numbers_tasks: bool
     """whether its nodes know a task by its name and the number of its attempt, so that its id has to tell both"""
 
-    def scheduler(self, node: NodeId) -> SchedulerApi: ...
+    def scheduler(self, node: NodeId) -> SchedulerApi:
+        """Return a client for a node that schedules."""
 
-    def participant(self, node: NodeId) -> ParticipantApi: ...
+    def participant(self, node: NodeId) -> ParticipantApi:
+        """Return a client for a node that takes part."""
 
-    def environment(self, local: LocalJob, run: Run, site: Site) -> dict[str, str]: ...
+    def environment(self, local: LocalJob, run: Run, site: Site) -> dict[str, str]:
+        """Return the variables of a run's container."""
 
     def request(self, spec: JobSpec) -> dict[str, Any]:
         """Return a job as this protocol hands it in."""
@@ -300,13 +303,17 @@ class JobAuditApi(Protocol):
 
 
 class Clock(Protocol):
-    def __call__(self) -> datetime: ...
+    """Tells what time it is."""
+
+    def __call__(self) -> datetime:
+        """Return the time, aware, in UTC."""
 
 
 class Outputs(Protocol):
     """The part of the storage that the core asks."""
 
-    def exists(self, address: Address) -> bool: ...
+    def exists(self, address: Address) -> bool:
+        """Tell whether something lies at an address."""
 
     def sums(self, address: Address) -> tuple[FileSum, ...]:
         """Fingerprint the files that lie there. Raises `NotFound`."""

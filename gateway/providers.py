@@ -205,6 +205,7 @@ def shown_problem(problem: Any) -> dict[str, Any]:
 
 
 def shown_changes(changes: Iterable[Change]) -> list[dict[str, Any]]:
+    """Return changes of a description for JSON."""
     return [change._asdict() for change in changes]
 
 

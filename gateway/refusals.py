@@ -92,6 +92,7 @@ class RefusalsNoted:
         self._limiter = limiter
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand a request on, and note the answer if it is a refusal."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -31,6 +31,8 @@ MOST_BYTES = 1024 * 1024
 
 @dataclass(frozen=True)
 class LogLine:
+    """A line without its end, and where it is from."""
+
     text: str
     party: str
     """role.index"""
@@ -57,6 +59,7 @@ class Excerpt:
 
     @property
     def next(self) -> int:
+        """The number of the line behind these."""
         return self.start + len(self.lines)
 
 

@@ -31,10 +31,12 @@ def bound(address: str) -> socket.socket:
 
 
 def port_of(sock: socket.socket) -> int:
+    """Return the port that a socket is bound to."""
     return int(sock.getsockname()[1])
 
 
 def host_of(sock: socket.socket) -> str:
+    """Return the address that a socket is bound to, as addresses in URLs are written."""
     host = str(sock.getsockname()[0])
     return f"[{host}]" if ":" in host else host
 
@@ -56,6 +58,7 @@ class Arrivals:
                 self._take(name, sock)
 
     def taken_by(self, take: Callable[[str, socket.socket], None]) -> None:
+        """Say who serves them: those that came before, now, and each that comes later."""
         with self._lock:
             self._take = take
             for name, sock in self._waiting:

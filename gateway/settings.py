@@ -45,11 +45,15 @@ class Node(Section):
 
 
 class Listener(Section):
+    """A place that others reach this node at."""
+
     bind: Bind = Field(description="Address and port to listen on.")
     advertise: HttpUrl | None = Field(default=None, description="The same place as others reach it.")
 
 
 class PeerListener(Listener):
+    """Where other nodes reach this one."""
+
     tls: PeerTls | None = Field(default=None, description="Certificate for https; null: plain http.")
 
     @model_validator(mode="after")
@@ -60,6 +64,8 @@ class PeerListener(Listener):
 
 
 class OperatorListener(Section):
+    """Where this node's people and platform reach it."""
+
     bind: Bind = Field(default="127.0.0.1:7382", description="Address and port of the operator's interface.")
 
 
@@ -75,6 +81,8 @@ class Listen(Section):
 
 
 class Database(Section):
+    """Where everything is kept that a restart must not lose; several gateways of a node may share one."""
+
     url: DatabaseUrl = Field(
         default="sqlite:///var/gateway.db",
         description="SQLAlchemy address: sqlite:///path or mysql+pymysql://user:password@host/database.",
@@ -82,6 +90,8 @@ class Database(Section):
 
 
 class Storage(Section):
+    """Where the node's tables, models and reports lie."""
+
     url: FileUrl | None = Field(
         default=None,
         description="Where tables, models and reports lie: file:///path; default: var/storage beside this file.",
@@ -94,10 +104,14 @@ class Storage(Section):
 
 
 class RouteTableSettings(Section):
+    """How other nodes are reached."""
+
     file: Path | None = Field(default=None, description="YAML file: node id -> how to reach it.")
 
 
 class Data(Section):
+    """Where uploads may come from, and who may use what was uploaded."""
+
     roots: list[Path] = Field(
         default_factory=list,
         description="Folders from which data may be uploaded by server path; empty: that is off.",
@@ -110,6 +124,8 @@ class Data(Section):
 
 
 class Auth(Section):
+    """Whether the operators' listener asks who it is."""
+
     mode: Literal["off", "on"] = Field(
         default="off", description="off only while the operator listener is on the loopback address."
     )

@@ -32,6 +32,7 @@ class NotShared(NotAllowed):
 
     @property
     def problems(self) -> tuple[Problem, ...]:
+        """Each dataset that the job may not use, with its path in the job."""
         return self._problems
 
 

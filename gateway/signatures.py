@@ -39,6 +39,7 @@ class Signer:
     keys: tuple[PublicKey, ...]
 
     def is_for(self, provider: str, registry: str) -> bool:
+        """Tell whether it counts for images of a provider from a registry."""
         return fnmatchcase(provider, self.provider) and fnmatchcase(registry, self.registry)
 
 

@@ -39,6 +39,7 @@ class Containers:
         self._engine = engine
 
     def find(self, now: datetime, orphans: bool) -> Iterator[Item]:
+        """Yield containers whose run was collected; ``orphans``: those of unknown runs, too."""
         there = {found.name: found for found in self._engine.list()}
         known = housekeeping.runs_named(self._store, there)
         for name, found in sorted(there.items()):
@@ -50,6 +51,7 @@ class Containers:
                 yield Item(self.kind, name, job, 0, "its run is over and was collected")
 
     def remove(self, item: Item, now: datetime) -> None:
+        """Have the engine forget the container."""
         self._engine.remove(item.name)
 
     def _collected(self, job_id: str, name: str) -> bool:
@@ -73,6 +75,10 @@ class Sessions:
         self._end = end
 
     def find(self, now: datetime, orphans: bool) -> Iterator[Item]:
+        """Yield mailboxes of jobs that are closed.
+
+        Of unknown ones after a day of silence, or (``orphans``) at once.
+        """
         idle = set(self._broker.idle(_IDLE_UNKNOWN))
         for session in sorted(self._broker.sessions()):
             if not session.startswith(self._prefix):
@@ -86,6 +92,7 @@ class Sessions:
                 yield Item(self.kind, session, job, size, "its job has ended")
 
     def remove(self, item: Item, now: datetime) -> None:
+        """End the job's session, which deletes its mailboxes."""
         self._end(item.job)
 
 
@@ -98,10 +105,12 @@ class Uploads:
         self._root = storage.root
 
     def find(self, now: datetime, orphans: bool) -> Iterator[Item]:
+        """Yield uploads that no process goes on with."""
         for name in leftovers(self._root):
             yield Item(self.kind, name, "", size_of(self._root / FOLDER / name), "its process is gone")
 
     def remove(self, item: Item, now: datetime) -> None:
+        """Delete what has arrived of the upload."""
         clear_leftover(self._root, item.name)
 
 
@@ -117,11 +126,13 @@ class LogCopies:
         self._wall = wall
 
     def find(self, now: datetime, orphans: bool) -> Iterator[Item]:
+        """Yield copies that nobody has written to for longer than a copy takes."""
         for path in sorted(self._runs.glob("*/copying")):
             if _unchanged_for(path, self._wall()) >= max(self._seconds, 1.0):
                 yield Item(self.kind, path.parent.name, "", size_of(path), "its copying was cut short")
 
     def remove(self, item: Item, now: datetime) -> None:
+        """Delete the copy; the log itself stays."""
         shutil.rmtree(self._runs / item.name / "copying", ignore_errors=True)
 
 
@@ -139,6 +150,10 @@ class RunFolders:
         self._times = JobTimes(store)
 
     def find(self, now: datetime, orphans: bool) -> Iterator[Item]:
+        """Yield the logs of jobs whose time is over.
+
+        Of unknown runs after the longest time, or (``orphans``) at once.
+        """
         limits = [s for s in (self._policy.logs, self._policy.jobs) if s is not None]
         found = {path.name: path for path in self._runs.glob("*") if path.is_dir()}
         if not found or not (limits or orphans):
@@ -158,6 +173,7 @@ class RunFolders:
                 yield Item(self.kind, name, run.job_id, size_of(path), "the time of its logs is over")
 
     def remove(self, item: Item, now: datetime) -> None:
+        """Delete the run's folder."""
         folders.remove(self._runs / item.name)
 
 
@@ -174,6 +190,10 @@ class Outputs:
         self.keepers = keepers
 
     def find(self, now: datetime, orphans: bool) -> Iterator[Item]:
+        """Yield what past jobs left and nobody refers to.
+
+        The time is that of outputs or of jobs, the shorter one.
+        """
         limits = [s for s in (self._policy.outputs, self._policy.jobs) if s is not None]
         if not limits:
             return
@@ -191,6 +211,7 @@ class Outputs:
                     yield Item(self.kind, text_of(address), job_id, size, "the time of its outputs is over")
 
     def remove(self, item: Item, now: datetime) -> None:
+        """Delete the data from the storage."""
         namespace, _, name = item.name.partition("#")
         self._storage.delete(Address(namespace, name))
 
@@ -242,6 +263,7 @@ class Jobs:
         self._times = JobTimes(store)
 
     def find(self, now: datetime, orphans: bool) -> Iterator[Item]:
+        """Yield past jobs, but those of which outputs stay."""
         seconds = self._policy.jobs
         if seconds is None:
             return
@@ -255,6 +277,7 @@ class Jobs:
             yield Item(self.kind, job_id, job_id, 0, "the time of the job is over")
 
     def remove(self, item: Item, now: datetime) -> None:
+        """Delete both records and the timeline; one line stays that says so."""
         housekeeping.drop_job(self._store, item.job, now, "gc", {"why": item.why})
 
 
@@ -284,6 +307,7 @@ class JobTimes:
         return None if not ends or None in ends else max(e for e in ends if e is not None)
 
     def past(self, job_id: str, seconds: float | None, now: datetime) -> bool:
+        """Tell whether a job ended here so many seconds ago; never, where that is None."""
         end = None if seconds is None else self.ended(job_id)
         return end is not None and seconds is not None and now - end >= timedelta(seconds=seconds)
 
@@ -302,6 +326,7 @@ def present_of(local: LocalJob | None, storage: FileStorage) -> list[Address]:
 
 
 def text_of(address: Address) -> str:
+    """Return an address as a cleaning names it: ``namespace#name``."""
     return f"{address.namespace}#{address.name}"
 
 

@@ -30,6 +30,7 @@ class Exchange:
     """the answer's words, or why there is none"""
 
     def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
         return asdict(self)
 
 
@@ -55,6 +56,7 @@ def listening() -> Iterator[list[Exchange]]:
 
 
 def new_trace_id() -> str:
+    """Return an id that no other work has."""
     return f"trace_{uuid4().hex}"
 
 

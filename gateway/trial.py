@@ -7,6 +7,8 @@ from enum import StrEnum
 
 
 class Result(StrEnum):
+    """How a step ended; a warning does not make the trial a failed one."""
+
     OK = "ok"
     WARNING = "warning"
     FAILED = "failed"

@@ -42,6 +42,7 @@ class Hook:
 
     @property
     def key(self) -> str:
+        """What its place in the sequence is kept under: a digest of the URL, which may hold a secret."""
         return hashlib.sha256(self.url.encode()).hexdigest()
 
 

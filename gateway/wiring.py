@@ -18,6 +18,7 @@ log = structlog.get_logger(__name__)
 
 
 def now() -> datetime:
+    """Return the time, in UTC."""
     return datetime.now(UTC)
 
 

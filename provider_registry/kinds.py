@@ -14,6 +14,8 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
 class Kind(StrEnum):
+    """What a value is read as; ``other``: it is not read at all."""
+
     TEXT = "text"
     INTEGER = "integer"
     NUMBER = "number"
@@ -34,6 +36,7 @@ NAMES = {
 
 
 def kind_of(declared: str) -> Kind:
+    """Return what a type's name means, however it is spelled."""
     return NAMES.get(declared.strip().lower(), Kind.OTHER)
 
 

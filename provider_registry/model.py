@@ -107,11 +107,14 @@ class DataSpec:
 
     @property
     def group(self) -> str:
+        """Which of dataset, model and report the category is a kind of."""
         return group_of(self.category)
 
 
 @dataclass(frozen=True)
 class ResultCode:
+    """A code with which the component says how it ended, and what it means."""
+
     code: str
     message: str
 
@@ -135,9 +138,11 @@ class Component:
     document: Mapping[str, Any]
 
     def parameter(self, name: str) -> Parameter | None:
+        """Return a parameter by its name; None: the description has none of that name."""
         return next((p for p in self.parameters if p.name == name), None)
 
     def result_message(self, code: str) -> str | None:
+        """Return what a result code means; None: the description does not say."""
         return next((r.message for r in self.results if r.code == code), None)
 
 
@@ -166,6 +171,7 @@ class Provider:
 
     @property
     def key(self) -> str:
+        """What tells it from all others here: name, version and kind of device."""
         return f"{self.name}:{self.version}@{self.device}"
 
     def image_for(self, component: str) -> str:

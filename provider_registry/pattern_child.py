@@ -14,6 +14,7 @@ CPU_SECONDS = 5
 
 
 def main() -> None:
+    """Answer what stands on the standard input; ends by SIGXCPU when its time is over."""
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     for pattern, value in json.load(sys.stdin.buffer):
         try:

@@ -48,11 +48,13 @@ class Written:
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:
+        """What is different now, component by component; compared when it is first asked for."""
         gone = self.revision.action is Action.DELETED
         return changes(self.before, None if gone else self.revision.provider)
 
 
 def now() -> datetime:
+    """Return the time, in UTC."""
     return datetime.now(UTC)
 
 

@@ -63,13 +63,16 @@ class MemoryRepository:
         self._lock = Lock()
 
     def get(self, key: str) -> Provider | None:
+        """Return what is registered now; None: nothing."""
         return self._providers.get(key)
 
     def list(self) -> list[Provider]:
+        """Return every provider, ordered by key."""
         with self._lock:
             return [self._providers[key] for key in sorted(self._providers)]
 
     def write(self, revision: Revision) -> None:
+        """Append a revision. Raises `Stale` where its number is not the next one."""
         with self._lock:
             known = self._revisions.setdefault(revision.key, [])
             if revision.number != len(known) + 1:
@@ -81,24 +84,30 @@ class MemoryRepository:
                 self._providers[revision.key] = revision.provider
 
     def newest(self, key: str) -> int:
+        """Return the number of the last revision; 0: there was never one."""
         return len(self._revisions.get(key, ()))
 
     def history(self, key: str, before: int | None = None, limit: int = 50) -> Sequence[Revision]:
+        """Return revisions, newest first."""
         known = self._revisions.get(key, [])
         return [r for r in reversed(known) if before is None or r.number < before][:limit]
 
     def since(self, key: str, moment: datetime) -> Revision | None:
+        """Return the revision in force at a moment, if another one followed it."""
         known = self._revisions.get(key, [])
         past = [r for r in known if r.at <= moment]
         return past[-1] if past and past[-1] is not known[-1] else None
 
     def owner(self, name: str) -> str | None:
+        """Return who owns a name; None: nobody yet."""
         return self._owners.get(name)
 
     def claim(self, name: str, owner: str) -> str:
+        """Make somebody the owner of a name that has none; return who owns it now."""
         with self._lock:
             return self._owners.setdefault(name, owner)
 
     def give(self, name: str, owner: str) -> None:
+        """Make somebody the owner of a name."""
         with self._lock:
             self._owners[name] = owner

@@ -28,6 +28,7 @@ MEMORY = 512 * 1024**2
 
 
 def main() -> None:
+    """Bound this process, read INPUT, write RESULT; a reader never sees half of it."""
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     source, target = map(Path, sys.argv[1:3])

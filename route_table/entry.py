@@ -71,6 +71,7 @@ class Entry:
             self._take(key, value)
 
     def refuse(self, key: str, rule: str, line: int, got: str | None = None) -> None:
+        """Note what is wrong with a key, or (empty) with the whole entry."""
         path = step(self.path, key) if key else self.path
         self.problems.append(Problem(path, f"line {line}: {rule}", got))
 
@@ -80,6 +81,7 @@ class Entry:
         self.refuse(key, rule, value.line, short(value.text))
 
     def text(self, key: str) -> str | None:
+        """Return a key's value as it is written; None: it is not there."""
         value = self.values.get(key)
         return value.text if value else None
 

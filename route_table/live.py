@@ -85,10 +85,12 @@ class LiveRoutes:
 
     @property
     def table(self) -> RouteTable:
+        """The table in force."""
         return self._table
 
     @property
     def path(self) -> Path | None:
+        """The file that is followed; None: the table is kept as versions alone."""
         return self._path
 
     @property

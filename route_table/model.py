@@ -111,6 +111,7 @@ class Route:
 
     @property
     def identity(self) -> Identity:
+        """The TLS files and names by which this node and that one know each other."""
         return Identity(self.ca, self.certificate, self.key, self.server_name)
 
 

@@ -19,6 +19,7 @@ class Scalar:
 
     @property
     def is_null(self) -> bool:
+        """Whether it is YAML's null; in quotes the same is a text."""
         return self.plain and self.text in ("", "~", "null", "Null", "NULL")
 
 

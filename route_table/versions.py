@@ -48,7 +48,8 @@ class Repository(Protocol):
     def newest_number(self) -> int:
         """Return the newest version's number, 0 if there is none."""
 
-    def get(self, number: int) -> Version | None: ...
+    def get(self, number: int) -> Version | None:
+        """Return a version; None: there is none of that number."""
 
     def add(self, version: Version) -> bool:
         """Append a version; False, and nothing done, where its number is taken."""
@@ -56,9 +57,11 @@ class Repository(Protocol):
     def list(self, before: int | None = None, limit: int = 50) -> Sequence[Version]:
         """Return versions older than ``before``, newest first."""
 
-    def exported(self) -> Export | None: ...
+    def exported(self) -> Export | None:
+        """Return what the file held last; None: this gateway has written none yet."""
 
-    def set_exported(self, export: Export) -> None: ...
+    def set_exported(self, export: Export) -> None:
+        """Note what the file holds now."""
 
 
 class MemoryVersions:
@@ -70,12 +73,15 @@ class MemoryVersions:
         self._exported: Export | None = None
 
     def newest_number(self) -> int:
+        """Return the newest version's number, 0 if there is none."""
         return len(self._versions)
 
     def get(self, number: int) -> Version | None:
+        """Return a version; None: there is none of that number."""
         return self._versions[number - 1] if 0 < number <= len(self._versions) else None
 
     def add(self, version: Version) -> bool:
+        """Append a version; False where its number is taken."""
         with self._lock:
             if version.number != len(self._versions) + 1:
                 return False
@@ -83,13 +89,16 @@ class MemoryVersions:
             return True
 
     def list(self, before: int | None = None, limit: int = 50) -> Sequence[Version]:
+        """Return versions older than ``before``, newest first."""
         newest = len(self._versions) if before is None else min(before - 1, len(self._versions))
         return self._versions[max(0, newest - limit) : max(0, newest)][::-1]
 
     def exported(self) -> Export | None:
+        """Return what the file held last."""
         return self._exported
 
     def set_exported(self, export: Export) -> None:
+        """Note what the file holds now."""
         self._exported = export
 
 

@@ -24,20 +24,28 @@ class Nothing(Said):
 
 
 class Envelope(Said):
+    """What every path of the control layer answers; each path's own answer says more of ``data``."""
+
     code: int = Field(examples=[0], description="0, or why not; to profile kuscia 200 for 0")
     msg: str = Field(examples=["success"])
     data: Nothing
 
 
 class JobData(Said):
+    """Which job the answer is about."""
+
     job_id: JobId
 
 
 class OfJob(Envelope):
+    """An answer that names the job; ``create_all`` tells its id by it."""
+
     data: JobData  # type: ignore[assignment]
 
 
 class StatusData(Said):
+    """How a job stands; the standard has ``job_id``, ``job_status`` and ``status``, the rest is ours."""
+
     job_id: JobId
     job_status: State
     status: dict[str, str] = Field(examples=[{"task_example": "RUNNING"}], description="task -> state")
@@ -50,36 +58,52 @@ class StatusData(Said):
 
 
 class OfStatus(Envelope):
+    """``job/status_all``."""
+
     data: StatusData  # type: ignore[assignment]
 
 
 class PollData(Said):
+    """The state of a task at the asked node, all its roles or one taken together."""
+
     status: State
 
 
 class OfPoll(Envelope):
+    """``task/poll``."""
+
     data: PollData  # type: ignore[assignment]
 
 
 class ListData(Said):
+    """The jobs that the asked node submitted, schedules or takes part in."""
+
     job_list: dict[str, str] = Field(examples=[{JOB: "FINISHED"}], description="job -> state")
 
 
 class OfList(Envelope):
+    """``job/query_job_list``."""
+
     data: ListData  # type: ignore[assignment]
 
 
 class LineData(Said):
+    """How long a task's log is so far; ``over``: nothing more will come."""
+
     num: int = Field(description="lines")
     roles: list[Any]
     over: bool
 
 
 class OfLines(Envelope):
+    """``task/get_log_line``."""
+
     data: LineData  # type: ignore[assignment]
 
 
 class LogData(LineData):
+    """Lines of a task's log, numbered from 0: ``start`` is the first of these, ``next`` where to ask on."""
+
     data: str
     start: int
     next: int
@@ -88,20 +112,28 @@ class LogData(LineData):
 
 
 class OfLog(Envelope):
+    """``task/get_log``."""
+
     data: LogData  # type: ignore[assignment]
 
 
 class RerunData(JobData):
+    """The new job: from which task on it runs, what it runs, and whose outputs it takes over."""
+
     start: str = Field(alias="from")
     runs: list[str]
     inherits: list[str]
 
 
 class OfRerun(Envelope):
+    """``job/rerun``, an extension."""
+
     data: RerunData  # type: ignore[assignment]
 
 
 class Check(Said):
+    """One thing that was looked at before a job: how it stands, and what to do where it does not."""
+
     check: str
     about: str
     standing: str
@@ -111,14 +143,20 @@ class Check(Said):
 
 
 class PlanData(Said):
+    """All that was looked at, in the order in which the asked node would come to it."""
+
     checks: list[Check]
 
 
 class OfPlan(Envelope):
+    """``job/plan``, an extension."""
+
     data: PlanData  # type: ignore[assignment]
 
 
 class HelloData(Said):
+    """Who the asked node is; ``time_ms`` is its clock, in milliseconds since 1970."""
+
     node_id: str = Field(examples=["JG0100001100000010"])
     institution: str
     gateway: str
@@ -128,14 +166,20 @@ class HelloData(Said):
 
 
 class OfHello(Envelope):
+    """``node/hello``, an extension."""
+
     data: HelloData  # type: ignore[assignment]
 
 
 class AuditData(Said):
+    """What has become of a question whether a node takes part in a job."""
+
     status: State
 
 
 class OfAudit(Envelope):
+    """``job/audit/query``, an extension."""
+
     data: AuditData  # type: ignore[assignment]
 
 
@@ -147,18 +191,26 @@ class Own(Said):
 
 
 class OwnList(Own):
+    """A query of the user's own interface."""
+
     data: list[dict[str, Any]]
 
 
 class OutputsData(Said):
+    """What a task's outputs at the asked node are like."""
+
     outputs: list[dict[str, Any]] = Field(description="columns, count, size and address of each; never rows")
 
 
 class OfOutputs(Envelope):
+    """``output/metadata``, an extension."""
+
     data: OutputsData  # type: ignore[assignment]
 
 
 class Reason(Said):
+    """Why something was refused, and every problem of the request with its path."""
+
     reason: str = Field(examples=["JOB_UNKNOWN"], description="stable; docs/reasons.md explains each")
     problems: list[dict[str, Any]] = Field(default_factory=list)
 
@@ -172,10 +224,14 @@ class Refusal(Said):
 
 
 class OwnRefusal(Own):
+    """How the user's own interface refuses."""
+
     data: Reason
 
 
 class ChannelRefusal(Said):
+    """How the transport refuses: its codes are texts, ``E0000000`` and three digits."""
+
     code: str = Field(examples=["E0000000404"])
     message: str
 

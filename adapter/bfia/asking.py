@@ -55,10 +55,12 @@ class Partners(Protocol):
     """What the parts of a router for peers say of them."""
 
     @property
-    def knows(self) -> Callable[[NodeId], bool]: ...
+    def knows(self) -> Callable[[NodeId], bool]:
+        """Tells whether a node is known here, that is, has a route that is enabled."""
 
     @property
-    def profile_of(self) -> Callable[[NodeId], Profile]: ...
+    def profile_of(self) -> Callable[[NodeId], Profile]:
+        """Tells in which spelling a node speaks and hears."""
 
 
 async def done(

@@ -85,6 +85,7 @@ class Handover(Response):
         self._written = written
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Wait for the message and send it; a reader that hangs up ends both."""
         async with anyio.create_task_group() as group:
 
             async def watch() -> None:

@@ -27,11 +27,13 @@ class SchedulerClient:
         self._peer = peer
 
     def submit_job(self, spec: JobSpec, sender: NodeId) -> str:
+        """Ask by ``job/create_all``; it waits for all nodes, so it gets three times the usual time."""
         with traced(spec.trace_id):
             self._peer.post("/job/create_all", translate.create_body(spec, self._peer.profile), patience=3.0)
         return spec.job_id
 
     def report_task(self, report: TaskReport, sender: NodeId) -> None:
+        """Tell by ``task/callback``; a peer whose profile takes none is told nothing, it polls."""
         profile = self._peer.profile
         if not profile.accepts_callback:
             return
@@ -45,10 +47,15 @@ class SchedulerClient:
         self._peer.post("/task/callback", body)
 
     def resources_free(self, job_id: str, sender: NodeId) -> None:
+        """Tell by an extension; a peer without it asks again by itself."""
         with suppress(NotServed):
             self._peer.ask(EXTENSIONS["/job/resource/free"], {"job_id": job_id})
 
     def job_status(self, job_id: str, sender: NodeId) -> JobView:
+        """Ask by the peer's usual HTTP method, and by the other where it refuses that.
+
+        Its first refusal counts.
+        """
         ways = ("GET", "POST") if self._peer.profile.status_by_get else ("POST", "GET")
         asked = {"job_id": job_id}
         try:
@@ -61,9 +68,11 @@ class SchedulerClient:
         return job_view(job_id, data)
 
     def suspend_job(self, job_id: str, on: bool, sender: NodeId) -> None:
+        """Ask by an extension. Raises `NotServed` by a peer without it."""
         self._peer.ask(EXTENSIONS["/job/suspend" if on else "/job/resume"], {"job_id": job_id})
 
     def confirm_job(self, job_id: str, failure: Failure | None, sender: NodeId, audit: str = "") -> None:
+        """Tell by ``job/audit/confirm`` where a question was asked, else by our ``job/audit_confirm``."""
         if audit:
             self._peer.post(f"{JOB_AUDIT}/confirm", translate.audit_answer_body(audit, failure))
             return
@@ -76,6 +85,7 @@ class SchedulerClient:
         self._peer.post("/job/audit_confirm", body)
 
     def rerun_job(self, wanted: Order, sender: NodeId) -> RerunAnswer:
+        """Ask by an extension. Raises `NotServed` by a peer without it."""
         body = {
             "job_id": wanted.job_id,
             "new_job_id": wanted.new_job_id,
@@ -85,6 +95,7 @@ class SchedulerClient:
         return translate.rerun_answer(wanted, self._peer.ask(EXTENSIONS["/job/rerun"], body, patience=3.0))
 
     def stop_job(self, job_id: str, task_name: str, sender: NodeId) -> None:
+        """Ask by ``job/stop_all``; ``task_name`` in it is ours."""
         body = {"job_id": job_id}
         if task_name:
             body["task_name"] = task_name
@@ -98,6 +109,7 @@ class ParticipantClient:
         self._peer = peer
 
     def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
+        """Tell by ``job/create``; that the peer has the job already is no error, however its profile says so."""
         profile = self._peer.profile
         try:
             said = self._peer.post("/job/create", translate.create_body(spec, profile))
@@ -108,6 +120,7 @@ class ParticipantClient:
         return translate.acceptance(said, profile)
 
     def ask_first(self, spec: JobSpec, sender: NodeId) -> Acceptance | None:
+        """Ask by ``job/audit/apply`` where the peer's profile wants that; its answer comes later."""
         profile = self._peer.profile
         if not profile.audits_first:
             return None
@@ -115,29 +128,36 @@ class ParticipantClient:
         return Acceptance(waits=True, asked_only=True)
 
     def withdraw(self, job_id: str, ending: Ending | None, sender: NodeId) -> None:
+        """Tell by ``job/audit/terminate``; a peer that does not serve it is not told."""
         body = {"audit_id": auditing.id_for(job_id), **translate.ending_fields(ending)}
         with suppress(NotServed):
             self._peer.ask(BY_PATH[f"{JOB_AUDIT}/terminate"], body)
 
     def foretell(self, spec: JobSpec, sender: NodeId) -> Sequence[Item]:
+        """Ask by an extension. Raises `NotServed` by a peer without it."""
         body = translate.create_body(spec, self._peer.profile)
         return foreseen.items(self._peer.ask(EXTENSIONS["/job/plan"], body))
 
     def hold(self, job_id: str, sender: NodeId) -> None:
+        """Ask by an extension; a peer without it holds nothing, and that is no error."""
         with suppress(NotServed):  # then it holds nothing, as any peer of the standard
             self._peer.ask(EXTENSIONS["/job/resource/apply"], {"job_id": job_id})
 
     def give_back(self, job_id: str, sender: NodeId) -> None:
+        """Tell by an extension; a peer without it held nothing."""
         with suppress(NotServed):
             self._peer.ask(EXTENSIONS["/job/resource/return"], {"job_id": job_id})
 
     def start_job(self, job_id: str, sender: NodeId, without: Sequence[str] = ()) -> None:
+        """Tell by ``job/start``; ``without`` in it is ours, and left out where nobody is."""
         self._peer.post("/job/start", {"job_id": job_id, **({"without": list(without)} if without else {})})
 
     def start_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
+        """Tell by ``task/start``."""
         self._peer.post("/task/start", {"job_id": job_id, "task_id": task_id, "task_name": task_name})
 
     def poll_task(self, task_id: str, role: str, sender: NodeId) -> TaskNews:
+        """Ask by ``task/poll``; peers say in different ways that they know no such task."""
         try:
             data = self._peer.post("/task/poll", {"task_id": task_id, "role": role})
         except Refused as refused:
@@ -150,6 +170,7 @@ class ParticipantClient:
         return TaskNews(status, translate.failure_of(failed))
 
     def stop_job(self, job_id: str, task_name: str, ending: Ending | None, sender: NodeId) -> None:
+        """Tell by ``job/stop``, or take the question back where the job was only asked about."""
         body: dict[str, Any] = {"job_id": job_id}
         if task_name:
             body["task_name"] = task_name
@@ -170,12 +191,14 @@ class ParticipantClient:
             raise refused from None
 
     def stop_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
+        """Tell by ``task/stop``, or by ``job/stop`` with the task's name, as the peer's profile says."""
         if self._peer.profile.stops_task_by_id or not job_id:
             self._peer.post("/task/stop", {"task_id": task_id})
         else:
             self._peer.post("/job/stop", {"job_id": job_id, "task_name": task_name})
 
     def delete_job(self, job_id: str, dry_run: bool, sender: NodeId) -> None:
+        """Ask by an extension. Raises `NotServed` by a peer without it."""
         body = {"job_id": job_id, "dry_run": dry_run}
         try:
             self._peer.ask(EXTENSIONS["/job/delete"], body)

@@ -126,6 +126,7 @@ class UploadKeys(BaseModel):
     _nulls = model_validator(mode="before")(_without_nulls)
 
     def upload(self) -> Upload:
+        """Return the same as the core has it."""
         return Upload(
             address=Address(self.namespace, self.name),
             head=self.head,
@@ -161,6 +162,8 @@ class Stored(BaseModel):
 
 
 class UploadAnswer(BaseModel):
+    """What an upload answers: what was stored, and where."""
+
     code: int
     message: str
     data: Stored
@@ -196,6 +199,7 @@ class Uploads:
         return await self.stored(sender, body)
 
     async def stored(self, sender: Incoming, body: UploadBody) -> Dataset:
+        """Take in a file that lies on this server. Raises what `Datasets.upload_from_path` raises."""
         wanted = body.upload()
         return await on(self._converting, sender, lambda: self._datasets.upload_from_path(wanted, body.file))
 

@@ -36,7 +36,7 @@ def ok(data: Mapping[str, Any] | None = None, profile: Profile | None = None, **
     return {"code": code, "msg": "success", "data": dict(data or {}), **extra}
 
 
-def never(request: Request) -> bool:
+def _never(request: Request) -> bool:
     return False
 
 
@@ -44,14 +44,14 @@ Elsewhere = Callable[[str, GatewayError, int], JSONResponse | None]
 """Path, error, HTTP status -> the answer of another protocol whose path it is; None where it is none of theirs."""
 
 
-def nowhere(path: str, error: GatewayError, status: int) -> None:
+def _nowhere(path: str, error: GatewayError, status: int) -> None:
     return None
 
 
 def install(
     app: FastAPI,
-    as_200: Callable[[Request], bool] = never,
-    elsewhere: Elsewhere = nowhere,
+    as_200: Callable[[Request], bool] = _never,
+    elsewhere: Elsewhere = _nowhere,
     words: Words | None = None,
 ) -> None:
     """Make every error of this application answer in the envelope.
@@ -125,13 +125,14 @@ class TooLargeInEnvelope:
     """Answers a body over the limit in the envelope: the server's own limiter answers it as plain text."""
 
     def __init__(
-        self, app: ASGIApp, as_200: Callable[[Request], bool] = never, elsewhere: Elsewhere = nowhere
+        self, app: ASGIApp, as_200: Callable[[Request], bool] = _never, elsewhere: Elsewhere = _nowhere
     ) -> None:
         self._app = app
         self._as_200 = as_200
         self._elsewhere = elsewhere
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and replace the limiter's answer where it was too large."""
         replaced = False
 
         async def pass_on(message: Message) -> None:

@@ -27,6 +27,7 @@ class Command:
 
     @property
     def is_extension(self) -> bool:
+        """Whether the path is ours, so that a peer may well not have it."""
         return self.source == EXTENSION
 
 

@@ -35,6 +35,8 @@ class Hello(wire.Body):
 
 @dataclass(frozen=True)
 class HelloParts:
+    """What the path is built of."""
+
     node: NodeId
     institution: str
     peer: Callable[[NodeId], Peer]

@@ -27,6 +27,8 @@ _STATUS_ALL = wire.JobId.model_json_schema() | {"example": examples.STATUS_ALL}
 
 @dataclass(frozen=True)
 class InterconnParts:
+    """What the paths for other nodes are built of."""
+
     node: NodeId
     scheduler: SchedulerApi
     participant: ParticipantApi

@@ -27,6 +27,8 @@ from gateway.tracing import new_trace_id
 
 @dataclass(frozen=True)
 class JobAuditParts:
+    """What the paths of the job audit are built of."""
+
     audits: JobAuditApi
     limiters: Limiters
     profile_of: Callable[[NodeId], Profile]

@@ -36,6 +36,8 @@ _LENGTH = Query(default=None, description="how many lines at most; without it al
 
 @dataclass(frozen=True)
 class LogParts:
+    """What the two paths are built of."""
+
     logs: RunLogs
     limiters: Limiters
 

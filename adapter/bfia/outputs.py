@@ -69,6 +69,8 @@ class _Said(BaseModel):
 
 @dataclass(frozen=True)
 class OutputParts:
+    """What the path is built of."""
+
     facts: OutputFacts
     limiters: Limiters
     profile_of: Callable[[NodeId], Profile]

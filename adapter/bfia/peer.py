@@ -80,6 +80,7 @@ class Connections:
             return client
 
     def close(self) -> None:
+        """Close every client, those of former certificates too; calls under way in them fail."""
         with self._lock:
             for client in (*(client for _, client in self._clients.values()), *self._former):
                 client.close()
@@ -105,9 +106,11 @@ class Peer:
 
     @property
     def profile(self) -> Profile:
+        """In which spelling the peer speaks and hears, by its route."""
         return profile_named(self._route.profile)
 
     def post(self, path: str, body: Mapping[str, Any], patience: float = 1.0) -> Mapping[str, Any]:
+        """Post and return ``data``; ``patience`` multiplies the time that the route gives a call."""
         return self.call("POST", path, body, patience=patience)
 
     def call(
@@ -119,6 +122,11 @@ class Peer:
         query: Mapping[str, str] | None = None,
         patience: float = 1.0,
     ) -> Mapping[str, Any]:
+        """Make a request and return ``data``, with what stands beside it; an empty one where there is none.
+
+        Raises `PeerUnreachable`, and for every answer but success `Refused`, `NotFound`, `NotAllowed` or
+        `Invalid`.
+        """
         return self._data(*self._answer(method, path, body, query, patience))
 
     def ask(self, command: Command, body: Mapping[str, Any], *, patience: float = 1.0) -> Mapping[str, Any]:

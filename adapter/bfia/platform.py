@@ -26,6 +26,8 @@ _FROM_CONTAINER = (TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)
 
 @dataclass(frozen=True)
 class PlatformParts:
+    """What the paths for this node's own platform and containers are built of."""
+
     node: NodeId
     coordinator_node: NodeId
     """which node schedules the jobs handed in here"""

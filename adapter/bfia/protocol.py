@@ -41,12 +41,15 @@ class BfiaProtocol:
         self._connections = Connections(observe)
 
     def scheduler(self, node: NodeId) -> SchedulerApi:
+        """Return a client for a node that schedules."""
         return SchedulerClient(self._peer(node))
 
     def participant(self, node: NodeId) -> ParticipantApi:
+        """Return a client for a node that takes part."""
         return ParticipantClient(self._peer(node))
 
     def environment(self, local: LocalJob, run: Run, site: Site) -> dict[str, str]:
+        """Return the variables that the component layer promises a run's container."""
         return environment(local, run, site, per_task=self.session_per_task(local.spec))
 
     def session_per_task(self, spec: JobSpec) -> bool:
@@ -68,6 +71,7 @@ class BfiaProtocol:
         return try_route(self._peer(node), self._routes.table, node, self._me)
 
     def request(self, spec: JobSpec) -> dict[str, Any]:
+        """Return the job as ``create_all`` has it, in the standard's own spelling."""
         return create_body(spec, PROFILES["spec"])
 
     def specified(self, request: Mapping[str, Any], scheduler: NodeId, trace_id: str) -> JobSpec:
@@ -101,6 +105,7 @@ class BfiaProtocol:
             return False
 
     def close(self) -> None:
+        """Close the connections to all peers."""
         self._connections.close()
 
     def _peer(self, node: NodeId) -> Peer:

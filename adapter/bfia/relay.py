@@ -97,6 +97,7 @@ class Relay:
         self._places = anyio.Semaphore(_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve what is for this node, pass on what its routes allow, refuse the rest."""
         path = scope.get("path", "")
         if scope["type"] != "http" or not path.startswith(BETWEEN_NODES) or ".." in path.split("/"):
             await self._app(scope, receive, send)

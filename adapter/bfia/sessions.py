@@ -24,6 +24,7 @@ class Remembered(Generic[X]):
         self._known: dict[str, tuple[float, X]] = {}
 
     async def __call__(self, key: str) -> X:
+        """Return the remembered answer for a key, or ask; a question that raises is not remembered."""
         now = self._clock()
         known = self._known.get(key)
         if known is not None and known[0] > now:

@@ -160,6 +160,7 @@ def attempt_body(past: Attempt) -> dict[str, Any]:
 
 
 def rerun_body(found: RerunAnswer) -> dict[str, Any]:
+    """Return how a node answers that it runs a job again."""
     return {
         "job_id": found.job_id,
         "from": found.start,
@@ -180,10 +181,12 @@ def rerun_answer(wanted: Order, told: Mapping[str, Any]) -> RerunAnswer:
 
 
 def lineage_body(found: Lineage | None) -> dict[str, str] | None:
+    """Return whose outputs stand for a task's own, as others are told; None: its own do."""
     return {"job_id": found.job_id, "task_id": found.task_id} if found else None
 
 
 def origin_body(found: Origin | None) -> dict[str, Any] | None:
+    """Return which job a job runs again, as others are told; None: none."""
     if found is None:
         return None
     return {"job_id": found.job_id, "from": found.start, "by": found.by, "changed": list(found.changed)}
@@ -231,10 +234,12 @@ def _moment(text: Any) -> datetime | None:
 
 
 def failure_body(failure: Failure | None) -> dict[str, Any] | None:
+    """Return a failure as others are told of it; None: there is none."""
     return failure.as_dict() if failure else None
 
 
 def failure(body: wire.Failed | None) -> Failure | None:
+    """Read what a peer gives as the failure; None where it names no reason."""
     if body is None or not body.reason:
         return None
     return Failure(body.reason, body.message, body.node, body.role, body.task, body.exit_code)

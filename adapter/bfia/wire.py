@@ -12,6 +12,8 @@ from provider_registry.limits import not_json, too_large
 
 
 class Body(BaseModel):
+    """A body of the control layer; unknown fields are kept aside."""
+
     model_config = ConfigDict(extra="allow", populate_by_name=True, coerce_numbers_to_str=False)
 
 
@@ -64,6 +66,8 @@ class DagIo(Body):
 
 
 class DagComponent(Body):
+    """A task of the flow (control layer, DAG): its name, what it runs, and where its data comes from and goes."""
+
     name: str
     component_name: str = Field(validation_alias=AliasChoices("componentName", "module_name"))
     provider: str = Field(validation_alias=AliasChoices("provider", "code"))
@@ -77,16 +81,22 @@ class DagComponent(Body):
 
 
 class DagBody(Body):
+    """The flow of a job."""
+
     components: list[DagComponent] = Field(max_length=1000)
     version: str = "2.0"
 
 
 class Initiator(Body):
+    """Who began the job; ``nodeId`` is a spelling of some peers."""
+
     role: str
     node_id: str = Field(validation_alias=AliasChoices("node_id", "nodeId"))
 
 
 class ConfigBody(Body):
+    """Who takes part in a job, and its parameters."""
+
     initiator: Initiator
     role: Annotated[
         dict[str, Annotated[list[Id], Field(max_length=MOST_PARTIES)]],

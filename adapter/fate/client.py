@@ -44,6 +44,10 @@ class ParticipantClient:
         self._job_of = job_of
 
     def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
+        """Tell each role of the node, then that they wait; what some took is taken back where one refuses.
+
+        Raises what the port says, and `Invalid` for an id with an underscore, by which FATE tells tasks apart.
+        """
         if "_" in spec.job_id:
             rule = "must not hold an underscore: nodes that speak FATE's protocol tell tasks apart by it"
             raise Invalid([Problem("job_id", rule, spec.job_id)])
@@ -81,22 +85,27 @@ class ParticipantClient:
                 raise
 
     def foretell(self, spec: JobSpec, sender: NodeId) -> Sequence[Item]:
+        """Ask in the standard's words."""
         return self._standard.foretell(spec, sender)
 
     def ask_first(self, spec: JobSpec, sender: NodeId) -> Acceptance | None:
+        """Return None: FATE has no audit of jobs."""
         return None
 
     def withdraw(self, job_id: str, ending: Ending | None, sender: NodeId) -> None:
         """Nothing was asked."""
 
     def hold(self, job_id: str, sender: NodeId) -> None:
+        """Apply for the resources of each role. Raises `Busy` where one gets none."""
         self._of_job(job_id, "resource/apply")
 
     def give_back(self, job_id: str, sender: NodeId) -> None:
+        """Return the resources of each role; FATE says no where it held none, which is no error."""
         with suppress(_Busy):  # it held nothing
             self._of_job(job_id, "resource/return")
 
     def start_job(self, job_id: str, sender: NodeId, without: Sequence[str] = ()) -> None:
+        """Start each role; ``without`` goes as ``extra_info``, which FATE's own nodes leave aside."""
         more: dict[str, Any] = {"extra_info": {"without": list(without)}} if without else {}
         self._of_job(job_id, "start", **more)
 
@@ -110,6 +119,10 @@ class ParticipantClient:
                 raise (_Busy(refused.message) if refused.reason == _Busy.reason else refused) from None
 
     def start_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
+        """Tell of a further version, apply for the task's resources, then start it, role by role.
+
+        Raises `Busy` where a role gets no resources; what the others got is given back.
+        """
         key = key_of(task_id, job_id)
         roles = self._roles_of(job_id, task_name)
         bodies = [{**task_body(key, role, self._caller.node), "task_name": task_name} for role in roles]
@@ -138,6 +151,7 @@ class ParticipantClient:
             self._caller.post(f"{PARTNER}/task/status/update", {**body, "status": str(word)})
 
     def poll_task(self, task_id: str, role: str, sender: NodeId) -> TaskNews:
+        """Ask by ``task/collect``. Raises `Invalid` (STATUS_UNKNOWN) for a word that FATE does not have."""
         key = key_of(task_id)
         said = self._caller.post(f"{PARTNER}/task/collect", task_body(key, role, self._caller.node))
         data = as_mapping(said.get("data"))
@@ -153,6 +167,7 @@ class ParticipantClient:
         return TaskNews(status, _failure(data, str(word), status, self._caller.node, role))
 
     def stop_job(self, job_id: str, task_name: str, ending: Ending | None, sender: NodeId) -> None:
+        """Tell each role how its tasks and the job ended, then to stop; or stop the newest version of one task."""
         if task_name:
             key = key_of(telling(job_id, task_name, 0), job_id)
             for role in self._roles_of(job_id, task_name):
@@ -189,12 +204,14 @@ class ParticipantClient:
                 self._tell_task(body, word)
 
     def stop_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
+        """Cancel the task at each role that has it."""
         key = key_of(task_id, job_id)
         for role in self._roles_of(job_id or key.job_id, task_name):
             body = {**task_body(key, role, self._caller.node), "task_name": task_name}
             self._caller.post(f"{PARTNER}/task/stop", {**body, "status": str(TaskWord.CANCELED)})
 
     def delete_job(self, job_id: str, dry_run: bool, sender: NodeId) -> None:
+        """Ask in the standard's words. Raises `NotServed` by FATE's own nodes."""
         self._standard.delete_job(job_id, dry_run, sender)
 
     def _roles_of(self, job_id: str, task_name: str = "") -> tuple[str, ...]:

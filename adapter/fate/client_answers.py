@@ -21,10 +21,14 @@ class _Shown(BaseModel):
 
 
 class Site(_Shown):
+    """``site/info/query``: which party this node is."""
+
     party_id: PartyId
 
 
 class Server(_Shown):
+    """``server/fateflow``: where this gateway is, and its version."""
+
     instance_id: str
     host: str | None
     http_port: int | None
@@ -33,6 +37,8 @@ class Server(_Shown):
 
 
 class Submitted(_Shown):
+    """``job/submit``: under which names the models that the job trains will be found; None: it trains none."""
+
     model_id: str | None = None
     model_version: str | None = None
     warnings: list[str] = Field(
@@ -41,6 +47,8 @@ class Submitted(_Shown):
 
 
 class PartyOf(_Shown):
+    """A role of a job, and the parties that play it."""
+
     role: Role
     party_id: list[PartyId]
 
@@ -83,16 +91,22 @@ class TaskRow(_Shown):
 
 
 class Jobs(_Shown):
+    """``job/list/query``: a page of jobs."""
+
     count: int = Field(description="of all pages")
     data: list[JobRow]
 
 
 class Tasks(_Shown):
+    """``job/task/list/query``: a page of tasks."""
+
     count: int = Field(description="of all pages")
     data: list[TaskRow]
 
 
 class Rerun(_Shown):
+    """``job/rerun``: the new job."""
+
     job_id: JobId
     rerun_of: JobId
     runs: list[str] = Field(description="tasks that run again")
@@ -100,12 +114,16 @@ class Rerun(_Shown):
 
 
 class Needs(_Shown):
+    """``job/dag/dependency``: which components a job's tasks run."""
+
     component_list: list[str]
     component_module: dict[str, str]
     dependencies: dict[str, Any]
 
 
 class DataView(_Shown):
+    """``job/data/view``: what one party reads."""
+
     role: Role
     party_id: PartyId
     data_view: dict[str, dict[str, list[Any]]] = Field(description="role, then party id: its datasets")
@@ -123,22 +141,30 @@ class Thing(_Shown):
 
 
 class Deleted(_Shown):
+    """What was taken away, or (``dry_run``) would be."""
+
     dry_run: bool
     items: list[Thing]
 
 
 class LogLine(_Shown):
+    """A line of a log; the number counts from 1."""
+
     line_num: int
     content: str
 
 
 class Table(_Shown):
+    """A table of this node; ``count`` is of its rows."""
+
     namespace: str
     name: str
     count: int
 
 
 class TableInFull(Table):
+    """A table of this node with what is written down about it."""
+
     meta: dict[str, Any] = Field(description="delimiter, label, columns and their types")
     data_type: str
     partitions: int
@@ -146,22 +172,30 @@ class TableInFull(Table):
 
 
 class Place(_Shown):
+    """Where a table lies."""
+
     namespace: str
     name: str
 
 
 class Rows(_Shown):
+    """The first rows of a task's output; ``total`` is None where nobody counted them."""
+
     data: list[list[Any]]
     metadata: dict[str, Any]
     total: int | None
 
 
 class MetricKey(_Shown):
+    """Under which name and type a report of a task lies."""
+
     name: str
     type: str
 
 
 class Metric(MetricKey):
+    """A report of a task."""
+
     data: Any = Field(description="what the report says; its form is the component's")
 
 

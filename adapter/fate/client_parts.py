@@ -35,14 +35,19 @@ class Listed(Protocol):
     """A job as the records list it."""
 
     @property
-    def job_id(self) -> str: ...
+    def job_id(self) -> str:
+        """The id that this node knows the job by."""
 
     @property
-    def created_at(self) -> datetime: ...
+    def created_at(self) -> datetime:
+        """When this node got to know of it."""
 
 
 class Records(Protocol[R_co]):
-    def find(self, job_id: str) -> R_co | None: ...
+    """One of a node's two kinds of records of jobs."""
+
+    def find(self, job_id: str) -> R_co | None:
+        """Return the record of a job; None: there is none."""
 
     def list(self, flow_id: str | None = None, limit: int | None = None) -> Sequence[Listed]:
         """Return the jobs, newest first."""
@@ -52,34 +57,42 @@ class Entry(Protocol):
     """A line of a job's timeline."""
 
     @property
-    def at(self) -> datetime: ...
+    def at(self) -> datetime:
+        """When it happened."""
 
     @property
-    def side(self) -> str: ...
+    def side(self) -> str:
+        """Whose line it is: ``scheduler``, ``participant`` or ``initiator``."""
 
     @property
-    def event(self) -> str: ...
+    def event(self) -> str:
+        """What happened."""
 
     @property
-    def by(self) -> str: ...
+    def by(self) -> str:
+        """Who brought it about; a node, a person, or this gateway itself."""
 
     @property
-    def detail(self) -> Mapping[str, Any]: ...
+    def detail(self) -> Mapping[str, Any]:
+        """What more is to be said, by name."""
 
 
 class Kept(Protocol):
     """The part of the store that is asked: jobs scheduled here, jobs taken part in, and their timelines."""
 
     @property
-    def jobs(self) -> Records[Job]: ...
+    def jobs(self) -> Records[Job]:
+        """The jobs that this node schedules."""
 
     @property
-    def local_jobs(self) -> Records[LocalJob]: ...
+    def local_jobs(self) -> Records[LocalJob]:
+        """The jobs that this node takes part in."""
 
     def timeline(self, job_id: str) -> Sequence[Entry]:
         """Return what happened to a job, oldest first."""
 
-    def note(self, job_id: str, side: str, notes: Sequence[Note]) -> None: ...
+    def note(self, job_id: str, side: str, notes: Sequence[Note]) -> None:
+        """Add lines to the timeline of a job."""
 
 
 class FlowJobs(OwnJobs, Protocol):
@@ -90,11 +103,17 @@ class FlowJobs(OwnJobs, Protocol):
 
 
 class Item(Protocol):
-    def as_dict(self) -> dict[str, Any]: ...
+    """A thing that was, or would be, taken away."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
 
 
 class Deletion(Protocol):
-    def as_dict(self) -> dict[str, Any]: ...
+    """What the deletion of a job took away, here and at other nodes."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
 
 
 class Tidy(Protocol):
@@ -102,11 +121,13 @@ class Tidy(Protocol):
 
     def delete(
         self, job_id: str, *, by: str, reason: str = "", here: bool = False, dry_run: bool = False
-    ) -> Deletion: ...
+    ) -> Deletion:
+        """Delete an ended job; ``here``: at this node only, ``dry_run``: only tell what would go."""
 
     def clean_task(
         self, job_id: str, task: str, content: str, *, by: str, dry_run: bool, party: str = ""
-    ) -> Sequence[Item]: ...
+    ) -> Sequence[Item]:
+        """Delete what a task left, of the kind that ``content`` names; ``party``: of that party only."""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,8 @@ class JobQuery(Wire):
 
 
 class JobListQuery(Wire):
+    """``job/list/query``: a page of jobs; every field that is given narrows it."""
+
     limit: int = Field(default=0, ge=0, le=MOST_LISTED, description="jobs of a page; 0: all, at most 1000")
     page: int = Field(default=1, ge=0, description="from 1")
     job_id: str = Field(default="", description="a part of the id")
@@ -42,6 +44,8 @@ class JobListQuery(Wire):
 
 
 class TaskQuery(JobQuery):
+    """``job/task/query``: every field narrows the answer."""
+
     job_id: str = ""
     task_name: str = ""
     task_id: str = ""
@@ -49,6 +53,8 @@ class TaskQuery(JobQuery):
 
 
 class TaskListQuery(Wire):
+    """``job/task/list/query``: a page of a job's tasks; ``limit`` 0 is all of them."""
+
     limit: int = Field(default=0, ge=0, le=MOST_LISTED)
     page: int = Field(default=1, ge=0)
     job_id: str = _JOB
@@ -74,15 +80,21 @@ class OfTask(OfParty):
 
 
 class OutputOfTask(OfTask):
+    """One output of a task at one party, or (key empty) all."""
+
     output_key: str = ""
 
 
 class DeleteOutput(OfTask):
+    """What a task left at one party is to be deleted."""
+
     dry_run: bool = False
     """only say what would be deleted; not of FATE"""
 
 
 class LogQuery(Wire):
+    """``log/count`` and ``log/query``: lines of one log of a job."""
+
     log_type: str = Field(
         description="task_error, task_warning, task_info or task_debug; schedule_info or schedule_error"
     )
@@ -103,35 +115,51 @@ class Submit(Wire):
 
 
 class JobId(Wire):
+    """A path that asks for a job and nothing more."""
+
     job_id: str = _JOB
 
 
 class CleanJob(JobId):
+    """``job/clean``: an ended job is to be deleted."""
+
     dry_run: bool = False
     """only say what would be deleted; not of FATE"""
 
 
 class CleanQueue(Wire):
+    """``job/queue/clean``: jobs of which nothing runs yet are to be cancelled."""
+
     dry_run: bool = False
     """only say which jobs would be cancelled; not of FATE"""
 
 
 class AddNotes(OfParty):
+    """``job/notes/add``: what somebody wants remembered about a job."""
+
     notes: str = Field(max_length=LONGEST_NOTE)
 
 
 class Table(Wire):
+    """A table of this node."""
+
     namespace: str = Field(min_length=1)
     name: str = Field(min_length=1)
 
 
 class TableQuery(Table):
+    """``table/query``."""
+
     display: bool = Field(default=False, description="the first rows too")
 
 
 class TableDownload(Table):
+    """``data/download``: a table as a file."""
+
     header: str = Field(default="", description="false: without the line that names the columns")
 
 
 class ComponentDownload(Table):
+    """``data/component/download``: a table into a folder of this server."""
+
     path: str = ""

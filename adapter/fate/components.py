@@ -11,6 +11,8 @@ _SHOWN = 10
 
 
 class Found(NamedTuple):
+    """The component that a task means."""
+
     provider: str
     version: str
     component: Component | None

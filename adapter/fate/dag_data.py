@@ -20,6 +20,7 @@ def from_reader(work: Work, name: str, channel: wire.Channel, at: str) -> None:
 
 
 def from_warehouse(work: Work, name: str, channel: wire.Channel, at: str) -> None:
+    """Give each party of a task the dataset that an input names; all of them where it names no party."""
     dataset = channel.dataset_id or (
         f"{channel.namespace}#{channel.name}" if channel.namespace and channel.name else ""
     )
@@ -38,6 +39,7 @@ def _give(work: Work, name: str, party: Party, dataset: str, at: str) -> None:
 
 
 def from_model_warehouse(work: Work, channel: wire.Channel, at: str) -> None:
+    """Have the job predict with the model that an input names, or else the job's settings."""
     warehouse = work.dag.conf.model_warehouse
     model_id = channel.model_id or (warehouse.model_id if warehouse else "")
     version = channel.model_version or (warehouse.model_version if warehouse else "")
@@ -48,6 +50,7 @@ def from_model_warehouse(work: Work, channel: wire.Channel, at: str) -> None:
 
 
 def predicting(work: Work, model_id: str, version: str, at: str) -> None:
+    """Have the job predict with a model; a job uses one, so another one named elsewhere is a problem."""
     wanted = {"job_type": "predict", "model_id": model_id, "model_version": version}
     known = {key: work.common.setdefault(key, value) for key, value in wanted.items()}
     if known != wanted:
@@ -55,6 +58,7 @@ def predicting(work: Work, model_id: str, version: str, at: str) -> None:
 
 
 def party_parameters(work: Work, party: Party, task: str) -> dict[str, Any]:
+    """Return what the description says of a task for one party alone; the last to name a parameter wins."""
     found: dict[str, Any] = {}
     for site, own in work.dag.party_tasks.items():
         if task in own.tasks and party in named(work, own.parties, f"party_tasks.{site}.parties"):

@@ -32,6 +32,8 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Translated:
+    """The job, and the paths of what the description says in vain."""
+
     spec: JobSpec
     warnings: tuple[str, ...]
 

@@ -56,6 +56,7 @@ def job_params_of(work: Work) -> dict[str, Any]:
 
 
 def settings_of_task(work: Work, name: str) -> None:
+    """Take over a task's timeout (seconds) and retries; note its other settings as unused."""
     conf = work.dag.tasks[name].conf
     own = {k: conf[k] for k in ("timeout", "auto_retries", "auto_retry_delay") if conf.get(k) is not None}
     if own:

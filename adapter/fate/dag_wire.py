@@ -28,6 +28,8 @@ def _listed(value: Any) -> Any:
 
 
 class Wire(BaseModel):
+    """A part of FATE's description; null is absent."""
+
     model_config = ConfigDict(extra="ignore")
 
     _nulls = model_validator(mode="before")(_without_nulls)
@@ -39,6 +41,8 @@ Object = dict[str, Any]
 
 
 class PartySpec(Wire):
+    """A role, and the parties that play it, in the order of their index."""
+
     role: str
     party_id: Ids
 
@@ -75,11 +79,15 @@ Artifacts = Annotated[dict[str, Sources], Field(max_length=MOST)]
 
 
 class Inputs(Wire):
+    """A task's inputs by name."""
+
     data: Artifacts = Field(default_factory=dict)
     model: Artifacts = Field(default_factory=dict)
 
 
 class OutputSpec(Wire):
+    """What an output is called by those who take it."""
+
     output_artifact_key_alias: str = ""
     output_artifact_type_alias: str = ""
 
@@ -91,12 +99,16 @@ Produced = Annotated[
 
 
 class Outputs(Wire):
+    """A task's outputs by name."""
+
     data: Produced = Field(default_factory=dict)
     model: Produced = Field(default_factory=dict)
     metric: Produced = Field(default_factory=dict)
 
 
 class TaskSpec(Wire):
+    """A task: the component it runs, with what, for whom, and after which tasks."""
+
     component_ref: str
     dependent_tasks: list[str] = Field(default_factory=list, max_length=MOST)
     parameters: Object = Field(default_factory=dict)
@@ -108,6 +120,8 @@ class TaskSpec(Wire):
 
 
 class PartyTask(Wire):
+    """What a task is given at some parties only."""
+
     parameters: Object = Field(default_factory=dict)
     conf: Object = Field(default_factory=dict)
 
@@ -121,21 +135,29 @@ class PartyTasks(Wire):
 
 
 class Inheritance(Wire):
+    """The earlier job whose finished tasks stand for tasks of this one."""
+
     job_id: str
     task_list: list[str] = Field(default_factory=list, max_length=MOST)
 
 
 class ModelWarehouse(Wire):
+    """The model that a prediction uses."""
+
     model_id: str
     model_version: Id
 
 
 class Initiator(Wire):
+    """Who began the job."""
+
     role: str
     party_id: Id
 
 
 class Extra(Wire):
+    """What the standard has beyond FATE; under ``conf.extra`` of kind ``bfia``."""
+
     flow_id: str = ""
     old_job_id: str = ""
     initiator: Initiator | None = None
@@ -166,6 +188,8 @@ class JobConf(Wire):
 
 
 class DagSpec(Wire):
+    """A job: who takes part, its settings, its tasks."""
+
     parties: Parties
     conf: JobConf = Field(default_factory=JobConf)
     stage: str = ""
@@ -174,6 +198,8 @@ class DagSpec(Wire):
 
 
 class DagSchema(Wire):
+    """A job with the version and the kind of its description."""
+
     dag: DagSpec
     schema_version: Id = ""
     kind: Literal["fate", "bfia"] = "fate"

@@ -29,6 +29,7 @@ class Work:
     found: dict[str, Found | None] = field(default_factory=dict)
 
     def wrong(self, at: str, rule: str, got: Any = None) -> None:
+        """Note a problem; ``at`` is the path below the description."""
         self.problems.append(Problem(f"{ROOT}.{at}", rule, got))
 
     def own(self, party: Party, task: str) -> dict[str, Any]:
@@ -39,6 +40,7 @@ class Work:
 
 
 def parties_of(specs: wire.Parties) -> Iterator[Party]:
+    """Number the parties of each role, in the order in which they are named."""
     numbers: dict[str, int] = {}
     for spec in specs:
         for node in spec.party_id:

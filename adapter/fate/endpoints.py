@@ -23,6 +23,7 @@ class Endpoint:
 
     @property
     def summary(self) -> str:
+        """What the interface description says of the path."""
         return f"FATE's: {self.means}"
 
 

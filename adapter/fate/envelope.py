@@ -68,6 +68,7 @@ class FateRoute(JsonRoute):
         return {str(reason): Code(code) for reason, code in found.items()}
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the path's handler, whose errors come out as answers."""
         handle = super().get_route_handler()
 
         async def answered(request: Request) -> Response:

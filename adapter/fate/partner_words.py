@@ -94,6 +94,7 @@ def end_of(word: JobWord | None, failed_by: Any, who: Asker, local: LocalJob) ->
 
 
 def word_in(words: type[W], text: str) -> W:
+    """Read a state. Raises `Invalid` (STATUS_UNKNOWN) with the words there are."""
     try:
         return words(text)
     except ValueError:
@@ -102,5 +103,6 @@ def word_in(words: type[W], text: str) -> W:
 
 
 def shown(local: LocalJob) -> str:
+    """Return FATE's word for how a job is at this node."""
     outcome = local.ending.outcome if local.ending else None
     return job_word(local.status, outcome, local.ending.failure if local.ending else None)

@@ -14,7 +14,8 @@ class Send(Protocol):
 
     def __call__(
         self, node: NodeId, path: str, body: Mapping[str, Any], headers: Mapping[str, str], patience: float
-    ) -> tuple[int, Any]: ...
+    ) -> tuple[int, Any]:
+        """Post; ``patience`` multiplies the time that the node's route gives a call."""
 
 
 class Standard(Protocol):
@@ -26,11 +27,14 @@ class Standard(Protocol):
     def specified(self, request: Mapping[str, Any], scheduler: NodeId, trace_id: str) -> JobSpec:
         """Read what `request` has written. Raises `Invalid`."""
 
-    def scheduler(self, node: NodeId) -> SchedulerApi: ...
+    def scheduler(self, node: NodeId) -> SchedulerApi:
+        """Return a client of the standard's protocol for a node that schedules."""
 
-    def participant(self, node: NodeId) -> ParticipantApi: ...
+    def participant(self, node: NodeId) -> ParticipantApi:
+        """Return a client of the standard's protocol for a node that takes part."""
 
-    def environment(self, local: LocalJob, run: Run, site: Site) -> dict[str, str]: ...
+    def environment(self, local: LocalJob, run: Run, site: Site) -> dict[str, str]:
+        """Return the variables of a run's container."""
 
 
 JobOf = Callable[[str], Job | None]

@@ -39,17 +39,21 @@ class FateProtocol:
         self._protocol_of = protocol_of
 
     def scheduler(self, node: NodeId) -> SchedulerApi:
+        """Return a client for a node that schedules."""
         beside = self._standard.scheduler(node)
         return SchedulerClient(self._me, self._caller(node), self._descriptions, beside, self._protocol_of)
 
     def participant(self, node: NodeId) -> ParticipantApi:
+        """Return a client for a node that takes part."""
         beside = self._standard.participant(node)
         return ParticipantClient(self._me, self._caller(node), self._descriptions, beside, self._job_of)
 
     def environment(self, local: LocalJob, run: Run, site: Site) -> dict[str, str]:
+        """Return the standard's variables for a run's container."""
         return self._standard.environment(local, run, site)
 
     def request(self, spec: JobSpec) -> dict[str, Any]:
+        """Return the job as FATE's description has it."""
         return self._descriptions.written(spec)
 
     def _caller(self, node: NodeId) -> Caller:

@@ -49,6 +49,12 @@ class SchedulerClient:
         self._protocol_of = protocol_of
 
     def submit_job(self, spec: JobSpec, sender: NodeId) -> str:
+        """Hand the job in; return the id it has there, which FATE makes itself.
+
+        Raises what the port says, and `Refused` (NO_ENVELOPE) for an id that none can have. An answer that is lost
+        is
+        `PeerUnreachable` that says so: handing in again could make a second job.
+        """
         with traced(spec.trace_id):
             body = self._descriptions.written(spec, self._caller.node)
             try:
@@ -65,6 +71,10 @@ class SchedulerClient:
         return there
 
     def report_task(self, report: TaskReport, sender: NodeId) -> None:
+        """Tell a task's state; FATE has to know that it runs before it lets it fail.
+
+        Raises `Busy` where an end had no effect, to be told again, up to a bound.
+        """
         word = task_word(report.status, report.failure)
         if report.status is TaskStatus.FAILED:  # FATE lets no task fail that it does not know to run
             with suppress(Refused):
@@ -91,6 +101,10 @@ class SchedulerClient:
             raise
 
     def job_status(self, job_id: str, sender: NodeId) -> JobView:
+        """Ask in the standard's words.
+
+        Raises `NotServed` where the node is FATE's own: it has no such question.
+        """
         if self._protocol_of(job_id) == PROTOCOL:
             raise NotServed(f"{self._caller.node} tells a job's state by itself, and is not asked for it")
         try:
@@ -104,6 +118,7 @@ class SchedulerClient:
             raise NotServed(f"{text}. {_OWN_IDS}") from refused
 
     def stop_job(self, job_id: str, task_name: str, sender: NodeId) -> None:
+        """Cancel the job; a single task is stopped in the standard's words."""
         if task_name:
             self._standard.stop_job(job_id, task_name, sender)
             return
@@ -111,6 +126,7 @@ class SchedulerClient:
         self._caller.post(f"{SCHEDULER}/job/stop", body)
 
     def rerun_job(self, wanted: Order, sender: NodeId) -> RerunAnswer:
+        """Have it run again; FATE does so under the same id, which is then the answer's."""
         body = {"job_id": self._there(wanted.job_id), "new_job_id": wanted.new_job_id, "from": wanted.start}
         body = {**body, "parameters": wanted.parameters}  # type: ignore[dict-item]
         said = self._caller.post(f"{SCHEDULER}/job/rerun", body, patience=3.0)
@@ -119,15 +135,18 @@ class SchedulerClient:
         return RerunAnswer(job_id, str(data.get("from") or ""), names_in(data, "runs"), names_in(data, "inherits"))
 
     def suspend_job(self, job_id: str, on: bool, sender: NodeId) -> None:
+        """Ask in the standard's words. Raises `NotServed` by FATE's own nodes."""
         self._standard.suspend_job(job_id, on, sender)
 
     def confirm_job(self, job_id: str, failure: Failure | None, sender: NodeId, audit: str = "") -> None:
+        """Tell a refusal by stopping the job; a yes FATE learns when it asks for resources again."""
         if self._protocol_of(job_id) != PROTOCOL:
             self._standard.confirm_job(job_id, failure, sender, audit)
         elif failure is not None:  # a yes FATE learns when it asks for a task's resources again
             self.stop_job(job_id, "", sender)
 
     def resources_free(self, job_id: str, sender: NodeId) -> None:
+        """Tell in the standard's words; not of FATE's jobs: FATE asks again by itself."""
         if self._protocol_of(job_id) != PROTOCOL:  # FATE asks again by itself
             self._standard.resources_free(job_id, sender)
 

@@ -74,6 +74,7 @@ class Told:
 
 
 def trace_of(request: Request) -> str:
+    """Return the trace id that the request brings, or a new one."""
     return request.headers.get("x-trace-id", "")[:128] or new_trace_id()
 
 

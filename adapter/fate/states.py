@@ -12,6 +12,8 @@ from gateway.domain.states import JobStatus, Outcome, TaskStatus
 
 
 class JobWord(StrEnum):
+    """How a job is; from ``canceled`` on it has ended."""
+
     READY = "ready"
     WAITING = "waiting"
     RUNNING = "running"
@@ -22,6 +24,8 @@ class JobWord(StrEnum):
 
 
 class TaskWord(StrEnum):
+    """How a task is; from ``canceled`` on it has ended, ``pass`` as if it had succeeded."""
+
     WAITING = "waiting"
     RUNNING = "running"
     CANCELED = "canceled"

@@ -9,6 +9,8 @@ from provider_registry.limits import not_json, too_large
 
 
 class Body(BaseModel):
+    """A body between nodes."""
+
     model_config = ConfigDict(extra="ignore")
 
 
@@ -51,25 +53,35 @@ class Party(Body):
 
 
 class CreateJob(Party):
+    """``/v2/partner/job/create``: a job that one role of this node is to take part in."""
+
     dag: Object
     schema_version: Text
     kind: Text = "fate"
 
 
 class StartJob(Party):
+    """``/v2/partner/job/start``"""
+
     extra_info: Object = Field(default_factory=dict, description="``without`` (ours): parties that are left out")
 
 
 class JobStatus(Party):
+    """``/v2/partner/job/status/update``"""
+
     status: Text
     failed_by: Failed = None
 
 
 class JobProgress(Party):
+    """``/v2/partner/job/update``: ``progress`` in percent."""
+
     progress: float | None = None
 
 
 class StopJob(Party):
+    """``/v2/partner/job/stop``"""
+
     status: Text = Field(default="", description="ours: how the job ended; FATE tells it by status/update before")
     failed_by: Failed = None
 
@@ -86,15 +98,21 @@ class Task(Body):
 
 
 class TaskState(Task):
+    """``/v2/partner/task/status/update``"""
+
     status: Text
 
 
 class StopTask(Task):
+    """``/v2/partner/task/stop``"""
+
     status: Text = ""
     newest: bool = Field(default=False, description="ours: whichever version runs")
 
 
 class RerunTask(Task):
+    """``/v2/partner/task/rerun``: a further version of a task is to come."""
+
     new_version: Version
 
 
@@ -106,6 +124,8 @@ class Report(Task):
 
 
 class StopAll(Body):
+    """``/v2/scheduler/job/stop``"""
+
     job_id: Id
     stop_status: Text = ""
 

@@ -18,6 +18,7 @@ class Client(APIClient):
     trust_env = property(lambda self: False, lambda self, value: None)
 
     def mount(self, prefix: str | bytes, adapter: BaseAdapter) -> None:
+        """Take our adapter for the daemon's socket, whichever the library brings."""
         if isinstance(adapter, UnixHTTPAdapter):  # the library has no other place where one could be given
             adapter = self._custom_adapter = _Adapter(
                 f"http+unix://{adapter.socket_path}", adapter.timeout, max_pool_size=adapter.max_pool_size

@@ -53,6 +53,7 @@ class Connection:
         return self._here and self._tunnel is None
 
     def close(self) -> None:
+        """Close the client and the tunnel; the next call makes new ones."""
         with self._lock:
             self._drop()
             if self._tunnel is not None:

@@ -117,6 +117,7 @@ class ContainerdEngine:
         self._watches: list[Watch] = []
 
     def check(self) -> None:
+        """Ping the daemon."""
         with translated(EngineDown):
             self._client().ping()
 
@@ -134,17 +135,24 @@ class ContainerdEngine:
         return self._images.find(image).id
 
     def image_facts(self, image: str) -> ImageFacts:
+        """Look at the image in the daemon, whatever is remembered of it."""
         self._images.forget(image)
         found = self._images.find(image)
         return ImageFacts(found.id, found.labels, found.repo_digests)
 
     def ensure_image(self, image: str, told: Callable[[str], None]) -> str:
+        """Pull the image where the settings allow that; return its id at the daemon."""
         return self._images.ensure(image, told).id
 
     def offered(self, image: str, seconds: float) -> str:
+        """Ask the registry, by a daemon's call that fetches nothing."""
         return self._images.offered(image, seconds)
 
     def launch(self, spec: LaunchSpec) -> None:
+        """Create and start the container.
+
+        Make the network, or look for the image, anew where it has gone meanwhile.
+        """
         check_environment(spec.environment)
         check_limits(spec.limits)
         if not is_name(spec.name):
@@ -172,15 +180,18 @@ class ContainerdEngine:
                 time.sleep(_PAUSE)
 
     def probe(self, name: str) -> Probe:
+        """Read the container's state."""
         found = self._inspect(name)
         return Missing() if found is None else probe_of(found["State"])
 
     def address(self, name: str) -> str:
+        """Return the container's address in its first network; empty once it is over."""
         found = self._inspect(name)
         networks = ((found or {}).get("NetworkSettings") or {}).get("Networks") or {}
         return next((str(n["IPAddress"]) for n in networks.values() if n.get("IPAddress")), "")
 
     def stop(self, name: str, grace: float) -> None:
+        """Have the daemon send SIGTERM and then SIGKILL; ``grace`` is rounded up to whole seconds."""
         if self._inspect(name) is None:
             return
         with translated():
@@ -190,6 +201,7 @@ class ContainerdEngine:
                 return
 
     def logs(self, name: str, tail: int | None = None) -> Logs:
+        """Read what the daemon kept of the container's streams."""
         if self._inspect(name) is None:
             return Logs()
         try:
@@ -198,6 +210,7 @@ class ContainerdEngine:
             return Logs()
 
     def save_logs(self, name: str, directory: Path) -> None:
+        """Copy the container's streams, each as large as the settings allow."""
         if self._inspect(name) is None:
             return
         for stream in logfiles.STREAMS:
@@ -205,12 +218,14 @@ class ContainerdEngine:
                 logfiles.save(directory, stream, self._log(name, stream), self._saved_log_size)
 
     def remove(self, name: str) -> None:
+        """Kill and remove the container with its volumes."""
         if self._inspect(name) is None:
             return
         with translated():
             self._remove(name)
 
     def list(self) -> Sequence[Found]:
+        """Return the containers that carry the labels of this node and installation."""
         found = []
         for name in self._names():
             container = self._inspect(name)
@@ -220,12 +235,14 @@ class ContainerdEngine:
         return found
 
     def watch(self, on_exit: Callable[[str], None], on_away: Callable[[], None] | None = None) -> Watch:
+        """Follow the daemon's events; ``on_away`` is called when its connection breaks."""
         over = lambda: self._names(status=["exited", "dead"])  # noqa: E731
         watch = EventWatch(self._client, self._filters(), over, on_exit, on_away)
         self._watches.append(watch)
         return watch
 
     def close(self) -> None:
+        """End every subscription and the connection; containers go on."""
         for watch in self._watches:
             watch.close()
         self._client.close()
@@ -250,6 +267,7 @@ class ContainerdEngine:
             self._around.close_host(ports)
 
     def isolation(self) -> Isolation:
+        """Try what the node's network keeps apart; with the host's network nothing is."""
         return NOT_AT_ALL if self._around is None else self._around.isolation()
 
     def remove_network(self) -> None:

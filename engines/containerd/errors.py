@@ -58,10 +58,12 @@ def check_answer(answer: Response) -> None:
 
 
 def network_is_gone(error: APIError) -> bool:
+    """Tell whether the daemon misses a network, which somebody removed since it was made."""
     return _NO_NETWORK.search(words(error)) is not None
 
 
 def image_is_gone(error: APIError) -> bool:
+    """Tell whether the daemon misses an image, which somebody removed since it was found."""
     return error.status_code == 404 and "no such image" in words(error).lower()
 
 

@@ -44,6 +44,7 @@ class Image:
 
     @property
     def runs_as_root(self) -> bool:
+        """Whether the image's own user is root, by name, by number, or because it names none."""
         return self.user.partition(":")[0] in _ROOT
 
 

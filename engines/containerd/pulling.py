@@ -63,6 +63,7 @@ class Puller:
 
     @property
     def allowed(self) -> bool:
+        """Whether the admin allows any registry at all."""
         return bool(self._rules.registries)
 
     def busy(self, image: str) -> threading.Lock:

@@ -16,6 +16,7 @@ _FRAME_HEAD = 8
 
 
 def labels_of(container: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return a container's labels; the daemon says null where there are none."""
     return container["Config"].get("Labels") or {}
 
 

@@ -52,6 +52,7 @@ class Tunnel:
         return self._folder / "s"
 
     def close(self) -> None:
+        """End the client, and delete the socket's folder; returns within 5 seconds or kills."""
         client, self._client = self._client, None
         if client is not None:
             client.terminate()

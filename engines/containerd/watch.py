@@ -44,6 +44,7 @@ class EventWatch:
         self._thread.start()
 
     def close(self) -> None:
+        """End it; waits a moment for a call that is under way."""
         self._closed.set()
         self._end_stream()
         self._subscribers.close()

@@ -30,6 +30,8 @@ class Failure(Shown):
 
 
 class Waiting(Shown):
+    """Why something has not ended yet: the one reason that has to go away first."""
+
     reason: Annotated[str, Field(examples=["RESOURCES"])]
     message: str
     since: Moment
@@ -37,6 +39,8 @@ class Waiting(Shown):
 
 
 class Task(Shown):
+    """A task of a job; ``attempt`` counts from 0."""
+
     task_id: Annotated[str, Field(examples=["task_0123456789abcdef0123456789abcdef"])]
     name: Annotated[str, Field(examples=["intersect"])]
     status: Annotated[str, Field(examples=["RUNNING"])]
@@ -47,6 +51,8 @@ class Task(Shown):
 
 
 class JobLine(Shown):
+    """A job in a list; ``sides`` says what this node is to it, and the state is that of the first."""
+
     job_id: JobId
     flow_id: str
     status: Annotated[str, Field(examples=["FINISHED"])]
@@ -56,11 +62,15 @@ class JobLine(Shown):
 
 
 class Jobs(Shown):
+    """A page of jobs, newest first."""
+
     jobs: list[JobLine]
     next: str | None = Field(description="send it as `after` for the next page; null on the last one")
 
 
 class Party(Shown):
+    """A role of a job and the node that plays it."""
+
     role: Annotated[str, Field(examples=["guest"])]
     index: int | None
     node: NodeId
@@ -81,6 +91,8 @@ class RunHere(Shown):
 
 
 class JobInFull(Shown):
+    """A job as far as this node knows it; what only its scheduler knows comes from there."""
+
     job_id: JobId
     status: str
     outcome: str | None
@@ -103,6 +115,8 @@ class JobInFull(Shown):
 
 
 class Happened(Shown):
+    """A line of a job's timeline."""
+
     at: Moment
     side: Annotated[str, Field(examples=["scheduler"])]
     event: Annotated[str, Field(examples=["job RUNNING"])]
@@ -111,10 +125,14 @@ class Happened(Shown):
 
 
 class Timeline(Shown):
+    """What happened to a job, oldest first."""
+
     timeline: list[Happened]
 
 
 class Address(Shown):
+    """Whose output it is, and where it lies."""
+
     task: str
     party: Annotated[str, Field(examples=["guest.0"])]
     key: str
@@ -123,6 +141,8 @@ class Address(Shown):
 
 
 class OutputLine(Address):
+    """An output in a list; ``there``: it lies in this node's storage."""
+
     task_id: str
     attempt: int
     inherited_from: str | None
@@ -132,10 +152,14 @@ class OutputLine(Address):
 
 
 class Outputs(Shown):
+    """What the runs of this node left of a job."""
+
     outputs: list[OutputLine]
 
 
 class Column(Shown):
+    """A column of a table."""
+
     name: str
     type: str
 
@@ -157,10 +181,14 @@ class Facts(Address):
 
 
 class OutputFacts(Shown):
+    """What the outputs of a task are like, at whichever party; never a row of them."""
+
     outputs: list[Facts]
 
 
 class Look(Address):
+    """The beginning of what is in an output; ``left_out`` says what is not shown."""
+
     type: str
     kind: Annotated[str, Field(examples=["table"], description="table, json or bytes")]
     bytes: Bytes
@@ -169,23 +197,31 @@ class Look(Address):
 
 
 class ReportLine(Address):
+    """A report in a list, and where it is shown."""
+
     output: str
     there: bool
     url: str
 
 
 class RunWarning(Shown):
+    """What was odd about a run that went well."""
+
     task: str
     party: str
     warning: str
 
 
 class Reports(Shown):
+    """The reports of a job, and what was odd about its runs."""
+
     reports: list[ReportLine]
     warnings: list[RunWarning]
 
 
 class Series(Shown):
+    """A table of a report; ``left_out`` points were too many to be shown."""
+
     name: str
     columns: list[str]
     points: list[list[Any]]
@@ -193,6 +229,8 @@ class Series(Shown):
 
 
 class Report(Address):
+    """What a report says; ``problem``: why it could not be read."""
+
     format: Annotated[str, Field(examples=["json"])]
     values: Object
     series: list[Series]
@@ -201,6 +239,8 @@ class Report(Address):
 
 
 class Rerun(Shown):
+    """The new job, what it runs and whose outputs it takes over."""
+
     job_id: JobId
     old_job_id: JobId
     start: str = Field(alias="from")
@@ -209,6 +249,8 @@ class Rerun(Shown):
 
 
 class Thing(Shown):
+    """A thing that was, or would be, taken away; ``cause`` says why it could not be."""
+
     kind: Annotated[str, Field(examples=["logs"])]
     name: str
     job: str
@@ -219,25 +261,35 @@ class Thing(Shown):
 
 
 class Things(Shown):
+    """What was, or would be, taken away."""
+
     items: list[Thing]
     bytes: Bytes
 
 
 class Deleted(Things):
+    """What the deletion of a job took away here."""
+
     job_id: JobId
     dry_run: bool
 
 
 class DeletedJob(Deleted):
+    """What the deletion of a job took away, here and at the other nodes."""
+
     nodes: dict[str, Object] | None = Field(description="how it ended at the others; null: they were not asked")
 
 
 class Cancelled(Shown):
+    """Jobs that were, or would be, stopped before anything of them ran."""
+
     dry_run: bool
     jobs: list[Object | str]
 
 
 class Approval(Shown):
+    """A job that waits until a person here agrees."""
+
     job_id: JobId
     flow_id: str
     initiator: NodeId
@@ -248,12 +300,16 @@ class Approval(Shown):
 
 
 class Approvals(Shown):
+    """A page of the jobs that wait for a person."""
+
     approvals: list[Approval]
     total: int
     next: str | None = Field(description="send it as `after` for the next page; null on the last one")
 
 
 class Decided(Shown):
+    """How a job stands after somebody agreed or refused; ``repeated``: it was decided so before."""
+
     job_id: JobId
     local_status: str
     approval: Object | None
@@ -261,11 +317,15 @@ class Decided(Shown):
 
 
 class Suspended(Shown):
+    """Whether further tasks of a job are started."""
+
     job_id: JobId
     suspended: bool
 
 
 class PlanItem(Shown):
+    """One thing that was looked at before a job: how it stands, and what to do where it does not."""
+
     check: Annotated[str, Field(examples=["image"])]
     about: str
     standing: Annotated[str, Field(examples=["ok"])]
@@ -275,11 +335,15 @@ class PlanItem(Shown):
 
 
 class PlanAtNode(Shown):
+    """What one node says of a job that is not there yet."""
+
     node: NodeId
     parties: list[str]
     checks: list[PlanItem]
 
 
 class Plan(Shown):
+    """What all nodes say of a job that is not there yet; ``good``: nothing is known to stand in the way."""
+
     good: bool
     nodes: list[PlanAtNode]

@@ -10,19 +10,27 @@ _NEXT = "send it as `after` for the next page; null on the last one"
 
 
 class Live(Shown):
+    """The process answers; nothing else is looked at."""
+
     status: Annotated[str, Field(examples=["ok"])]
 
 
 class Check(Shown):
+    """Whether one part of the node works; its cause comes beside it where it does not."""
+
     ok: bool
 
 
 class Ready(Shown):
+    """Whether the node can take jobs, and which part keeps it from that."""
+
     ready: bool
     checks: dict[str, Check] = Field(description="database, engine, routes and more; each with its cause")
 
 
 class RouteLine(Shown):
+    """A route of the table; ``via``: requests are handed to that node, to be passed on."""
+
     node: NodeId
     url: Annotated[str, Field(examples=["http://10.0.0.7:7380"])]
     profile: Annotated[str, Field(examples=["spec"])]
@@ -34,6 +42,8 @@ class RouteLine(Shown):
 
 
 class Routes(Shown):
+    """A page of the table in force."""
+
     version: int
     file: str | None
     problems: list[str] = Field(description="why the file as it is now is not in force")
@@ -43,11 +53,15 @@ class Routes(Shown):
 
 
 class OneRoute(Shown):
+    """One route, and the version it is of."""
+
     version: int
     route: RouteLine
 
 
 class RouteChange(Shown):
+    """One value of a route before and after; ``field`` is empty where the whole route came or went."""
+
     node: NodeId
     field: str
     before: Any
@@ -55,6 +69,8 @@ class RouteChange(Shown):
 
 
 class RouteVersion(Shown):
+    """Who changed the table when, why, and how."""
+
     version: int
     at: Moment
     author: str
@@ -64,16 +80,22 @@ class RouteVersion(Shown):
 
 
 class RouteVersions(Shown):
+    """A page of the versions, newest first."""
+
     versions: list[RouteVersion]
     next: int | None = Field(description=_NEXT)
 
 
 class RouteVersionInFull(RouteVersion):
+    """A version with its text, and the difference from the one before."""
+
     diff: str
     text: str
 
 
 class TrialStep(Shown):
+    """One step of a trial of a route; ``seconds`` is how long it took."""
+
     name: Annotated[str, Field(examples=["tcp"])]
     result: Annotated[str, Field(examples=["ok"], description="ok, warning, failed or skipped")]
     found: str
@@ -83,12 +105,16 @@ class TrialStep(Shown):
 
 
 class Trial(Shown):
+    """A trial of a route, step by step."""
+
     node: NodeId
     good: bool
     steps: list[TrialStep]
 
 
 class ProviderLine(Shown):
+    """A provider in a list."""
+
     provider_name: Annotated[str, Field(examples=["unionpay:2.0.0@docker"])]
     name: str
     version: str
@@ -102,17 +128,23 @@ class ProviderLine(Shown):
 
 
 class Providers(Shown):
+    """A page of providers."""
+
     providers: list[ProviderLine]
     total: int
     next: str | None = Field(description=_NEXT)
 
 
 class Warned(Shown):
+    """What was odd, but usable, in a registration."""
+
     path: str
     rule: str
 
 
 class ProviderInFull(ProviderLine):
+    """A provider with its description; ``jobs`` are those that use it."""
+
     revision: int
     protocol: str
     metadata: Object
@@ -123,6 +155,8 @@ class ProviderInFull(ProviderLine):
 
 
 class Revision(Shown):
+    """What somebody did to a provider, and when."""
+
     provider_name: str
     revision: int
     at: Moment
@@ -132,17 +166,23 @@ class Revision(Shown):
 
 
 class Revisions(Shown):
+    """A page of what became of a provider, newest first."""
+
     history: list[Revision]
     next: int | None = Field(description=_NEXT)
 
 
 class ValueChange(Shown):
+    """One value of a description before and after."""
+
     path: str
     before: Any
     after: Any
 
 
 class ProviderWritten(Revision):
+    """What a registration did."""
+
     created: bool
     changed: Annotated[bool, Field(description="false: it was so before, and this is its newest revision")]
     changes: list[ValueChange]
@@ -152,6 +192,8 @@ class ProviderWritten(Revision):
 
 
 class ProviderDiff(Shown):
+    """What is different between two revisions."""
+
     provider_name: str
     since: int
     until: int
@@ -160,22 +202,30 @@ class ProviderDiff(Shown):
 
 
 class Given(Shown):
+    """Whose a provider's name is now; ``before`` null: nobody's."""
+
     name: str
     before: str | None
     owner: str
 
 
 class SchemaLine(Shown):
+    """A JSON Schema for what vendors or users write."""
+
     name: str
     covers: Any = Field(alias="for")
     title: str
 
 
 class Schemas(Shown):
+    """All schemas that are served."""
+
     schemas: list[SchemaLine]
 
 
 class DatasetLine(Shown):
+    """A dataset in a list; ``count`` is of its rows."""
+
     dataset_id: Annotated[str, Field(examples=["testspace#test_guest"])]
     namespace: str
     name: str
@@ -190,17 +240,23 @@ class DatasetLine(Shown):
 
 
 class Datasets(Shown):
+    """A page of datasets."""
+
     datasets: list[DatasetLine]
     total: int
     next: str | None = Field(description=_NEXT)
 
 
 class Column(Shown):
+    """A column of a dataset."""
+
     name: str
     type: str
 
 
 class Grant(Shown):
+    """A partner node that may use a dataset, or might."""
+
     dataset_id: str
     node: NodeId
     state: Annotated[str, Field(examples=["in force"])]
@@ -213,10 +269,14 @@ class Grant(Shown):
 
 
 class Granted(Grant):
+    """A grant that was just made."""
+
     warnings: Annotated[list[str], Field(description="such as: the node has no route")]
 
 
 class Grants(Shown):
+    """A page of grants, and what holds for a dataset that was never granted."""
+
     default: str
     grants: list[Grant]
     total: int
@@ -224,6 +284,8 @@ class Grants(Shown):
 
 
 class DatasetInFull(Shown):
+    """A dataset with where it is from, who may use it, and what uses it; ``there``: its files lie here."""
+
     dataset_id: str
     columns: list[Column]
     count: int
@@ -236,6 +298,8 @@ class DatasetInFull(Shown):
 
 
 class DatasetPreview(Shown):
+    """The first rows of a dataset; ``left_out`` says what is not shown."""
+
     dataset_id: str
     count: int
     kind: Annotated[str, Field(examples=["table"])]
@@ -246,6 +310,8 @@ class DatasetPreview(Shown):
 
 
 class ModelLine(Shown):
+    """A version of a model; ``here`` are the parties whose parts lie at this node."""
+
     model_id: Annotated[str, Field(examples=["credit"])]
     version: Annotated[str, Field(examples=["3"])]
     deployed: bool
@@ -261,21 +327,29 @@ class ModelLine(Shown):
 
 
 class Models(Shown):
+    """A page of models."""
+
     models: list[ModelLine]
     total: int
     next: str | None = Field(description=_NEXT)
 
 
 class ModelInFull(ModelLine):
+    """A version of a model with its parties and files."""
+
     parties: list[Object]
     models: list[Object]
 
 
 class ModelGone(Shown):
+    """The version that was deleted."""
+
     deleted: ModelLine
 
 
 class AuditLine(Shown):
+    """Who did what when, and how that ended."""
+
     id: int
     at: Moment
     who: str
@@ -286,11 +360,15 @@ class AuditLine(Shown):
 
 
 class Audit(Shown):
+    """A page of the audit, newest first."""
+
     audit: list[AuditLine]
     next: int | None = Field(description=_NEXT)
 
 
 class TokenLine(Shown):
+    """A token, without what opens anything."""
+
     id: str
     name: str
     role: Annotated[str, Field(examples=["viewer"])]
@@ -300,12 +378,16 @@ class TokenLine(Shown):
 
 
 class Tokens(Shown):
+    """A page of tokens."""
+
     tokens: list[TokenLine]
     total: int
     next: str | None = Field(description=_NEXT)
 
 
 class SettingLine(Shown):
+    """A setting, what it is, and where that comes from."""
+
     path: Annotated[str, Field(examples=["listen.peer.bind"])]
     value: Any
     origin: Annotated[str, Field(examples=["file"])]
@@ -313,10 +395,14 @@ class SettingLine(Shown):
 
 
 class SettingsShown(Shown):
+    """All settings, secrets masked."""
+
     settings: list[SettingLine]
 
 
 class Draining(Shown):
+    """Whether the node takes no more jobs, and what it waits for."""
+
     draining: bool
     since: Moment | None
     running: str | None
@@ -325,6 +411,8 @@ class Draining(Shown):
 
 
 class Engine(Shown):
+    """What runs the algorithms, and whether it answers."""
+
     kind: Annotated[str, Field(examples=["docker"])]
     capabilities: list[str]
     answers: bool
@@ -332,11 +420,15 @@ class Engine(Shown):
 
 
 class Orphans(Shown):
+    """Runs that only the engine knows, and runs that only the database knows."""
+
     unknown: list[Object]
     lost: list[Object]
 
 
 class Resources(Shown):
+    """What jobs hold of this node, what is left, and who waits."""
+
     node: NodeId
     total: Object
     held: Object
@@ -349,6 +441,8 @@ class Resources(Shown):
 
 
 class Webhook(Shown):
+    """A receiver of events: how far it has got, and how many events it is behind."""
+
     url: str
     events: list[str]
     number: int
@@ -356,10 +450,14 @@ class Webhook(Shown):
 
 
 class Webhooks(Shown):
+    """All receivers of events."""
+
     webhooks: list[Webhook]
 
 
 class Event(Shown):
+    """What became of a job; ``id`` grows in the order in which things were stored."""
+
     id: int
     event: Annotated[str, Field(examples=["finished"])]
     job_id: JobId
@@ -392,4 +490,6 @@ class ParameterSchema(JsonSchema):
 
 
 class DatasetGone(Shown):
+    """The dataset that was deleted."""
+
     deleted: DatasetLine

@@ -25,6 +25,8 @@ class Wrong(BaseModel):
 
 
 class Because(BaseModel):
+    """Why something was refused, and every problem with its path."""
+
     reason: str = Field(examples=["INVALID"], description="stable; docs/reasons.md explains each")
     problems: list[Wrong] = Field(default_factory=list)
 

@@ -18,6 +18,8 @@ answer with its HTTP status."""
 
 
 def answering(limiters: Limiters) -> Answer:
+    """Return how a path does its work: in a thread of the limiter, with errors as answers."""
+
     async def answer(work: Callable[[], Any]) -> Any:
         try:
             return await anyio.to_thread.run_sync(lambda: _written(work()), limiter=limiters.rest)
@@ -36,6 +38,7 @@ def _written(found: Any) -> Any:
 
 
 def refusal(error: GatewayError) -> JSONResponse:
+    """Return an error as the operators' paths say it: its own HTTP status, its reason, every problem."""
     data: dict[str, Any] = {"reason": error.reason}
     if error.job_id:
         data["job_id"] = error.job_id

@@ -26,6 +26,8 @@ STREAMS = ("stdout", "stderr")
 
 @dataclass(frozen=True)
 class ArchiveParts:
+    """What the path is built of."""
+
     admin: AdminParts
     runs: Path
     """where the logs of runs lie"""

@@ -34,6 +34,8 @@ ONE = "/api/v1/datasets/{namespace}/{name}"
 
 @dataclass(frozen=True)
 class DatasetParts:
+    """What the paths are built of."""
+
     datasets: Datasets
     sharing: Sharing
     storage: FileStorage

@@ -23,6 +23,8 @@ DryRun = Annotated[bool, Query(description="only say what would be done")]
 
 @dataclass(frozen=True)
 class DeletingParts:
+    """What the paths are built of."""
+
     node: str
     store: Store
     coordinator: Coordinator

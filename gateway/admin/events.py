@@ -27,6 +27,8 @@ MOST = 1000
 
 @dataclass(frozen=True)
 class EventParts:
+    """What the paths are built of."""
+
     node: str
     feed: Feed
     webhooks: Webhooks

@@ -15,6 +15,8 @@ from gateway.ports import Limiters
 
 @dataclass(frozen=True)
 class ForetellingParts:
+    """What the path is built of."""
+
     read: Callable[[Mapping[str, Any]], JobSpec]
     """makes a job of the body that would hand it in; raises `Invalid`"""
     plan: Callable[[JobSpec], JobPlan]

@@ -26,6 +26,8 @@ _YES, _NO = ("1", "true", "yes"), ("", "0", "false", "no")
 
 @dataclass(frozen=True)
 class LogParts:
+    """What the path is built of."""
+
     logs: RunLogs
     limiters: Limiters
 

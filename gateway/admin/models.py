@@ -45,6 +45,8 @@ _EMPTY: dict[str, Any] = {"type": "object", "description": "nothing is read of i
 
 @dataclass(frozen=True)
 class ModelParts:
+    """What the paths are built of."""
+
     models: Models
     storage: FileStorage
     limiters: Limiters

@@ -30,6 +30,7 @@ class Output:
     address: Address
 
     def as_dict(self) -> dict[str, Any]:
+        """Return whose it is and where it lies, for JSON."""
         return {
             "task": self.run.task_name,
             "party": self.run.party.label,

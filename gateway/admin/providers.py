@@ -57,15 +57,21 @@ Reasoned = Annotated[Why, Body(examples=[{"reason": "has a known flaw", "author"
 
 
 class Approval(Why):
+    """An approval of what an image is now."""
+
     image: str = Field(default="", max_length=512, description="only this image; empty: every one of the provider")
 
 
 class Owner(BaseModel):
+    """Whose a provider's name is to be."""
+
     owner: str = Field(max_length=255, description="name of a vendor's tokens; empty: this node's admins")
 
 
 @dataclass(frozen=True)
 class ProviderParts:
+    """What the paths are built of."""
+
     providers: Providers
     limiters: Limiters
 

@@ -68,6 +68,8 @@ class RouteEdit(BaseModel):
 
 
 class Undo(BaseModel):
+    """Who goes back to an earlier version, and why."""
+
     reason: str = Field(default="", max_length=1000)
     author: str = Field(default="operator", min_length=1, max_length=255)
 

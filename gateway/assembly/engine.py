@@ -91,6 +91,7 @@ def _daemon(
 
 
 def grants_of(settings: Settings) -> dict[str, Grant]:
+    """Return what the settings let each provider have, by its name."""
     return {
         provider: Grant(
             tuple(Mount(mount.source, mount.target, mount.read_only) for mount in allowed.mounts),

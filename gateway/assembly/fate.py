@@ -42,7 +42,8 @@ class Transport(Standard, Protocol):
 
     def send(
         self, node: NodeId, path: str, body: Mapping[str, Any], headers: Mapping[str, str], patience: float
-    ) -> tuple[int, Any]: ...
+    ) -> tuple[int, Any]:
+        """Post to a path of FATE's; return HTTP status and JSON."""
 
 
 class FateSide:

@@ -56,6 +56,7 @@ class StrangersFirst:
         self._limiter = limiter
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Ask about the strangers that a request names, then hand it on."""
         named = _named(scope) if scope["type"] == "http" else set()
         strangers = [node for node in named if self._is_stranger(node)]
         found: Mapping[str, Seen] = {}

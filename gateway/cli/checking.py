@@ -39,6 +39,8 @@ X = TypeVar("X")
 
 
 class Engines(StrEnum):
+    """What an image can be checked with."""
+
     docker = "docker"
     process = "process"
 

@@ -91,12 +91,15 @@ class Client:
         self._http.close()
 
     def get(self, path: str, **query: Any) -> Any:
+        """Ask; values of the query that are None are left out."""
         return self.call("GET", path, query=query)
 
     def post(self, path: str, body: Any = None, **query: Any) -> Any:
+        """Post JSON."""
         return self.call("POST", path, body, query=query)
 
     def delete(self, path: str, **query: Any) -> Any:
+        """Delete."""
         return self.call("DELETE", path, query=query)
 
     def call(self, method: str, path: str, body: Any = None, *, query: Mapping[str, Any] | None = None) -> Any:

@@ -39,6 +39,8 @@ from gateway.cli.demo_nodes import (
 
 @dataclass(frozen=True)
 class Options:
+    """What the demo is to do; ``key_length`` is in bits."""
+
     engine: str = "process"
     data: str = "breast"
     keep: bool = False

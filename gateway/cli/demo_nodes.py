@@ -50,14 +50,17 @@ class NodeProcess:
 
     @property
     def name(self) -> str:
+        """Its institution's name in what the demo prints."""
         return NAMES[self.node]
 
     @property
     def operator(self) -> str:
+        """Where its operators' listener is, once it serves."""
         return str(self.addresses["operator"])
 
     @property
     def config(self) -> Path:
+        """Its configuration file."""
         return self.home / "node.yml"
 
     @property

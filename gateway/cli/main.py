@@ -49,11 +49,15 @@ EXAMPLE_NODE = "JG0100001100000010"
 
 
 class EngineKind(StrEnum):
+    """What a new configuration is to run the algorithms with."""
+
     process = "process"
     docker = "docker"
 
 
 class DemoData(StrEnum):
+    """What the demo is to train on."""
+
     breast = "breast"
     credit = "credit"
 
@@ -69,7 +73,8 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
-) -> None: ...
+) -> None:
+    """Options that stand before every command."""
 
 
 @app.command()

@@ -17,6 +17,7 @@ class Watched:
         self._whole = whole
 
     def read(self, size: int = -1) -> bytes:
+        """Read on, and tell how much, or (at the end) that it was all."""
         data = self._file.read(size)
         if data:
             self._moved(len(data))
@@ -25,9 +26,11 @@ class Watched:
         return data
 
     def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to a place; the reader asks so for the length, and nothing is told."""
         return self._file.seek(offset, whence)
 
     def tell(self) -> int:
+        """Return where the reader is."""
         return self._file.tell()
 
 
@@ -63,13 +66,16 @@ class Bar:
         self._progress.reset(self._task, description=text, total=total)
 
     def moved(self, count: int) -> None:
+        """Move it on by so many bytes."""
         self._progress.advance(self._task, count)
 
     def says(self, text: str) -> None:
+        """Change what it says."""
         self._progress.update(self._task, description=text)
 
     @contextmanager
     def shown(self) -> Iterator["Bar"]:
+        """Show it until the block ends."""
         with self._progress:
             yield self
 

@@ -30,6 +30,7 @@ class Checked:
 
     @property
     def good(self) -> bool:
+        """Whether no clause was broken; one that was not shown does not count against it."""
         return all(finding.result is not Result.FAILED for _, finding in self.findings)
 
 

@@ -75,6 +75,7 @@ class Loopback:
 
     @property
     def ports(self) -> list[int]:
+        """The stations' ports."""
         return [port_of(sock) for sock in self._sockets.values()]
 
     def transport(self, node: str) -> str:

@@ -29,14 +29,17 @@ class Finding:
 
 
 def ok(seen: str) -> Finding:
+    """Find that a clause is kept."""
     return Finding(Result.OK, seen)
 
 
 def failed(seen: str) -> Finding:
+    """Find that a clause is broken."""
     return Finding(Result.FAILED, seen)
 
 
 def not_shown(seen: str) -> Finding:
+    """Find that nothing was seen by which a clause could be judged."""
     return Finding(Result.NOT_SHOWN, seen)
 
 
@@ -139,6 +142,7 @@ class Trace:
 
     @property
     def killed(self) -> bool:
+        """Whether it ended by SIGKILL, told as a signal or as an exit code."""
         return self.signal == KILLED or self.code == 128 + KILLED
 
     @property
@@ -170,10 +174,12 @@ class Trial:
 
     @property
     def worked(self) -> bool:
+        """Whether every party ended well; not so where there was none."""
         return bool(self.traces) and all(trace.worked for trace in self.traces)
 
     @property
     def end(self) -> str:
+        """How each party ended, for a sentence."""
         return "; ".join(trace.end for trace in self.traces)
 
 

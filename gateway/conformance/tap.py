@@ -32,6 +32,7 @@ class Ear:
 
     @property
     def heard(self) -> Heard:
+        """All that was heard so far."""
         with self._lock:
             return self._heard
 
@@ -44,12 +45,15 @@ class Ear:
         self._note(lambda heard: replace(heard, said=(*heard.said, word)))
 
     def refused(self, words: str) -> None:
+        """Take in a callback that could not be read, and why."""
         self._note(lambda heard: replace(heard, refused=(*heard.refused, words)))
 
     def spoken(self, word: Spoken) -> None:
+        """Take in a call to the channel."""
         self._note(lambda heard: replace(heard, spoken=(*heard.spoken, word)))
 
     def strange(self, what: str) -> None:
+        """Take in a request that no component has to make."""
         self._note(lambda heard: replace(heard, strange=(*heard.strange, what)))
 
     def _note(self, change: Callable[[Heard], Heard]) -> None:
@@ -66,6 +70,7 @@ class Tap:
         self._ear = ear
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Tell the ear of a request and let it through; a callback is answered here."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -36,6 +36,8 @@ class Reason:
 
 @dataclass(frozen=True)
 class Group:
+    """Reasons that belong together, under one heading; texts by language (en, zh)."""
+
     title: dict[str, str]
     reasons: tuple[Reason, ...]
 

@@ -74,6 +74,7 @@ def queue(ledger: Ledger, now: datetime, rules: Rules = Rules()) -> list[Claim]:
 
 
 def aged(claim: Claim, now: datetime, rules: Rules = Rules()) -> bool:
+    """Tell whether a claim has waited for so long that it goes before all younger ones."""
     return now - claim.since >= timedelta(seconds=rules.ageing)
 
 

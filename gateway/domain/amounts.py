@@ -73,6 +73,7 @@ class Amounts:
 
 
 def total(amounts: Iterable[Amounts]) -> Amounts:
+    """Return all amounts together; nothing of nothing."""
     return sum(amounts, Amounts())
 
 
@@ -90,6 +91,7 @@ class Portions:
 
     @classmethod
     def of(cls, main: Amounts, further: Mapping[str, Amounts]) -> Self:
+        """Return what is of the main engine and of each further one."""
         return cls({"": main, **further} if further else {"": main})
 
     def __getitem__(self, engine: str) -> Amounts:
@@ -119,6 +121,7 @@ class Portions:
 
 
 def together(portions: Iterable[Portions]) -> Portions:
+    """Return the portions of several, added engine by engine."""
     found: dict[str, Amounts] = {}
     for one in portions:
         for engine, amounts in one:
@@ -141,6 +144,7 @@ class Pool:
 
     @property
     def portions(self) -> Portions:
+        """The same by engine."""
         return Portions.of(self.amounts, self.further)
 
 

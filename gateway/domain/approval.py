@@ -29,12 +29,16 @@ _MOST_TRIES = 8640
 
 
 class Verdict(StrEnum):
+    """What is decided about a job, or a piece of it."""
+
     APPROVE = "approve"
     REJECT = "reject"
     ASK = "ask"
 
 
 class Mode(StrEnum):
+    """Who decides where no rule does."""
+
     OFF = "off"
     """every job of a known node is taken, unless a rule rejects it"""
     RULES = "rules"
@@ -67,6 +71,7 @@ class Rule:
     command: str = "*"
 
     def matches(self, piece: Piece) -> bool:
+        """Tell whether all its patterns match."""
         return all(
             fnmatchcase(getattr(piece, name), getattr(self, name))
             for name in ("source", "component", "dataset", "role", "command")

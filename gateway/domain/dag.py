@@ -38,6 +38,8 @@ class DagInput:
 
 @dataclass(frozen=True)
 class DagOutput:
+    """An output of a task: what kind it is, and the key by which others name it."""
+
     type: str
     key: str
 
@@ -53,11 +55,14 @@ class DagNode:
 
     @cached_property
     def upstream(self) -> frozenset[str]:
+        """Names of the tasks whose outputs it takes."""
         return frozenset(i.task for i in self.inputs)
 
 
 @dataclass(frozen=True)
 class Dag:
+    """The tasks of a job, in the order of its description."""
+
     nodes: tuple[DagNode, ...]
     version: str = "2.0"
     _by_name: dict[str, DagNode] = field(init=False, repr=False, compare=False, default_factory=dict)
@@ -66,6 +71,7 @@ class Dag:
         self._by_name.update({node.name: node for node in self.nodes})
 
     def get(self, name: str) -> DagNode | None:
+        """Return a task by its name; None: there is none of that name."""
         return self._by_name.get(name)
 
     def __getitem__(self, name: str) -> DagNode:

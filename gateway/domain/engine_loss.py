@@ -24,6 +24,7 @@ def unseen(run: Run, at: datetime, again: timedelta) -> Run:
 
 
 def too_long(run: Run, now: datetime, patience: timedelta) -> bool:
+    """Tell whether a run's engine has been silent for longer than we wait."""
     return run.away_at is not None and now >= run.away_at + patience
 
 
@@ -36,11 +37,13 @@ def took_it_along(run: Run) -> bool:
 
 
 def silent(run: Run) -> Failure:
+    """Return the failure of a run whose engine did not answer for too long."""
     since = run.away_at.isoformat(timespec="seconds") if run.away_at else ""
     return Failure("ENGINE_DOWN", f"the container engine has not answered since {since}")
 
 
 def killed(run: Run) -> Failure:
+    """Return the failure of a run that ended because its engine did."""
     code = run.exit.code if run.exit else None
     text = f"the container engine went away and took the container along (exit code {code})"
     return Failure("ENGINE_DOWN", text, exit_code=code)

@@ -78,6 +78,7 @@ class JobPlan:
         return not self.count(Standing.PROBLEM)
 
     def count(self, standing: Standing) -> int:
+        """Return how many things stand so, at all nodes together."""
         return sum(item.standing is standing for item in self._items())
 
     def _items(self) -> Iterator[Item]:
@@ -86,10 +87,12 @@ class JobPlan:
 
 
 def fine(check: str, found: str, about: str = "") -> Item:
+    """Return that something is as it has to be."""
     return Item(check, Standing.OK, found, about=about)
 
 
 def problem(check: str, cause: str, remedy: str, about: str = "") -> Item:
+    """Return that something stands in the way, why, and what to do about it."""
     return Item(check, Standing.PROBLEM, cause=cause, remedy=remedy, about=about)
 
 

@@ -81,6 +81,7 @@ def _gives_back(node: NodeJob, waiting: Iterable[NodeJob]) -> bool:
 
 
 def accepted(node: NodeJob, said: Acceptance) -> NodeJob:
+    """Take in that a node accepted the job; it counts once all of them have."""
     return replace(node, holding=replace(node.holding, said=said))
 
 

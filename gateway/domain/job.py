@@ -100,6 +100,7 @@ class NodeTask:
 
     @cached_property
     def status(self) -> TaskStatus:
+        """What its roles' states come to."""
         return merge(self.roles.values())
 
 
@@ -203,9 +204,11 @@ class Job:
 
     @property
     def id(self) -> str:
+        """The job's id."""
         return self.spec.job_id
 
     def noted(self, at: datetime, event: str, by: str = "", **detail: Any) -> Self:
+        """Return the job with one more line for its timeline."""
         return replace(self, notes=(*self.notes, Note(at, event, by, detail)))
 
     @property

@@ -40,6 +40,7 @@ class Lifetimes:
     """tasks that differ from the usual"""
 
     def of(self, task: str) -> Lifetime:
+        """Return the rules for one task."""
         return self.tasks.get(task, self.usual)
 
     @property

@@ -20,6 +20,7 @@ class Address:
     name: str
 
     def as_dict(self) -> dict[str, str]:
+        """Return it for JSON."""
         return {"namespace": self.namespace, "name": self.name}
 
 
@@ -131,6 +132,7 @@ class Run:
 
     @property
     def over(self) -> bool:
+        """Whether it has ended for good."""
         return self.status in (RunStatus.SUCCESS, RunStatus.FAILED)
 
     @cached_property
@@ -232,9 +234,11 @@ class LocalJob:
 
     @property
     def id(self) -> str:
+        """The job's id."""
         return self.spec.job_id
 
     def noted(self, at: datetime, event: str, by: str = "", **detail: Any) -> Self:
+        """Return the job with one more line for its timeline."""
         return replace(self, notes=(*self.notes, Note(at, event, by, detail)))
 
     def runs_of(self, task_id: str, role: str = "", index: int | None = None) -> tuple[Run, ...]:

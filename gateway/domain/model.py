@@ -29,6 +29,7 @@ class Party:
 
     @property
     def label(self) -> str:
+        """Role and index, such as ``guest.0``."""
         return f"{self.role}.{self.index}"
 
 
@@ -59,6 +60,7 @@ class JobSpec:
         return tuple(dict.fromkeys(p.node for p in self.parties))
 
     def parties_at(self, node: NodeId) -> tuple[Party, ...]:
+        """Return the roles that a node plays; none where it has no part."""
         return tuple(p for p in self.parties if p.node == node)
 
     @property
@@ -106,6 +108,8 @@ class Note:
 
 
 class CallState(StrEnum):
+    """What has become of a request."""
+
     IDLE = "IDLE"
     SENT = "SENT"
     OK = "OK"
@@ -127,6 +131,7 @@ class Call:
 
     @property
     def settled(self) -> bool:
+        """Whether its answer is known, so that it is not made again."""
         return self.state in (CallState.OK, CallState.REFUSED)
 
 
@@ -147,6 +152,7 @@ class Failure:
     exit_code: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
         return {
             "reason": self.reason,
             "message": self.message,

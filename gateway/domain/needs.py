@@ -147,6 +147,7 @@ class Means:
         return replace(found, total=found.total and replace(found.total, disk=self.total.disk))
 
     def named(self, engine: str) -> str:
+        """Return what a refusal calls an engine of this node."""
         return f"engine {engine} of node {self.node}" if engine else f"node {self.node}"
 
 

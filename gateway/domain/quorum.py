@@ -130,10 +130,11 @@ def ending_for(job: Job, node: NodeId) -> Ending | None:
     excluded = job.nodes[node].excluded
     if excluded is None:
         return job.ending
-    return Ending(Outcome.STOPPED, excluded_at(job), replace(excluded, message=f"left out: {excluded.message}"))
+    return Ending(Outcome.STOPPED, _excluded_at(job), replace(excluded, message=f"left out: {excluded.message}"))
 
 
-def excluded_at(job: Job) -> datetime:
+def _excluded_at(job: Job) -> datetime:
+    """Return the moment that counts for who was left out: the job's end, or for one under way its beginning."""
     return job.ending.at if job.ending else job.created_at
 
 

@@ -38,6 +38,7 @@ class Granted:
 
     @property
     def amounts(self) -> Amounts:
+        """The same as amounts; what has no limit takes nothing."""
         return Amounts.of(self.cpu, self.memory, self.disk)
 
 
@@ -136,6 +137,8 @@ def _amount_rule(value: Any) -> str:
 
 
 class ClaimState(StrEnum):
+    """What a job has of the node."""
+
     WAITING = "WAITING"
     HELD = "HELD"
     RETURNED = "RETURNED"
@@ -163,6 +166,7 @@ class Claim:
 
     @property
     def portions(self) -> Portions:
+        """The same by engine."""
         return Portions.of(self.amounts, self.further)
 
 
@@ -187,14 +191,17 @@ class Ledger:
 
     @property
     def holders(self) -> tuple[Claim, ...]:
+        """The claims that hold something."""
         return tuple(c for c in self.claims.values() if c.state is ClaimState.HELD)
 
     @property
     def held(self) -> Amounts:
+        """What they hold together at the main engine, and of the disk."""
         return total(c.amounts for c in self.holders)
 
     @property
     def remaining(self) -> Amounts:
+        """What is left at the main engine, and of the disk; below nothing where the total has shrunk."""
         return self.total - self.held
 
     @property
@@ -216,6 +223,7 @@ class Ledger:
         return Portions({"": self.free, **left})
 
     def with_claim(self, claim: Claim) -> "Ledger":
+        """Return a ledger with this claim in the place of the job's former one."""
         return replace(self, claims={**self.claims, claim.job_id: claim})
 
     def give_back(self, job_id: str) -> "Ledger":

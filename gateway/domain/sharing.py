@@ -42,6 +42,7 @@ class Grant:
     revoked_by: str = ""
 
     def holds(self, now: datetime) -> bool:
+        """Tell whether it is in force at a moment."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
     def state(self, now: datetime) -> str:

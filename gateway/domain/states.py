@@ -11,6 +11,8 @@ from typing import TypeVar
 
 
 class JobStatus(StrEnum):
+    """A job's states, in the standard's words."""
+
     PENDING = "PENDING"
     READY = "READY"
     RUNNING = "RUNNING"
@@ -19,6 +21,8 @@ class JobStatus(StrEnum):
 
 
 class TaskStatus(StrEnum):
+    """A task's states, in the standard's words."""
+
     PENDING = "PENDING"
     READY = "READY"
     RUNNING = "RUNNING"
@@ -27,6 +31,8 @@ class TaskStatus(StrEnum):
 
 
 class RunStatus(StrEnum):
+    """A container run's states, which are ours alone."""
+
     WAITING = "WAITING"
     LAUNCHING = "LAUNCHING"
     RUNNING = "RUNNING"

@@ -84,6 +84,7 @@ class Named:
 
     @property
     def predicts(self) -> bool:
+        """Whether the job uses a model; else it trains one."""
         return self.job_type == PREDICT
 
 

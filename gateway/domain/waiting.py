@@ -31,6 +31,7 @@ class Waiting:
     next_check: datetime | None = None
 
     def as_dict(self) -> dict[str, str | None]:
+        """Return it for JSON, times in ISO 8601."""
         return {
             "reason": self.reason,
             "message": self.message,

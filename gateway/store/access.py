@@ -34,6 +34,7 @@ class SqlTokens:
         self._store = store
 
     def add(self, token: Token) -> None:
+        """Keep a new token; of what opens it only the digest."""
         row = {
             "id": token.id,
             "name": token.name,
@@ -47,12 +48,14 @@ class SqlTokens:
             connection.execute(tables.token.insert().values(**row))
 
     def find(self, digest: str) -> Token | None:
+        """Return a token by its digest, revoked and expired ones too; None: there is none."""
         t = tables.token
         with self._store.read() as connection:
             row = connection.execute(sa.select(t).where(t.c.digest == digest)).first()
         return _token(row) if row else None
 
     def list(self) -> list[Token]:
+        """Return all tokens, oldest first."""
         with self._store.read() as connection:
             return [_token(row) for row in connection.execute(sa.select(tables.token).order_by("created_at"))]
 
@@ -73,6 +76,7 @@ class SqlAudit:
     def add(
         self, at: datetime, who: str, action: str, status: int, code: int | None, detail: Mapping[str, Any]
     ) -> None:
+        """Write one line; texts are cut to what the columns hold."""
         row = {
             "at": at.timestamp(),
             "who": _whole(who)[:255],

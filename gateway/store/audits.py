@@ -13,6 +13,7 @@ class SqlJobAudits:
         self._store = store
 
     def job_of(self, sender: str, audit_id: str) -> str | None:
+        """Return the job that a question is about; None: that node has asked no such question."""
         t = tables.job_audit
         with self._store.read() as connection:
             query = sa.select(t.c.job_id).where(t.c.sender == sender, t.c.audit_id == audit_id)

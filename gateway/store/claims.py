@@ -58,6 +58,7 @@ class Claims:
             return self._load(connection, means, connection.execute(sa.select(tables.resource_pool)).one())
 
     def find(self, job_id: str) -> Claim | None:
+        """Return what a job holds or waits for; None: neither."""
         t = tables.resource_claim
         with self._store.read() as connection:
             row = connection.execute(sa.select(t).where(t.c.job_id == job_id)).first()

@@ -11,6 +11,8 @@ from gateway.store.store import Store
 
 @dataclass(frozen=True)
 class Counts:
+    """Jobs, tasks and runs by state."""
+
     jobs: Mapping[tuple[str, str, str], int]
     """(scheduler or participant, status, outcome or "") -> number"""
     tasks: Mapping[str, int]

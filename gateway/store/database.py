@@ -66,11 +66,13 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
+        """Give a connection for reading. Raises `DatabaseAway`."""
         with _named(), self._engine.connect() as connection:
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[sa.Connection]:
+        """Give a connection in a transaction, which is undone where the block raises. Raises `DatabaseAway`."""
         _open.depth = getattr(_open, "depth", 0) + 1
         try:
             with _named(), self._writer, begun(self._engine) as connection:
@@ -79,6 +81,7 @@ class Database:
             _open.depth -= 1
 
     def close(self) -> None:
+        """Close the connections."""
         self._engine.dispose()
 
 

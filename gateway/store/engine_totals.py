@@ -21,6 +21,7 @@ class EngineTotals:
         self._store = store
 
     def known(self) -> Mapping[str, Capacity]:
+        """Return what each engine had when it last answered."""
         with self._store.read() as connection:
             rows = connection.execute(sa.select(tables.resource_engine)).all()
         return {row.engine: Capacity(row.cpu, row.memory) for row in rows}

@@ -14,6 +14,8 @@ from gateway.store.store import Store
 
 @dataclass(frozen=True)
 class Row:
+    """A line of the timeline; ``at`` is in seconds since the epoch."""
+
     id: int
     job_id: str
     side: str
@@ -39,6 +41,7 @@ def has_many_writers(store: Store) -> bool:
 
 
 def newest(store: Store) -> int:
+    """Return the number of the newest line; 0: there is none."""
     with store.read() as connection:
         return int(connection.execute(sa.select(sa.func.max(tables.timeline.c.id))).scalar() or 0)
 
@@ -57,6 +60,10 @@ def until_gap(store: Store, start: int, end: int) -> int:
 
 
 def after(store: Store, number: int, until: int, entries: Sequence[str], job_id: str, limit: int) -> list[Row]:
+    """Return lines of these kinds behind a number, up to another one, oldest first.
+
+    ``job_id`` empty: of all jobs.
+    """
     t = tables.timeline
     query = sa.select(t).where(t.c.id > number, t.c.id <= until, t.c.event.in_(entries))
     if job_id:
@@ -67,6 +74,7 @@ def after(store: Store, number: int, until: int, entries: Sequence[str], job_id:
 
 
 def cursor(store: Store, key: str) -> Cursor | None:
+    """Return how far a receiver has got; None: it has never been told anything."""
     t = tables.webhook
     with store.read() as connection:
         row = connection.execute(sa.select(t).where(t.c.key == key)).first()

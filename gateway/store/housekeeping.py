@@ -27,6 +27,7 @@ class RunOf:
 
     @property
     def over(self) -> bool:
+        """Whether it has ended for good."""
         return self.status in ("SUCCESS", "FAILED")
 
 

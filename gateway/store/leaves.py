@@ -18,6 +18,7 @@ class SqlDatasets:
         self._store = store
 
     def get(self, namespace: str, name: str) -> Dataset | None:
+        """Return what is known of a dataset; None: nothing."""
         t = tables.dataset
         query = sa.select(t.c.document).where(t.c.namespace == namespace, t.c.name == name)
         with self._store.read() as connection:
@@ -25,6 +26,7 @@ class SqlDatasets:
         return loads(Dataset, text) if text else None
 
     def put(self, dataset: Dataset) -> None:
+        """Keep what is known, in the place of what was known before."""
         t = tables.dataset
         here = (t.c.namespace == dataset.namespace) & (t.c.name == dataset.name)
         values = {"document": dumps(dataset), "created_at": time.time()}
@@ -38,12 +40,14 @@ class SqlDatasets:
         repeating(work)
 
     def delete(self, namespace: str, name: str) -> bool:
+        """Forget a dataset; False: it was not known."""
         t = tables.dataset
         with self._store.write() as connection:
             done = connection.execute(t.delete().where(t.c.namespace == namespace, t.c.name == name))
             return bool(done.rowcount)
 
     def list(self) -> list[Dataset]:
+        """Return all of them, by namespace and name."""
         t = tables.dataset
         with self._store.read() as connection:
             texts = connection.execute(sa.select(t.c.document).order_by(t.c.namespace, t.c.name)).scalars().all()

@@ -38,6 +38,8 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Entry:
+    """A job in a list."""
+
     job_id: str
     flow_id: str
     status: str
@@ -48,6 +50,8 @@ class Entry:
 
 
 class Page(NamedTuple):
+    """Some jobs, newest first."""
+
     entries: list[Entry]
     next: Place | None
     """where the next page begins; None on the last one"""

@@ -25,11 +25,13 @@ class SqlProviders:
         self._store = store
 
     def get(self, key: str) -> Provider | None:
+        """Return what is registered now; None: nothing."""
         with self._store.read() as connection:
             text = connection.execute(statements.PROVIDER, {"key": key}).scalar()
         return _provider(text) if text else None
 
     def list(self) -> list[Provider]:
+        """Return every provider, ordered by key."""
         t = tables.provider
         with self._store.read() as connection:
             texts = connection.execute(sa.select(t.c.document).order_by(t.c.provider_key)).scalars().all()
@@ -67,12 +69,14 @@ class SqlProviders:
         repeating(work)
 
     def newest(self, key: str) -> int:
+        """Return the number of the last revision; 0: there was never one."""
         t = tables.provider_revision
         with self._store.read() as connection:
             found = connection.execute(sa.select(sa.func.max(t.c.number)).where(t.c.provider_key == key)).scalar()
         return int(found or 0)
 
     def history(self, key: str, before: int | None = None, limit: int = 50) -> Sequence[Revision]:
+        """Return revisions, newest first."""
         t = tables.provider_revision
         query = sa.select(t).where(t.c.provider_key == key).order_by(t.c.number.desc()).limit(limit)
         if before is not None:
@@ -81,6 +85,7 @@ class SqlProviders:
             return [_revision(row) for row in connection.execute(query)]
 
     def since(self, key: str, moment: datetime) -> Revision | None:
+        """Return the revision in force at a moment, if another one followed it."""
         t = tables.provider_revision
         here = t.c.provider_key == key
         newest = sa.select(t.c.number, t.c.at).where(here).order_by(t.c.number.desc()).limit(1)
@@ -93,12 +98,14 @@ class SqlProviders:
         return _revision(row) if row else None
 
     def owner(self, name: str) -> str | None:
+        """Return who owns a name; None: nobody yet."""
         t = tables.provider_owner
         with self._store.read() as connection:
             found: str | None = connection.execute(sa.select(t.c.owner).where(t.c.name == name)).scalar()
         return found
 
     def claim(self, name: str, owner: str) -> str:
+        """Make somebody the owner of a name that has none; return who owns it now."""
         known = self.owner(name)
         if known is not None:
             return known
@@ -110,6 +117,7 @@ class SqlProviders:
         return owner
 
     def give(self, name: str, owner: str) -> None:
+        """Make somebody the owner of a name."""
         t = tables.provider_owner
 
         def work() -> None:

@@ -33,10 +33,12 @@ def publish(connection: sa.Connection, old: LocalJob | None, new: LocalJob) -> N
 
 
 def one_version(model_id: str, version: str) -> sa.ColumnElement[bool]:
+    """Return the condition for all parties' parts of one version of a model."""
     return (tables.model.c.model_id == model_id) & (tables.model.c.version == version)
 
 
 def row_of(kept: Kept) -> dict[str, Any]:
+    """Return a party's model as a row; one whose time is not known counts as made now."""
     model = kept.model
     return {
         "model_id": model.model_id,
@@ -52,6 +54,7 @@ def row_of(kept: Kept) -> dict[str, Any]:
 
 
 def kept_of(row: Any) -> Kept:
+    """Return a row as a party's model."""
     return Kept(
         loads(PartyModel, row.document),
         row.deployed_at,

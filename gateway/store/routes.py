@@ -20,17 +20,20 @@ class SqlRouteVersions:
         self._store = store
 
     def newest_number(self) -> int:
+        """Return the newest version's number, 0 if there is none."""
         t = tables.route_version
         with self._store.read() as connection:
             return int(connection.execute(sa.select(sa.func.max(t.c.number))).scalar() or 0)
 
     def get(self, number: int) -> Version | None:
+        """Return a version; None: there is none of that number."""
         t = tables.route_version
         with self._store.read() as connection:
             row = connection.execute(sa.select(t).where(t.c.number == number)).first()
         return _version(row) if row else None
 
     def add(self, version: Version) -> bool:
+        """Append a version; False where its number is taken. Author and reason are cut to the columns."""
         row = {
             "number": version.number,
             "at": version.at.timestamp(),
@@ -47,6 +50,7 @@ class SqlRouteVersions:
         return True
 
     def list(self, before: int | None = None, limit: int = 50) -> Sequence[Version]:
+        """Return versions older than ``before``, newest first."""
         t = tables.route_version
         query = sa.select(t).order_by(t.c.number.desc()).limit(limit)
         if before is not None:
@@ -55,12 +59,14 @@ class SqlRouteVersions:
             return [_version(row) for row in connection.execute(query)]
 
     def exported(self) -> Export | None:
+        """Return what the file held last; None: no gateway has written one yet."""
         t = tables.route_export
         with self._store.read() as connection:
             row = connection.execute(sa.select(t).where(t.c.id == _HERE)).first()
         return Export(row.number, row.digest) if row else None
 
     def set_exported(self, export: Export) -> None:
+        """Note what the file holds now."""
         t = tables.route_export
         values = {"number": export.number, "digest": export.digest}
 

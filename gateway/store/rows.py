@@ -12,6 +12,7 @@ from gateway.store.mapping import dumps
 
 
 def note_row(job_id: str, side: str, note: Note) -> dict[str, Any]:
+    """Return a timeline's line as a row; texts are cut to the columns."""
     return {
         "job_id": job_id,
         "side": side,
@@ -23,6 +24,7 @@ def note_row(job_id: str, side: str, note: Note) -> dict[str, Any]:
 
 
 def tasks_of(job: Job) -> Iterable[Task]:
+    """Return what has rows of its own in a scheduler's record."""
     return job.tasks.values()
 
 
@@ -42,10 +44,12 @@ def task_rows(job_id: str, task: Task) -> Iterator[dict[str, Any]]:
 
 
 def runs_of(local: LocalJob) -> Iterable[Run]:
+    """Return what has rows of its own in a participant's record."""
     return local.runs
 
 
 def run_rows(job_id: str, run: Run) -> Iterator[dict[str, Any]]:
+    """Yield the row by which a run is found: by its id, its name, its token, its task."""
     yield {
         "run_id": run.run_id,
         "name": run.name,

@@ -13,6 +13,8 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Entry(Generic[R]):
+    """A record and the version at which it was so; ``size`` is in characters of its text."""
+
     version: int
     created_at: float
     """a record that was deleted and made anew begins with version 1 again"""
@@ -30,6 +32,7 @@ class Seen(Generic[R]):
         self._used = 0
 
     def get(self, job_id: str) -> Entry[R] | None:
+        """Return what is remembered, and remember it for longer; None: nothing."""
         with self._lock:
             entry = self._entries.get(job_id)
             if entry is not None:
@@ -49,6 +52,7 @@ class Seen(Generic[R]):
                 self._forget(next(iter(self._entries)))
 
     def drop(self, job_id: str) -> None:
+        """Forget a record."""
         with self._lock:
             self._forget(job_id)
 

@@ -103,6 +103,7 @@ class Store(Database):
             return connection.execute(statements.LOCAL_JOB_OF_TASK, {"key": task_id}).scalar()
 
     def job_of_run(self, run_id: str) -> str | None:
+        """Return the job that this node takes part in and the run belongs to."""
         with self.read() as connection:
             return connection.execute(statements.JOB_OF_RUN, {"key": run_id}).scalar()
 
@@ -140,6 +141,7 @@ class Store(Database):
                 connection.execute(statements.ADD_NOTES, [note_row(job_id, side, note) for note in notes])
 
     def add_submission(self, job_id: str, flow_id: str, scheduler: str, at: datetime) -> None:
+        """Note which node schedules a job that was handed in here; the first note stays."""
         with self.write() as connection:
             if not connection.execute(
                 sa.select(tables.submission.c.job_id).where(tables.submission.c.job_id == job_id)
@@ -165,6 +167,7 @@ class Store(Database):
             return [(r.job_id, r.scheduler) for r in connection.execute(query)]
 
     def scheduler_of(self, job_id: str) -> str | None:
+        """Return the node that schedules a job handed in here for another one; None: there is no such job."""
         t = tables.submission
         with self.read() as connection:
             return connection.execute(sa.select(t.c.scheduler).where(t.c.job_id == job_id)).scalar()

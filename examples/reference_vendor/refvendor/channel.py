@@ -90,6 +90,7 @@ class Caller:
             return str(error)
 
     def close(self) -> None:
+        """Close the connection; the next call makes another one."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

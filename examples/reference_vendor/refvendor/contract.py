@@ -53,6 +53,7 @@ class Task:
 
     @property
     def me(self) -> str:
+        """This party, such as ``guest.0``."""
         return f"{self.role}.{self.index}"
 
     def peers(self, role: str) -> list[str]:
@@ -69,6 +70,8 @@ class Table:
 
 
 class Io(Protocol):
+    """The task's data. Every method raises `StorageFailed`."""
+
     def read_table(self, name: str) -> Table:
         """Read the input of that name, all partitions in order. Raises `StorageFailed`."""
 
@@ -83,6 +86,8 @@ class Io(Protocol):
 
 
 class Net(Protocol):
+    """The other parties of the task. Every method raises `PeerTimeout`."""
+
     def send(self, to: str, name: str, payload: bytes) -> None:
         """Send to ``role.index``. Messages of one name to one party arrive in the order sent."""
 
@@ -91,6 +96,8 @@ class Net(Protocol):
 
 
 class Log(Protocol):
+    """Takes one line."""
+
     def __call__(self, level: str, message: str, **fields: Any) -> None:
         """Write one line; level is debug, info, warning or error."""
 

@@ -38,6 +38,7 @@ class JsonLog:
             self("warning", "log directory cannot be written", path=directory, error=str(error))
 
     def __call__(self, level: str, message: str, **fields: Any) -> None:
+        """Write a line, unless the log was finished."""
         with self._lock:
             if self._open:
                 self._write(level, message, fields)

@@ -34,11 +34,13 @@ class MemoryChannel:
         self._broken = False
 
     def put(self, message: Sent) -> None:
+        """Remember a message and hand it on."""
         with self._lock:
             self.sent.append(message)
             self._queues[message.source, message.to, message.name].put(message.payload)
 
     def take(self, source: str, to: str, name: str) -> bytes:
+        """Wait for the next message. Raises `PeerTimeout`, at once where a party has failed."""
         with self._lock:
             waiting = self._queues[source, to, name]
             if self._broken and waiting.empty():
@@ -59,6 +61,7 @@ class MemoryChannel:
                 waiting.put(None)
 
     def all_bytes(self) -> bytes:
+        """Return all that was ever sent."""
         return b"\n".join(message.payload for message in self.sent)
 
 
@@ -70,9 +73,11 @@ class MemoryNet:
         self._me = me
 
     def send(self, to: str, name: str, payload: bytes) -> None:
+        """Send to a party."""
         self._channel.put(Sent(self._me, to, name, bytes(payload)))
 
     def recv(self, source: str, name: str) -> bytes:
+        """Wait for a party's next message of that name. Raises `PeerTimeout`."""
         return self._channel.take(source, self._me, name)
 
 
@@ -87,21 +92,25 @@ class MemoryIo:
     values: dict[str, Any] = field(default_factory=dict)
 
     def read_table(self, name: str) -> Table:
+        """Return a copy of an input. Raises `StorageFailed` where there is none."""
         if name not in self.inputs:
             raise StorageFailed(f"input {name}: the platform gave no address for it")
         table = self.inputs[name]
         return Table(list(table.header), [list(row) for row in table.rows])
 
     def read_json(self, name: str) -> Any:
+        """Return a copy of an input. Raises `StorageFailed` where there is none."""
         if name not in self.inputs:
             raise StorageFailed(f"input {name}: the platform gave no address for it")
         return json.loads(json.dumps(self.inputs[name]))
 
     def write_table(self, name: str, table: Table) -> None:
+        """Keep a table, if the task has an output of that name."""
         if self.wanted is None or name in self.wanted:
             self.tables[name] = table
 
     def write_json(self, name: str, value: Any) -> None:
+        """Keep a value, if the task has an output of that name."""
         if self.wanted is None or name in self.wanted:
             self.values[name] = value
 
@@ -116,6 +125,7 @@ class PartyRun:
     error: BaseException | None = None
 
     def log(self, level: str, message: str, **fields: Any) -> None:
+        """Keep a line."""
         self.lines.append((level, message, fields))
 
 

@@ -33,4 +33,5 @@ def registration() -> dict[str, Any]:
 
 
 def as_text(value: Any) -> str:
+    """Return a value as indented JSON."""
     return json.dumps(value, ensure_ascii=False, indent=2) + "\n"

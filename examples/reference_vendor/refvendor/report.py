@@ -32,9 +32,11 @@ class Reporter:
         return self._tell({"status": "RUNNING"}, seconds)
 
     def succeeded(self, seconds: float = 10.0) -> bool:
+        """Tell that the run went well; False: nobody took it in within so many seconds."""
         return self._tell({"status": "SUCCESS", "result_code": SUCCESS_CODE}, seconds)
 
     def failed(self, message: str, result_code: str = FAILURE_CODE, seconds: float = 10.0) -> bool:
+        """Tell that the run failed, and why; False: nobody took it in within so many seconds."""
         body = {"status": "FAILED", "result_code": result_code, "result_message": message[:_LONGEST_MESSAGE]}
         return self._tell(body, seconds)
 

@@ -37,6 +37,7 @@ class FileIo:
         self._description = description
 
     def read_table(self, name: str) -> Table:
+        """Return an input's rows, all partitions together. Raises `StorageFailed`."""
         address = self._inputs.get(name)
         if address is None:
             raise StorageFailed(f"input {name}: the platform gave no address for it")
@@ -52,6 +53,7 @@ class FileIo:
         return _joined(texts, metadata, where)
 
     def read_json(self, name: str) -> Any:
+        """Return an input's JSON. Raises `StorageFailed`."""
         address = self._inputs.get(name)
         if address is None:
             raise StorageFailed(f"input {name}: the platform gave no address for it")
@@ -65,6 +67,7 @@ class FileIo:
             raise StorageFailed(f"{where}: is not JSON") from error
 
     def write_table(self, name: str, table: Table) -> None:
+        """Write a table as CSV, with its columns in the metadata; nothing for an output that nobody wants."""
         if name not in self._outputs:
             return
         text = _csv([table.header, *table.rows])
@@ -75,6 +78,7 @@ class FileIo:
         self._write(name, text, "csv", len(table.rows), columns)
 
     def write_json(self, name: str, value: Any) -> None:
+        """Write a value as JSON; nothing for an output that nobody wants."""
         if name not in self._outputs:
             return
         text = json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n"

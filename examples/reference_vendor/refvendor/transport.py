@@ -56,6 +56,7 @@ class ChannelNet:
         self._sequence = secrets.randbits(40) << 20
 
     def send(self, to: str, name: str, payload: bytes) -> None:
+        """Push a message in parts. Raises what `Caller.call` raises."""
         headers = self._headers(to)
         with self._push_lock:
             number = self._sent[to, name]
@@ -72,6 +73,7 @@ class ChannelNet:
                 self._pusher.call("push", headers, body)
 
     def recv(self, source: str, name: str) -> bytes:
+        """Pop the next message part by part, and release what was read before. Raises `PeerTimeout`."""
         self._node(source)
         with self._pop_lock:
             number = self._received[source, name]

@@ -31,6 +31,8 @@ from gateway.domain.states import JOB, RunStatus, TaskStatus, ended
 
 @dataclass(frozen=True)
 class Due:
+    """A command and when it is due; `NOW` is at once."""
+
     at: datetime
     command: Command
 

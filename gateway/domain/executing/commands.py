@@ -7,16 +7,22 @@ from gateway.domain.states import TaskStatus
 
 @dataclass(frozen=True)
 class Launch:
+    """Start a run's container."""
+
     run: str
 
 
 @dataclass(frozen=True)
 class Probe:
+    """Look how a run's container is."""
+
     run: str
 
 
 @dataclass(frozen=True)
 class StopRun:
+    """End a run's container; it is killed after ``grace`` seconds."""
+
     run: str
     grace: float
 

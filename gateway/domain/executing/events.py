@@ -12,6 +12,8 @@ from gateway.domain.states import TaskStatus
 
 @dataclass(frozen=True)
 class Launched:
+    """A run's container was started."""
+
     run: str
     at: datetime
     image_digest: str = ""
@@ -21,6 +23,8 @@ class Launched:
 
 @dataclass(frozen=True)
 class LaunchFailed:
+    """A run's container could not be started."""
+
     run: str
     failure: Failure
     at: datetime

@@ -36,4 +36,5 @@ class Timing:
     """a scheduling node that is not heard of for this long is asked whether it still has the job"""
 
     def retry(self, tries: int) -> timedelta:
+        """Return the pause before the next try: it doubles with each, up to a bound."""
         return timedelta(seconds=min(self.retry_first * 2.0 ** min(tries, 20), self.retry_max))

@@ -30,6 +30,8 @@ from gateway.domain.states import JobStatus, TaskStatus
 
 @dataclass(frozen=True)
 class Due:
+    """A command and when it is due; `NOW` is at once."""
+
     at: datetime
     command: Command = field()
 

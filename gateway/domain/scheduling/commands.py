@@ -8,6 +8,8 @@ from gateway.domain.model import NodeId
 
 @dataclass(frozen=True)
 class CreateAt:
+    """Ask a node to accept the job."""
+
     node: NodeId
 
 
@@ -27,11 +29,15 @@ class ReturnAt:
 
 @dataclass(frozen=True)
 class StartAt:
+    """Tell a node that the job begins."""
+
     node: NodeId
 
 
 @dataclass(frozen=True)
 class StartTaskAt:
+    """Have a node start its part of a task."""
+
     node: NodeId
     task: str
     attempt: int = 0
@@ -39,6 +45,8 @@ class StartTaskAt:
 
 @dataclass(frozen=True)
 class PollTaskAt:
+    """Ask a node how its part of a task stands."""
+
     node: NodeId
     task: str
     roles: tuple[str, ...]
@@ -47,11 +55,15 @@ class PollTaskAt:
 
 @dataclass(frozen=True)
 class StopAt:
+    """Tell a node that the job has ended, and how."""
+
     node: NodeId
 
 
 @dataclass(frozen=True)
 class StopTaskAt:
+    """Have a node end its part of a failed attempt."""
+
     node: NodeId
     task: str
     attempt: int = 0

@@ -90,6 +90,8 @@ class Freed:
 
 @dataclass(frozen=True)
 class StopAsked:
+    """Somebody wants the job to end."""
+
     by: str
     at: datetime
     message: str = ""

@@ -41,6 +41,7 @@ class Timing:
     """how long a stop that was not acknowledged is repeated after the end"""
 
     def retry(self, tries: int) -> timedelta:
+        """Return the pause before the next try: it doubles with each, up to a bound."""
         return timedelta(seconds=min(self.retry_first * 2.0 ** min(tries, 20), self.retry_max))
 
 

@@ -39,14 +39,17 @@ class Slot:
 
     @property
     def h_bits(self) -> int:
+        """Bits of a sum of h, each at most a quarter."""
         return (self.rows << (FRACTION - 2)).bit_length()
 
     @property
     def g_bits(self) -> int:
+        """Bits of a sum of g, each at most one and made non-negative."""
         return (self.rows << (FRACTION + 1)).bit_length()
 
     @property
     def bits(self) -> int:
+        """Bits of all three together."""
         return self.rows.bit_length() + self.g_bits + self.h_bits
 
     def join(self, g: Ints, h: Ints) -> list[int]:
@@ -78,9 +81,11 @@ class RemoteSource:
         link.send(START, {"rows": rows}, [key.to_bytes()])
 
     def begin_tree(self, tree: int, g: Ints, h: Ints) -> None:
+        """Send the tree's encrypted gradients."""
         self._link.send(TREE, {"tree": tree}, [self._cipher_of_tree.of(tree, g, h)])
 
     def search(self, nodes: Mapping[int, Ints]) -> None:
+        """Ask for the sums of these nodes; `offers` takes in what comes."""
         self._nodes, self._arrived = nodes, {}
         masks = [_mask(rows, self._rows) for rows in nodes.values()]
         self._link.send(LEVEL, {"nodes": list(nodes)}, masks)
@@ -96,6 +101,10 @@ class RemoteSource:
         return self._arrived[node]
 
     def choose(self, picks: Mapping[int, Sequence[int]]) -> Mapping[int, Parting]:
+        """Tell the host which of its splits were chosen; return the rows that go left.
+
+        Raises `BadMessage` where they are not as many as it had offered, or not the node's.
+        """
         tied = {"nodes": list(picks), "positions": [list(positions) for positions in picks.values()]}
         self._link.send(CHOOSE, tied)
         message = self._link.expect(PARTED)
@@ -134,6 +143,7 @@ class CipherOfTree:
         self._data = b""
 
     def of(self, tree: int, g: Ints, h: Ints) -> bytes:
+        """Return the gradients of a tree, encrypted when first asked for."""
         if tree != self._tree:
             self._tree, self._data = tree, self._key.dump(self._key.encrypt(self._slot.join(g, h)))
         return self._data

@@ -87,6 +87,8 @@ MOST_ROWS = 1 << 24
 
 @dataclass(frozen=True)
 class Parameters:
+    """What the component was asked to do."""
+
     common: Common
     plan: RegressionPlan
 
@@ -108,6 +110,7 @@ class Trainee:
             return link.expect(kind)
 
     def encrypt(self, values: Sequence[int]) -> list[mpz]:
+        """Encrypt with randomness that was made beforehand."""
         return self.key.encrypt(values, self.pool.take(len(values)))
 
     def step(self, residuals: Sequence[mpz], extra: Sequence[mpz], rows: Ints, iteration: int) -> Message:

@@ -45,6 +45,8 @@ LOSS, AUC, KS = "train-loss", "train-auc", "train-ks"
 
 @dataclass(frozen=True)
 class Parameters:
+    """What the component was asked to do; ``feature_rate`` is the share of columns that a tree sees."""
+
     common: Common
     plan: BoostingPlan
     bin_num: int

@@ -35,6 +35,8 @@ _SHOWN_PROBLEMS = 20
 
 @dataclass(frozen=True)
 class Settings:
+    """What the component was asked to do; ``rsa_bits`` is the key's length."""
+
     id: str
     method: str
     sync: bool
@@ -71,6 +73,7 @@ class Keyed:
 
     @property
     def ids(self) -> list[str]:
+        """The table's ids, in its order."""
         return list(self.rows)
 
 

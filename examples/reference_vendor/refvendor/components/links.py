@@ -43,6 +43,8 @@ class NotAligned(VendorError):
 
 @dataclass(frozen=True)
 class Message:
+    """What came from the peer; its fields are read by methods that raise `BadMessage`."""
+
     kind: str
     fields: Mapping[str, Any]
     blobs: Sequence[bytes]
@@ -55,18 +57,21 @@ class Message:
         return value
 
     def number(self, name: str) -> float:
+        """Return a field that has to be a number."""
         value = self.fields.get(name)
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise BadMessage(f"{self.kind}: {name} must be a number")
         return float(value)
 
     def integers(self, name: str) -> list[int]:
+        """Return a field that has to be a list of whole numbers."""
         value = self.fields.get(name)
         if not isinstance(value, list) or not all(type(item) is int for item in value):
             raise BadMessage(f"{self.kind}: {name} must be a list of whole numbers")
         return value
 
     def blob(self, place: int = 0) -> bytes:
+        """Return the bytes at a place."""
         if place >= len(self.blobs):
             raise BadMessage(f"{self.kind}: blob {place} is missing")
         return self.blobs[place]
@@ -93,9 +98,11 @@ class SealedLink:
         self._box = box
 
     def send(self, kind: str, fields: Mapping[str, Any] | None = None, blobs: Sequence[bytes] = ()) -> None:
+        """Send a message that only the peer can open."""
         self._net.send(self.peer, TRAIN, bytes(self._box.encrypt(encode(kind, fields or {}, blobs))))
 
     def expect(self, *kinds: str) -> Message:
+        """Return the peer's next message. Raises `BadMessage`, and `PeerFailed` where it has given up."""
         data = self._net.recv(self.peer, TRAIN)
         try:
             data = self._box.decrypt(data)
@@ -160,6 +167,7 @@ def ids_digest(task_id: str, ids: Sequence[str]) -> str:
 
 
 def encode(kind: str, fields: Mapping[str, Any], blobs: Sequence[bytes]) -> bytes:
+    """Return a message as bytes: the length of its head, its head, its blobs."""
     head = {"kind": kind, "fields": fields, "blobs": [len(blob) for blob in blobs]}
     data = json.dumps(head, separators=(",", ":")).encode()
     return b"".join([struct.pack(">I", len(data)), data, *blobs])
@@ -185,6 +193,10 @@ def decode(data: bytes) -> Message:
 
 
 def checked(peer: str, message: Message, kinds: Sequence[str]) -> Message:
+    """Return a message of one of these kinds.
+
+    Raises `BadMessage`, and `PeerFailed` where the peer has given up.
+    """
     if message.kind == ABORT:
         raise PeerFailed(peer)
     if message.kind not in kinds:

@@ -34,6 +34,7 @@ class Tagging:
     base64: bool
 
     def tag(self, value: str) -> str:
+        """Return what stands for an id: the id itself, or its salted hash as Base64 or in hex."""
         if not self.use_hash:
             return value
         data = digest(self.hash_method, self.salt.encode(), value.encode())

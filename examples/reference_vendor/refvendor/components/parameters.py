@@ -40,6 +40,7 @@ class Reader:
         return None if isinstance(value, str) and not value.strip() else value
 
     def text(self, name: str, default: str) -> str:
+        """Return a text without spaces around it; the default where there is none, or none that will do."""
         value = self.raw(name)
         if value is None:
             return default
@@ -72,6 +73,10 @@ class Reader:
         return number
 
     def integer(self, name: str, default: int, low: int, high: int) -> int:
+        """Return a whole number from ``low`` to ``high``.
+
+        The default where there is none, or none that will do.
+        """
         value = self.raw(name)
         if value is None:
             return default
@@ -82,6 +87,7 @@ class Reader:
         return int(number)
 
     def flag(self, name: str, default: bool) -> bool:
+        """Return yes or no; the default where there is nothing."""
         value = self.raw(name)
         if value is None:
             return default

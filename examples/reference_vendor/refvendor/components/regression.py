@@ -250,12 +250,15 @@ def guest_loss(part: Part, labels: Floats, scores: Floats) -> int:
 
 
 def signs(labels: Floats) -> Floats:
+    """Return labels of 0 and 1 as -1 and 1."""
     result: Floats = 2 * labels - 1
     return result
 
 
 @dataclass(frozen=True)
 class Fitted:
+    """How the training went, and each row's score."""
+
     losses: list[float]
     scores: Floats
     converged: bool

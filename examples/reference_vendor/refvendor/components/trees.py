@@ -79,17 +79,21 @@ class LocalSource:
         self._nodes: dict[int, tuple[Ints, list[tuple[int, int]]]] = {}
 
     def begin_tree(self, tree: int, g: Ints, h: Ints) -> None:
+        """Choose the tree's columns, and take its gradients."""
         self._columns = columns_of_tree(self.party, tree, len(self._bins.names), self._rate)
         self._g, self._h = g, h
 
     def search(self, nodes: Mapping[int, Ints]) -> None:
+        """Look for splits of these nodes."""
         self._nodes = {node: (rows, candidates(self._bins, self._columns, rows)) for node, rows in nodes.items()}
 
     def offers(self, node: int) -> Sums:
+        """Return the sums left of each possible split of a node."""
         rows, places = self._nodes[node]
         return left_sums(self._bins, places, rows, self._g, self._h)
 
     def choose(self, picks: Mapping[int, Sequence[int]]) -> Mapping[int, Parting]:
+        """Settle which of equally good splits is taken: the lowest column, then the lowest bin."""
         settled = {}
         for node, positions in picks.items():
             rows, places = self._nodes[node]

@@ -24,6 +24,7 @@ class BadPoint(VendorError):
 
 
 def secret() -> bytes:
+    """Return a new secret of `SIZE` bytes."""
     return secrets.token_bytes(SIZE)
 
 

@@ -21,6 +21,7 @@ def available() -> tuple[str, ...]:
 
 
 def digest(name: str, *parts: bytes) -> bytes:
+    """Return the hash of all parts one after the other."""
     state = hashlib.new(name, usedforsecurity=False)
     for part in parts:
         state.update(part)
@@ -38,4 +39,5 @@ def expand(name: str, seed: bytes, length: int) -> bytes:
 
 
 def joined_numbers(numbers: Sequence[int], size: int) -> bytes:
+    """Return numbers as bytes, each of the same size, the most significant first."""
     return b"".join(number.to_bytes(size, "big") for number in numbers)

@@ -68,6 +68,7 @@ class FixedBase:
             base = row[-1] * base % modulus
 
     def power(self, exponent: int) -> mpz:
+        """Return the base to an exponent, which has to fit into the table."""
         result, modulus = mpz(1), self._modulus
         for row, digit in zip(self._rows, exponent.to_bytes(self._size, "little"), strict=True):
             if digit:
@@ -96,15 +97,18 @@ class PublicKey:
         return cls(n=n, h=h)
 
     def to_bytes(self) -> bytes:
+        """Return it as `from_bytes` reads it."""
         size = self.cipher_bytes // 2
         return int(self.n).to_bytes(size, "big") + int(self.h).to_bytes(2 * size, "big")
 
     @cached_property
     def bits(self) -> int:
+        """Length of the modulus."""
         return int(self.n.bit_length())
 
     @cached_property
     def square(self) -> mpz:
+        """The modulus of the ciphertexts."""
         return self.n * self.n
 
     @cached_property
@@ -261,6 +265,7 @@ class PrivateKey(PublicKey):
 
     @property
     def public(self) -> PublicKey:
+        """The part of it that others get."""
         return PublicKey(n=self.n, h=self.h)
 
     @cached_property
@@ -269,9 +274,11 @@ class PrivateKey(PublicKey):
         return FixedBase(self.h % pp, pp, bits), FixedBase(self.h % qq, qq, bits), gmpy2.invert(qq, pp)
 
     def prepare(self) -> None:
+        """Make the tables now, so that the first encryption need not."""
         _ = self._half_tables
 
     def randomness(self, count: int) -> list[mpz]:
+        """Return factors that hide as many plaintexts, each modulo the square."""
         by_p, by_q, inverse = self._half_tables
         pp, qq, bits = self.p * self.p, self.q * self.q, self.bits // 2
         values = []

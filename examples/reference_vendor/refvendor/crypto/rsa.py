@@ -29,6 +29,8 @@ class BadSignature(VendorError):
 
 @dataclass(frozen=True)
 class PublicKey:
+    """What a signature is checked with: modulus and exponent."""
+
     n: mpz
     e: mpz
 
@@ -44,6 +46,8 @@ class PublicKey:
 
 @dataclass(frozen=True)
 class PrivateKey:
+    """What signs: the two primes, and the exponent."""
+
     public: PublicKey
     p: mpz
     q: mpz
@@ -83,6 +87,7 @@ class Blinded:
 
 
 def blind(key: PublicKey, hashes: Sequence[mpz]) -> Blinded:
+    """Hide hashes from their signer, each by a random factor."""
     factors = [mpz(2 + secrets.randbelow(int(key.n) - 3)) for _ in hashes]
     masks = gmpy2.powmod_base_list(factors, key.e, key.n) if factors else []
     values = [h * mask % key.n for h, mask in zip(hashes, masks, strict=True)]
