@@ -199,7 +199,9 @@ class OwnSide:
             once = "that engine answers" if reason.startswith("ENGINE_DOWN") else "enough is free"
             yield Item("resources", Standing.WAITS, pool.portions.text(), reason, f"it starts once {once}")
         else:
-            yield fine("resources", f"{pool.portions.text()}, free now")
+            yield fine(
+                "resources", f"{pool.portions.text()}, free now" if pool.portions else "the job asks for none"
+            )
 
     def _approval(self, spec: JobSpec, sender: NodeId) -> Iterator[Item]:
         verdict, words = self._rules.judged(spec, sender, CREATE)

@@ -72,7 +72,7 @@ class Resources:
     def pool_for(self, spec: JobSpec) -> Pool | None:
         """Return what a job will hold here; None for nothing. Raises `Refused` with RESOURCES_NEVER."""
         means = self.means
-        if not needs.asks(spec, means.node, means.defaults):
+        if not means.further and not needs.asks(spec, means.node, means.defaults):
             return None
         try:
             return needs.pool(needs.demand(spec, means.node, means.defaults, self._seats(spec)), means)
@@ -264,7 +264,6 @@ class Resources:
 
 
 def _claim(spec: JobSpec, pool: Pool, now: datetime) -> Claim:
-    further = {engine: amounts for engine, amounts in pool.further.items() if amounts}
     return Claim(
         spec.job_id,
         pool.amounts,
@@ -273,7 +272,7 @@ def _claim(spec: JobSpec, pool: Pool, now: datetime) -> Claim:
         now,
         resources.priority(spec),
         spec.scheduler,
-        further=further,
+        further=pool.further,
     )
 
 

@@ -57,8 +57,8 @@ def admissible(ledger: Ledger, now: datetime, rules: Rules = Rules()) -> list[st
 
 
 def _silent(ledger: Ledger, claim: Claim) -> list[str]:
-    """Return the engines that a job needs something of and that do not answer."""
-    return [engine for engine, _ in claim.portions if engine in ledger.away]
+    """Return the engines that a job's tasks run at and that do not answer."""
+    return [engine for engine in claim.further if engine in ledger.away]
 
 
 def queue(ledger: Ledger, now: datetime, rules: Rules = Rules()) -> list[Claim]:

@@ -140,7 +140,7 @@ class Pool:
     """of the main engine, and the disk of all"""
     tasks_at_once: int
     further: Mapping[str, Amounts] = field(default_factory=dict)
-    """of each further engine that its tasks run at"""
+    """of each further engine that its tasks run at; that may be nothing"""
 
     @property
     def portions(self) -> Portions:

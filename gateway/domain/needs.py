@@ -158,12 +158,14 @@ class Never(Exception):
 def pool(needed: Demand, means: Means) -> Pool | None:
     """Return what the job is to hold at the node; None where it needs nothing that is counted.
 
-    That is enough for all tasks which the flow lets run at once, or for fewer where an engine, or a job's share of
-    it, is too small: for as many as are under way, whichever they are. Raises `Never` where one is too small for
-    one task; what an engine has that never answered is not judged.
+    A further engine at which tasks run is counted, even if they need nothing of it: the job waits for its answer.
+    What is held is enough for all tasks which the flow lets run at once, or for fewer where an engine, or a job's
+    share of it, is too small: for as many as are under way, whichever they are. Raises `Never` where one is too
+    small for one task; what an engine has that never answered is not judged.
     """
     if not needed:
-        return None
+        further = {part.engine: Amounts() for part in needed.parts if part.engine}
+        return Pool(Amounts(), sum(part.most for part in needed.parts), further) if further else None
     if never := [said for part in needed.parts for said in _never(part, means)]:
         raise Never("; ".join(never))
     at_once = min([needed.width, *(bound for part in needed.parts for bound in _bounds(part, means))])
@@ -179,7 +181,7 @@ def outgrown(held: Pool, means: Means) -> str:
     One that was taken out of the settings meanwhile has nothing, and never will: no job waits for it.
     """
     for engine, needed in held.further.items():
-        if needed and engine not in means.further:
+        if engine not in means.further:
             return f"needs {needed.text()} of engine {engine}, which node {means.node} has no longer"
         room = means.room(engine)
         if room.total is not None and not room.away and (lacks := needed.lacking(room.total)):

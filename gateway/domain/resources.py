@@ -162,7 +162,7 @@ class Claim:
     held_at: datetime | None = None
     reason: str = ""
     further: Mapping[str, Amounts] = field(default_factory=dict)
-    """of each further engine"""
+    """of each further engine that its tasks run at; that may be nothing"""
 
     @property
     def portions(self) -> Portions:

@@ -151,7 +151,7 @@ def _row(claim: Claim) -> dict[str, Any]:
 
 
 def _further(claim: Claim) -> str | None:
-    by_engine = {name: [a.cpu, a.memory, a.disk] for name, a in claim.further.items() if a}
+    by_engine = {name: [a.cpu, a.memory, a.disk] for name, a in claim.further.items()}
     return json.dumps(by_engine) if by_engine else None
 
 

@@ -113,7 +113,21 @@ def test_nobody_waits_for_an_engine_that_was_taken_out_of_the_settings():
     assert needs.outgrown(Pool(Amounts(), 1, {FAR: Amounts.of(2)}), gone) == (
         f"needs cpu 2 of engine {FAR}, which node n1 has no longer"
     )
-    assert needs.outgrown(Pool(Amounts.of(2), 1, {FAR: Amounts()}), gone) == ""
+    for none in (Pool(Amounts.of(2), 1, {FAR: Amounts()}), Pool(Amounts(), 1, {FAR: Amounts()})):
+        assert needs.outgrown(none, gone) == f"needs cpu 0 of engine {FAR}, which node n1 has no longer"
+
+
+def test_a_job_that_needs_nothing_waits_for_a_further_engine_and_is_bounded_by_none():
+    spec = asking("a; b -> c")
+    assert held(spec, means()) is None
+    pool = held(spec, means(), c=FAR)
+    assert pool == Pool(Amounts(), 3, {FAR: Amounts()}), "no fewer of its tasks at once than the flow lets run"
+    asked = Claim("job-a", Amounts(), ClaimState.WAITING, T0, T0, further=pool.further)
+    there, why = ask(ledger(away={FAR: "it has not answered"}), asked)
+    assert why == "ENGINE_DOWN: it has not answered"
+    assert ask(replace(there, away={}), asked)[1] == ""
+    runs = [a_run(name, engine=engine) for name, engine in (("a", ""), ("b", ""), ("c", FAR))]
+    assert borrowing.may_launch(a_local_job(*runs, pool=pool)) == {run.run_id for run in runs}
 
 
 @given(dags(), st.randoms())

@@ -185,7 +185,12 @@ def test_an_engine_that_is_away_at_the_start_has_what_it_last_had(url: str):
         mine = with_rooms(store, found)
         with pytest.raises(Refused, match=f"ENGINE_DOWN: engine {FAR} of node n1 has not answered since 2026"):
             mine.hold(job)
+        none = a_far_job(0, 2)
+        store.local_jobs.add(none, "flow")
+        with pytest.raises(Refused, match=f"ENGINE_DOWN: engine {FAR}"):
+            mine.hold(none)  # whose task would fail there
         assert mine.view()["engines"][1]["total"]["cpu"] == 14
+        assert mine.view()["waiting"][1]["reason"].startswith("ENGINE_DOWN"), "as it was written down"
         told: list[str] = []
         found.changed = lambda: told.append("changed")
         found.look(FAR)
