@@ -6,7 +6,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -34,6 +34,26 @@ def read_tail(path: Path, tail: int | None) -> bytes:
         return b""
 
 
+def read_ends(path: Path, tail: int | None, most: int) -> bytes:
+    """Return what `read_tail` does; of a file of more than twice ``most`` bytes no more than so many of each end.
+
+    Its middle may have been given back to the disk: it would be read as zeros, of any number.
+    """
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            if size <= 2 * most:
+                return read_tail(path, tail)
+            if tail is not None:
+                return read_tail(path, min(tail, most))
+            file.seek(0)
+            head = file.read(most)
+            file.seek(size - most)
+            return head + b"\n[%d" % (size - 2 * most) + CUT + file.read(most)
+    except FileNotFoundError:
+        return b""
+
+
 def last(chunks: Iterable[bytes], tail: int | None) -> bytes:
     """Return the last ``tail`` bytes of the chunks, holding not much more than those in memory."""
     kept = bytearray()
@@ -44,29 +64,39 @@ def last(chunks: Iterable[bytes], tail: int | None) -> bytes:
     return bytes(kept if tail is None else kept[max(0, len(kept) - tail) :])
 
 
-def read_chunks(path: Path) -> Iterator[bytes]:
-    """Yield what is in the file now, nothing if there is no such file."""
-    try:
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK):
-                yield chunk
-    except FileNotFoundError:
-        return
-
-
 def save(directory: Path, stream: str, chunks: Iterable[bytes], most: int | None = None) -> None:
     """Write ``<stream>.log`` into the directory, whole or not at all. Raises OSError.
 
     Of more than ``most`` bytes the beginning and the end are kept, and a line between them tells what is missing.
     """
+    with _replacing(directory, stream) as file:
+        if most is None:
+            file.writelines(chunks)
+        else:
+            _write_ends(file, chunks, most)
+
+
+def save_file(directory: Path, stream: str, path: Path, most: int) -> None:
+    """Save what is in the file now, nothing if there is no such file, as `save` does. Raises OSError.
+
+    What is between the ends that are kept is not read.
+    """
+    with _replacing(directory, stream) as file, suppress(FileNotFoundError), path.open("rb") as long:
+        size = os.fstat(long.fileno()).st_size
+        if size > most:
+            _copy_ends(long, file, size, most)
+        else:
+            shutil.copyfileobj(long, file, _CHUNK)
+
+
+@contextmanager
+def _replacing(directory: Path, stream: str) -> Iterator[BinaryIO]:
+    """Give a file that becomes ``<stream>.log`` of the directory once all is written to it."""
     directory.mkdir(parents=True, exist_ok=True)
     new = directory / f".{stream}.log.{os.urandom(6).hex()}"
     try:
         with new.open("wb") as file:
-            if most is None:
-                file.writelines(chunks)
-            else:
-                _write_ends(file, chunks, most)
+            yield file
         new.replace(directory / f"{stream}.log")
     finally:
         new.unlink(missing_ok=True)

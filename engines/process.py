@@ -35,6 +35,7 @@ from engines.base import (
     NoSpace,
     NotSupported,
     Probe,
+    Running,
     Watch,
     check_digest,
     check_environment,
@@ -77,7 +78,8 @@ class ProcessEngine:
     ) -> None:
         """Run the images' commands; keep the runs below ``run_root``, which no other use has.
 
-        ``saved_log_size``: bytes of a stream that `save_logs` keeps.
+        ``saved_log_size``: bytes of a stream that `save_logs` keeps; of a stream that has become more than twice
+        as long, a look at the run gives the middle back to the disk.
         """
         self._saved_log_size = saved_log_size
         self._node = node
@@ -167,7 +169,12 @@ class ProcessEngine:
     def probe(self, name: str) -> Probe:
         """Read the run's directory and the process table."""
         run = self._run(name)
-        return Missing() if run is None else run.probe()
+        if run is None:
+            return Missing()
+        found = run.probe()
+        if isinstance(found, Running):
+            run.trim_logs(self._saved_log_size)  # nobody else looks at it while it runs
+        return found
 
     def address(self, name: str) -> str:
         """Return nothing: processes share the host's addresses."""
@@ -184,7 +191,7 @@ class ProcessEngine:
         run = self._run(name)
         if run is None:
             return Logs()
-        return Logs(*(logfiles.read_tail(run.log(stream), tail) for stream in logfiles.STREAMS))
+        return Logs(*(self._text(run, stream, tail) for stream in logfiles.STREAMS))
 
     def save_logs(self, name: str, directory: Path) -> None:
         """Copy the run's own files, each as large as the settings allow."""
@@ -193,7 +200,10 @@ class ProcessEngine:
             return
         with logfiles.translated():
             for stream in logfiles.STREAMS:
-                logfiles.save(directory, stream, logfiles.read_chunks(run.log(stream)), self._saved_log_size)
+                logfiles.save_file(directory, stream, run.log(stream), self._saved_log_size)
+
+    def _text(self, run: RunDirectory, stream: str, tail: int | None) -> bytes:
+        return logfiles.read_ends(run.log(stream), tail, self._saved_log_size)
 
     def remove(self, name: str) -> None:
         """Move the run's directory away, then kill what runs in it and delete it."""

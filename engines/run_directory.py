@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 from engines import supervisor
 from engines.base import FIRST_SIGNAL_CODE, KILLED, Exited, Missing, Probe, Running
 from engines.folders import try_to_remove
+from engines.holes import give_back
+from engines.logfiles import STREAMS
 from engines.processes import collect, ends_within, kill_session, open_process, opened, same_machine, send
 
 _PATIENCE = 5.0
@@ -52,6 +55,15 @@ class RunDirectory:
     def log(self, stream: str) -> Path:
         """Return the file of a stream, ``stdout`` or ``stderr``."""
         return self.path / f"{stream}.log"
+
+    def trim_logs(self, most: int) -> None:
+        """Give the middle of a stream's file that has become too long back to the disk; both ends stay.
+
+        On a file system without holes it stays whole.
+        """
+        for stream in STREAMS:
+            with suppress(OSError):
+                give_back(self.log(stream), most)
 
     @property
     def own_log(self) -> Path:

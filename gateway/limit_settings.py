@@ -62,7 +62,8 @@ class LimitSettings(Section):
         default=32 * 1024**2,
         ge=65536,
         description="Largest saved log of a container and stream; of a longer one both ends are kept. "
-        "A file that a container writes to its log folder keeps that much of each end while it runs.",
+        "A file that a container writes to its log folder, or a process prints to, keeps that much of each end "
+        "while it runs.",
     )
     disk_check_seconds: float = Field(
         default=10.0, gt=0, description="How often the disk is measured that a running container's job has taken."

@@ -390,6 +390,33 @@ def test_what_a_run_writes_is_for_the_gateway_alone(harness: ProcessHarness, eng
         assert (harness.root / name / file).stat().st_mode & 0o077 == 0
 
 
+def test_what_a_run_prints_takes_no_more_disk_than_it_may_while_it_runs(harness: ProcessHarness) -> None:
+    """A look at it gives the middle back; what is read and saved has both ends, and says what is missing."""
+    most = 64 * 1024
+    engine = harness.engine(saved_log_size=most)
+    script = "seq -f 'line %09.0f' 100000; read wait < held; seq -f 'late %09.0f' 20000"
+    spec = a_spec(harness, shell(f"mkfifo held; {script}", NOTHING))
+    engine.launch(spec)
+    file = harness.root / spec.name / supervisor.STDOUT
+
+    def cut() -> bool:
+        return isinstance(engine.probe(spec.name), Running) and file.stat().st_blocks * 512 <= 3 * most
+
+    wait_for(lambda: file.exists() and file.stat().st_size == 1_500_000, "it has printed")
+    wait_for(cut, "it is cut")
+    assert file.stat().st_size == 1_500_000
+    text = engine.logs(spec.name).stdout
+    assert text.startswith(b"line 000000001\n") and text.endswith(b"line 000100000\n") and b"\0" not in text
+    assert b"bytes are left out here" in text and len(text) < 3 * most
+    assert engine.logs(spec.name, 15).stdout == b"line 000100000\n"
+    (harness.root / spec.name / supervisor.WORK / "held").write_text("go on\n")
+    ended(engine, spec.name)
+    engine.save_logs(spec.name, harness.root.parent / "saved")
+    saved = (harness.root.parent / "saved" / "stdout.log").read_bytes()
+    assert saved.startswith(b"line 000000001\n") and saved.endswith(b"late 000020000\n") and b"\0" not in saved
+    assert b"bytes are left out here" in saved and len(saved) < most + 100
+
+
 # ------------------------------------------------------------ the process that starts supervisors
 
 
