@@ -76,7 +76,7 @@ bench: setup ## measure against bare containers, in one run
 
 SEED ?= 1
 COUNT ?= 0
-chaos: setup ## every fault in every phase of a job, on two real nodes, by processes and by Docker; needs root (SEED=1 COUNT=0: all)
+chaos: setup ## every fault in every phase of a job, on two real nodes, by processes and by Docker, with one gateway and with two; needs root (SEED=1 COUNT=0: all)
 	$(RUN) -m tests.chaos --seed $(SEED) --count $(COUNT) $(ARGS)
 
 lock: ## renew the hash-pinned requirement files

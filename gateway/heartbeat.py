@@ -45,6 +45,8 @@ class Heartbeat:
         self._every = min(every, lost_after / 3)
         self._url = ""
         self._known: dict[str, KnownGateway] = {}
+        self._left: set[str] = set()
+        """lost gateways whose jobs have all got another home"""
         self._steady_since: float | None = None
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -66,10 +68,11 @@ class Heartbeat:
         """Say that this gateway lives, and see to those that are lost.
 
         Only a gateway that has beaten without a break for as long as others must be silent may say so: after an
-        outage of the database, or a start of all machines at once, nobody was heard of for long.
+        outage of the database, or a start of all machines at once, nobody was heard of for long. Nor after a
+        freeze: whatever held this process for long may have held the others as well.
         """
         try:
-            self._gateways.beat(self._owner, self._url, self._clock())
+            silent = self._gateways.beat(self._owner, self._url, self._clock())
             self._known = {found.owner: found for found in self._gateways.known()}
         except Exception as error:  # the database is away: nothing can be said of anybody
             if self._steady_since is not None:
@@ -77,12 +80,15 @@ class Heartbeat:
             self._steady_since = None
             return
         now = time.monotonic()
-        self._steady_since = now if self._steady_since is None else self._steady_since
+        if self._steady_since is None or silent > self._lost_after / 2:
+            self._steady_since = now
         if now - self._steady_since < self._lost_after:
             return
         for other in self._known.values():
             if other.owner != self._owner and other.silent > self._lost_after:
                 self._take_over(other.owner)
+            else:
+                self._left.discard(other.owner)
 
     def home_of(self, local: LocalJob) -> str:
         """Return the gateway that the runs of a job here belong to: its own, while that lives or has some."""
@@ -100,11 +106,20 @@ class Heartbeat:
         return None if home == self._owner or known is None else known.url
 
     def _take_over(self, owner: str) -> None:
-        for job_id in self._gateways.jobs_of(owner):
+        """Fail the runs of a lost gateway, and have its jobs done with here; the latter are looked for once."""
+        jobs = dict.fromkeys(self._gateways.jobs_of(owner))
+        first = owner not in self._left
+        if first:
+            jobs |= dict.fromkeys(self._gateways.jobs_at(owner))
+        done = True
+        for job_id in jobs:
             try:
                 self._record(job_id, OwnerLost(owner, self._owner, self._clock()))
             except Exception:
                 log.exception("cannot take over", job=job_id, owner=owner)
+                done = False
+        if first and done:
+            self._left.add(owner)
 
     def _run(self) -> None:
         while not self._stopping.wait(self._every):

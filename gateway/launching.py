@@ -14,6 +14,7 @@ from gateway.domain.model import Failure, NodeId
 from gateway.domain.outward import for_others
 from gateway.errors import EngineFailed, GatewayError
 from gateway.grants import NOTHING, Grant
+from gateway.patience import while_away
 from gateway.peers import Peers
 from gateway.ports import Clock, Site
 from gateway.store.store import Store
@@ -71,6 +72,8 @@ class Launching:
             self._disk.check_room()
             digest = self._image(local, run, fetching)
             signed = self.signed(run.component.provider, run.image, self.engine_at(run.engine))
+            if self._given_up(local, run):
+                raise _NotWanted
             try:
                 self._engine.launch(self._spec(local, run, signed))
             except HostMoved:  # once more, with the address that holds now
@@ -105,6 +108,11 @@ class Launching:
                 raise _NotWanted
 
         return self.engine_at(run.engine).ensure_image(run.image, told)
+
+    def _given_up(self, local: LocalJob, run: Run) -> bool:
+        """Say whether the run is over: a process that was frozen may since have been given up by another."""
+        current = while_away(lambda: self._store.local_jobs.get(local.id))
+        return any(r.run_id == run.run_id and r.over for r in current.runs)
 
     def _grant(self, run: Run) -> Grant:
         return self._grants.get(run.component.provider, NOTHING)

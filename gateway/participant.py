@@ -343,8 +343,7 @@ class Participant:
             raise NotFound(f"job {job_id} has no task {task_name}", reason="TASK_UNKNOWN")
         if self._store.local_job_of_task(task_id) not in (None, job_id):  # the same start may come twice at once
             raise Conflict(f"task id {task_id} belongs to another job here", reason="TASK_ID_CONFLICT")
-        home = self._home_of(local)
-        runs = self._planner.runs(replace(local, home=home), node, task_id)
+        runs = self._planner.runs(local, node, task_id)
         if local.status is JobStatus.READY:
             self._resources.hold(local)
         now = self._clock()
@@ -359,7 +358,9 @@ class Participant:
             status = local.status
             if status is JobStatus.READY:  # the start of the job itself may be on its way yet
                 status = move(JOB, status, JobStatus.RUNNING)
-            local = replace(local, status=status, home=home, runs=(*local.runs, *runs))
+            home = self._home_of(local)  # which another gateway may just have become
+            begun = tuple(run if run.owner == home else replace(run, owner=home) for run in runs)
+            local = replace(local, status=status, home=home, runs=(*local.runs, *begun))
             return local.noted(now, "task accepted", sender, task=task_name, task_id=task_id)
 
         self._executor.change(job_id, add)

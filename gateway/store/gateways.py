@@ -33,19 +33,25 @@ class Gateways:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def beat(self, owner: str, url: str, at: datetime) -> None:
-        """Write down that this gateway is alive, where the others reach it, and what time it is by its clock."""
+    def beat(self, owner: str, url: str, at: datetime) -> float:
+        """Write down that this gateway is alive, where the others reach it, and what time it is by its clock.
+
+        Returns how many seconds it had been silent for until then; 0 the first time.
+        """
         t = tables.gateway
         said = {"url": url, "own_time": at.timestamp()}
 
-        def write() -> None:
+        def write() -> float:
             with self._store.write() as connection:
                 now = _now(connection)
-                known = connection.execute(t.update().where(t.c.owner == owner).values(**said, seen_at=now))
-                if not known.rowcount:
+                silent = connection.execute(sa.select(now - t.c.seen_at).where(t.c.owner == owner)).scalar()
+                if silent is None:
                     connection.execute(t.insert().values(owner=owner, **said, seen_at=now))
+                else:
+                    connection.execute(t.update().where(t.c.owner == owner).values(**said, seen_at=now))
+                return float(silent or 0.0)
 
-        repeating(write)
+        return repeating(write)
 
     def known(self) -> list[KnownGateway]:
         """Return every gateway that was ever heard of."""
@@ -67,6 +73,12 @@ class Gateways:
         query = sa.select(t.c.job_id).where(t.c.owner == owner, t.c.status.not_in(_OVER)).distinct()
         with self._store.read() as connection:
             return list(connection.execute(query).scalars())
+
+    def jobs_at(self, owner: str) -> list[str]:
+        """Return the jobs whose home is this gateway and that are not done with. Reads each of those under way."""
+        jobs = self._store.local_jobs
+        found = ((job_id, jobs.find(job_id)) for job_id in jobs.unfinished())
+        return [job_id for job_id, local in found if local is not None and local.home == owner]
 
 
 def _now(connection: sa.Connection) -> sa.ColumnElement[float]:

@@ -1,6 +1,6 @@
 """``make chaos``: every fault in every phase of a job, on two real nodes, with processes and with Docker.
 
-SEED= for the order, COUNT= how many with each engine.
+Then those of a node that is two gateways. SEED= for the order, COUNT= how many with each engine.
 """
 
 import argparse
@@ -26,6 +26,7 @@ def main() -> None:
     )
     parser.add_argument("--only", default="", help="faults or phases whose names hold this text")
     parser.add_argument("--engine", choices=(*ENGINES, "both"), default="both")
+    parser.add_argument("--gateways", choices=("1", "2", "both"), default="both", help="of the guest's node")
     asked = parser.parse_args()
     results = []
     for engine in ENGINES if asked.engine == "both" else (asked.engine,):
@@ -34,15 +35,23 @@ def main() -> None:
                 usable()
             except OSError as error:
                 sys.exit(f"with Docker nothing is shown: {error}")
-        results += run(asked.seed, asked.count, asked.seconds, asked.only, engine)
+        for paired in {"1": (False,), "2": (True,), "both": (False, True)}[asked.gateways]:
+            results += run(asked.seed, asked.count, asked.seconds, asked.only, engine, paired)
     sys.exit(1 if any(result.broken for result in results) else 0)
 
 
-def run(seed: int, count: int = 0, seconds: float = 0, only: str = "", engine: str = "process") -> list[Result]:
+def run(
+    seed: int,
+    count: int = 0,
+    seconds: float = 0,
+    only: str = "",
+    engine: str = "process",
+    paired: bool = False,
+) -> list[Result]:
     """Play trials, telling of each; return what became of them."""
 
     def chosen(seed: int) -> list[Trial]:
-        return [t for t in all_trials(seed, engine) if only in t.fault or only in t.phase]
+        return [t for t in all_trials(seed, engine, paired) if only in t.fault or only in t.phase]
 
     trials = chosen(seed)
     while count > len(trials):
@@ -51,7 +60,8 @@ def run(seed: int, count: int = 0, seconds: float = 0, only: str = "", engine: s
     began = time.monotonic()
 
     def played(world: World) -> list[Result]:
-        print(f"| phase | fault | outcome | reason | seconds | {engine}, seed {seed} |\n|---|---|---|---|---|---|")
+        of = f"{engine}, {'two gateways' if paired else 'one gateway'}, seed {seed}"
+        print(f"| phase | fault | outcome | reason | seconds | {of} |\n|---|---|---|---|---|---|")
         results: list[Result] = []
         for trial in trials[: count or None]:
             if seconds and time.monotonic() - began > seconds and len(results) >= LEAST:
@@ -61,7 +71,7 @@ def run(seed: int, count: int = 0, seconds: float = 0, only: str = "", engine: s
         return results
 
     with TemporaryDirectory(prefix="bfia-chaos-") as home:
-        results = within(engine, Path(home), played)
+        results = within(engine, Path(home), played, paired)
     broken = sum(bool(result.broken) for result in results)
     print(f"\n{len(results)} trials, {broken} broken", flush=True)
     return results

@@ -30,10 +30,15 @@ class Weather:
 
 
 class Proxy:
-    """Listens on a port of its own and passes requests on to another. Runs in a thread of its own."""
+    """Listens on a port of its own and passes requests on to another. Runs in a thread of its own.
 
-    def __init__(self, host: str, port: int) -> None:
-        self._target = host, port
+    With several it takes them in turn, as a load balancer does, and leaves out one that takes no connection.
+    """
+
+    def __init__(self, host: str, *ports: int) -> None:
+        self._host = host
+        self._ports = ports
+        self._turn = 0
         self.weather = Weather()
         self.seen = 0
         """requests that came"""
@@ -89,7 +94,7 @@ class Proxy:
             writer.close()
 
     async def _ask(self, request: bytes) -> bytes:
-        reader, writer = await asyncio.open_connection(*self._target, limit=_LARGEST)
+        reader, writer = await self._connected()
         try:
             writer.write(request)
             await writer.drain()
@@ -99,6 +104,17 @@ class Proxy:
             return answer
         finally:
             writer.close()
+
+    async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        self._turn += 1
+        for i, _ in enumerate(self._ports, 1):
+            port = self._ports[(self._turn + i) % len(self._ports)]
+            try:
+                return await asyncio.open_connection(self._host, port, limit=_LARGEST)
+            except OSError:
+                if i == len(self._ports):
+                    raise
+        raise AssertionError("a proxy for nobody")
 
     async def _well(self, request: bytes, writer: asyncio.StreamWriter) -> bool:
         writer.write(await self._ask(request))

@@ -1,4 +1,4 @@
-"""A sample of the trials, as many as the time allows; `make chaos` plays all."""
+"""A sample of the trials with two gateways at one node, as many as the time allows; `make chaos` plays all."""
 
 import os
 
@@ -15,6 +15,6 @@ pytestmark = [
 
 def test_no_fault_breaks_a_rule():
     seed = int(os.environ.get("BFIA_CHAOS_SEED", "1"))
-    results = run(seed, seconds=35)
+    results = run(seed, seconds=35, paired=True)
     assert len(results) >= LEAST
     assert [result for result in results if result.broken] == []

@@ -11,7 +11,8 @@ from typing import Any
 
 import httpx
 
-from tests.chaos import proxy
+from tests.chaos import pair, proxy
+from tests.chaos.pair import Pair
 from tests.chaos.world import World
 from tests.e2e import jobs
 from tests.e2e.nodes import Node, wait_for
@@ -50,9 +51,13 @@ class Broken(AssertionError):
     """A rule that must hold after every trial does not."""
 
 
-def all_trials(seed: int, engine: str = "process") -> list[Trial]:
-    """Return each phase with each fault that makes sense in it, in an order of the seed's own."""
-    faults = FAULTS if engine == "process" else (*FAULTS, *DAEMON_FAULTS)
+def all_trials(seed: int, engine: str = "process", paired: bool = False) -> list[Trial]:
+    """Return each phase with each fault that makes sense in it, in an order of the seed's own.
+
+    ``paired``: the guest's node is two gateways.
+    """
+    faults = (*pair.FAULTS, *(f for f in FAULTS if f != "kill guest")) if paired else FAULTS
+    faults = faults if engine == "process" else (*faults, *DAEMON_FAULTS)
     pairs = [
         (p, f) for p in PHASES for f in faults if not (f == "kill container" and p in ("creating", "starting"))
     ]
@@ -84,11 +89,15 @@ def _through(world: World, trial: Trial, flow: str) -> str:
     lasts = LASTS | ({"a": 600.0} if trial.phase == "stopping" else {})
     body = job_of(world.register, lasts, {"b": "a"})
     body["flow_id"] = flow
-    act = _faults(world, trial, random)
+    taker = world.guest
+    if isinstance(taker, Pair):
+        taker.away = 0.0
+        taker = random.choice(taker.gateways)
+    act = _faults(world, trial, random, taker)
     if trial.phase == "creating":
-        _at_once(lambda: _submitted(world, body), act)
+        _at_once(lambda: _submitted(taker, body), act)
         return _found(world, flow)
-    job_id = _submitted(world, body)
+    job_id = _submitted(taker, body)
     if not job_id:
         raise Broken("the job was not taken although nothing was wrong")
     if trial.phase == "starting":
@@ -111,9 +120,9 @@ def _at_once(one: Callable[[], Any], other: Callable[[], Any]) -> None:
     thread.join(120)
 
 
-def _submitted(world: World, body: Any) -> str:
+def _submitted(taker: Node, body: Any) -> str:
     with contextlib.suppress(httpx.HTTPError, ValueError):
-        answer = world.guest.post("/v1/platform/schedule/job/create_all", body)
+        answer = taker.post("/v1/platform/schedule/job/create_all", body)
         if answer["code"] == 0:
             return str(answer["data"]["job_id"])
         if not str(answer["msg"]):
@@ -152,9 +161,11 @@ def _patiently(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     return dict(wait_for(answer, 60, 0.2, "the node answers"))
 
 
-def _faults(world: World, trial: Trial, random: Random) -> Callable[[], None]:
+def _faults(world: World, trial: Trial, random: Random, taker: Node) -> Callable[[], None]:
     """Return what makes the fault, holds it for a while, and takes it away again."""
     fault = trial.fault
+    if isinstance(world.guest, Pair) and fault in pair.FAULTS:
+        return pair.fault(world.guest, fault, taker, random)
     lasts = random.uniform(1.0, 4.0)
     if fault in proxy.FAULTS:
         chosen = random.choice((world.proxies, world.proxies[:1], world.proxies[1:]))
@@ -220,14 +231,14 @@ def _checked(world: World, trial: Trial, job_id: str) -> tuple[str, str]:
     outcome, reason = "none", ""
     if job_id:
         outcome, reason = _agreed(world, job_id)
-        _expected(trial, outcome, reason)
+        _expected(world, trial, outcome, reason)
     wait_for(lambda: not world.containers.left(), 60, 0.1, "no container is left")
     counts = Counter(name.rpartition(".")[0] for name in world.containers.started())
     if twice := [name for name, count in counts.items() if count > 1]:
         raise Broken(f"started twice: {twice}")
     if outcome == "SUCCEEDED" and len(counts) != 4:
         raise Broken(f"a success without {4 - len(counts)} of its containers")
-    for node in world.nodes:
+    for node in world.gateways:
         wait_for(lambda node=node: _holds_nothing(node), 60, 0.2, f"{node.id} holds nothing of it")
     return outcome, reason
 
@@ -261,8 +272,13 @@ def _agreed(world: World, job_id: str) -> tuple[str, str]:
     return outcome, reason
 
 
-def _expected(trial: Trial, outcome: str, reason: str) -> None:
+def _expected(world: World, trial: Trial, outcome: str, reason: str) -> None:
     """Compare the end with what the fault may do to a job."""
+    if isinstance(world.guest, Pair) and trial.fault in pair.FAULTS:
+        ends = pair.may_end(trial.fault, trial.phase, world.guest)
+        if outcome not in ends or (ends[outcome] and reason not in ends[outcome]):
+            raise Broken(f"{outcome} because of {reason}, silent for {world.guest.away:.1f} s; expected {ends}")
+        return
     broke = trial.fault in (*ENDS_CONTAINERS, "disk full")
     if trial.phase == "stopping":
         may: tuple[str, ...] = ("STOPPED", "FAILED") if broke else ("STOPPED",)

@@ -1,5 +1,7 @@
 """Two real nodes on a MariaDB server of their own, a proxy in each direction, a small disk for their storage.
 
+The guest's may be two gateways, which the host reaches in turn.
+
 With Docker the daemon is the world's own too, and everything is in its network namespace.
 """
 
@@ -20,6 +22,7 @@ import pymysql
 import yaml
 
 from adapter.bfia.examples import REGISTER
+from tests.chaos import pair
 from tests.chaos.containers import Containers, DockerContainers, Processes
 from tests.chaos.proxy import Proxy
 from tests.e2e import jobs
@@ -118,6 +121,11 @@ class World:
     """the daemon, where the nodes use one"""
 
     @property
+    def gateways(self) -> tuple[Node, ...]:
+        """Return the guest's, then the host's."""
+        return (*(self.guest.gateways if isinstance(self.guest, pair.Pair) else (self.guest,)), self.host)
+
+    @property
     def register(self) -> Path:
         return self.containers.register
 
@@ -130,10 +138,10 @@ class World:
         return self.to_host, self.to_guest
 
 
-def within(engine: str, home: Path, work: Callable[[World], X]) -> X:
-    """Build a world of that engine, do the work in it, and end it."""
+def within(engine: str, home: Path, work: Callable[[World], X], paired: bool = False) -> X:
+    """Build a world of that engine, do the work in it, and end it; ``paired``: the guest is two gateways."""
     if engine == "process":
-        with _built(home, Processes(home / "register"), None) as world:
+        with _built(home, Processes(home / "register"), None, paired) as world:
             return work(world)
     found: list[X] = []
     failed: list[BaseException] = []
@@ -144,7 +152,7 @@ def within(engine: str, home: Path, work: Callable[[World], X]) -> X:
             daemon.start()
             containers = DockerContainers(home / "register", daemon)
             containers.build(home / "image")
-            with _built(home, containers, daemon) as world:
+            with _built(home, containers, daemon, paired) as world:
                 found.append(work(world))
         except BaseException as error:
             failed.append(error)
@@ -159,24 +167,40 @@ def within(engine: str, home: Path, work: Callable[[World], X]) -> X:
 
 
 @contextmanager
-def _built(home: Path, containers: Containers, daemon: OwnDocker | None) -> Iterator[World]:
+def _built(home: Path, containers: Containers, daemon: OwnDocker | None, paired: bool) -> Iterator[World]:
     """Start everything; end everything."""
     with ExitStack() as stack:
         database = stack.enter_context(Database(home / "db"))
         disk = stack.enter_context(small_disk(home / "disk"))
-        federation = Federation(home / "nodes", [jobs.GUEST, jobs.HOST], containers.settings)
-        guest, host = federation[jobs.GUEST], federation[jobs.HOST]
-        proxies = []
-        for node, other in ((guest, host), (host, guest)):
-            address, _, port = other.settings["listen"]["peer"]["bind"].partition(":")
-            proxies.append(stack.enter_context(Proxy(address, int(port))))
-            routes = {other.id: {"host": "127.0.0.1", "port": proxies[-1].port, "deadline": 5}}
-            (node.home / "routes.yml").write_text(yaml.safe_dump(routes))
-            node.settings["database"] = {"url": database.url(f"bfia_{'guest' if node is guest else 'host'}")}
-            node.settings["limits"] = {"storage_reserve_bytes": 1 << 20}
-            node.settings["storage"] = {"url": f"file://{disk / node.id}"}
+        federation = Federation(home / "nodes", [jobs.GUEST, "second", jobs.HOST], containers.settings)
+        first, second, host = federation.nodes.values()
+        if not paired:
+            del federation.nodes["second"]
+        gateways = (first, second) if paired else (first,)
+        to_host = stack.enter_context(Proxy("127.0.0.1", _peer_port(host)))
+        to_guest = stack.enter_context(Proxy("127.0.0.1", *map(_peer_port, gateways)))
+        for nodes, other, proxy, name in ((gateways, host, to_host, "guest"), ((host,), first, to_guest, "host")):
+            url = database.url(f"bfia_{name}")
+            for node in nodes:
+                node.settings["node"] = {"id": nodes[0].id}
+                node.settings["database"] = {"url": url}
+                node.settings["limits"] = {
+                    "storage_reserve_bytes": 1 << 20,
+                    "lost_gateway_seconds": pair.LOST_AFTER,
+                }
+                node.settings["storage"] = {"url": f"file://{disk / nodes[0].id}"}
+            routes = {other.id: {"host": "127.0.0.1", "port": proxy.port, "deadline": 5}}
+            (nodes[0].home / "routes.yml").write_text(yaml.safe_dump(routes))
+        del second.settings["route_table"]  # one gateway of a database has the file, all have its routes
         stack.callback(shutil.rmtree, home / "nodes", ignore_errors=True)
         stack.enter_context(federation)
-        for node in (guest, host):
+        for node in (first, host):
             node.register(REGISTER["one component"]["value"])
-        yield World(guest, host, database, proxies[0], proxies[1], disk, containers, daemon)
+        if paired:
+            wait_for(lambda: jobs.HOST in str(second.get("/api/v1/routes")), about="the second has the routes")
+        guest = pair.one_node(first, second) if paired else first
+        yield World(guest, host, database, to_host, to_guest, disk, containers, daemon)
+
+
+def _peer_port(node: Node) -> int:
+    return int(node.settings["listen"]["peer"]["bind"].rpartition(":")[2])

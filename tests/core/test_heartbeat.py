@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from gateway.domain.executing.events import Event, OwnerLost
-from gateway.domain.states import RunStatus
+from gateway.domain.states import JobStatus, RunStatus
 from gateway.heartbeat import Heartbeat
 from gateway.store.gateways import Gateways
 from gateway.store.migrate import opened
 from gateway.store.store import Store
-from tests.builders import T0, a_local_job, a_run, at
+from tests.builders import OK, T0, a_local_job, a_run, at
 
 
 @pytest.fixture
@@ -75,6 +75,38 @@ def test_a_gateway_is_given_up_only_by_one_that_has_beaten_for_as_long(store: St
     mine._steady_since -= 61
     mine.beat()
     assert told == [("job-1", OwnerLost("other", "me", T0))]
+
+
+def test_a_gateway_that_was_frozen_itself_gives_nobody_up(store: Store):
+    store.local_jobs.add(a_local_job(a_run(status=RunStatus.RUNNING, owner="other")), "flow")
+    mine, told = beating(store, "me", lost_after=60)
+    other, _ = beating(store, "other")
+    other.beat()
+    mine.beat()
+    assert mine._steady_since is not None
+    mine._steady_since -= 1000
+    for owner in ("me", "other"):  # the whole machine stood still
+        silence(store, owner, 100)
+    mine.beat()
+    assert told == []
+    mine._steady_since -= 61
+    mine.beat()  # and the other has not come back
+    assert [job for job, _ in told] == ["job-1"]
+
+
+def test_a_job_of_a_lost_gateway_without_runs_under_way_is_taken_over_too(store: Store):
+    over = replace(a_run(status=RunStatus.SUCCESS, owner="other"), collect=OK)
+    store.local_jobs.add(replace(a_local_job(over, status=JobStatus.FINISHED), home="other"), "flow")
+    mine, told = beating(store, "me", lost_after=60)
+    other, _ = beating(store, "other")
+    for heart in (other, mine):
+        heart.beat()
+    assert mine._steady_since is not None
+    mine._steady_since -= 61
+    silence(store, "other", 100)
+    for _ in range(3):
+        mine.beat()
+    assert told == [("job-1", OwnerLost("other", "me", T0))]  # once
 
 
 def test_an_outage_of_the_database_counts_for_nobodys_silence(tmp_path: Path):

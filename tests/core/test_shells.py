@@ -3,6 +3,7 @@
 import copy
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,12 +13,15 @@ import pytest
 from adapter.bfia.examples import CREATE_ALL, REGISTER
 from engines.base import LaunchSpec
 from engines.process import ProcessEngine
+from gateway.domain.dag import DagNode
 from gateway.domain.executing import execute
-from gateway.domain.executing.events import Restarted
+from gateway.domain.executing.events import OwnerLost, Restarted
+from gateway.domain.local_job import LocalJob, Run
 from gateway.domain.model import Call, CallState
 from gateway.domain.states import RunStatus
 from gateway.errors import EngineFailed
 from gateway.scheduler import _Waiting
+from gateway.task_plan import TaskPlanner
 from gateway.wiring import Gateway
 from tests.builders import a_job, a_local_job, a_run
 from tests.e2e.nodes import wait_for
@@ -82,6 +86,46 @@ def test_a_second_gateway_on_the_database_leaves_running_runs_alone(tmp_path: Pa
         local = node.store.local_jobs.get(job_id)
         assert len({r.owner for r in local.runs}) == 1
         assert execute.plan(local, NOW + timedelta(days=365), owner="another/process") == []
+
+
+def test_what_others_gave_up_while_this_gateway_was_frozen_is_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It stops between its claim of the launch and the launch; when it goes on, the run is over."""
+    launched: list[LaunchSpec] = []
+    monkeypatch.setattr(ProcessEngine, "launch", lambda self, spec: launched.append(spec))
+    with running(tmp_path) as node:
+
+        def frozen(self: ProcessEngine, image: str) -> str:
+            for job_id in node.store.local_jobs.unfinished():
+                if any(r.status is RunStatus.LAUNCHING for r in node.store.local_jobs.get(job_id).runs):
+                    node.executor.record(job_id, OwnerLost(node.owner, "other", datetime.now(UTC)))
+            return "x"
+
+        monkeypatch.setattr(ProcessEngine, "image_digest", frozen)
+        job_id = submit(node).json()["data"]["job_id"]
+        wait_for(lambda: str(node.store.jobs.get(job_id).status) == "FINISHED")
+        wait_for(lambda: all(r.collect.settled for r in node.store.local_jobs.get(job_id).runs))
+    assert launched == []
+
+
+def test_a_task_begins_where_another_gateway_has_just_begun_one_of_its_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    planned = TaskPlanner.runs
+    with running(tmp_path) as node:
+
+        def frozen(self: TaskPlanner, local: LocalJob, task: DagNode, task_id: str) -> tuple[Run, ...]:
+            found = planned(self, local, task, task_id)
+            begun = a_run("z", status=RunStatus.RUNNING, owner="other")
+            node.store.local_jobs.update(local.id, lambda job: replace(job, home="other", runs=(begun,)))
+            return found
+
+        monkeypatch.setattr(TaskPlanner, "runs", frozen)
+        job_id = submit(node).json()["data"]["job_id"]
+        wait_for(lambda: len(node.store.local_jobs.get(job_id).runs) > 1)
+        local = node.store.local_jobs.get(job_id)
+        assert {local.home, *(run.owner for run in local.runs)} == {"other"}
 
 
 def test_a_job_that_the_scheduling_node_refuses_is_not_listed(tmp_path: Path):

@@ -100,6 +100,14 @@ def test_the_end_of_a_launch_counts_only_while_launching(status, late):
     assert after(local, late) == local
 
 
+def test_what_a_frozen_gateway_starts_after_its_run_was_given_up_is_removed_again():
+    local = a_local_job(a_run(owner="frozen", status=LAUNCHING, launch=sent(0)))
+    local, [collect, _] = step(after(local, OwnerLost("frozen", "me", at(9))), at(10))
+    assert collect == Collect(ID)  # and finds nothing, for the container comes just after
+    local = after(local, Done(collect, at(10)), Launched(ID, at(10)))
+    assert Collect(ID) in due(local, 10)
+
+
 # ---------------------------------------------------------------- tidying up, telling, closing
 
 

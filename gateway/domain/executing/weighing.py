@@ -24,7 +24,7 @@ from gateway.domain.executing.events import (
 from gateway.domain.executing.records import with_news
 from gateway.domain.executing.timing import Timing
 from gateway.domain.local_job import Run
-from gateway.domain.model import CallState, Failure
+from gateway.domain.model import Call, CallState, Failure
 from gateway.domain.states import RUN, RunStatus, TaskStatus, merge, move
 
 
@@ -65,6 +65,8 @@ def heard(run: Run, event: OfRun, timing: Timing) -> Run:
 
 
 def _launched(run: Run, event: Launched, timing: Timing) -> Run:
+    if run.over and run.collect.state is not CallState.IDLE:  # by a gateway that was frozen meanwhile
+        return replace(run, collect=Call())
     if run.status is not RunStatus.LAUNCHING:
         return run
     launch = replace(run.launch, state=CallState.OK)
