@@ -12,10 +12,11 @@ from urllib.parse import urlsplit
 
 import anyio.to_thread
 from anyio import CapacityLimiter
-from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway.paths import Paths
 from gateway.version import VERSION
 
 _PAGE = Path(__file__).with_name("docs_page.html")
@@ -26,7 +27,7 @@ _POLICY = "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; s
 class Mounted:
     """A router and the largest body its paths take, in bytes."""
 
-    router: APIRouter
+    router: Paths
     max_body: int | None
 
 
@@ -60,9 +61,7 @@ def create_app(
         app.add_api_route("/openapi.json", _described(app), include_in_schema=False)
         app.add_api_route("/docs", _page, include_in_schema=False, response_class=HTMLResponse)
     for mounted in routers:
-        app.include_router(mounted.router, max_body_size=mounted.max_body)
-    for route in app.routes:  # the framework builds the routes behind each of them when it is first asked
-        route.matches({"type": "http", "method": "GET", "path": "", "root_path": "", "headers": []})
+        mounted.router.build(app.router, mounted.max_body)
     return app
 
 
@@ -87,15 +86,13 @@ async def _page() -> HTMLResponse:
     return HTMLResponse(_PAGE.read_bytes(), headers={"content-security-policy": _POLICY})
 
 
-def _refuse_duplicates(routers: Iterable[APIRouter]) -> None:
+def _refuse_duplicates(routers: Iterable[Paths]) -> None:
     seen: set[tuple[str, str]] = set()
     for router in routers:
-        for route in router.routes:
-            for method in getattr(route, "methods", None) or ("*",):
-                key = (method, getattr(route, "path", ""))
-                if key in seen:
-                    raise PathTaken(f"{key[0]} {key[1]} is declared twice on one listener")
-                seen.add(key)
+        for method, path in router.declared():
+            if (method, path) in seen:
+                raise PathTaken(f"{method} {path} is declared twice on one listener")
+            seen.add((method, path))
 
 
 class LoopbackOnly:

@@ -16,7 +16,7 @@ from uuid import uuid4
 import anyio
 import anyio.to_thread
 from anyio import CapacityLimiter, Semaphore
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import FastAPI, Request
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
@@ -39,6 +39,7 @@ from adapter.bfia.sessions import Remembered, UnknownSessions
 from gateway.broker import Broker, Message, SessionReleased
 from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid, NotFound, PeerUnreachable, TooLarge
+from gateway.paths import Paths
 from route_table.model import NO_IDENTITY, Identity
 
 X = TypeVar("X")
@@ -82,10 +83,10 @@ class ChannelParts:
     identity_here: Callable[[], Identity] = lambda: NO_IDENTITY
 
 
-def container_router(parts: ChannelParts) -> APIRouter:
+def container_router(parts: ChannelParts) -> Paths:
     """Returns push, pop, peek and release, for the containers of this node."""
     desk = _Desk(parts)
-    router = APIRouter(tags=["channel"], lifespan=_closing(parts.courier))
+    router = Paths(tags=["channel"], lifespan=_closing(parts.courier))
     for path, handle, about in (
         (PUSH, desk.push, schema.PUSH),
         ("/v1/interconn/chan/pop", desk.pop, schema.POP),
@@ -96,17 +97,17 @@ def container_router(parts: ChannelParts) -> APIRouter:
     return router
 
 
-def peer_router(parts: ChannelParts) -> APIRouter:
+def peer_router(parts: ChannelParts) -> Paths:
     """Returns invoke, for the transports of other nodes, and the refusal of transport."""
     desk = _Desk(parts)
-    router = APIRouter(tags=["channel"], lifespan=_closing(parts.courier))
+    router = Paths(tags=["channel"], lifespan=_closing(parts.courier))
     _add(router, INVOKE, desk.invoke, schema.INVOKE)
     _add(router, "/v1/interconn/chan/transport", _no_stream, schema.TRANSPORT)
     return router
 
 
 def _add(
-    router: APIRouter, path: str, handle: Callable[[Request], Awaitable[Response]], about: dict[str, Any]
+    router: Paths, path: str, handle: Callable[[Request], Awaitable[Response]], about: dict[str, Any]
 ) -> None:
     async def endpoint(request: Request) -> Response:
         try:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Self
 import anyio
 import anyio.to_thread
 from anyio import CapacityLimiter
-from fastapi import APIRouter, Body, Request
+from fastapi import Body, Request
 from fastapi.openapi.models import Example
 from pydantic import (
     AfterValidator,
@@ -42,6 +42,7 @@ from gateway.datasets import Datasets
 from gateway.domain.local_job import Address
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
+from gateway.paths import Paths
 
 _LARGEST_BODY = 1024 * 1024
 _AT_ONCE = 2
@@ -221,9 +222,9 @@ class Uploads:
                 await anyio.to_thread.run_sync(received.close)
 
 
-def router(uploads: Uploads) -> APIRouter:
+def router(uploads: Uploads) -> Paths:
     """Return the upload paths."""
-    router = APIRouter(tags=["data"])
+    router = Paths(tags=["data"])
 
     @router.post(
         "/v2/component/upload", summary="Store a table from the server's disk", max_body_size=_LARGEST_BODY

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Depends
+from fastapi import Body, Depends
 from pydantic import Field
 
 from adapter.bfia import wire
@@ -19,6 +19,7 @@ from adapter.bfia.trial import called_back
 from adapter.reading import JsonRoute
 from gateway.domain.model import NodeId
 from gateway.errors import NotAllowed
+from gateway.paths import Paths
 from gateway.ports import Limiters
 from gateway.version import VERSION
 
@@ -45,9 +46,9 @@ class HelloParts:
     limiters: Limiters
 
 
-def router(parts: HelloParts) -> APIRouter:
+def router(parts: HelloParts) -> Paths:
     """Return the path for peers."""
-    router = APIRouter(tags=["between nodes"], route_class=JsonRoute, dependencies=[Depends(described)])
+    router = Paths(tags=["between nodes"], route_class=JsonRoute, dependencies=[Depends(described)])
 
     @router.post(f"{SCHEDULE}/node/hello", summary="Who is there, and does it reach me? (extension)")
     async def hello(

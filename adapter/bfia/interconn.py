@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Depends, Query, Request
+from fastapi import Body, Depends, Query, Request
 
 from adapter.bfia import asking, examples, foreseen, translate, wire
 from adapter.bfia.asking import Sender, asked, on, required
@@ -17,6 +17,7 @@ from adapter.reading import JsonRoute
 from gateway.domain.model import NodeId
 from gateway.domain.outward import told
 from gateway.domain.rerunning import Order
+from gateway.paths import Paths
 from gateway.ports import Limiters, ParticipantApi, SchedulerApi, TaskReport
 from gateway.tracing import new_trace_id
 
@@ -37,9 +38,9 @@ class InterconnParts:
     knows: Callable[[NodeId], bool]
 
 
-def router(parts: InterconnParts) -> APIRouter:
+def router(parts: InterconnParts) -> Paths:
     """Return the paths for peers."""
-    router = APIRouter(tags=["between nodes"], route_class=JsonRoute, dependencies=[Depends(described)])
+    router = Paths(tags=["between nodes"], route_class=JsonRoute, dependencies=[Depends(described)])
 
     known = partial(asking.known, parts.knows)
     done = partial(asking.done, parts, parts.limiters.rest)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Depends, Query, Request
+from fastapi import Body, Depends, Query, Request
 
 from adapter.bfia import asking, examples, translate, wire
 from adapter.bfia.asking import Sender, asked, on, required
@@ -21,6 +21,7 @@ from adapter.bfia.profiles import Profile
 from adapter.reading import JsonRoute
 from gateway.domain.local_job import Audit
 from gateway.domain.model import NodeId
+from gateway.paths import Paths
 from gateway.ports import JobAuditApi, Limiters
 from gateway.tracing import new_trace_id
 
@@ -35,9 +36,9 @@ class JobAuditParts:
     knows: Callable[[NodeId], bool]
 
 
-def router(parts: JobAuditParts) -> APIRouter:
+def router(parts: JobAuditParts) -> Paths:
     """Return the paths for peers."""
-    router = APIRouter(tags=["job audit"], route_class=JsonRoute, dependencies=[Depends(described)])
+    router = Paths(tags=["job audit"], route_class=JsonRoute, dependencies=[Depends(described)])
 
     known = partial(asking.known, parts.knows)
     done = partial(asking.done, parts, parts.limiters.rest)

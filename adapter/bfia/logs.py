@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 
 from adapter.bfia.asking import Sender, given, on
 from adapter.bfia.envelope import ok
@@ -18,6 +18,7 @@ from adapter.reading import JsonRoute
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 from gateway.log_levels import LEVELS, Level
+from gateway.paths import Paths
 from gateway.ports import Limiters
 from gateway.run_logs import Excerpt, RunLogs
 
@@ -42,9 +43,9 @@ class LogParts:
     limiters: Limiters
 
 
-def router(parts: LogParts) -> APIRouter:
+def router(parts: LogParts) -> Paths:
     """Return the two paths; ``/v2/schedule`` is another spelling, and POST is taken too."""
-    router = APIRouter(tags=["platform"], route_class=JsonRoute)
+    router = Paths(tags=["platform"], route_class=JsonRoute)
 
     @router.get(f"{OTHER_TASK}/get_log_line", include_in_schema=False)
     @router.post(f"{OTHER_TASK}/get_log_line", include_in_schema=False)

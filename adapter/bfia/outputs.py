@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Depends
+from fastapi import Body, Depends
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from adapter.bfia import asking, examples, wire
@@ -20,6 +20,7 @@ from adapter.reading import JsonRoute
 from gateway.domain.model import NodeId
 from gateway.errors import Refused
 from gateway.output_facts import Column, Facts, OutputFacts, Wanted
+from gateway.paths import Paths
 from gateway.ports import Limiters
 
 PATH = "/output/metadata"
@@ -77,9 +78,9 @@ class OutputParts:
     knows: Callable[[NodeId], bool]
 
 
-def router(parts: OutputParts) -> APIRouter:
+def router(parts: OutputParts) -> Paths:
     """Return the path for peers."""
-    router = APIRouter(tags=["between nodes"], route_class=JsonRoute, dependencies=[Depends(described)])
+    router = Paths(tags=["between nodes"], route_class=JsonRoute, dependencies=[Depends(described)])
     known = partial(asking.known, parts.knows)
 
     @router.post(

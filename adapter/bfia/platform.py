@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 from uuid import uuid4
 
-from fastapi import APIRouter, Body, Query, Request
+from fastapi import Body, Query, Request
 
 from adapter.bfia import translate, wire
 from adapter.bfia.asking import Sender, asked, on, required
@@ -17,6 +17,7 @@ from gateway.domain.model import NodeId
 from gateway.domain.problems import Problem
 from gateway.domain.states import TaskStatus
 from gateway.errors import Invalid
+from gateway.paths import Paths
 from gateway.ports import Callback, Limiters, OwnJobs, OwnRuns
 from gateway.tracing import new_trace_id
 
@@ -37,9 +38,9 @@ class PlatformParts:
     profile_of: Callable[[NodeId], Profile] = lambda _: PROFILES["spec"]
 
 
-def operator_router(parts: PlatformParts) -> APIRouter:
+def operator_router(parts: PlatformParts) -> Paths:
     """Return the paths for this node's own platform; ``/v2/schedule`` is another spelling of them."""
-    router = APIRouter(tags=["platform"], route_class=JsonRoute)
+    router = Paths(tags=["platform"], route_class=JsonRoute)
 
     @router.post("/v2/schedule/job/create_all", summary="Submit a job (other spelling)", include_in_schema=False)
     @router.post(f"{SCHEDULE}/job/create_all", summary="Submit a job")
@@ -96,9 +97,9 @@ def operator_router(parts: PlatformParts) -> APIRouter:
     return router
 
 
-def container_router(parts: PlatformParts) -> APIRouter:
+def container_router(parts: PlatformParts) -> Paths:
     """Return the path on which containers report."""
-    router = APIRouter(tags=["container"], route_class=JsonRoute)
+    router = Paths(tags=["container"], route_class=JsonRoute)
 
     @router.post(f"{SCHEDULE}/task/callback", summary="A container reports its state")
     async def task_callback(

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import APIRouter, Body, Request
+from fastapi import Body, Request
 
 from adapter.bfia.asking import Sender, asked, on
 from adapter.bfia.envelope import ok
@@ -12,6 +12,7 @@ from adapter.reading import JsonRequest, JsonRoute, NotFit, read_json
 from gateway.bodies_once import refused
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
+from gateway.paths import Paths
 from gateway.ports import Limiters
 from gateway.provider_reading import SMALL
 from gateway.providers import By, Providers, asking, audited, shown_problem
@@ -51,9 +52,9 @@ class _Registering(JsonRoute):
     request = _Tolerant
 
 
-def router(providers: Providers, limiters: Limiters) -> APIRouter:
+def router(providers: Providers, limiters: Limiters) -> Paths:
     """Return the paths of the provider registry."""
-    router = APIRouter(tags=["providers"], route_class=_Registering)
+    router = Paths(tags=["providers"], route_class=_Registering)
 
     @router.post("/v2/provider/register", summary="Register an image and the components it holds")
     async def register(

@@ -5,10 +5,9 @@ Providers and uploads are the first users' interface, `adapter.bfia` has them; t
 
 from collections.abc import Mapping
 
-from fastapi import APIRouter
-
 from adapter.fate import client_data, client_jobs, client_logs, client_outputs, client_site
 from adapter.fate.client_parts import ClientParts
+from gateway.paths import Paths
 
 NOT_FOR_TOOLS: Mapping[str, str] = {
     "/v2/app": "the setting fate.clients (or bfia-gateway token create) says who may ask, routes which sites may",
@@ -24,7 +23,7 @@ NOT_FOR_TOOLS: Mapping[str, str] = {
 """Paths of FATE's client API that are not served -> what to use instead."""
 
 
-def routers(parts: ClientParts) -> list[APIRouter]:
+def routers(parts: ClientParts) -> list[Paths]:
     """Return the paths of FATE's client API that are served."""
     return [
         module.router(parts) for module in (client_jobs, client_outputs, client_logs, client_data, client_site)

@@ -3,7 +3,7 @@
 from itertools import islice
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Query, Response
+from fastapi import Body, Query, Response
 
 from adapter.fate import client_wire as wire
 from adapter.fate.client_parts import ClientParts, on
@@ -13,6 +13,7 @@ from adapter.fate.tables import members
 from adapter.fate.tarring import archive_of, sent
 from gateway.dataset_model import Dataset
 from gateway.domain.local_job import Address
+from gateway.paths import Paths
 
 MOST_ROWS = 100
 
@@ -20,9 +21,9 @@ _TABLE = coded({"DATASET_UNKNOWN": Code.TABLE_NOT_FOUND, "DATA_MISSING": Code.TA
 _EXAMPLE = {"namespace": "experiment", "name": "breast_hetero_guest"}
 
 
-def router(parts: ClientParts) -> APIRouter:
+def router(parts: ClientParts) -> Paths:
     """Return the paths of tables."""
-    router = APIRouter(tags=["fate client"], route_class=FateRoute)
+    router = Paths(tags=["fate client"], route_class=FateRoute)
     rest = parts.limiters.rest
 
     @router.get("/v2/table/query", summary="What is known of a table", openapi_extra=_TABLE)

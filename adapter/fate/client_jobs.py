@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Query, Request
+from fastapi import Body, Query, Request
 
 from adapter.fate import client_wire as wire
 from adapter.fate.client_parts import NOTED, ClientParts, Sight, base_of, by, on, sight
@@ -18,6 +18,7 @@ from gateway.domain.parameters import data_location
 from gateway.domain.problems import Problem
 from gateway.domain.states import JOB, ended
 from gateway.errors import Conflict, Invalid, NotFound
+from gateway.paths import Paths
 
 UPLOAD = "upload-"
 """before a dataset's id: the id by which FATE's tools wait for an upload"""
@@ -32,9 +33,9 @@ _JOB_ID = {"job_id": "job-0123456789abcdef0123456789abcdef"}
 _PARTY = {**_JOB_ID, "role": "guest", "party_id": "JG0100001100000010"}
 
 
-def router(parts: ClientParts) -> APIRouter:
+def router(parts: ClientParts) -> Paths:
     """Return the paths of jobs and of their tasks."""
-    router = APIRouter(tags=["fate client"], route_class=FateRoute)
+    router = Paths(tags=["fate client"], route_class=FateRoute)
     rest, peers = parts.limiters.rest, parts.limiters.peers
 
     @router.post("/v2/job/submit", summary="Submit a job in FATE's description", openapi_extra=_SUBMIT)

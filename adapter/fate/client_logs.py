@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from tempfile import SpooledTemporaryFile
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Query, Response
+from fastapi import Body, Query, Response
 
 from adapter.fate import client_wire as wire
 from adapter.fate.client_parts import ClientParts, Entry, on
@@ -17,6 +17,7 @@ from gateway.domain.problems import Problem
 from gateway.errors import Invalid, NotFound
 from gateway.log_copies import STREAMS
 from gateway.log_levels import Level
+from gateway.paths import Paths
 
 OF_TASKS: Mapping[str, Level] = {
     "task_debug": Level.DEBUG,
@@ -31,9 +32,9 @@ _IN_MEMORY = 1024 * 1024
 _NO_JOB = coded({"JOB_UNKNOWN": Code.JOB_NOT_FOUND})
 
 
-def router(parts: ClientParts) -> APIRouter:
+def router(parts: ClientParts) -> Paths:
     """Return the paths of logs."""
-    router = APIRouter(tags=["fate client"], route_class=FateRoute)
+    router = Paths(tags=["fate client"], route_class=FateRoute)
     rest = parts.limiters.rest
     download: dict[str, Any] = {**archive_of(), "openapi_extra": _NO_JOB}
 

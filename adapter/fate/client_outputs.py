@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Query, Request, Response
+from fastapi import Body, Query, Request, Response
 
 from adapter.fate import client_wire as wire
 from adapter.fate.client_parts import ClientParts, by, on, sight
@@ -15,6 +15,7 @@ from adapter.fate.tarring import CHUNK, TAR, Member, archive_of, sent
 from gateway.domain.local_job import Address, Run
 from gateway.errors import GatewayError, NotFound
 from gateway.output_facts import Wanted
+from gateway.paths import Paths
 from provider_registry.model import group_of
 
 MOST_ROWS = 100
@@ -29,9 +30,9 @@ _EXAMPLE = {"job_id": "job-1", "role": "guest", "party_id": "JG0100001100000010"
 Delete = Annotated[wire.DeleteOutput, Body(examples=[_EXAMPLE])]
 
 
-def router(parts: ClientParts) -> APIRouter:
+def router(parts: ClientParts) -> Paths:
     """Return the paths of outputs."""
-    router = APIRouter(tags=["fate client"], route_class=FateRoute)
+    router = Paths(tags=["fate client"], route_class=FateRoute)
     rest = parts.limiters.rest
 
     @router.get("/v2/output/data/table", summary="Where a task's tables lie", openapi_extra=_TABLE)

@@ -3,15 +3,16 @@
 from typing import Any
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from adapter.fate.client_parts import ClientParts, base_of
 from adapter.fate.envelope import FateRoute, ok
+from gateway.paths import Paths
 
 
-def router(parts: ClientParts) -> APIRouter:
+def router(parts: ClientParts) -> Paths:
     """Return the paths that say who answers."""
-    router = APIRouter(tags=["fate client"], route_class=FateRoute)
+    router = Paths(tags=["fate client"], route_class=FateRoute)
 
     @router.get("/v2/site/info/query", summary="This node's id, FATE's party id")
     async def site() -> dict[str, Any]:

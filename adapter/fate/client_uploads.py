@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Protocol
 from uuid import uuid4
 
-from fastapi import APIRouter, Body, Request
+from fastapi import Body, Request
 
 from adapter.fate.client_jobs import UPLOAD
 from adapter.fate.codes import Code
 from adapter.fate.envelope import FateRoute, coded, ok
 from gateway.dataset_model import Dataset
+from gateway.paths import Paths
 
 OTHERS_OF_FATE = ("role", "party_id", "destroy", "storage_engine", "address")
 """what FATE's clients may send beside the keys that mean something here"""
@@ -41,9 +42,9 @@ class Uploads(Protocol):
         """Store a file that comes with the request; ``change`` is applied to the form's fields."""
 
 
-def router(uploads: Uploads) -> APIRouter:
+def router(uploads: Uploads) -> Paths:
     """Return the upload paths of FATE's client."""
-    router = APIRouter(tags=["fate client"], route_class=FateRoute)
+    router = Paths(tags=["fate client"], route_class=FateRoute)
 
     @router.post(
         "/v2/data/component/upload",

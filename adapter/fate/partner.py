@@ -7,7 +7,7 @@ without effect by the others.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from adapter.fate import wire
 from adapter.fate.again import continued, may_begin_again
@@ -23,12 +23,13 @@ from gateway.domain.local_job import LocalJob
 from gateway.domain.problems import Problem
 from gateway.domain.states import JobStatus, TaskStatus
 from gateway.errors import Invalid, NotFound, Refused
+from gateway.paths import Paths
 from gateway.ports import TaskNews
 
 
-def router(parts: FateParts) -> APIRouter:
+def router(parts: FateParts) -> Paths:
     """Return the paths for peers."""
-    router = APIRouter(tags=["FATE: partner"], route_class=FateRoute)
+    router = Paths(tags=["FATE: partner"], route_class=FateRoute)
 
     def post(path: str) -> Callable[..., Any]:
         found = BY_PATH[f"{PARTNER}{path}"]

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from adapter.fate import wire
 from adapter.fate.endpoints import BY_PATH, SCHEDULER
@@ -17,12 +17,13 @@ from gateway.domain.model import NodeId
 from gateway.domain.problems import Problem
 from gateway.domain.rerunning import Order
 from gateway.errors import Invalid, NotAllowed, NotFound
+from gateway.paths import Paths
 from gateway.ports import TaskReport, as_mapping
 
 
-def router(parts: FateParts) -> APIRouter:
+def router(parts: FateParts) -> Paths:
     """Return the paths for peers."""
-    router = APIRouter(tags=["FATE: scheduler"], route_class=FateRoute)
+    router = Paths(tags=["FATE: scheduler"], route_class=FateRoute)
 
     def post(path: str) -> Callable[..., Any]:
         found = BY_PATH[f"{SCHEDULER}{path}"]

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from adapter.fate.envelope import FateRoute, NotServedHere
+from gateway.paths import Paths
 
 _ALL = ["GET", "POST", "PUT", "DELETE", "PATCH"]
 
@@ -20,9 +21,9 @@ FOR_WORKERS: Mapping[str, str] = {
 """Path of FATE's own workers -> what a component does here instead."""
 
 
-def router(prefixes: Mapping[str, str], tag: str = "not served") -> APIRouter:
+def router(prefixes: Mapping[str, str], tag: str = "not served") -> Paths:
     """Return paths that answer "not served here": prefix -> why, and what to use instead."""
-    router = APIRouter(tags=[tag], route_class=FateRoute)
+    router = Paths(tags=[tag], route_class=FateRoute)
     for prefix, instead in prefixes.items():
 
         async def refuse(request: Request, instead: str = instead) -> None:

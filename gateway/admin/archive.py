@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
-from fastapi import APIRouter
 from fastapi.responses import Response, StreamingResponse
 
 from gateway import archive
@@ -18,6 +17,7 @@ from gateway.archive import Entry, as_json, without_secrets
 from gateway.domain.local_job import LocalJob, Run
 from gateway.domain.model import JobSpec
 from gateway.errors import GatewayError, NotFound
+from gateway.paths import Paths
 from gateway.store.mapping import to_plain
 from provider_registry.model import group_of
 
@@ -37,9 +37,9 @@ class ArchiveParts:
     clock: Callable[[], datetime]
 
 
-def router(parts: ArchiveParts) -> APIRouter:
+def router(parts: ArchiveParts) -> Paths:
     """Return the path of the archive."""
-    router = APIRouter(tags=["operators"])
+    router = Paths(tags=["operators"])
     run = answering(parts.admin.limiters)
 
     @router.get(

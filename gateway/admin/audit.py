@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from gateway.access import Token, token_place
 from gateway.admin.answers import Answer
@@ -11,11 +11,12 @@ from gateway.admin.times import moments
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 from gateway.paging import page_of
+from gateway.paths import Paths
 from gateway.store.access import SqlAudit, SqlTokens
 from gateway.store.mapping import to_plain
 
 
-def add_audit(router: APIRouter, audit: SqlAudit, tokens: SqlTokens, run: Answer) -> None:
+def add_audit(router: Paths, audit: SqlAudit, tokens: SqlTokens, run: Answer) -> None:
     """Add the paths."""
 
     @router.get("/api/v1/audit", summary="Who asked for which change, and how that went", response_model=None)

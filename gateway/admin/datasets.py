@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Self
 from urllib.parse import quote
 
-from fastapi import APIRouter, Body, Path, Query, Request
+from fastapi import Body, Path, Query, Request
 from fastapi.openapi.models import Example
 from fastapi.responses import Response
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
@@ -22,6 +22,7 @@ from gateway.domain.problems import Problem
 from gateway.domain.sharing import Grant
 from gateway.errors import Invalid
 from gateway.paging import page_of
+from gateway.paths import Paths
 from gateway.plain_words import near
 from gateway.ports import Clock, Limiters
 from gateway.sharing import Sharing
@@ -79,9 +80,9 @@ Name = Annotated[str, Path(examples=["breast_hetero_guest"])]
 Partner = Annotated[str, Path(description="Id of the partner node.", examples=["JG0100002200000020"])]
 
 
-def router(parts: DatasetParts) -> APIRouter:
+def router(parts: DatasetParts) -> Paths:
     """Return the paths."""
-    router = APIRouter(tags=["operators"])
+    router = Paths(tags=["operators"])
     run = answering(parts.limiters)
 
     @router.get("/api/v1/datasets", summary="Datasets of this node, by namespace and name", response_model=None)
@@ -141,7 +142,7 @@ def router(parts: DatasetParts) -> APIRouter:
     return router
 
 
-def _add_changes(router: APIRouter, parts: DatasetParts, run: Answer) -> None:
+def _add_changes(router: Paths, parts: DatasetParts, run: Answer) -> None:
     async def switched(request: Request, address: Address, body: Why, disabled: bool) -> Any:
         def work() -> Any:
             before, after = parts.sharing.switch(address, disabled=disabled)
@@ -181,7 +182,7 @@ def _add_changes(router: APIRouter, parts: DatasetParts, run: Answer) -> None:
         return await run(work)
 
 
-def _add_grants(router: APIRouter, parts: DatasetParts, run: Answer) -> None:
+def _add_grants(router: Paths, parts: DatasetParts, run: Answer) -> None:
     sharing = parts.sharing
 
     @router.get("/api/v1/dataset-grants", summary="Who was granted which dataset", response_model=None)

@@ -3,7 +3,7 @@
 from datetime import UTC
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Request
+from fastapi import Body, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.answers import Answer, named, noted
@@ -11,6 +11,7 @@ from gateway.admin.parts import AdminParts
 from gateway.admin.queries import AfterText, Limit
 from gateway.domain.local_job import LocalJob
 from gateway.paging import page_of
+from gateway.paths import Paths
 from gateway.store.mapping import to_plain
 
 
@@ -37,7 +38,7 @@ class Nothing(BaseModel):
 Empty = Annotated[Nothing, Body(examples=[{}])]
 
 
-def add_decisions(router: APIRouter, parts: AdminParts, run: Answer) -> None:
+def add_decisions(router: Paths, parts: AdminParts, run: Answer) -> None:
     """Add the paths of decisions to the operators' router."""
 
     @router.get("/api/v1/approvals", summary="Jobs here that wait for a person", response_model=None)

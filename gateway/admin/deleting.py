@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import anyio.to_thread
-from fastapi import APIRouter, Body, Query, Request
+from fastapi import Body, Query, Request
 from fastapi.openapi.models import Example
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
@@ -13,6 +13,7 @@ from gateway.admin.answers import answering, looked, named, noted, refusal
 from gateway.coordinator import Coordinator
 from gateway.deleting import Deleting, SomeUnreached, cancel_waiting
 from gateway.errors import GatewayError
+from gateway.paths import Paths
 from gateway.ports import Limiters
 from gateway.store.store import Store
 
@@ -43,9 +44,9 @@ class CancelWaiting(BaseModel):
 _CANCEL = {"only look": Example(value={"dry_run": True})}
 
 
-def router(parts: DeletingParts) -> APIRouter:
+def router(parts: DeletingParts) -> Paths:
     """Return the paths that take something away."""
-    router = APIRouter(tags=["operators"])
+    router = Paths(tags=["operators"])
     run = answering(parts.limiters)
 
     @router.delete("/api/v1/jobs/{job_id}", summary="Delete an ended job at every node", response_model=None)

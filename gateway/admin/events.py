@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import anyio
 import anyio.to_thread
-from fastapi import APIRouter, Header, Query
+from fastapi import Header, Query
 from fastapi.responses import Response
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 
@@ -17,6 +17,7 @@ from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid
 from gateway.event_kinds import NAMES
 from gateway.events import Feed, Page
+from gateway.paths import Paths
 from gateway.ports import Limiters
 from gateway.webhooks import Webhooks
 
@@ -43,9 +44,9 @@ class _Wanted:
     follow: bool
 
 
-def router(parts: EventParts) -> APIRouter:
+def router(parts: EventParts) -> Paths:
     """Return the paths of events."""
-    router = APIRouter(tags=["operators"])
+    router = Paths(tags=["operators"])
     run = answering(parts.limiters)
 
     @router.get(

@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body
+from fastapi import Body
 from fastapi.routing import APIRoute
 
 from gateway.admin.answers import answering
 from gateway.domain.foretelling import JobPlan, Standing
 from gateway.domain.model import JobSpec
+from gateway.paths import Paths
 from gateway.ports import Limiters
 
 
@@ -24,9 +25,9 @@ class ForetellingParts:
     limiters: Limiters
 
 
-def router(parts: ForetellingParts, route: type[APIRoute] = APIRoute) -> APIRouter:
+def router(parts: ForetellingParts, route: type[APIRoute] = APIRoute) -> Paths:
     """Return the path. ``route``: how a body as large as a job may be is read on the event loop."""
-    router = APIRouter(tags=["operators"], route_class=route)
+    router = Paths(tags=["operators"], route_class=route)
     run = answering(replace(parts.limiters, rest=parts.limiters.peers))  # it waits for other nodes
 
     @router.post(

@@ -4,7 +4,7 @@ import math
 from contextlib import suppress
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from gateway.admin.answers import Answer
 from gateway.admin.parts import AdminParts
@@ -13,6 +13,7 @@ from gateway.admin.times import moments
 from gateway.domain.problems import Problem
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import Invalid
+from gateway.paths import Paths
 from gateway.store.listing import Place, Wanted, page
 from gateway.store.mapping import to_plain
 
@@ -20,7 +21,7 @@ _STATUSES = [str(status) for status in JobStatus]
 _OUTCOMES = [str(outcome) for outcome in Outcome]
 
 
-def add_listing(router: APIRouter, parts: AdminParts, run: Answer) -> None:
+def add_listing(router: Paths, parts: AdminParts, run: Answer) -> None:
     """Add the path."""
 
     @router.get("/api/v1/jobs", summary="Jobs scheduled here or taken part in, newest first", response_model=None)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import anyio
 import anyio.to_thread
-from fastapi import APIRouter, Header, Query
+from fastapi import Header, Query
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 
@@ -15,6 +15,7 @@ from gateway.domain.names import index_of
 from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid, NotFound
 from gateway.log_copies import STREAMS
+from gateway.paths import Paths
 from gateway.ports import Limiters
 from gateway.run_logs import Excerpt, RunLogs
 
@@ -40,9 +41,9 @@ class _Wanted:
     follow: bool
 
 
-def router(parts: LogParts) -> APIRouter:
+def router(parts: LogParts) -> Paths:
     """Return the path of a run's log."""
-    router = APIRouter(tags=["operators"])
+    router = Paths(tags=["operators"])
 
     @router.get(
         "/api/v1/jobs/{job_id}/runs/{role}.{index}/{task}/log",

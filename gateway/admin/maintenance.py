@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Body, Query, Request
+from fastapi import Body, Query, Request
 from fastapi.openapi.models import Example
 from pydantic import BaseModel, ConfigDict
 
 from gateway.admin.answers import answering, looked, noted
 from gateway.cleaning import Cleaner, Item
 from gateway.drain import Drain
+from gateway.paths import Paths
 from gateway.ports import Limiters
 
 
@@ -51,9 +52,9 @@ class Nothing(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-def router(cleaner: Cleaner, drain: Drain, limiters: Limiters) -> APIRouter:
+def router(cleaner: Cleaner, drain: Drain, limiters: Limiters) -> Paths:
     """Return the paths of cleaning and emptying."""
-    router = APIRouter(tags=["operators"])
+    router = Paths(tags=["operators"])
     run = answering(limiters)
 
     @router.get("/api/v1/gc", summary="What cleaning would remove now", response_model=None)

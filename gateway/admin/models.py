@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 import anyio.to_thread
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from gateway.admin.answers import Answer, answering, noted
@@ -23,6 +23,7 @@ from gateway.errors import Invalid, TooLarge
 from gateway.model_archive import part_as_dict
 from gateway.models import Models
 from gateway.paging import page_of
+from gateway.paths import Paths
 from gateway.ports import Limiters
 from gateway.storage import FileStorage
 
@@ -54,9 +55,9 @@ class ModelParts:
     """bytes of an archive"""
 
 
-def router(parts: ModelParts) -> APIRouter:
+def router(parts: ModelParts) -> Paths:
     """Return the paths of models whose bodies are small."""
-    router = APIRouter(tags=["operators"])
+    router = Paths(tags=["operators"])
     run = answering(parts.limiters)
     models = parts.models
 
@@ -140,9 +141,9 @@ def router(parts: ModelParts) -> APIRouter:
     return router
 
 
-def import_router(parts: ModelParts) -> APIRouter:
+def import_router(parts: ModelParts) -> Paths:
     """Return the path that takes an archive; it bounds its body itself."""
-    router = APIRouter(tags=["operators"])
+    router = Paths(tags=["operators"])
     run = answering(parts.limiters)
 
     @router.post(

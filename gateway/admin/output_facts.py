@@ -3,11 +3,12 @@
 from typing import Annotated, Any
 
 import anyio.to_thread
-from fastapi import APIRouter, Path
+from fastapi import Path
 
 from gateway.admin.answers import refusal
 from gateway.errors import GatewayError
 from gateway.output_facts import OutputFacts, Wanted
+from gateway.paths import Paths
 from gateway.ports import Limiters
 
 ALL = "/api/v1/jobs/{job_id}/metadata/{task}/{party}"
@@ -15,9 +16,9 @@ ONE = ALL + "/{key}"
 Party = Annotated[str, Path(description="`host.0`, or `host` for all parties of the role", examples=["host.0"])]
 
 
-def router(facts: OutputFacts, limiters: Limiters) -> APIRouter:
+def router(facts: OutputFacts, limiters: Limiters) -> Paths:
     """Return the paths."""
-    router = APIRouter(tags=["operators"])
+    router = Paths(tags=["operators"])
 
     async def answer(wanted: Wanted) -> Any:
         def work() -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from fastapi.responses import Response
 
 from gateway.admin.answers import Answer
@@ -14,6 +14,7 @@ from gateway.domain.local_job import Address, LocalJob, Run
 from gateway.domain.names import index_of
 from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid, NotFound
+from gateway.paths import Paths
 from provider_registry.model import group_of
 
 USUAL_ROWS = 20
@@ -40,7 +41,7 @@ class Output:
         }
 
 
-def add_outputs(router: APIRouter, parts: AdminParts, answer: Answer) -> None:
+def add_outputs(router: Paths, parts: AdminParts, answer: Answer) -> None:
     """Add the paths of outputs. ``answer`` runs work in a thread and turns refusals into answers."""
 
     @router.get(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import anyio.to_thread
-from fastapi import APIRouter, Body, Path, Query, Request
+from fastapi import Body, Path, Query, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
@@ -13,6 +13,7 @@ from gateway.admin.answers import answering, named, refusal
 from gateway.admin.queries import NUMBER, AfterNumber, AfterText, Limit
 from gateway.errors import GatewayError, NotFound
 from gateway.paging import page_of
+from gateway.paths import Paths
 from gateway.ports import Limiters
 from gateway.providers import By, Providers, asking, audited, shown_changes, shown_problem
 from provider_registry import schema
@@ -76,9 +77,9 @@ class ProviderParts:
     limiters: Limiters
 
 
-def router(parts: ProviderParts) -> APIRouter:
+def router(parts: ProviderParts) -> Paths:
     """Return the paths."""
-    router = APIRouter(tags=["operators"])
+    router = Paths(tags=["operators"])
     run = answering(parts.limiters)
     providers = parts.providers
 

@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from fastapi.responses import Response
 
 from gateway.admin.answers import Answer
@@ -12,6 +12,7 @@ from gateway.admin.parts import AdminParts
 from gateway.domain.dag import group
 from gateway.domain.local_job import Run
 from gateway.errors import NotFound
+from gateway.paths import Paths
 from gateway.plots import names, picture
 from gateway.reports import Report, read_report
 from gateway.store.mapping import to_plain
@@ -29,7 +30,7 @@ Named = Annotated[
 ]
 
 
-def add_reports(router: APIRouter, parts: AdminParts, answer: Answer) -> None:
+def add_reports(router: Paths, parts: AdminParts, answer: Answer) -> None:
     """Add the paths of reports."""
 
     @router.get(

@@ -2,11 +2,12 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body
+from fastapi import Body
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.answers import Answer
 from gateway.admin.parts import AdminParts
+from gateway.paths import Paths
 
 _EXAMPLE = {"from": "train", "parameters": {"common": {"train": {"epochs": 5}}}}
 
@@ -25,7 +26,7 @@ class RerunBody(BaseModel):
     )
 
 
-def add_reruns(router: APIRouter, parts: AdminParts, answer: Answer) -> None:
+def add_reruns(router: Paths, parts: AdminParts, answer: Answer) -> None:
     """Add the path. ``answer`` runs work in a thread and turns refusals into answers."""
 
     @router.post(

@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import quote
 
 import anyio.to_thread
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
 from engines.base import EngineError
@@ -29,6 +29,7 @@ from gateway.domain.parameters import effective
 from gateway.domain.states import RunStatus
 from gateway.errors import NotFound
 from gateway.log_copies import STREAMS
+from gateway.paths import Paths
 from gateway.ports import JobView
 from gateway.store.mapping import to_plain
 from provider_registry.registry import Unknown
@@ -37,9 +38,9 @@ DEFAULT = "component default"
 """origin of a value that the job does not set; the component takes it by itself, it is never handed over"""
 
 
-def router(parts: AdminParts) -> APIRouter:
+def router(parts: AdminParts) -> Paths:
     """Return the operators' paths beyond the protocol."""
-    router = APIRouter(tags=["operators"])
+    router = Paths(tags=["operators"])
     run = answering(parts.limiters)
 
     @router.get("/health/live", summary="The process answers")

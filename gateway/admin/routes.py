@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import anyio
 import anyio.to_thread
-from fastapi import APIRouter, Body, Path, Query, Request
+from fastapi import Body, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.answers import Answer, named, refusal
@@ -16,6 +16,7 @@ from gateway.admin.queries import NUMBER, AfterNumber, AfterText, Limit
 from gateway.domain.problems import Problem
 from gateway.errors import Conflict, Invalid, NotFound, PeerUnreachable
 from gateway.paging import page_of
+from gateway.paths import Paths
 from gateway.store.mapping import to_plain
 from gateway.trial import good
 from route_table.document import parse
@@ -83,7 +84,7 @@ Expected = Annotated[
 EXAMPLE = {"route": {"host": "10.0.0.7", "port": 7380}, "reason": "new partner", "author": "ann"}
 
 
-def add_routes(router: APIRouter, parts: AdminParts, run: Answer) -> None:
+def add_routes(router: Paths, parts: AdminParts, run: Answer) -> None:
     """Add the paths of the route table."""
     routes = parts.routes
 

@@ -2,15 +2,14 @@
 
 from typing import Any
 
-from fastapi import APIRouter
-
 from gateway.effective import effective
+from gateway.paths import Paths
 from gateway.settings import Settings
 
 
-def router(settings: Settings) -> APIRouter:
+def router(settings: Settings) -> Paths:
     """Return the path."""
-    router = APIRouter(tags=["operators"])
+    router = Paths(tags=["operators"])
 
     @router.get("/api/v1/settings", summary="Every setting in force, and where it comes from", response_model=None)
     async def shown() -> Any:

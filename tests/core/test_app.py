@@ -2,16 +2,21 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 from anyio import CapacityLimiter
-from fastapi import APIRouter
+from fastapi import Body, Depends, Request
+from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
 from gateway.admin import answers
-from gateway.app import Mounted, create_app
+from gateway.app import Mounted, PathTaken, create_app
+from gateway.paths import Paths
 from gateway.ports import Limiters
 from tests.aside import watch
 
@@ -19,12 +24,47 @@ from tests.aside import watch
 def test_the_first_request_finds_every_path_built(monkeypatch: pytest.MonkeyPatch):
     routers = []
     for name in ("a", "b"):
-        router = APIRouter()
+        router = Paths()
         router.add_api_route(f"/{name}", lambda: {"ok": True})
         routers.append(Mounted(router, None))
     app = create_app("test", routers)
     monkeypatch.setattr("fastapi.routing.get_dependant", None)  # what reads the signature of a path's function
     assert TestClient(app).get("/b").json() == {"ok": True}
+
+
+def test_a_path_is_built_once_with_what_its_router_says_of_all_of_its_paths(monkeypatch: pytest.MonkeyPatch):
+    built: list[str] = []
+    looked: list[str] = []
+
+    class Noting(APIRoute):
+        def __init__(self, path: str, endpoint: Any, **options: Any) -> None:
+            built.append(path)
+            super().__init__(path, endpoint, **options)
+
+    async def looks(request: Request) -> None:
+        looked.append(request.url.path)
+
+    @asynccontextmanager
+    async def life(_: Any) -> AsyncIterator[None]:
+        looked.append("begun")
+        yield
+        looked.append("ended")
+
+    router = Paths(tags=["all"], route_class=Noting, dependencies=[Depends(looks)], lifespan=life)
+
+    @router.post("/a", tags=["own"])
+    async def a(body: bytes = Body()) -> int:
+        return len(body)
+
+    app = create_app("test", [Mounted(router, 10)])
+    assert built == ["/a"]
+    assert app.openapi()["paths"]["/a"]["post"]["tags"] == ["all", "own"]
+    with TestClient(app) as client:
+        assert client.post("/a", content=b"1234567890", headers={"content-type": "text/plain"}).json() == 10
+        assert client.post("/a", content=b"12345678901").status_code == 413
+    assert looked == ["begun", "/a", "ended"]
+    with pytest.raises(PathTaken, match="POST /a"):
+        create_app("test", [Mounted(router, 10), Mounted(router, 10)])
 
 
 def test_an_answer_is_written_out_where_it_was_found_and_not_on_the_event_loop(monkeypatch: pytest.MonkeyPatch):

@@ -199,9 +199,10 @@ def asked_of_us(one: dict[str, Any], profile: Profile) -> dict[str, Any]:
     limiters = Limiters(CapacityLimiter(2), CapacityLimiter(2), CapacityLimiter(2))
     job = OneJob()
     app = FastAPI()
-    app.include_router(router(InterconnParts(ME, job, job, limiters, profile_of, lambda node: node == PEER)))
+    parts = InterconnParts(ME, job, job, limiters, profile_of, lambda node: node == PEER)
+    router(parts).build(app.router, None)
     audits = job_audit.JobAuditParts(OneAudit(), limiters, profile_of, lambda node: node == PEER)
-    app.include_router(job_audit.router(audits))
+    job_audit.router(audits).build(app.router, None)
     envelope.install(app, as_200)
     request = one["request"]
     body = request.get("body")

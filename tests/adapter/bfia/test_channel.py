@@ -65,8 +65,8 @@ class Node:
             **self.more,
         )
         self.app = FastAPI()
-        self.app.include_router(peer_router(self.parts))
-        self.app.include_router(container_router(self.parts))
+        peer_router(self.parts).build(self.app.router, None)
+        container_router(self.parts).build(self.app.router, None)
 
     async def start(self):
         self.open()

@@ -33,7 +33,7 @@ class Site:
         self.storage = FileStorage(folder / "storage")
         self.datasets = Datasets(self.storage, MemoryDatasets(), [self.roots])
         self.app = FastAPI()
-        self.app.include_router(data.router(data.Uploads(self.datasets, max_upload)))
+        data.router(data.Uploads(self.datasets, max_upload)).build(self.app.router, None)
         envelope.install(self.app)
 
     def post(self, path: str, **request: Any) -> httpx.Response:

@@ -41,7 +41,7 @@ def client() -> TestClient:
 
     app = FastAPI()
     app.include_router(router)
-    app.include_router(unserved.router(unserved.FOR_WORKERS))
+    unserved.router(unserved.FOR_WORKERS).build(app.router, None)
     return TestClient(app, raise_server_exceptions=False)
 
 
