@@ -1,7 +1,6 @@
 """YAML, and JSON, in which a key that stands twice is a mistake: of two values only one would hold."""
 
 import json
-import re
 from collections.abc import Hashable
 from typing import Any
 
@@ -9,7 +8,6 @@ import yaml
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-_BRACKET = re.compile(r"[\[\]{}]")
 _MOST_LEVELS = 500
 
 
@@ -54,14 +52,23 @@ class KeysOnce(_LOADER):  # type: ignore[misc]
 def load_yaml(text: str) -> Any:
     """Return what YAML says. Raises `KeyTwice`, `yaml.YAMLError`, `ValueError`, and `RecursionError` early.
 
-    The reader's own way takes a time that grows with the square of the depth of brackets.
+    The reader itself calls itself for each level, be it by brackets or by dashes, until the process dies.
     """
-    depth = 0
-    for sign in _BRACKET.finditer(text):
-        depth += 1 if sign[0] in "[{" else -1
-        if depth > _MOST_LEVELS:
-            raise RecursionError
+    if len(text) > _MOST_LEVELS:  # a level takes a character at least
+        _check_depth(text)
     return yaml.load(text, Loader=KeysOnce)
+
+
+def _check_depth(text: str) -> None:
+    """Raise `RecursionError` for what is nested too deeply, as soon as that is read; `yaml.YAMLError`."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        if isinstance(event, (yaml.SequenceStartEvent, yaml.MappingStartEvent)):
+            depth += 1
+            if depth > _MOST_LEVELS:
+                raise RecursionError
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
 
 
 def half_a_letter(text: str, value: Any) -> bool:
