@@ -1,7 +1,7 @@
 """Use cases of the scheduling node: take a job in, tell of it, take in news, stop it."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from queue import Empty, Queue
@@ -10,7 +10,7 @@ from typing import Any
 from gateway import any_version, reruns
 from gateway.acting import acting_user, by_user
 from gateway.calls import notes_of
-from gateway.domain import consent, quorum
+from gateway.domain import consent, progress, quorum
 from gateway.domain.consent import Confirmed
 from gateway.domain.job import Job, Origin
 from gateway.domain.local_job import LocalJob
@@ -33,7 +33,7 @@ from gateway.ports import Clock, JobView, SchedulerApi, TaskReport
 from gateway.scheduler import Scheduler
 from gateway.store.store import Store
 from gateway.tracing import current_trace, listening, traced
-from gateway.views import local_view, view, with_ids
+from gateway.views import unanswered_view, view, with_ids
 from provider_registry.registry import Registry, Unknown
 from route_table.live import LiveRoutes
 
@@ -201,11 +201,16 @@ class Coordinator:
         try:
             with traced(local.spec.trace_id if local else current_trace()):
                 found = scheduler.job_status(job_id, self._peers.node)
-        except (PeerUnreachable, Refused):  # silent, or its route was taken away since the job ended
+        except GatewayError as error:  # silent, without a route by now, or without the job, which may be old
             if local is None:
                 raise
-            return local_view(local)
-        return with_ids(found, local) if local else found
+            return unanswered_view(local, error)
+        if local is None:
+            return found
+        if found.progress > local.progress and not ended(JOB, found.status):
+            with suppress(GatewayError):  # it is only for when that node does not answer
+                self._store.local_jobs.update(job_id, lambda local: progress.told(local, found.progress))
+        return with_ids(found, local)
 
     def _elsewhere_scheduled(self, job_id: str, local: LocalJob | None) -> SchedulerApi:
         """Return the way to the node that schedules a job which is not scheduled here. Raises `NotFound`."""

@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
-from gateway.domain import quorum, waiting
+from gateway.domain import progress, quorum, waiting
 from gateway.domain.executing.weighing import merge_runs
 from gateway.domain.job import Job
 from gateway.domain.local_job import LocalJob
-from gateway.domain.states import Outcome, TaskStatus
+from gateway.domain.states import JOB, TaskStatus, ended
+from gateway.errors import GatewayError, NotServed
 from gateway.ports import JobView, TaskView
 
 
@@ -58,6 +59,22 @@ def with_ids(found: JobView, local: LocalJob) -> JobView:
     return replace(found, tasks=tasks)
 
 
+def unanswered_view(local: LocalJob, error: GatewayError) -> JobView:
+    """Return what this node knows of a job whose scheduling node did not tell, and why it did not.
+
+    Nodes that have no such question are never expected to.
+    """
+    view = local_view(local)
+    if isinstance(error, NotServed):
+        return view
+    text = f"{local.spec.scheduler} did not tell how the job is: {error.message}. This is what is known here"
+    view = replace(view, warnings=(*view.warnings, text))
+    if ended(JOB, local.status) or view.waiting is None or view.waiting.reason in waiting.DECIDED_HERE:
+        return view
+    since = local.heard_at or local.created_at
+    return replace(view, waiting=replace(view.waiting, reason=waiting.UNREACHABLE, message=text, since=since))
+
+
 def local_view(local: LocalJob) -> JobView:
     """Return what this node knows of a job by itself, for when the scheduling node does not answer."""
     newest = {run.task_name: local.newest_runs(run.task_name) for run in local.runs}
@@ -71,7 +88,7 @@ def local_view(local: LocalJob) -> JobView:
         tasks,
         local.ending.outcome if local.ending else None,
         local.ending.failure if local.ending else None,
-        progress=100 if local.ending and local.ending.outcome is Outcome.SUCCEEDED else 0,
+        progress=progress.of(local),
         flow_id=local.spec.flow_id,
         scheduler=local.spec.scheduler,
         warnings=local.warnings,

@@ -131,6 +131,9 @@ class ParticipantClient:
                 with suppress(Refused, NotFound):
                     told = {**body, "task_version": key.version - 1, "new_version": key.version}
                     self._caller.post(f"{PARTNER}/task/rerun", told)
+        percent = self._progress_of(job_id)
+        for role in roles:
+            self._tell_progress({"job_id": job_id, "role": role, "party_id": self._caller.node}, percent)
         for applied, body in enumerate(bodies):
             try:
                 self._caller.post(f"{PARTNER}/task/resource/apply", body)
@@ -144,6 +147,16 @@ class ParticipantClient:
         for body in bodies:
             self._tell_task(body, TaskWord.RUNNING)
             self._caller.post(f"{PARTNER}/task/start", body)
+
+    def _progress_of(self, job_id: str) -> int:
+        job = self._job_of(job_id)
+        return 0 if job is None else job.progress
+
+    def _tell_progress(self, body: Mapping[str, Any], percent: int) -> None:
+        """Tell how far a job is, once it has got anywhere; FATE shows it to its people, and does not ask."""
+        if percent:
+            with suppress(Refused, NotFound):
+                self._caller.post(f"{PARTNER}/job/update", {**body, "progress": float(percent)})
 
     def _tell_task(self, body: Mapping[str, Any], word: TaskWord) -> None:
         """Tell how a task is at all nodes together; FATE shows it to its people and goes by it at a stop."""
@@ -180,12 +193,11 @@ class ParticipantClient:
             more["status"] = str(job_word(JobStatus.FINISHED, ending.outcome, ending.failure))
             if ending.failure is not None:
                 more["failed_by"] = told(ending.failure.as_dict())
+        percent = 100 if ending is not None and ending.outcome is Outcome.SUCCEEDED else self._progress_of(job_id)
         for role in self._roles_of(job_id):
             body = {"job_id": job_id, "role": role, "party_id": self._caller.node, **more}
+            self._tell_progress(body, percent)
             if ending is not None:
-                if ending.outcome is Outcome.SUCCEEDED:
-                    with suppress(Refused, NotFound):
-                        self._caller.post(f"{PARTNER}/job/update", {**body, "progress": 100.0})
                 with suppress(Refused):
                     self._caller.post(f"{PARTNER}/job/status/update", body)
             self._caller.post(f"{PARTNER}/job/stop", body)

@@ -34,7 +34,11 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "an end: stop_job with it; `running`: start_job; `waiting` after an end: create_job again",
         {**_NO_JOB, "": Code.UPDATE_JOB_FAILED},
     ),
-    Endpoint(f"{PARTNER}/job/update", "nothing: progress is counted here", {"": Code.UPDATE_JOB_FAILED}),
+    Endpoint(
+        f"{PARTNER}/job/update",
+        "what this node shows of the job while FATE does not tell more",
+        {"": Code.UPDATE_JOB_FAILED},
+    ),
     Endpoint(f"{PARTNER}/job/resource/apply", "hold", {"": Code.JOB_RESOURCE_EXCEPTION}),
     Endpoint(f"{PARTNER}/job/resource/return", "give_back", {"": Code.JOB_RESOURCE_EXCEPTION}),
     Endpoint(f"{PARTNER}/job/start", "start_job", _NO_JOB),

@@ -84,7 +84,10 @@ def router(parts: FateParts) -> Paths:
 
     @post("/job/update")
     async def job_update(body: wire.JobProgress, request: Request) -> dict[str, Any]:
-        await job(request, body)
+        local, _ = await job(request, body)
+        if body.progress is not None:
+            percent = body.progress
+            await on(parts.limiters.rest, request, lambda: parts.is_at(local.id, percent))
         return ok()
 
     @post("/job/resource/apply")

@@ -43,6 +43,8 @@ class FateParts:
     """an id for a job that is handed in"""
     agree: Callable[[str, str, str], object]
     """takes a person's consent to a job that waits for it: job, who, in which words"""
+    is_at: Callable[[str, float], object]
+    """takes in how far its scheduling node says that a job is: per cent"""
     told: "Told" = field(default_factory=lambda: Told())
 
 

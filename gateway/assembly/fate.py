@@ -18,6 +18,7 @@ from adapter.fate.serving import FateParts
 from adapter.fate.signing import App, Signatures, Site
 from gateway.app import Mounted
 from gateway.clock import wall_of
+from gateway.domain import progress
 from gateway.domain.job import Job
 from gateway.domain.local_job import LocalJob
 from gateway.domain.model import NodeId
@@ -113,9 +114,13 @@ class FateSide:
             self._local,
             self._new_id,
             agree,
+            self._is_at,
         )
         routers = (partner.router(parts), scheduling.router(parts), unserved.router(unserved.FOR_WORKERS))
         return self._if_on(*(Mounted(router, self._body) for router in routers))
+
+    def _is_at(self, job_id: str, percent: float) -> None:
+        self._store.local_jobs.update(job_id, lambda local: progress.told(local, percent))
 
     @property
     def _body(self) -> int:

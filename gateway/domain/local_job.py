@@ -228,6 +228,8 @@ class LocalJob:
     ask: Call = Call()
     """asks the scheduling node whether it still has the job"""
     warnings: tuple[str, ...] = ()
+    progress: int = 0
+    """per cent that the scheduling node told last, while the job had not succeeded"""
     pool: Pool | None = None
     """what the job holds here while it runs, for its tasks to borrow from; None: nothing that is counted"""
     notes: tuple[Note, ...] = field(default=(), compare=False)

@@ -20,6 +20,10 @@ from gateway.domain.scheduling.agenda import agenda
 from gateway.domain.scheduling.timing import Timing
 from gateway.domain.states import JOB, TASK, JobStatus, RunStatus, TaskStatus, ended
 
+UNREACHABLE = "UNREACHABLE"
+DECIDED_HERE = frozenset({"APPROVAL", "PREPARING", "CONFIRMING", "CLEANING"})
+"""reasons at a participating node that have to go away whether or not the scheduling node answers"""
+
 
 @dataclass(frozen=True)
 class Waiting:
@@ -82,7 +86,7 @@ def _unreachable(job: Job, nodes: Iterable[NodeJob], due: datetime | None) -> Wa
         return None
     since = min(n.unreachable_since for n in away if n.unreachable_since is not None)
     tries = "; ".join(f"{n.node}: {_tries(job, n)}" for n in away)
-    return Waiting("UNREACHABLE", f"no answer of {_names(away)} since {since.isoformat()} ({tries})", since, due)
+    return Waiting(UNREACHABLE, f"no answer of {_names(away)} since {since.isoformat()} ({tries})", since, due)
 
 
 def _tries(job: Job, node: NodeJob) -> str:
@@ -210,7 +214,7 @@ def of_local(local: LocalJob, timing: RunTiming = RunTiming()) -> Waiting | None
     if guarding.watched(local) and local.ask.state in (CallState.SENT, CallState.LOST) and local.ask.tries:
         since = local.heard_at or local.created_at
         text = f"nothing was heard of {local.spec.scheduler} since {since.isoformat()}"
-        return Waiting("UNREACHABLE", text, since, due)
+        return Waiting(UNREACHABLE, text, since, due)
     if approval.prepares(local) and local.preparation and local.preparation.agreed:
         known = local.preparation
         text = f"fetches {', '.join(known.images)} until {known.until.isoformat()}: {known.progress or 'begins'}"

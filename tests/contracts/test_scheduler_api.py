@@ -9,17 +9,20 @@ from itertools import count
 from typing import Any
 
 import pytest
+import yaml
 
 from gateway.domain.dag import ComponentRef, Dag
 from gateway.domain.job import Job
 from gateway.domain.model import Failure, JobSpec
+from gateway.domain.scheduling import schedule
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import GatewayError
 from gateway.ports import JobView, SchedulerApi, TaskReport
-from tests.builders import a_dag, a_spec
+from gateway.store import housekeeping
+from tests.builders import T0, a_dag, a_spec
 from tests.contracts.apis import IMPLEMENTATIONS, THIRD, Apis, World, at_once, two_nodes
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ME, PEER, STRANGER
+from tests.inprocess import ME, PEER, STRANGER, ask
 
 READY, RUNNING, SUCCESS, FAILED = TaskStatus.READY, TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED
 ROLES = {"guest": (PEER,), "host": (ME, ME)}
@@ -233,6 +236,37 @@ def test_who_may_not_know(apis: Apis, api: SchedulerApi, world: World, spec: Job
     for sender in (THIRD, STRANGER):
         assert refusal(apis.scheduler(sender).job_status, spec.job_id, sender) == ("NOT_AUTHORISED", 403)
     assert refusal(api.job_status, "job-nowhere", PEER) == ("JOB_UNKNOWN", 404)
+
+
+def test_a_node_tells_what_it_knows_while_the_scheduling_one_cannot_be_asked(world: World, scratch: list[str]):
+    """How far the job was stays, and that nobody answers is said; afterwards also of a job forgotten there."""
+    spec = a_job_of(scratch, "a; b")
+    submitted(world.me.coordinator, world, spec)
+    for label, node in (("host.0", world.me), ("host.1", world.me), ("guest.0", world.peer)):
+        world.end(spec.job_id, "a", label, node=node)
+    wait_for(lambda: world.job(spec.job_id).progress == 50, 20, 0.01)
+    path = "/v1/platform/schedule/job/status_all"
+    asked = world.peer.coordinator.status(spec.job_id)
+    assert (asked.progress, list(asked.warnings)) == (50, [])
+    assert world.peer.store.local_jobs.get(spec.job_id).progress == 50
+    file = world.home / PEER / "routes.yml"
+    routes = file.read_text()
+    file.write_text(yaml.safe_dump({ME: {"host": "127.0.0.1", "port": 9}}))
+    world.peer.routes.reload()
+    try:
+        data = ask(world.peer, "operator", "GET", path, params={"job_id": spec.job_id}).json()["data"]
+    finally:
+        file.write_text(routes)
+        world.peer.routes.reload()
+    assert (data["job_status"], data["progress"], data["waiting"]["reason"]) == ("RUNNING", 50, "UNREACHABLE")
+    assert ME in data["waiting"]["message"] and data["waiting"]["message"] in data["warnings"]
+    world.me.coordinator.stop_job(spec.job_id, "", "")
+    wait_for(lambda: world.peer.store.local_jobs.get(spec.job_id).closed, 20, 0.01)
+    wait_for(lambda: schedule.next_due(world.job(spec.job_id)) is None, 20, 0.01)
+    housekeeping.drop_job(world.me.store, spec.job_id, T0, "operator", {})
+    answer = ask(world.peer, "operator", "GET", path, params={"job_id": spec.job_id}).json()
+    assert (answer["code"], answer["data"]["job_status"], answer["data"]["outcome"]) == (0, "FINISHED", "STOPPED")
+    assert any("JOB_UNKNOWN" in text for text in answer["data"]["warnings"]), answer
 
 
 # ---------------------------------------------------------------- reports

@@ -20,7 +20,7 @@ from gateway.domain.rerunning import Order
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import Busy, GatewayError, Invalid, NotAllowed, NotFound, NotServed, PeerUnreachable, Refused
 from gateway.ports import TaskReport
-from tests.builders import T0, a_job, a_spec
+from tests.builders import T0, a_dag, a_job, a_spec
 
 ME, FATE = "n1", "9999"
 SPEC = replace(a_spec("a", {"guest": (ME,), "host": (FATE,), "arbiter": (FATE,)}), job_id="20241", scheduler=ME)
@@ -237,6 +237,22 @@ def test_a_job_that_succeeded_is_all_done(partner: ParticipantClient, there: Fat
         ("/partner/job/status/update", at("host", **word)),
         ("/partner/job/stop", at("host", **word)),
     ]
+
+
+def test_a_fate_site_is_told_how_far_a_job_is(there: Fate, beside: Any):
+    """With each task that begins, and with an end that is no success; its people see nothing else of it."""
+    job = a_job("a -> b", spec=replace(SPEC, dag=a_dag("a -> b")), status=JobStatus.RUNNING, a=TaskStatus.SUCCESS)
+    partner = ParticipantClient(ME, Caller(FATE, there, signed), Plain(), beside, {"20241": job}.get)  # type: ignore[arg-type]
+    partner.start_task("20241", "20241_b_0", "b", ME)
+    half = [("/partner/job/update", at(role, progress=50.0)) for role in ("host", "arbiter")]
+    assert there.asked[:3] == [*half, ("/partner/task/resource/apply", there.asked[2][1])]
+    there.asked.clear()
+    partner.stop_job("20241", "", Ending(Outcome.FAILED, T0), ME)
+    told = [(body["role"], body["progress"]) for path, body in there.asked if path == "/partner/job/update"]
+    assert told == [("host", 50.0), ("arbiter", 50.0)]
+    there.says["/partner/job/update"] = {"code": 1003, "message": "update job failed"}
+    partner.stop_job("20241", "", Ending(Outcome.FAILED, T0), ME)
+    assert there.asked[-1][0] == "/partner/job/stop"
 
 
 def test_what_fate_has_no_words_for_is_asked_in_the_standards(

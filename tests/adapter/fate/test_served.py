@@ -69,6 +69,23 @@ def test_a_job_from_its_creation_to_its_end(world: World, flow: Flow):
     assert flow.code("/partner/job/status/update", party(status="running")) == 1003  # FATE has no such move
 
 
+def test_how_far_fate_says_that_a_job_is_is_shown(world: World, flow: Flow):
+    """A node has no other way to know: FATE tells it with each task that ends, anywhere, and cannot be asked."""
+    job = "202411220101019999770"
+    for path, body in (("/partner/job/create", {**dag(), **party(job)}), ("/partner/job/start", party(job))):
+        assert flow.post(path, body) == OK
+    for said, shown in ((33.3, 33), (66.6, 66), (50.0, 66), (-1e300, 66), (None, 66), (100.0, 99)):
+        assert flow.post("/partner/job/update", party(job, progress=said)) == OK
+        path = "/v1/platform/schedule/job/status_all"
+        data = ask(world.me, "operator", "GET", path, params={"job_id": job}).json()["data"]
+        assert (data["progress"], data["warnings"]) == (shown, world.local(job).warnings or []), said
+    [row] = ask(world.me, "operator", "GET", "/v2/job/query", params={"job_id": job}).json()["data"]
+    assert row["progress"] == 99
+    assert flow.post("/partner/job/status/update", party(job, status="failed")) == OK
+    assert ask(world.me, "operator", "GET", path, params={"job_id": job}).json()["data"]["progress"] == 99
+    assert flow.post("/partner/job/stop", party(job)) == OK
+
+
 def test_the_next_version_of_a_task(world: World, flow: Flow):
     job = "202411220101019999991"
     for path, body in (
