@@ -62,23 +62,14 @@ class Ptp:
 def read_ptp(headers: Iterable[tuple[bytes, bytes]], metadata: Mapping[str, str] | None = None) -> Ptp:
     """Reads raw headers, and ``metadata`` for what they do not say.
 
-    Raises Invalid for a missing session id and for values that are too long.
+    Raises Invalid for a missing session id, for values that are too long and for headers that say two things.
     """
-    plain: dict[str, str] = {}
-    underscored: dict[str, str] = {}
-    fallback: dict[str, str] = {}
-    for raw_name, raw_value in headers:
-        if raw_name[:2].lower() not in _BEGINS:
-            continue
-        name = raw_name.decode("latin-1")
-        _note(underscored if "_" in name else plain, name, raw_value.decode("latin-1").strip())
-    for name, value in (metadata or {}).items():
-        _note(fallback, name, value.strip())
-    said = {**fallback, **underscored, **plain}
+    inside, _ = _said((name, value.strip()) for name, value in (metadata or {}).items())
+    outside, twice = _told(headers)
+    said = {**inside, **outside}
     problems = [
-        Problem(f"{_PREFIX}{name}", f"must have at most {_LONGEST} characters", len(value))
-        for name, value in said.items()
-        if len(value) > (8 * _LONGEST if name in ("topic", "token") else _LONGEST)
+        *(Problem(name, "stands several times, with different values", None) for name in twice),
+        *_too_long(said),
     ]
     if not said.get("session-id"):
         problems.append(Problem("x-ptp-session-id", "is required", None))
@@ -101,6 +92,12 @@ def read_ptp(headers: Iterable[tuple[bytes, bytes]], metadata: Mapping[str, str]
         pop_id=said.get("pop-id", ""),
         content_field=said.get("content-field", ""),
     )
+
+
+def read_ends(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, str] | None:
+    """Return source and target node as `read_ptp` reads them; None where it refuses what says two things."""
+    said, twice = _told(headers)
+    return None if twice else (said.get("source-node-id", ""), said.get("target-node-id", ""))
 
 
 def outgoing(
@@ -149,12 +146,42 @@ def wait_seconds(header: str, body: float | None, query: str | None, default: fl
     return default
 
 
-def _note(said: dict[str, str], name: str, value: str) -> None:
-    plain = name.lower().replace("_", "-")
-    if not plain.startswith(_PREFIX):
-        return
-    plain = plain.removeprefix(_PREFIX)
-    if plain in _OTHER_NAMES:
-        said.setdefault(_OTHER_NAMES[plain], value)
-    else:
-        said[plain] = value
+def _told(headers: Iterable[tuple[bytes, bytes]]) -> tuple[dict[str, str], list[str]]:
+    """Return what raw headers say by their plain names, and the names that stand with different values.
+
+    The spelling with hyphens alone counts before any other.
+    """
+    text = [
+        (name.decode("latin-1").lower(), value.decode("latin-1").strip())
+        for name, value in headers
+        if name[:2].lower() in _BEGINS
+    ]
+    plain, twice = _said((name, value) for name, value in text if "_" not in name)
+    underscored, more = _said((name, value) for name, value in text if "_" in name)
+    return {**underscored, **plain}, [*twice, *more]
+
+
+def _said(pairs: Iterable[tuple[str, str]]) -> tuple[dict[str, str], list[str]]:
+    """Return what is said in one spelling, its former names counting less, and the names with different values.
+
+    What is empty is not said; a topic may be empty.
+    """
+    found: dict[str, str] = {}
+    twice: dict[str, None] = {}
+    for name, value in pairs:
+        key = name.lower().replace("_", "-")
+        if not key.startswith(_PREFIX) or not (value or key == f"{_PREFIX}topic"):
+            continue
+        if found.setdefault(key, value) != value:
+            twice[key] = None
+    said = {key.removeprefix(_PREFIX): value for key, value in found.items()}
+    former = {new: said.pop(old) for old, new in _OTHER_NAMES.items() if old in said}
+    return {**former, **said}, list(twice)
+
+
+def _too_long(said: Mapping[str, str]) -> list[Problem]:
+    return [
+        Problem(f"{_PREFIX}{name}", f"must have at most {_LONGEST} characters", len(value))
+        for name, value in said.items()
+        if len(value) > (8 * _LONGEST if name in ("topic", "token") else _LONGEST)
+    ]

@@ -6,7 +6,7 @@ relay's own answer says so by its reason and its name, and is never taken for th
 """
 
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 import anyio
@@ -21,7 +21,7 @@ from adapter.bfia.channel_answer import reply
 from adapter.bfia.courier import Courier
 from adapter.bfia.headers import incoming
 from adapter.bfia.peer import LONGEST_CALL
-from adapter.bfia.ptp import INVOKE
+from adapter.bfia.ptp import INVOKE, read_ends
 from adapter.bfia.relay_words import (
     CODES,
     LOOP,
@@ -104,10 +104,11 @@ class Relay:
             return
         request = Request(scope, receive)
         channel = path.startswith(_CHANNEL)
-        source, target = _ends(request, channel)
-        if target in ("", self._parts.node) or (channel and path != INVOKE):
+        ends = _ends(request, channel)
+        if ends is None or ends[1] in ("", self._parts.node) or (channel and path != INVOKE):
             await self._app(scope, receive, send)
             return
+        source, target = ends
         try:
             route = judge(self._parts.table(), self._parts.node, source, target, _passed(request))
             async with self._places:
@@ -201,21 +202,12 @@ def judge(table: RouteTable, me: str, source: str, target: str, way: tuple[str, 
     return route
 
 
-def _ends(request: Request, channel: bool) -> tuple[str, str]:
-    """Return who asks and whom, as the headers say in either spelling."""
-    if not channel:
-        said = incoming(request)
-        return said.source, said.target
-    names = ("x-ptp-source-node-id", "x-ptp-from-node-id"), ("x-ptp-target-node-id",)
-    source, target = (
-        next((value.strip() for name in spelled for value in _either(request.headers, name) if value.strip()), "")
-        for spelled in names
-    )
-    return source, target
-
-
-def _either(headers: Mapping[str, str], name: str) -> tuple[str, str]:
-    return headers.get(name, ""), headers.get(name.replace("-", "_"), "")
+def _ends(request: Request, channel: bool) -> tuple[str, str] | None:
+    """Return who asks and whom, as the headers say in either spelling; None for headers that are refused here."""
+    if channel:
+        return read_ends(request.headers.raw)
+    said = incoming(request)
+    return said.source, said.target
 
 
 def _passed(request: Request) -> tuple[str, ...]:

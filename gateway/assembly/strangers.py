@@ -16,9 +16,9 @@ from gateway.errors import GatewayError
 from route_table.model import Route
 
 _CONTROL = frozenset({b"x-source-node-id", b"x-node-id"})
-"""in hyphens or underscores; of one that is repeated the first is read"""
+"""in hyphens or underscores"""
 _CHANNEL = frozenset({b"x-ptp-source-node-id", b"x-ptp-from-node-id", b"x-ptp-target-node-id"})
-"""in any mixture of both; of one that is repeated the last is read, or the first of a former name"""
+"""in any mixture of both"""
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,14 @@ class StrangersFirst:
 
 
 def _named(scope: Scope) -> set[str]:
-    """Return the nodes that a request's headers name, as they are read: a few, however many headers there are."""
-    found: dict[tuple[bytes, bool, bool], bytes] = {}
+    """Return the nodes that a request's headers name, as they are read: a few, however many headers there are.
+
+    Of one that is repeated the first is read, or none at all.
+    """
+    found: dict[tuple[bytes, bool], bytes] = {}
     for spelled, value in scope["headers"]:
         name = spelled.replace(b"_", b"-")
-        if name in _CHANNEL:
-            found[name, spelled != name, True] = value
-            found.setdefault((name, spelled != name, False), value)
-        elif name in _CONTROL and spelled in (name, name.replace(b"-", b"_")):
-            found.setdefault((name, spelled != name, False), value)
+        read = name in _CHANNEL or (name in _CONTROL and spelled in (name, name.replace(b"-", b"_")))
+        if read and value.strip():
+            found.setdefault((name, spelled != name), value)
     return {value.strip().decode("latin-1") for value in found.values()} - {""}

@@ -14,7 +14,7 @@ from adapter.bfia.codec import (
     encode_answer,
     encode_base64,
 )
-from adapter.bfia.ptp import outgoing, read_ptp, wait_seconds
+from adapter.bfia.ptp import outgoing, read_ends, read_ptp, wait_seconds
 from gateway.errors import Invalid
 
 LONG = 70_000
@@ -164,6 +164,24 @@ def test_a_header_counts_more_in_its_own_spelling_than_in_another_or_in_the_body
     assert (ptp.session, ptp.source) == ("s", "new")
     ptp = read_ptp([(b"x-ptp-tecn-provider-code", b"acme"), (b"x-ptp-session-id", b"s")])
     assert ptp.provider == "acme"
+
+
+def test_a_header_that_says_two_things_is_refused_and_one_that_repeats_itself_is_not():
+    """Else a relay, and the node behind it, might go by different ones."""
+    said = [(b"x-ptp-session-id", b"s"), (b"x-ptp-target-node-id", b"a"), (b"X-Ptp-Target-Node-Id", b"a")]
+    assert read_ptp(said).target == "a" and read_ends(said) == ("", "a")
+    more = [(b"x-ptp-target-node-id", b"b"), (b"x_ptp_token", b"1"), (b"x-ptp_token", b"2"), (b"x-other", b"1")]
+    with pytest.raises(Invalid) as caught:
+        read_ptp([*said, *more])
+    assert {problem.path for problem in caught.value.problems} == {"x-ptp-target-node-id", "x-ptp-token"}
+    assert read_ends([*said, *more]) is None
+
+
+def test_what_is_empty_is_not_said_but_for_a_topic():
+    said = [(b"x-ptp-session-id", b""), (b"x_ptp_session_id", b"s"), (b"x-ptp-source-node-id", b"")]
+    ptp = read_ptp([*said, (b"x_ptp_source_node_id", b"a"), (b"x-ptp-topic", b"")])
+    assert (ptp.session, ptp.source, ptp.topic) == ("s", "a", "")
+    assert read_ends([*said, (b"x_ptp_source_node_id", b"a")]) == ("a", "")
 
 
 def test_headers_go_out_as_the_bytes_that_came_in():

@@ -135,6 +135,13 @@ def test_a_relay_refuses_by_name_and_writes_it_down(three: SimpleNamespace):
     ]  # once, however often it is asked
 
 
+def test_a_request_that_names_two_targets_is_not_passed_on(allowed: SimpleNamespace):
+    two = [("x-ptp-source-node-id", A), ("x-ptp-target-node-id", B), ("x-ptp-target-node-id", X)]
+    said = [("x-ptp-version", "1"), ("x-ptp-session-id", "s2"), *two]
+    answer = ask(allowed.x, "peer", "POST", "/v1/interconn/chan/invoke", json={}, headers=said).json()
+    assert answer["code"] == "E0000000400" and "x-ptp-target-node-id" in answer["message"]
+
+
 def test_what_comes_back_or_goes_too_far_is_refused(allowed: SimpleNamespace):
     route(allowed.x, B, {"via": A, "relay": True})
     with pytest.raises(GatewayError) as refused:
