@@ -55,6 +55,14 @@ def turns(job: Job) -> Iterator[Asked]:
             return
 
 
+def is_asked(job: Job, node: NodeJob) -> bool:
+    """Say whether the job waits for this node to let it hold something: no other is known to be busy."""
+    if job.status is not JobStatus.READY or node.holding.apply.state is CallState.OK:
+        return False
+    others = [n.holding.apply for n in _holding(job) if n.node != node.node]
+    return node in _holding(job) and not any(call.reason == BUSY for call in others)
+
+
 def _holding(job: Job) -> list[NodeJob]:
     wanted = (n for n in job.nodes.values() if n.holding.said.holds and n.excluded is None)
     return sorted(wanted, key=lambda n: n.node)

@@ -123,6 +123,24 @@ def test_a_node_that_does_not_answer_keeps_nothing_held_elsewhere():
     assert job.nodes["n2"].unreachable_since == at(3)
 
 
+def test_a_node_that_did_not_answer_once_is_not_silent_while_the_job_waits_for_another():
+    job = asked_one_by_one(a_ready_job("n1", "n2"), "n1")
+    job = after(step(job, 2)[0], Lost(HoldAt("n2"), at(3), delivered=True))
+    job = after(step(job, 3)[0], Answered(ReturnAt("n1"), at(3.1)))
+    assert job.nodes["n2"].unreachable_since == at(3), "it is asked again after n1"
+    job = after(step(job, 5)[0], Denied(HoldAt("n1"), BUSY, at(5)))  # somebody else was faster, and takes an hour
+    assert job.nodes["n2"].unreachable_since is None
+    assert step(job, 3600)[0].ending is None
+    job = after(step(job, 3600)[0], Answered(HoldAt("n1"), at(3601)))
+    job = after(step(job, 3602)[0], Lost(HoldAt("n2"), at(3603), delivered=True))
+    for second in range(3604, 4202, 30):  # n1 has room, n2 says nothing: that is a silence
+        job, requests = step(job, second)
+        job = after(job, *(Answered(r, at(second)) for r in requests if r.node == "n1"))
+        job = after(job, *(Lost(r, at(second), delivered=True) for r in requests if r.node == "n2"))
+        assert job.ending is None and job.nodes["n2"].unreachable_since == at(3603)
+    assert step(job, 4203)[0].ending is not None
+
+
 def test_an_answer_to_an_earlier_question_counts_no_more():
     """It was held then, and may have been returned since."""
     job, _ = step(a_ready_job("n1"), 0)

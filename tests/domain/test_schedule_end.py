@@ -13,6 +13,7 @@ from gateway.domain.scheduling.events import (
     Denied,
     Lost,
     StopAsked,
+    TaskStopAsked,
 )
 from gateway.domain.scheduling.schedule import apply, next_due, step
 from gateway.domain.scheduling.timing import Timing
@@ -168,3 +169,27 @@ def test_any_sign_of_life_begins_the_silence_anew(sign):
     job = after(job, Lost(PollTaskAt("n2", "a", ("host",)), at(2), delivered=False))
     job = claimed(job, 400)
     assert step(after(job, sign), at(700))[0].ending is None
+
+
+def test_a_node_of_which_nothing_is_asked_any_more_is_not_silent():
+    """Its part was told just before a question to it was lost: the other party may go on for hours."""
+    late = Lost(PollTaskAt("n2", "a", ("host",)), at(2), delivered=True)
+    job = claimed(a_job("a -> b", status=JobStatus.RUNNING, a=RUNNING), 1)
+    job = after(job, heard(SUCCESS, "n2", pushed=True), late)
+    assert job.nodes["n2"].unreachable_since is None and not [n for n in job.notes if n.event == "unreachable"]
+    assert step(job, at(5000))[0].ending is None
+
+    job = claimed(after(job, heard(SUCCESS, "n1", seconds=5000)), 5000)  # and asked again, its silence begins anew
+    job = after(job, Lost(StartTaskAt("n2", "b"), at(5001), delivered=False))
+    assert step(job, at(5600))[0].ending is None
+    assert step(job, at(5601))[0].ending.failure.reason == "UNREACHABLE"
+
+
+def test_the_silence_of_a_node_ends_with_the_task_that_was_to_start_there():
+    begun = {"a": {"n1": RUNNING, "n2": READY}, "b": RUNNING}
+    job = claimed(a_job("a; b", status=JobStatus.RUNNING, task_roles={"b": ("guest",)}, **begun), 1)
+    job = after(job, Lost(StartTaskAt("n2", "a"), at(2), delivered=False))
+    assert job.nodes["n2"].unreachable_since == at(2)
+    job = answered(after(job, TaskStopAsked("a", "n1", at(3))), 3)
+    assert job.nodes["n2"].unreachable_since is None
+    assert step(job, at(5000))[0].ending is None

@@ -32,6 +32,7 @@ from gateway.domain.scheduling.records import (
 )
 from gateway.domain.scheduling.reports import pause
 from gateway.domain.scheduling.settling import ended_as, settled
+from gateway.domain.scheduling.silence import is_asked
 from gateway.domain.scheduling.timing import NOW, Timing, expiry
 from gateway.domain.states import JOB, TASK, Outcome, TaskStatus, ended
 
@@ -153,10 +154,6 @@ def exclude(job: Job, request: StartTaskAt, at: datetime) -> Job:
 def lost(job: Job, event: Lost, timing: Timing) -> Job:
     """Take in that no answer came: the node counts as unreachable, and the call is due again after a pause."""
     request = event.request
-    node = job.nodes[request.node]
-    if node.unreachable_since is None:
-        job = with_node(job, replace(node, unreachable_since=event.at))
-        job = job.noted(event.at, "unreachable", request.node, message=event.message)
     call = call_of(job, request)
     due = event.at + timing.retry(call.tries - 1)
     if isinstance(request, StartTaskAt):
@@ -164,10 +161,15 @@ def lost(job: Job, event: Lost, timing: Timing) -> Job:
     else:
         maybe_there = event.delivered or call.tries > 1 or isinstance(request, StopAt)
     state = CallState.LOST if maybe_there else CallState.IDLE
+    job = with_call(job, request, replace(call, state=state, due_at=due, message=event.message))
+    node = job.nodes[request.node]
+    if node.unreachable_since is None and (job.ending is not None or is_asked(job, node)):
+        job = with_node(job, replace(node, unreachable_since=event.at))
+        job = job.noted(event.at, "unreachable", request.node, message=event.message)
     if isinstance(request, CreateAt | StartAt) and job.ending is None:
         detail = {"tries": call.tries, "next": due.isoformat(), "message": event.message}
         job = job.noted(event.at, NAMES[type(request)] + " without an answer", request.node, **detail)
-    return with_call(job, request, replace(call, state=state, due_at=due, message=event.message))
+    return job
 
 
 def delayed(job: Job, event: Delayed) -> Job:

@@ -9,6 +9,7 @@ from gateway.domain.model import CallState, Ending, Failure, NodeId
 from gateway.domain.remembering import remembered
 from gateway.domain.scheduling.events import SuspendAsked
 from gateway.domain.scheduling.records import needs_stop, with_node, with_task
+from gateway.domain.scheduling.silence import forgiven
 from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, ended, may, merge, move
 
 
@@ -22,7 +23,9 @@ def settled(job: Job, at: datetime) -> Job:
             job = _settle_task(job, task, at)
     if job.ending is None:
         job = _settle_open(job, at)
-    if job.ending is not None and all(map(_quiet, job.nodes.values())) and trained.may_conclude(job, at):
+    if job.ending is None:
+        job = forgiven(job)
+    elif all(map(_quiet, job.nodes.values())) and trained.may_conclude(job, at):
         job = _conclude(job, job.ending, at)
     return job
 
