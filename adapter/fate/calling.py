@@ -14,10 +14,15 @@ from gateway.ports import as_mapping
 Sign = Callable[[NodeId, NodeId], Mapping[str, str]]
 """Return the headers that sign a request to a node in an initiator's name; none where it asks for none."""
 
+
+class NoChange(Refused):
+    """FATE did not do it to what a job holds: it has too little free, or the job holds it (or nothing) already."""
+
+
 _KINDS: Mapping[int, tuple[type[GatewayError], str]] = {
     Code.JOB_NOT_FOUND: (NotFound, "JOB_UNKNOWN"),
     Code.TASK_NOT_FOUND: (NotFound, "TASK_UNKNOWN"),
-    Code.JOB_RESOURCE_EXCEPTION: (Refused, "RESOURCES_BUSY"),
+    Code.JOB_RESOURCE_EXCEPTION: (NoChange, "RESOURCES_BUSY"),
     Code.TASK_RESOURCE_EXCEPTION: (Refused, "RESOURCES_BUSY"),
     Code.JOB_RESOURCE_LIMIT_EXCEEDED: (Refused, "RESOURCES_NEVER"),
     Code.INHERITANCE_FAILED: (Refused, "INHERITANCE_FAILED"),

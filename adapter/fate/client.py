@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from adapter.fate.calling import Caller
+from adapter.fate.calling import Caller, NoChange
 from adapter.fate.description import Descriptions
 from adapter.fate.endpoints import PARTNER
 from adapter.fate.keys import LONGEST_JOB_ID, key_of
@@ -17,6 +17,7 @@ from adapter.fate.parts import JobOf
 from adapter.fate.said import failure_of, names_in, task_body
 from adapter.fate.states import OUR_TASK, REASONS, JobWord, TaskWord, job_word, task_word
 from gateway.domain.foretelling import Item
+from gateway.domain.holding import BUSY
 from gateway.domain.job import Acceptance, Job, Task
 from gateway.domain.model import Ending, Failure, JobSpec, NodeId
 from gateway.domain.outward import told
@@ -96,13 +97,37 @@ class ParticipantClient:
         """Nothing was asked."""
 
     def hold(self, job_id: str, sender: NodeId) -> None:
-        """Apply for the resources of each role. Raises `Busy` where one gets none."""
-        self._of_job(job_id, "resource/apply")
+        """Have all roles of the node hold what the job needs, or none. Raises `Refused` with RESOURCES_BUSY.
+
+        FATE refuses a role that holds it already, because an answer was lost, in the words that it has for one
+        that must wait: so all is given back, and asked for once more.
+        """
+        try:
+            self._hold(job_id)
+        except NoChange:
+            self.give_back(job_id, sender)
+            self._hold(job_id)
+
+    def _hold(self, job_id: str) -> None:
+        roles = self._roles_of(job_id)
+        for number, role in enumerate(roles):
+            try:
+                self._of_role(job_id, role, "resource/apply")
+            except Refused:
+                self._return(job_id, roles[:number])
+                raise
 
     def give_back(self, job_id: str, sender: NodeId) -> None:
         """Return the resources of each role; FATE says no where it held none, which is no error."""
-        with suppress(_Busy):  # it held nothing
-            self._of_job(job_id, "resource/return")
+        self._return(job_id, self._roles_of(job_id))
+
+    def _return(self, job_id: str, roles: Iterable[str]) -> None:
+        for role in roles:
+            try:
+                self._of_role(job_id, role, "resource/return")
+            except Refused as refused:
+                if refused.reason != BUSY:
+                    raise
 
     def start_job(self, job_id: str, sender: NodeId, without: Sequence[str] = ()) -> None:
         """Start each role; ``without`` goes as ``extra_info``, which FATE's own nodes leave aside."""
@@ -112,11 +137,12 @@ class ParticipantClient:
     def _of_job(self, job_id: str, command: str, **more: Any) -> None:
         """Tell every role of the node something about a job."""
         for role in self._roles_of(job_id):
-            body = {"job_id": job_id, "role": role, "party_id": self._caller.node, **more}
-            try:
-                self._caller.post(f"{PARTNER}/job/{command}", body)
-            except Refused as refused:
-                raise (_Busy(refused.message) if refused.reason == _Busy.reason else refused) from None
+            self._of_role(job_id, role, command, **more)
+
+    def _of_role(self, job_id: str, role: str, command: str, **more: Any) -> None:
+        self._caller.post(
+            f"{PARTNER}/job/{command}", {"job_id": job_id, "role": role, "party_id": self._caller.node, **more}
+        )
 
     def start_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
         """Tell of a further version, apply for the task's resources, then start it, role by role.
@@ -141,7 +167,7 @@ class ParticipantClient:
                 for other in bodies[:applied]:  # what its other roles got must not be kept from its other jobs
                     with suppress(GatewayError):
                         self._caller.post(f"{PARTNER}/task/resource/return", other)
-                if refused.reason == _Busy.reason:  # asked again in a while, as FATE does
+                if refused.reason == BUSY:  # asked again in a while, as FATE does
                     raise Busy(refused.message, reason=refused.reason) from refused
                 raise
         for body in bodies:
@@ -233,10 +259,6 @@ class ParticipantClient:
             return ("",)
         part = _part(job, task_name, self._caller.node)
         return tuple(part) or _roles(job.spec, self._caller.node)
-
-
-class _Busy(Refused):
-    reason = "RESOURCES_BUSY"
 
 
 def _explained(refused: Refused, job_id: str) -> Refused:

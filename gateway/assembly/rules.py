@@ -18,6 +18,7 @@ def call_timing(settings: Settings) -> Timing:
         hold_first=settings.limits.schedule_pause_seconds,
         hold_most=max(settings.limits.schedule_longest_pause_seconds, settings.limits.schedule_pause_seconds),
         hold_tries=settings.limits.schedule_attempts,
+        ageing=settings.limits.ageing_seconds,
     )
 
 

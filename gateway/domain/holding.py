@@ -2,8 +2,10 @@
 
 The nodes are asked one after the other, in the order of their ids, which is the same whoever schedules: so of two
 jobs that need the same nodes one always gets them. Where one has to wait, what the others have granted is given
-back at once, and all are asked again after a pause, or when that node has something free. A node that says
-nothing of resources is not asked; it looks after itself when the job starts.
+back at once, and all are asked again after a pause, or when that node has something free. A job that has waited
+for as long as the ageing bound gives nothing back any more: else others could always be faster at one node while
+it waits for another. As all ask in the same order, no two jobs wait for each other. A node that says nothing
+of resources is not asked; it looks after itself when the job starts.
 """
 
 from collections.abc import Iterable, Iterator
@@ -117,6 +119,19 @@ def busy(node: NodeJob, failure: Failure, at: datetime, timing: Timing) -> NodeJ
         pause = timedelta()  # it has something free since it was asked
     call = replace(call, state=CallState.IDLE, due_at=at + pause, reason=failure.reason, message=failure.message)
     return replace(node, holding=replace(node.holding, apply=call, waiting_since=since))
+
+
+def kept(job: Job, at: datetime, timing: Timing) -> Job:
+    """Have a job that waits for a busy node, and has waited long, keep what others have granted.
+
+    They are asked once more in the next round, which changes nothing there and shows that it is still wanted.
+    """
+    since = [n.holding.waiting_since for n in _holding(job) if n.holding.waiting_since is not None]
+    if not since or at - min(since) < timedelta(seconds=timing.ageing):
+        return job
+    granted = [n for n in _holding(job) if n.holding.apply.state is CallState.OK]
+    anew = {n.node: replace(n, holding=replace(n.holding, apply=Call())) for n in granted}
+    return replace(job, nodes={**job.nodes, **anew}) if anew else job
 
 
 def returned(node: NodeJob, late: datetime) -> NodeJob:

@@ -5,9 +5,12 @@ from itertools import pairwise
 from pathlib import Path
 
 from gateway.assembly.rules import admission_rules, call_timing
-from gateway.domain import holding
+from gateway.domain import admission, holding
+from gateway.domain.admission import Rules
+from gateway.domain.amounts import Amounts
 from gateway.domain.job import Acceptance, Holding, Job
 from gateway.domain.model import CallState, Failure
+from gateway.domain.resources import Claim, ClaimState, Ledger
 from gateway.domain.scheduling import schedule
 from gateway.domain.scheduling.commands import CreateAt, HoldAt, Request, ReturnAt, StartAt, StartTaskAt, StopAt
 from gateway.domain.scheduling.events import Answered, Denied, Event, Freed, Lost, StopAsked
@@ -121,6 +124,55 @@ def test_a_node_that_does_not_answer_keeps_nothing_held_elsewhere():
     job, requests = step(job, 3)
     assert requests == [ReturnAt("n1")]
     assert job.nodes["n2"].unreachable_since == at(3)
+
+
+def test_a_job_that_has_waited_long_keeps_what_it_was_granted_and_asks_for_it_again():
+    job = after(step(asked_one_by_one(a_ready_job("n1", "n2"), "n1"), 2)[0], Denied(HoldAt("n2"), BUSY, at(3)))
+    job = after(step(job, 3)[0], Answered(ReturnAt("n1"), at(3.1)))
+    job = asked_one_by_one(job, "n1", begin=600)
+    job = after(step(job, 602)[0], Denied(HoldAt("n2"), BUSY, at(603)))
+    job, requests = step(job, 603.9)
+    assert requests == [] and holding.waits_for(job) == (BUSY.message, at(3), at(604))
+    job = asked_one_by_one(after(job, Freed("n2", at(603.95))), "n1", "n2", begin=604)
+    assert len(step(job, 609)[1]) == 3, "it starts"
+
+
+def test_a_job_of_two_nodes_starts_within_its_ageing_bound_although_each_has_small_ones_of_its_own():
+    """They last longer than a node keeps a place for who does not ask: n2 did not, while n1 was waited for."""
+    rules, timing, large = Rules(ageing=60.0), Timing(ageing=60.0), a_ready_job("n1", "n2")
+    ledgers = {node: Ledger(Amounts.of(2), node=node) for node in ("n1", "n2")}
+    ends: dict[str, float] = {}
+
+    def asks(node: str, name: str, cores: int, now: float) -> bool:
+        claim = Claim(name, Amounts.of(cores), ClaimState.WAITING, at(now), at(now))
+        ledgers[node], held = admission.apply(ledgers[node], claim, at(now), rules)
+        return held
+
+    for now in range(0, 2000, 5):
+        for node in ledgers:
+            for name in [name for name, end in ends.items() if end <= now and name in ledgers[node].claims]:
+                ledgers[node] = ledgers[node].without(name)
+            if "large" in admission.admissible(ledgers[node], at(now), rules):
+                large = after(large, Freed(node, at(now)))
+            for number in range(2):
+                name = f"{node} {now} {number}"
+                if asks(node, name, 1, now):
+                    ends[name] = now + 100 + 50 * number
+                else:
+                    ledgers[node] = ledgers[node].without(name)
+        large, requests = schedule.step(large, at(now), timing)
+        while requests and not isinstance(requests[0], StartAt):
+            for request in requests:
+                event: Event = Answered(request, at(now))
+                if isinstance(request, ReturnAt):
+                    ledgers[request.node] = ledgers[request.node].give_back("large")
+                elif not asks(request.node, "large", 2, now):
+                    event = Denied(request, BUSY, at(now))
+                large = schedule.apply(large, event, timing)
+            large, requests = schedule.step(large, at(now), timing)
+        if requests:
+            break
+    assert 60 < now < 60 + 2 * 150 + 2 * timing.hold_most
 
 
 def test_a_node_that_did_not_answer_once_is_not_silent_while_the_job_waits_for_another():

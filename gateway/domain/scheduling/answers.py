@@ -122,7 +122,8 @@ def denied(job: Job, event: Denied, timing: Timing) -> Job:
     if isinstance(request, ReturnAt):
         return with_node(job, holding.returned(job.nodes[request.node], expiry(call, timing)))
     if isinstance(request, HoldAt) and failure.reason == holding.BUSY:
-        return with_node(job, holding.busy(job.nodes[request.node], failure, event.at, timing))
+        job = with_node(job, holding.busy(job.nodes[request.node], failure, event.at, timing))
+        return holding.kept(job, event.at, timing)
     insists = isinstance(request, StopAt) or (isinstance(request, StopTaskAt) and before.tries < _MAX_DENIALS)
     if insists and failure.reason in UNTOLD:  # perhaps it runs on
         return with_call(

@@ -35,6 +35,8 @@ class Timing:
     """the longest such pause; a node of ours says by itself when it has something free"""
     hold_tries: int = 0
     """how often one node is asked before the job ends; 0: as long as it takes"""
+    ageing: float = 600.0
+    """a job that has waited for resources for this long keeps what it is granted until it has everything"""
     stop_patience: float = 60.0
     """how long a failed attempt may go on at a node that has answered its stop"""
     redeliver_for: float = 86_400.0

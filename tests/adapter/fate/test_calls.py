@@ -35,6 +35,7 @@ class Fate:
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.headers: list[dict[str, str]] = []
         self.says: dict[str, Any] = {}
+        self.decides: dict[str, Callable[[Mapping[str, Any]], Any]] = {}
 
     def __call__(
         self, node: str, path: str, body: Mapping[str, Any], headers: Mapping[str, str], patience: float
@@ -43,6 +44,8 @@ class Fate:
         self.asked.append((path.removeprefix("/v2"), dict(body)))
         self.headers.append(dict(headers))
         said = self.says.get(path.removeprefix("/v2"), OK)
+        if (decide := self.decides.get(path.partition("/job/")[2])) is not None:
+            said = decide(body)
         return said if isinstance(said, tuple) else (200, said)
 
 
@@ -149,6 +152,50 @@ def test_a_node_that_has_too_little(partner: ParticipantClient, there: Fate, cod
     with pytest.raises(Refused) as caught:
         partner.hold("20241", ME)
     assert caught.value.reason == reason
+
+
+class Pool:
+    """What jobs hold at a FATE node: what is held already is refused as what is too much."""
+
+    def __init__(self, there: Fate, full_for: str = "") -> None:
+        self.held: set[str] = set()
+        self.full_for = full_for
+        there.decides = {"resource/apply": self.apply, "resource/return": self.give_back}
+
+    def apply(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        if body["role"] in self.held or body["role"] == self.full_for:
+            return {"code": 1005, "message": "Job resource exception"}
+        self.held.add(body["role"])
+        return OK
+
+    def give_back(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        if body["role"] not in self.held:
+            return {"code": 1005, "message": "Job resource exception"}
+        self.held.remove(body["role"])
+        return OK
+
+
+def test_asked_twice_a_job_holds_it_once(partner: ParticipantClient, there: Fate):
+    """The answer to the first request was lost, or only one role was asked by then."""
+    pool = Pool(there)
+    for held in ({"host", "arbiter"}, {"host"}, {"arbiter"}):
+        pool.held = set(held)
+        partner.hold("20241", ME)
+        assert pool.held == {"host", "arbiter"}
+    pool.held = {"arbiter"}
+    partner.give_back("20241", ME)
+    assert not pool.held
+
+
+def test_all_roles_of_a_node_hold_what_they_need_or_none(partner: ParticipantClient, there: Fate):
+    pool = Pool(there, full_for="arbiter")
+    for _ in range(2):
+        with pytest.raises(Refused) as caught:
+            partner.hold("20241", ME)
+        assert (caught.value.reason, pool.held) == ("RESOURCES_BUSY", set())
+    pool.full_for = ""
+    partner.hold("20241", ME)
+    assert pool.held == {"host", "arbiter"}
 
 
 def test_a_task_starts_when_every_role_has_its_resources(partner: ParticipantClient, there: Fate):
