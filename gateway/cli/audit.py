@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli.client import DEFAULT_CONFIG, AsJson, Config, Url, connect, reporting, show, table
+from gateway.cli.said import say
 from gateway.counting import counted
 
 
@@ -45,7 +46,7 @@ def audit(
         ]
         table(counted(len(rows), "change"), ["", "at (UTC)", "who", "what", "went", "before → after"], rows)
         if found["next"]:
-            typer.echo(f"more: --after {found['next']}", err=True)
+            say(f"more: --after {found['next']}", err=True)
 
 
 def _went(entry: Any) -> str:

@@ -26,6 +26,7 @@ from gateway.cli.client import (
     table,
 )
 from gateway.cli.given import content, finite
+from gateway.cli.said import harmless, say
 from gateway.counting import counted
 
 if TYPE_CHECKING:
@@ -248,15 +249,14 @@ def _with_progress(
 
     if not sys.stderr.isatty():  # such as in a build: a line for each step
         return [
-            check_component(sandbox, one, given, lambda text: typer.echo(text, err=True), clauses)
-            for one in components
+            check_component(sandbox, one, given, lambda text: say(text, err=True), clauses) for one in components
         ]
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("starting", total=TRIALS * len(components))
 
         def told(text: str) -> None:
-            progress.update(bar, advance=1, description=text)
+            progress.update(bar, advance=1, description=harmless(text))
 
         return [check_component(sandbox, component, given, told, clauses) for component in components]
 
@@ -309,9 +309,9 @@ def _print(file: Path, found: "Described", checked: "Sequence[Checked]") -> None
     if rows:
         table(f"{file}: {said}", ["", "where", "what", "found", "did you mean"], rows)
     else:
-        typer.echo(f"{file}: {said}")
+        say(f"{file}: {said}")
     for one in checked:
-        typer.echo("")
+        say("")
         idle = any(clause.name in ("starts", "works") and f.result == "failed" for clause, f in one.findings)
         lines = [
             [clause.name, _MARKS[f.result], f.seen, clause.remedy if f.result == "failed" else "", clause.section]
@@ -322,4 +322,4 @@ def _print(file: Path, found: "Described", checked: "Sequence[Checked]") -> None
         broken = [clause.name for clause, f in one.findings if f.result == "failed"]
         hidden = sum(f.result == "not shown" for _, f in one.findings)
         verdict = f"broken: {', '.join(broken)}" if broken else "keeps all that was shown"
-        typer.echo(f"{one.component} {verdict}; {hidden} of {len(one.findings)} clauses not shown")
+        say(f"{one.component} {verdict}; {hidden} of {len(one.findings)} clauses not shown")

@@ -17,7 +17,8 @@ from urllib.parse import quote, urlsplit
 import httpx
 import typer
 
-from gateway.cli.given import content, harmless, opened, token
+from gateway.cli.given import content, opened, token
+from gateway.cli.said import harmless, say, say_json
 from gateway.whole_files import NotFit
 
 if TYPE_CHECKING:
@@ -252,10 +253,10 @@ def reporting(as_json: bool = False) -> Iterator[None]:
     try:
         yield
     except CallFailed as error:
-        text = harmless(str(error))
         if as_json:
-            text = json.dumps({"error": text, "reason": error.reason, "data": error.data}, ensure_ascii=False)
-        typer.echo(text, err=True)
+            say_json({"error": str(error), "reason": error.reason, "data": error.data}, err=True)
+        else:
+            say(str(error), err=True)
         raise typer.Exit(error.code) from None
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
@@ -317,7 +318,7 @@ def segment(name: str) -> str:
 
 def show(value: Any) -> None:
     """Print JSON for scripts."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    say_json(value, indent=2)
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -331,14 +332,14 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> 
 
     lines = [["" if cell is None else harmless(str(cell)) for cell in row] for row in rows]
     console = Console()
-    made = Table(title=title, title_justify="left", show_edge=False)
+    made = Table(title=Text(harmless(title)) if title else None, title_justify="left", show_edge=False)
     widths: Sequence[int | None] = [None] * len(columns)
     if not console.is_terminal:
         wanted = int(os.environ["COLUMNS"]) if os.environ.get("COLUMNS", "").isdecimal() else PIPE_WIDTH
         widths = fixed = column_widths(columns, lines, wanted - _BETWEEN * len(columns))
         console = Console(width=sum(fixed) + _BETWEEN * len(columns))
     for column, width in zip(columns, widths, strict=True):
-        made.add_column(column, overflow="fold", width=width)
+        made.add_column(Text(harmless(column)), overflow="fold", width=width)
     for line in lines:
         made.add_row(*(Text(cell) for cell in line))
     console.print(made)

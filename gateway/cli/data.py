@@ -26,6 +26,7 @@ from gateway.cli.client import (
 from gateway.cli.completing import datasets, nodes
 from gateway.cli.given import finite, new_file, opened
 from gateway.cli.paging import PAGE, After, Limit, print_more
+from gateway.cli.said import say
 from gateway.counting import counted
 
 commands = typer.Typer(
@@ -107,7 +108,7 @@ def upload(
                     (found["partitions"], "partition"),
                 )
             )
-            typer.echo(f"stored {found['dataset_id']}: {what}")
+            say(f"stored {found['dataset_id']}: {what}")
 
 
 @commands.command("list")
@@ -147,7 +148,7 @@ def list_datasets(
         columns = ["dataset", "rows", "columns", "size", "created (UTC)", "", "description"]
         table(f"{len(rows)} of {found['total']} datasets", columns, rows)
         if found["next"]:
-            typer.echo(f"more: bfia-gateway data list --after {found['next']}", err=True)
+            say(f"more: bfia-gateway data list --after {found['next']}", err=True)
 
 
 @commands.command("show")
@@ -181,7 +182,7 @@ def show_dataset(
         if found["grants"]:
             _print_grants(found["grants"])
         else:
-            typer.echo(_ungranted(found["grants_default"]))
+            say(_ungranted(found["grants_default"]))
 
 
 @commands.command("preview")
@@ -203,7 +204,7 @@ def preview(
             return
         table("", found["columns"], found["rows"])
         if found["left_out"]:
-            typer.echo(f"not shown: {found['left_out']}", err=True)
+            say(f"not shown: {found['left_out']}", err=True)
 
 
 @commands.command("download")
@@ -240,7 +241,7 @@ def download(
         if as_json:
             show({"file": str(target), "bytes": size})
         else:
-            typer.echo(f"wrote {target} ({amount(size)})")
+            say(f"wrote {target} ({amount(size)})")
 
 
 @commands.command("delete")
@@ -260,7 +261,7 @@ def delete(
         typer.confirm(f"Delete {dataset} for good?", abort=True, err=True)
     with reporting(as_json), connect(config, url) as node:
         found = node.delete(path)
-        show(found) if as_json else typer.echo(f"deleted {dataset}")
+        show(found) if as_json else say(f"deleted {dataset}")
 
 
 @commands.command("disable")
@@ -326,9 +327,9 @@ def grant(
         if as_json:
             show(found)
         else:
-            typer.echo(f"{dataset} is granted to {node_id} {_until(found)}")
+            say(f"{dataset} is granted to {node_id} {_until(found)}")
             for warning in found.get("warnings", []):
-                typer.echo(f"warning: {warning}", err=True)
+                say(f"warning: {warning}", err=True)
 
 
 @commands.command("revoke")
@@ -351,16 +352,16 @@ def revoke(
     with reporting(as_json), connect(config, url) as node:
         if not forget:
             found = node.delete(_path(dataset, f"/grants/{segment(node_id)}"))
-            show(found) if as_json else typer.echo(f"{dataset} is no longer granted to {node_id}")
+            show(found) if as_json else say(f"{dataset} is no longer granted to {node_id}")
             return
         found = node.delete(_path(dataset, f"/grants/{segment(node_id)}"), forget="true")
         if as_json:
             show(found)
             return
-        typer.echo(f"the grant of {dataset} to {node_id} is forgotten")
+        say(f"the grant of {dataset} to {node_id} is forgotten")
         left = node.get(_path(dataset))
         if not left["grants"]:
-            typer.echo(_ungranted(left["grants_default"]))
+            say(_ungranted(left["grants_default"]))
 
 
 @commands.command("grants")
@@ -387,13 +388,13 @@ def grants(
             return
         _print_grants(found["grants"])
         print_more(found)
-        typer.echo(_ungranted(found["default"]))
+        say(_ungranted(found["default"]))
 
 
 def _switch(dataset: str, what: str, reason: str, config: Path, url: str, as_json: bool) -> None:
     with reporting(as_json), connect(config, url) as node:
         found = node.post(_path(dataset, f"/{what}"), {"reason": reason})
-        show(found) if as_json else typer.echo(f"{dataset} is {what}d")
+        show(found) if as_json else say(f"{dataset} is {what}d")
 
 
 def _address(dataset: str) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from gateway.cli.client import (
     show,
     table,
 )
+from gateway.cli.said import say
 
 _ME = "doctor"
 """stands for the installation: what looks owns no containers"""
@@ -83,8 +84,8 @@ def migrate(
         if as_json:
             show({"was": before, "newest": newest, "migrated": not check and before != newest})
         elif before == newest:
-            typer.echo(f"nothing to do: the schema is {newest}")
+            say(f"nothing to do: the schema is {newest}")
         else:
-            typer.echo(f"{'would go' if check else 'went'} from {before or 'no schema'} to {newest}")
+            say(f"{'would go' if check else 'went'} from {before or 'no schema'} to {newest}")
         if check and before != newest:
             raise typer.Exit(EXIT_FAILED)

@@ -21,6 +21,7 @@ from gateway.cli.client import (
 from gateway.cli.completing import components as component_names
 from gateway.cli.described import chosen, components_of
 from gateway.cli.parameters import allowed
+from gateway.cli.said import say
 
 if TYPE_CHECKING:
     from provider_registry.model import Component
@@ -72,7 +73,7 @@ def draft(
                 text = f"say which node plays: {', '.join(f'--party {role}=NODE' for role in missing)}"
                 raise CallFailed(text, EXIT_BAD_INPUT, "INVALID")
             nodes |= dict.fromkeys(missing, settings_of(config).node.id)
-        typer.echo(drafted(chain, {role: nodes[role] for role in roles}, datasets, flow), nl=False)
+        say(drafted(chain, {role: nodes[role] for role in roles}, datasets, flow), nl=False)
 
 
 def _component(task: str, config: Path, url: str) -> "Component":

@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,8 +15,6 @@ from gateway.whole_files import MIB, NotFit, bounded, check_readable, whole
 LARGEST = 32 * MIB
 """bytes of a file that is read whole: jobs, registrations, small tables"""
 
-_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-
 
 def no_text(words: Sequence[str]) -> str:
     """Say which of the words is no text in UTF-8, so that it can be neither sent nor printed; empty: none."""
@@ -25,11 +22,6 @@ def no_text(words: Sequence[str]) -> str:
         if any("\ud800" <= letter <= "\udfff" for letter in word):
             return f"argument {place} is no text in UTF-8: {os.fsencode(word)!r}"
     return ""
-
-
-def harmless(text: str) -> str:
-    """Return text that others wrote without what would steer a terminal: lines and blanks stay as they are."""
-    return _STEERING.sub("?", text)
 
 
 def token(text: str, source: str) -> str:

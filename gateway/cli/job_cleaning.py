@@ -21,6 +21,7 @@ from gateway.cli.client import (
 )
 from gateway.cli.completing import JobId
 from gateway.cli.given import new_file
+from gateway.cli.said import say
 from gateway.counting import counted
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list what would be done.")]
@@ -98,7 +99,7 @@ def cancel_waiting(
             show(found)
             return
         done = "would be cancelled" if dry_run else "cancelled"
-        typer.echo("\n".join([*found["jobs"], f"{len(found['jobs'])} {done}"]))
+        say("\n".join([*found["jobs"], f"{len(found['jobs'])} {done}"]))
 
 
 def archive(
@@ -121,13 +122,13 @@ def archive(
         with fitting():
             new_file(target, force)
         size = node.download(f"/api/v1/jobs/{segment(job_id)}/archive", target)
-        typer.echo(f"wrote {target}, {amount(size)}")
+        say(f"wrote {target}, {amount(size)}")
 
 
 def _items(found: dict[str, Any], dry_run: bool) -> None:
     items = found["items"]
     if not items:
-        typer.echo("nothing to delete")
+        say("nothing to delete")
         return
     rows = [[i["kind"], i["name"], amount(i["bytes"])] for i in items]
     done = "would be deleted" if dry_run else "deleted"

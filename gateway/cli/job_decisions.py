@@ -21,6 +21,7 @@ from gateway.cli.client import (
 from gateway.cli.completing import JobId
 from gateway.cli.job_made import made, told, warnings_after
 from gateway.cli.paging import PAGE, After, Limit, print_more
+from gateway.cli.said import say
 from gateway.counting import counted
 
 Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; a refusal's goes to every node of the job.")]
@@ -135,19 +136,17 @@ def _decide(job_id: str, word: str, done: str, reason: str, config: Config, url:
         if as_json:
             show(found)
         elif found["repeated"]:
-            typer.echo(
-                f"{job_id} was {done} here before: {_earlier(found['approval'] or {})}; nothing was changed"
-            )
+            say(f"{job_id} was {done} here before: {_earlier(found['approval'] or {})}; nothing was changed")
             if reason:
-                typer.echo("the reason given now was not told to anybody; the job keeps the first", err=True)
+                say("the reason given now was not told to anybody; the job keeps the first", err=True)
         else:
-            typer.echo(f"{job_id} is {done} here")
+            say(f"{job_id} is {done} here")
 
 
 def _ask(job_id: str, word: str, done: str, body: dict[str, str], config: Config, url: str, as_json: bool) -> None:
     with reporting(as_json), connect(config, url) as node:
         found = node.post(f"/api/v1/jobs/{segment(job_id)}/{word}", body)
-        show(found) if as_json else typer.echo(f"{job_id} {done}")
+        show(found) if as_json else say(f"{job_id} {done}")
 
 
 def _earlier(approval: dict[str, Any]) -> str:

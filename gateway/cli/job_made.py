@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-import typer
-
 from gateway.cli.client import CallFailed, Client, segment
+from gateway.cli.said import say
 
 
 def made(node: Client, path: str, body: Mapping[str, Any]) -> Any:
@@ -35,9 +34,9 @@ def warnings(job: Mapping[str, Any]) -> list[str]:
 
 def told(job_id: str, odd: list[str]) -> None:
     """Print the id, for scripts alone on standard output, and what is odd on standard error."""
-    typer.echo(job_id)
+    say(job_id)
     for warning in odd:
-        typer.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}", err=True)
 
 
 def lineage(job: Mapping[str, Any]) -> str:

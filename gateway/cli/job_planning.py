@@ -17,6 +17,7 @@ from gateway.cli.client import (
     show,
     table,
 )
+from gateway.cli.said import say
 
 _MARKS = {"ok": "ok", "warning": "warning", "waits": "waits", "problem": "PROBLEM", "unknown": "unknown"}
 _PATIENCE = 120.0
@@ -65,8 +66,8 @@ def _print(found: dict[str, Any]) -> None:
             for c in one["checks"]
         ]
         table(f"{one['node']} ({parties})", ["what", "of", "result", "found", "what to do"], rows)
-        typer.echo("")
-    typer.echo(_summary(found))
+        say("")
+    say(_summary(found))
 
 
 def _summary(found: dict[str, Any]) -> str:

@@ -25,6 +25,7 @@ from gateway.cli.client import (
 )
 from gateway.cli.completing import JobId
 from gateway.cli.given import new_file
+from gateway.cli.said import say
 from gateway.counting import counted
 
 _ROWS = 20
@@ -52,7 +53,7 @@ def reports(job_id: JobId, config: Config = DEFAULT_CONFIG, url: Url = "", as_js
         rows = [[r["task"], r["party"], r["key"], r["output"], _gist(node, r)] for r in found["reports"]]
         table(f"reports of {job_id} here", ["task", "party", "key", "is the", "says"], rows)
         for warning in found["warnings"]:
-            typer.echo(f"warning: {warning['task']} {warning['party']}: {warning['warning']}", err=True)
+            say(f"warning: {warning['task']} {warning['party']}: {warning['warning']}", err=True)
 
 
 def report(
@@ -91,7 +92,7 @@ def report(
             _print(found)
         if plot is not None:
             size = node.download(f"{address}/plot", plot, series=series)
-            typer.echo(f"{plot}: {amount(size)}", err=as_json)
+            say(f"{plot}: {amount(size)}", err=as_json)
 
 
 def _address(node: Client, job_id: str, task: str, key: str, party: str) -> str:
@@ -115,7 +116,7 @@ def _print(found: Mapping[str, Any]) -> None:
         table(series["name"], list(series["columns"]), rows)
         more = len(series["points"]) - len(rows) + series["left_out"]
         if more:
-            typer.echo(f"and {counted(more, 'row')} more: --json or --plot FILE shows them")
+            say(f"and {counted(more, 'row')} more: --json or --plot FILE shows them")
 
 
 def _gist(node: Client, listed: Mapping[str, Any]) -> str:

@@ -31,6 +31,7 @@ from gateway.cli.given import new_file
 from gateway.cli.job_ends import last_words
 from gateway.cli.job_looks import OVER, looks
 from gateway.cli.job_made import lineage, made, told, warnings, warnings_after
+from gateway.cli.said import harmless_in, say
 from gateway.counting import counted
 
 commands = typer.Typer(help="Hand a job in, watch it, see what it wrote and left, stop it.", no_args_is_help=True)
@@ -69,7 +70,7 @@ def submit(
             show({"job_id": job_id, "warnings": odd}) if as_json else told(job_id, odd)
             return
         if not as_json:
-            typer.echo(job_id)
+            say(job_id)
         _watch(node, job_id, as_json)
 
 
@@ -114,7 +115,7 @@ def list_jobs(
             counted(len(rows), "job"), ["job", "flow", "status", "outcome", "created (UTC)", "this node is"], rows
         )
         if found["next"]:
-            typer.echo(f"more: --after {found['next']}", err=True)
+            say(f"more: --after {found['next']}", err=True)
 
 
 @commands.command("show")
@@ -163,9 +164,9 @@ def stop(
         if as_json:
             show({"job_id": job_id, "task_name": task, "stopped": not over, "ended": over})
         elif over:
-            typer.echo(f"{what} has ended before ({over}); there was nothing to stop")
+            say(f"{what} has ended before ({over}); there was nothing to stop")
         else:
-            typer.echo(f"{what} is being stopped at every node")
+            say(f"{what} is being stopped at every node")
 
 
 @commands.command("timeline")
@@ -202,14 +203,14 @@ def logs(
         path = run["log"]
         if not follow:
             for line in node.lines(path, tail=tail or None):
-                typer.echo(line)
+                say(line)
             return
         event = ""
         for line in node.lines(path, follow=1, tail=tail or None):
             if line.startswith("event: "):
                 event = line.removeprefix("event: ")
             elif line.startswith("data: ") and event != "end":
-                typer.echo(line.removeprefix("data: "), err=event == "stderr")
+                say(line.removeprefix("data: "), err=event == "stderr")
 
 
 @commands.command("outputs")
@@ -252,7 +253,7 @@ def download(
             new_file(target, force)
         path = f"/api/v1/jobs/{segment(job_id)}/outputs/{segment(task)}/{segment(label)}/{segment(key)}/download"
         size = node.download(path, target)
-        typer.echo(f"{target}: {amount(size)}")
+        say(f"{target}: {amount(size)}")
 
 
 def _over(job: Mapping[str, Any], task: str) -> str:
@@ -293,7 +294,7 @@ def _watch(node: Client, job_id: str, as_json: bool) -> None:
 
     job: Mapping[str, Any] = {}
     with Live(console=Console(stderr=as_json), refresh_per_second=8, transient=as_json) as live:
-        for job, trouble in looks(lambda: _job(node, job_id), tell=lambda text: typer.echo(text, err=True)):
+        for job, trouble in looks(lambda: _job(node, job_id), tell=lambda text: say(text, err=True)):
             live.update(Group(_tree(job), Text(trouble, style="yellow")) if trouble else _tree(job))
     if not live.console.is_terminal:
         live.console.print()  # in a pipe the last line is left open
@@ -310,11 +311,12 @@ def _tree(job: Mapping[str, Any]) -> Any:
     from rich.table import Table
     from rich.text import Text
 
+    job = harmless_in(job)
     nodes = list(dict.fromkeys(p["node"] for p in job["parties"]))
     roles = {n: ", ".join(p["role"] for p in job["parties"] if p["node"] == n) for n in nodes}
     cells = Table(box=None, pad_edge=False)
     for heading in ("task", *(f"{node} ({roles[node]})" for node in nodes), ""):
-        cells.add_column(heading, overflow="fold")
+        cells.add_column(Text(heading), overflow="fold")
     for task in job["tasks"]:
         states = []
         for node in nodes:
@@ -322,7 +324,7 @@ def _tree(job: Mapping[str, Any]) -> Any:
             same = set(by_role.values())
             text = next(iter(same)) if len(same) == 1 else " ".join(f"{r} {s}" for r, s in by_role.items())
             states.append(Text(text or "–", style=_STYLE.get(text, "dim")))
-        cells.add_row(task["name"], *states, Text(_why(task), style="dim"))
+        cells.add_row(Text(task["name"]), *states, Text(_why(task), style="dim"))
     line = Table.grid(padding=(0, 1))
     outcome = f" {job['outcome']}" if job.get("outcome") else ""
     line.add_row(

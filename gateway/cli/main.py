@@ -33,6 +33,7 @@ from gateway.cli import (
     tokens,
 )
 from gateway.cli.given import no_text
+from gateway.cli.said import say
 from gateway.version import VERSION
 
 app = typer.Typer(
@@ -107,15 +108,13 @@ def init(
         routes.write_text(ROUTES, encoding="utf-8")
     except OSError as error:
         _fail(f"{output} cannot be written: {error.strerror}; give another --output")
-    typer.echo(f"wrote {output} and {routes}; engine kind: {kind}")
+    say(f"wrote {output} and {routes}; engine kind: {kind}")
     if kind is EngineKind.process:
-        typer.echo(
-            "the process engine runs vendor code with the gateway's own rights: for trials, not for production"
-        )
+        say("the process engine runs vendor code with the gateway's own rights: for trials, not for production")
     if node is None:
         text = f"this node is now {name}, as all are whose id nobody chose, and no two may be called alike"
-        typer.echo(f"warning: {text}: give it an id of its own with --node before it meets partners", err=True)
-    typer.echo(f"next: bfia-gateway serve --config {output}")
+        say(f"warning: {text}: give it an id of its own with --node before it meets partners", err=True)
+    say(f"next: bfia-gateway serve --config {output}")
 
 
 @app.command()
@@ -140,9 +139,9 @@ def serve(
     try:
         run(config, log_format, ready_file)
     except Invalid as error:
-        typer.echo(f"{config} cannot be used ({error.reason}):", err=True)
+        say(f"{config} cannot be used ({error.reason}):", err=True)
         for problem in error.problems:
-            typer.echo(f"  {problem}", err=True)
+            say(f"  {problem}", err=True)
         raise typer.Exit(EXIT_BAD_INPUT) from None
     except OSError as error:
         _fail(str(error))
@@ -169,17 +168,17 @@ def demo(
     try:
         run(Options(str(engine), str(data), keep, directory, base_image, key_length))
     except DemoFailed as error:
-        typer.echo(f"\nThe demo failed: {error}", err=True)
+        say(f"\nThe demo failed: {error}", err=True)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
-        typer.echo("\nStopped.", err=True)
+        say("\nStopped.", err=True)
         raise typer.Exit(130) from None
 
 
 @app.command()
 def version() -> None:
     """Print the version."""
-    typer.echo(VERSION)
+    say(VERSION)
 
 
 maintenance.add(app)
@@ -205,7 +204,7 @@ parameters.add(providers.commands)
 
 
 def _fail(text: str) -> None:
-    typer.echo(text, err=True)
+    say(text, err=True)
     raise typer.Exit(EXIT_BAD_INPUT)
 
 
@@ -215,7 +214,7 @@ def main() -> None:
     Exit codes: 0 done, 1 failed, 2 bad input or configuration, 3 no answer from the node.
     """
     if wrong := no_text(sys.argv[1:]):
-        typer.echo(wrong, err=True)
+        say(wrong, err=True)
         sys.exit(EXIT_BAD_INPUT)
     try:
         try:
@@ -231,7 +230,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else what is left is tried once more at the end
         if error.errno == errno.EPIPE:  # whoever reads has seen enough
             sys.exit(1)
-        typer.echo(f"the output cannot be written: {error.strerror}", err=True)
+        say(f"the output cannot be written: {error.strerror}", err=True)
         sys.exit(1)
 
 

@@ -20,6 +20,7 @@ from gateway.cli.client import (
     show,
     table,
 )
+from gateway.cli.said import say
 from gateway.counting import counted
 
 
@@ -53,7 +54,7 @@ def gc(
         if as_json:
             show(found)
         elif not items:
-            typer.echo("nothing to remove")
+            say("nothing to remove")
         else:
             done = "would be removed" if dry_run else "removed"
             rows = [[i["kind"], i["name"], i["job"], amount(i["bytes"]), i["cause"] or i["why"]] for i in items]
@@ -62,7 +63,7 @@ def gc(
                 ["kind", "name", "job", "size", "why"],
                 rows,
             )
-            typer.echo(f"{len(items) - len(failed)} {done}" + (f", {len(failed)} not" if failed else ""))
+            say(f"{len(items) - len(failed)} {done}" + (f", {len(failed)} not" if failed else ""))
         if failed:
             raise typer.Exit(1)
 
@@ -93,13 +94,13 @@ def drain(
                 if not as_json:
                     left = ", ".join(f"{j['job_id']} {j['status']}" for j in state["jobs"][:3])
                     more = f" and {len(state['jobs']) - 3} more" if len(state["jobs"]) > 3 else ""
-                    typer.echo(f"{len(state['jobs'])} left: {left}{more}" if left else "nothing is left")
+                    say(f"{len(state['jobs'])} left: {left}{more}" if left else "nothing is left")
             if not state["draining"]:
                 raise CallFailed("draining was called off by somebody else", reason="UNDRAINED")
         if as_json:
             show(state)
         elif wait:
-            typer.echo("the node is empty" if stay else "the node has ended")
+            say("the node is empty" if stay else "the node has ended")
 
 
 def undrain(config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = False) -> None:
@@ -112,7 +113,7 @@ def undrain(config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = Fa
         if as_json:
             show(state)
         else:
-            typer.echo("the node takes jobs")
+            say("the node takes jobs")
 
 
 def _until_empty(node: Client, stay: bool, first: dict[str, Any], every: float = 0.5) -> Iterator[dict[str, Any]]:

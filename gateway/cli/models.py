@@ -22,6 +22,7 @@ from gateway.cli.client import (
 )
 from gateway.cli.given import new_file
 from gateway.cli.paging import PAGE, After, Limit, of_all, print_more
+from gateway.cli.said import say
 
 commands = typer.Typer(help="Models that trainings left here: look, deploy, export, import.", no_args_is_help=True)
 
@@ -91,7 +92,7 @@ def show_model(
         if damage := found.get("damage"):
             raise CallFailed("\n".join(damage), reason="MODEL_DAMAGED")
         if verify and not as_json:
-            typer.echo("every file is as it was when the model was saved")
+            say("every file is as it was when the model was saved")
 
 
 @commands.command("deploy")
@@ -148,7 +149,7 @@ def export_model(
         if as_json:
             show({"file": str(output), "bytes": size})
         else:
-            typer.echo(f"wrote {output} ({amount(size)})")
+            say(f"wrote {output} ({amount(size)})")
 
 
 @commands.command("import")
@@ -179,7 +180,7 @@ def delete_model(
         if as_json:
             show(found)
         else:
-            typer.echo(f"deleted version {version} of model {model_id}")
+            say(f"deleted version {version} of model {model_id}")
 
 
 def _path(model_id: str, version: str, what: str = "") -> str:
@@ -193,13 +194,13 @@ def _told(found: dict[str, Any], as_json: bool) -> None:
     state = "deployed" if found["deployed"] else "not deployed"
     more = f", also for {', '.join(found['granted'])}" if found["granted"] else ""
     parties = ", ".join(found["here"])
-    typer.echo(f"version {found['version']} of model {found['model_id']} ({parties}): {state}{more}")
+    say(f"version {found['version']} of model {found['model_id']} ({parties}): {state}{more}")
 
 
 def _describe(found: dict[str, Any]) -> None:
     _told(found, False)
     parties = ", ".join(f"{p['role']}.{p['index']} at {p['node']}" for p in found["parties"])
-    typer.echo(f"trained by {parties} in {found['job_id']}")
+    say(f"trained by {parties} in {found['job_id']}")
     rows = [
         [m["party"], p["task"], p["component"], f["name"], amount(f["size"]), f["sha256"]]
         for m in found["models"]

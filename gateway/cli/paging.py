@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gateway.cli.said import say
 from gateway.counting import counted
 
 After = Annotated[str, typer.Option("--after", help="The next page: what the last one ended with.")]
@@ -22,4 +23,4 @@ def of_all(found: Mapping[str, Any], shown: int, noun: str) -> str:
 def print_more(found: Mapping[str, Any]) -> None:
     """Say how to get at the next page, on standard error, where there is one."""
     if found["next"]:
-        typer.echo(f"more: --after {shlex.quote(str(found['next']))}", err=True)
+        say(f"more: --after {shlex.quote(str(found['next']))}", err=True)

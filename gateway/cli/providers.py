@@ -25,6 +25,7 @@ from gateway.cli.client import (
 )
 from gateway.cli.completing import providers
 from gateway.cli.paging import PAGE, After, Limit, of_all, print_more
+from gateway.cli.said import say
 from gateway.counting import counted
 
 commands = typer.Typer(
@@ -168,7 +169,7 @@ def history(
         rows = [[r["revision"], r["at"][:19], r["author"], r["action"], r["reason"]] for r in found["history"]]
         table("revisions", ["revision", "at (UTC)", "by", "what", "why"], rows)
         if found["next"]:
-            typer.echo(f"more: --after {found['next']}", err=True)
+            say(f"more: --after {found['next']}", err=True)
 
 
 @commands.command("diff")
@@ -190,8 +191,8 @@ def diff(
         if as_json:
             show(found)
         else:
-            typer.echo(f"revision {found['since']} → {found['until']} of {found['provider_name']}")
-            typer.echo(found["diff"] or "nothing differs")
+            say(f"revision {found['since']} → {found['until']} of {found['provider_name']}")
+            say(found["diff"] or "nothing differs")
 
 
 @commands.command("retire")
@@ -249,7 +250,7 @@ def give(
         if as_json:
             show(done)
         else:
-            typer.echo(f"{name} belonged to {done['before'] or 'the admins'}, now to {to or 'the admins'}")
+            say(f"{name} belonged to {done['before'] or 'the admins'}, now to {to or 'the admins'}")
 
 
 def _changed(name: str, what: str, body: dict[str, str], config: Path, url: str, as_json: bool) -> None:
@@ -262,14 +263,14 @@ def _told(done: dict[str, Any], as_json: bool) -> None:
         show(done)
         return
     if not done["changed"]:
-        typer.echo(f"{done['provider_name']} stays as it is: nothing differs from revision {done['revision']}")
+        say(f"{done['provider_name']} stays as it is: nothing differs from revision {done['revision']}")
         return
-    typer.echo(f"{done['provider_name']} {done['action']}, revision {done['revision']}")
+    say(f"{done['provider_name']} {done['action']}, revision {done['revision']}")
     if done["action"] != "registered":
         for change in done["changes"][:_CHANGES]:
-            typer.echo(f"  {_words(change)}")
+            say(f"  {_words(change)}")
         if len(done["changes"]) > _CHANGES:
-            typer.echo(f"  and more: bfia-gateway provider diff {done['provider_name']}")
+            say(f"  and more: bfia-gateway provider diff {done['provider_name']}")
 
 
 def _words(change: dict[str, Any]) -> str:

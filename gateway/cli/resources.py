@@ -6,6 +6,7 @@ from typing import Any
 import typer
 
 from gateway.cli.client import DEFAULT_CONFIG, AsJson, Config, Url, connect, reporting, show, table
+from gateway.cli.said import say
 
 _KINDS = (("cpu", "cpu"), ("memory_gib", "memory GiB"), ("disk_gib", "disk GiB"))
 _HEADS = [head for _, head in _KINDS]
@@ -33,10 +34,10 @@ def resources(config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = 
     table(f"node {found['node']}{main}", ["", *_HEADS], rows)
     for one in engines[1:]:
         of = [[name, *_amounts(one[name])[:2]] for name in ("total", "held", "remaining")]
-        typer.echo(f"\nengine {one['engine']}")
+        say(f"\nengine {one['engine']}")
         table("", ["", *_HEADS[:2]], of)
         if one["away"] or one["cause"]:
-            typer.echo(": ".join(filter(None, (one["away"], one["cause"]))))
+            say(": ".join(filter(None, (one["away"], one["cause"]))))
     held = [
         [one["job_id"], *where, *_amounts(amounts), one["since"]] for one, where, amounts in _rows(found, several)
     ]
@@ -51,7 +52,7 @@ def resources(config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = 
         ("expired", "jobs that held something and were never started"),
     ):
         if found[name]:
-            typer.echo(f"{text}: {found[name]}")
+            say(f"{text}: {found[name]}")
 
 
 def _rows(

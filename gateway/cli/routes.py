@@ -35,6 +35,7 @@ from gateway.cli.route_options import (
     Via,
     given,
 )
+from gateway.cli.said import say
 
 commands = typer.Typer(help="Who there is, how to reach them, and whether that works.", no_args_is_help=True)
 
@@ -82,7 +83,7 @@ def list_routes(
         table(title, heads, rows)
         print_more(found)
         for problem in found["problems"]:
-            typer.echo(f"not in force, {problem}", err=True)
+            say(f"not in force, {problem}", err=True)
 
 
 @commands.command("add")
@@ -199,7 +200,7 @@ def history(
     with reporting(as_json), connect(config, url) as node:
         if version:
             one = node.get(f"/api/v1/route-versions/{version}")
-            show(one) if as_json else typer.echo(one["diff"])
+            show(one) if as_json else say(one["diff"])
             return
         found = node.get("/api/v1/route-versions", limit=limit, after=after or None)
         if as_json:
@@ -208,7 +209,7 @@ def history(
         rows = [[v["version"], v["at"][:19], v["author"], _changes(v), v["reason"]] for v in found["versions"]]
         table("versions of the routes", ["version", "at (UTC)", "by", "changed", "why"], rows)
         if found["next"]:
-            typer.echo(f"more: --after {found['next']}", err=True)
+            say(f"more: --after {found['next']}", err=True)
 
 
 @commands.command("diff")
@@ -226,7 +227,7 @@ def diff(
     with reporting(as_json), connect(config, url) as node:
         number = version or node.get("/api/v1/routes")["version"]
         one = node.get(f"/api/v1/route-versions/{number}", **({"since": since} if since else {}))
-        show(one) if as_json else typer.echo(one["diff"] or "no difference")
+        show(one) if as_json else say(one["diff"] or "no difference")
 
 
 @commands.command("rollback")
@@ -296,9 +297,9 @@ def _told(version: dict[str, Any], as_json: bool) -> None:
     if as_json:
         show(version)
     elif version["changes"]:
-        typer.echo(f"version {version['version']} is in force: {_changes(version)}")
+        say(f"version {version['version']} is in force: {_changes(version)}")
     else:
-        typer.echo(f"nothing changed: version {version['version']} is in force as before")
+        say(f"nothing changed: version {version['version']} is in force as before")
 
 
 def _changes(version: dict[str, Any]) -> str:

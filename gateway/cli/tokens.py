@@ -21,6 +21,7 @@ from gateway.cli.client import (
 )
 from gateway.cli.given import finite
 from gateway.cli.paging import PAGE, After, Limit, of_all, print_more
+from gateway.cli.said import say
 
 commands = typer.Typer(help="Who may use the operators' listener, and in which role.", no_args_is_help=True)
 
@@ -55,9 +56,9 @@ def create(
         if as_json:
             show({"id": token.id, "name": name, "role": role, "token": text})
         else:
-            typer.echo(text)
+            say(text)
             until = f"until {token.expires_at:%Y-%m-%d}" if token.expires_at else "without an end"
-            typer.echo(f"{role} {name}, {until}; it is shown only now", err=True)
+            say(f"{role} {name}, {until}; it is shown only now", err=True)
 
 
 @commands.command("list")
@@ -119,7 +120,7 @@ def revoke(
         if as_json:
             show({"revoked": count})
         else:
-            typer.echo(f"{count} revoked")
+            say(f"{count} revoked")
 
 
 class _Database:

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO
 
+from gateway.cli.said import harmless
+
 Moved = Callable[[int], None]
 """takes how many bytes more have been moved"""
 
@@ -63,7 +65,7 @@ class Bar:
 
     def begin(self, text: str, total: int | None) -> None:
         """Say what is moved, and how many bytes of it there are; None: not known."""
-        self._progress.reset(self._task, description=text, total=total)
+        self._progress.reset(self._task, description=harmless(text), total=total)
 
     def moved(self, count: int) -> None:
         """Move it on by so many bytes."""
@@ -71,7 +73,7 @@ class Bar:
 
     def says(self, text: str) -> None:
         """Change what it says."""
-        self._progress.update(self._task, description=text)
+        self._progress.update(self._task, description=harmless(text))
 
     @contextmanager
     def shown(self) -> Iterator["Bar"]:

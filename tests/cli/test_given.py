@@ -13,8 +13,10 @@ import typer
 from typer.testing import CliRunner, Result
 
 from gateway.cli import main
-from gateway.cli.client import TOKEN, URL, CallFailed, Client, reporting, table
+from gateway.cli.client import TOKEN, URL, CallFailed, Client, reporting, show, table
 from gateway.cli.given import LARGEST, content, new_file
+from gateway.cli.jobs import _print, _tree
+from gateway.cli.said import say
 from gateway.whole_files import NotFit
 
 SECRET = "bfia_0123456789abcdef"
@@ -147,6 +149,34 @@ def test_what_others_wrote_steers_no_terminal(capsys: pytest.CaptureFixture[str]
         raise CallFailed("JOB_UNKNOWN: no job \x1b]0;x\x07 here\nnor there")
     said = capsys.readouterr()
     assert "GET /?[2J?31m?gpj?ok" in said.out and said.err == "JOB_UNKNOWN: no job ?]0;x? here\nnor there\n"
+    say("a log's line \x1b[2J of\ttwo\nlines")
+    assert capsys.readouterr().out == "a log's line ?[2J of\ttwo\nlines\n"
+    value = {"a\x9b": ["\x1b", "\u202e", "\x7f", "\n"]}
+    show(value)
+    shown = capsys.readouterr().out
+    assert json.loads(shown) == value and not set(shown) & set("\x1b\x9b\u202e\x7f")
+
+
+def test_what_others_wrote_is_no_markup_and_no_steering_in_tables_and_jobs(capsys: pytest.CaptureFixture[str]):
+    table("Tokens of [red]ann\x1b", ["[b]name"], [["[/red]bob"]])
+    said = capsys.readouterr().out
+    assert "[red]ann?" in said and "[b]name" in said and "[/red]bob" in said
+    job = {
+        "job_id": "job-1",
+        "scheduler": "[red]n1",
+        "status": "FINISHED\x1b[2J",
+        "outcome": "FAILED",
+        "progress": 0,
+        "parties": [{"node": "[/]n1", "role": "guest"}],
+        "runs": [],
+        "tasks": [{"name": "[/b]a", "nodes": {"[/]n1": {"guest": "\x1b"}}, "waiting": {"message": "[x]\x9b"}}],
+        "failure": {"reason": "EXIT_1", "message": "[bold]\x1b]0;x\x07"},
+    }
+    _print(_tree(job))
+    said = capsys.readouterr().out
+    assert not set(said) & set("\x1b\x9b\x07")
+    for text in ("[red]n1", "[/]n1 (guest)", "[/b]a", "[x]?", "[bold]?]0;x?", "FINISHED?[2J"):
+        assert text in said, said
 
 
 def test_what_is_no_dataset_is_told(tmp_path: Path):

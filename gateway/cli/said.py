@@ -1,0 +1,38 @@
+"""Where commands print: nothing that others wrote (a log, a name, a refusal) steers the terminal."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import typer
+
+_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def harmless(text: str) -> str:
+    """Return text that others wrote without what would steer a terminal: lines and blanks stay as they are."""
+    return _STEERING.sub("?", text)
+
+
+def harmless_in(value: Any) -> Any:
+    """Return a value of JSON with all its texts, names of fields too, `harmless`."""
+    match value:
+        case str():
+            return harmless(value)
+        case Mapping():
+            return {harmless_in(key): harmless_in(one) for key, one in value.items()}
+        case list():
+            return [harmless_in(one) for one in value]
+    return value
+
+
+def say(text: str = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print text, `harmless`; with ``err`` to standard error."""
+    typer.echo(harmless(text), err=err, nl=nl)
+
+
+def say_json(value: Any, *, indent: int | None = None, err: bool = False) -> None:
+    """Print JSON that says the same to scripts, and steers no terminal either."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    typer.echo(_STEERING.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text), err=err)
