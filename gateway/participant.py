@@ -116,7 +116,7 @@ class Participant:
         Raises `Invalid` with every problem, `NotAllowed`, `Refused`.
         """
         if sender and not self._knows(sender):
-            raise NotAllowed(f"node {sender} has no route here")
+            raise NotAllowed(f"node {sender} has no enabled route here: ask the admin of {self._node} for one")
         if not spec.parties_at(self._node):
             raise Refused(f"the job names no role of node {self._node}", reason="NOT_A_PARTY")
         if sender not in ("", self._node) and self._store.local_jobs.find(spec.job_id) is None:
@@ -160,7 +160,7 @@ class Participant:
         Raises `NotAllowed` for a node without a route, `Refused` where it has no role here.
         """
         if sender and not self._knows(sender):
-            raise NotAllowed(f"node {sender} has no route here")
+            raise NotAllowed(f"node {sender} has no enabled route here: ask the admin of {self._node} for one")
         if not spec.parties_at(self._node):
             raise Refused(f"the job names no role of node {self._node}", reason="NOT_A_PARTY")
         return self.foretelling(spec, sender)

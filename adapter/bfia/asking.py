@@ -27,10 +27,13 @@ Sender = Annotated[Incoming, Depends(_sender)]
 """What the request's headers say of its sender."""
 
 
+NO_ROUTE = "node {} has no enabled route here: ask the admin of this node for one"
+
+
 def named(knows: Callable[[NodeId], bool], sender: Incoming) -> NodeId:
     """Return the sender's node id, "" where it names none. Raises `NotAllowed` for one without a route."""
     if sender.source and not knows(sender.source):
-        raise NotAllowed(f"node {sender.source} has no enabled route here")
+        raise NotAllowed(NO_ROUTE.format(sender.source))
     return sender.source
 
 

@@ -148,6 +148,9 @@ class _Desk:
         self._unknown = UnknownSessions(parts.broker, self._session_open, parts.unknown_sessions)
         self._large = Semaphore(_LARGE_AT_ONCE)
         self._codec = CapacityLimiter(_CODEC_THREADS)
+        self._too_large = (
+            f"a body may have at most {parts.max_body} bytes (limits.message_bytes): send it in parts"
+        )
 
     async def push(self, request: Request) -> Response:
         """Stores a container's message here, or brings it to the node it is for."""
@@ -157,7 +160,7 @@ class _Desk:
             raise ChannelRefused(LOOP, f"a message of node {ptp.source} for node {target} is not passed on here")
         route = None if target == self._parts.node else self._parts.route_of(target)
         if target != self._parts.node and route is None:
-            raise ChannelRefused(NOT_JOINED, f"node {target} has no route here")
+            raise ChannelRefused(NOT_JOINED, f"node {target} has no route here: ask this node's admin for one")
         async with self._body(request) as body:
             if route is None:
                 run = await self._run(ptp)
@@ -301,7 +304,7 @@ class _Desk:
         """Reads the body, and holds one of a few places while a large one is in memory. Raises TooLarge."""
         length = request.headers.get("content-length", "")
         if len(length) > 18 or (length.isdigit() and int(length) > self._parts.max_body):
-            raise TooLarge(f"a body may have at most {self._parts.max_body} bytes")
+            raise TooLarge(self._too_large)
         if length.isdigit() and int(length) <= _SMALL:
             yield await self._at_once(request)
             return
@@ -323,7 +326,7 @@ class _Desk:
             while (chunk := await self._next_chunk(stream)) is not None:
                 size += len(chunk)
                 if size > self._parts.max_body:
-                    raise TooLarge(f"a body may have at most {self._parts.max_body} bytes")
+                    raise TooLarge(self._too_large)
                 chunks.append(chunk)
         return b"".join(chunks)
 

@@ -9,7 +9,7 @@ from fastapi import Body, Depends
 from pydantic import Field
 
 from adapter.bfia import wire
-from adapter.bfia.asking import Sender, on
+from adapter.bfia.asking import NO_ROUTE, Sender, on
 from adapter.bfia.envelope import ok
 from adapter.bfia.headers import described
 from adapter.bfia.interconn import SCHEDULE
@@ -65,7 +65,7 @@ def router(parts: HelloParts) -> Paths:
         }
         if body.call_back:
             if not known:
-                raise NotAllowed(f"node {sender.source or '(none named)'} has no enabled route here")
+                raise NotAllowed(NO_ROUTE.format(sender.source or "(none named)"))
             data["back"] = await on(
                 parts.limiters.peers, sender, lambda: called_back(parts.peer, parts.node, sender.source)
             )

@@ -93,7 +93,7 @@ async def asker(parts: FateParts, request: Request, *claimed: NodeId) -> Asker:
     """
     source = next((v.strip() for name in _SOURCE if (v := request.headers.get(name))), "")
     if source and not parts.knows(source):
-        raise NotAllowed(f"node {source} has no enabled route here")
+        raise NotAllowed(f"node {source} has no enabled route here: ask the admin of this node for one")
     found = source or next((node for node in claimed if node and parts.speaks(node)), "")
     if not found:
         text = "say which node asks, in the header x-source-node-id: no node that may ask has a route of profile"

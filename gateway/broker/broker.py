@@ -360,7 +360,10 @@ class Broker:
     def _refuse_oversize(self, size: int) -> None:
         limit = min(self._limits.message_bytes, self._limits.session_bytes, self._limits.total_bytes)
         if size > limit:
-            raise TooLarge(f"a message of {size} bytes is over the limit of {limit}")
+            settings = "limits.message_bytes, limits.session_bytes"
+            raise TooLarge(
+                f"a message of {size} bytes is over the limit of {limit} ({settings}): send it in parts"
+            )
 
     def _wake_readers(self, session: str, topic: str) -> None:
         for arrival in self._readers.get(session, {}).get(topic, {}):

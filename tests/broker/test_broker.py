@@ -152,7 +152,7 @@ async def test_what_was_delivered_and_is_kept_for_a_repeat_takes_no_room(opened)
 
 async def test_messages_that_never_fit_are_refused_at_once(opened):
     broker = opened(message_bytes=4)
-    with pytest.raises(TooLarge):
+    with pytest.raises(TooLarge, match=r"limits\.message_bytes.*send it in parts"):
         await broker.push("s", "t", "n", b"12345")
     assert broker.usage() == (0, 0, 0)
 

@@ -271,7 +271,7 @@ def test_what_a_node_may_run_is_asked_again_at_the_start_and_written_down(tmp_pa
         assert world.me.store.local_jobs.find("job-late") is None
         routes.edit(Change(PEER, {"components": None}, whole=False), "ann")
         api.start_job("job-fine", PEER)
-        with pytest.raises(GatewayError, match="no route here"):
+        with pytest.raises(GatewayError, match="no enabled route here: ask the admin of"):
             api.create_job(a_spec("a", ROLES, job_id="job-nobody"), "JG404")
 
 
