@@ -37,7 +37,7 @@ CONTENTS: Mapping[str, tuple[str, ...]] = {
 }
 """what of a task can be deleted: tables and models, reports, or models alone"""
 
-_MOST_NAMED = 5
+_MOST_NAMED = 20
 _FREE_THEM = (
     "Delete first what refers to them, a job by `bfia-gateway job delete JOB`, a model by "
     "`bfia-gateway model delete MODEL VERSION` (see `job show JOB`, `model list`), or leave this job as it is"
@@ -202,11 +202,16 @@ class Deleting:
     def _check_unused(self, job_id: str, addresses: Sequence[Address]) -> None:
         present = [a for a in addresses if self._storage.exists(a)]
         used = self._outputs.used_ever(present)
-        why = {a: self._outputs.kept(a, job_id, used) for a in present}
-        needed = [f"{text_of(a)}: {w}" for a, w in why.items() if w]
-        if needed:
-            text = "; ".join([*needed[:_MOST_NAMED], *(["…"] if len(needed) > _MOST_NAMED else [])])
-            raise Conflict(f"{text}. {_FREE_THEM}", reason="OUTPUTS_IN_USE")
+        needs: dict[str, list[str]] = {}
+        for address in present:
+            for who in self._outputs.needed_by(address, job_id, used):
+                needs.setdefault(who, []).append(text_of(address))
+        if needs:
+            told = [f"{who}: {_some(outputs)}" for who, outputs in needs.items()]
+            text = "; ".join(
+                [*told[:_MOST_NAMED], *([f"{len(told) - _MOST_NAMED} more"] * (len(told) > _MOST_NAMED))]
+            )
+            raise Conflict(f"its outputs are needed: {text}. {_FREE_THEM}", reason="OUTPUTS_IN_USE")
 
     # ------------------------------------------------------------ elsewhere
 
@@ -258,6 +263,10 @@ class Deleting:
 
     def _output(self, job_id: str, address: Address, why: str) -> Item:
         return Item("outputs", text_of(address), job_id, size_of(self._storage.path(address)), why)
+
+
+def _some(outputs: Sequence[str]) -> str:
+    return outputs[0] if len(outputs) == 1 else f"{outputs[0]} and {len(outputs) - 1} more"
 
 
 class Canceller(Protocol):

@@ -1,6 +1,6 @@
 """What a node has left of an earlier job that a new one can take over: looked at when the new one is created."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from engines.base import EngineError
@@ -9,7 +9,7 @@ from gateway.domain.dag import DagNode, order
 from gateway.domain.local_job import Address, LocalJob, Run
 from gateway.domain.model import JobSpec, NodeId, Party
 from gateway.domain.states import JobStatus, RunStatus
-from gateway.errors import EngineFailed, GatewayError, NotFound, Refused
+from gateway.errors import EngineFailed, GatewayError, Refused
 from gateway.ports import Outputs
 from gateway.store.store import Store
 from gateway.task_plan import TaskPlanner
@@ -110,17 +110,19 @@ class Inheritance:
         for job_id in dict.fromkeys(run.of_job for run in offer.runs):
             self._store.local_jobs.update(job_id, lambda local: _with_heir(local, spec.job_id))
 
-    def keeper(self, address: Address) -> str | None:
-        """Say which job here inherited what lies at an address; None for none."""
+    def keeper(self, address: Address) -> Sequence[str]:
+        """Say which jobs here took over what lies at an address, and count on it."""
         try:
             local = self._store.local_jobs.get(address.namespace.rsplit("-", 2)[0])
-        except (NotFound, GatewayError):
-            return None
-        for heir in local.heirs:
-            later = self._store.local_jobs.find(heir)
-            if later is not None and later.status is not JobStatus.REJECTED:
-                return f"inherited by job {heir}"
-        return None
+        except GatewayError:
+            return ()
+        return [f"inherited by job {heir}" for heir in local.heirs if self._counts_on(heir, address)]
+
+    def _counts_on(self, heir: str, address: Address) -> bool:
+        later = self._store.local_jobs.find(heir)
+        if later is None or later.status is JobStatus.REJECTED:
+            return False
+        return any(address in run.outputs.values() for run in later.standing() if run.of_job)
 
 
 def _finished(old: LocalJob, task: str, party: Party) -> Run | None:

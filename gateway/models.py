@@ -169,12 +169,13 @@ class Models:
                     self._storage.delete(part.address)
         return found
 
-    def keeper(self, address: Address) -> str | None:
-        """Say which model needs what lies at an address; None where none does. Read anew every second."""
+    def keeper(self, address: Address) -> Sequence[str]:
+        """Say which model needs what lies at an address; nothing where none does. Read anew every second."""
         now = time.monotonic()
         if self._needed is None or now - self._needed[0] > 1.0:
             self._needed = now, self._kept.addresses()
-        return self._needed[1].get(address)
+        why = self._needed[1].get(address)
+        return (why,) if why else ()
 
     def export(self, model_id: str, version: str) -> Iterator[bytes]:
         """Return a version's archive, piece by piece. Raises `NotFound`, `Conflict` if a file has changed."""

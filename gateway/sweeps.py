@@ -22,7 +22,7 @@ from gateway.storage_staging import FOLDER, clear_leftover, leftovers
 from gateway.store import housekeeping
 from gateway.store.store import Store
 
-Keeper = Callable[[Address], str | None]
+Keeper = Callable[[Address], Sequence[str]]
 """Says who still refers to data at an address; None: nobody it knows of."""
 
 _IDLE_UNKNOWN = 86_400.0
@@ -206,7 +206,7 @@ class Outputs:
         for job_id in past:
             local = self._store.local_jobs.find(job_id)
             for address in present_of(local, self._storage):
-                if self.kept(address, job_id, used) is None:
+                if not self.needed_by(address, job_id, used):
                     size = size_of(self._storage.path(address))
                     yield Item(self.kind, text_of(address), job_id, size, "the time of its outputs is over")
 
@@ -215,12 +215,10 @@ class Outputs:
         namespace, _, name = item.name.partition("#")
         self._storage.delete(Address(namespace, name))
 
-    def kept(self, address: Address, job_id: str, used: Mapping[Address, set[str]]) -> str | None:
-        """Say who needs the data beside its own job, or None."""
-        others = used.get(address, set()) - {job_id}
-        if others:
-            return f"job {min(others)} reads it"
-        return next((why for keeper in self.keepers if (why := keeper(address)) is not None), None)
+    def needed_by(self, address: Address, job_id: str, used: Mapping[Address, set[str]]) -> list[str]:
+        """Say who needs the data beside its own job, each in a few words."""
+        readers = [f"read by job {other}" for other in sorted(used.get(address, set()) - {job_id})]
+        return readers + [why for keeper in self.keepers for why in keeper(address)]
 
     def used(self, now: datetime, limits: Sequence[float]) -> dict[Address, set[str]]:
         """Return which jobs read what: those that go on, and those whose own time is not over."""
@@ -272,7 +270,7 @@ class Jobs:
         used = self._outputs.used(now, [seconds]) if past else {}
         for job_id in past:
             addresses = outputs_of(self._store.local_jobs.find(job_id))
-            if any(self._storage.exists(a) and self._outputs.kept(a, job_id, used) for a in addresses):
+            if any(self._storage.exists(a) and self._outputs.needed_by(a, job_id, used) for a in addresses):
                 continue  # else nothing would tell whose the outputs are
             yield Item(self.kind, job_id, job_id, 0, "the time of the job is over")
 

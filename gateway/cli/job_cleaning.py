@@ -23,6 +23,7 @@ from gateway.cli.completing import JobId
 from gateway.cli.given import new_file
 from gateway.cli.said import say
 from gateway.counting import counted
+from gateway.errors import NotServed
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list what would be done.")]
 
@@ -46,22 +47,25 @@ def delete(
 ) -> None:
     """Delete an ended job with its logs and outputs, at every node of it.
 
-    Exit code 1: refused, or a node does not answer (then nothing was deleted here: ask again). A node that has no
-    such path, or says no, keeps its part; the table tells.
+    Exit code 1: refused, or a node does not answer (then nothing was deleted here: ask again), or one that says
+    no keeps its part while the others delete theirs; the table tells. One that knows no such request (it is not
+    part of the standard) keeps its part, too, and is no failure.
 
     Example: bfia-gateway job delete job-0123 --dry-run
     """
     with reporting(as_json), connect(config, url, timeout=120) as node:
         path = f"/api/v1/jobs/{segment(job_id)}"
         found = node.delete(path, here=here, reason=reason or None, dry_run=dry_run)
+        nodes = found["nodes"] or {}
         if as_json:
             show(found)
-            return
-        _items(found, dry_run)
-        nodes = found["nodes"] or {}
-        if nodes:
-            rows = [[name, _ending(at, dry_run)] for name, at in nodes.items()]
-            table("other nodes", ["node", "deleted"], rows)
+        else:
+            _items(found, dry_run)
+            if nodes:
+                rows = [[name, _ending(at, dry_run)] for name, at in nodes.items()]
+                table("other nodes", ["node", "deleted"], rows)
+        if any(at["reason"] not in ("", NotServed.reason) for at in nodes.values()):
+            raise typer.Exit(1)
 
 
 def clean(

@@ -8,6 +8,7 @@ import pytest
 
 from gateway.domain.model import Call, CallState, Ending
 from gateway.domain.states import JobStatus, Outcome
+from gateway.inheritance import Offer
 from gateway.wiring import Gateway
 from tests.adapter.bfia.scripted import says, scripted
 from tests.builders import a_job, a_local_job
@@ -91,6 +92,32 @@ def test_a_job_that_goes_on_or_is_needed_stays_whole(tmp_path: Path):
         assert node.storage.exists(needed)
         delete(node, "job-needed/tasks/a/outputs", 409)
         assert delete(node, "job-needed/tasks/a/outputs", content="metrics")["items"]
+
+
+def test_everybody_who_needs_an_output_is_named_and_nobody_else(tmp_path: Path):
+    with running(tmp_path) as node:
+        run = left_behind(node, "job-first", 5).runs[0]
+        table, model = run.outputs["out_name"], run.outputs["model_name"]
+        taken = replace(run, of_job="job-first", outputs={"out_name": table}, output_keys={"out": "out_name"})
+        for heir in ("job-heir-1", "job-heir-2"):
+            spec = replace(a_spec_of(heir), old_job_id="job-first")
+            later = replace(a_local_job(status=JobStatus.FINISHED), spec=spec, node=ME, inherited=(taken,))
+            assert node.store.local_jobs.add(replace(later, runs=(), created_at=ago(2), ended_at=ago(1)), "flow")
+            node.inheritance.keep(spec, Offer(runs=[taken]))
+        told = delete(node, "job-first", 409)["msg"]
+        assert f"inherited by job job-heir-1: {table.namespace}#{table.name}; inherited by job job-heir-2" in told
+        assert model.name not in told, "nobody took that over"
+
+
+def test_a_job_that_was_deleted_where_it_was_scheduled_is_still_shown_where_it_was_kept(tmp_path: Path):
+    with scripted() as (peer, url):
+        peer.will(says({"code": 404, "msg": "JOB_UNKNOWN: gone", "data": {"reason": "JOB_UNKNOWN"}}, 404))
+        (tmp_path / "routes.yml").write_text(f"{PEER}: {{url: '{url}'}}\n")
+        with running(tmp_path) as node:
+            left_behind(node, "job-kept", 5, scheduler=PEER)
+            seen = ask(node, "operator", "GET", "/api/v1/jobs/job-kept").json()
+            assert seen["status"] == "FINISHED" and seen["runs"]
+            assert any(f"{PEER} did not tell" in warning for warning in seen["warnings"])
 
 
 def test_a_job_whose_end_a_node_has_not_heard_stays(tmp_path: Path):

@@ -128,7 +128,7 @@ def test_outputs_that_others_refer_to_stay_and_so_does_their_job(tmp_path: Path)
         local = replace(a_local_job(reader, status=JobStatus.RUNNING), spec=spec, node=ME, created_at=ago(60))
         assert node.store.local_jobs.add(local, "flow")
         kept = model.runs[0].outputs["model_name"]
-        node.keepers.append(lambda address: "a model refers to it" if address == kept else None)
+        node.keepers.append(lambda address: ["a model refers to it"] if address == kept else [])
         gone = cleaned(node)
         assert not {k for k in gone if k[0] == "job"}
         assert node.storage.exists(read) and node.storage.exists(kept)
@@ -153,11 +153,11 @@ def test_outputs_that_a_later_job_took_over_stay_as_long_as_it_does(tmp_path: Pa
         assert node.store.local_jobs.add(replace(later, created_at=ago(2), ended_at=ago(1)), "flow")
         node.inheritance.keep(spec, Offer(runs=[taken]))
         cleaned(node)
-        assert node.storage.exists(kept) and node.inheritance.keeper(kept) == "inherited by job job-second"
+        assert node.storage.exists(kept) and node.inheritance.keeper(kept) == ["inherited by job job-second"]
         node.store.local_jobs.update(
             "job-second", lambda job: replace(job, status=JobStatus.REJECTED, inherited=())
         )
-        assert node.inheritance.keeper(kept) is None and node.inheritance.keeper(Address("testspace", "x")) is None
+        assert not node.inheritance.keeper(kept) and not node.inheritance.keeper(Address("testspace", "x"))
         cleaned(node)
         assert not node.storage.exists(kept)
 
