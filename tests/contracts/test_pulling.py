@@ -5,6 +5,7 @@ import contextlib
 import io
 import json
 import socket
+import tarfile
 import threading
 import time
 import uuid
@@ -34,23 +35,40 @@ from tests.services.registry import PASSWORD, USER, Gate, registry
 pytestmark = [pytest.mark.docker, pytest.mark.registry]
 
 
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[str]:
-    with registry(tmp_path / "registry") as address:
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A registry for all tests: what an image of one shares with that of another is pushed once."""
+    with registry(tmp_path_factory.mktemp("shop") / "registry") as address:
         yield address
 
 
-Publish = Callable[[str], tuple[str, str]]
+@pytest.fixture(scope="module")
+def blank() -> Iterator[str]:
+    """An image of one small file, for what never runs: to push it costs nothing."""
+    name = f"bfia-blank:{uuid.uuid4().hex}"
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo("nothing"))
+    with contextlib.closing(docker.from_env()) as client:
+        client.api.import_image_from_data(content.getvalue(), *name.split(":"))
+        yield name
+        client.images.remove(name, force=True)
+
+
+Publish = Callable[..., tuple[str, str]]
 
 
 @pytest.fixture
-def publish(shop: str, harness: DockerHarness, daemon: docker.DockerClient) -> Iterator[Publish]:
-    """Put an image that says a word into the registry, and take it away from the daemon; give name and id."""
-    name = f"{shop}/algorithms/psi:1.0"
+def publish(shop: str, blank: str, daemon: docker.DockerClient) -> Iterator[Publish]:
+    """Put an image that says a word into the registry, and take it away from the daemon; give name and id.
+
+    It runs where it is made from an image that does.
+    """
+    name = f"{shop}/algorithms/psi-{uuid.uuid4().hex}:1.0"
     made: list[str] = []
 
-    def publish(word: str) -> tuple[str, str]:
-        text = f'FROM {harness.image}\nLABEL word={word}-{uuid.uuid4().hex}\nCMD ["echo", "{word}"]\n'
+    def publish(word: str, base: str = blank) -> tuple[str, str]:
+        text = f'FROM {base}\nLABEL word={word}-{uuid.uuid4().hex}\nCMD ["echo", "{word}"]\n'
         image, _ = daemon.images.build(fileobj=io.BytesIO(text.encode()), tag=name, rm=True)
         made.append(str(image.id))
         for line in daemon.images.push(name, stream=True, decode=True):
@@ -75,7 +93,7 @@ def quiet(progress: str) -> None:
 
 
 def test_an_image_is_fetched_when_asked_and_then_runs(harness: DockerHarness, shop: str, publish: Publish) -> None:
-    image, id_ = publish("fetched")
+    image, id_ = publish("fetched", harness.image)
     engine = engine_of(harness, shop)
     told: list[str] = []
     with pytest.raises(ImageNotFound):
@@ -136,11 +154,15 @@ def test_a_registry_that_wants_a_password_denies(harness: DockerHarness, tmp_pat
 
 
 def test_the_password_that_the_gateways_user_has_is_used(
-    harness: DockerHarness, daemon: docker.DockerClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    harness: DockerHarness,
+    blank: str,
+    daemon: docker.DockerClient,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with registry(tmp_path / "closed", guarded=True) as closed:
         name = f"{closed}/algorithms/psi:1.0"
-        daemon.images.get(harness.image).tag(name)
+        daemon.images.get(blank).tag(name)
         login = {"username": USER, "password": PASSWORD}
         for line in daemon.images.push(name, stream=True, decode=True, auth_config=login):
             assert "error" not in line, line
@@ -149,7 +171,7 @@ def test_the_password_that_the_gateways_user_has_is_used(
         (tmp_path / "config.json").write_text(json.dumps({"auths": {closed: {"auth": token}}}))  # docker login
         monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
         try:
-            assert engine_of(harness, closed).ensure_image(name, quiet) == engine_of(harness).image_digest(name)
+            assert engine_of(harness, closed).ensure_image(name, quiet) == engine_of(harness).image_digest(blank)
         finally:
             daemon.images.remove(name)
 
