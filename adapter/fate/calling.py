@@ -16,14 +16,14 @@ Sign = Callable[[NodeId, NodeId], Mapping[str, str]]
 
 
 class NoChange(Refused):
-    """FATE did not do it to what a job holds: it has too little free, or the job holds it (or nothing) already."""
+    """FATE gave or took nothing: it has too little free, or what is asked for is held (or returned) already."""
 
 
 _KINDS: Mapping[int, tuple[type[GatewayError], str]] = {
     Code.JOB_NOT_FOUND: (NotFound, "JOB_UNKNOWN"),
     Code.TASK_NOT_FOUND: (NotFound, "TASK_UNKNOWN"),
     Code.JOB_RESOURCE_EXCEPTION: (NoChange, "RESOURCES_BUSY"),
-    Code.TASK_RESOURCE_EXCEPTION: (Refused, "RESOURCES_BUSY"),
+    Code.TASK_RESOURCE_EXCEPTION: (NoChange, "RESOURCES_BUSY"),
     Code.JOB_RESOURCE_LIMIT_EXCEEDED: (Refused, "RESOURCES_NEVER"),
     Code.INHERITANCE_FAILED: (Refused, "INHERITANCE_FAILED"),
     Code.EXPIRED: (NotAllowed, "SIGNATURE_EXPIRED"),

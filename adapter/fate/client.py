@@ -160,19 +160,37 @@ class ParticipantClient:
         percent = self._progress_of(job_id)
         for role in roles:
             self._tell_progress({"job_id": job_id, "role": role, "party_id": self._caller.node}, percent)
-        for applied, body in enumerate(bodies):
+        to_start: list[dict[str, Any]] = []
+        for body in bodies:
             try:
-                self._caller.post(f"{PARTNER}/task/resource/apply", body)
+                if self._has_room(body):
+                    to_start.append(body)
             except Refused as refused:
-                for other in bodies[:applied]:  # what its other roles got must not be kept from its other jobs
+                for other in to_start:  # what its other roles got must not be kept from its other jobs
                     with suppress(GatewayError):
                         self._caller.post(f"{PARTNER}/task/resource/return", other)
                 if refused.reason == BUSY:  # asked again in a while, as FATE does
                     raise Busy(refused.message, reason=refused.reason) from refused
                 raise
-        for body in bodies:
+        for body in to_start:
             self._tell_task(body, TaskWord.RUNNING)
             self._caller.post(f"{PARTNER}/task/start", body)
+
+    def _has_room(self, body: dict[str, Any]) -> bool:
+        """Apply for a task's resources at a role; False where the task has begun there already.
+
+        As with a job's, FATE refuses in one and the same way who has them by a request whose answer was lost.
+        """
+        try:
+            self._caller.post(f"{PARTNER}/task/resource/apply", body)
+        except NoChange:
+            word = as_mapping(self._caller.post(f"{PARTNER}/task/collect", body).get("data")).get("party_status")
+            if word in set(TaskWord) - {TaskWord.WAITING}:
+                return False
+            with suppress(Refused):  # it had none
+                self._caller.post(f"{PARTNER}/task/resource/return", body)
+            self._caller.post(f"{PARTNER}/task/resource/apply", body)
+        return True
 
     def _progress_of(self, job_id: str) -> int:
         job = self._job_of(job_id)

@@ -44,7 +44,7 @@ class Fate:
         self.asked.append((path.removeprefix("/v2"), dict(body)))
         self.headers.append(dict(headers))
         said = self.says.get(path.removeprefix("/v2"), OK)
-        if (decide := self.decides.get(path.partition("/job/")[2])) is not None:
+        if (decide := self.decides.get(path.removeprefix("/v2/partner"))) is not None:
             said = decide(body)
         return said if isinstance(said, tuple) else (200, said)
 
@@ -157,10 +157,10 @@ def test_a_node_that_has_too_little(partner: ParticipantClient, there: Fate, cod
 class Pool:
     """What jobs hold at a FATE node: what is held already is refused as what is too much."""
 
-    def __init__(self, there: Fate, full_for: str = "") -> None:
+    def __init__(self, there: Fate, of: str = "/job/", full_for: str = "") -> None:
         self.held: set[str] = set()
         self.full_for = full_for
-        there.decides = {"resource/apply": self.apply, "resource/return": self.give_back}
+        there.decides = {f"{of}resource/apply": self.apply, f"{of}resource/return": self.give_back}
 
     def apply(self, body: Mapping[str, Any]) -> dict[str, Any]:
         if body["role"] in self.held or body["role"] == self.full_for:
@@ -217,7 +217,19 @@ def test_a_task_without_resources_is_asked_for_again(partner: ParticipantClient,
     there.says = {"/partner/task/resource/apply": {"code": 2004, "message": "Task resource exception"}}
     with pytest.raises(Busy):
         partner.start_task("20241", "20241_a_0", "a", ME)
-    assert [path for path, _ in there.asked] == ["/partner/task/resource/apply"]
+    assert not [path for path, _ in there.asked if path.endswith(("/task/start", "/task/status/update"))]
+
+
+def test_a_task_is_started_at_the_roles_where_it_has_not_begun(partner: ParticipantClient, there: Fate):
+    """The answer to the first start was lost after the host had begun and the arbiter had its resources."""
+    pool = Pool(there, "/task/")
+    pool.held = {"host", "arbiter"}
+    there.decides["/task/collect"] = lambda body: (
+        OK | {"data": {"party_status": "running" if body["role"] == "host" else "waiting"}}
+    )
+    partner.start_task("20241", "20241_a_0", "a", ME)
+    assert pool.held == {"host", "arbiter"}
+    assert [body["role"] for path, body in there.asked if path == "/partner/task/start"] == ["arbiter"]
 
 
 @pytest.mark.parametrize(
