@@ -338,11 +338,12 @@ class Engine(Protocol):
     def list(self) -> Sequence[Found]:
         """Return the runs of this node and this installation, and of no other."""
 
-    def watch(self, on_exit: Callable[[str], None], on_away: Callable[[], None] | None = None) -> Watch:
+    def watch(self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None) -> Watch:
         """Call ``on_exit(name)`` soon after each exit, from a thread of its own.
 
         Runs that were over before are told first. A name may be told more than once. ``on_away`` is called when
-        the engine has stopped to answer; the watch goes on by itself once it answers again.
+        the engine has stopped to answer, with the name under which runs ask for it; the watch goes on by itself
+        once it answers again.
         """
 
     def close(self) -> None:

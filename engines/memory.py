@@ -94,6 +94,12 @@ class MemoryWorld:
         self.subscribers = Subscribers()
         self.down = False
         """while it is set, every call raises `EngineDown`"""
+        self.told_away: list[Callable[[str], None]] = []
+
+    def go_away(self) -> None:
+        """Tell whoever watches that the engine does not answer; it does again at once unless it is ``down``."""
+        for told in list(self.told_away):
+            told("")
 
 
 class MemoryEngine:
@@ -261,10 +267,11 @@ class MemoryEngine:
                 if owned(run.spec.labels, self._node, self._installation)
             ]
 
-    def watch(self, on_exit: Callable[[str], None], on_away: Callable[[], None] | None = None) -> Watch:
+    def watch(self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None) -> Watch:
         """Tell of those that are over already, then of each that ends."""
         mine = self._owns
         with self.world.lock:
+            self.world.told_away += [on_away] if on_away is not None else []
             watch = self.world.subscribers.add(lambda name: on_exit(name) if mine(name) else None)
             for name, run in self.world.runs.items():
                 if run.ended.is_set():

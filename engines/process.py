@@ -222,7 +222,7 @@ class ProcessEngine:
         """Return the runs whose directory says that they are this node's and installation's."""
         return [Found(name, labels, run.probe()) for name, run, labels in self._owned()]
 
-    def watch(self, on_exit: Callable[[str], None], on_away: Callable[[], None] | None = None) -> Watch:
+    def watch(self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None) -> Watch:
         """Watch runs started by this object, and those that an earlier one left. This engine is never away."""
         for left in self._root.glob(f"{_GONE}*"):  # a removal that was cut short
             _bury(left)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -145,9 +146,13 @@ class SeveralEngines:
                 found += engine.list()
         return found
 
-    def watch(self, on_exit: Callable[[str], None], on_away: Callable[[], None] | None = None) -> Watch:
-        """Watch all engines; ``on_away`` is called when any of them is."""
-        return _Watches([engine.watch(on_exit, on_away) for engine in self._all()])
+    def watch(self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None) -> Watch:
+        """Watch all engines; ``on_away`` is told which of them is."""
+        watches = [self.main.watch(on_exit, on_away)]
+        for name, engine in self._others.items():
+            away = None if on_away is None else partial(_away_as, on_away, name)
+            watches.append(engine.watch(on_exit, away))
+        return _Watches(watches)
 
     def close(self) -> None:
         """Close all engines."""
@@ -191,6 +196,11 @@ class SeveralEngines:
         if away is not None:
             raise away
         return None
+
+
+def _away_as(told: Callable[[str], None], name: str, _own: str) -> None:
+    """Tell of an engine by the name that it has among several."""
+    told(name)
 
 
 class _Watches:

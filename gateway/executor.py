@@ -207,12 +207,13 @@ class Executor:
         job_id, run_id = found
         self._lanes.submit("engine-exit", partial(self._look, job_id, run_id), job_id)
 
-    def _on_away(self) -> None:
-        """Note it with every container: what the engine does to them when it comes back is not their failure."""
+    def _on_away(self, engine: str) -> None:
+        """Note it with the engine's containers: what it does to them when it comes back is not their failure."""
         now = self._clock()
         for job_id in self._store.local_jobs.unfinished():
-            local = self._store.local_jobs.get(job_id)
-            mine = [r for r in local.runs if r.status is RunStatus.RUNNING and r.owner in ("", self._owner)]
+            local = self._store.local_jobs.find(job_id)  # deleted meanwhile, or not to be read
+            there = [r for r in local.runs if r.engine == engine] if local else []
+            mine = [r for r in there if r.status is RunStatus.RUNNING and r.owner in ("", self._owner)]
             if mine:
                 self.record(job_id, *(Unseen(run.run_id, now) for run in mine))
 

@@ -234,7 +234,7 @@ class ContainerdEngine:
                 found.append(Found(name, labels, probe_of(container["State"])))
         return found
 
-    def watch(self, on_exit: Callable[[str], None], on_away: Callable[[], None] | None = None) -> Watch:
+    def watch(self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None) -> Watch:
         """Follow the daemon's events; ``on_away`` is called when its connection breaks."""
         over = lambda: self._names(status=["exited", "dead"])  # noqa: E731
         watch = EventWatch(self._client, self._filters(), over, on_exit, on_away)

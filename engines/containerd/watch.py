@@ -29,7 +29,7 @@ class EventWatch:
         filters: Mapping[str, Any],
         over: Callable[[], Iterable[str]],
         on_exit: Callable[[str], None],
-        on_away: Callable[[], None] | None = None,
+        on_away: Callable[[str], None] | None = None,
     ) -> None:
         self._client = client
         self._filters = {**filters, "type": "container", "event": "die"}
@@ -72,7 +72,7 @@ class EventWatch:
     def _away(self) -> None:
         if self._on_away is not None:
             try:
-                self._on_away()
+                self._on_away("")
             except Exception:
                 log.exception("the subscriber failed on the engine's absence")
 

@@ -20,7 +20,10 @@ def unseen(run: Run, at: datetime, again: timedelta) -> Run:
     """Note that nobody could look; the first time counts."""
     if run.over:
         return run
-    return replace(run, probe_at=at + again, away_at=run.away_at or at)
+    due = at + again
+    if run.probe_at is not None and run.probe_at > at:  # a connection that breaks over and over puts off no look
+        due = min(due, run.probe_at)
+    return replace(run, probe_at=due, away_at=run.away_at or at)
 
 
 def too_long(run: Run, now: datetime, patience: timedelta) -> bool:

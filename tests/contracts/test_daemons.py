@@ -249,6 +249,40 @@ def test_each_engine_has_totals_of_its_own_and_a_task_holds_where_it_runs(node: 
     wait_for(lambda: far(node)["held"]["cpu"] == 0, 20, 0.01, "all is returned")
 
 
+def test_a_daemon_that_goes_away_is_not_what_ended_containers_elsewhere(node: Gateway):
+    """Killed by hand while a far daemon is away, a container has failed by itself."""
+    near, distant = job("3.0.0", "killed"), job("1.0.0", "hidden")
+    runs = {}
+    for spec in (near, distant):
+        node.coordinator.submit_job(spec, ME)
+        (run,) = wait_for(
+            lambda spec=spec: [
+                r for r in node.store.local_jobs.get(spec.job_id).runs if r.status is RunStatus.RUNNING
+            ],
+            20,
+            0.01,
+            "its container is up",
+        )
+        runs[spec.job_id] = run
+
+    def now(spec: Any) -> Any:
+        return node.store.local_jobs.get(spec.job_id).runs[0]
+
+    FAR_WORLD.down = True
+    try:
+        FAR_WORLD.go_away()
+        assert now(distant).away_at is not None and now(near).away_at is None
+        assert isinstance(node.engine, SeveralEngines) and isinstance(node.engine.main, MemoryEngine)
+        node.engine.main.finish(runs[near.job_id].name, 137)
+        wait_for(lambda: now(near).over, 20, 0.01, "it has ended")
+        assert now(near).failure.reason == "EXIT_137"
+        assert not now(distant).over
+    finally:
+        FAR_WORLD.down = False
+    node.coordinator.stop_job(distant.job_id, "", ME)
+    wait_for(lambda: node.store.local_jobs.get(distant.job_id).closed, 20, 0.01, "all is returned")
+
+
 def test_a_node_that_runs_processes_has_no_daemons(tmp_path: Path):
     made = Gateway(settings(tmp_path))
     try:

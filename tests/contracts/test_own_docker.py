@@ -104,7 +104,7 @@ def test_containers_end_with_a_daemon_that_comes_back_and_the_watch_tells(
         seen = rooms()["far"]
         assert (seen.total, seen.cores, seen.away) == (Amounts.of(all_of_it, GIB), all_of_it, "")
         heard, away = Heard(), threading.Event()
-        engine.watch(heard, away.set)
+        engine.watch(heard, lambda _: away.set())
         spec = a_spec(harness, WAITS)
         engine.launch(spec)
         said(engine, spec.name, b"ready")

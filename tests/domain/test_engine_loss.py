@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from gateway.domain.executing import execute
-from gateway.domain.executing.commands import Collect, Weigh
+from gateway.domain.executing.commands import Collect, Probe, Weigh
 from gateway.domain.executing.events import Broken, Event, HasExited, Seen, Unseen
 from gateway.domain.executing.timing import Timing
 from gateway.domain.local_job import Exit, LocalJob, Run
@@ -82,6 +82,20 @@ def test_patience_ends_and_its_beginning_counts() -> None:
     assert failure is not None and failure.reason == "ENGINE_DOWN"
     due = execute.next_due(after, TIMING)
     assert due is not None  # its container is taken away once the engine answers
+
+
+def test_an_engine_that_breaks_off_again_and_again_is_asked_in_between() -> None:
+    """A proxy before a daemon may cut every stream of events that says nothing for a while."""
+    local = running(probe_at=at(5))
+    for second in range(5):
+        local = execute.apply(local, Unseen(ID, at(second + 0.5)), TIMING)
+        assert not any(isinstance(action, Probe) for action in execute.step(local, at(second + 0.9), TIMING)[1])
+    local, actions = execute.step(local, at(5), TIMING)
+    assert Probe(ID) in actions
+    local = execute.apply(local, Seen(ID, at(5)), TIMING)
+    assert local.runs[0].away_at is None
+    local = execute.apply(local, Unseen(ID, at(5.5)), TIMING)
+    assert (local.runs[0].away_at, local.runs[0].probe_at) == (at(5.5), at(5 + TIMING.probe_every))
 
 
 def test_a_reported_success_is_not_lost_and_asks_nothing_in_a_circle() -> None:
