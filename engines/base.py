@@ -65,7 +65,7 @@ HOW_TO_HAVE_IT = (
 
 
 class ImageNotFound(EngineError):
-    """``what``: what is not there; ``remedy``: what to do about it. Its text has both."""
+    """The engine has no such image. ``what`` is not there, ``remedy`` says what to do; its text has both."""
 
     reason = "IMAGE_NOT_FOUND"
 
@@ -193,7 +193,7 @@ class Mount:
 
 @dataclass(frozen=True)
 class LaunchSpec:
-    """What to run."""
+    """What to run, and in which bounds."""
 
     name: str
     image: str
@@ -318,7 +318,7 @@ class Engine(Protocol):
         """
 
     def probe(self, name: str) -> Probe:
-        """Look at a run."""
+        """Look at a run; one that nobody started here is `Missing`."""
 
     def address(self, name: str) -> str:
         """Return the address from which a run's requests come; empty where it has none of its own just now."""

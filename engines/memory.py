@@ -103,7 +103,7 @@ class MemoryWorld:
 
 
 class MemoryEngine:
-    """See `engines.base.Engine` for what each method promises."""
+    """Scripts in threads; see `engines.base.Engine` for what each method promises."""
 
     kind = "memory"
 

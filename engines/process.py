@@ -62,7 +62,7 @@ _SILENCE = "silence"
 
 
 class ProcessEngine:
-    """See `engines.base.Engine` for what each method promises."""
+    """Local processes; see `engines.base.Engine` for what each method promises."""
 
     kind = "process"
     capabilities: frozenset[str] = frozenset()

@@ -34,7 +34,10 @@ _MOST_KNOWN = 10_000
 
 
 class SeveralEngines:
-    """See `engines.base.Engine` for what each method promises. What is asked of the whole is asked of ``main``."""
+    """Several engines, one of which is ``main``: what is asked of the whole is asked of that.
+
+    See `engines.base.Engine` for what each method promises.
+    """
 
     def __init__(self, main: Engine, others: Mapping[str, Engine]) -> None:
         """``others``: the further engines by the name under which runs ask for them."""

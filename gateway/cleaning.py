@@ -37,7 +37,9 @@ class Item:
     """container, session, upload, log_copy, logs, outputs, job"""
     name: str
     job: str
+    """to which it belongs; empty where nobody knows"""
     bytes: int
+    """0 where they are not counted"""
     why: str
     removed: bool = False
     cause: str = ""

@@ -29,6 +29,7 @@ class Written:
     columns: tuple[str, ...]
     types: tuple[str, ...]
     count: int
+    """rows, without the header"""
 
 
 def write_table(file: BinaryIO, size: int, upload: Upload, sid: str, table: Path, scratch: Path) -> Written:

@@ -36,6 +36,7 @@ class Cap:
     """What jobs may have of an engine at most; None is all that it has."""
 
     cpu: float | None = None
+    """cores"""
     memory_gib: float | None = None
 
 

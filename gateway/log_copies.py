@@ -45,7 +45,9 @@ class Sight:
 @dataclass(frozen=True)
 class _Copied:
     at: float
+    """of the monotonic clock"""
     took: float
+    """seconds"""
     after_exit: bool
     trouble: str
 

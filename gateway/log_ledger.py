@@ -33,7 +33,9 @@ class Segment:
     run: str
     stream: str
     start: int
+    """bytes of the stream before it"""
     end: int
+    """bytes of the stream with it"""
     counts: tuple[int, int, int] = (0, 0, 0)
     """lines of exactly each level, as in `LEVELS`"""
 
@@ -102,7 +104,9 @@ class RawLine:
 
     head: bytes
     start: int
+    """bytes of the file before it"""
     end: int
+    """bytes of the file with it, its line break too"""
     ended: bool
     """whether its line break is there"""
 

@@ -59,6 +59,7 @@ class Facts:
     """columns beyond `MOST_COLUMNS`, which are not named"""
     partitions: int = 0
     bytes: int = 0
+    """of all parts together"""
     description: str = ""
     id_column: str = ""
     label_column: str = ""

@@ -88,6 +88,7 @@ class JobView:
     outcome: Outcome | None = None
     failure: Failure | None = None
     progress: int = 0
+    """percent"""
     flow_id: str = ""
     scheduler: NodeId = ""
     warnings: Sequence[str] = ()
@@ -119,7 +120,7 @@ class SchedulerApi(Protocol):
         """
 
     def job_status(self, job_id: str, sender: NodeId) -> JobView:
-        """Raises `NotFound`."""
+        """Tell how a job stands. Raises `NotFound`."""
 
     def suspend_job(self, job_id: str, on: bool, sender: NodeId) -> None:
         """Start no further task, or (``on`` False) go on. Repeated: no error.
@@ -186,7 +187,7 @@ class ParticipantApi(Protocol):
         """Accept the task's runs; they start afterwards. Raises `Refused` with NO_ROLE_HERE where it has none."""
 
     def poll_task(self, task_id: str, role: str, sender: NodeId) -> TaskNews:
-        """Raises `NotFound` with TASK_UNKNOWN."""
+        """Tell how a task stands at a role, or (empty) at all of the node. Raises `NotFound` with TASK_UNKNOWN."""
 
     def stop_job(self, job_id: str, task_name: str, ending: Ending | None, sender: NodeId) -> None:
         """End the job here (``task_name`` empty) or one task and what follows it."""
@@ -244,7 +245,10 @@ class OwnRuns(ParticipantApi, Protocol):
     """What this node's own containers may tell."""
 
     def callback(self, said: Callback) -> None:
-        """Raises `NotFound` for a run unknown here, `NotAllowed` where the run is ambiguous."""
+        """Take in what a container says of its run.
+
+        Raises `NotFound` for a run unknown here, `NotAllowed` where it does not tell which run it is.
+        """
 
 
 class ProtocolAdapter(Protocol):

@@ -35,7 +35,7 @@ _AFTER_END = timedelta(seconds=30)
 
 @dataclass(frozen=True)
 class Bounds:
-    """In seconds."""
+    """How long is waited for what, in seconds."""
 
     rules: admission.Rules = field(default_factory=admission.Rules)
     lease: float = 900.0

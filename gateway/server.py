@@ -75,7 +75,7 @@ class Tls:
     client_ca: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """Raises `OSError` for files that cannot be used."""
+        """Return what TLS is served with. Raises `OSError` for files that cannot be used."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(self.certificate, self.key)

@@ -11,10 +11,12 @@ import yaml
 
 @dataclass(frozen=True)
 class Origin:
-    """``kind``: default, file, environment or command; ``where``: file and line, or the variable's name."""
+    """Where a setting comes from."""
 
     kind: str
+    """default, file, environment or command"""
     where: str = ""
+    """file and line, or the variable's name"""
 
 
 DEFAULT = Origin("default")

@@ -22,10 +22,12 @@ class Exchange:
     method: str
     path: str
     seconds: float
+    """until the answer was here, or was given up"""
     trace_id: str
     http: int | None = None
     """HTTP status; None: no answer came"""
     code: Any = None
+    """of the answer's envelope"""
     said: str = ""
     """the answer's words, or why there is none"""
 

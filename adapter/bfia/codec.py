@@ -85,7 +85,7 @@ class Answer:
 
 
 def require_json(content_type: str, topic_header: str | None) -> None:
-    """Raises UnknownForm unless a request with these headers has a JSON body.
+    """Refuse another form than JSON: raises UnknownForm unless a request with these headers has a JSON body.
 
     Without a Content-Type it has one, except where a topic header says that the body is the bare payload.
     """

@@ -58,7 +58,7 @@ _PATIENCE, _PAUSE = 10.0, 0.05
 
 
 class ContainerdEngine:
-    """See `engines.base.Engine` for what each method promises."""
+    """Containers of one daemon; see `engines.base.Engine` for what each method promises."""
 
     kind = "docker"
     capabilities = CAPABILITIES

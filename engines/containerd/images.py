@@ -58,7 +58,7 @@ class Images:
         self._seen: set[tuple[str, str, tuple[str, ...]]] = set()
 
     def find(self, name: str) -> Image:
-        """Raises `ImageNotFound`: nothing is fetched."""
+        """Return an image that is here. Raises `ImageNotFound`: nothing is fetched."""
         at, image = self._known.get(name, (0.0, None))
         now = time.monotonic()
         if image is not None and now - at < _AGE:

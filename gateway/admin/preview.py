@@ -24,6 +24,7 @@ class Preview:
     kind: str
     """table, json, or bytes: neither of them"""
     size: int
+    """bytes of all parts together"""
     partitions: int
     columns: list[str] = field(default_factory=list)
     rows: list[list[str]] = field(default_factory=list)

@@ -27,6 +27,7 @@ class Stored:
     run: str | None
     sequence: str | None
     size: int
+    """bytes of the payload"""
     offset: int | None
     payload: bytes | None = None
 

@@ -26,7 +26,7 @@ def components_of(name: str, config: Path, url: str) -> Components:
 
 
 def from_file(file: Path) -> Components:
-    """Raises `CallFailed` with every problem of the registration."""
+    """Read a registration from a file. Raises `CallFailed` with every problem of it."""
     from provider_registry.model import InvalidDescription
     from provider_registry.registration import provider_from_component, provider_from_request
 
@@ -39,7 +39,7 @@ def from_file(file: Path) -> Components:
 
 
 def from_node(node: Client, name: str) -> Components:
-    """Raises `CallFailed` where the name does not stand for one provider."""
+    """Read what a node has registered. Raises `CallFailed` where the name does not stand for one provider."""
     from provider_registry import describe
 
     found = node.get(path_of(node, name))

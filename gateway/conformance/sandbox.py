@@ -43,7 +43,7 @@ _TASK = "checked"
 
 @dataclass(frozen=True)
 class Patience:
-    """Seconds."""
+    """How long a trial may take, in seconds."""
 
     run: float = 300.0
     """for one trial"""

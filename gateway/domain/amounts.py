@@ -139,6 +139,7 @@ class Pool:
     amounts: Amounts
     """of the main engine, and the disk of all"""
     tasks_at_once: int
+    """how many of its tasks that is enough for"""
     further: Mapping[str, Amounts] = field(default_factory=dict)
     """of each further engine that its tasks run at; that may be nothing"""
 

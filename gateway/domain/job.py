@@ -109,6 +109,7 @@ class Attempt:
     """An earlier try of a task: it failed, and the task was begun again under another id."""
 
     number: int
+    """from 0"""
     task_id: str
     failure: Failure
     started_at: datetime | None = None
@@ -132,6 +133,7 @@ class Task:
     status: TaskStatus
     nodes: Mapping[NodeId, NodeTask]
     attempt: int = 0
+    """number of the present one, from 0"""
     failure: Failure | None = None
     ending: Ending | None = None
     """set once the task is to stop at every node, or never to start; what it becomes then is its status"""

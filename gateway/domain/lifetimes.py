@@ -25,6 +25,7 @@ class Lifetime:
     timeout: float | None = None
     """of one attempt, from when its first start is sent"""
     retries: int = 0
+    """how often it is begun again"""
     retry_delay: float = 0.0
     """between the failure of an attempt and the start of the next one"""
 

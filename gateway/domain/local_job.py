@@ -30,6 +30,7 @@ class Exit:
 
     code: int
     signal: int | None = None
+    """by which it died; None: by none"""
     oom_killed: bool = False
     started_at: datetime | None = None
     finished_at: datetime | None = None
@@ -44,6 +45,7 @@ class FileSum:
     name: str
     """``data_<n>`` or ``metadata``"""
     size: int
+    """bytes"""
     sha256: str
     output: str = ""
     """the output that it belongs to, by its name in the component's description"""
@@ -74,6 +76,7 @@ class Run:
     engine: str = ""
     """which of several engines runs it; empty: the main one"""
     attempt: int = 0
+    """from 0, of this node's own counting"""
     status: RunStatus = RunStatus.WAITING
     parameters: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, Address] = field(default_factory=dict)

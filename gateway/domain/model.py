@@ -125,8 +125,11 @@ class Call:
     state: CallState = CallState.IDLE
     sent_at: datetime | None = None
     due_at: datetime | None = None
+    """when it is made, or made again; None: at once"""
     tries: int = 0
+    """how often it was made"""
     reason: str = ""
+    """why it was refused"""
     message: str = ""
 
     @property
@@ -150,6 +153,7 @@ class Failure:
     role: str = ""
     task: str = ""
     exit_code: int | None = None
+    """of the container; None where none has ended"""
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for JSON."""

@@ -31,8 +31,11 @@ class Granted:
     """What each run of a party may use; None is no limit."""
 
     cpu: float | None = None
+    """cores"""
     memory: float | None = None
+    """bytes"""
     disk: float | None = None
+    """bytes"""
     origins: Mapping[str, str] = field(default_factory=dict)
     """cpu, memory, disk -> where the amount comes from"""
 
@@ -158,9 +161,12 @@ class Claim:
     asked_at: datetime
     """when it was last asked for"""
     priority: int = 0
+    """the higher goes first"""
     scheduler: NodeId = ""
     held_at: datetime | None = None
+    """since when it holds them; None while it does not"""
     reason: str = ""
+    """what it waits for, in words; empty while it holds"""
     further: Mapping[str, Amounts] = field(default_factory=dict)
     """of each further engine that its tasks run at; that may be nothing"""
 

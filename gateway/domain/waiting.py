@@ -27,7 +27,7 @@ DECIDED_HERE = frozenset({"APPROVAL", "PREPARING", "CONFIRMING", "CLEANING"})
 
 @dataclass(frozen=True)
 class Waiting:
-    """``next_check`` None: only news can change it."""
+    """What is waited for; ``next_check`` None: only news can change it."""
 
     reason: str
     message: str

@@ -19,11 +19,14 @@ class AuditEntry:
     """One change that somebody asked for, and how that went."""
 
     id: int
+    """grows in the order in which changes were written down"""
     at: datetime
     who: str
     action: str
     status: int
+    """of HTTP"""
     code: int | None
+    """in the answer's envelope; None where it had none"""
     detail: Mapping[str, Any]
 
 
@@ -68,7 +71,7 @@ class SqlTokens:
 
 
 class SqlAudit:
-    """Append-only."""
+    """The record of changes; nothing is ever taken out of it here."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

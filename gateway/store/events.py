@@ -30,8 +30,10 @@ class Cursor:
     """How far a receiver has got, and who delivers to it until when."""
 
     number: int
+    """of the last line of the timeline that it has taken"""
     holder: str
     until: float
+    """seconds since the epoch; then another gateway may deliver"""
 
 
 def has_many_writers(store: Store) -> bool:

@@ -20,6 +20,7 @@ class Place(NamedTuple):
     """Behind which job a page begins."""
 
     created_at: float
+    """seconds since the epoch"""
     job_id: str
 
 

@@ -38,7 +38,7 @@ class SqlProviders:
         return [_provider(text) for text in texts]
 
     def write(self, revision: Revision) -> None:
-        """Raises `Stale`: the number is the primary key, so of two writers one comes second."""
+        """Append a revision. Raises `Stale`: the number is the primary key, so of two writers one comes second."""
         t = tables.provider
         here = t.c.provider_key == revision.key
         at = revision.at.timestamp()

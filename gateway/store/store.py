@@ -47,6 +47,7 @@ class LaunchedRun:
     role: str
     index: int
     attempt: int
+    """from 0"""
     status: str
 
 

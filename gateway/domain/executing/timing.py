@@ -29,9 +29,13 @@ class Timing:
     prepare_deadline: float = 100_000.0
     """fetching keeps its own deadlines; a gateway that takes over, or begins anew, does not wait for this one"""
     call_deadline: float = 12.0
+    """a call without an answer counts as lost after this; longer than any client's own deadline"""
     retry_first: float = 0.2
+    """pause after the first failure; it doubles with each"""
     retry_max: float = 10.0
+    """the longest such pause"""
     tell_tries: int = 40
+    """not seconds: how often a state is told before the scheduling node has to ask"""
     orphan: float = 660.0
     """a scheduling node that is not heard of for this long is asked whether it still has the job"""
 

@@ -22,9 +22,13 @@ class Timing:
     unreachable_limit: float = 600.0
     """a running job whose node is silent for this long fails"""
     retry_first: float = 0.2
+    """pause after the first failure; it doubles with each"""
     retry_max: float = 10.0
+    """the longest such pause"""
     poll_first: float = 0.05
+    """pause between the first two polls; it doubles while there is no news"""
     poll_max: float = 2.0
+    """the longest such pause"""
     poll_pushing: float = 2.0
     """pause between polls of a node that reports by itself"""
     abreast: int = 64
