@@ -35,16 +35,20 @@ class DiskWatch:
         self._lock = threading.Lock()
         self._next: dict[str, float] = {}
 
-    def check_room(self) -> None:
-        """Raise `NoSpace` if the storage is nearly full."""
-        if self._reserve <= 0:
+    def check_room(self, run: Run) -> None:
+        """Raise `NoSpace` if the storage is nearly full, or has less left than the run was granted."""
+        reserve, granted = max(self._reserve, 0), int(run.limits.get("disk") or 0)
+        if not reserve and not granted:
             return
         free = shutil.disk_usage(self._workspace.root()).free
-        if free < self._reserve:
-            raise NoSpace(
-                f"the storage has {_gib(free)} free, and {_gib(self._reserve)} are kept back "
-                "(limits.storage_reserve_bytes): delete data, or lower the reserve"
-            )
+        if free >= reserve + granted:
+            return
+        text = f"the storage has {_gib(free)} free"
+        if granted:
+            text += f", {run.party.label} was granted {_gib(granted)} of it (resources.disk)"
+        if reserve:
+            text += f", and {_gib(reserve)} are kept back (limits.storage_reserve_bytes)"
+        raise NoSpace(f"{text}: delete data, {'ask for less' if free >= reserve else 'or lower the reserve'}")
 
     def over(self, run: Run) -> Failure | None:
         """Return why the run has to end if what it wrote takes more disk than it was granted.

@@ -69,7 +69,7 @@ class Launching:
         Raises `ImageIsFetched` where the image is not here, unless ``fetching``: then it is fetched first.
         """
         try:
-            self._disk.check_room()
+            self._disk.check_room(run)
             digest = self._image(local, run, fetching)
             signed = self.signed(run.component.provider, run.image, self.engine_at(run.engine))
             if self._given_up(local, run):

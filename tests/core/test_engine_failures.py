@@ -14,6 +14,7 @@ from engines.base import (
     HostMoved,
     ImageNotFound,
     LaunchSpec,
+    NoSpace,
     PortInUse,
     PullDenied,
     PullTimeout,
@@ -254,6 +255,14 @@ def test_a_full_storage_refuses_to_start_anything(tmp_path: Path) -> None:
 
 def a_run_with_disk(disk: float | None) -> Run:
     return a_run(outputs={"out": Address("job-1-guest-0", "task_a-out")}, limits={"disk": disk})
+
+
+def test_a_run_that_was_granted_more_disk_than_there_is_does_not_start(tmp_path: Path) -> None:
+    watch = DiskWatch(Workspace(tmp_path, tmp_path / "runs", contained=True), reserve=2**20)
+    for disk in (None, 2**20):
+        watch.check_room(a_run_with_disk(disk))
+    with pytest.raises(NoSpace, match=r"guest\.0 was granted 1073741824\.000 GiB .* ask for less"):
+        watch.check_room(a_run_with_disk(2**60))
 
 
 def test_outputs_over_the_granted_disk_end_the_run_with_numbers(tmp_path: Path) -> None:
