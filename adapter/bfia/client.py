@@ -19,6 +19,8 @@ from gateway.errors import GatewayError, NotFound, NotServed, PeerUnreachable, R
 from gateway.ports import JobView, TaskNews, TaskReport, as_mapping
 from gateway.tracing import traced
 
+_STATE_OF_JOB = "a state of the job"
+
 
 class SchedulerClient:
     """`SchedulerApi` of a peer."""
@@ -59,10 +61,10 @@ class SchedulerClient:
         ways = ("GET", "POST") if self._peer.profile.status_by_get else ("POST", "GET")
         asked = {"job_id": job_id}
         try:
-            data = self._peer.call(ways[0], "/job/status_all", asked, query=asked)
+            data = self._peer.call(ways[0], "/job/status_all", asked, query=asked, needed=_STATE_OF_JOB)
         except Refused as refused:
             try:
-                data = self._peer.call(ways[1], "/job/status_all", asked, query=asked)
+                data = self._peer.call(ways[1], "/job/status_all", asked, query=asked, needed=_STATE_OF_JOB)
             except Refused:
                 raise refused from None
         return job_view(job_id, data)

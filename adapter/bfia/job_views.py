@@ -5,15 +5,22 @@ from typing import Any
 
 from adapter.bfia import translate
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
-from gateway.errors import NotFound
+from gateway.errors import NotFound, Refused
 from gateway.ports import JobView, TaskView, as_mapping
 
 
 def job_view(job_id: str, data: Mapping[str, Any]) -> JobView:
-    """Return what a peer says of a job. Raises `NotFound` where its answer, by its code a success, names none."""
-    if not data.get("job_status") and "status" not in data:
+    """Return what a peer says of a job.
+
+    Raises `NotFound` where its answer, by its code a success, is an empty object: so FATE's nodes say that they do
+    not know the job. Raises `Refused` (NO_ENVELOPE) where it says something, and nothing of the job's state.
+    """
+    if not data:
         raise NotFound(f"job {job_id} is not known there", reason="JOB_UNKNOWN")
-    states = {str(k): translate.heard_status(v) for k, v in as_mapping(data.get("status")).items()}
+    told_states = data.get("status", "")  # null: the job has no tasks yet
+    if not data.get("job_status") and not isinstance(told_states, Mapping | None):
+        raise Refused(f"a success without a state of job {job_id} was answered", reason="NO_ENVELOPE")
+    states = {str(k): translate.heard_status(v) for k, v in as_mapping(told_states).items()}
     status = translate.job_status(str(data.get("job_status") or "")) or status_of(set(states.values()))
     tasks = data.get("tasks")
     told = {str(t.get("task_id")): t for t in (tasks if isinstance(tasks, list) else ()) if isinstance(t, Mapping)}

@@ -121,13 +121,19 @@ class Peer:
         *,
         query: Mapping[str, str] | None = None,
         patience: float = 1.0,
+        needed: str = "",
     ) -> Mapping[str, Any]:
         """Make a request and return ``data``, with what stands beside it; an empty one where there is none.
 
         Raises `PeerUnreachable`, and for every answer but success `Refused`, `NotFound`, `NotAllowed` or
-        `Invalid`.
+        `Invalid`. Where something is ``needed``, named for people, a success that brings no object at all is
+        `Refused`, too (NO_ENVELOPE).
         """
-        return self._data(*self._answer(method, path, body, query, patience))
+        status, answer = self._answer(method, path, body, query, patience)
+        data = self._data(status, answer)
+        if needed and not data and not isinstance(answer.get("data"), Mapping):
+            raise Refused(f"{self._node} answers a success without {needed}", reason="NO_ENVELOPE")
+        return data
 
     def ask(self, command: Command, body: Mapping[str, Any], *, patience: float = 1.0) -> Mapping[str, Any]:
         """Make a request that is an extension of ours. Raises `NotServed` where the peer has no such path."""

@@ -93,6 +93,29 @@ def test_a_broken_answer_never_says_that_a_task_is_unknown(peer: ScriptedPeer, c
         assert refused(found.participant.poll_task, "t", "guest", ME).reason == "NO_ENVELOPE"
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"code": 0},
+        {"code": 0, "msg": "success", "data": None},
+        {"code": 0, "data": {"hello": "there"}},
+        {"code": 0, "data": {"status": "RUNNING"}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_success_without_a_state_never_says_that_a_job_is_unknown(
+    peer: ScriptedPeer, calling: As, profile: str, body: Any
+):
+    """Its containers here would be stopped."""
+    with calling(profile) as found:
+        peer.will(says(body), says(body))
+        error = refused(found.scheduler.job_status, "job-1", ME)
+        assert error.reason == "NO_ENVELOPE" and "without a state of" in error.message
+        peer.will(says({"code": 0, "data": {}}))
+        assert refused(found.scheduler.job_status, "job-1", ME).reason == "JOB_UNKNOWN"
+
+
 def view_of(peer: ScriptedPeer, found: Clients, *answers: Any) -> tuple[JobStatus, dict[str, TaskStatus]]:
     peer.will(*answers)
     view = found.scheduler.job_status("job-1", ME)
@@ -147,9 +170,8 @@ def test_silence_is_not_asked_for_twice(peer: ScriptedPeer, calling: As):
     wait_for(lambda: len(peer.asked) == 1)
 
 
-@pytest.mark.parametrize("body", [{"code": 0, "data": {}}, {"code": 0}, {"code": 0, "data": None}])
-def test_an_empty_answer_means_that_the_job_is_unknown(peer: ScriptedPeer, calling: As, body: Any):
-    peer.will(says(body))
+def test_an_empty_object_means_that_the_job_is_unknown(peer: ScriptedPeer, calling: As):
+    peer.will(says({"code": 0, "data": {}}))
     with calling("fate") as found:
         error = refused(found.scheduler.job_status, "job-1", ME)
     assert (type(error), error.reason) == (NotFound, "JOB_UNKNOWN")
