@@ -105,6 +105,13 @@ class Heartbeat:
         known = self._known.get(home)
         return None if home == self._owner or known is None else known.url
 
+    def has_files(self, owner: str) -> str:
+        """Say which other gateway has what lies in the state folder of a run's owner; empty for this one."""
+        if owner.rpartition("/")[0] in ("", self._owner.rpartition("/")[0]):
+            return ""
+        known = self._known.get(owner)
+        return f"the gateway {known.url}" if known is not None and known.url else "another gateway"
+
     def _take_over(self, owner: str) -> None:
         """Fail the runs of a lost gateway, and have its jobs done with here; the latter are looked for once."""
         jobs = dict.fromkeys(self._gateways.jobs_of(owner))

@@ -88,6 +88,14 @@ class RunLogs:
         self._store = store
         self._workspace = workspace
         self._copies = LogCopies(engine, workspace, monotonic)
+        self.elsewhere: Callable[[str], str] = lambda owner: ""
+        """says which other gateway of this node has a run's files, by the run's owner; empty for this one"""
+
+    def check_here(self, run: Run) -> None:
+        """Raise `NotFound` with LOG_ELSEWHERE where another gateway of this node has the run's log."""
+        if run.launch.state is not CallState.IDLE and (whose := self.elsewhere(run.owner)):
+            text = f"the log of {run.task_name} as {run.party.label} is at {whose} of this node, which ran it"
+            raise NotFound(text, reason="LOG_ELSEWHERE")
 
     def number(self, task_id: str, level: Level, role: str = "") -> Excerpt:
         """Tell how many lines of a level, or worse, a task's runs here have written; no line is given.
@@ -155,6 +163,8 @@ class RunLogs:
         launched = [run for run in chosen if run.launch.state is not CallState.IDLE]
         if not launched:
             return _Log(chosen, over=all(run.over for run in chosen))
+        for run in launched:
+            self.check_here(run)
         try:
             with self._ledger(of_task) as file:
                 segments = read_ledger(file)

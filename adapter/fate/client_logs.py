@@ -169,7 +169,11 @@ def _member(parts: ClientParts, job_id: str, run: Run, stream: str, name: str) -
     with SpooledTemporaryFile(_IN_MEMORY) as file:
         start, more = 0, True
         while more:
-            found = parts.run_logs.read_run(job_id, run, (stream,), start, None)
+            try:
+                found = parts.run_logs.read_run(job_id, run, (stream,), start, None)
+            except NotFound as error:  # another gateway has it
+                file.write(f"[{error.reason}: {error.message}]\n".encode())
+                break
             file.write("".join(f"{line.text}\n" for line in found.lines).encode())
             start, more = found.next, bool(found.lines) and found.left_out > 0
         size = file.tell()

@@ -119,8 +119,22 @@ def _files(
         assert local is not None
         place = f"runs/{run.party.label}/{run.task_name}/attempt-{run.attempt}"
         yield Entry(f"{place}/environment.json", lambda run=run: _environment(parts, local, run, secrets))  # type: ignore[misc]
-        yield from archive.of_files(parts.runs / run.name, f"{place}/log", secrets)
+        yield from _log(parts, run, f"{place}/log", secrets)
     yield from _reports(parts, local)
+
+
+def _log(parts: ArchiveParts, run: Run, place: str, secrets: list[str]) -> Iterable[Entry]:
+    """Return what a run wrote; where another gateway of this node has it, an entry that says so."""
+    try:
+        parts.admin.run_logs.check_here(run)
+    except NotFound as error:
+        words = error
+
+        def elsewhere() -> Iterable[bytes]:
+            raise words
+
+        return [Entry(place, elsewhere)]
+    return archive.of_files(parts.runs / run.name, place, secrets)
 
 
 def _document(name: str, value: Any) -> Entry:

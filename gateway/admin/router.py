@@ -246,10 +246,12 @@ def _inherited_run(run: Run) -> dict[str, Any]:
 
 
 def _last_lines(parts: AdminParts, job_id: str, run: Run, count: int = 100) -> list[str]:
-    total = parts.run_logs.read_run(job_id, run, STREAMS, 0, 0).total
-    return [
-        line.text for line in parts.run_logs.read_run(job_id, run, STREAMS, max(0, total - count), count).lines
-    ]
+    try:
+        total = parts.run_logs.read_run(job_id, run, STREAMS, 0, 0).total
+        found = parts.run_logs.read_run(job_id, run, STREAMS, max(0, total - count), count)
+    except NotFound as error:  # another gateway has them
+        return [f"[{error.reason}: {error.message}]"]
+    return [line.text for line in found.lines]
 
 
 def _entry(entry: Any) -> dict[str, Any]:

@@ -206,6 +206,7 @@ class Node:
             clock,
             lost_after=settings.limits.lost_gateway_seconds,
         )
+        self.run_logs.elsewhere = self.heartbeat.has_files
         self.inheritance = Inheritance(node, self.store, planner, self.storage, self.executor.image_digest)
         self.participant = Participant(
             node,

@@ -56,6 +56,7 @@ def test_a_job_stays_with_its_gateway_while_that_lives_or_has_runs_of_it(store: 
     busy = replace(a_local_job(a_run(status=RunStatus.RUNNING, owner="other")), home="other")
     over = replace(a_local_job(a_run(status=RunStatus.SUCCESS, owner="other")), home="other")
     assert (mine.home_of(new), mine.home_of(begun), mine.home_of(busy)) == ("me", "other", "other")
+    assert (mine.has_files("me"), mine.has_files("")) == ("", "")
     assert (mine.elsewhere("other"), mine.elsewhere("me"), mine.elsewhere("")) == ("http://other", None, None)
     silence(store, "other", 20)
     mine.beat()

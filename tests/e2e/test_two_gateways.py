@@ -3,15 +3,19 @@
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
+import httpx
 import pytest
 
 from tests.e2e import jobs
 from tests.e2e.nodes import Node, alive, wait_for
 from tests.e2e.test_stop import job_of, started
 from tests.e2e.two_gateways import shared_node
+from tests.plain import NO_TLS
 
 pytestmark = [pytest.mark.slow, pytest.mark.mariadb]
 
@@ -43,6 +47,17 @@ def test_jobs_handed_in_at_both_are_advanced_once(tmp_path: Path, worker_id: str
                 assert len(events(first, job_id, event)) == times, (event, first.timeline(job_id))
             assert len(events(first, job_id, "task accepted")) == 2 == len(events(host, job_id, "task accepted"))
         once_each(register, 2 * count)
+        assert "of a0 as guest.0" in _asked(first, ids[0], "runs/guest.0/a0/log").text
+        elsewhere = _asked(second, ids[0], "runs/guest.0/a0/log")  # its containers were the first's
+        assert elsewhere.status_code == 404 and elsewhere.json()["data"]["reason"] == "LOG_ELSEWHERE"
+        assert first.peer in elsewhere.json()["msg"]
+        with ZipFile(BytesIO(_asked(second, ids[0], "archive").content)) as archive:
+            assert f"is at the gateway {first.peer}".encode() in archive.read("INCOMPLETE")
+
+
+def _asked(node: Node, job_id: str, path: str) -> httpx.Response:
+    address = f"{node.operator}/api/v1/jobs/{job_id}/{path}"
+    return httpx.get(address, timeout=120, trust_env=False, verify=NO_TLS)
 
 
 @pytest.mark.parametrize("dies", [0, 1], ids=["first", "second"])

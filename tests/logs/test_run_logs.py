@@ -324,6 +324,18 @@ def test_a_task_that_is_still_to_start_has_no_lines_and_one_of_other_nodes_is_sa
     assert (empty.lines, empty.total, empty.over) == ((), 0, False)
 
 
+def test_a_log_that_another_gateway_has_is_said_to_be_there(node: Node):
+    node.write(b"here\n")
+    node.logs.elsewhere = lambda owner: f"the gateway http://of-{owner or 'nobody'}"
+    node.change("guest", owner="other")
+    for ask in (lambda: node.read(), lambda: node.logs.read_run("job-1", node.run(), ("stdout",), 0, None)):
+        with pytest.raises(NotFound) as raised:
+            ask()
+        assert raised.value.reason == "LOG_ELSEWHERE" and "http://of-other of this node" in raised.value.message
+    node.logs.elsewhere = lambda owner: "" if owner else "another gateway"
+    assert [line.text for line in node.logs.read(TASK, DEBUG, 0, role="guest").lines] == ["here"]
+
+
 def test_an_answer_tells_a_platform_what_may_be_missing(node: Node):
     node.write(b"one\n")
     node.all()
