@@ -53,13 +53,25 @@ LEAST = 300.0
 
 
 def wait_for(what: Callable[[], Any], seconds: float = LEAST, every: float = 0.05, about: str = "") -> Any:
-    """Ask until the answer is true. Raises `AssertionError` after ``seconds``, and not before `LEAST` are over."""
+    """Ask until the answer is true. Raises `AssertionError` after ``seconds``, and not before `LEAST` are over.
+
+    Asks every ``every`` seconds at first, and less often the longer it takes: a question costs a node 10 ms, and
+    those of three waiting workers took the machine from what they waited for.
+    """
     seconds = max(seconds, LEAST)
-    end = time.monotonic() + seconds
+    begun = time.monotonic()
     while not (found := what()):
-        assert time.monotonic() < end, f"{about or what} is not so after {seconds:g} s"
-        time.sleep(every)
+        waited = time.monotonic() - begun
+        assert waited < seconds, f"{about or what} is not so after {seconds:g} s"
+        time.sleep(max(every, min(waited * _SELDOM, _AT_LEAST_EVERY)))
     return found
+
+
+_SELDOM = 0.04
+"""of the time waited so far, that passes until a wait asks again"""
+
+_AT_LEAST_EVERY = 0.4
+"""seconds; a state that a wait is to see lasts longer"""
 
 
 @dataclass

@@ -1,6 +1,8 @@
 """The descriptions: files, command line, registration body and code say the same."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -73,3 +75,11 @@ def test_the_lock_names_no_index_and_pins_every_package_by_hash():
         packages = [line for line in text.splitlines() if "==" in line]
         assert packages and all(line.endswith("\\") for line in packages)
         assert text.count("--hash=sha256:") >= len(packages)
+
+
+def test_a_component_loads_only_what_it_runs_with():
+    code = (
+        "import sys; from refvendor.__main__ import main; "
+        "import refvendor.components.intersection; main(['--list']); sys.exit('numpy' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=HERE, check=False).returncode == 0
