@@ -242,13 +242,10 @@ def test_only_the_work_of_a_request_is_done_on_another_thread(played):
     for app in played[0].me.apps.values():
         while not isinstance(app, FastAPI):
             app = app._app
-        for included in app.routes:
-            for route in getattr(getattr(included, "original_router", None), "routes", ()):
-                if isinstance(route, APIRoute):
-                    served += 1
-                    elsewhere |= {
-                        call for call in called(route.dependant) if not inspect.iscoroutinefunction(call)
-                    }
+        for route in app.routes:
+            if isinstance(route, APIRoute):
+                served += 1
+                elsewhere |= {call for call in called(route.dependant) if not inspect.iscoroutinefunction(call)}
         handlers = app.exception_handlers.values()
         elsewhere |= {h for h in handlers if not inspect.iscoroutinefunction(h)}
     assert served > 100
@@ -261,8 +258,8 @@ def test_what_is_asked_for_most_is_found_first(played):
         while app is not None and not isinstance(app, FastAPI):
             app = app._app
         if app is not None:
-            first = next(r.original_router for r in app.routes if hasattr(r, "original_router"))
-            assert all("/chan/" in route.path for route in first.routes)
+            first = [r.path for r in app.routes if isinstance(r, APIRoute) and r.include_in_schema][:2]
+            assert all("/chan/" in path for path in first)
 
 
 def test_an_optional_module_that_is_not_installed_is_not_searched_for_again(monkeypatch):

@@ -101,8 +101,13 @@ def test_whatever_is_sent_is_decided_upon(node: Gateway, listener: str, part: in
 
 def _takes_any_text(operation: dict[str, Any]) -> bool:
     """Tell whether nothing can be unfit: looking for it would take seconds."""
-    free = [p["schema"].keys() <= {"type", "title", "examples"} for p in operation.get("parameters", ())]
-    texts = [p["in"] == "path" and p["schema"].get("type") == "string" for p in operation.get("parameters", ())]
+    said = {"type", "title", "description", "examples"}
+    free = [p["schema"].keys() <= said for p in operation.get("parameters", ())]
+    texts = [
+        p["schema"].get("type") == "string"
+        and (p["in"] == "path" or (p["in"] == "header" and not p.get("required")))
+        for p in operation.get("parameters", ())
+    ]
     return "requestBody" not in operation and all(free) and all(texts)
 
 
