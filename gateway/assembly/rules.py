@@ -8,6 +8,8 @@ from gateway.domain.executing.timing import Timing as RunTiming
 from gateway.domain.scheduling.timing import Timing
 from gateway.settings import Settings
 
+_JITTER = 0.25
+
 
 def call_timing(settings: Settings) -> Timing:
     """Return how long the scheduling node waits for what."""
@@ -15,6 +17,7 @@ def call_timing(settings: Settings) -> Timing:
     return Timing(
         call_deadline=LONGEST_CALL + 6.0,
         unreachable_limit=settings.limits.unreachable_seconds,
+        jitter=_JITTER,
         hold_first=settings.limits.schedule_pause_seconds,
         hold_most=max(settings.limits.schedule_longest_pause_seconds, settings.limits.schedule_pause_seconds),
         hold_tries=settings.limits.schedule_attempts,
@@ -25,6 +28,7 @@ def call_timing(settings: Settings) -> Timing:
 def run_timing(settings: Settings) -> RunTiming:
     """Return how long a participating node waits for what."""
     return RunTiming(
+        jitter=_JITTER,
         launch_deadline=120.0 + settings.engine.docker.pull_seconds,
         engine_patience=settings.limits.engine_down_seconds,
         silence_fails=settings.limits.exit_without_report == "fails",

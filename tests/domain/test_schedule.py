@@ -1,9 +1,12 @@
 """What the scheduling node decides, rule by rule: how a job begins, what news counts. At large: `test_world`."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.assembly.rules import call_timing, run_timing
 from gateway.domain.job import Job
 from gateway.domain.model import CallState, Failure
 from gateway.domain.scheduling.answers import exclude
@@ -17,9 +20,10 @@ from gateway.domain.scheduling.events import (
     StopAsked,
     UnknownThere,
 )
-from gateway.domain.scheduling.schedule import next_due, step
+from gateway.domain.scheduling.schedule import apply, next_due, step
+from gateway.domain.scheduling.timing import Timing
 from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, ended, may
-from tests.builders import a_job, at
+from tests.builders import a_job, a_spec, at
 from tests.domain.scheduled import (
     FAILED,
     NO,
@@ -38,6 +42,7 @@ from tests.domain.scheduled import (
     same,
 )
 from tests.domain.strategies import REPEATABLE, plots
+from tests.inprocess import settings
 
 # ---------------------------------------------------------------- creating
 
@@ -102,6 +107,24 @@ def test_a_lost_create_is_repeated_after_growing_pauses():
         job, requests = step(job, at(now))
         assert requests == [CreateAt("n1")]
     assert pauses == [0.2, 0.4, 0.8, 1.6]
+
+
+def test_what_failed_together_is_not_tried_again_together_and_never_later_than_the_pause(tmp_path: Path):
+    timing = Timing(jitter=0.25)
+    ids = [f"job-{i}" for i in range(40)]
+    for tries, pause in ((1, 0.4), (10, 10.0)):
+        found = {i: timing.retry(tries, i, CreateAt("n1")).total_seconds() for i in ids}
+        assert len(set(found.values())) == len(ids) and all(0.75 * pause <= s <= pause for s in found.values())
+        assert found == {i: timing.retry(tries, i, CreateAt("n1")).total_seconds() for i in ids}, (
+            "decided once more"
+        )
+    dues = set()
+    for i in ids:
+        job = claimed(a_job(spec=a_spec(roles={"guest": ("n1",)}, job_id=i)))
+        dues.add(next_due(apply(job, Lost(CreateAt("n1"), at(1), delivered=True), timing), timing))
+    assert len(dues) == len(ids)
+    given = settings(tmp_path)
+    assert call_timing(given).jitter == run_timing(given).jitter == timing.jitter
 
 
 def test_a_create_without_any_record_of_its_end_is_repeated_after_its_deadline():

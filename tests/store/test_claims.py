@@ -20,6 +20,7 @@ from gateway.engine_rooms import Cap, EngineRooms
 from gateway.errors import Conflict, Refused
 from gateway.limit_settings import ResourceSettings
 from gateway.resource_totals import detecting
+from gateway.resources import _EVERY as ONCE
 from gateway.resources import Resources
 from gateway.store.engine_totals import EngineTotals
 from gateway.store.store import Store
@@ -234,3 +235,24 @@ def test_nobody_waits_long_for_an_engine_that_hangs(url: str):
         engine.let_go.set()
         assert told.wait(60)
         assert (found()[FAR].total, found()[FAR].away) == (Amounts.of(4, GIB), "")
+
+
+def test_what_an_ended_job_still_holds_is_back_within_a_minute_and_written_down_and_counted(tmp_path: Path):
+    now = [0.0]
+    with a_store(f"sqlite:///{tmp_path / 'test.db'}") as store:
+        found = Resources(lambda: MEANS, store, lambda: at(now[0]), lambda jobs: None)
+        job = a_job_that_needs(3, 1)
+        store.local_jobs.add(job, "flow")
+        found.hold(job)
+        over = {"status": JobStatus.FINISHED, "ended_at": at(0), "closed": True}
+        store.local_jobs.update(job.id, lambda local: replace(local, **over))  # its own return is lost
+        for look in range(4):
+            now[0] = look * ONCE + 0.1
+            found.reconcile()
+            if not found.view()["held"]["cpu"]:
+                break
+        assert 20 < now[0] <= 60 - ONCE, "it may return it by itself first, and a look may have been just before"
+        found.reconcile()
+        assert found.view()["returned_by_reconciler"] == 1
+        events = [e.event for e in store.timeline(job.id)]
+        assert events.count("resources returned by the reconciler") == 1

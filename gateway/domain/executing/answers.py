@@ -22,7 +22,7 @@ def done(local: LocalJob, event: Done, timing: Timing) -> LocalJob:
             return call  # a repeat that failed takes nothing back
         if event.final:
             return replace(call, state=CallState.OK, message=event.message)
-        due = event.at + timing.retry(call.tries - 1)
+        due = event.at + timing.retry(call.tries - 1, local.id, event.action)
         return replace(call, state=CallState.LOST, due_at=due, message=event.message)
 
     local = _not_finished(local, event)
@@ -77,7 +77,7 @@ def sealed(run: Run, event: Sealed, timing: Timing) -> Run:
     if not trained.unsealed(run):
         return run
     if event.files is None:
-        run = trained.not_sealed(run, event.at, timing.retry(run.seal.tries - 1), event.message)
+        run = trained.not_sealed(run, event.at, timing.retry(run.seal.tries - 1, run.name), event.message)
     else:
         run = replace(run, files=event.files, seal=replace(run.seal, state=CallState.OK, message=""))
     return with_news(run)
@@ -89,7 +89,9 @@ def _asked(local: LocalJob, event: Done, timing: Timing) -> LocalJob:
         return local
     if event.final:
         return guarding.heard(local, event.at)
-    return guarding.unanswered(local, event.at, event.message, timing.retry(local.ask.tries - 1))
+    return guarding.unanswered(
+        local, event.at, event.message, timing.retry(local.ask.tries - 1, local.id, event.action)
+    )
 
 
 def _told(run: Run, status: TaskStatus, settled: Callable[[Call], Call]) -> Run:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from gateway.domain.spread import shortened
+
 NOW = datetime.min.replace(tzinfo=UTC)
 
 
@@ -34,11 +36,17 @@ class Timing:
     """pause after the first failure; it doubles with each"""
     retry_max: float = 10.0
     """the longest such pause"""
+    jitter: float = 0.0
+    """the share of a pause between two tries by which it may be shorter, different for each request"""
     tell_tries: int = 40
     """not seconds: how often a state is told before the scheduling node has to ask"""
     orphan: float = 660.0
     """a scheduling node that is not heard of for this long is asked whether it still has the job"""
 
-    def retry(self, tries: int) -> timedelta:
-        """Return the pause before the next try: it doubles with each, up to a bound."""
-        return timedelta(seconds=min(self.retry_first * 2.0 ** min(tries, 20), self.retry_max))
+    def retry(self, tries: int, *whose: object) -> timedelta:
+        """Return the pause before the next try: it doubles with each, up to a bound.
+
+        ``whose`` names the request, so that its pauses are not those of others.
+        """
+        pause = min(self.retry_first * 2.0 ** min(tries, 20), self.retry_max)
+        return timedelta(seconds=shortened(pause, self.jitter, tries, *whose))

@@ -113,7 +113,9 @@ def denied(job: Job, event: Denied, timing: Timing) -> Job:
     call = replace(before, reason=failure.reason, message=failure.message)
     if isinstance(request, PollTaskAt):
         part = job.tasks[request.task].nodes[request.node]
-        call = replace(call, state=CallState.REFUSED, due_at=event.at + timing.retry(part.denials))
+        call = replace(
+            call, state=CallState.REFUSED, due_at=event.at + timing.retry(part.denials, job.id, request)
+        )
         part = replace(part, poll=call, denials=part.denials + 1)
         if part.denials < _MAX_DENIALS:
             return with_part(job, request.task, part)
@@ -127,7 +129,9 @@ def denied(job: Job, event: Denied, timing: Timing) -> Job:
     insists = isinstance(request, StopAt) or (isinstance(request, StopTaskAt) and before.tries < _MAX_DENIALS)
     if insists and failure.reason in UNTOLD:  # perhaps it runs on
         return with_call(
-            job, request, replace(call, state=CallState.LOST, due_at=event.at + timing.retry(call.tries - 1))
+            job,
+            request,
+            replace(call, state=CallState.LOST, due_at=event.at + timing.retry(call.tries - 1, job.id, request)),
         )
     job = with_call(job, request, replace(call, state=CallState.REFUSED))
     if isinstance(request, StartTaskAt):
@@ -156,7 +160,7 @@ def lost(job: Job, event: Lost, timing: Timing) -> Job:
     """Take in that no answer came: the node counts as unreachable, and the call is due again after a pause."""
     request = event.request
     call = call_of(job, request)
-    due = event.at + timing.retry(call.tries - 1)
+    due = event.at + timing.retry(call.tries - 1, job.id, request)
     if isinstance(request, StartTaskAt):
         maybe_there = event.delivered  # it is sent again only after the node did not know it
     else:

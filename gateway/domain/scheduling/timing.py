@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from gateway.domain.model import Call
+from gateway.domain.spread import shortened
 
 NOW = datetime.min.replace(tzinfo=UTC)
 """Stands for "at once" in an agenda."""
@@ -25,6 +26,8 @@ class Timing:
     """pause after the first failure; it doubles with each"""
     retry_max: float = 10.0
     """the longest such pause"""
+    jitter: float = 0.0
+    """the share of a pause between two tries by which it may be shorter, different for each request"""
     poll_first: float = 0.05
     """pause between the first two polls; it doubles while there is no news"""
     poll_max: float = 2.0
@@ -46,9 +49,13 @@ class Timing:
     redeliver_for: float = 86_400.0
     """how long a stop that was not acknowledged is repeated after the end"""
 
-    def retry(self, tries: int) -> timedelta:
-        """Return the pause before the next try: it doubles with each, up to a bound."""
-        return timedelta(seconds=min(self.retry_first * 2.0 ** min(tries, 20), self.retry_max))
+    def retry(self, tries: int, *whose: object) -> timedelta:
+        """Return the pause before the next try: it doubles with each, up to a bound.
+
+        ``whose`` names the request, so that its pauses are not those of others.
+        """
+        pause = min(self.retry_first * 2.0 ** min(tries, 20), self.retry_max)
+        return timedelta(seconds=shortened(pause, self.jitter, tries, *whose))
 
 
 def expiry(call: Call, timing: Timing) -> datetime:
