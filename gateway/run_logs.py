@@ -127,12 +127,20 @@ class RunLogs:
             raise NotFound(text, reason="RUN_UNKNOWN")
         return there[attempt]
 
-    def read_run(self, job_id: str, run: Run, streams: Sequence[str], start: int, length: int | None) -> Excerpt:
-        """Give lines of one run, whatever their level. Raises `NotFound`."""
+    def read_run(
+        self,
+        job_id: str,
+        run: Run,
+        streams: Sequence[str],
+        start: int,
+        length: int | None,
+        level: Level = Level.DEBUG,
+    ) -> Excerpt:
+        """Give lines of one run, of this level or worse. Raises `NotFound`."""
         local = self._store.local_jobs.get(job_id)
         of_task = local.runs_of(run.task_id)
         now = tuple(r for r in of_task if r.run_id == run.run_id)
-        return self._excerpt(self._grown(of_task, now, streams), Level.DEBUG, start, length)
+        return self._excerpt(self._grown(of_task, now, streams), level, start, length)
 
     def _of_task(self, task_id: str, role: str) -> _Log:
         job_id = self._store.local_job_of_task(task_id)

@@ -15,6 +15,7 @@ from gateway.domain.names import index_of
 from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid, NotFound
 from gateway.log_copies import STREAMS
+from gateway.log_levels import LEVELS, Level
 from gateway.paths import Paths
 from gateway.ports import Limiters
 from gateway.run_logs import Excerpt, RunLogs
@@ -37,6 +38,7 @@ class LogParts:
 class _Wanted:
     run: Run
     streams: tuple[str, ...]
+    level: Level
     tail: int | None
     follow: bool
 
@@ -57,6 +59,7 @@ def router(parts: LogParts) -> Paths:
         index: str,
         task: str,
         stream: str = Query(default="", description="stdout or stderr; without it both, in the order found"),
+        level: str = Query(default="", description="debug (all lines), info (also warnings) or error, and worse"),
         tail: str = Query(default="", description="only so many lines at the end, of what is there by now"),
         follow: str = Query(default="", description="1: server-sent events until the run is over"),
         attempt: str = Query(default="", description="which attempt, counted from 0; without it the newest"),
@@ -69,7 +72,7 @@ def router(parts: LogParts) -> Paths:
         after = index_of(last_event_id)
         try:
             wanted = await anyio.to_thread.run_sync(
-                lambda: _wanted(parts, job_id, role, index, task, stream, tail, follow, attempt),
+                lambda: _wanted(parts, job_id, role, index, task, stream, level, tail, follow, attempt),
                 limiter=parts.limiters.rest,
             )
             first = await _read(parts, job_id, wanted, 0, 0)
@@ -93,6 +96,7 @@ def _wanted(
     index: str,
     task: str,
     stream: str,
+    level: str,
     tail: str,
     follow: str,
     attempt: str,
@@ -103,6 +107,8 @@ def _wanted(
     problems = []
     if stream not in ("", *STREAMS):
         problems.append(Problem("stream", f"must be one of {', '.join(STREAMS)}, or absent", stream))
+    if level not in ("", *LEVELS):
+        problems.append(Problem("level", f"must be one of {', '.join(LEVELS)}, or absent", level))
     last = index_of(tail)
     if tail and last is None:
         problems.append(Problem("tail", "must be a whole number from 0", tail))
@@ -114,12 +120,14 @@ def _wanted(
     if problems:
         raise Invalid(problems)
     run = parts.logs.run(job_id, role, number, task, which)
-    return _Wanted(run, (stream,) if stream else STREAMS, last, follow.lower() in _YES)
+    return _Wanted(
+        run, (stream,) if stream else STREAMS, Level(level or Level.DEBUG), last, follow.lower() in _YES
+    )
 
 
 async def _read(parts: LogParts, job_id: str, wanted: _Wanted, start: int, length: int | None) -> Excerpt:
     def read() -> Excerpt:
-        return parts.logs.read_run(job_id, wanted.run, wanted.streams, start, length)
+        return parts.logs.read_run(job_id, wanted.run, wanted.streams, start, length, wanted.level)
 
     return await anyio.to_thread.run_sync(read, limiter=parts.limiters.rest)
 

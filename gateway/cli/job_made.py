@@ -20,11 +20,16 @@ def made(node: Client, path: str, body: Mapping[str, Any]) -> Any:
 
 
 def warnings_after(node: Client, job_id: str) -> list[str]:
-    """Return what the node warns of; nothing where it cannot be asked: the job is made all the same."""
+    """Return what the node warns of, and who has still to agree.
+
+    Nothing where it cannot be asked: the job is made all the same.
+    """
     try:
-        return warnings(node.get(f"/api/v1/jobs/{segment(job_id)}"))
+        job = node.get(f"/api/v1/jobs/{segment(job_id)}")
     except CallFailed:
         return []
+    waiting = job.get("waiting") or {}
+    return [*warnings(job), *([waiting["message"]] if waiting.get("reason") == "APPROVAL" else [])]
 
 
 def warnings(job: Mapping[str, Any]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,6 +34,7 @@ from gateway.cli.job_looks import OVER, looks
 from gateway.cli.job_made import lineage, made, told, warnings, warnings_after
 from gateway.cli.said import harmless_in, say
 from gateway.counting import counted
+from gateway.log_levels import Level
 
 commands = typer.Typer(help="Hand a job in, watch it, see what it wrote and left, stop it.", no_args_is_help=True)
 
@@ -40,6 +42,15 @@ Task = Annotated[str, typer.Option("--task", "-t", help="Name of a task in the f
 Party = Annotated[
     str, typer.Option("--party", "-p", help="Which party here, such as guest.0; default: the only one.")
 ]
+
+
+class Stream(StrEnum):
+    """One of the two that a container prints to."""
+
+    STDOUT = "stdout"
+    STDERR = "stderr"
+
+
 _SCHEDULE = "/v1/platform/schedule"
 _STYLE = {"SUCCESS": "green", "RUNNING": "yellow", "FAILED": "red"}
 
@@ -57,9 +68,10 @@ def submit(
     url: Url = "",
     as_json: AsJson = False,
 ) -> None:
-    """Hand a job in; the answer comes when every node of it has accepted. Prints the job's id.
+    """Hand a job in; the answer comes when every node of it has taken it in. Prints the job's id.
 
-    What is odd about it as this node sees it goes to standard error, such as a parameter that nobody knows.
+    What is odd about it as this node sees it goes to standard error, such as a parameter that nobody knows; so
+    does who has still to agree to it, and until when.
 
     Example: bfia-gateway job submit examples/create_all_psi_sbt.json --watch
     """
@@ -191,22 +203,30 @@ def logs(
     party: Party = "",
     tail: Annotated[int, typer.Option(min=0, help="Only so many lines at the end; 0: all.")] = 0,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run is over.")] = False,
+    level: Annotated[Level, typer.Option(help="info: warnings, too, and worse; debug: all.")] = Level.DEBUG,
+    stream: Annotated[Stream | None, typer.Option(help="One of the two; without it both.")] = None,
     config: Config = DEFAULT_CONFIG,
     url: Url = "",
 ) -> None:
     """Print what a run here wrote.
 
-    Example: bfia-gateway job logs job-0123456789abcdef0123456789abcdef --task secureboost --follow
+    A line's level is what it says of itself; one that says nothing is info on stdout, and error on stderr.
+
+    Example: bfia-gateway job logs job-0123456789abcdef0123456789abcdef --task secureboost --level error --follow
     """
     with reporting(), connect(config, url) as node:
         run = _run(_job(node, job_id), task, party)
-        path = run["log"]
+        path, wanted = run["log"], {"tail": tail or None, "level": level, "stream": stream}
         if not follow:
-            for line in node.lines(path, tail=tail or None):
+            line = None
+            for line in node.lines(path, **wanted):
                 say(line)
+            if line is None:
+                text = "wrote nothing" if level is Level.DEBUG and stream is None else "wrote no such line"
+                say(f"{run['party']} of {run['task_name']} ({run['status']}) {text}", err=True)
             return
         event = ""
-        for line in node.lines(path, follow=1, tail=tail or None):
+        for line in node.lines(path, follow=1, **wanted):
             if line.startswith("event: "):
                 event = line.removeprefix("event: ")
             elif line.startswith("data: ") and event != "end":

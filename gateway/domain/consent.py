@@ -4,14 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from gateway.domain.job import GRACE as GRACE
 from gateway.domain.job import Acceptance, Consent, Job, NodeJob
 from gateway.domain.model import Call, CallState, Failure, NodeId
 from gateway.domain.states import JOB, JobStatus, ended
 
 DEADLINE = 86_400.0
 """seconds for a node that does not say how long it asks"""
-GRACE = 30.0
-"""seconds that its own word may take to arrive after that"""
 TIMEOUT = "APPROVAL_TIMEOUT"
 
 
@@ -34,12 +33,11 @@ def waits(job: Job, node: NodeId, said: Acceptance, at: datetime) -> Job:
         return _with(job, replace(record, create=Call())) if agreed else job
     seconds = DEADLINE if said.within is None else said.within
     until = at + timedelta(seconds=min(max(seconds, 0.0), 100 * DEADLINE) + GRACE)
-    job = _with(
-        job, replace(record, consent=Consent(at, until, asked_only=said.asked_only, waits_for=said.waits_for))
-    )
+    consent = Consent(at, until, asked_only=said.asked_only, waits_for=said.waits_for)
+    job, by = _with(job, replace(record, consent=consent)), consent.decides_by.isoformat()
     if said.waits_for:
-        return job.noted(at, "waits for a node to be ready", node, until=until.isoformat(), message=said.waits_for)
-    return job.noted(at, "waits for approval", node, until=until.isoformat())
+        return job.noted(at, "waits for a node to be ready", node, until=by, message=said.waits_for)
+    return job.noted(at, "waits for approval", node, until=by)
 
 
 def confirmed(job: Job, event: Confirmed) -> Job:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Self
 
@@ -46,6 +46,10 @@ class Holding:
     """when it last said that it had something free again"""
 
 
+GRACE = 30.0
+"""seconds for a node's own word to arrive after the time that it set itself"""
+
+
 @dataclass(frozen=True)
 class Consent:
     """What the scheduler knows of a node that asks somebody before it takes part."""
@@ -59,6 +63,11 @@ class Consent:
     """the job is not created there yet; that follows once the node has agreed"""
     waits_for: str = ""
     """what it waits for where that is no person, in the node's words"""
+
+    @property
+    def decides_by(self) -> datetime:
+        """When the node itself ends its waiting."""
+        return max(self.until - timedelta(seconds=GRACE), self.asked_at)
 
 
 @dataclass(frozen=True)

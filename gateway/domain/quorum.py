@@ -194,9 +194,14 @@ def _detail(job: Job, label: str, node: NodeJob) -> PartyDetail:
     if call.state is CallState.REFUSED or (consent is not None and consent.status is JobStatus.REJECTED):
         state = "error"
     if state == "ok" and consent is not None and consent.status is JobStatus.PENDING:
-        state, reason, message = "unknown", "APPROVAL", f"somebody there decides by {consent.until.isoformat()}"
+        by = consent.decides_by.isoformat()
+        state, reason, message = (
+            "unknown",
+            "APPROVAL",
+            f"somebody there decides by {by}",
+        )
         if consent.waits_for:
-            reason, message = "PREPARING", f"{consent.waits_for}, by {consent.until.isoformat()}"
+            reason, message = "PREPARING", f"{consent.waits_for}, by {by}"
     if state != "error" and node.excluded is not None:
         state, reason, message = "unknown", node.excluded.reason, node.excluded.message
     if state == "unknown" and node.unreachable_since is not None and not reason:

@@ -109,7 +109,7 @@ def _of_pending(job: Job, due: datetime | None) -> Waiting:
     if asked and all(n.consent and n.consent.waits_for for n in asked):
         what = "; ".join(f"{n.node}: {n.consent.waits_for}" for n in asked if n.consent)
         return Waiting("PREPARING", what, first, due)
-    until = "; ".join(f"{n.node} until {n.consent.until.isoformat()}" for n in asked if n.consent)
+    until = "; ".join(f"{n.node} until {n.consent.decides_by.isoformat()}" for n in asked if n.consent)
     return Waiting("APPROVAL", f"somebody has to agree: {until}", first, due)
 
 

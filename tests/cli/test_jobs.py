@@ -144,7 +144,12 @@ def test_the_log_of_the_run_that_is_meant_is_printed(tmp_path: Path):
         assert unclear.returncode == 2 and "--task a --party guest.0" in unclear.stderr
         runs = node.store.local_jobs.get(job_id).runs
         ended = next(r.party.label for r in runs if r.failure and r.failure.reason == "EXIT_3")
-        assert "hello" in cli(node, "logs", job_id, "-t", "a", "-p", ended).stdout
+        where = (job_id, "-t", "a", "-p", ended)
+        assert "hello" in cli(node, "logs", *where).stdout
+        assert cli(node, "logs", *where, "--level", "error").stdout == "oh\n"
+        assert cli(node, "logs", *where, "--stream", "stdout").stdout == "hello\n"
+        nothing = cli(node, "logs", *where, "--level", "error", "--stream", "stdout")
+        assert (nothing.returncode, nothing.stdout) == (0, "") and "wrote no such line" in nothing.stderr
         followed = cli(node, "logs", job_id, "-t", "a", "-p", ended, "--follow")
         assert "hello" in followed.stdout and "oh" in followed.stderr
 
@@ -164,7 +169,9 @@ def test_a_job_that_asks_a_person_is_listed_approved_suspended_and_resumed(tmp_p
             ask(one, "operator", "PUT", f"/api/v1/routes/{other.settings.node.id}", json=route)
         job = body(tmp_path, a=0)
         job["config"]["role"]["host"] = [PEER]
-        job_id = cli(bank, "submit", "-", stdin=json.dumps(job)).stdout.strip()
+        handed = cli(bank, "submit", "-", stdin=json.dumps(job))
+        job_id = handed.stdout.strip()
+        assert f"somebody has to agree: {PEER} until" in handed.stderr
         asked = printed(cli(partner, "approvals", "--json"))["approvals"]
         assert [a["job_id"] for a in asked] == [job_id]
         assert job_id in cli(partner, "approvals").stdout

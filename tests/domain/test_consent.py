@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.domain import approval
+from gateway.domain import approval, waiting
 from gateway.domain.approval import CREATE, START, Mode, Piece, Policy, Rule, Verdict, judge, pieces
 from gateway.domain.consent import DEADLINE, GRACE, Confirmed, contradicts
 from gateway.domain.executing import execute
@@ -60,6 +60,12 @@ def test_silence_is_a_refusal_at_the_deadline_and_the_silent_node_is_stopped_too
     job = claimed(job, 61 + GRACE)
     assert (job.ending.outcome, job.ending.failure.reason) == (Outcome.REJECTED, "APPROVAL_TIMEOUT")
     assert job.ending.failure.node == "n2" and job.nodes["n2"].stop.state is CallState.SENT
+
+
+def test_what_is_told_of_a_node_that_asks_is_the_time_that_it_set_itself():
+    told = waiting.of_job(asked(60.0))
+    assert told is not None and told.message == f"somebody has to agree: n2 until {at(61).isoformat()}"
+    assert asked(60.0).notes[-1].detail["until"] == at(61).isoformat()
 
 
 def test_a_node_that_does_not_say_how_long_it_asks_has_a_day():
