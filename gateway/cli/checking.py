@@ -190,6 +190,18 @@ def _pair(text: str, form: str) -> tuple[str, str]:
 
 
 @contextmanager
+def _folder() -> "Iterator[Path]":
+    """Make a folder, and take it away with whatever lies in it, however deep; what resists stays."""
+    from engines.folders import try_to_remove
+
+    folder = Path(tempfile.mkdtemp(prefix="bfia-check-"))
+    try:
+        yield folder
+    finally:
+        try_to_remove(folder)
+
+
+@contextmanager
 def _sandbox(kind: Engines | None, image: str, command: str, patience: "Patience") -> "Iterator[Sandbox]":
     """Make the place in which components run, and take all of it away afterwards. Raises `CallFailed`."""
     from engines.base import Engine, EngineError
@@ -203,9 +215,8 @@ def _sandbox(kind: Engines | None, image: str, command: str, patience: "Patience
         text = "the process engine needs --command, the command line that stands for the image"
         raise CallFailed(text, EXIT_BAD_INPUT)
     installation = uuid4().hex
-    with tempfile.TemporaryDirectory(prefix="bfia-check-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        made: Engine
+    made: Engine
+    with _folder() as folder:
         if kind is Engines.process:
             try:
                 words = tuple(shlex.split(command))

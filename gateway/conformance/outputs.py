@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 
@@ -29,6 +30,18 @@ def looked_at(storage: FileStorage, component: Component, outputs: Mapping[str, 
 def files(storage: FileStorage) -> frozenset[Path]:
     """Return every file of the storage, and whatever else is no folder."""
     return frozenset(Path(e.path) for e in walk(storage.root) if not is_folder(e))
+
+
+def files_in(folder: Path) -> tuple[str, ...]:
+    """Return the files below a folder that a component filled, by their paths in it; none without it."""
+    return tuple(sorted(os.path.relpath(entry.path, folder) for entry in walk(folder) if _is_file(entry)))
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # such as a link whose path is too long
+        return False
 
 
 def strays(storage: FileStorage, before: Set[Path], belongs: Iterable[Address]) -> tuple[str, ...]:

@@ -15,11 +15,10 @@ from uuid import uuid4
 from adapter.bfia.environment import environment, session_id
 from engines.base import Engine, EngineError, Exited, LaunchSpec, Limits
 from engines.containerd import ContainerdEngine
-from engines.folders import walk
 from engines.naming import labels
 from gateway.conformance import samples
 from gateway.conformance.loopback import Loopback, Station
-from gateway.conformance.outputs import files, looked_at, stamps, strays
+from gateway.conformance.outputs import files, files_in, looked_at, stamps, strays
 from gateway.conformance.seen import Trace
 from gateway.conformance.tap import Ear
 from gateway.domain.dag import ComponentRef, Dag, DagNode
@@ -195,7 +194,7 @@ class Sandbox:
             heard=station.ear.heard,
             stdout=written.stdout,
             stderr=written.stderr,
-            log_files=tuple(sorted(str(p.relative_to(log)) for p in map(Path, walk(log)) if p.is_file())),
+            log_files=files_in(log),
             outputs=looked_at(storage, component, run.outputs),
             strays=strays(storage, there, [*run.inputs.values(), *run.outputs.values()]),
             changed=tuple(n for n, a in run.inputs.items() if stamps(storage, [a]) != {a: before.get(a)}),
