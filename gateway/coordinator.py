@@ -275,12 +275,22 @@ class Coordinator:
         local = self._store.local_jobs.find(job_id)
         if local is not None and task_name:
             _known_task(local.spec, task_name)
-        if local is not None and ended(JOB, local.status):
-            return
         scheduler = self._elsewhere_scheduled(job_id, local)
+        if local is not None and ended(JOB, local.status) and self._over_there(scheduler, job_id):
+            return
         self._asked(job_id, "stop", task=task_name)
         with traced(local.spec.trace_id if local else current_trace()), self._in_timeline(job_id):
             scheduler.stop_job(job_id, task_name, self._peers.node)
+
+    def _over_there(self, scheduler: SchedulerApi, job_id: str) -> bool:
+        """Say whether a job that has ended here has at the node that schedules it, as far as that can be asked.
+
+        It goes on there where this node was left out of it, or has ended its own part by itself.
+        """
+        try:
+            return ended(JOB, scheduler.job_status(job_id, self._peers.node).status)
+        except GatewayError:
+            return True
 
     @contextmanager
     def _in_timeline(self, job_id: str) -> Iterator[None]:

@@ -198,6 +198,24 @@ def test_a_step_after_all_creations_that_fails_ends_the_job_at_every_node(
     assert "start refused" in events(world.me, spec)
 
 
+def test_a_party_that_was_left_out_can_have_the_job_stopped_that_goes_on_without_it(
+    world: World, scratch: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    """Its platform sees the job running, although it has ended here."""
+    monkeypatch.setattr(world.peer.participant, "start_job", Failing(world.peer.participant.start_job, 1000))
+    spec = a_job_of(scratch, TWO, min_parties={"host": 0})
+    world.me.coordinator.submit_job(spec, ME)
+    world.run(spec.job_id, "a", "guest.0")
+    here = world.peer.store.local_jobs.get
+    wait_for(lambda: here(spec.job_id).status is JobStatus.FINISHED, 30, 0.02, "it is told that it is left out")
+    assert world.peer.coordinator.status(spec.job_id).status is JobStatus.RUNNING
+    path, body = "/v1/platform/schedule/job/stop_all", {"job_id": spec.job_id}
+    for _ in range(2):
+        assert ask(world.peer, "operator", "POST", path, json=body).json()["code"] == 0
+    assert ended(world, spec).outcome is Outcome.STOPPED
+    assert world.job(spec.job_id).ending.by == PEER  # type: ignore[union-attr]
+
+
 def test_a_finish_that_fails_is_seen_and_tried_again_and_holds_nothing_up(
     world: World, scratch: list[str], monkeypatch: pytest.MonkeyPatch
 ):
