@@ -30,9 +30,9 @@ IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 os.environ["COLUMNS"] = "400"  # tables are printed so wide that what a test looks for is on one line
 
-pytest.register_assert_rewrite(
-    "tests.contracts.engine_contract"
-)  # no test module itself, yet it explains failures
+pytest.register_assert_rewrite(  # no test modules themselves, yet they explain failures
+    "tests.contracts.engine_acts", "tests.contracts.engine_contract"
+)
 
 structlog.configure(  # as a node that serves has it; a trace with the values of all variables takes half a minute
     processors=[

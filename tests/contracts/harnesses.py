@@ -13,7 +13,7 @@ from engines.base import CAPABILITIES, Engine
 from engines.containerd import ContainerdEngine
 from engines.memory import MemoryEngine, MemoryWorld
 from engines.process import ProcessEngine
-from tests.contracts.engine_contract import ALL_SCRIPTS, PYTHON, Act
+from tests.contracts.engine_acts import ALL_SCRIPTS, PYTHON, Act
 
 Owner = tuple[str, str]
 

@@ -24,8 +24,9 @@ from gateway.wiring import Gateway
 from provider_registry.registration import provider_from_request
 from tests.builders import a_spec
 from tests.contracts.apis import IMAGE, registration, serving
-from tests.contracts.engine_contract import EngineContract, exits
-from tests.contracts.engine_contract import a_spec as a_launch
+from tests.contracts.engine_acts import a_spec as a_launch
+from tests.contracts.engine_acts import exits
+from tests.contracts.engine_contract import EngineContract
 from tests.contracts.harnesses import MemoryHarness
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask, settings

@@ -38,7 +38,7 @@ from engines.containerd import ContainerdEngine
 from engines.containerd.errors import translated
 from engines.containerd.view import Source, as_the_daemon_sees, source_of
 from engines.memory import Script
-from tests.contracts.engine_contract import (
+from tests.contracts.engine_acts import (
     COPIES,
     NEEDS_MEMORY,
     WAITS,

@@ -10,7 +10,7 @@ import pytest
 
 from engines.base import CommandNotFound, Missing
 from engines.containerd.interpreters import check_env, check_script
-from tests.contracts.engine_contract import WAITS, a_spec, ended
+from tests.contracts.engine_acts import WAITS, a_spec, ended
 from tests.contracts.harnesses import DockerHarness
 
 HERE = {"/usr/bin/env", "/bin/sh", "/usr/bin/python3"}

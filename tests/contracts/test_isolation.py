@@ -20,7 +20,13 @@ from engines.containerd.firewall import Firewall
 from engines.containerd.network import NodeNetwork
 from engines.memory import Script
 from engines.naming import INSTALLATION, NODE
-from tests.contracts.engine_contract import WAITS, a_spec, ended, python, said
+from tests.contracts.engine_acts import (
+    WAITS,
+    a_spec,
+    ended,
+    python,
+    said,
+)
 from tests.contracts.harnesses import DockerHarness
 
 pytestmark = [

@@ -17,7 +17,7 @@ from gateway.log_copies import _append
 from gateway.log_trimming import trim
 from gateway.workspace import Workspace
 from tests.builders import a_run
-from tests.contracts.engine_contract import a_spec, ended, python
+from tests.contracts.engine_acts import a_spec, ended, python
 from tests.contracts.harnesses import ProcessHarness
 
 CUT = re.compile(rb"\[(\d+) bytes are left out here: the log was longer than it may be\]\n")

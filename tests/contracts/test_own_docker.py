@@ -16,7 +16,16 @@ from gateway.domain.amounts import GIB, Amounts
 from gateway.engine_rooms import Cap, EngineRooms
 from gateway.settings import ResourceSettings
 from gateway.store.engine_totals import EngineTotals
-from tests.contracts.engine_contract import LONG, WAITS, Heard, a_spec, ended, exits, said, wait_for
+from tests.contracts.engine_acts import (
+    LONG,
+    WAITS,
+    Heard,
+    a_spec,
+    ended,
+    exits,
+    said,
+    wait_for,
+)
 from tests.contracts.harnesses import DockerHarness
 from tests.contracts.test_repositories import a_store
 from tests.services.own_docker import BASE, OwnDocker, certificates

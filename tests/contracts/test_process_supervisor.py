@@ -17,7 +17,7 @@ from engines.base import CommandNotFound, CreateFailed, Exited, LaunchSpec, Limi
 from engines.memory import Script
 from engines.naming import labels
 from engines.process import ProcessEngine
-from tests.contracts.engine_contract import (
+from tests.contracts.engine_acts import (
     IGNORES_TERM,
     WAITS,
     Act,

@@ -28,7 +28,7 @@ from engines.base import (
 )
 from engines.containerd import ContainerdEngine, PullRules
 from engines.containerd.pulling import Puller, _refusal
-from tests.contracts.engine_contract import a_spec, ended, exits
+from tests.contracts.engine_acts import a_spec, ended, exits
 from tests.contracts.harnesses import DockerHarness
 from tests.services.registry import PASSWORD, USER, Gate, registry
 

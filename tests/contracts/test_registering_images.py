@@ -21,7 +21,7 @@ from gateway.signatures import Signatures, signers_of
 from provider_registry.model import Provider
 from provider_registry.registry import Registry
 from provider_registry.repository import MemoryRepository
-from tests.contracts.engine_contract import a_spec, exits
+from tests.contracts.engine_acts import a_spec, exits
 from tests.contracts.harnesses import DockerHarness
 from tests.registry.builders import a_request
 from tests.services.registry import registry

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engines.base import EngineDown, Missing
-from tests.contracts.engine_contract import LONG, a_spec, ended, exits
+from tests.contracts.engine_acts import LONG, a_spec, ended, exits
 from tests.contracts.harnesses import DockerHarness
 from tests.e2e.nodes import wait_for
 from tests.services.sshd import sshd

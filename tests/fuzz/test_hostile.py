@@ -17,7 +17,7 @@ import pytest
 
 from adapter.bfia.examples import CREATE_ALL, CREATE_JOB, JOB, REGISTER, START_JOB, START_TASK, TASK
 from gateway.wiring import Gateway
-from tests.adapter.bfia.test_channel import Node
+from tests.adapter.bfia.channel.nodes import Node
 from tests.e2e.nodes import wait_for
 from tests.fuzz.nodes import LISTENERS, a_node, judged
 from tests.inprocess import ME

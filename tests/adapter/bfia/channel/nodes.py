@@ -1,0 +1,118 @@
+"""Nodes that have nothing but the transport channel, and a container that speaks with them."""
+
+import asyncio
+import base64
+import contextlib
+import json
+import socket
+import time
+
+import uvicorn
+from fastapi import FastAPI
+
+from adapter.bfia.channel import ChannelParts, container_router, peer_router
+from gateway.broker import Broker, BrokerLimits
+
+OK = "E0000000000"
+CHAN = "/v1/interconn/chan/"
+SESSION = "session_job-1"
+
+
+def listening():
+    """Returns a listening socket; asyncio sets TCP_NODELAY only where the protocol is named."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    sock.bind(("127.0.0.1", 0))
+    sock.listen()
+    return sock
+
+
+class Node:
+    """One node's channel behind real sockets: one port, both routers, as a site with one port has it."""
+
+    def __init__(self, name, root, **parts):
+        self.name = name
+        self.root = root
+        self.routes = {}
+        self.tokens = {}
+        self.sessions = {}
+        self.known = {"alpha", "beta"}
+        self.limits = parts.pop("limits", BrokerLimits())
+        self.more = {"max_body": 100 << 20, "retry_for": 60.0} | parts
+        self.socket = listening()
+        self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
+
+    def open(self):
+        self.broker = Broker(self.root, self.limits)
+        self.broker.recover()
+        self.parts = ChannelParts(
+            node=self.name,
+            institution=f"{self.name}-inst",
+            broker=self.broker,
+            run_of_token=self.tokens.get,
+            route_of=self.routes.get,
+            known_sender=self.known.__contains__,
+            session_open=self.sessions.get,
+            **self.more,
+        )
+        self.app = FastAPI()
+        peer_router(self.parts).build(self.app.router, None)
+        container_router(self.parts).build(self.app.router, None)
+
+    async def start(self):
+        self.open()
+        config = uvicorn.Config(self.app, log_level="error", access_log=False, timeout_graceful_shutdown=1)
+        self.server = uvicorn.Server(config)
+        self.server.capture_signals = contextlib.nullcontext
+        self.task = asyncio.create_task(self.server.serve(sockets=[self.socket.dup()]))
+        while not self.server.started:
+            await asyncio.sleep(0.001)
+
+    async def stop(self):
+        self.server.should_exit = True
+        await self.task
+        self.broker.close()
+
+
+class Container:
+    """What an algorithm's container does: it knows its own transport and nothing else."""
+
+    def __init__(self, client, node, token="", **headers):
+        self.client = client
+        self.node = node
+        self.headers = {"x-ptp-session-id": SESSION, "x-ptp-token": token} | headers
+
+    async def post(self, verb, body, **headers):
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        kind = {"content-type": "application/json"}
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        response = await self.client.post(
+            self.node.url + CHAN + verb, content=content, headers=kind | self.headers | named
+        )
+        return response.json()
+
+    async def push(self, target, payload, topic="t", **more):
+        headers = more.pop("headers", {})
+        body = {"topic": topic, "payload": base64.b64encode(payload).decode()} | more
+        return (await self.post("push", body, x_ptp_target_node_id=target, **headers))["code"]
+
+    async def pop(self, topic="t", timeout=1000, **headers):
+        answer = await self.post("pop", {"topic": topic, "timeout": timeout}, **headers)
+        assert answer["code"] == OK, answer
+        assert answer["content"] == answer["payload"]
+        return base64.b64decode(answer["content"])
+
+    async def peek(self, topic="t", **headers):
+        answer = await self.post("peek", {"topic": topic}, **headers)
+        assert answer["code"] == OK, answer
+        return base64.b64decode(answer["content"])
+
+
+async def until(condition):
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.005)
+
+
+def waiters(node):
+    return sum(len(arrivals) for topics in node.broker._readers.values() for arrivals in topics.values())

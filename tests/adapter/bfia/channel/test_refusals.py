@@ -1,0 +1,229 @@
+"""What the transport channel refuses, by name, and in which spellings it is asked."""
+
+import asyncio
+import base64
+import json
+
+import pytest
+
+from gateway.broker import BrokerLimits
+from tests.adapter.bfia.channel.nodes import CHAN, OK, SESSION, Container, Node
+
+pytestmark = pytest.mark.anyio
+
+
+PUSH_HEADERS = {"x-ptp-session-id": SESSION, "x-ptp-target-node-id": "alpha"}
+PUSH_BODY = {"topic": "t", "payload": "aGk="}
+
+
+async def ask(client, node, verb, body, headers):
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    response = await client.post(node.url + CHAN + verb, content=content, headers=headers)
+    return response.status_code, response.json()
+
+
+@pytest.mark.parametrize(
+    ("verb", "headers", "body", "code", "named"),
+    [
+        ("push", {"x-ptp-session-id": ""}, PUSH_BODY, "E0000000400", "x-ptp-session-id"),
+        ("pop", {"x-ptp-session-id": ""}, b"", "E0000000400", "x-ptp-session-id"),
+        ("push", {"x-ptp-session-id": "s" * 600}, PUSH_BODY, "E0000000400", "x-ptp-session-id"),
+        ("push", {"x-ptp-target-node-id": ""}, PUSH_BODY, "E0000000400", "x-ptp-target-node-id"),
+        ("push", {"x-ptp-target-node-id": "stranger"}, PUSH_BODY, "E0000000618", "stranger"),
+        ("push", {"x-ptp-target-node-id": "", "x-ptp-target-inst-id": "i"}, PUSH_BODY, "E0000000618", "i"),
+        ("push", {"x-ptp-target-node-id": "b", "x-ptp-source-node-id": "c"}, PUSH_BODY, "E0000000503", "node c"),
+        ("push", {}, b"", "E0000000400", "body"),
+        ("push", {}, b"\xff\xfe", "E0000000400", "body"),
+        ("push", {}, b"[" * 200_000, "E0000000400", "body"),
+        ("push", {}, b"[1]", "E0000000400", "body"),
+        ("push", {}, {"topic": "t"}, "E0000000400", "payload"),
+        ("push", {}, {"payload": "a"}, "E0000000400", "payload"),
+        ("push", {}, {"payload": "ä==="}, "E0000000400", "payload"),
+        ("push", {}, {"payload": [256]}, "E0000000400", "payload"),
+        ("push", {}, {"payload": [True]}, "E0000000400", "payload"),
+        ("push", {}, {"payload": 7}, "E0000000400", "payload"),
+        ("push", {}, {"payload": "", "topic": 3}, "E0000000400", "topic"),
+        ("push", {}, {"payload": "", "topic": "t" * 5000}, "E0000000400", "topic"),
+        ("push", {}, {"payload": "", "topic": "t" * 500_000}, "E0000000400", "topic"),
+        ("push", {}, {"payload": "", "metadata": {"a": {}}}, "E0000000400", "metadata.a"),
+        ("push", {}, {"payload": "", "metadata": [1]}, "E0000000400", "metadata"),
+        ("pop", {}, {"timeout": "soon"}, "E0000000400", "timeout"),
+        ("pop", {}, {"timeout": True}, "E0000000400", "timeout"),
+        ("pop", {}, {"timeout": -1}, "E0000000400", "timeout"),
+        ("pop", {}, b'{"timeout": NaN}', "E0000000400", "timeout"),
+        ("pop", {"x-ptp-timeout": "soon"}, b"", "E0000000400", "x-ptp-timeout"),
+        ("pop?timeout=soon", {}, b"", "E0000000400", "query.timeout"),
+        ("push", {"content-type": "application/x-protobuf"}, b"\n\x01t", "E0000000616", "application/json"),
+        ("push", {"content-type": "application/octet-stream"}, b"x", "E0000000616", "application/json"),
+        ("push", {"x-ptp-topic": "t"}, b"raw", "E0000000616", "application/json"),
+        ("pop", {"x-ptp-topic": "t"}, b"", "E0000000616", "application/json"),
+        ("transport", {}, b"", "E0000000614", "invoke"),
+    ],
+)
+async def test_what_cannot_be_done_is_refused_by_name(desk, caller, verb, headers, body, code, named):
+    status, answer = await ask(caller, desk, verb, body, PUSH_HEADERS | headers)
+    assert (status, answer["code"]) == (200, code), answer
+    assert named in answer["message"]
+    assert desk.broker.usage() == (0, 0, 0)
+
+
+async def test_every_wrong_field_is_named_at_once(desk, caller):
+    body = {"topic": 1, "payload": "*", "metadata": {"a": [], "b": None}}
+    _, answer = await ask(caller, desk, "push", body, PUSH_HEADERS)
+    assert all(name in answer["message"] for name in ("topic", "payload", "metadata.a"))
+
+
+INVOKE_HEADERS = PUSH_HEADERS | {
+    "x-ptp-version": "1",
+    "x-ptp-source-node-id": "beta",
+    "x-ptp-uri": "/v1/interconn/chan/push",
+}
+
+
+@pytest.mark.parametrize(
+    ("headers", "code", "named"),
+    [
+        ({"x-ptp-source-node-id": "stranger"}, "E0000000618", "stranger"),
+        ({"x-ptp-source-node-id": ""}, "E0000000618", "none named"),
+        ({"x-ptp-target-node-id": "gamma"}, "E0000000503", "gamma"),
+        ({"x-ptp-uri": "/v1/interconn/chan/pop"}, "E0000000404", "chan/pop"),
+        ({"x-ptp-uri": "/v1/interconn/net/weave"}, "E0000000404", "weave"),
+        ({"x-ptp-uri": "http://[oops"}, "E0000000404", "oops"),
+        ({"x-ptp-session-id": ""}, "E0000000400", "x-ptp-session-id"),
+        ({"content-type": "application/x-protobuf"}, "E0000000616", "application/json"),
+        ({"x-ptp-version": "2"}, "E0000000400", "body"),
+    ],
+)
+@pytest.mark.parametrize("wrapped", [False, True])
+async def test_what_a_peer_may_not_do_is_refused_by_name(desk, caller, headers, code, named, wrapped):
+    body = json.dumps(PUSH_BODY).encode()
+    said = INVOKE_HEADERS | headers
+    if wrapped and "x-ptp-version" not in headers:
+        body = json.dumps({"payload": base64.b64encode(body).decode()}).encode()
+        said["x-ptp-version"] = "1.1.0"
+    status, answer = await ask(caller, desk, "invoke", body, said)
+    assert (status, answer["code"]) == (200, code), answer
+    assert named in answer["message"]
+    assert desk.broker.usage() == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"x-ptp-uri": "https://ptp.cn/v1/interconn/chan/push"},
+        {"x-ptp-uri": "/org.ppc.ptp.PrivateTransferTransport/push"},
+        {"x-ptp-uri": "", "x-ptp-target-node-id": ""},
+        {"x-ptp-source-node-id": "", "x-ptp-from-node-id": "beta"},
+        {"x-ptp-session-id": "", "x_ptp_session_id": SESSION},
+        {"content-type": "application/json; charset=utf-8"},
+    ],
+)
+async def test_spellings_of_an_invoke(desk, caller, headers):
+    said = {name: value for name, value in (INVOKE_HEADERS | headers).items() if value}
+    _, answer = await ask(caller, desk, "invoke", PUSH_BODY, said)
+    assert answer["code"] == OK, answer
+    assert await Container(caller, desk).pop(x_ptp_target_node_id="beta") == b"hi"
+
+
+@pytest.mark.parametrize("inside", [False, True])
+async def test_an_encapsulated_invoke_may_repeat_the_headers_inside(desk, caller, inside):
+    said = {k: v for k, v in INVOKE_HEADERS.items() if k != "x-ptp-version"}
+    inner = base64.b64encode(json.dumps(PUSH_BODY).encode()).decode()
+    metadata = {"x-ptp-session-id": "not this one"} | (said if inside else {})
+    _, answer = await ask(caller, desk, "invoke", {"payload": inner, "metadata": metadata}, {} if inside else said)
+    assert answer["code"] == OK, answer
+    assert await Container(caller, desk).pop() == b"hi"
+
+
+async def test_an_encapsulated_body_that_is_no_push_is_refused(desk, caller):
+    headers = {k: v for k, v in INVOKE_HEADERS.items() if k != "x-ptp-version"}
+    _, answer = await ask(caller, desk, "invoke", {"payload": "AAAA"}, headers)
+    assert answer["code"] == "E0000000400"
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_body_over_the_limit_is_refused(make_node, client, chunked):
+    alpha = await make_node("alpha", max_body=1000)
+    body = json.dumps({"payload": "A" * 10_000_000}).encode()
+
+    async def pieces():
+        for start in range(0, len(body), 100_000):
+            yield body[start : start + 100_000]
+
+    for verb, headers in (("push", PUSH_HEADERS), ("invoke", INVOKE_HEADERS), ("pop", PUSH_HEADERS)):
+        response = await client.post(
+            alpha.url + CHAN + verb, content=pieces() if chunked else body, headers=headers
+        )
+        assert (response.status_code, response.json()["code"]) == (413, "E0000000413")
+    assert await Container(client, alpha).push("alpha", b"small") == OK
+
+
+async def test_a_message_over_the_broker_s_limit_is_refused(make_node, client):
+    alpha = await make_node("alpha", limits=BrokerLimits(message_bytes=3))
+    assert await Container(client, alpha).push("alpha", b"1234") == "E0000000413"
+
+
+@pytest.mark.parametrize("verb", ["push", "pop", "peek", "release", "invoke"])
+async def test_only_post_is_served(desk, caller, verb):
+    assert (await caller.get(desk.url + CHAN + verb)).status_code == 405
+
+
+async def test_hostile_session_ids_and_topics_are_only_text(desk, caller, tmp_path):
+    for number, name in enumerate(["../../x", "/", "会话".encode().decode("latin-1"), "%2e%2e", "x" * 512]):
+        box = Container(caller, desk, **{"x-ptp-session-id": name.encode("latin-1")})
+        assert await box.push("alpha", b"%d" % number, topic="../\0\ud800") == OK
+        assert await box.pop("../\0\ud800") == b"%d" % number
+    assert [path.name for path in tmp_path.iterdir()] == ["alpha"]
+
+
+async def test_an_uploader_that_hangs_up_leaves_nothing(alpha, client):
+    _, writer = await asyncio.open_connection("127.0.0.1", alpha.socket.getsockname()[1])
+    writer.write(
+        b"POST /v1/interconn/chan/push HTTP/1.1\r\nhost: x\r\ncontent-length: 5000000\r\n"
+        b"x-ptp-target-node-id: alpha\r\nx-ptp-session-id: session_job-1\r\n\r\n" + b'{"topic":"t"'
+    )
+    await writer.drain()
+    writer.transport.abort()
+    box = Container(client, alpha)
+    assert await box.push("alpha", b"next") == OK
+    assert await box.pop() == b"next"
+
+
+async def test_the_openapi_document_tells_the_bodies_and_its_examples_work(desk, caller):
+    document = (await caller.get(desk.url + "/openapi.json")).json()
+    for verb in ("push", "pop", "peek", "release"):
+        about = document["paths"][CHAN + verb]["post"]
+        example = about["requestBody"]["content"]["application/json"]["schema"]["example"]
+        headers = {p["name"]: p["example"] for p in about["parameters"] if p["required"]}
+        if verb == "push":
+            headers["x-ptp-target-node-id"] = "alpha"
+        _, answer = await ask(caller, desk, verb, example, headers)
+        assert answer["code"] == OK
+
+
+@pytest.mark.parametrize("encapsulated", [False, True])
+async def test_a_message_for_a_job_of_another_gateway_of_this_node_is_handed_on_once(
+    make_node, client, encapsulated
+):
+    where = {}
+    home = await make_node("alpha", elsewhere=lambda session: where["first"])  # each thinks the other has it
+    first = Node("alpha", home.root.with_name("first"), elsewhere=lambda session: home.url)
+    await first.start()
+    where["first"] = first.url
+    try:
+        body, headers = PUSH_BODY, INVOKE_HEADERS
+        if encapsulated:
+            headers = {k: v for k, v in INVOKE_HEADERS.items() if k != "x-ptp-version"}
+            inner = base64.b64encode(json.dumps(PUSH_BODY).encode()).decode()
+            body, headers = {"payload": inner, "metadata": headers}, {"content-type": "application/json"}
+        _, answer = await ask(client, first, "invoke", body, headers)
+        assert answer["code"] == OK, answer
+        assert not first.broker.sessions()
+        assert await Container(client, home).pop(x_ptp_target_node_id="beta") == b"hi"
+        headers = INVOKE_HEADERS | {"x-ptp-source-node-id": "stranger"}
+        _, answer = await ask(client, first, "invoke", PUSH_BODY, headers)
+        assert answer["code"] == "E0000000618"  # checked before it goes on
+    finally:
+        await first.stop()
+        first.socket.close()

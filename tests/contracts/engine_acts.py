@@ -1,0 +1,170 @@
+"""What runs do in the contract of engines, as commands and as scripts of the memory engine; helpers that wait."""
+
+import contextlib
+import queue
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import pytest
+
+from engines.base import (
+    CommandNotFound,
+    Engine,
+    Exited,
+    LaunchSpec,
+    Missing,
+)
+from engines.memory import Inside, Script
+from engines.naming import labels, run_name
+
+LONG = 180.0
+"""seconds that a test waits at most for what has to come"""
+
+PYTHON = "python3"
+"""stands for the interpreter of the engine's own world"""
+
+
+@dataclass(frozen=True)
+class Act:
+    """What a run does: as a command, and as a script of the memory engine."""
+
+    command: tuple[str, ...]
+    script: Script = field(default=Script())
+
+
+def shell(text: str, script: Script) -> Act:
+    return Act(("sh", "-c", text), script)
+
+
+def python(text: str, script: Script) -> Act:
+    return Act((PYTHON, "-c", text), script)
+
+
+def _tell_environment(spec: LaunchSpec, inside: Inside) -> int:
+    inside.say("".join(f"{k}={v}\0" for k, v in spec.environment.items()).encode())
+    return 0
+
+
+def _copy_mounted(spec: LaunchSpec, inside: Inside) -> int:
+    place = {mount.target: mount for mount in spec.mounts}
+    text = (place["/in"].source / "text").read_bytes()
+    (place["/out"].source / "text").write_bytes(text)
+    return 0 if place["/in"].read_only else 1
+
+
+def exits(code: int) -> Act:
+    return shell(f"echo out; echo err >&2; exit {code}", Script(code, b"out\n", b"err\n"))
+
+
+KILLS_ITSELF = shell("kill -9 $$", Script(137))
+WAITS = shell("echo ready; exec sleep 600", Script(None, b"ready\n"))
+ENDS_WELL_ON_TERM = shell("trap 'exit 5' TERM; echo ready; sleep 600 & wait", Script(None, b"ready\n", on_term=5))
+IGNORES_TERM = shell("trap '' TERM; echo ready; while :; do sleep 1; done", Script(None, b"ready\n", on_term=None))
+TELLS_ENVIRONMENT = python(
+    "import sys; sys.stdout.buffer.write(open('/proc/self/environ', 'rb').read())", Script(body=_tell_environment)
+)
+WRITES_MUCH = python("print('x' * 70000 + 'the end', end='')", Script(0, b"x" * 70000 + b"the end"))
+COPIES = shell(
+    "cat /in/text > /out/text || exit 2; echo no > /in/more && exit 3; exit 0", Script(body=_copy_mounted)
+)
+NEEDS_MEMORY = python("b = bytearray(400 * 1024 * 1024); print(len(b))", Script(137, oom_killed=True))
+NO_SUCH_PROGRAM = Act(("/no/such/program",), Script(refused=CommandNotFound("/no/such/program")))
+
+
+class Harness(Protocol):
+    """An engine's world, empty at the start of each test."""
+
+    image: str
+    """an image that exists"""
+    capabilities: frozenset[str]
+    adds: frozenset[str]
+    """variables that a run sees besides those it is given"""
+    daemon: bool
+    """whether there is something that may be away"""
+    installation: str
+    another: str
+    """a second installation in the same world"""
+
+    def engine(self, node: str = ..., installation: str = ...) -> Engine:
+        """Return a new engine object over the same world, by default of node alpha; the harness closes it."""
+
+    def command(self, act: Act) -> tuple[str, ...]: ...
+
+    def down(self) -> contextlib.AbstractContextManager[Engine]:
+        """Give an engine that cannot do anything."""
+
+
+def wait_for(condition: Callable[[], Any], what: str) -> Any:
+    """Return the first true value of the condition; fail if none comes."""
+    pause = threading.Event()
+    for _ in range(int(LONG / 0.02)):
+        value = condition()
+        if value:
+            return value
+        pause.wait(0.02)
+    pytest.fail(f"in vain: {what}")
+
+
+def a_spec(harness: Harness, act: Act, node: str = "alpha", **changes: Any) -> LaunchSpec:
+    """Return a run of its own that does what the act says."""
+    identity = ("job-" + uuid.uuid4().hex, "task_1", "guest", 0, 1)
+    return replace(
+        LaunchSpec(
+            name=run_name(node, *identity),
+            image=harness.image,
+            environment={"config.task_id": "task_1"},
+            labels=labels(node, harness.installation, *identity),
+            command=harness.command(act),
+        ),
+        **changes,
+    )
+
+
+def ended(engine: Engine, name: str) -> Exited:
+    def over() -> Exited | None:
+        probe = engine.probe(name)
+        assert not isinstance(probe, Missing)
+        return probe if isinstance(probe, Exited) else None
+
+    exit_ = wait_for(over, f"the end of {name}")
+    assert isinstance(exit_, Exited)
+    return exit_
+
+
+def said(engine: Engine, name: str, text: bytes) -> None:
+    wait_for(lambda: text in engine.logs(name).stdout, f"{name} says {text!r}")
+
+
+class Heard:
+    """Takes in what a watch tells."""
+
+    def __init__(self) -> None:
+        self._names: queue.Queue[str] = queue.Queue()
+
+    def __call__(self, name: str) -> None:
+        self._names.put(name)
+
+    def of(self, name: str) -> None:
+        while self._names.get(timeout=LONG) != name:
+            continue
+
+
+def scripts(*acts: Act) -> Mapping[tuple[str, ...], Script]:
+    return {act.command: act.script for act in acts}
+
+
+ALL_SCRIPTS = scripts(
+    *(exits(code) for code in (0, 1, 2, 3, 4, 255)),
+    KILLS_ITSELF,
+    WAITS,
+    ENDS_WELL_ON_TERM,
+    IGNORES_TERM,
+    TELLS_ENVIRONMENT,
+    WRITES_MUCH,
+    COPIES,
+    NEEDS_MEMORY,
+    NO_SUCH_PROGRAM,
+)
