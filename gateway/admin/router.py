@@ -172,15 +172,17 @@ def _here(local: LocalJob) -> dict[str, Any]:
 
 def _known(parts: AdminParts, spec: JobSpec, local: LocalJob | None) -> dict[str, Any]:
     began = local.created_at if local else None
+    with parts.registry.one_view():  # tasks of one provider, at each party: it is read once
+        parameters = {
+            party.label: {node.name: _parameters(parts, spec, party, node, began) for node in spec.dag.nodes}
+            for party in spec.parties
+            if local is None or party.node == local.node
+        }
     return {
         "initiator": spec.initiator,
         "trace_id": spec.trace_id,
         "parties": [to_plain(p) for p in spec.parties],
-        "parameters": {
-            party.label: {node.name: _parameters(parts, spec, party, node, began) for node in spec.dag.nodes}
-            for party in spec.parties
-            if local is None or party.node == local.node
-        },
+        "parameters": parameters,
     }
 
 

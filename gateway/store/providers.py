@@ -86,15 +86,12 @@ class SqlProviders:
 
     def since(self, key: str, moment: datetime) -> Revision | None:
         """Return the revision in force at a moment, if another one followed it."""
-        t = tables.provider_revision
-        here = t.c.provider_key == key
-        newest = sa.select(t.c.number, t.c.at).where(here).order_by(t.c.number.desc()).limit(1)
-        past = sa.select(t).where(here, t.c.at <= moment.timestamp()).order_by(t.c.number.desc()).limit(1)
+        asked = {"key": key, "moment": moment.timestamp()}
         with self._store.read() as connection:
-            last = connection.execute(newest).first()
-            if last is None or last.at <= moment.timestamp():
+            last = connection.execute(statements.REVISED, {"key": key}).first()
+            if last is None or last.at <= asked["moment"]:
                 return None
-            row = connection.execute(past).first()
+            row = connection.execute(statements.REVISION_THEN, asked).first()
         return _revision(row) if row else None
 
     def owner(self, name: str) -> str | None:

@@ -76,3 +76,14 @@ JOB_OF_RUN = _by("run_id", tables.run, "job_id")
 NAME_OF_TOKEN = _by("token", tables.run, "name")
 JOB_OF_CONTAINER = _by("name", tables.run, "job_id", "run_id")
 PROVIDER = _by("provider_key", tables.provider, "document")
+
+
+def _last_revision(*conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    t = tables.provider_revision
+    own = t.c.provider_key == sa.bindparam("key")
+    return sa.select(t).where(own, *conditions).order_by(t.c.number.desc()).limit(1)
+
+
+_REVISED = tables.provider_revision.c
+REVISED = _last_revision().with_only_columns(_REVISED.number, _REVISED.at)
+REVISION_THEN = _last_revision(_REVISED.at <= sa.bindparam("moment"))

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pymysql
@@ -18,6 +19,7 @@ from fastapi import FastAPI
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
+from gateway.admin import router
 from gateway.cli.serving import not_looked_for, settle
 from gateway.domain.job import Attempt, Job
 from gateway.domain.model import Failure
@@ -128,6 +130,15 @@ def test_whether_a_task_may_start_is_asked_once_for_each_component(played):
         node.participant.judged(spec, PEER)
         node.sharing.refusal(spec)
     assert len([text for text, _ in asked if "FROM provider" in text]) == 2
+
+
+def test_who_looks_at_a_job_has_each_provider_read_once(played):
+    node = played[0].me
+    spec = a_spec("a; b; c", {"guest": (ME,), "host": (PEER,)}, scheduler=ME, initiator=ME)
+    with told(node.store) as asked:
+        shown = router._known(SimpleNamespace(registry=node.registry), spec, None)  # type: ignore[arg-type]
+    assert [len(tasks) for tasks in shown["parameters"].values()] == [3, 3]
+    assert len([text for text, _ in asked if "FROM provider" in text]) == 1
 
 
 def test_a_step_of_a_known_job_is_one_write_of_what_changed(tmp_path):
