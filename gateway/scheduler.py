@@ -53,6 +53,9 @@ Change = Callable[[Job], Job]
 _LONGEST_WAIT = timedelta(seconds=1)
 """between the claim of a task start and its sending; the rest of `Timing.call_deadline` is the call's own"""
 
+_DATED = (CreateAt, HoldAt, ReturnAt, StartAt, StartTaskAt, StopTaskAt)
+"""requests that do harm when they come late, after others or the job's end: from a process that was frozen, say"""
+
 
 class Scheduler:
     """The shell around the scheduling rules."""
@@ -166,8 +169,7 @@ class Scheduler:
         """Make one call and record its end."""
         with traced(job.spec.trace_id), listening() as calls:
             try:
-                sensitive = isinstance(request, StartTaskAt | StopTaskAt)
-                if sensitive and not self._still_mine(job, request, claimed):
+                if isinstance(request, _DATED) and not self._still_mine(job, request, claimed):
                     return
                 changes = self._call(job, request)
             except (Invalid, NotFound) as error:

@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 
-from gateway.domain.scheduling.events import Heard
+from gateway.domain.job import Job
+from gateway.domain.model import CallState
+from gateway.domain.scheduling import schedule
+from gateway.domain.scheduling.commands import CreateAt
+from gateway.domain.scheduling.events import Heard, StopAsked
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.lanes import Lanes
 from gateway.peers import Peers
@@ -16,7 +20,7 @@ from gateway.scheduler import Scheduler
 from gateway.store.database import connect
 from gateway.store.migrate import migrate
 from gateway.store.store import Store
-from tests.builders import a_job
+from tests.builders import T0, a_job
 from tests.e2e.nodes import wait_for
 
 THREADS = 32
@@ -93,3 +97,18 @@ def test_a_job_is_ended_by_one_of_many_threads(
     assert told.stops == {"n1": 1, "n2": 1}
     expected = Outcome.SUCCEEDED if ended.tasks["a"].status is TaskStatus.SUCCESS else Outcome.FAILED
     assert ended.outcome is expected and (ended.progress == 100) is (expected is Outcome.SUCCEEDED)
+
+
+def test_a_creation_that_a_frozen_gateway_takes_up_after_the_jobs_end_is_not_sent(
+    gateways: tuple[list[Scheduler], list[Store], Told],
+):
+    (frozen, other), stores, _ = gateways
+    job = claimed(a_job("a", JobStatus.PENDING), T0)
+    assert job.nodes["n2"].create.state is CallState.SENT and stores[0].jobs.add(job, "flow")
+    other.record(job.id, StopAsked("n1", T0))
+    frozen._perform(job, CreateAt("n2"), T0)  # whoever is asked to create raises, and so refuses
+    assert stores[0].jobs.get(job.id).nodes["n2"].create.state is not CallState.REFUSED
+
+
+def claimed(job: Job, now: datetime) -> Job:
+    return schedule.step(job, now)[0]

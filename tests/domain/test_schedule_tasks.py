@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
+import pytest
+
 from gateway.domain.job import Job
 from gateway.domain.scheduling.answers import exclude, is_claimed
-from gateway.domain.scheduling.commands import PollTaskAt, StartTaskAt, StopAt
+from gateway.domain.scheduling.commands import CreateAt, HoldAt, PollTaskAt, ReturnAt, StartAt, StartTaskAt, StopAt
 from gateway.domain.scheduling.events import (
     Answered,
     Delayed,
@@ -15,10 +17,11 @@ from gateway.domain.scheduling.events import (
     TaskStopAsked,
     UnknownThere,
 )
+from gateway.domain.scheduling.records import with_call
 from gateway.domain.scheduling.schedule import next_due, step
 from gateway.domain.scheduling.timing import Timing
 from gateway.domain.states import JobStatus, Outcome
-from tests.builders import a_job, a_spec, at
+from tests.builders import a_job, a_spec, at, sent
 from tests.domain.scheduled import (
     FAILED,
     NO,
@@ -64,6 +67,16 @@ def test_a_start_that_waited_until_the_job_was_stopped_is_not_sent_and_keeps_no_
     job = after(job, Delayed(request, at(0), at(2)))
     assert not is_claimed(job, request, at(2))
     assert StopAt("n2") in due(job, 2)
+
+
+@pytest.mark.parametrize("request_of", [CreateAt, StartAt, HoldAt, ReturnAt])
+def test_what_waited_until_the_job_was_stopped_is_not_sent(request_of):
+    request = request_of("n2")
+    job = a_job("a", JobStatus.PENDING if request_of is CreateAt else JobStatus.READY)
+    job = with_call(job, request, sent(0))
+    assert is_claimed(job, request, at(0))
+    job = after(job, StopAsked("n1", at(1)), Delayed(request, at(0), at(2)))
+    assert not is_claimed(job, request, at(2)) and request not in due(job, 1000)
 
 
 def test_only_so_many_tasks_of_a_job_are_under_way_and_the_next_follows_in_the_flows_order():
