@@ -5,6 +5,7 @@ import os
 import threading
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from engines.base import EngineDown, Exited, Missing, Running
 from engines.containerd import ContainerdEngine
+from engines.several import SeveralEngines
 from gateway.domain.amounts import GIB, Amounts
 from gateway.engine_rooms import Cap, EngineRooms
 from gateway.settings import ResourceSettings
@@ -106,8 +108,15 @@ def test_containers_end_with_a_daemon_that_comes_back_and_the_watch_tells(
 ) -> None:
     daemon.start()
     daemon.load(BASE)
-    with contextlib.closing(Harness(daemon.url)) as harness, a_store(f"sqlite:///{tmp_path}/test.db") as store:
+    with (
+        contextlib.closing(Harness(daemon.url)) as harness,
+        contextlib.closing(DockerHarness(f"bfia-near-{uuid.uuid4().hex[:8]}")) as beside,
+        a_store(f"sqlite:///{tmp_path}/test.db") as store,
+    ):
         engine = harness.engine()
+        both = SeveralEngines(beside.engine(), {"far": engine})
+        near = a_spec(beside, WAITS)
+        both.launch(near)
         kept, all_of_it = EngineTotals(store), os.cpu_count() or 0
         rooms = EngineRooms("n1", {"far": engine}, {"far": Cap(memory_gib=1)}, ResourceSettings(), kept, now, LONG)
         seen = rooms()["far"]
@@ -115,24 +124,25 @@ def test_containers_end_with_a_daemon_that_comes_back_and_the_watch_tells(
         heard, away = Heard(), threading.Event()
         engine.watch(heard, lambda _: away.set())
         spec = a_spec(harness, WAITS)
-        engine.launch(spec)
+        both.launch(replace(spec, engine="far"))
         said(engine, spec.name, b"ready")
         assert not away.is_set()
         daemon.kill()
         assert away.wait(LONG)
         with pytest.raises(EngineDown):
-            engine.probe(spec.name)
+            both.probe(spec.name)
+        assert isinstance(both.probe(near.name), Running)
         rooms.look("far")
         assert rooms()["far"].total == seen.total and rooms()["far"].away
         daemon.start()
         rooms.look("far")
         assert rooms()["far"] == seen
         heard.of(spec.name)
-        probe = engine.probe(spec.name)
+        probe = both.probe(spec.name)
         assert isinstance(probe, Exited) and probe.code in (137, 143, 255)
         assert engine.logs(spec.name).stdout == b"ready\n"
-        engine.remove(spec.name)
-        assert engine.probe(spec.name) == Missing()
+        both.remove(spec.name)
+        assert both.probe(spec.name) == Missing() and isinstance(both.probe(near.name), Running)
         again = a_spec(harness, WAITS)
         engine.launch(again)
         assert isinstance(engine.probe(again.name), Running)
