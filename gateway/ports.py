@@ -323,6 +323,13 @@ class Outputs(Protocol):
         """Fingerprint the files that lie there. Raises `NotFound`."""
 
 
+def as_seconds(value: Any) -> float | None:
+    """Return the value if it is a number of seconds that a clock can count, else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e9:
+        return None
+    return float(value)
+
+
 def as_mapping(value: Any) -> Mapping[str, Any]:
     """Return the value if it is a mapping, else an empty one."""
     return value if isinstance(value, Mapping) else {}

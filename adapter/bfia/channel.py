@@ -7,7 +7,7 @@ event loop while they wait; bodies over a quarter of a MiB are read and written 
 import hashlib
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -40,6 +40,7 @@ from gateway.broker import Broker, Message, SessionReleased
 from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid, NotFound, PeerUnreachable, TooLarge
 from gateway.paths import Paths
+from route_table.entry import NODE_ID
 from route_table.model import NO_IDENTITY, Identity
 
 X = TypeVar("X")
@@ -48,6 +49,10 @@ _POP_SECONDS = 120.0
 _SMALL = 1 << 14
 _LARGE = 1 << 20
 _LARGE_AT_ONCE = 16
+_OF_ANYBODY_AT_ONCE = 4
+"""large bodies of which only the end tells whose they are"""
+_ASKING = 2
+"""threads that ask about nodes which only a body names"""
 _CODEC_THREADS = 2
 _HANDED_ON = "x-handed-on"
 """said by a gateway of this node that passes on what was brought to it, so that it goes one step only"""
@@ -59,9 +64,11 @@ class ChannelParts:
     """What the transport's routers work with.
 
     ``run_of_token`` gives the run that a token belongs to, None for a token of nobody here. ``route_of`` and
-    ``known_sender`` answer from memory; ``session_open`` (False: its job has ended, None: not known here) and
-    ``run_of_token`` may ask a database: they are called in threads and their answers are remembered for a second.
-    ``max_body`` is in bytes, ``retry_for`` and ``stall_for`` (the longest pause within a body) in seconds.
+    ``known_sender`` answer from memory where headers name the node; ``session_open`` (False: its job has ended,
+    None: not known here), ``run_of_token`` and ``known_sender`` of a node that only the body names may ask a
+    database: they are called in threads and their answers are remembered for a second.
+    ``max_body`` is in bytes, ``retry_for`` and ``stall_for`` (the longest pause within a body) in seconds;
+    ``least_rate`` is what a body has to keep up beside that, in bytes per second.
     ``elsewhere`` gives the address of another gateway of this node where that one has the session; it is asked as
     those are; ``identity_here`` gives the TLS files for that address. ``courier`` holds the connections to peers;
     whoever runs the routers without their lifespan closes it.
@@ -77,6 +84,7 @@ class ChannelParts:
     max_body: int
     retry_for: float = 30.0
     stall_for: float = 10.0
+    least_rate: float = 32 * 1024
     unknown_sessions: int = 256
     courier: Courier = field(default_factory=Courier)
     elsewhere: Callable[[str], str | None] = lambda session: None
@@ -146,7 +154,9 @@ class _Desk:
         self._session_open = Remembered(parts.session_open)
         self._elsewhere = Remembered(parts.elsewhere)
         self._unknown = UnknownSessions(parts.broker, self._session_open, parts.unknown_sessions)
+        self._known_inside = Remembered(parts.known_sender, limiter=CapacityLimiter(_ASKING))
         self._large = Semaphore(_LARGE_AT_ONCE)
+        self._large_of_anybody = Semaphore(_OF_ANYBODY_AT_ONCE)
         self._codec = CapacityLimiter(_CODEC_THREADS)
         self._too_large = (
             f"a body may have at most {parts.max_body} bytes (limits.message_bytes): send it in parts"
@@ -248,14 +258,15 @@ class _Desk:
         ptp = None
         if request.headers.get("x-ptp-version", request.headers.get("x_ptp_version", "")).strip() == PASS_THROUGH:
             ptp = _asked(request)
-            self._check_invoke(ptp)
-        async with self._body(request) as body:
+            _check_invoke(ptp, self._parts.node, self._parts.known_sender(ptp.source))
+        async with self._body(request, self._large_of_anybody if ptp is None else self._large) as body:
             whole = body
             if ptp is None:
                 require_json(request.headers.get("content-type", ""), request.headers.get("x-ptp-topic"))
                 envelope = await self._read(body, decode_envelope)
                 ptp, body = read_ptp(headers, envelope.metadata), envelope.payload
-                self._check_invoke(ptp)
+                known = NODE_ID.fullmatch(ptp.source) is not None and await self._known_inside(ptp.source)
+                _check_invoke(ptp, self._parts.node, known)
             url = None if _HANDED_ON in request.headers else await self._elsewhere(ptp.session)
             if url is not None:
                 return await self._hand_on(url, whole, headers)
@@ -269,14 +280,6 @@ class _Desk:
         route = PeerRoute(url, identity=self._parts.identity_here())
         answer = await self._parts.courier.invoke(route, body, kept, self._parts.retry_for)
         return success() if answer.succeeded else reply(answer.code, answer.message)
-
-    def _check_invoke(self, ptp: Ptp) -> None:
-        if not self._parts.known_sender(ptp.source):
-            raise ChannelRefused(NOT_JOINED, f"node {ptp.source or '(none named)'} is not known here")
-        if ptp.target not in ("", self._parts.node):
-            raise ChannelRefused(LOOP, f"this is node {self._parts.node}; nothing is passed on to {ptp.target}")
-        if not ptp.is_push:
-            raise NotFound(f"x-ptp-uri {ptp.uri!r} is not served between nodes; only {PUSH} is")
 
     async def _store(self, ptp: Ptp, body: bytes, *, source: str, run: str | None) -> None:
         push, sequence = await self._read(body, partial(_read_push, ptp))
@@ -300,34 +303,40 @@ class _Desk:
         )
 
     @asynccontextmanager
-    async def _body(self, request: Request) -> AsyncIterator[bytes]:
+    async def _body(self, request: Request, places: Semaphore | None = None) -> AsyncIterator[bytes]:
         """Reads the body, and holds one of a few places while a large one is in memory. Raises TooLarge."""
         length = request.headers.get("content-length", "")
-        if len(length) > 18 or (length.isdigit() and int(length) > self._parts.max_body):
+        known = length.isascii() and length.isdigit()
+        if len(length) > 18 or (known and int(length) > self._parts.max_body):
             raise TooLarge(self._too_large)
-        if length.isdigit() and int(length) <= _SMALL:
+        if known and int(length) <= _SMALL:
             yield await self._at_once(request)
             return
-        if length.isdigit() and int(length) <= _LARGE:
-            yield await self._received(request)
-            return
-        async with self._large:
-            yield await self._received(request)
+        async with AsyncExitStack() as held:
+            yield await self._received(request, held, places or self._large)
 
     async def _at_once(self, request: Request) -> bytes:
         """Reads a body that comes in one piece, or two, and so need not be watched piece by piece."""
         with self._not_for_long():
             return await request.body()
 
-    async def _received(self, request: Request) -> bytes:
+    async def _received(self, request: Request, held: AsyncExitStack, places: Semaphore) -> bytes:
+        """Reads a body piece by piece; only what has come counts, whatever its sender said of its size."""
         chunks: list[bytes] = []
-        size = 0
+        size, since = 0, anyio.current_time()
         async with aclosing(request.stream()) as stream:
             while (chunk := await self._next_chunk(stream)) is not None:
+                if size <= _LARGE < size + len(chunk):
+                    asked = anyio.current_time()
+                    await held.enter_async_context(places)
+                    since += anyio.current_time() - asked
                 size += len(chunk)
                 if size > self._parts.max_body:
                     raise TooLarge(self._too_large)
                 chunks.append(chunk)
+                if anyio.current_time() > since + self._parts.stall_for + size / self._parts.least_rate:
+                    rule = f"must come with at least {self._parts.least_rate / 1024:g} KiB per second"
+                    raise Invalid([Problem("body", rule)])
         return b"".join(chunks)
 
     async def _next_chunk(self, stream: AsyncIterator[bytes]) -> bytes | None:
@@ -348,6 +357,15 @@ class _Desk:
         if len(body) <= IN_THREAD:
             return decode(body)
         return await anyio.to_thread.run_sync(decode, body, limiter=self._codec)
+
+
+def _check_invoke(ptp: Ptp, here: str, known: bool) -> None:
+    if not known:
+        raise ChannelRefused(NOT_JOINED, f"node {ptp.source or '(none named)'} is not known here")
+    if ptp.target not in ("", here):
+        raise ChannelRefused(LOOP, f"this is node {here}; nothing is passed on to {ptp.target}")
+    if not ptp.is_push:
+        raise NotFound(f"x-ptp-uri {ptp.uri!r} is not served between nodes; only {PUSH} is")
 
 
 def _asked(request: Request) -> Ptp:

@@ -46,6 +46,8 @@ _AT_ONCE = 128
 _SHARE = 0.9
 """of the time that the sender waits: what is left is for the answer's way back"""
 _CONNECT_SECONDS = 3.0
+_MOST_PATIENT = 3.0
+"""times a route's own deadline that a sender may have a silent target waited for"""
 _OWN_WORDS = "relay "
 """how the words of a relay's own transport answer begin"""
 _NOT_PASSED = frozenset(
@@ -129,7 +131,7 @@ class Relay:
         seconds = _patience(request, route, channel)
         limit = self._parts.max_channel if channel else self._parts.max_control
         length = request.headers.get("content-length", "")
-        if length.isdigit() and (len(length) > 18 or int(length) > limit):
+        if length.isascii() and length.isdigit() and (len(length) > 18 or int(length) > limit):
             raise _TooLarge
         target = f"node {route.node}" + (f", through {route.via}," if route.via else "")
         within = None if channel else seconds  # a large message takes its time
@@ -218,9 +220,9 @@ def _patience(request: Request, route: Route, channel: bool) -> float:
     """Return how long the target's answer is waited for, so that the sender still hears of its silence."""
     own = route.deadline if channel else min(route.deadline, LONGEST_CALL)
     said = request.headers.get(WITHIN, "")
-    if channel or not said.isdigit() or len(said) > 9:
+    if channel or not (said.isascii() and said.isdigit()) or len(said) > 9:
         return own * _SHARE
-    return max(int(said) / 1000 * _SHARE, 0.05)
+    return max(min(int(said) / 1000, _MOST_PATIENT * own) * _SHARE, 0.05)
 
 
 def _has_body(request: Request) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import anyio.to_thread
+from anyio import CapacityLimiter
 
 from gateway.broker import Broker, BufferFull
 
@@ -18,8 +19,15 @@ _IDLE_SECONDS = 600.0
 class Remembered(Generic[X]):
     """A question that may block, asked in a thread; the answer counts for a second."""
 
-    def __init__(self, ask: Callable[[str], X], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        ask: Callable[[str], X],
+        clock: Callable[[], float] = time.monotonic,
+        limiter: CapacityLimiter | None = None,
+    ) -> None:
+        """``limiter`` bounds the threads that ask; None: they are those of everybody."""
         self._ask = ask
+        self._limiter = limiter
         self._clock = clock
         self._known: dict[str, tuple[float, X]] = {}
 
@@ -29,7 +37,7 @@ class Remembered(Generic[X]):
         known = self._known.get(key)
         if known is not None and known[0] > now:
             return known[1]
-        answer = await anyio.to_thread.run_sync(self._ask, key)
+        answer = await anyio.to_thread.run_sync(self._ask, key, limiter=self._limiter)
         if len(self._known) >= _MOST:
             self._known.clear()
         self._known[key] = (self._clock() + _FRESH_SECONDS, answer)

@@ -18,7 +18,7 @@ from gateway.domain.rerunning import Order, RerunAnswer
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.domain.waiting import Waiting
 from gateway.errors import Invalid
-from gateway.ports import JobView
+from gateway.ports import JobView, as_seconds
 
 PROTOCOL = "bfia"
 _LONGEST_WORD = 300
@@ -290,7 +290,7 @@ def acceptance(data: Mapping[str, Any], profile: Profile = PROFILES["spec"]) -> 
     most = found.get("tasks_at_once") if isinstance(found, Mapping) else None
     known = isinstance(most, int) and not isinstance(most, bool) and most >= 1
     within = data.get("approval_within")
-    seconds = float(within) if isinstance(within, (int, float)) and not isinstance(within, bool) else None
+    seconds = as_seconds(within)
     waits = profile.waits_by_status and str(data.get("status") or "").upper() == JobStatus.PENDING
     names = data.get("inherited")
     inherited = tuple(map(str, names)) if isinstance(names, list) else None

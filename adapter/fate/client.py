@@ -29,6 +29,7 @@ from gateway.ports import (
     ParticipantApi,
     TaskNews,
     as_mapping,
+    as_seconds,
 )
 
 
@@ -66,9 +67,9 @@ class ParticipantClient:
         for role in roles:
             self._state(spec.job_id, role, JobWord.WAITING)
         inherited = names_in(data, "inherited") if isinstance(data.get("inherited"), list) else None
-        waits, within = data.get("waits") is True, data.get("within")
-        seconds = float(within) if waits and isinstance(within, int | float) else None
-        return Acceptance(holds=True, waits=waits, within=seconds, inherited=inherited)
+        waits = data.get("waits") is True
+        within = as_seconds(data.get("within")) if waits else None
+        return Acceptance(holds=True, waits=waits, within=within, inherited=inherited)
 
     def _take_back(self, job_id: str, roles: Iterable[str]) -> None:
         """End the job for roles that had taken it before another one refused."""

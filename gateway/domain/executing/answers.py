@@ -89,8 +89,9 @@ def _asked(local: LocalJob, event: Done, timing: Timing) -> LocalJob:
         return local
     if event.final:
         return guarding.heard(local, event.at)
-    again = timing.retry(local.ask.tries - 1, local.id, event.action)
-    return guarding.unanswered(local, event.at, event.message, max(again, guarding.pause(timing.orphan)))
+    return guarding.unanswered(
+        local, event.at, event.message, timing.retry(local.ask.tries - 1, local.id, event.action)
+    )
 
 
 def _told(run: Run, status: TaskStatus, settled: Callable[[Call], Call]) -> Run:

@@ -168,7 +168,7 @@ def read_rows(table: Table, column: str) -> Keyed:
     """The rows by id. Raises `BadParameters` naming a missing column, or the rows without an id of their own."""
     if table.header.count(column) != 1:
         times = "no column" if column not in table.header else "more than one column"
-        raise BadParameters(f"id: {INPUT} has {times} {column!r}, its header is {', '.join(table.header)}")
+        raise BadParameters(f"id: {INPUT} has {times} {column!r} among its {len(table.header)}")
     place = table.header.index(column)
     rows: dict[str, Sequence[str]] = {}
     first_at: dict[str, int] = {}

@@ -82,7 +82,7 @@ def read_new_rows(table: Table, common: Common, features: Sequence[str]) -> NewR
         f"train_data: has no column {name!r}, which the model needs" for name in features if name not in header
     ]
     if common.id not in header:
-        problems.append(f"id: train_data has no column {common.id!r}, it has {', '.join(header)}")
+        problems.append(f"id: train_data has no column {common.id!r} among its {len(header)}")
     problems += [f"train_data: column name {n!r} occurs twice" for n in wanted if header.count(n) > 1]
     if not table.rows:
         problems.append("train_data: has no rows")

@@ -86,7 +86,8 @@ def read_rows(table: Table, common: Common, with_labels: bool, log: Log) -> Rows
         problems.append(f"train_data: column names occur twice: {', '.join(repeated)}")
     for what, name in (("id", common.id), *([("label", common.label)] if with_labels else [])):
         if name not in header:
-            problems.append(f"{what}: train_data has no column {name!r}, it has {', '.join(header)}")
+            problems.append(f"{what}: train_data has no column {name!r} among its {len(header)}")
+            log("info", "columns of train_data", columns=header)
     if with_labels and common.id == common.label:
         problems.append(f"label: names the same column as id, {common.id!r}")
     if not table.rows:

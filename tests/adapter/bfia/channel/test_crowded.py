@@ -1,0 +1,75 @@
+"""Senders that nobody knows take neither the places of large messages nor the event loop."""
+
+import asyncio
+import base64
+import contextlib
+import json
+import threading
+
+import anyio
+import pytest
+
+from adapter.bfia import channel
+from tests.adapter.bfia.channel.nodes import CHAN, OK, Container
+from tests.adapter.bfia.channel.test_refusals import INVOKE_HEADERS, PUSH_BODY, ask
+
+pytestmark = pytest.mark.anyio
+
+CHUNKED = f"POST {CHAN}invoke HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+INSIDE = {name: value for name, value in INVOKE_HEADERS.items() if name != "x-ptp-version"}
+
+
+def encapsulated(metadata):
+    return {"payload": base64.b64encode(json.dumps(PUSH_BODY).encode()).decode(), "metadata": metadata}
+
+
+async def test_bodies_that_never_end_keep_no_large_message_out(make_node, client):
+    alpha = await make_node("alpha", stall_for=3600.0)
+    async with contextlib.AsyncExitStack() as open_:
+        for _ in range(channel._LARGE_AT_ONCE + channel._OF_ANYBODY_AT_ONCE):
+            _, writer = await asyncio.open_connection(*alpha.socket.getsockname()[:2])
+            open_.callback(writer.close)
+            writer.write(CHUNKED.encode() + b"1\r\n{\r\n")
+            await writer.drain()
+        large = b"x" * (2 * channel._LARGE)
+        push = {"topic": "t", "payload": base64.b64encode(large).decode()}
+        with anyio.fail_after(60):
+            url, kind = alpha.url + CHAN + "invoke", {"content-type": "application/json"}
+            answer = await client.post(url, content=json.dumps(push), headers=INVOKE_HEADERS | kind)
+        assert answer.json()["code"] == OK
+        assert await Container(client, alpha).pop() == large
+
+
+async def test_a_body_that_only_trickles_is_refused(desk, caller, monkeypatch):
+    now = iter(range(10_000))
+    monkeypatch.setattr(anyio, "current_time", lambda: float(next(now)))
+
+    async def drops():
+        for _ in range(1000):
+            yield b" "
+
+    headers = {"content-type": "application/json"}
+    answer = (await caller.post("http://x" + CHAN + "invoke", content=drops(), headers=headers)).json()
+    assert answer["code"] == "E0000000400" and "at least 32 KiB per second" in answer["message"]
+
+
+class Noting(set):
+    """Nodes that are known, and in which thread somebody wanted to know."""
+
+    def __contains__(self, node):
+        self.asked = node, threading.current_thread() is threading.main_thread()
+        return super().__contains__(node)
+
+
+async def test_who_is_named_by_the_body_alone_is_asked_about_in_a_thread(make_node, client):
+    alpha = await make_node("alpha", start=False)
+    alpha.known = Noting({"beta"})
+    await alpha.start()
+    _, answer = await ask(client, alpha, "invoke", encapsulated(INSIDE), {})
+    assert answer["code"] == OK and alpha.known.asked == ("beta", False)
+
+
+@pytest.mark.parametrize("name", ["\ud800", "x" * 100_000, "no id"])
+async def test_what_is_no_node_id_is_asked_nobody_about(desk, caller, name):
+    _, answer = await ask(caller, desk, "invoke", encapsulated(INSIDE | {"x-ptp-source-node-id": name}), {})
+    assert answer["code"] not in (OK, "E0000000500"), answer
