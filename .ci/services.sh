@@ -86,7 +86,10 @@ mariadb_up() {
 }
 
 base_image() {
-  docker image inspect bfia-base:py311 >/dev/null 2>&1 || bash "$here/mkbase.sh" "$rt/base" bfia-base:py311 >&2
+  local made # by the script as it is now
+  made=$(docker image inspect -f '{{ index .Config.Labels "made-by" }}' bfia-base:py311 2>/dev/null || true)
+  [ "$made" = "$(sha256sum <"$here/mkbase.sh" | cut -c1-12)" ] ||
+    bash "$here/mkbase.sh" "$rt/base" bfia-base:py311 >&2
 }
 
 case ${1:-up} in

@@ -18,7 +18,8 @@ pip() { "$python" -m pip --disable-pip-version-check --no-input "$@"; }
 
 isolation=() # with the build tool at hand there is nothing to fetch
 if "$python" -c 'import hatchling' 2>/dev/null; then isolation=(--no-build-isolation); fi
-pip install -q --no-compile --require-hashes --target "$context/site" -r "$root/requirements/gateway.txt"
+# --no-deps: the file names all of them, and pip need not look each one's up again
+pip install -q --no-compile --no-deps --require-hashes --target "$context/site" -r "$root/requirements/gateway.txt"
 rm -rf "$context/site/bin" # console scripts that name this interpreter
 pip wheel -q --no-deps "${isolation[@]}" --wheel-dir "$context/wheel" "$root"
 pip install -q --no-compile --no-deps --no-index --target "$context/site" "$context"/wheel/*.whl
