@@ -110,7 +110,7 @@ def test_containers_end_with_a_daemon_that_comes_back_and_the_watch_tells(
     daemon.load(BASE)
     with (
         contextlib.closing(Harness(daemon.url)) as harness,
-        contextlib.closing(DockerHarness(f"bfia-near-{uuid.uuid4().hex[:8]}")) as beside,
+        contextlib.closing(DockerHarness(f"bfia-JG-{uuid.uuid4().hex[:8]}")) as beside,
         a_store(f"sqlite:///{tmp_path}/test.db") as store,
     ):
         engine = harness.engine()
