@@ -21,6 +21,7 @@ from gateway.domain.amounts import Amounts
 from gateway.errors import GatewayError
 from gateway.folders import nearest
 from gateway.own_ports import same, serving
+from gateway.room import full, try_to_write
 from gateway.server import bound
 from gateway.settings import Settings
 from gateway.store.database import connect
@@ -103,10 +104,10 @@ def _migrations(settings: Settings) -> Step:
 def _writable(name: str, folder: Path) -> Step:
     there = nearest(folder)
     try:
-        with tempfile.NamedTemporaryFile(dir=there) as file:
-            file.write(b"x")
-            file.flush()
+        try_to_write(there)
     except OSError as error:
+        if full(error):
+            return _failed(name, f"{there} is full: {error.strerror}", f"make room on the disk of {folder}")
         rights = f"user {os.getuid()} cannot write to {there}: {error.strerror}"
         return _failed(name, rights, f"give the gateway's user the right to write to {folder}")
     return Step(name, Result.OK, str(folder) if there == folder else f"{folder} (made at the start)")

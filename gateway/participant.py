@@ -24,7 +24,7 @@ from gateway.models import Models
 from gateway.new_jobs import digest
 from gateway.patience import while_away
 from gateway.ports import Callback, Clock, TaskNews
-from gateway.readiness import Looked
+from gateway.readiness import Lack, Looked
 from gateway.resources import Resources
 from gateway.sharing import NotShared
 from gateway.store.store import Store
@@ -71,6 +71,8 @@ class Participant:
         """tells what is to be mended before tasks of a job can start here"""
         self.looked: Callable[[JobSpec], Looked] = lambda spec: Looked()
         """says what is not here yet, or not at all, of what a job needs"""
+        self.lacks: Callable[[], Sequence[Lack]] = lambda: ()
+        """says what keeps this node from taking any job just now"""
         self.patience: Callable[[int], float] = lambda images: 600.0
         """how many seconds so many images may take"""
         self.refuse_missing = False

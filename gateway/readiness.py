@@ -3,17 +3,17 @@
 Datasets are looked at with the job's body. All of this is cheap where everything is there, as it nearly always is.
 """
 
-import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from engines.base import Engine, EngineDown, EngineError, ImageNotFound
+from engines.base import Engine, EngineDown, EngineError, ImageNotFound, NoSpace
 from gateway.domain.model import JobSpec, NodeId
 from gateway.domain.problems import Problem
 from gateway.errors import GatewayError
+from gateway.room import try_to_write
 from provider_registry.registry import Registry, Unknown
 
 _AGE = 1.0
@@ -31,7 +31,7 @@ class Lack:
     """Why this node cannot take any job just now, in words that another institution may read."""
 
     reason: str
-    """STORAGE_NOT_WRITABLE or TRANSPORT_DOWN"""
+    """STORAGE_NOT_WRITABLE, NO_SPACE or TRANSPORT_DOWN"""
     text: str
 
 
@@ -66,16 +66,17 @@ class Readiness:
         registry: Registry,
         engine_for: Callable[[str], Engine | None],
         engine_name: Callable[[str], str],
-        storage: Callable[[], AbstractContextManager[object]],
+        storage: Callable[[], object],
         channel: Path,
         way: Callable[[], object],
         fetching: Fetching = Fetching(),
     ) -> None:
         """Take what is looked at.
 
-        ``engine_for`` and ``engine_name`` find the engine of a provider's address. ``storage`` begins a write that
-        is thrown away; ``channel`` is the folder in which the channel keeps its messages. ``way`` raises
-        `GatewayError` where containers cannot reach this gateway.
+        ``engine_for`` and ``engine_name`` find the engine of a provider's address. ``storage`` raises
+        `OSError` where the storage cannot be written and `NoSpace` where it has too little room; ``channel`` is
+        the folder in which the channel keeps its messages. ``way`` raises `GatewayError` where containers cannot
+        reach this gateway.
         """
         self._node = node
         self._registry = registry
@@ -118,7 +119,7 @@ class Readiness:
         checks: dict[str, str] = {}
         lacks: list[Lack] = []
         for name, reason, look in (
-            ("storage", STORAGE, self._look_at_storage),
+            ("storage", STORAGE, self._storage),
             ("transport", TRANSPORT, self._look_at_transport),
         ):
             if time.monotonic() < self._fine_until.get(name, 0.0):
@@ -127,6 +128,8 @@ class Readiness:
                 look()
             except OSError as error:  # its own text names the folder
                 lacks.append(Lack(reason, f"{_PLACES[name]}: {error.strerror}"))
+            except NoSpace as error:
+                lacks.append(Lack(error.reason, f"the storage has too little room for tasks: {error}"))
             except GatewayError as error:
                 if error.reason == EngineDown.reason:
                     checks[name] = error.reason
@@ -138,13 +141,8 @@ class Readiness:
             checks[name] = lacks[-1].text
         return checks, tuple(lacks)
 
-    def _look_at_storage(self) -> None:
-        with self._storage():
-            pass
-
     def _look_at_transport(self) -> None:
-        with tempfile.TemporaryFile(dir=self._channel):
-            pass
+        try_to_write(self._channel)
         self._way()
 
     def patience(self, images: int) -> float:

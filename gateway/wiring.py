@@ -11,6 +11,7 @@ from gateway.assembly.engine import engine_of
 from gateway.assembly.listeners import applications
 from gateway.assembly.node import Node
 from gateway.clock import SteadyClock
+from gateway.room import full, try_to_write
 from gateway.server import host_of, port_of
 from gateway.settings import Settings
 
@@ -53,14 +54,16 @@ class Gateway(Node):
     def _look_at_storage(self) -> None:
         try:
             with self.storage.staging():
-                pass
+                try_to_write(self.settings.storage.path)
         except OSError as error:
             log.warning(
                 "the storage cannot be written: until it can, jobs are refused (STORAGE_NOT_WRITABLE)",
                 setting="storage.url",
                 folder=str(self.settings.storage.path),
                 error=error.strerror,
-                next="give the gateway's user the right to write there, or choose another storage.url",
+                next="make room there"
+                if full(error)
+                else "give the gateway's user the right to write there, or choose another storage.url",
             )
 
     def stop(self) -> None:

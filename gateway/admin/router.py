@@ -47,7 +47,7 @@ def router(parts: AdminParts) -> Paths:
     async def live() -> dict[str, str]:
         return {"status": "ok"}
 
-    @router.get("/health/ready", summary="Database and engine are usable; what is wrong", response_model=None)
+    @router.get("/health/ready", summary="Jobs can be taken; what is wrong", response_model=None)
     async def ready() -> JSONResponse:
         found = await anyio.to_thread.run_sync(lambda: _checks(parts), limiter=parts.limiters.rest)
         good = all(check["ok"] for check in found.values())
@@ -121,6 +121,8 @@ def _checks(parts: AdminParts) -> dict[str, dict[str, Any]]:
         found["engine"] = {"ok": True, "kind": parts.engine.kind}
     except EngineError as error:
         found["engine"] = {"ok": False, "kind": parts.engine.kind, "cause": f"{error.reason}: {error}"}
+    lacks = "; ".join(f"{lack.reason}: {lack.text}" for lack in parts.participant.lacks())
+    found["storage"] = {"ok": not lacks, "cause": lacks} if lacks else {"ok": True}
     problems = [str(p) for p in parts.routes.problems]
     # a file that cannot be used is in nobody's way: the table before it stays in force, and this node serves by it
     nodes = len(parts.routes.table.routes)

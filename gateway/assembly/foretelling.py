@@ -11,6 +11,7 @@ from gateway.domain.model import JobSpec
 from gateway.foretelling import Foresight, Foretelling, OwnSide
 from gateway.ports import Limiters
 from gateway.readiness import Fetching, Readiness
+from gateway.room import storage_look
 from gateway.tracing import current_trace, new_trace_id
 from provider_registry.registry import Unknown
 
@@ -45,7 +46,7 @@ def settle(node: Node) -> Foretelling:
         node.registry,
         node.engine_for,
         lambda base_url: engines_by_address(settings).get(base_url, ""),
-        node.storage.staging,
+        storage_look(node.storage.staging, settings.storage.path, settings.limits.storage_reserve_bytes),
         settings.state_dir / "channel",
         node.door.address,
         fetching,
@@ -53,6 +54,7 @@ def settle(node: Node) -> Foretelling:
     node.participant.looked, node.participant.patience = ready.look, ready.patience
     node.participant.refuse_missing = settings.providers.image == "require"
     own.places = ready.places
+    node.participant.lacks = lambda: ready.places()[1]
     node.participant.foretelling = own.tell
     node.participant.oddities = own.oddities
 

@@ -24,7 +24,7 @@ from adapter.bfia.examples import REGISTER
 from engines.base import Capacity, Engine, PullDenied
 from engines.memory import MemoryEngine, MemoryWorld, Script
 from engines.several import SeveralEngines
-from gateway import wiring
+from gateway import room, wiring
 from gateway.checkup import look
 from gateway.checkup_certificates import certificates_of
 from gateway.checkup_clock import clock_of
@@ -265,6 +265,13 @@ def test_a_node_is_not_begun_where_a_folder_is_a_file(config: Path, setting: str
     assert refused.value.reason == "FOLDER_UNUSABLE"
     (problem,) = refused.value.problems
     assert problem.path == setting and f"{config} is a file" in problem.rule
+
+
+def test_a_full_disk_is_told_as_one_and_not_as_a_lack_of_rights(config: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(room.tempfile, "TemporaryFile", lambda dir: open("/dev/full", "wb"))  # noqa: SIM115
+    _, steps = doctor(config)
+    assert failed(steps) == ["storage", "state folder"]
+    assert "is full" in steps["storage"]["cause"] and steps["storage"]["remedy"].startswith("make room")
 
 
 def test_a_node_that_cannot_write_its_storage_says_so_at_its_start(

@@ -11,6 +11,7 @@ import pytest
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
 from engines.base import EngineDown
+from gateway import room
 from gateway.domain.foretelling import Standing
 from gateway.domain.model import JobSpec
 from gateway.domain.states import JobStatus
@@ -97,6 +98,18 @@ def test_such_a_party_refuses_the_job_wherever_it_is(world: World, place: str, r
     ended(world, spec)
 
 
+def test_a_disk_without_room_takes_no_job_though_it_takes_folders(world: World, monkeypatch: pytest.MonkeyPatch):
+    real = room.tempfile.TemporaryFile
+    full = lambda dir: real(dir=dir) if "channel" in str(dir) else open("/dev/full", "wb")  # noqa: E731, SIM115
+    monkeypatch.setattr(room.tempfile, "TemporaryFile", full)
+    seen(world.me, 1)
+    with pytest.raises(Refused) as refused:
+        world.me.participant.create_job(a_job(), PEER)
+    assert refused.value.reason == "STORAGE_NOT_WRITABLE" and "No space left" in refused.value.message
+    (item,) = [i for i in world.me.participant.foretelling(a_job(), PEER) if i.check == "storage"]
+    assert item.standing is Standing.PROBLEM
+
+
 def test_the_refusal_on_the_wire(world: World):
     path, headers = "/v1/interconn/schedule/job/create", {"x-node-id": PEER}
     with broken(world.me, "storage"), broken(world.me, "channel"):
@@ -123,7 +136,7 @@ def test_an_engine_that_is_away_is_told_and_refuses_nothing(world: World):
 def looking(world: World, way: Callable[[], object]) -> Readiness:
     node = world.me
     channel = node.settings.state_dir / "channel"
-    return Readiness(ME, node.registry, node.engine_for, lambda _: "", node.storage.staging, channel, way)
+    return Readiness(ME, node.registry, node.engine_for, lambda _: "", lambda: None, channel, way)
 
 
 @pytest.mark.parametrize("reason", ["PORT_IN_USE", "CREATE_FAILED"])

@@ -22,6 +22,7 @@ from engines.base import (
 from engines.memory import Inside, MemoryEngine, Script
 from gateway.disk_watch import DiskWatch
 from gateway.domain.local_job import Address, Run
+from gateway.readiness import Looked
 from gateway.wiring import Gateway
 from gateway.workspace import Workspace
 from tests.builders import a_run
@@ -248,6 +249,11 @@ def test_what_an_admin_grants_a_provider_is_shown_with_its_runs(tmp_path: Path) 
 def test_a_full_storage_refuses_to_start_anything(tmp_path: Path) -> None:
     make = failing(EngineError("is not reached"))
     with running(tmp_path, make_engine=make, limits={"storage_reserve_bytes": 2**60}) as node:
+        refused = submit(node).json()
+        assert refused["code"] != 0 and refused["data"]["reason"] == "NO_SPACE", refused
+        ready = ask(node, "operator", "GET", "/health/ready")
+        assert ready.status_code == 503 and "NO_SPACE" in ready.json()["checks"]["storage"]["cause"]
+        node.participant.looked = lambda _: Looked()  # the disk fills up between the hand-in and the start
         failure = ended(node, submit(node).json()["data"]["job_id"]).ending.failure
         assert failure.reason == "NO_SPACE"
         assert "GiB free" in failure.message and str(tmp_path) not in failure.message
