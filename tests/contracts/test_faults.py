@@ -310,3 +310,28 @@ def test_a_stop_that_was_lost_is_learned_by_asking(world: World, scratch: list[s
     finally:
         routes.write_text(kept)
         world.me.routes.reload()
+
+
+def test_an_exit_is_heard_of_by_everybody_although_nobody_asks(world: World, scratch: list[str]):
+    """The engine tells its node, that node the scheduling one, and this one stops the others."""
+    nodes, never = (world.me, world.peer), 36_000.0
+    usual = [(node.executor._timing, node.scheduler._timing) for node in nodes]
+    for node in nodes:
+        node.executor._timing = replace(node.executor._timing, probe_every=never)
+        node.scheduler._timing = replace(
+            node.scheduler._timing, poll_first=never, poll_max=never, poll_pushing=never
+        )
+    try:
+        spec = a_job_of(scratch, roles={"guest": (ME,), "host": (PEER,)})
+        world.me.coordinator.submit_job(spec, ME)
+        guest = world.run(spec.job_id, "a", "guest.0")
+        world.end(spec.job_id, "a", "host.0", code=1, node=world.peer)
+        job = world.wait_status(spec.job_id, JobStatus.FINISHED)
+        assert job.ending is not None and job.ending.failure is not None
+        assert (job.ending.failure.reason, job.ending.failure.node) == ("EXIT_1", PEER)
+        assert {part.polls for part in job.tasks["a"].nodes.values()} == {0}
+        wait_for(lambda: world.local(spec.job_id).closed, 30, 0.02, "the other party's container is gone")
+        assert guest.name not in {found.name for found in world.engine().list()}
+    finally:
+        for node, (executing, scheduling) in zip(nodes, usual, strict=True):
+            node.executor._timing, node.scheduler._timing = executing, scheduling
