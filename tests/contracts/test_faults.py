@@ -25,7 +25,9 @@ _numbers = count()
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with two_nodes(tmp_path_factory.mktemp("nodes"), peer={"limits": {"orphan_seconds": 1}}) as world:
+    impatient = {"limits": {"schedule_attempts": 3, "schedule_pause_seconds": 0.05}, "resources": {"cpu": 1}}
+    home = tmp_path_factory.mktemp("nodes")
+    with two_nodes(home, me=impatient, peer={"limits": {"orphan_seconds": 1}}) as world:
         yield world
 
 
@@ -196,6 +198,31 @@ def test_a_step_after_all_creations_that_fails_ends_the_job_at_every_node(
         assert (local.status, local.runs) == (JobStatus.FINISHED, ())
         assert local.ending is not None and local.ending.failure == failure
     assert "start refused" in events(world.me, spec)
+
+
+def test_a_job_for_which_there_is_no_room_too_often_ends_with_its_history_at_every_node(
+    world: World, scratch: list[str]
+):
+    """Each attempt is told with its reason, and nothing of the job is left."""
+    params = {"common": {}, "guest": {"0": {"resources": {"cpu": 1}}}}
+    first, second = (replace(a_job_of(scratch, TWO), job_params=params) for _ in range(2))
+    world.me.coordinator.submit_job(first, ME)
+    world.run(first.job_id, "a", "guest.0")
+    world.me.coordinator.submit_job(second, ME)
+    job = ended(world, second)
+    attempts = [e for e in world.me.store.timeline(second.job_id) if e.event == "resources refused"]
+    held = f"needs cpu 1 on node {ME}, free cpu 0, held by job {first.job_id} (cpu 1)"
+    assert [(e.by, e.detail["reason"], e.detail["message"]) for e in attempts] == [
+        (ME, "RESOURCES_BUSY", held)
+    ] * 3
+    assert job.ending is not None and job.ending.failure is not None
+    assert (job.outcome, job.ending.failure.reason) == (Outcome.FAILED, "CANNOT_SCHEDULE")
+    assert "asked 3 times" in job.ending.failure.message and held in job.ending.failure.message
+    for node in (world.me, world.peer):
+        wait_for(lambda node=node: node.store.local_jobs.get(second.job_id).closed, 30, 0.02)
+        local = node.store.local_jobs.get(second.job_id)
+        assert local.ending is not None and local.ending.failure == job.ending.failure and local.runs == ()
+        assert second.job_id not in {holder["job_id"] for holder in node.resources.view()["holders"]}
 
 
 def test_a_party_that_was_left_out_can_have_the_job_stopped_that_goes_on_without_it(
