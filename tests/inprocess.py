@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import functools
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +15,7 @@ import httpx
 from engines.base import Engine, EngineDown
 from gateway.server import serve
 from gateway.settings import load
+from gateway.store.migrate import opened
 from gateway.wiring import Gateway
 from tests.e2e.nodes import wait_for
 from tests.plain import NO_TLS
@@ -26,6 +29,9 @@ def settings(home: Path, node_id: str = ME, **over: Any) -> Any:
     routes = home / "routes.yml"
     if not routes.exists():
         routes.write_text("{}")
+    database = home / "gateway.db"
+    if "database" not in over and not database.exists():
+        database.write_bytes(_empty_database())
     any_port = "127.0.0.1:0"
     listen = {"peer": {"bind": any_port}, "container": {"bind": any_port}, "operator": {"bind": any_port}}
     return load(
@@ -33,7 +39,7 @@ def settings(home: Path, node_id: str = ME, **over: Any) -> Any:
         {
             "node": {"id": node_id},
             "listen": listen,
-            "database": {"url": f"sqlite:///{home / 'gateway.db'}"},
+            "database": {"url": f"sqlite:///{database}"},
             "storage": {"url": f"file://{home / 'storage'}"},
             "state_dir": str(home / "state"),
             "engine": {"kind": "process"},
@@ -41,6 +47,15 @@ def settings(home: Path, node_id: str = ME, **over: Any) -> Any:
         }
         | over,
     )
+
+
+@functools.cache
+def _empty_database() -> bytes:
+    """Return a database of the newest schema with nothing in it, which is copied and not made for every node."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "empty.db")
+        opened(f"sqlite:///{file}").dispose()
+        return file.read_bytes()
 
 
 @contextmanager
