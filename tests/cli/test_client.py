@@ -117,10 +117,9 @@ def test_a_job_is_archived_cleaned_and_deleted(tmp_path: Path):
         assert node.storage.exists(run.outputs["report_name"])
         assert call("job", "clean", "job-old", "a", "--metrics", "--url", url).exit_code == 0
         assert not node.storage.exists(run.outputs["report_name"])
-        refused = call("job", "delete", "job-old", "--url", url)
-        assert refused.exit_code in (0, 1)  # the other node of the job is not known here
-        assert call("job", "delete", "job-old", "--here", "--url", url).exit_code == (
-            1 if not refused.exit_code else 0
+        deleted = call("job", "delete", "job-old", "--url", url)
+        assert deleted.exit_code == 1 and "has no route" in deleted.output, (
+            "the job's other node is not known here"
         )
         assert node.store.local_jobs.find("job-old") is None
         assert "0 cancelled" in call("job", "cancel-waiting", "--url", url).stdout
