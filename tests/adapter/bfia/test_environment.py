@@ -264,12 +264,12 @@ def test_how_a_value_is_written(value: Any, text: str):
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=10,
 )
 
 
-@given(st.lists(JSON_VALUES) | st.dictionaries(st.text(), JSON_VALUES))
+@given(st.lists(JSON_VALUES, max_size=4) | st.dictionaries(st.text(), JSON_VALUES, max_size=4))
 def test_lists_and_objects_come_back_from_their_text(value: Any):
     assert json.loads(encoded(value)) == value
 
