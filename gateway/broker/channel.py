@@ -30,6 +30,8 @@ class Stored:
     """bytes of the payload"""
     offset: int | None
     payload: bytes | None = None
+    record: int = 0
+    """bytes of its record in the journal, with the payload if it lies there"""
 
 
 class Mailbox:

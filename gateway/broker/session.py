@@ -16,6 +16,7 @@ from typing import Any
 
 from gateway.broker.channel import Channel, Mailbox, Stored
 from gateway.broker.model import BrokerLimits
+from gateway.broker.rewriting import Entry, Rewrite
 from gateway.broker.spool import Kind, Record, Spool
 
 _DIGEST = 16
@@ -67,7 +68,11 @@ class Session:
         self._limits = limits
         self._pool = pool
         self._next = 0
-        self._rewritten = 0
+        self._needed = 0
+        """bytes of the records of all messages that are still needed"""
+        self._rewrite: Rewrite | None = None
+        self._refused_at = 0
+        """length of the journal when the disk last refused to have it rewritten"""
         self._mailboxes: dict[str, Mailbox] = {}
         self._flights: dict[int, Flight] = {}
         self._repeats: dict[tuple[str, str, str], Flight] = {}
@@ -78,8 +83,10 @@ class Session:
         """Rebuilds the state from the journal. A message whose payload file is missing is dropped and logged."""
         self.on_disk = True
         unread: dict[int, Stored] = {}
+        end = 0
         for record in records:
-            self._replay(record, unread)
+            self._replay(record, unread, record.offset + record.size - end)
+            end = record.offset + record.size
         files = self.spool.payloads()
         for stored in list(unread.values()) + [flight.stored for flight in self._flights.values()]:
             if stored.offset is None and files.pop(stored.number, -1) != stored.size:
@@ -93,8 +100,9 @@ class Session:
         for number in sorted(unread):
             self._mailbox(unread[number].topic).put(unread[number])
             self.hold(unread[number].size)
+        self._needed = sum(stored.record for stored in self._live())
 
-    def _replay(self, record: Record, unread: dict[int, Stored]) -> None:
+    def _replay(self, record: Record, unread: dict[int, Stored], length: int) -> None:
         head = record.head
         match record.kind:
             case Kind.OPEN:
@@ -108,6 +116,7 @@ class Session:
                     sequence=head["q"],
                     size=head["z"],
                     offset=None if head["f"] else record.offset,
+                    record=length,
                 )
                 unread[stored.number] = stored
                 self._next = max(self._next, stored.number + 1)
@@ -156,12 +165,14 @@ class Session:
 
     def add(self, stored: Stored, payload: bytes) -> None:
         """Stores one message for which room is held; OSError if the disk refuses, and then nothing changed."""
-        inline = stored.offset is not None
+        inline, before = stored.offset is not None, self.spool.size
         try:
             offset = self.spool.append(Kind.PUSH, _push_head(stored), payload if inline else b"")
         except OSError:
             self.spool.remove_payload(stored.number)
             raise
+        stored.record = self.spool.size - before
+        self._needed += stored.record
         if inline:
             stored.offset = offset
             self._pool.keep(stored, payload)
@@ -316,6 +327,7 @@ class Session:
             return
         self._note(Kind.READ, {"n": [stored.number for stored in read]})
         for stored in read:
+            self._needed -= stored.record
             self._pool.drop(stored)
             if stored.offset is None:
                 self.spool.remove_payload(stored.number)
@@ -331,31 +343,47 @@ class Session:
             )
 
     def _compact(self) -> None:
-        """Rewrites a long journal without what is of no use any more, when nothing is left or it has doubled."""
-        if self.spool.size <= self._limits.compact_bytes:
-            return
+        """Rewrites a long journal of which at least half is of no use any more, a piece at each call."""
         anything_left = bool(self._mailboxes or self._flights)
-        if anything_left and self.spool.size <= 2 * self._rewritten:
-            return
-        live = sorted(self._live(), key=lambda stored: stored.number)
+        if self._rewrite is None or not anything_left:
+            if not self._is_worth_it(anything_left):
+                return
+            self._rewrite = self._begun()
         try:
-            offsets = self.spool.rewrite(self._snapshot(live))
+            if not self._rewrite.step(self._limits.rewrite_bytes):
+                return
         except OSError as error:
             log.warning("journal not rewritten", extra={"session": self.name, "error": str(error)})
+            self._rewrite.drop()
+            self._rewrite, self._refused_at = None, self.spool.size
             return
-        self._rewritten = self.spool.size
-        for stored, offset in zip(live, offsets[2:], strict=False):
-            stored.offset = offset if stored.offset is not None else None
+        for stored in self._live():
+            stored.offset = self._rewrite.moved(stored)
+        self._rewrite, self._refused_at = None, 0
 
-    def _snapshot(self, live: list[Stored]) -> Iterator[tuple[Kind, dict[str, Any], bytes]]:
-        yield Kind.OPEN, {"session": self.name, "next": self._next}, b""
-        yield Kind.SEEN, {}, b"".join(self._seen)
-        for stored in live:
-            inline = stored.offset is not None
-            yield Kind.PUSH, _push_head(stored), self.payload(stored) if inline else b""
-        for flight in self._flights.values():
-            if flight.pop_id is not None:
-                yield Kind.TAKEN, {"n": flight.stored.number, "reader": flight.reader, "pop": flight.pop_id}, b""
+    def _is_worth_it(self, anything_left: bool) -> bool:
+        size = self.spool.size
+        if size <= self._limits.compact_bytes or not anything_left:
+            return size > self._limits.compact_bytes
+        if self._refused_at and size < self._refused_at + self._limits.compact_bytes:
+            return False
+        return size >= 2 * (self._needed + _DIGEST * len(self._seen))
+
+    def _begun(self) -> Rewrite:
+        opening: list[Entry] = [
+            (Kind.OPEN, {"session": self.name, "next": self._next}, b""),
+            (Kind.SEEN, {}, b"".join(self._seen)),
+        ]
+        taken: list[Entry] = [
+            (Kind.TAKEN, {"n": flight.stored.number, "reader": flight.reader, "pop": flight.pop_id}, b"")
+            for flight in self._flights.values()
+            if flight.pop_id is not None
+        ]
+        live = sorted(self._live(), key=lambda stored: stored.number)
+        return Rewrite(self.spool, opening, live, self._push_entry, taken)
+
+    def _push_entry(self, stored: Stored) -> Entry:
+        return Kind.PUSH, _push_head(stored), b"" if stored.offset is None else self.payload(stored)
 
 
 def _push_head(stored: Stored) -> dict[str, Any]:

@@ -12,8 +12,9 @@ import json
 import os
 import shutil
 import struct
+import threading
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,8 @@ from typing import Any, NamedTuple
 _LEAD = struct.Struct("<BIQI")
 _MOST_HEAD = 1 << 20
 _JOURNAL = "journal"
+_LONG = 8 * 1024 * 1024
+"""bytes of a file from which on it is not deleted on the event loop"""
 
 
 class Kind(IntEnum):
@@ -73,7 +76,7 @@ class Spool:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._path = folder / _JOURNAL
+        self.path = folder / _JOURNAL
         self.size = 0
 
     def create(self, session: str) -> None:
@@ -85,18 +88,18 @@ class Spool:
 
     def load(self) -> tuple[list[Record], int]:
         """Reads the journal and cuts off a torn end; returns the records and how many bytes were cut."""
-        if not self._path.exists():
+        if not self.path.exists():
             return [], 0
-        records, self.size = read_journal(self._path)
-        torn = self._path.stat().st_size - self.size
+        records, self.size = read_journal(self.path)
+        torn = self.path.stat().st_size - self.size
         if torn:
-            os.truncate(self._path, self.size)
+            os.truncate(self.path, self.size)
         return records, torn
 
     def append(self, kind: Kind, head: dict[str, Any], body: bytes = b"") -> int:
         """Writes one record and returns where its body lies. On OSError the journal is as it was before."""
-        record = _record(kind, head, body)
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        record = encoded(kind, head, body)
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             try:
                 _write_all(descriptor, record)
@@ -110,32 +113,26 @@ class Spool:
 
     def read(self, offset: int, size: int) -> bytes:
         """Reads the body of a record."""
-        with self._path.open("rb") as file:
+        with self.path.open("rb") as file:
             payload = os.pread(file.fileno(), size, offset)
         if len(payload) != size:
             raise OSError(f"the journal ends before byte {offset + size}")
         return payload
 
-    def rewrite(self, records: Iterable[tuple[Kind, dict[str, Any], bytes]]) -> list[int]:
-        """Replaces the journal by these records in one step; returns where each body now lies."""
-        fresh = self._path.with_suffix(".new")
-        offsets: list[int] = []
-        size = 0
-        with open(fresh, "wb", opener=_private) as file:
-            for kind, head, body in records:
-                record = _record(kind, head, body)
-                file.write(record)
-                size += len(record)
-                offsets.append(size - len(body))
-        fresh.replace(self._path)
+    def replace(self, fresh: Path, size: int) -> None:
+        """Puts a journal written elsewhere, of that many bytes, in this one's place in one step."""
+        old = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fresh.replace(self.path)
+        finally:
+            _close(old, self.size)
         self.size = size
-        return offsets
 
     def write_payload(self, number: int, payload: bytes) -> None:
         """Writes a large payload into its own file. On failure no file is left."""
         path = self._payload_path(number)
         try:
-            with open(path, "wb", buffering=0, opener=_private) as file:
+            with open(path, "wb", buffering=0, opener=opened_private) as file:
                 _write_all(file.fileno(), payload)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -186,7 +183,8 @@ def folders(root: Path) -> Iterator[Path]:
             yield path
 
 
-def _record(kind: Kind, head: dict[str, Any], body: bytes) -> bytes:
+def encoded(kind: Kind, head: dict[str, Any], body: bytes) -> bytes:
+    """Returns a record as it stands in the journal."""
     raw = json.dumps(head, separators=(",", ":")).encode("ascii")
     return b"".join((_LEAD.pack(kind, len(raw), len(body), zlib.crc32(raw, kind)), raw, body))
 
@@ -197,5 +195,15 @@ def _write_all(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def _private(path: str, flags: int) -> int:
+def _close(old: int, size: int) -> None:
+    """Closes a deleted file: only this gives its blocks back, which takes a while for a long one."""
+    if size > _LONG:
+        with contextlib.suppress(RuntimeError):  # no thread to be had
+            threading.Thread(target=os.close, args=(old,), name="journal", daemon=True).start()
+            return
+    os.close(old)
+
+
+def opened_private(path: str, flags: int) -> int:
+    """Opens a file that only this user may read: an ``opener`` for `open`."""
     return os.open(path, flags, 0o600)

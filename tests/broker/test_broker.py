@@ -3,6 +3,7 @@ import resource
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 
@@ -261,6 +262,40 @@ async def test_a_long_session_does_not_grow_on_disk(opened):
     broker = opened()
     assert await read(broker, pop_id="299") == b"x" * 100
     assert await read(broker, "stuck") == b"nobody reads this yet"
+
+
+async def test_a_backlog_is_rewritten_only_once_half_is_read_and_piece_by_piece(opened):
+    broker = opened(compact_bytes=2000, rewrite_bytes=1000)
+    for number in range(40):
+        await broker.push("s", "t", "n", b"%02d" % number * 50)
+    (journal,) = opened.root.glob("*/journal")
+    fresh, first, full = journal.with_suffix(".new"), journal.stat().st_ino, journal.stat().st_size
+    assert await read(broker) == b"00" * 50
+    assert journal.stat().st_ino == first and not fresh.exists()
+    pieces = []
+    for number in range(1, 35):
+        await broker.push("s", "u", "n", b"+%02d" % number)
+        assert await read(broker) == b"%02d" % number * 50
+        pieces += [fresh.stat().st_size] if fresh.exists() else []
+    assert len(pieces) > 2 and pieces[0] < 1500
+    assert all(later - sooner < 1500 for sooner, later in pairwise(pieces))
+    assert journal.stat().st_ino != first and journal.stat().st_size < full
+    broker = opened()
+    assert [await read(broker) for _ in range(5)] == [b"%02d" % number * 50 for number in range(35, 40)]
+    assert [await read(broker, "u") for _ in range(35)] == [b"+%02d" % number for number in range(1, 35)] + [None]
+
+
+async def test_a_journal_that_the_disk_does_not_let_be_rewritten_goes_on(opened):
+    broker = opened(compact_bytes=2000)
+    for number in range(40):
+        await broker.push("s", "t", "n", b"%02d" % number * 50)
+    (journal,) = opened.root.glob("*/journal")
+    journal.with_suffix(".new").mkdir()
+    assert [await read(broker) for _ in range(39)] == [b"%02d" % number * 50 for number in range(39)]
+    await broker.push("s", "t", "n", b"more")
+    journal.with_suffix(".new").rmdir()
+    broker = opened()
+    assert [await read(broker) for _ in range(3)] == [b"39" * 50, b"more", None]
 
 
 async def test_releasing_a_topic_drops_it_for_the_reader_and_frees_its_room(opened):

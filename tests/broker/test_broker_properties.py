@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from gateway.broker import Broker, BrokerLimits, Message
 
 SESSION = "session_job-../../x"
-LIMITS = BrokerLimits(inline_bytes=8, cache_bytes=10, compact_bytes=400, kept_messages=1000)
+LIMITS = BrokerLimits(inline_bytes=8, cache_bytes=10, compact_bytes=400, rewrite_bytes=60, kept_messages=1000)
 TOPICS = st.sampled_from(["a", "a", "../\0\n"])
 SENDERS = st.sampled_from([("here", "guest-run"), ("here", "host-run"), ("here", None), ("there", None)])
 READERS = st.sampled_from([("guest", "guest-run"), ("host", "host-run"), ("other", None)])
