@@ -303,7 +303,7 @@ class Foretelling:
             odd = self._check(spec)
         except Invalid as error:
             for one in error.problems:  # in the words in which the node's own side tells of the same
-                route = one.path.startswith("config.role.")
+                route = one.path.startswith("config.role.") and one.path.endswith("]")  # a party, not a role
                 yield from _wrong(
                     "job", [one], "correct the job, or add the route" if route else "correct the job"
                 )

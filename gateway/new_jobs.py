@@ -8,7 +8,7 @@ from uuid import uuid4
 from gateway import any_version
 from gateway.acting import acting_user, by_user
 from gateway.domain import dag as flow
-from gateway.domain import inheriting, parameters, quorum, task_ids
+from gateway.domain import idle_roles, inheriting, parameters, quorum, strictness, task_ids
 from gateway.domain.job import Job, Lineage, NodeJob, NodeTask, Task
 from gateway.domain.model import JobSpec, NodeId
 from gateway.domain.problems import Problem
@@ -36,7 +36,9 @@ class NewJobs:
         """Return what is odd about a job as far as this node can tell. Raises `Invalid` with every problem."""
         problems = flow.check(spec.dag)
         more, warnings = parameters.check(spec)
-        problems += [*more, *quorum.check(spec), *inheriting.check(spec)]
+        no_role, idle = strictness.applied(spec, *idle_roles.check(spec, self._roles))
+        warnings += idle
+        problems += [*more, *no_role, *quorum.check(spec), *inheriting.check(spec)]
         for role in dict.fromkeys(p.role for p in spec.parties):
             for party in (p for p in spec.parties if p.role == role and p.node != self._peers.node):
                 try:
@@ -46,7 +48,7 @@ class NewJobs:
         if spec.scheduler == self._peers.node:
             problems += any_version.unsettled(spec, self._registry)
         if problems:
-            unknown_only = all(p.path.startswith("config.role.") for p in problems)
+            unknown_only = all(_names_a_party(p) for p in problems)
             raise Invalid(problems, reason="NODE_UNKNOWN" if unknown_only else None)
         return [str(w) for w in warnings]
 
@@ -112,10 +114,15 @@ class NewJobs:
         return component.roles
 
 
+def _names_a_party(problem: Problem) -> bool:
+    return problem.path.startswith("config.role.") and problem.path.endswith("]")
+
+
 def digest(spec: JobSpec) -> str:
     """Return a fingerprint of what was submitted; the trace id is no part of it."""
     body = asdict(replace(spec, trace_id=""))
     body["dag"].pop("_by_name", None)
+    body.pop("unread")  # no other node has it
     if not spec.old_job_id:
         body.pop("old_job_id")  # as it was before there was such a field
     return hashlib.sha256(json.dumps(body, sort_keys=True, ensure_ascii=False).encode()).hexdigest()

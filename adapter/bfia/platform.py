@@ -1,7 +1,7 @@
 """``/v1/platform/schedule``: what this node's own platform and its containers ask (control layer 4 and 5)."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 from uuid import uuid4
 
@@ -12,6 +12,7 @@ from adapter.bfia.asking import Sender, asked, on, required
 from adapter.bfia.envelope import ok
 from adapter.bfia.examples import CALLBACK, CREATE_ALL, STOP_ALL, STOP_TASK_OF_JOB
 from adapter.bfia.profiles import PROFILES, Profile
+from adapter.bfia.unread import unread
 from adapter.reading import JsonRoute
 from gateway.domain.model import NodeId
 from gateway.domain.problems import Problem
@@ -51,6 +52,7 @@ def operator_router(parts: PlatformParts) -> Paths:
         trace = sender.trace_id or new_trace_id()
         nodes = {node for named in body.config.role.values() for node in named}
         spec = translate.job_spec(body, new_id(map(parts.profile_of, nodes)), parts.coordinator_node, trace)
+        spec = replace(spec, unread=unread(body))
         job_id = await on(parts.limiters.peers, sender, lambda: parts.jobs.hand_in(spec))
         return ok({"job_id": job_id})
 

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,6 +15,7 @@ from adapter.bfia.peer import Connections, Peer
 from adapter.bfia.profiles import PROFILES, Profile
 from adapter.bfia.translate import PROTOCOL, create_body, job_spec
 from adapter.bfia.trial import HELLO, try_route
+from adapter.bfia.unread import unread
 from adapter.problems import problems_of
 from gateway.domain.local_job import LocalJob, Run
 from gateway.domain.model import JobSpec, NodeId
@@ -80,7 +82,7 @@ class BfiaProtocol:
             body = wire.CreateJob.model_validate(dict(request))
         except ValidationError as error:
             raise Invalid(problems_of(error.errors(), wire.CreateJob)) from None
-        return job_spec(body, body.job_id, scheduler, trace_id)
+        return replace(job_spec(body, body.job_id, scheduler, trace_id), unread=unread(body))
 
     def send(
         self, node: NodeId, path: str, body: Mapping[str, Any], headers: Mapping[str, str], patience: float

@@ -15,6 +15,7 @@ from typing import Any, Self
 from gateway.domain import lifetimes
 from gateway.domain.dag import Dag
 from gateway.domain.states import Outcome
+from gateway.domain.unread import Unread
 
 NodeId = str
 
@@ -53,6 +54,8 @@ class JobSpec:
     version: str = "2.0.0"
     old_job_id: str = ""
     """an earlier job of which finished tasks are taken over; empty for none"""
+    unread: tuple[Unread, ...] = ()
+    """keys of what was handed in here that nobody reads; other nodes are not told of them"""
 
     @cached_property
     def nodes(self) -> tuple[NodeId, ...]:

@@ -1,8 +1,9 @@
 """Which value each parameter has at which party, and where it came from."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from gateway.domain import checkpoints, foreign, job_settings, lifetimes, resources, strictness, trained
@@ -14,6 +15,8 @@ MOST_KEYS = 1000
 LONGEST_KEY = 4096
 """characters of an index key such as ``0|1|2``"""
 MOST_WARNINGS = 200
+_LONGEST_WORD = 100
+"""characters; a longer name is no mistyped one"""
 MOST_AT_NODE = 50
 """parties that one node plays in a job; each is a container of every task"""
 
@@ -110,13 +113,18 @@ def check(spec: JobSpec, path: str = "config") -> tuple[list[Problem], list[Prob
                 rule = f"must not have more than {MOST_KEYS} keys, nor one of more than {LONGEST_KEY} characters"
                 problems.append(Problem(at, rule, len(by_index)))
             else:
-                warnings += _unknown_indices(by_index, role, count.get(role, 0), at)
+                if role in count:
+                    warnings += _unknown_indices(by_index, role, count[role], at)
+                else:
+                    rule = "is no role of this job, so nobody gets this"
+                    warnings.append(Problem(at, rule, role, _near(role, (*count, "common"))))
                 if name == "task_params":
                     for key, by_task in by_index.items():
                         if isinstance(by_task, Mapping):
                             warnings += _unknown_tasks(by_task, tasks, f"{at}.{key}")
     problems += resources.check(spec, f"{path}.job_params")
     problems += foreign.check(spec.job_params, f"{path}.job_params")
+    warnings += [key.problem for key in spec.unread]
     warnings += job_settings.check(spec, f"{path}.job_params")
     problems += strictness.check(spec, f"{path}.job_params.common")
     return strictness.applied(spec, problems, warnings[:MOST_WARNINGS])
@@ -124,10 +132,16 @@ def check(spec: JobSpec, path: str = "config") -> tuple[list[Problem], list[Prob
 
 def _unknown_tasks(by_task: Mapping[str, Any], tasks: set[str], at: str) -> list[Problem]:
     return [
-        Problem(f"{at}.{task}", "names a task that is not in the flow", task)
+        Problem(f"{at}.{task}", "names a task that is not in the flow", task, _near(task, tasks))
         for task in by_task
         if task not in tasks
     ]
+
+
+def _near(word: str, known: Iterable[str]) -> str:
+    """Return which of the known words was probably meant; empty where that is not clear."""
+    found = get_close_matches(word.lower(), list(known), n=1, cutoff=0.7) if len(word) <= _LONGEST_WORD else []
+    return found[0] if found else ""
 
 
 def _unknown_indices(by_index: Mapping[str, Any], role: str, count: int, at: str) -> list[Problem]:

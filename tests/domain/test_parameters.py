@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from gateway.domain.model import Party
 from gateway.domain.parameters import Effective, check, data_location, effective
+from gateway.domain.unread import Unread
 from tests.builders import a_spec
 from tests.domain.strategies import REPEATABLE
 
@@ -160,8 +161,23 @@ def test_parameters_of_what_the_job_does_not_have_are_warned_of_each_with_its_pa
         "config.task_params.guest.0|7",
         "config.task_params.guest.z",
         "config.task_params.guest.0.y",
-        "config.task_params.arbiter.0",
+        "config.task_params.arbiter",
     ]
+
+
+def test_what_was_probably_meant_is_said():
+    params = {"comon": {"timeout": 3}, "gest": {"0": {}}}
+    _, warnings = check(a_spec("train", job_params=params, task_params={"common": {"trian": {}}}))
+    meant = {w.path.removeprefix("config."): w.suggestion for w in warnings}
+    assert meant["job_params.comon"] == "common" and meant["job_params.gest"] == "guest"
+    assert meant["task_params.common.trian"] == "train"
+    assert all("no role of this job" in w.rule for w in warnings if "job_params" in w.path)
+
+
+def test_keys_that_nobody_reads_are_warned_of_and_refuse_a_strict_job():
+    key = Unread("config.job_parms", "is not read", "an object", "job_params")
+    assert check(a_spec(unread=(key,))) == ([], [key.problem])
+    assert check(a_spec(unread=(key,), job_params={"common": {"strict": True}})) == ([key.problem], [])
 
 
 def test_what_must_be_an_object_is_refused_where_it_is_none():

@@ -68,6 +68,27 @@ def test_create_all_answers_in_exactly_the_users_shape(node: Gateway):
         assert body["data"]["job_id"].startswith("job-") and len(body["data"]["job_id"]) == 36
 
 
+def test_keys_and_roles_that_nobody_knows_are_warned_of_or_refused(node: Gateway):
+    create = f"{PLATFORM}/job/create_all"
+    body = job_body(job_id="job-mine", flow="x")
+    answer = envelope(ask(node, "operator", "POST", create, json=body))
+    assert list(answer["data"]) == ["job_id"] and answer["data"]["job_id"] != "job-mine"
+    shown = ask(node, "operator", "GET", f"/api/v1/jobs/{answer['data']['job_id']}").json()["warnings"]
+    assert [w for w in shown if w.startswith("job_id: is not read")]
+    assert [w for w in shown if w.startswith("flow: ") and "did you mean flow_id?" in w]
+    planned = ask(node, "operator", "POST", "/api/v1/jobs/plan", json=body).json()
+    assert "did you mean flow_id?" in json.dumps(planned)
+    body["config"]["job_params"] = {"common": {"strict": True}}
+    found = refused(ask(node, "operator", "POST", create, json=body), "INVALID")
+    assert {p["path"] for p in found["data"]["problems"]} >= {"job_id", "flow"}
+    mistyped = job_body()
+    roles = mistyped["config"]["role"]
+    roles["hots"] = roles.pop("host")
+    found = refused(ask(node, "operator", "POST", create, json=mistyped), "INVALID")
+    (problem,) = (p for p in found["data"]["problems"] if p["path"] == "config.role.hots")
+    assert problem["suggestion"] == "host"
+
+
 def test_create_all_names_every_problem_with_its_path(node: Gateway):
     body = job_body()
     body["dag"]["components"][0]["name"] = 5

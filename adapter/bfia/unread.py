@@ -1,0 +1,53 @@
+"""Keys of a job's hand-in that no part of this gateway reads, with what was probably meant."""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from pydantic import AliasChoices, BaseModel
+
+from adapter.bfia import wire
+from gateway.domain.unread import MOST, Unread
+from gateway.plain_words import join, near
+
+_RULE = "is no key that this gateway knows; it is not read"
+_GIVEN = "is not read: the node gives a job that is handed in its id"
+_LONGEST = 100
+
+
+def unread(body: wire.CreateAll) -> tuple[Unread, ...]:
+    """Return the first `MOST` of them, in the order of the body's parts."""
+    return tuple(islice(_found(body, ()), MOST))
+
+
+def _found(model: BaseModel, at: tuple[str | int, ...]) -> Iterator[Unread]:
+    known = _spellings(type(model))
+    for key, value in (model.model_extra or {}).items():
+        if key in known:
+            continue  # the other spelling of a key stands beside it
+        rule = _GIVEN if key == "job_id" and not at else _RULE
+        meant = near(key, known, 0.7) if rule is _RULE else ""
+        yield Unread(join((*at, key[:_LONGEST])), rule, _short(value), meant)
+    for name in type(model).model_fields:
+        inner = getattr(model, name)
+        if isinstance(inner, BaseModel):
+            yield from _found(inner, (*at, name))
+        elif isinstance(inner, list):
+            for i, one in enumerate(inner):
+                if isinstance(one, BaseModel):
+                    yield from _found(one, (*at, name, i))
+
+
+def _spellings(kind: type[BaseModel]) -> dict[str, None]:
+    found: dict[str, None] = {}
+    for name, field in kind.model_fields.items():
+        alias = field.validation_alias
+        known = [str(one) for one in alias.choices] if isinstance(alias, AliasChoices) else [name]
+        found |= dict.fromkeys((name, *known))
+    return found
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        return "an object"
+    return "a list" if isinstance(value, list) else str(value)[:_LONGEST]
