@@ -8,6 +8,7 @@ import ipaddress
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import anyio.to_thread
@@ -16,7 +17,7 @@ from fastapi import Depends, FastAPI, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.paths import Paths
+from gateway.paths import Paths, build_all
 from gateway.version import VERSION
 
 _PAGE = Path(__file__).with_name("docs_page.html")
@@ -44,7 +45,7 @@ def create_app(
 ) -> FastAPI:
     """Return the application of one listener; each of ``first`` may refuse a request. Raises `PathTaken`.
 
-    Nothing of it is left for the first request to build: that would hold up every other one.
+    The first request to a path has that path to build, and never others: that would hold up every other one.
     """
     _refuse_duplicates(m.router for m in routers)
     app = FastAPI(
@@ -61,7 +62,14 @@ def create_app(
         app.add_api_route("/openapi.json", _described(app), include_in_schema=False)
         app.add_api_route("/docs", _page, include_in_schema=False, response_class=HTMLResponse)
     for mounted in routers:
-        mounted.router.build(app.router, mounted.max_body)
+        mounted.router.put_into(app.router, mounted.max_body)
+    describe = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        build_all(app.router)
+        return describe()
+
+    app.openapi = openapi  # type: ignore[method-assign]
     return app
 
 

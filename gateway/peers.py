@@ -28,14 +28,14 @@ class Peers:
         self._scheduler, self._participant = scheduler, participant
 
     def scheduler(self, node: NodeId, protocol: str) -> SchedulerApi:
-        """Return who schedules at a node; a protocol that the node's route names goes before the job's."""
+        """Return who schedules at a node: our own use case, or a client in the protocol that its route names."""
         outside_transaction()
         if node == self.node and self._scheduler is not None:
             return self._scheduler
         return self._adapters[self._speaks(node, protocol)].scheduler(node)
 
     def participant(self, node: NodeId, protocol: str) -> ParticipantApi:
-        """Return who takes part at a node."""
+        """Return who takes part at a node: as `scheduler`."""
         outside_transaction()
         if node == self.node and self._participant is not None:
             return self._participant

@@ -59,7 +59,7 @@ class Partners(Protocol):
 
     @property
     def knows(self) -> Callable[[NodeId], bool]:
-        """Tells whether a node is known here, that is, has a route that is enabled."""
+        """Tells whether a node is listened to: it has a route, or had one and takes part in a job under way."""
 
     @property
     def profile_of(self) -> Callable[[NodeId], Profile]:

@@ -37,7 +37,7 @@ class Server(_Shown):
 
 
 class Submitted(_Shown):
-    """``job/submit``: under which names the models that the job trains will be found; None: it trains none."""
+    """``job/submit``: the version of a model that the job trains, or predicts with."""
 
     model_id: str | None = None
     model_version: str | None = None

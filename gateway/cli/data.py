@@ -1,12 +1,11 @@
 """``bfia-gateway data …``: this node's datasets, and which partner nodes may use them."""
 
-from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from gateway.cli import data_grants
 from gateway.cli.client import (
     DEFAULT_CONFIG,
     EXIT_BAD_INPUT,
@@ -19,13 +18,12 @@ from gateway.cli.client import (
     connect,
     fitting,
     reporting,
-    segment,
     show,
     table,
 )
-from gateway.cli.completing import datasets, nodes
-from gateway.cli.given import finite, new_file, opened
-from gateway.cli.paging import PAGE, After, Limit, print_more
+from gateway.cli.data_grants import print_grants, ungranted
+from gateway.cli.data_ids import DatasetId, Reason, address_of, path_of
+from gateway.cli.given import new_file, opened
 from gateway.cli.said import say
 from gateway.counting import counted
 
@@ -34,12 +32,6 @@ commands = typer.Typer(
     no_args_is_help=True,
     epilog="Exit codes: 0 done, 1 the node said no, 2 bad input, 3 no answer from the node, 130 interrupted.",
 )
-
-DatasetId = Annotated[
-    str, typer.Argument(metavar="NAMESPACE#NAME", help="The dataset's id.", autocompletion=datasets)
-]
-Partner = Annotated[str, typer.Argument(help="Id of the partner node.", autocompletion=nodes)]
-Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; kept in the audit.")]
 
 
 def add(app: typer.Typer) -> None:
@@ -160,7 +152,7 @@ def show_dataset(
     Example: bfia-gateway data show experiment#breast_hetero_guest
     """
     with reporting(as_json), connect(config, url) as node:
-        found = node.get(_path(dataset))
+        found = node.get(path_of(dataset))
         if as_json:
             show(found)
             return
@@ -180,9 +172,9 @@ def show_dataset(
         table(dataset, ["", ""], rows)
         table("columns", ["name", "type"], [[c["name"], c["type"]] for c in found["columns"]])
         if found["grants"]:
-            _print_grants(found["grants"])
+            print_grants(found["grants"])
         else:
-            say(_ungranted(found["grants_default"]))
+            say(ungranted(found["grants_default"]))
 
 
 @commands.command("preview")
@@ -198,7 +190,7 @@ def preview(
     Example: bfia-gateway data preview experiment#breast_hetero_guest --rows 5
     """
     with reporting(as_json), connect(config, url) as node:
-        found = node.get(_path(dataset, "/preview"), rows=rows)
+        found = node.get(path_of(dataset, "/preview"), rows=rows)
         if as_json:
             show(found)
             return
@@ -225,7 +217,7 @@ def download(
     from gateway.cli.transfer import bar
 
     with reporting(as_json), connect(config, url) as node, bar(f"fetching {dataset}", None, as_json) as shown:
-        target = output or Path(_address(dataset)[1] + ".csv")
+        target = output or Path(address_of(dataset)[1] + ".csv")
         with fitting():
             new_file(target, force)
         begun = False
@@ -237,7 +229,7 @@ def download(
                 begun = True
             shown.moved(count)
 
-        size = node.download(_path(dataset, "/download"), target, watch)
+        size = node.download(path_of(dataset, "/download"), target, watch)
         if as_json:
             show({"file": str(target), "bytes": size})
         else:
@@ -294,136 +286,15 @@ def enable(
     _switch(dataset, "enable", reason, config, url, as_json)
 
 
-@commands.command("grant")
-def grant(
-    dataset: DatasetId,
-    node_id: Partner,
-    days: Annotated[
-        float,
-        typer.Option(min=0, help="Days until it ends; 0: when it is revoked.", callback=finite()),
-    ] = 0.0,
-    until: Annotated[
-        datetime | None, typer.Option(formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M"], help="When it ends, UTC.")
-    ] = None,
-    reason: Reason = "",
-    force: Annotated[bool, typer.Option("--force", help="Also to a node that has no route here.")] = False,
-    config: Config = DEFAULT_CONFIG,
-    url: Url = "",
-    as_json: AsJson = False,
-) -> None:
-    """Let jobs with a partner node use a dataset; from its first grant on it serves no job with others.
-
-    A node without a route here is refused: its id may be a slip.
-
-    Example: bfia-gateway data grant experiment#breast_hetero_guest JG0100002200000020 --days 90
-    """
-    body: dict[str, Any] = {"reason": reason, **({"force": True} if force else {})}
-    if days:
-        body["days"] = days
-    if until is not None:
-        body["expires_at"] = until.replace(tzinfo=UTC).isoformat()
-    with reporting(as_json), connect(config, url) as node:
-        found = node.call("PUT", _path(dataset, f"/grants/{segment(node_id)}"), body)
-        if as_json:
-            show(found)
-        else:
-            say(f"{dataset} is granted to {node_id} {_until(found)}")
-            for warning in found.get("warnings", []):
-                say(f"warning: {warning}", err=True)
-
-
-@commands.command("revoke")
-def revoke(
-    dataset: DatasetId,
-    node_id: Partner,
-    forget: Annotated[
-        bool, typer.Option("--forget", help="Take it off the record too, as if it had never been.")
-    ] = False,
-    config: Config = DEFAULT_CONFIG,
-    url: Url = "",
-    as_json: AsJson = False,
-) -> None:
-    """End a grant at once: nothing further starts of a job with that node that uses the dataset.
-
-    It stays on record and keeps the dataset from serving others; `--forget` undoes one that was a slip.
-
-    Example: bfia-gateway data revoke experiment#breast_hetero_guest JG0100002200000020
-    """
-    with reporting(as_json), connect(config, url) as node:
-        if not forget:
-            found = node.delete(_path(dataset, f"/grants/{segment(node_id)}"))
-            show(found) if as_json else say(f"{dataset} is no longer granted to {node_id}")
-            return
-        found = node.delete(_path(dataset, f"/grants/{segment(node_id)}"), forget="true")
-        if as_json:
-            show(found)
-            return
-        say(f"the grant of {dataset} to {node_id} is forgotten")
-        left = node.get(_path(dataset))
-        if not left["grants"]:
-            say(_ungranted(left["grants_default"]))
-
-
-@commands.command("grants")
-def grants(
-    dataset: Annotated[
-        str, typer.Argument(metavar="[NAMESPACE#NAME]", help="Only of this one.", autocompletion=datasets)
-    ] = "",
-    node_id: Annotated[str, typer.Option("--node", help="Only to this node.", autocompletion=nodes)] = "",
-    after: After = "",
-    limit: Limit = PAGE,
-    config: Config = DEFAULT_CONFIG,
-    url: Url = "",
-    as_json: AsJson = False,
-) -> None:
-    """List what was granted to whom, until when; ended grants too.
-
-    Example: bfia-gateway data grants --node JG0100002200000020
-    """
-    with reporting(as_json), connect(config, url) as node:
-        narrow = {"node": node_id or None, "dataset_id": dataset or None}
-        found = node.get("/api/v1/dataset-grants", **narrow, after=after or None, limit=limit)
-        if as_json:
-            show(found)
-            return
-        _print_grants(found["grants"])
-        print_more(found)
-        say(_ungranted(found["default"]))
+data_grants.add(commands)
 
 
 def _switch(dataset: str, what: str, reason: str, config: Path, url: str, as_json: bool) -> None:
     with reporting(as_json), connect(config, url) as node:
-        found = node.post(_path(dataset, f"/{what}"), {"reason": reason})
+        found = node.post(path_of(dataset, f"/{what}"), {"reason": reason})
         show(found) if as_json else say(f"{dataset} is {what}d")
-
-
-def _address(dataset: str) -> tuple[str, str]:
-    namespace, hash_sign, name = dataset.partition("#")
-    if not (namespace and hash_sign and name):
-        raise CallFailed(f"{dataset!r} is no dataset's id; it reads namespace#name", EXIT_BAD_INPUT)
-    return namespace, name
-
-
-def _path(dataset: str, what: str = "") -> str:
-    namespace, name = _address(dataset)
-    return f"/api/v1/datasets/{segment(namespace)}/{segment(name)}{what}"
 
 
 def _path_or_exit(dataset: str, as_json: bool) -> str:
     with reporting(as_json):
-        return _path(dataset)
-
-
-def _print_grants(found: list[Mapping[str, Any]]) -> None:
-    rows = [[g["dataset_id"], g["node"], g["state"], _until(g), g["granted_by"], g["reason"]] for g in found]
-    table(counted(len(rows), "grant"), ["dataset", "node", "state", "until", "by", "why"], rows)
-
-
-def _until(found: Mapping[str, Any]) -> str:
-    end = found["revoked_at"] or found["expires_at"]
-    return f"until {end[:16].replace('T', ' ')} UTC" if end else "until it is revoked"
-
-
-def _ungranted(default: str) -> str:
-    who = "jobs with every node" if default == "open" else "no job with another node"
-    return f"a dataset that was never granted serves {who} (data.grants: {default})"
+        return path_of(dataset)

@@ -1,8 +1,8 @@
 """The orphan rule: what a participating node does when the scheduling node is not heard of any more.
 
-After ``limit`` seconds without a request or an answer it asks whether the job is still known there. It goes on
-where it is. It ends the job's runs where the scheduling node forgot it or does not answer, and does what that node
-decided where it says that the job has ended.
+After ``limit`` seconds without a request or an answer it asks whether the job is still known there, and a tenth
+of that later once more. It goes on where it is. It ends the job's runs where the scheduling node forgot it or does
+not answer, and does what that node decided where it says that the job has ended.
 """
 
 from collections.abc import Iterator
@@ -58,9 +58,14 @@ def heard(local: LocalJob, at: datetime) -> LocalJob:
     return local.noted(at, "scheduling node answers", local.spec.scheduler) if was_silent else local
 
 
-def unanswered(local: LocalJob, at: datetime, message: str, pause: timedelta) -> LocalJob:
+def pause(limit: float) -> timedelta:
+    """Return how long to wait before the last question: a node that is started anew just then is no lost one."""
+    return timedelta(seconds=limit / 10)
+
+
+def unanswered(local: LocalJob, at: datetime, message: str, after: timedelta) -> LocalJob:
     """Return the job after a question that was not answered."""
-    ask = replace(local.ask, state=CallState.LOST, due_at=at + pause, message=message)
+    ask = replace(local.ask, state=CallState.LOST, due_at=at + after, message=message)
     return replace(local, ask=ask).noted(
         at, "scheduling node does not answer", local.spec.scheduler, message=message
     )

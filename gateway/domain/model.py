@@ -128,7 +128,7 @@ class Call:
     state: CallState = CallState.IDLE
     sent_at: datetime | None = None
     due_at: datetime | None = None
-    """when it is made, or made again; None: at once"""
+    """of one that is to be made, or made again: when; None: at once"""
     tries: int = 0
     """how often it was made"""
     reason: str = ""

@@ -239,8 +239,9 @@ def test_a_party_that_was_left_out_can_have_the_job_stopped_that_goes_on_without
     path, body = "/v1/platform/schedule/job/stop_all", {"job_id": spec.job_id}
     for _ in range(2):
         assert ask(world.peer, "operator", "POST", path, json=body).json()["code"] == 0
+    asked = world.job(spec.job_id).ending
+    assert asked is not None and (asked.outcome, asked.by) == (Outcome.STOPPED, PEER)
     assert ended(world, spec).outcome is Outcome.STOPPED
-    assert world.job(spec.job_id).ending.by == PEER  # type: ignore[union-attr]
 
 
 def test_a_finish_that_fails_is_seen_and_tried_again_and_holds_nothing_up(

@@ -1,4 +1,4 @@
-"""An application is whole before it is asked for anything."""
+"""What an application builds, and when."""
 
 import asyncio
 import json
@@ -21,15 +21,28 @@ from gateway.ports import Limiters
 from tests.aside import watch
 
 
-def test_the_first_request_finds_every_path_built(monkeypatch: pytest.MonkeyPatch):
+def test_the_first_request_to_a_path_builds_it_and_no_other(monkeypatch: pytest.MonkeyPatch):
+    built: list[str] = []
+
+    class Noting(APIRoute):
+        def __init__(self, path: str, endpoint: Any, **options: Any) -> None:
+            built.append(path)
+            super().__init__(path, endpoint, **options)
+
     routers = []
     for name in ("a", "b"):
-        router = Paths()
-        router.add_api_route(f"/{name}", lambda: {"ok": True})
+        router = Paths(route_class=Noting)
+        router.add_api_route(f"/{name}/{{of}}", lambda of: {"ok": of})
         routers.append(Mounted(router, None))
     app = create_app("test", routers)
-    monkeypatch.setattr("fastapi.routing.get_dependant", None)  # what reads the signature of a path's function
-    assert TestClient(app).get("/b").json() == {"ok": True}
+    client = TestClient(app)
+    assert client.get("/c/1").status_code == 404
+    assert built == []
+    assert [client.get("/b/1").json() for _ in range(2)] == [{"ok": "1"}, {"ok": "1"}]
+    assert client.post("/b/1").status_code == 405
+    assert built == ["/b/{of}"]
+    assert list(app.openapi()["paths"]) == ["/a/{of}", "/b/{of}"]
+    assert built == ["/b/{of}", "/a/{of}"]
 
 
 def test_a_path_is_built_once_with_what_its_router_says_of_all_of_its_paths(monkeypatch: pytest.MonkeyPatch):
@@ -57,12 +70,12 @@ def test_a_path_is_built_once_with_what_its_router_says_of_all_of_its_paths(monk
         return len(body)
 
     app = create_app("test", [Mounted(router, 10)])
-    assert built == ["/a"]
     assert app.openapi()["paths"]["/a"]["post"]["tags"] == ["all", "own"]
     with TestClient(app) as client:
         assert client.post("/a", content=b"1234567890", headers={"content-type": "text/plain"}).json() == 10
         assert client.post("/a", content=b"12345678901").status_code == 413
     assert looked == ["begun", "/a", "ended"]
+    assert built == ["/a"]
     with pytest.raises(PathTaken, match="POST /a"):
         create_app("test", [Mounted(router, 10), Mounted(router, 10)])
 

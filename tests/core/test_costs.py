@@ -24,6 +24,7 @@ from gateway.cli.serving import not_looked_for, settle
 from gateway.domain.job import Attempt, Job
 from gateway.domain.model import Failure
 from gateway.domain.states import JobStatus
+from gateway.paths import build_all
 from gateway.store import listing, tables
 from gateway.store.listing import Wanted
 from gateway.store.migrate import opened
@@ -38,12 +39,13 @@ Statement = tuple[str, Any]
 
 
 @contextmanager
-def told(store: Store, *, others_only: bool = False) -> Iterator[list[Statement]]:
-    """Collect the statements that are made meanwhile; ``others_only``: not those of the test's own thread."""
+def told(store: Store, *, others_only: bool = False, own_only: bool = False) -> Iterator[list[Statement]]:
+    """Collect the statements that are made meanwhile: by all threads, by others than the test's own, or by it."""
     found: list[Statement] = []
 
     def before(_connection: Any, _cursor: Any, text: str, values: Any, _context: Any, many: bool) -> None:
-        if not (others_only and threading.current_thread() is threading.main_thread()):
+        own = threading.current_thread() is threading.main_thread()
+        if not ((others_only and own) or (own_only and not own)):
             found.append((text, values[0] if many else values))
 
     sa.event.listen(store._engine, "before_cursor_execute", before)
@@ -93,7 +95,7 @@ def test_a_job_reads_through_nothing_that_is_over(played):
 
 def test_what_is_under_way_is_found_without_what_is_over(played):
     store = played[0].me.store
-    with told(store) as asked:
+    with told(store, own_only=True) as asked:
         store.in_use("JG0000000000000404")
         for records in (store.jobs, store.local_jobs):
             records.unfinished()
@@ -253,6 +255,7 @@ def test_only_the_work_of_a_request_is_done_on_another_thread(played):
     for app in played[0].me.apps.values():
         while not isinstance(app, FastAPI):
             app = app._app
+        build_all(app.router)
         for route in app.routes:
             if isinstance(route, APIRoute):
                 served += 1
@@ -269,6 +272,7 @@ def test_what_is_asked_for_most_is_found_first(played):
         while app is not None and not isinstance(app, FastAPI):
             app = app._app
         if app is not None:
+            build_all(app.router)
             first = [r.path for r in app.routes if isinstance(r, APIRoute) and r.include_in_schema][:2]
             assert all("/chan/" in path for path in first)
 

@@ -59,6 +59,15 @@ def test_without_an_answer_the_job_ends_here_with_the_reason(status: JobStatus):
     assert not asks(job, 10_000)
 
 
+def test_it_asks_once_more_a_tenth_of_the_limit_later():
+    """A node that had nothing to say for long may be started anew in the very moment when it is asked."""
+    job = silence(local(), ASK_AT)
+    assert not asks(job, ASK_AT + 10.9) and asks(job, ASK_AT + 11)
+    assert "scheduling node does not answer" in [note.event for note in job.notes]
+    healed = apply(job, guarding.Heard(at(ASK_AT + 2)), TIMING)
+    assert "scheduling node answers" in [note.event for note in healed.notes] and not asks(healed, ASK_AT + 11)
+
+
 def test_an_answer_heals_without_a_rerun():
     job = silence(local(), ASK_AT)
     job, _ = step(job, at(ASK_AT + 20), TIMING)

@@ -89,9 +89,8 @@ def _asked(local: LocalJob, event: Done, timing: Timing) -> LocalJob:
         return local
     if event.final:
         return guarding.heard(local, event.at)
-    return guarding.unanswered(
-        local, event.at, event.message, timing.retry(local.ask.tries - 1, local.id, event.action)
-    )
+    again = timing.retry(local.ask.tries - 1, local.id, event.action)
+    return guarding.unanswered(local, event.at, event.message, max(again, guarding.pause(timing.orphan)))
 
 
 def _told(run: Run, status: TaskStatus, settled: Callable[[Call], Call]) -> Run:

@@ -15,6 +15,7 @@ from adapter.bfia import data, envelope
 from gateway.dataset_model import MemoryDatasets
 from gateway.datasets import Datasets
 from gateway.domain.local_job import Address
+from gateway.paths import build_all
 from gateway.storage import FileStorage
 from gateway.storage_staging import FOLDER
 
@@ -33,7 +34,8 @@ class Site:
         self.storage = FileStorage(folder / "storage")
         self.datasets = Datasets(self.storage, MemoryDatasets(), [self.roots])
         self.app = FastAPI()
-        data.router(data.Uploads(self.datasets, max_upload)).build(self.app.router, None)
+        data.router(data.Uploads(self.datasets, max_upload)).put_into(self.app.router, None)
+        build_all(self.app.router)
         envelope.install(self.app)
 
     def post(self, path: str, **request: Any) -> httpx.Response:

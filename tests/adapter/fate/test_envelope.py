@@ -41,7 +41,7 @@ def client() -> TestClient:
 
     app = FastAPI()
     app.include_router(router)
-    unserved.router(unserved.FOR_WORKERS).build(app.router, None)
+    unserved.router(unserved.FOR_WORKERS).put_into(app.router, None)
     return TestClient(app, raise_server_exceptions=False)
 
 

@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from adapter.bfia.channel import ChannelParts, container_router, peer_router
 from gateway.broker import Broker, BrokerLimits
+from gateway.paths import build_all
 
 OK = "E0000000000"
 CHAN = "/v1/interconn/chan/"
@@ -55,8 +56,9 @@ class Node:
             **self.more,
         )
         self.app = FastAPI()
-        peer_router(self.parts).build(self.app.router, None)
-        container_router(self.parts).build(self.app.router, None)
+        peer_router(self.parts).put_into(self.app.router, None)
+        container_router(self.parts).put_into(self.app.router, None)
+        build_all(self.app.router)
 
     async def start(self):
         self.open()
