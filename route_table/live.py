@@ -98,6 +98,23 @@ class LiveRoutes:
         """Why the file's present content is not what is in force; empty if it is."""
         return self._problems
 
+    def look_at_file(self) -> tuple[Problem, ...]:
+        """Return why the file as it is this moment cannot be taken up; takes up and writes nothing.
+
+        While there is such a cause, edits by other ways are kept as versions and are not in the file.
+        """
+        if self._path is None:
+            return ()
+        with self._lock:
+            try:
+                content = _content(self._path)
+                exported = self._versions.exported()
+                if exported is None or _digest(content) != exported.digest:
+                    parse(_decoded(content))
+            except InvalidRoutes as error:
+                return error.problems
+            return ()
+
     def resolve(self, node: str) -> Route:
         """Return the route to a node, also one taken away while jobs with it are under way.
 

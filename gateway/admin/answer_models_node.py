@@ -79,6 +79,15 @@ class RouteVersion(Shown):
     changes: list[RouteChange]
 
 
+class RouteVersionMade(RouteVersion):
+    """The version that a change has made, which is in force."""
+
+    not_in_file: list[str] = Field(
+        description="why route_table.file cannot be used as it is now, and does not hold the change until it is"
+        " corrected; empty: it holds the change within a second or two"
+    )
+
+
 class RouteVersions(Shown):
     """A page of the versions, newest first."""
 

@@ -256,7 +256,8 @@ def _edited(routes: LiveRoutes, change: Change, author: str, reason: str, expect
 def _accepted(routes: LiveRoutes, work: Any) -> dict[str, Any]:
     """Do a change and answer with its version. Raises `Invalid`, `Conflict`, `NotFound`."""
     try:
-        return _listed(routes, work())
+        version = work()
+        return {**_listed(routes, version), "not_in_file": _not_in_file(routes)}
     except InvalidRoutes as error:
         problems = [Problem(p.path, _LINE.sub("", p.rule), p.got) for p in error.problems]
         raise Invalid(problems, reason="ROUTE_INVALID") from error
@@ -266,6 +267,11 @@ def _accepted(routes: LiveRoutes, work: Any) -> dict[str, Any]:
         raise _no_route(error) from error
     except UnknownVersion as error:
         raise NotFound(str(error), reason="VERSION_UNKNOWN") from error
+
+
+def _not_in_file(routes: LiveRoutes) -> list[str]:
+    """Return why a change in force is not in the file; nothing where it is there within a second or two."""
+    return [f"{routes.path}: {problem}" for problem in (routes.look_at_file() or routes.problems)]
 
 
 def _listed(routes: LiveRoutes, version: Version) -> dict[str, Any]:

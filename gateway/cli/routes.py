@@ -300,6 +300,10 @@ def _told(version: dict[str, Any], as_json: bool) -> None:
         say(f"version {version['version']} is in force: {_changes(version)}")
     else:
         say(f"nothing changed: version {version['version']} is in force as before")
+    if not as_json and version.get("not_in_file"):
+        text = "warning: the route file cannot be used as it is, and does not hold this version"
+        say("\n".join([f"{text}:", *(f"  {cause}" for cause in version["not_in_file"])]), err=True)
+        say("correct it: what it then says of other nodes is joined with this version (route list)", err=True)
 
 
 def _changes(version: dict[str, Any]) -> str:

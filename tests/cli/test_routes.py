@@ -47,6 +47,13 @@ def test_a_route_is_added_changed_disabled_and_everything_is_undone(node: Gatewa
     assert f"+{PEER}" in audit and f'{PEER}.profile "spec" → "fate"' in audit
 
 
+def test_an_edit_beside_a_broken_file_is_told_on_standard_error(node: Gateway, tmp_path: Path):
+    (tmp_path / "routes.yml").write_text("X: {host: 1, prot: 2\n")
+    added = cli(node, "add", PEER, "--to", "http://127.0.0.1:9")
+    assert added.exit_code == 0 and added.stdout == f"version 2 is in force: +{PEER}\n"
+    assert "does not hold this version" in added.stderr and str(tmp_path / "routes.yml") in added.stderr
+
+
 def test_a_way_through_another_node_and_the_difference_of_versions(node: Gateway):
     assert cli(node, "add", HOP, "--to", "http://127.0.0.1:9", "--relay").exit_code == 0
     assert cli(node, "add", PEER, "--via", HOP).exit_code == 0
