@@ -29,6 +29,9 @@ _SECRET = re.compile(
     r"pass(word|wd|phrase)|secret|token|credential|(access|private|api)_?key$|authori[sz]ation", re.I
 )
 
+_UNSAYABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+"""in the name of a file: line breaks and the like, and what is no UTF-8"""
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -43,20 +46,22 @@ def write(entries: Iterable[Entry], made_at: datetime) -> Iterator[bytes]:
     """Yield the zip file of the entries, and at last the sums of all of them."""
     sink = _Sink()
     when = max(made_at.astimezone(UTC), datetime(1980, 1, 1, tzinfo=UTC)).timetuple()[:6]
-    sums, missing = [], []
+    sums: list[str] = []
+    missing: list[str] = []
+    names: set[str] = set()
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive:  # type: ignore[call-overload]
         for entry in entries:
-            digest = hashlib.sha256()
-            with _member(archive, entry.name, when) as member:
+            digest, name = hashlib.sha256(), _sayable(entry.name, names)
+            with _member(archive, name, when) as member:
                 try:
                     for piece in entry.content():
                         digest.update(piece)
                         member.write(piece)
                         yield sink.take()
                 except (OSError, GatewayError) as error:
-                    missing.append(f"{entry.name}: {_words(error)}\n")
+                    missing.append(f"{name}: {_words(error)}\n")
             yield sink.take()
-            sums.append(f"{digest.hexdigest()}  {entry.name}\n")
+            sums.append(f"{digest.hexdigest()}  {name}\n")
         if missing:
             text = "".join(missing).encode()
             sums.append(f"{hashlib.sha256(text).hexdigest()}  INCOMPLETE\n")
@@ -124,6 +129,17 @@ def _masked(value: Any, secrets: list[str], hidden: bool = False) -> Any:
 
 def _is_scalar(value: Any) -> bool:
     return isinstance(value, (str, int, float)) and not isinstance(value, bool)
+
+
+def _sayable(name: str, taken: set[str]) -> str:
+    """Return a name that a zip and a line of the sums can hold, another one than those before it."""
+    said = _UNSAYABLE.sub("?", name)
+    number = 1
+    while said in taken:
+        number += 1
+        said = f"{_UNSAYABLE.sub('?', name)} ({number})"
+    taken.add(said)
+    return said
 
 
 @contextmanager

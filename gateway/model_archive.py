@@ -46,7 +46,10 @@ _UNREADABLE = (
     OverflowError,
 )
 """what zipfile raises for what is no proper archive"""
+_FIRST_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST = datetime(1980, 1, 1, tzinfo=UTC)
+_LATEST = datetime(2107, 12, 31, tzinfo=UTC)
+"""what a zip can say of when a member was made"""
 
 
 class _Strict(BaseModel):
@@ -113,7 +116,7 @@ class Item:
 def write(storage: FileStorage, models: Sequence[PartyModel]) -> Iterator[bytes]:
     """Yield the archive of a version's parts. The same parts give the same bytes."""
     out = _Drain()
-    when = max(models[0].created_at.astimezone(UTC), _EARLIEST).timetuple()[:6]
+    when = min(max(models[0].created_at, _EARLIEST), _LATEST).astimezone(UTC).timetuple()[:6]
     with zipfile.ZipFile(out, "w") as archive:  # type: ignore[call-overload]
         archive.writestr(
             zipfile.ZipInfo(MANIFEST, when), json.dumps(manifest(models), ensure_ascii=False, indent=1)
@@ -298,6 +301,9 @@ def _wrong(said: _Manifest) -> list[Problem]:
         text = getattr(said, key)
         if rule := id_rule(text):
             problems.append(Problem(f"{MANIFEST}.{key}", rule, text))
+    if not _FIRST_TIME <= _with_zone(said.created_at) <= _LATEST:
+        rule = "must lie in the years 1970 to 2107"
+        problems.append(Problem(f"{MANIFEST}.created_at", rule, said.created_at.isoformat()))
     parties = [(p.role, p.index) for p in said.parties]
     if len(set(parties)) != len(parties):
         problems.append(Problem(f"{MANIFEST}.parties", "must name every party once"))
@@ -324,7 +330,7 @@ def _item(said: _Manifest, holder: _Holder) -> Item:
     key = hashlib.sha256(f"{said.model_id}\n{said.version}".encode()).hexdigest()[:32]
     parties = tuple(Party(p.role, p.index, p.node) for p in said.parties)
     party = next(p for p in parties if (p.role, p.index) == (holder.role, holder.index))
-    created = said.created_at if said.created_at.tzinfo else said.created_at.replace(tzinfo=UTC)
+    created = _with_zone(said.created_at)
     parts = tuple(
         ModelPart(
             part.task,
@@ -345,6 +351,10 @@ def _item(said: _Manifest, holder: _Holder) -> Item:
         for number, part in enumerate(holder.parts)
     )
     return Item(model, members)
+
+
+def _with_zone(at: datetime) -> datetime:
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
 def _differences(archive: zipfile.ZipFile, sizes: dict[str, int]) -> list[Problem]:

@@ -99,13 +99,20 @@ class Outages:
                     state.look_at = now + min(state.pause, LONGEST)
         return found
 
+    def _found(self) -> list[NodeId]:
+        try:
+            return self.look()
+        except Exception:  # as where no thread is to be had: the next look may do
+            log.exception("cannot look after silent nodes")
+            return []
+
     def _work(self) -> None:
         while True:
             with self._condition:
                 self._condition.wait_for(lambda: self._closing or bool(self._silent))
                 if self._closing:
                     return
-            for node in self.look():
+            for node in self._found():
                 log.info("a node can be reached again", node=node)
                 try:
                     self._healed(node)

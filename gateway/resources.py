@@ -6,6 +6,7 @@ left is the new total less what is held.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -18,7 +19,7 @@ from gateway.domain.local_job import LocalJob
 from gateway.domain.model import JobSpec
 from gateway.domain.needs import Means, Never, Seat
 from gateway.domain.resources import Claim, ClaimState, Ledger
-from gateway.errors import Conflict, Refused
+from gateway.errors import Conflict, Refused, Unreadable
 from gateway.loop import Loop
 from gateway.ports import Clock
 from gateway.resource_views import engines_view, held_by, pool_view
@@ -160,7 +161,8 @@ class Resources:
         return admission.admissible(ledger, now, self._bounds.rules)
 
     def _note(self, job_id: str, event: str, **detail: Any) -> None:
-        self._store.local_jobs.update(job_id, lambda local: local.noted(self._clock(), event, **detail))
+        with suppress(Unreadable):  # nothing can be added to such a record
+            self._store.local_jobs.update(job_id, lambda local: local.noted(self._clock(), event, **detail))
 
     def look_again(self) -> None:
         """Tell the waiting jobs that may go on now that an engine has become another."""

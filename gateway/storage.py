@@ -60,7 +60,7 @@ class FileStorage:
     def taken(self, address: Address) -> bool:
         """Tell whether anything but an empty folder lies there. Raises `Invalid`."""
         path = self.path(address)
-        return os.path.lexists(path) and not (_is_folder(path) and not any(path.iterdir()))
+        return os.path.lexists(path) and not (_is_folder(path) and not _names(path))
 
     def partitions(self, address: Address) -> list[Path]:
         """Return the files of the data, in order. Raises `NotFound` where there are none or one is missing."""
@@ -68,9 +68,9 @@ class FileStorage:
         if _is_file(path):
             return [path]
         found = []
-        for entry in path.iterdir() if _is_folder(path) else ():
-            number = entry.name.removeprefix(PARTITION)
-            if entry.name == f"{PARTITION}{number}" and number.isascii() and number.isdigit():
+        for entry in _names(path) if _is_folder(path) else ():
+            number = entry.removeprefix(PARTITION)
+            if entry == f"{PARTITION}{number}" and number.isascii() and number.isdigit():
                 found.append(int(number))
         for expected, there in enumerate(sorted(found)):
             if there != expected:
@@ -149,7 +149,10 @@ class FileStorage:
 
     def stamp(self, address: Address) -> tuple[int, str]:
         """Return the length of what `stream` yields, and a text that changes with it. Raises `NotFound`."""
-        seen = [part.lstat() for part in self.partitions(address)]
+        try:
+            seen = [part.lstat() for part in self.partitions(address)]
+        except FileNotFoundError as error:
+            raise NotFound(f"what lay at {_id(address)} was deleted meanwhile", reason="DATA_MISSING") from error
         size = sum(one.st_size for one in seen)
         return size, f"{size:x}-{len(seen):x}-{max(one.st_mtime_ns for one in seen):x}"
 
@@ -230,6 +233,14 @@ def taken(address: Address) -> Conflict:
 
 def _id(address: Address) -> str:
     return f"{address.namespace}#{address.name}"
+
+
+def _names(folder: Path) -> list[str]:
+    """List a folder; nothing where it has just been deleted."""
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
 
 
 def _is_file(path: Path) -> bool:

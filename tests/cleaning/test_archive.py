@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import os
 import zipfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -129,3 +130,14 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_there(tmp_path: Path):
     entries = [Entry("bad", broken), *of_files(tmp_path, "log", [])]
     files = opened(b"".join(write(entries, NOW)))
     assert files["log/good"] == b"here" and files["INCOMPLETE"] == b"bad: not permitted\n"
+
+
+def test_a_name_that_is_no_text_does_not_break_the_archive(tmp_path: Path):
+    for name in (b"bad\xff.log", b"bad\xfe.log", b"two\nlines.log"):
+        Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).write_bytes(name)
+    files = opened(b"".join(write(of_files(tmp_path, "log", []), NOW)))
+    assert files == {
+        "log/bad?.log": b"bad\xfe.log",
+        "log/bad?.log (2)": b"bad\xff.log",
+        "log/two?lines.log": b"two\nlines.log",
+    }

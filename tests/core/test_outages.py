@@ -1,5 +1,6 @@
 """A node that can be reached again is told of at once, and what waits for it is due then."""
 
+import threading
 from dataclasses import replace
 
 from gateway.domain import healing
@@ -96,3 +97,18 @@ def test_a_node_that_only_accepts_connections_is_tried_ever_more_rarely():
     net.now += 60
     net.outages.silent("n2")
     assert net.after(1) == ["n2"], "much later it is a new outage"
+
+
+def test_a_look_that_fails_is_not_the_last_one():
+    answers, healed = iter([RuntimeError("can't start new thread"), True]), threading.Event()
+
+    def reaches(node: str) -> bool:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    outages = Outages(reaches, lambda node: healed.set(), every=0.01)
+    outages.silent("n2")
+    assert healed.wait(20)
+    outages.close()

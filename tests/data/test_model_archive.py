@@ -3,6 +3,8 @@
 import io
 import json
 import zipfile
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -112,3 +114,29 @@ def test_a_file_larger_than_the_manifest_says_is_not_unpacked_to_its_end(archive
     with pytest.raises(Invalid, match="bytes that the manifest says"):
         taken(out.getvalue(), tmp_path)
     assert manifest["models"][0]["parts"][0]["files"][0]["size"] == 200
+
+
+@pytest.mark.parametrize("at", ["2108-01-01T00:00:00+00:00", "0001-01-01T00:00:00+14:00"])
+def test_a_time_that_no_archive_can_say_is_refused(archive: bytes, tmp_path: Path, at: str):
+    with pytest.raises(Invalid) as caught:
+        taken(changed(archive, created_at=at), tmp_path)
+    assert [p.path for p in caught.value.problems] == ["manifest.json.created_at"]
+
+
+@pytest.mark.parametrize("at", ["9999-12-31T23:00:00-12:00", "0001-01-01T00:00:00+14:00"])
+def test_a_model_of_any_time_can_be_written(archive: bytes, storage: FileStorage, tmp_path: Path, at: str):
+    (tmp_path / "archive.zip").write_bytes(archive)
+    (item,) = model_archive.read(tmp_path / "archive.zip")
+    part = replace(item.model.parts[0], address=PLACE)
+    model = replace(item.model, created_at=datetime.fromisoformat(at), parts=(part,))
+    assert b"".join(model_archive.write(storage, [model]))
+
+
+def changed(archive: bytes, **said: object) -> bytes:
+    """Return an archive that says something else of itself."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(archive)) as old, zipfile.ZipFile(out, "w") as new:
+        for name in old.namelist():
+            data = old.read(name)
+            new.writestr(name, json.dumps(json.loads(data) | said) if name == "manifest.json" else data)
+    return out.getvalue()

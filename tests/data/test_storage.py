@@ -316,3 +316,16 @@ def test_of_many_writes_at_once_one_wins_and_the_rest_are_told(storage: FileStor
     first, second = storage.iter_rows(HERE)
     assert first == second
     assert seen(storage) == {"ns/name"}
+
+
+def test_data_deleted_while_it_is_looked_at_is_missing(storage: FileStorage):
+    class Vanishing(FileStorage):
+        def partitions(self, address: Address) -> list[Path]:
+            found = super().partitions(address)
+            self.delete(address)
+            return found
+
+    put(storage, data_0="a\n1\n")
+    with pytest.raises(NotFound) as caught:
+        Vanishing(storage.root).stamp(HERE)
+    assert caught.value.reason == "DATA_MISSING"

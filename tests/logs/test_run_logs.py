@@ -425,3 +425,16 @@ def test_a_line_never_changes_its_number_and_none_is_lost(tmp_path_factory: pyte
         assert node.read().over
     finally:
         node.close()
+
+
+def test_a_question_about_logs_that_were_cleaned_away_makes_no_folder(node: Node):
+    for role in ("guest", "host"):
+        node.write(b"line\n", role)
+        node.exit(role)
+        node.collect(role)
+    assert node.read().total == 2
+    folders = [node.workspace.logs(node.run(role)) for role in ("guest", "host")]
+    for folder in folders:
+        shutil.rmtree(folder)
+    assert node.read().total == 0 and node.read().over
+    assert not any(folder.exists() for folder in folders)
