@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
@@ -36,6 +37,8 @@ def problems(identity: Identity, at: str, now: datetime) -> Iterator[Problem]:
             continue
         try:
             found = certificates(file)
+            if key == "certificate":
+                _usable(found[0])
             for one in found if key == "certificate" else ():
                 if one.not_valid_after_utc <= now:
                     raise Unusable(f"has expired on {one.not_valid_after_utc.date()}; renew it")
@@ -73,7 +76,7 @@ def certificates(file: str) -> list[x509.Certificate]:
     content = _content(file)
     try:
         found = x509.load_pem_x509_certificates(content)
-    except ValueError as error:
+    except (ValueError, x509.InvalidVersion) as error:
         raise Unusable("holds no certificate in PEM form (-----BEGIN CERTIFICATE-----)") from error
     if not found:
         raise Unusable("holds no certificate in PEM form (-----BEGIN CERTIFICATE-----)")
@@ -90,10 +93,21 @@ def _key(file: str) -> PrivateKeyTypes:
         raise Unusable("holds no private key in PEM form (-----BEGIN PRIVATE KEY-----)") from error
 
 
+def _usable(certificate: x509.Certificate) -> None:
+    """Raise `Unusable` for a certificate whose kind of key TLS here does not know, such as SM2."""
+    try:
+        certificate.public_key()
+    except (UnsupportedAlgorithm, ValueError) as error:
+        rule = "is for a key of a kind that TLS cannot use here (such as SM2); get one for an RSA or EC P-256 key"
+        raise Unusable(rule) from error
+
+
 def _fits(private: PrivateKeyTypes, file: str) -> bool:
     """Tell whether a key is that of a file's first certificate; what cannot be read is told elsewhere."""
     try:
-        public = certificates(file)[0].public_key()
+        own = certificates(file)[0]
+        _usable(own)
+        public = own.public_key()
     except Unusable:
         return True
     form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)

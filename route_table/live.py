@@ -77,7 +77,7 @@ class LiveRoutes:
         self._files = files
         self._lock = RLock()
         self._refused: str | None = None
-        """digest of the file content that was last found invalid"""
+        """digest of the file content that was last found invalid by itself, whatever else there is"""
         self._table = RouteTable()
         self._problems: tuple[Problem, ...] = ()
         self._formers: dict[str, tuple[int, Route | None]] = {}
@@ -262,12 +262,20 @@ class LiveRoutes:
         if digest == self._refused:
             return
         try:
-            self._accept(_decoded(content), digest, exported)
+            text = _decoded(content)
+            parse(text)
         except InvalidRoutes as error:
             self._refused = digest
             self._report(error.problems)
             return
         self._refused = None
+        try:
+            self._accept(text, digest, exported)
+        except (
+            InvalidRoutes
+        ) as error:  # looked at again: what lacks may be a file that a route names, and may come
+            self._report(error.problems)
+            return
         self._problems = ()
         latest = self._versions.exported()
         if latest is None or latest.digest != digest:
@@ -275,7 +283,6 @@ class LiveRoutes:
 
     def _accept(self, text: str, digest: str, exported: Export | None) -> None:
         """Make the file's text a version; what others changed since it was written is kept."""
-        parse(text)
         base = self._versions.get(exported.number) if exported is not None else None
 
         def merged(newest: str) -> str:

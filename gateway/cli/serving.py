@@ -84,12 +84,21 @@ def not_looked_for() -> None:
 
 
 async def _follow_routes(gateway: Gateway, every: float = 1.0) -> None:
-    """Take up edits of the route table's file."""
+    """Take up edits of the route table's file, and others' versions; a look that fails is not the last."""
+    log, wrong = structlog.get_logger("gateway"), ""
     while True:
         await asyncio.sleep(every)
-        await asyncio.to_thread(gateway.routes.reload)
+        try:
+            await asyncio.to_thread(gateway.routes.reload)
+            wrong = ""
+        except Exception as error:  # the database is away, for one
+            said = f"{type(error).__name__}: {error}"[:_MOST_SAID]
+            if said != wrong:
+                log.warning("the route table cannot be looked at just now", error=said)
+            wrong = said
 
 
+_MOST_SAID = 500
 _OPTIONAL = ("sniffio",)
 
 _TURN = 0.001

@@ -1,5 +1,7 @@
 """The PEM files that a route names: what cannot be used is refused when it is named, with its path and rule."""
 
+import shutil
+import ssl
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,6 +12,9 @@ from route_table.live import Change, LiveRoutes
 from route_table.model import Identity, InvalidRoutes
 from route_table.versions import MemoryVersions
 from tests.certificates import Authority
+
+EC_P256, SM2 = bytes.fromhex("06082a8648ce3d030107"), bytes.fromhex("06082a811ccf5501822d")
+VERSION_3, VERSION_2 = bytes.fromhex("a003020102"), bytes.fromhex("a003020101")
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +28,9 @@ def files(authority: Authority) -> dict[str, str]:
     good, other = authority.sign("good"), authority.sign("other")
     folder = Path(good.key).parent
     (folder / "text.pem").write_text("hello\n")
+    der = ssl.PEM_cert_to_DER_cert(Path(good.certificate).read_text())
+    for name, was, now in (("sm2", EC_P256, SM2), ("v2", VERSION_3, VERSION_2)):
+        (folder / f"{name}.pem").write_text(ssl.DER_cert_to_PEM_cert(der.replace(was, now, 1)))
     (folder / "long.pem").write_text("x" * (1024 * 1024 + 1))
     return {
         "ca": authority.file,
@@ -32,6 +40,8 @@ def files(authority: Authority) -> dict[str, str]:
         "old": authority.sign("old", days=-2).certificate,
         "old ca": Authority(folder / "old", days=-1).file,
         "locked": authority.sign("locked", password=b"secret").key,
+        "sm2": str(folder / "sm2.pem"),
+        "v2": str(folder / "v2.pem"),
         "text": str(folder / "text.pem"),
         "long": str(folder / "long.pem"),
         "folder": str(folder),
@@ -46,8 +56,10 @@ def files(authority: Authority) -> dict[str, str]:
         ({"ca": "folder"}, "ca", "is not a file"),
         ({"ca": "text"}, "ca", "holds no certificate in PEM form"),
         ({"ca": "long"}, "ca", "must not be larger"),
+        ({"ca": "v2"}, "ca", "holds no certificate in PEM form"),
         ({"ca": "old ca"}, "ca", "holds expired authorities only"),
         ({"certificate": "old", "key": "key"}, "certificate", "has expired on"),
+        ({"certificate": "sm2", "key": "key"}, "certificate", "is for a key of a kind that TLS cannot use"),
         ({"certificate": "certificate", "key": "other key"}, "key", "is not the key of the certificate"),
         ({"certificate": "certificate", "key": "locked"}, "key", "is protected by a password"),
         ({"certificate": "certificate", "key": "text"}, "key", "holds no private key"),
@@ -72,6 +84,19 @@ def test_every_file_is_told_at_once_and_by_the_file_too(files: dict[str, str], t
     live = LiveRoutes(file)
     assert [p.path for p in live.problems] == ["JG1.ca", "JG1.certificate", "JG1.key"]
     assert not live.table.routes
+
+
+def test_a_file_that_comes_after_the_route_that_names_it_is_found_without_an_edit(
+    files: dict[str, str], tmp_path: Path
+):
+    file, late = tmp_path / "routes.yml", tmp_path / "late.pem"
+    file.write_text(f"JG1: {{url: 'https://h', ca: {late}}}\n")
+    live = LiveRoutes(file)
+    assert not live.reload()
+    assert [p.path for p in live.problems] == ["JG1.ca"]
+    shutil.copy(files["ca"], late)
+    assert live.reload()
+    assert live.table.knows("JG1") and not live.problems
 
 
 def test_a_certificate_that_has_expired_since_is_in_nobodys_way(authority: Authority, files: dict[str, str]):
