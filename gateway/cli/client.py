@@ -208,6 +208,11 @@ class Client:
         bad = answer.status_code in (400, 422) or said.get("code") in (400, 422)
         reason = str((data or {}).get("reason") or "")
         text = _IN_COMMANDS.get(reason, text)  # the node speaks of requests
+        if reason == "PATH_UNKNOWN":
+            text = (
+                f"{text}; commands need the listener for operators (listen.operator in the node's configuration),"
+                f" and {self.url} is another one, or that of an earlier version"
+            )
         raise CallFailed(text, EXIT_BAD_INPUT if bad else EXIT_FAILED, reason, data)
 
 
@@ -216,6 +221,12 @@ def settings_of(config: Path) -> "Settings":
     from gateway.errors import Invalid
     from gateway.settings import load
 
+    if not config.exists():
+        text = (
+            f"{config} is not there: go to the node's folder, or name its configuration by --config, or a running"
+            " node by --url; bfia-gateway init writes a new one"
+        )
+        raise CallFailed(text, EXIT_BAD_INPUT, "INVALID")
     try:
         return load(config)
     except Invalid as error:

@@ -314,8 +314,13 @@ def _watch(node: Client, job_id: str, as_json: bool) -> None:
 
     job: Mapping[str, Any] = {}
     with Live(console=Console(stderr=as_json), refresh_per_second=8, transient=as_json) as live:
-        for job, trouble in looks(lambda: _job(node, job_id), tell=lambda text: say(text, err=True)):
-            live.update(Group(_tree(job), Text(trouble, style="yellow")) if trouble else _tree(job))
+        try:
+            for job, trouble in looks(lambda: _job(node, job_id), tell=lambda text: say(text, err=True)):
+                live.update(Group(_tree(job), Text(trouble, style="yellow")) if trouble else _tree(job))
+        except KeyboardInterrupt:
+            if not job or not job["outcome"]:
+                say(f"the job goes on: bfia-gateway job watch {job_id}, or job stop {job_id}", err=True)
+            raise
     if not live.console.is_terminal:
         live.console.print()  # in a pipe the last line is left open
     if as_json:
