@@ -6,12 +6,15 @@
 
 import hashlib
 import json
+import shutil
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +26,8 @@ from gateway.domain.model import Party
 from gateway.domain.names import LARGEST_NAME
 from gateway.domain.problems import Problem
 from gateway.domain.trained import LONGEST_ID, ModelPart, PartyModel, id_rule
-from gateway.errors import Invalid
+from gateway.errors import Invalid, TooLarge
+from gateway.folders import nearest
 from gateway.plain_words import problems_of
 from gateway.storage import METADATA, FileStorage
 
@@ -193,7 +197,7 @@ class _Drain:
 def read(path: Path) -> list[Item]:
     """Read what an archive says it holds, and compare that with its members.
 
-    Raises `Invalid` with every problem. The files themselves are checked by `unpack`.
+    Raises `Invalid` with every problem. The files themselves are checked by `unpacked`.
     """
     with _opened(path) as archive:
         said = _manifest(archive)
@@ -213,22 +217,47 @@ def read(path: Path) -> list[Item]:
     return items
 
 
-def unpack(path: Path, items: Sequence[Item], storage: FileStorage) -> None:
-    """Put the files into the storage; if one is not what the manifest says, nothing of it all stays.
+def check_room(items: Sequence[Item], root: Path, reserve: int) -> None:
+    """Raise `TooLarge` with NO_SPACE where a disk has not what the items take and ``reserve``, both in bytes."""
+    needed = sum(file.size for item in items for part in item.model.parts for file in part.files)
+    free = shutil.disk_usage(nearest(root)).free
+    if needed + max(reserve, 0) > free:
+        text = f"its files take {needed} bytes, the storage has {free} free"
+        kept = f" and keeps {reserve} back (limits.storage_reserve_bytes)" if reserve > 0 else ""
+        raise TooLarge(f"{text}{kept}: delete data first", reason="NO_SPACE")
 
-    Raises `Invalid`. What an import that died has left at the same place is replaced.
+
+@contextmanager
+def unpacked(
+    path: Path, items: Sequence[Item], storage: FileStorage
+) -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """Unpack the files aside; entering what this gives puts them all into the storage, or none of them.
+
+    Raises `Invalid` where one is not what the manifest says. What an import that died has left at the same place
+    is replaced.
     """
+    parts = [(part, names) for item in items for part, names in zip(item.model.parts, item.members, strict=True)]
+    with storage.staging() as staging:
+        with _opened(path) as archive:
+            for number, (part, names) in enumerate(parts):
+                (staging.folder / str(number)).mkdir()
+                for file, name in zip(part.files, names, strict=True):
+                    _extract(archive, name, file, staging.folder / str(number) / file.name)
+        yield partial(_in_place, storage, staging.folder, [part.address for part, _ in parts])
+
+
+@contextmanager
+def _in_place(storage: FileStorage, folder: Path, addresses: Sequence[Address]) -> Iterator[None]:
     done: list[Address] = []
     try:
-        with _opened(path) as archive:
-            for item in items:
-                for part, names in zip(item.model.parts, item.members, strict=True):
-                    with storage.staging() as staging:
-                        for file, name in zip(part.files, names, strict=True):
-                            _extract(archive, name, file, staging.table / file.name)
-                        with storage.published(staging, part.address, overwrite=True):
-                            pass
-                    done.append(part.address)
+        for number, address in enumerate(addresses):
+            with storage.staging() as staging:
+                staging.table.rmdir()
+                (folder / str(number)).rename(staging.table)
+                with storage.published(staging, address, overwrite=True):
+                    pass
+            done.append(address)
+        yield
     except BaseException:
         for address in done:
             storage.delete(address)

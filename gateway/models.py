@@ -18,6 +18,7 @@ from gateway.domain.names import name_rule
 from gateway.domain.problems import Problem
 from gateway.domain.trained import Kept, ModelPart
 from gateway.errors import Conflict, Invalid, NotFound
+from gateway.model_archive import Item
 from gateway.ports import Clock
 from gateway.storage import FileStorage
 from gateway.store.models import SqlModels
@@ -45,7 +46,10 @@ class Models:
         storage: FileStorage,
         unfinished: Callable[[], Iterable[JobSpec]],
         clock: Clock,
+        reserve: int = 0,
     ) -> None:
+        """``reserve``: bytes of the storage's disk that an import leaves free."""
+        self._reserve = reserve
         self._node = node
         self._kept = kept
         self._storage = storage
@@ -187,9 +191,24 @@ class Models:
     def take_in(self, archive: Path) -> list[Kept]:
         """Add what an archive holds; what is here already with the same content stays as it is.
 
-        Raises `Invalid` with every problem of the archive, `Conflict` where other content lies here.
+        Raises `Invalid` with every problem of the archive, `Conflict` where other content lies here, `TooLarge`
+        with NO_SPACE where its files have no room.
         """
         wanted = model_archive.read(archive)
+        new, others = self._new(wanted)
+        model_archive.check_room(new, self._storage.root, self._reserve)
+        deployed = others.deployed_at if others else None
+        granted = others.granted if others else (self._node,)
+        with model_archive.unpacked(archive, new, self._storage) as in_place:
+            try:
+                self._kept.add([Kept(item.model, deployed, granted) for item in new], inside=in_place)
+            except Conflict:  # the same version came in by another archive meanwhile
+                if self._new(wanted)[0]:
+                    raise
+        return self.get(*wanted[0].version_key)
+
+    def _new(self, wanted: Sequence[Item]) -> tuple[list[Item], Kept | None]:
+        """Return what of an archive is not here, and some part of its version that is. Raises `Conflict`."""
         found = {kept.model.party.label: kept for kept in self._kept.find(*wanted[0].version_key)}
         for item in wanted:
             here = found.get(item.model.party.label)
@@ -197,12 +216,7 @@ class Models:
                 text = f"{item.model.party.label} of {item.model.model_id} lies here with other content"
                 raise Conflict(text, reason="MODEL_EXISTS")
         new = [item for item in wanted if item.model.party.label not in found]
-        model_archive.unpack(archive, new, self._storage)
-        others = next(iter(found.values()), None)
-        deployed = others.deployed_at if others else None
-        granted = others.granted if others else (self._node,)
-        self._kept.add([Kept(item.model, deployed, granted) for item in new])
-        return self.get(*wanted[0].version_key)
+        return new, next(iter(found.values()), None)
 
 
 def _refusal(reason: str, text: str, got: object) -> Refusal:

@@ -187,7 +187,8 @@ class Node:
         )
         self.rooms.changed = self.resources.look_again
         self.metrics.ledger = self.resources.ledger
-        self.models = Models(node, SqlModels(self.store), self.storage, self._unfinished, clock)
+        reserve = settings.limits.storage_reserve_bytes
+        self.models = Models(node, SqlModels(self.store), self.storage, self._unfinished, clock, reserve)
         self.planner = planner = TaskPlanner(
             node,
             self.registry,

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from gateway.domain.local_job import Address
 from gateway.domain.model import NodeId
 from gateway.domain.trained import Kept, PartyModel
+from gateway.errors import Conflict
 from gateway.store import tables
 from gateway.store.mapping import dumps, loads
 from gateway.store.publishing import kept_of, one_version, row_of
@@ -70,11 +71,15 @@ class SqlModels:
     ) -> None:
         """Store parts in one transaction; ``inside`` is entered before it ends, so that both happen or neither.
 
-        Raises what the database raises where a part is there already.
+        Raises `Conflict` where a part is there already.
         """
         with self._store.write() as connection:
             for kept in models:
-                connection.execute(tables.model.insert().values(**row_of(kept)))
+                try:
+                    connection.execute(tables.model.insert().values(**row_of(kept)))
+                except sa.exc.IntegrityError as error:
+                    name = f"version {kept.model.version} of model {kept.model.model_id}"
+                    raise Conflict(f"{name} has just come here", reason="MODEL_EXISTS") from error
             with inside():
                 pass
 

@@ -48,7 +48,8 @@ def taken(data: bytes, home: Path) -> FileStorage:
     file.write_bytes(data)
     target = FileStorage(home / "target")
     items = model_archive.read(file)
-    model_archive.unpack(file, items, target)
+    with model_archive.unpacked(file, items, target) as in_place, in_place():
+        pass
     return target
 
 

@@ -22,6 +22,7 @@ from gateway.limit_settings import ResourceSettings
 from gateway.resource_totals import detecting
 from gateway.resources import _EVERY as ONCE
 from gateway.resources import Resources
+from gateway.store import tables
 from gateway.store.engine_totals import EngineTotals
 from gateway.store.store import Store
 from tests.builders import a_local_job, a_spec, at
@@ -109,6 +110,17 @@ def test_the_next_in_line_is_told_when_something_is_free(url: str):
         mine.hold(high)
         mine.hold(high)
         assert [h["job_id"] for h in mine.view()["holders"]] == [high.id]
+
+
+def test_a_job_whose_record_cannot_be_read_gives_back_what_it_holds(url: str):
+    with a_store(url) as store:
+        job, mine = a_job_that_needs(8, 1), resources(store)
+        store.local_jobs.add(job, "flow")
+        mine.hold(job)
+        with store.write() as connection:
+            connection.execute(tables.local_job.update().values(state='{"status": "NOWHERE"}'))
+        mine.release(job.id)
+        assert mine.view()["remaining"]["cpu"] == 8
 
 
 def test_a_job_that_has_ended_meanwhile_gets_nothing(url: str):

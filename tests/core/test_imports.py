@@ -1,0 +1,110 @@
+"""Archives of models that come in while another one does, or where there is no room for them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gateway import model_archive
+from gateway.domain.dag import ComponentRef
+from gateway.domain.local_job import Address
+from gateway.domain.model import Party
+from gateway.domain.trained import Kept, ModelPart, PartyModel
+from gateway.errors import Conflict, Invalid, TooLarge
+from gateway.models import Models
+from gateway.storage import FileStorage
+from gateway.store.database import connect
+from gateway.store.migrate import migrate
+from gateway.store.models import SqlModels
+from gateway.store.store import Store
+from tests.builders import T0, at
+
+
+class LateSight(SqlModels):
+    """Sees a version only at the second look: another archive of it came in right after the first."""
+
+    looked = False
+
+    def find(self, model_id: str, version: str) -> list[Kept]:
+        found = super().find(model_id, version) if self.looked else []
+        self.looked = True
+        return found
+
+
+class Here:
+    """A node's storage and database, and archives from elsewhere."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.storage = FileStorage(home / "storage")
+        database = connect(f"sqlite:///{home / 'test.db'}")
+        migrate(database)
+        self.store = Store(database)
+
+    def models(self, kept: type[SqlModels] = SqlModels, reserve: int = 0) -> Models:
+        return Models("n1", kept(self.store), self.storage, list, lambda: at(0), reserve)
+
+    def archive(self, *texts: str) -> Path:
+        """Return an archive of a model whose parts have these texts."""
+        elsewhere = FileStorage(self.home / "elsewhere")
+        me, other = Party("guest", 0, "n1"), Party("host", 0, "n2")
+        parts: Sequence[ModelPart] = ()
+        for number, text in enumerate(texts):
+            place = Address("job-1", f"{'-'.join(texts)}-{number}")
+            elsewhere.path(place).mkdir(parents=True)
+            (elsewhere.path(place) / "data_0").write_text(text)
+            ref = ComponentRef("vendor", "1.0.0", "Thing")
+            parts = (*parts, ModelPart(f"t{number}", ref, "model0", "model", place, elsewhere.sums(place), {}))
+        model = PartyModel("credit", "v1", me, (me, other), "job-1", "flow", T0, tuple(parts))
+        file = self.home / f"{'-'.join(texts)}.zip"
+        file.write_bytes(b"".join(model_archive.write(elsewhere, [model])))
+        return file
+
+    def files(self) -> list[str]:
+        return sorted(file.read_text() for file in self.storage.root.rglob("data_0"))
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Here]:
+    here = Here(tmp_path)
+    yield here
+    here.store.close()
+
+
+def test_the_same_archive_twice_at_once_is_taken_in_once(here: Here):
+    archive = here.archive("one", "two")
+    first = here.models().take_in(archive)
+    assert here.models(LateSight).take_in(archive) == first
+    assert here.models().damaged("credit", "v1") == [] and here.files() == ["one", "two"]
+
+
+def test_other_content_that_comes_in_meanwhile_changes_nothing(here: Here):
+    here.models().take_in(here.archive("one", "two"))
+    with pytest.raises(Conflict) as caught:
+        here.models(LateSight).take_in(here.archive("one", "other"))
+    assert caught.value.reason == "MODEL_EXISTS"
+    assert here.models().damaged("credit", "v1") == [] and here.files() == ["one", "two"]
+
+
+def test_a_broken_archive_takes_nothing_from_a_whole_one_that_came_in_meanwhile(here: Here):
+    archive = here.archive("one", "two")
+    here.models().take_in(archive)
+    content = archive.read_bytes()
+    at_ = content.index(b"two")
+    archive.write_bytes(content[:at_] + b"owt" + content[at_ + 3 :])
+    with pytest.raises(Invalid):
+        here.models(LateSight).take_in(archive)
+    assert here.models().damaged("credit", "v1") == [] and here.files() == ["one", "two"]
+
+
+def test_what_has_no_room_is_not_unpacked(here: Here):
+    with pytest.raises(TooLarge, match="storage_reserve_bytes") as caught:
+        here.models(reserve=1 << 60).take_in(here.archive("one"))
+    assert caught.value.reason == "NO_SPACE" and here.files() == []
+    archive = here.archive("two")
+    (item,) = model_archive.read(archive)
+    (part,) = item.model.parts
+    huge = replace(part, files=(replace(part.files[0], size=1 << 60),))
+    with pytest.raises(TooLarge, match=str(1 << 60)):
+        model_archive.check_room([replace(item, model=replace(item.model, parts=(huge,)))], here.home, 0)
