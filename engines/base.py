@@ -218,6 +218,8 @@ class Running:
     """The run was started and is not over; ``started_at`` is None where the engine does not tell."""
 
     started_at: datetime | None = None
+    cut_off: bool = False
+    """its container was taken off every network: it can reach nobody, and nobody it"""
 
 
 @dataclass(frozen=True)

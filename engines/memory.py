@@ -212,6 +212,11 @@ class MemoryEngine:
             run.script = replace(run.script, oom_killed=oom_killed)
             self._end(run, code)
 
+    def cut_off(self, name: str) -> None:
+        """Take a run that goes on off its network. Raises KeyError for an unknown name."""
+        with self.world.lock:
+            self.world.runs[name].probe = Running(self._clock(), cut_off=True)
+
     def probe(self, name: str) -> Probe:
         """Return how far the script is."""
         run = self._run(name)

@@ -315,6 +315,8 @@ class Executor:
         if isinstance(probe, Missing):
             return Gone(run.run_id, self._clock())
         if not isinstance(probe, Exited):
+            if probe.cut_off:
+                return Broken(run.run_id, _without_network(run), self._clock())
             too_much = self._disk.over(run)
             return Broken(run.run_id, too_much, self._clock()) if too_much else Seen(run.run_id, self._clock())
         missing = tuple(name for name, address in run.outputs.items() if not self._outputs.exists(address))
@@ -381,6 +383,11 @@ def _tries(local: LocalJob, action: Action) -> int:
             return local.ask.tries
         case _:
             return 1
+
+
+def _without_network(run: Run) -> Failure:
+    who = f"the container of {run.party.label} in task {run.task_name}"
+    return Failure("NETWORK_LOST", f"{who} was taken off its network, and can reach nobody")
 
 
 def _run(local: LocalJob, run_id: str) -> Run:

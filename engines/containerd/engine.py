@@ -180,9 +180,9 @@ class ContainerdEngine:
                 time.sleep(_PAUSE)
 
     def probe(self, name: str) -> Probe:
-        """Read the container's state."""
+        """Read the container's state, and whether it still has a network."""
         found = self._inspect(name)
-        return Missing() if found is None else probe_of(found["State"])
+        return Missing() if found is None else probe_of(found["State"], found.get("NetworkSettings"))
 
     def address(self, name: str) -> str:
         """Return the container's address in its first network; empty once it is over."""

@@ -20,14 +20,17 @@ def labels_of(container: Mapping[str, Any]) -> Mapping[str, str]:
     return container["Config"].get("Labels") or {}
 
 
-def probe_of(state: Mapping[str, Any]) -> Probe:
-    """Say what the daemon's record of a container's state means."""
+def probe_of(state: Mapping[str, Any], network: Mapping[str, Any] | None = None) -> Probe:
+    """Say what the daemon's record of a container's state means, and of its networks, if that is known.
+
+    A container that ends keeps its network in the record; one that was taken off it has none.
+    """
     started = _moment(state.get("StartedAt"))
     match state["Status"]:
         case "created":
             return Missing()
         case "running" | "paused" | "restarting":
-            return Running(started)
+            return Running(started, cut_off=(network or {}).get("Networks") == {})
         case _:
             code = int(state["ExitCode"])
             killed = bool(state.get("OOMKilled"))

@@ -384,9 +384,24 @@ def test_containers_reach_this_host_at_the_gateway_address_and_are_told_by_their
         connection, (address, _) = server.accept()
         with connection:
             assert engine.address(name) == address != host
+            probe = engine.probe(name)
+            assert isinstance(probe, Running) and not probe.cut_off
             assert connection.makefile("rb").readline() == b"hello\n"
     ended(engine, name)
     assert engine.address("bfia-0000000000000000") == ""
+
+
+@pytest.mark.docker
+def test_a_container_that_is_taken_off_its_network_is_told(
+    harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient
+) -> None:
+    name = launch(harness, engine, shell("sleep 60", NOTHING))
+    (network,) = daemon.containers.get(name).attrs["NetworkSettings"]["Networks"]
+    daemon.networks.get(network).disconnect(name, force=True)
+    probe = engine.probe(name)
+    assert isinstance(probe, Running) and probe.cut_off
+    engine.stop(name, 0)
+    assert isinstance(engine.probe(name), Exited)
 
 
 @pytest.mark.docker

@@ -327,6 +327,21 @@ def test_a_container_that_takes_too_much_disk_is_ended(tmp_path: Path) -> None:
         wait_for(lambda: list(node.engine.list()) == [], 30, about="the container is taken away")
 
 
+def test_a_container_that_is_taken_off_its_network_is_ended_and_says_why(tmp_path: Path) -> None:
+    def make(settings: Any, installation: str) -> MemoryEngine:
+        return MemoryEngine(node=settings.node.id, installation=installation, images={IMAGE: Script(None)})
+
+    with running(tmp_path, make_engine=make) as node:
+        job_id = submit(node).json()["data"]["job_id"]
+        assert isinstance(node.engine, MemoryEngine)
+        wait_for(lambda: list(node.engine.list()) != [], 30)
+        for run in node.engine.list():
+            node.engine.cut_off(run.name)
+        failure = ended(node, job_id).ending.failure
+        assert failure.reason == "NETWORK_LOST" and "taken off its network" in failure.message
+        wait_for(lambda: list(node.engine.list()) == [], 30, about="the container is taken away")
+
+
 class Clinging(MemoryEngine):
     """Removes nothing at the first two tries."""
 
