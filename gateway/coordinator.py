@@ -110,9 +110,8 @@ class Coordinator:
     def submit_job(self, spec: JobSpec, sender: NodeId) -> str:
         """Take a job in from its initiator; return once every node has accepted it.
 
-        Beyond what the port says: raises `NotAllowed` for another sender than the initiator, and `PeerUnreachable`
-        where
-        some node has not answered in time; the job may come about then.
+        Beyond what the port says: raises `NotAllowed` for another sender than the initiator, and
+        `PeerUnreachable` where some node has not answered in time; the job may come about then.
         """
         if sender not in ("", spec.initiator, self._peers.node):
             raise NotAllowed(f"only the initiator {spec.initiator} may submit this job, not {sender}")

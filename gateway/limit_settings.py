@@ -37,7 +37,10 @@ class LimitSettings(Section):
         description="A job ends here when its scheduler is silent for so long; null: unreachable_seconds + 60.",
     )
     ageing_seconds: float = Field(
-        default=600.0, gt=0, description="A job that waited this long for resources goes before all younger ones."
+        default=600.0,
+        gt=0,
+        description="A job that waited this long for resources goes before all younger ones, and keeps what one "
+        "node granted while it waits for another.",
     )
     schedule_attempts: int = Field(
         default=0, ge=0, description="A job ends when one node had too little free so many times; 0: it waits on."

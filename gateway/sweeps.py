@@ -23,7 +23,7 @@ from gateway.store import housekeeping
 from gateway.store.store import Store
 
 Keeper = Callable[[Address], Sequence[str]]
-"""Says who still refers to data at an address; None: nobody it knows of."""
+"""Says who still refers to data at an address, each in a few words; empty: nobody it knows of."""
 
 _IDLE_UNKNOWN = 86_400.0
 """seconds after which a mailbox of a job that nobody here knows is given up"""

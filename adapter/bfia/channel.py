@@ -51,6 +51,8 @@ _LARGE = 1 << 20
 _LARGE_AT_ONCE = 16
 _OF_ANYBODY_AT_ONCE = 4
 """large bodies of which only the end tells whose they are"""
+_HANDED_ON_AT_ONCE = 4
+"""large bodies that another gateway of this node brings, of each of the two kinds"""
 _ASKING = 2
 """threads that ask about nodes which only a body names"""
 _CODEC_THREADS = 2
@@ -68,7 +70,8 @@ class ChannelParts:
     None: not known here), ``run_of_token`` and ``known_sender`` of a node that only the body names may ask a
     database: they are called in threads and their answers are remembered for a second.
     ``max_body`` is in bytes, ``retry_for`` and ``stall_for`` (the longest pause within a body) in seconds;
-    ``least_rate`` is what a body has to keep up beside that, in bytes per second.
+    ``least_rate`` is what a large body has to keep up beside that while another waits for its place, in bytes
+    per second.
     ``elsewhere`` gives the address of another gateway of this node where that one has the session; it is asked as
     those are; ``identity_here`` gives the TLS files for that address. ``courier`` holds the connections to peers;
     whoever runs the routers without their lifespan closes it.
@@ -157,6 +160,8 @@ class _Desk:
         self._known_inside = Remembered(parts.known_sender, limiter=CapacityLimiter(_ASKING))
         self._large = Semaphore(_LARGE_AT_ONCE)
         self._large_of_anybody = Semaphore(_OF_ANYBODY_AT_ONCE)
+        # who hands a body on keeps its place meanwhile: two gateways that do it must not wait for each other
+        self._large_handed_on = {named: Semaphore(_HANDED_ON_AT_ONCE) for named in (True, False)}
         self._codec = CapacityLimiter(_CODEC_THREADS)
         self._too_large = (
             f"a body may have at most {parts.max_body} bytes (limits.message_bytes): send it in parts"
@@ -259,7 +264,10 @@ class _Desk:
         if request.headers.get("x-ptp-version", request.headers.get("x_ptp_version", "")).strip() == PASS_THROUGH:
             ptp = _asked(request)
             _check_invoke(ptp, self._parts.node, self._parts.known_sender(ptp.source))
-        async with self._body(request, self._large_of_anybody if ptp is None else self._large) as body:
+        places = self._large_of_anybody if ptp is None else self._large
+        if _HANDED_ON in request.headers:
+            places = self._large_handed_on[ptp is not None]
+        async with self._body(request, places) as body:
             whole = body
             if ptp is None:
                 require_json(request.headers.get("content-type", ""), request.headers.get("x-ptp-topic"))
@@ -334,10 +342,15 @@ class _Desk:
                 if size > self._parts.max_body:
                     raise TooLarge(self._too_large)
                 chunks.append(chunk)
-                if anyio.current_time() > since + self._parts.stall_for + size / self._parts.least_rate:
-                    rule = f"must come with at least {self._parts.least_rate / 1024:g} KiB per second"
-                    raise Invalid([Problem("body", rule)])
+                if size > _LARGE and places.statistics().tasks_waiting:
+                    self._refuse_slow(size, anyio.current_time() - since)
         return b"".join(chunks)
+
+    def _refuse_slow(self, size: int, seconds: float) -> None:
+        """Raises Invalid for a body that has come so slowly that others should not wait for its place."""
+        if seconds > self._parts.stall_for + size / self._parts.least_rate:
+            least = f"{self._parts.least_rate / 1024:g} KiB per second"
+            raise Invalid([Problem("body", f"must come with at least {least} while others wait for its place")])
 
     async def _next_chunk(self, stream: AsyncIterator[bytes]) -> bytes | None:
         with self._not_for_long():

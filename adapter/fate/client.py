@@ -186,7 +186,7 @@ class ParticipantClient:
             self._caller.post(f"{PARTNER}/task/resource/apply", body)
         except NoChange:
             word = as_mapping(self._caller.post(f"{PARTNER}/task/collect", body).get("data")).get("party_status")
-            if word in set(TaskWord) - {TaskWord.WAITING}:
+            if word != TaskWord.WAITING and word in list(TaskWord):
                 return False
             with suppress(Refused):  # it had none
                 self._caller.post(f"{PARTNER}/task/resource/return", body)

@@ -52,8 +52,7 @@ class SchedulerClient:
         """Hand the job in; return the id it has there, which FATE makes itself.
 
         Raises what the port says, and `Refused` (NO_ENVELOPE) for an id that none can have. An answer that is lost
-        is
-        `PeerUnreachable` that says so: handing in again could make a second job.
+        is `PeerUnreachable` that says so: handing in again could make a second job.
         """
         with traced(spec.trace_id):
             body = self._descriptions.written(spec, self._caller.node)

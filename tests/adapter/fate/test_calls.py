@@ -232,6 +232,14 @@ def test_a_task_is_started_at_the_roles_where_it_has_not_begun(partner: Particip
     assert [body["role"] for path, body in there.asked if path == "/partner/task/start"] == ["arbiter"]
 
 
+@pytest.mark.parametrize("word", ["fine", None, ["running"], {"running": 1}])
+def test_a_task_in_a_state_that_is_none_is_no_begun_one(partner: ParticipantClient, there: Fate, word: Any):
+    Pool(there, "/task/").held = {"host", "arbiter"}
+    there.decides["/task/collect"] = lambda body: OK | {"data": {"party_status": word}}
+    partner.start_task("20241", "20241_a_0", "a", ME)
+    assert [body["role"] for path, body in there.asked if path == "/partner/task/start"] == ["host", "arbiter"]
+
+
 @pytest.mark.parametrize(
     ("word", "status", "reason"),
     [

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from adapter.bfia import channel
-from tests.adapter.bfia.channel.nodes import CHAN, OK, Container
+from tests.adapter.bfia.channel.nodes import CHAN, OK, Container, Node
 from tests.adapter.bfia.channel.test_refusals import INVOKE_HEADERS, PUSH_BODY, ask
 
 pytestmark = pytest.mark.anyio
@@ -40,17 +40,60 @@ async def test_bodies_that_never_end_keep_no_large_message_out(make_node, client
         assert await Container(client, alpha).pop() == large
 
 
-async def test_a_body_that_only_trickles_is_refused(desk, caller, monkeypatch):
-    now = iter(range(10_000))
+async def test_a_body_that_only_trickles_is_refused_while_another_waits_for_its_place(desk, caller, monkeypatch):
+    now = iter(range(1_000_000))
     monkeypatch.setattr(anyio, "current_time", lambda: float(next(now)))
+    monkeypatch.setattr(channel, "_LARGE", 0)
 
     async def drops():
-        for _ in range(1000):
+        for _ in range(500):
             yield b" "
+            await anyio.lowlevel.checkpoint()
 
-    headers = {"content-type": "application/json"}
-    answer = (await caller.post("http://x" + CHAN + "invoke", content=drops(), headers=headers)).json()
-    assert answer["code"] == "E0000000400" and "at least 32 KiB per second" in answer["message"]
+    said = []
+
+    async def send():
+        headers = {"content-type": "application/json"}
+        answer = await caller.post("http://x" + CHAN + "invoke", content=drops(), headers=headers)
+        said.append(answer.json()["message"])
+
+    async with anyio.create_task_group() as group:
+        for _ in range(channel._OF_ANYBODY_AT_ONCE + 1):
+            group.start_soon(send)
+    slow = [text for text in said if "at least 32 KiB per second while others wait" in text]
+    assert 0 < len(slow) < len(said), said  # who waited has its time, with nobody behind it
+
+
+async def test_two_gateways_of_a_node_hand_on_to_each_other_while_their_places_are_taken(
+    make_node, client, monkeypatch
+):
+    monkeypatch.setattr(channel, "_LARGE", 1 << 15)
+    monkeypatch.setattr(channel, "_LARGE_AT_ONCE", 1)
+    both, homes = threading.Barrier(2, timeout=60), {}
+
+    def elsewhere(session):
+        both.wait()  # each has taken its only place
+        return homes[session]
+
+    first = await make_node("alpha", elsewhere=elsewhere, retry_for=3.0)
+    second = Node("alpha", first.root.with_name("second"), elsewhere=elsewhere, retry_for=3.0)
+    await second.start()
+    homes.update({"session_job-1": first.url, "session_job-2": second.url})
+    push = {"topic": "t", "payload": base64.b64encode(b"x" * (1 << 16)).decode()}
+    codes = []
+
+    async def send(node, session):
+        _, answer = await ask(client, node, "invoke", push, INVOKE_HEADERS | {"x-ptp-session-id": session})
+        codes.append(answer["code"])
+
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(send, first, "session_job-2")
+            group.start_soon(send, second, "session_job-1")
+        assert codes == [OK, OK]
+    finally:
+        await second.stop()
+        second.socket.close()
 
 
 class Noting(set):
