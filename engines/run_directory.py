@@ -135,7 +135,7 @@ class RunDirectory:
         if recorded is not None:
             return recorded
         kill_session(self._read(supervisor.CHILD))
-        end = {
+        end: dict[str, Any] = {
             "code": FIRST_SIGNAL_CODE + KILLED,
             "signal": KILLED,
             "started": self._started(),
@@ -145,18 +145,13 @@ class RunDirectory:
             supervisor.write_json(self._file(supervisor.EXIT), end, exclusive=True)
         except FileNotFoundError:
             return Missing()
+        except OSError:  # the disk is full, for one: it is over all the same, and written down at a later look
+            return _exited(end)
         return self._end() or Missing()
 
     def _end(self) -> Exited | None:
         end = self._read(supervisor.EXIT)
-        if end is None:
-            return None
-        return Exited(
-            code=end["code"],
-            signal=end["signal"],
-            started_at=_moment(end["started"]),
-            finished_at=_moment(end["finished"]),
-        )
+        return None if end is None else _exited(end)
 
     def _started(self) -> float | None:
         child = self._read(supervisor.CHILD)
@@ -167,6 +162,15 @@ class RunDirectory:
 
     def _file(self, name: str) -> str:
         return os.path.join(self.path, name)
+
+
+def _exited(end: dict[str, Any]) -> Exited:
+    return Exited(
+        code=end["code"],
+        signal=end["signal"],
+        started_at=_moment(end["started"]),
+        finished_at=_moment(end["finished"]),
+    )
 
 
 def _moment(seconds: float | None) -> datetime | None:

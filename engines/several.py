@@ -135,11 +135,15 @@ class SeveralEngines:
             engine.save_logs(name, directory)
 
     def remove(self, name: str) -> None:
-        """Have the engine that has the run forget it, and forget where it was."""
-        if (engine := self._of(name)) is not None:
-            engine.remove(name)
-            with self._lock:
-                self._place.pop(name, None)
+        """Have the engine that has the run forget it, and forget where it was.
+
+        What was made and never started is no run anywhere, and goes all the same.
+        """
+        engine = self._of(name)
+        for one in self._all() if engine is None else (engine,):
+            one.remove(name)
+        with self._lock:
+            self._place.pop(name, None)
 
     def list(self) -> Sequence[Found]:
         """Return the runs of every engine that answers."""

@@ -46,6 +46,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 _NOT_STARTED = 127
 _REAP_EVERY = 1.0
 """seconds for which an ended supervisor may stay in the table of processes"""
+_TRY_AGAIN = 1.0
+"""seconds until the end of a run is written once more, where the disk was full"""
 _LOOK_EVERY = 10.0
 """seconds between two looks whether the run's directory is still there"""
 
@@ -78,7 +80,7 @@ def main(directory: str) -> None:
     except OSError as error:
         _end_all()
         _tell(FAILED, error)
-        _finish(directory, _NOT_STARTED, None, started)
+        _finish(directory, _NOT_STARTED, None, started, patient=False)
         return
     _tell(STARTED)
     status = _wait(directory, child, signals)
@@ -224,13 +226,22 @@ def _signal_all(number: signal.Signals) -> None:
             continue
 
 
-def _finish(directory: str, code: int, number: int | None, started: float) -> None:
-    """Write down the end, unless the run was removed meanwhile."""
+def _finish(directory: str, code: int, number: int | None, started: float, *, patient: bool = True) -> None:
+    """Write down the end, unless the run was removed meanwhile. ``patient``: once there is room for it.
+
+    Nobody else knows how the run ended: what filled the disk may well have been its own output.
+    """
     end = {"code": code, "signal": number, "started": started, "finished": time.time()}
-    try:
-        write_json(os.path.join(directory, EXIT), end, exclusive=True)
-    except FileNotFoundError:
-        return
+    while True:
+        try:
+            write_json(os.path.join(directory, EXIT), end, exclusive=True)
+            return
+        except FileNotFoundError:
+            return
+        except OSError:
+            if not patient:
+                raise
+            time.sleep(_TRY_AGAIN)
 
 
 def _tell(word: str, error: OSError | None = None) -> None:

@@ -59,10 +59,10 @@ class EventWatch:
                 wait = _FIRST_WAIT
                 if not self._closed.is_set():
                     self._away()
-            except (EngineError, DockerException, HTTPError, OSError, ValueError) as error:
+            except (EngineError, DockerException, HTTPError, OSError, ValueError, LookupError, TypeError) as error:
                 if self._closed.is_set():
                     return
-                log.warning("the events of the container engine cannot be followed just now: %s", error)
+                log.warning("the events of the container engine cannot be followed just now: %r", error)
                 self._away()
                 wait = min(wait * 2, _LONGEST_WAIT)
             finally:

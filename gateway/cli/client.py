@@ -285,6 +285,7 @@ def read_remarked(file: Path) -> tuple[dict[str, Any], str]:
     """
     import yaml
 
+    from gateway.cli.only_json import misfits
     from gateway.keys_once import KeyTwice, each_once, half_a_letter, load_yaml, wrong_in
     from provider_registry.lenient import told, without_last_commas
 
@@ -315,6 +316,9 @@ def read_remarked(file: Path) -> tuple[dict[str, Any], str]:
     if not isinstance(body, dict):
         found = "a list" if isinstance(body, list) else "nothing" if body is None else "a single value"
         raise CallFailed(f"{file} must hold an object (name: value) and holds {found}", EXIT_BAD_INPUT)
+    if wrong_there := misfits(body):
+        text = "\n".join([f"{file} holds what JSON cannot say:", *(f"  {one}" for one in wrong_there)])
+        raise CallFailed(text, EXIT_BAD_INPUT)
     return body, told(commas) if commas else ""
 
 

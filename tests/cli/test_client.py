@@ -187,6 +187,10 @@ def test_one_thing_is_not_many(count: int, words: str):
         ("a: [1", "is neither JSON nor YAML: line 2 column 1: did not find"),
         ("[1]", "holds a list"),
         ("", "holds nothing"),
+        ('{"a": {"b": [1, NaN]}}', "a.b[1] is nan, which JSON has no word for"),
+        ("a: 2026-01-02\nb: -.inf\n", "a is a date (2026-01-02); put it in quotes, as text\n  b is -inf"),
+        ("a:\n  2026-01-02: 1\n  c: !!set {x}\n", "the name is a date; put it in quotes\n  a.c is a set"),
+        ("a: &a [*a]\n", "it holds itself"),
     ],
 )
 def test_a_file_that_cannot_be_meant_is_told_with_its_place(tmp_path: Path, text: str, said: str):

@@ -82,6 +82,17 @@ def test_a_run_goes_where_it_belongs_and_is_found_there_by_another_object(worlds
     assert first.image_digest("far:1") == first.at("far").image_digest("far:1")
 
 
+def test_what_was_made_and_never_started_is_removed_too(worlds: tuple[MemoryWorld, MemoryWorld]):
+    spec = launch("far:1", "far")
+    both(worlds).launch(spec)
+    run = worlds[1].runs[spec.name]
+    run.probe = Missing()  # as a daemon tells of a container that a gateway made and did not come to start
+    again = both(worlds)
+    assert [found.name for found in again.list()] == [spec.name]
+    again.remove(spec.name)
+    assert not again.list()
+
+
 def test_an_engine_that_is_away_hides_its_own_runs_only(worlds: tuple[MemoryWorld, MemoryWorld]):
     engine, near, far = both(worlds), launch("near:1", ""), launch("far:1", "far")
     for spec in (near, far):
