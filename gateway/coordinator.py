@@ -10,7 +10,7 @@ from typing import Any
 from gateway import any_version, reruns
 from gateway.acting import acting_user, by_user
 from gateway.calls import notes_of
-from gateway.domain import consent, progress, quorum
+from gateway.domain import consent, guarding, progress, quorum
 from gateway.domain.consent import Confirmed
 from gateway.domain.job import Job, Origin
 from gateway.domain.local_job import LocalJob
@@ -275,19 +275,24 @@ class Coordinator:
         if local is not None and task_name:
             _known_task(local.spec, task_name)
         scheduler = self._elsewhere_scheduled(job_id, local)
-        if local is not None and ended(JOB, local.status) and self._over_there(scheduler, job_id):
+        if local is not None and ended(JOB, local.status) and self._over_there(scheduler, local):
             return
         self._asked(job_id, "stop", task=task_name)
         with traced(local.spec.trace_id if local else current_trace()), self._in_timeline(job_id):
             scheduler.stop_job(job_id, task_name, self._peers.node)
 
-    def _over_there(self, scheduler: SchedulerApi, job_id: str) -> bool:
+    def _over_there(self, scheduler: SchedulerApi, local: LocalJob) -> bool:
         """Say whether a job that has ended here has at the node that schedules it, as far as that can be asked.
 
-        It goes on there where this node was left out of it, or has ended its own part by itself.
+        It goes on there where this node was left out of it, or has ended its own part by itself. Raises
+        `PeerUnreachable` where it has for that node's silence, and that goes on.
         """
         try:
-            return ended(JOB, scheduler.job_status(job_id, self._peers.node).status)
+            return ended(JOB, scheduler.job_status(local.id, self._peers.node).status)
+        except PeerUnreachable:
+            if local.ending and local.ending.failure and local.ending.failure.reason == guarding.UNREACHABLE:
+                raise
+            return True
         except GatewayError:
             return True
 

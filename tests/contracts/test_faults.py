@@ -297,6 +297,10 @@ def test_a_job_whose_scheduling_node_is_gone_ends_here(world: World, scheduler: 
     shown = ask(world.peer, "operator", "GET", f"/api/v1/jobs/{spec.job_id}").json()
     if scheduler == THIRD:  # which cannot be asked
         assert shown["local_failure"]["reason"] == reason
+    path, body = "/v1/platform/schedule/job/stop_all", {"job_id": spec.job_id}
+    answer = ask(world.peer, "operator", "POST", path, json=body).json()
+    assert (answer["code"] == 0) == (scheduler == ME), "whether it goes on there is not known"
+    assert scheduler == ME or answer["data"]["reason"] == "PEER_UNREACHABLE"
 
 
 def test_a_scheduling_node_that_has_nothing_to_say_is_asked_and_the_job_goes_on(world: World, scratch: list[str]):
