@@ -7,6 +7,7 @@ import hashlib
 import ipaddress
 import json
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,6 +30,9 @@ _LARGEST = 1024 * 1024
 _MOST = 32
 """signatures of one image that are looked at"""
 _PATIENCE = 10.0
+"""seconds for the next piece of an answer"""
+_LONGEST = 120.0
+"""seconds for all that is asked about one image"""
 _CHALLENGE = re.compile(r'(realm|service|scope)="([^"]*)"')
 _HUB, _HUBS_ADDRESS = "docker.io", "registry-1.docker.io"
 
@@ -85,8 +89,9 @@ def _digest(known: str) -> tuple[tuple[str, str], str]:
 class _Registry:
     """One repository of a registry, read with the credentials of ``docker login``."""
 
-    def __init__(self, registry: str, repository: str) -> None:
+    def __init__(self, registry: str, repository: str, longest: float = _LONGEST) -> None:
         self._registry = registry
+        self._until = time.monotonic() + longest
         host = _HUBS_ADDRESS if registry == _HUB else registry
         official = registry == _HUB and "/" not in repository
         self._base = f"{_scheme(host)}://{host}/v2/{'library/' if official else ''}{repository}"
@@ -121,7 +126,7 @@ class _Registry:
             status, body, challenge = self._asked(url, accept)
             if status == httpx.codes.UNAUTHORIZED and self._log_in(challenge):
                 status, body, challenge = self._asked(url, accept)
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError) as error:
             text = f"{self._registry} does not tell whether the image is signed: {type(error).__name__} {error}"
             raise SignatureUnchecked(text) from error
         if status == httpx.codes.NOT_FOUND:
@@ -134,12 +139,18 @@ class _Registry:
     def _asked(self, url: str, accept: str) -> tuple[int, bytes, str]:
         headers = {"accept": accept, **self._authorization}
         with self._http.stream("GET", url, headers=headers) as answer:
-            body = bytearray()
-            for piece in answer.iter_bytes():
-                body += piece
-                if len(body) > _LARGEST:
-                    raise ValueError(f"{url} has more than {_LARGEST} bytes")
-            return answer.status_code, bytes(body), answer.headers.get("www-authenticate", "")
+            return answer.status_code, self._whole(answer), answer.headers.get("www-authenticate", "")
+
+    def _whole(self, answer: httpx.Response) -> bytes:
+        """Return the body of an answer. Raises ValueError for one that is too long, or comes too slowly."""
+        body = bytearray()
+        for piece in answer.iter_bytes():
+            body += piece
+            if len(body) > _LARGEST:
+                raise ValueError(f"{answer.url} has more than {_LARGEST} bytes")
+            if time.monotonic() >= self._until:
+                raise ValueError(f"it takes too long to say what is at {answer.url}")
+        return bytes(body)
 
     def _log_in(self, challenge: str) -> bool:
         """Take up what the registry asks for; tell whether there is something new to try."""
@@ -158,8 +169,9 @@ class _Registry:
         plain = self._base.startswith("http:")
         if urlsplit(realm).scheme not in (("http", "https") if plain else ("https",)):
             return False  # a password that is kept for https goes nowhere in the clear
-        answer = self._http.get(realm, params=asked, auth=own)
-        said = answer.json() if answer.status_code == httpx.codes.OK else {}
+        with self._http.stream("GET", realm, params=asked, auth=own) as answer:
+            body = self._whole(answer)
+        said = json.loads(body) if answer.status_code == httpx.codes.OK else {}
         token = said.get("token") or said.get("access_token") if isinstance(said, Mapping) else None
         self._authorization = {"authorization": f"Bearer {token}"} if isinstance(token, str) else {}
         return bool(self._authorization)

@@ -1,5 +1,6 @@
 """What is given on a command line, checked before it is used: words, tokens, numbers, files."""
 
+import getpass
 import math
 import os
 import sys
@@ -33,6 +34,14 @@ def token(text: str, source: str) -> str:
     if any(not "!" <= letter <= "~" for letter in bare):
         raise NotFit(f"{source} holds characters that no token has; copy the token anew")
     return bare
+
+
+def who() -> str:
+    """Return the name of who types, for histories; ``somebody`` where the user has none, as in a container."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "somebody"
 
 
 def finite(*, above: float | None = None, most: float = 36_500.0) -> Callable[[Any], float | None]:

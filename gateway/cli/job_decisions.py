@@ -1,6 +1,5 @@
 """``bfia-gateway job approvals|approve|reject|suspend|resume|rerun``: what people decide on jobs."""
 
-import getpass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +18,7 @@ from gateway.cli.client import (
     table,
 )
 from gateway.cli.completing import JobId
+from gateway.cli.given import who
 from gateway.cli.job_made import made, told, warnings_after
 from gateway.cli.paging import PAGE, After, Limit, print_more
 from gateway.cli.said import say
@@ -131,7 +131,7 @@ def rerun(
 
 def _decide(job_id: str, word: str, done: str, reason: str, config: Config, url: str, as_json: bool) -> None:
     with reporting(as_json), connect(config, url) as node:
-        said = {"by": getpass.getuser(), "reason": reason}
+        said = {"by": who(), "reason": reason}
         found = node.post(f"/api/v1/jobs/{segment(job_id)}/{word}", said)
         if as_json:
             show(found)

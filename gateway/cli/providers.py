@@ -1,6 +1,5 @@
 """``bfia-gateway provider …``: algorithm images, the components in them, and what became of them."""
 
-import getpass
 import json
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +23,7 @@ from gateway.cli.client import (
     table,
 )
 from gateway.cli.completing import providers
+from gateway.cli.given import who
 from gateway.cli.paging import PAGE, After, Limit, of_all, print_more
 from gateway.cli.said import say
 from gateway.counting import counted
@@ -70,7 +70,7 @@ def register(
     """
     with reporting(as_json), connect(config, url, timeout=180) as node:
         body = read_object(file)
-        query = {"strict": "true" if strict else None, "reason": reason or None, "author": getpass.getuser()}
+        query = {"strict": "true" if strict else None, "reason": reason or None, "author": who()}
         done = node.post("/api/v1/providers", body, **query)
         _told(done, as_json)
         if not as_json:
@@ -255,7 +255,7 @@ def give(
 
 def _changed(name: str, what: str, body: dict[str, str], config: Path, url: str, as_json: bool) -> None:
     with reporting(as_json), connect(config, url, timeout=180) as node:
-        _told(node.post(f"{path_of(node, name)}/{what}", {**body, "author": getpass.getuser()}), as_json)
+        _told(node.post(f"{path_of(node, name)}/{what}", {**body, "author": who()}), as_json)
 
 
 def _told(done: dict[str, Any], as_json: bool) -> None:

@@ -1,6 +1,5 @@
 """``bfia-gateway route …``: who there is, how to reach them, and whether that works."""
 
-import getpass
 from typing import Annotated, Any
 
 import typer
@@ -19,6 +18,7 @@ from gateway.cli.client import (
     table,
 )
 from gateway.cli.completing import nodes
+from gateway.cli.given import who
 from gateway.cli.paging import PAGE, After, Limit, of_all, print_more
 from gateway.cli.route_options import (
     Ca,
@@ -181,7 +181,7 @@ def remove(
     Example: bfia-gateway route remove JG0100002200000020 -m "contract ended"
     """
     with reporting(as_json), connect(config, url) as node:
-        _told(node.delete(_path(node_id), reason=reason, author=getpass.getuser()), as_json)
+        _told(node.delete(_path(node_id), reason=reason, author=who()), as_json)
 
 
 @commands.command("history")
@@ -248,7 +248,7 @@ def rollback(
         newest = 0 if version else int(node.get("/api/v1/routes")["version"])
         if not version and newest < 2:
             raise CallFailed("there is no version before this one", EXIT_BAD_INPUT, "VERSION_UNKNOWN")
-        body = {"reason": reason, "author": getpass.getuser()}
+        body = {"reason": reason, "author": who()}
         query = {} if version else {"version": newest}  # so that nobody else's change is undone unseen
         path = f"/api/v1/route-versions/{version or newest - 1}/rollback"
         _told(node.call("POST", path, body, query=query), as_json)
@@ -290,7 +290,7 @@ def _path(node_id: str) -> str:
 
 
 def _edit(values: dict[str, Any], reason: str) -> dict[str, Any]:
-    return {"route": values, "reason": reason, "author": getpass.getuser()}
+    return {"route": values, "reason": reason, "author": who()}
 
 
 def _told(version: dict[str, Any], as_json: bool) -> None:

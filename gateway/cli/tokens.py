@@ -1,6 +1,5 @@
 """``bfia-gateway token …``: who may use the operators' listener. Works on the database: a first one needs none."""
 
-import getpass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +18,7 @@ from gateway.cli.client import (
     show,
     table,
 )
-from gateway.cli.given import finite
+from gateway.cli.given import finite, who
 from gateway.cli.paging import PAGE, After, Limit, of_all, print_more
 from gateway.cli.said import say
 
@@ -149,9 +148,5 @@ class _Database:
         """Write down a change that went past the operators' listener."""
         from gateway.store.access import SqlAudit
 
-        try:
-            who = getpass.getuser()
-        except (OSError, KeyError):  # a user without a name, as in a container
-            who = "somebody"
         detail = {"before": before, "after": after}
-        SqlAudit(self.store).add(datetime.now(UTC), f"{who} (command line)", action, 200, None, detail)
+        SqlAudit(self.store).add(datetime.now(UTC), f"{who()} (command line)", action, 200, None, detail)

@@ -239,3 +239,21 @@ def test_a_configuration_that_cannot_be_written_is_told(tmp_path: Path):
     for place in ("a" * 300, str(tmp_path / "file" / "node.yml"), str(tmp_path)):
         said = call("init", "--engine", "process", "-o", place, "--force")
         assert said.exit_code == 2 and "cannot be written" in said.stderr, said.output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["route", "disable", "X"],
+        ["route", "remove", "X"],
+        ["route", "rollback", "1"],
+        ["provider", "retire", "a:1@docker"],
+        ["job", "approve", "job-1"],
+    ],
+)
+def test_a_user_without_a_name_can_change_things(words: list[str], monkeypatch: pytest.MonkeyPatch):
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
+    said = call(*words, "--url", NOBODY)
+    assert said.exit_code == 3 and "no answer" in said.stderr, said

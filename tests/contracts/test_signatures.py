@@ -3,15 +3,18 @@
 import itertools
 import json
 import socket
+import threading
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa, x25519
 
-from engines.base import EngineError, ImageFacts
+from engines.base import EngineError, ImageFacts, SignatureUnchecked
 from engines.containerd import signing
 from engines.containerd.signing import signatures_of
 from engines.memory import MemoryEngine, Script
@@ -211,6 +214,54 @@ def test_nothing_starts_that_is_not_signed(tmp_path: Path, key: Any, signed_by: 
 
 def test_a_registry_reached_by_https_cannot_ask_for_the_password_by_http(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(signing._Registry, "_credentials", lambda _: None)
-    monkeypatch.setattr(signing.httpx.Client, "get", lambda *_, **__: pytest.fail("it was asked by http"))
+    monkeypatch.setattr(signing.httpx.Client, "stream", lambda *_, **__: pytest.fail("it was asked by http"))
     with signing._Registry("registry.invalid", "acme/algo") as there:
         assert not there._log_in('Bearer realm="http://127.0.0.1:9/token",service="x"')
+
+
+@pytest.mark.parametrize("said", [b'{"token": "t"}'.ljust(2 << 20), b"[" * 200_000], ids=["long", "deep"])
+def test_an_answer_to_the_question_for_a_token_is_bounded_too(said: bytes, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(signing._Registry, "_credentials", lambda _: None)
+    with (
+        answering({"/token": said}) as address,
+        signing._Registry(address, "acme/algo") as there,
+        pytest.raises(SignatureUnchecked),
+    ):
+        list(there.signatures("sha256:" + "0" * 64))
+
+
+def test_all_that_a_registry_is_asked_about_an_image_has_an_end():
+    with (
+        answering({"/v2/": b"{}"}) as address,
+        signing._Registry(address, "acme/algo", longest=0.0) as there,
+        pytest.raises(SignatureUnchecked, match="too long"),
+    ):
+        list(there.signatures("sha256:" + "0" * 64))
+
+
+@contextmanager
+def answering(said: Mapping[str, bytes]) -> Iterator[str]:
+    """Give a registry's address that says this below each path, and of all others that a token is needed."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = next((text for path, text in said.items() if self.path.startswith(path)), None)
+            self.send_response(401 if body is None else 200)
+            self.send_header("www-authenticate", f'Bearer realm="http://{address}/token",service="x"')
+            self.send_header("content-length", str(len(body or b"")))
+            self.end_headers()
+            with suppress(OSError):  # whoever asked has heard enough
+                self.wfile.write(body or b"")
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        address = f"127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield address
+        finally:
+            server.shutdown()
+            thread.join()
