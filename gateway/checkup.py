@@ -55,7 +55,8 @@ def look(settings: Settings, engine: Callable[[Settings], Engine]) -> list[Step]
         database = trial.take("database", lambda: _database(settings), needed=False)
         readable = False
         if database.result is Result.OK:
-            readable = trial.take("migrations", lambda: _migrations(settings), needed=False).result is Result.OK
+            newest = trial.take("migrations", lambda: _migrations(settings), needed=False).result is Result.OK
+            readable = newest and revisions(settings.database.url)[0] is not None
         trial.take("storage", lambda: _writable("storage", settings.storage.path), needed=False)
         trial.take("state folder", lambda: _writable("state folder", settings.state_dir), needed=False)
         trial.take("disk", lambda: _disk(settings), needed=False)
@@ -93,9 +94,9 @@ def _migrations(settings: Settings) -> Step:
     current, newest = revisions(settings.database.url)
     if current == newest:
         return Step("migrations", Result.OK, newest)
-    text = (
-        "the schema is not made yet" if current is None else f"the schema is {current}, this version's is {newest}"
-    )
+    if current is None:
+        return Step("migrations", Result.OK, "the schema is not made yet; serve makes it")
+    text = f"the schema is {current}, this version's is {newest}"
     return Step(
         "migrations", Result.WARNING, "", text, "serve brings it up by itself; keep a copy of the database first"
     )
@@ -156,7 +157,8 @@ def _isolation(engine: Engine) -> Step:
     except EngineError as error:
         return _failed("isolation", f"{error.reason}: {error}", "look at the container engine")
     if found.gaps:
-        return Step("isolation", Result.WARNING, "", "; ".join(found.gaps), "the causes say what to do")
+        remedy = "do what is named there, or bear it"
+        return Step("isolation", Result.WARNING, "", "; ".join(found.gaps), remedy)
     return Step("isolation", Result.OK, "tasks are apart from each other, from the host and from outside")
 
 

@@ -1,10 +1,14 @@
 """A job that a command has just made: its id, what is odd about it, and where a refused one is kept."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.cli.client import CallFailed, Client, segment
 from gateway.cli.said import say
+from gateway.counting import counted
+
+_AT_ONCE = 3
+"""warnings that are shown of a job that is watched"""
 
 
 def made(node: Client, path: str, body: Mapping[str, Any]) -> Any:
@@ -42,6 +46,13 @@ def told(job_id: str, odd: list[str]) -> None:
     say(job_id)
     for warning in odd:
         say(f"warning: {warning}", err=True)
+
+
+def in_short(odd: Sequence[str], job_id: str) -> list[str]:
+    """Return the first warnings as lines, and where the rest is: many of them hide what else there is to see."""
+    more = len(odd) - _AT_ONCE
+    rest = [f"{counted(more, 'more warning')}: bfia-gateway job show {job_id}"] if more > 0 else []
+    return [*(f"warning: {warning}" for warning in odd[:_AT_ONCE]), *rest]
 
 
 def lineage(job: Mapping[str, Any]) -> str:

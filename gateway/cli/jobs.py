@@ -31,7 +31,7 @@ from gateway.cli.completing import JobId, nodes
 from gateway.cli.given import new_file
 from gateway.cli.job_ends import last_words
 from gateway.cli.job_looks import OVER, looks
-from gateway.cli.job_made import lineage, made, told, warnings, warnings_after
+from gateway.cli.job_made import in_short, lineage, made, told, warnings, warnings_after
 from gateway.cli.said import harmless_in, say
 from gateway.counting import counted
 from gateway.log_levels import Level
@@ -316,7 +316,8 @@ def _watch(node: Client, job_id: str, as_json: bool) -> None:
     with Live(console=Console(stderr=as_json), refresh_per_second=8, transient=as_json) as live:
         try:
             for job, trouble in looks(lambda: _job(node, job_id), tell=lambda text: say(text, err=True)):
-                live.update(Group(_tree(job), Text(trouble, style="yellow")) if trouble else _tree(job))
+                tree = _tree(job, briefly=True)
+                live.update(Group(tree, Text(trouble, style="yellow")) if trouble else tree)
         except KeyboardInterrupt:
             if not job or not job["outcome"]:
                 say(f"the job goes on: bfia-gateway job watch {job_id}, or job stop {job_id}", err=True)
@@ -329,8 +330,8 @@ def _watch(node: Client, job_id: str, as_json: bool) -> None:
         raise typer.Exit(EXIT_FAILED)
 
 
-def _tree(job: Mapping[str, Any]) -> Any:
-    """Draw tasks by parties, the progress, and what is to be known."""
+def _tree(job: Mapping[str, Any], *, briefly: bool = False) -> Any:
+    """Draw tasks by parties, the progress, and what is to be known; ``briefly``: not every warning."""
     from rich.console import Group, RenderableType
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -366,7 +367,9 @@ def _tree(job: Mapping[str, Any]) -> Any:
     if before := lineage(job):
         said.append(Text(before, style="dim"))
     said += [Text(line, style="dim") for line in last_words(job)]
-    said += [Text(f"warning: {w}", style="yellow") for w in warnings(job)]
+    odd = warnings(job)
+    lines = in_short(odd, job["job_id"]) if briefly else [f"warning: {one}" for one in odd]
+    said += [Text(line, style="yellow") for line in lines]
     return Group(*said)
 
 
@@ -384,7 +387,22 @@ def _why(what: Mapping[str, Any]) -> str:
 
 
 def _detail(detail: Mapping[str, Any]) -> str:
-    return ", ".join(f"{k} {v}" for k, v in detail.items() if v not in (None, "", {}, []))[:300]
+    return ", ".join(f"{k} {_flat(v)}" for k, v in detail.items() if v not in _NOTHING)[:300]
+
+
+_NOTHING: tuple[Any, ...] = (None, "", {}, [])
+
+
+def _flat(value: Any) -> str:
+    """Return a value of the timeline as people write it."""
+    match value:
+        case Mapping():
+            return "; ".join(f"{k} {_flat(v)}" for k, v in value.items() if v not in _NOTHING)
+        case list():
+            return ", ".join(map(_flat, value))
+        case bool():
+            return "yes" if value else "no"
+    return str(value)
 
 
 def _short(value: Any, longest: int = 60) -> str:

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from gateway.cli import jobs
 from gateway.cli.client import Client
+from gateway.cli.job_made import in_short
 from gateway.cli.main import app
 from tests.inprocess import running
 
@@ -58,3 +59,16 @@ def test_who_stops_watching_a_job_is_told_that_it_goes_on(capsys: pytest.Capture
     with pytest.raises(KeyboardInterrupt):
         jobs._watch(Interrupted(), "job-1", as_json=False)
     assert "the job goes on" in capsys.readouterr().err
+
+
+def test_many_warnings_do_not_hide_the_rest():
+    assert in_short(["a", "b", "c"], "job-1") == ["warning: a", "warning: b", "warning: c"]
+    last = in_short([str(n) for n in range(13)], "job-1")[-1]
+    assert last == "10 more warnings: bfia-gateway job show job-1"
+
+
+def test_a_line_of_the_timeline_is_written_for_people():
+    failure = {"reason": "STOPPED", "message": "", "node": "", "exit_code": None, "tried": [1, 2], "last": True}
+    assert jobs._detail({"failure": failure, "to": "FAILED"}) == (
+        "failure reason STOPPED; tried 1, 2; last yes, to FAILED"
+    )

@@ -99,7 +99,7 @@ def test_a_node_that_has_all_it_needs_is_found_good_and_left_as_it_is(config: Pa
     before = sorted(config.parent.iterdir())
     code, steps = doctor(config)
     assert code == 0 and failed(steps) == []
-    assert steps["migrations"]["result"] == "warning" and "not made yet" in steps["migrations"]["cause"]
+    assert steps["migrations"]["result"] == "ok" and "not made yet" in steps["migrations"]["found"]
     assert steps["isolation"]["result"] == "warning"
     assert steps["certificates"]["found"] == "none are named"
     assert sorted(config.parent.iterdir()) == before
