@@ -6,7 +6,7 @@ event loop while they wait; bodies over a quarter of a MiB are read and written 
 
 import hashlib
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -49,6 +49,8 @@ _POP_SECONDS = 120.0
 _SMALL = 1 << 14
 _LARGE = 1 << 20
 _LARGE_AT_ONCE = 16
+_TO_ONE_NODE_AT_ONCE = 8
+"""large bodies on their way to the same node: one that is away must not keep all the places while it is tried"""
 _OF_ANYBODY_AT_ONCE = 4
 """large bodies of which only the end tells whose they are"""
 _HANDED_ON_AT_ONCE = 4
@@ -159,6 +161,7 @@ class _Desk:
         self._unknown = UnknownSessions(parts.broker, self._session_open, parts.unknown_sessions)
         self._known_inside = Remembered(parts.known_sender, limiter=CapacityLimiter(_ASKING))
         self._large = Semaphore(_LARGE_AT_ONCE)
+        self._large_to: dict[str, Semaphore] = {}
         self._large_of_anybody = Semaphore(_OF_ANYBODY_AT_ONCE)
         # who hands a body on keeps its place meanwhile: two gateways that do it must not wait for each other
         self._large_handed_on = {named: Semaphore(_HANDED_ON_AT_ONCE) for named in (True, False)}
@@ -176,13 +179,18 @@ class _Desk:
         route = None if target == self._parts.node else self._parts.route_of(target)
         if target != self._parts.node and route is None:
             raise ChannelRefused(NOT_JOINED, f"node {target} has no route here: ask this node's admin for one")
-        async with self._body(request) as body:
+        places = () if route is None else (self._places_to(target),)
+        async with self._body(request, *places, self._large) as body:
             if route is None:
                 run = await self._run(ptp)
                 await self._store(ptp, body, source=self._parts.node, run=run)
                 return success()
             await self._refuse_ended(ptp.session)
             return await self._send(ptp, route, body, request.headers.get("content-type", ""))
+
+    def _places_to(self, node: str) -> Semaphore:
+        """Gives the places of large messages on their way to a node that has a route."""
+        return self._large_to.setdefault(node, Semaphore(_TO_ONE_NODE_AT_ONCE))
 
     def _target(self, ptp: Ptp) -> str:
         if ptp.target:
@@ -311,8 +319,11 @@ class _Desk:
         )
 
     @asynccontextmanager
-    async def _body(self, request: Request, places: Semaphore | None = None) -> AsyncIterator[bytes]:
-        """Reads the body, and holds one of a few places while a large one is in memory. Raises TooLarge."""
+    async def _body(self, request: Request, *places: Semaphore) -> AsyncIterator[bytes]:
+        """Reads the body, and holds one of each of the few places while a large one is in memory.
+
+        Raises TooLarge.
+        """
         length = request.headers.get("content-length", "")
         known = length.isascii() and length.isdigit()
         if len(length) > 18 or (known and int(length) > self._parts.max_body):
@@ -321,14 +332,14 @@ class _Desk:
             yield await self._at_once(request)
             return
         async with AsyncExitStack() as held:
-            yield await self._received(request, held, places or self._large)
+            yield await self._received(request, held, places or (self._large,))
 
     async def _at_once(self, request: Request) -> bytes:
         """Reads a body that comes in one piece, or two, and so need not be watched piece by piece."""
         with self._not_for_long():
             return await request.body()
 
-    async def _received(self, request: Request, held: AsyncExitStack, places: Semaphore) -> bytes:
+    async def _received(self, request: Request, held: AsyncExitStack, places: Sequence[Semaphore]) -> bytes:
         """Reads a body piece by piece; only what has come counts, whatever its sender said of its size."""
         chunks: list[bytes] = []
         size, since = 0, anyio.current_time()
@@ -336,13 +347,14 @@ class _Desk:
             while (chunk := await self._next_chunk(stream)) is not None:
                 if size <= _LARGE < size + len(chunk):
                     asked = anyio.current_time()
-                    await held.enter_async_context(places)
+                    for place in places:
+                        await held.enter_async_context(place)
                     since += anyio.current_time() - asked
                 size += len(chunk)
                 if size > self._parts.max_body:
                     raise TooLarge(self._too_large)
                 chunks.append(chunk)
-                if size > _LARGE and places.statistics().tasks_waiting:
+                if size > _LARGE and any(place.statistics().tasks_waiting for place in places):
                     self._refuse_slow(size, anyio.current_time() - since)
         return b"".join(chunks)
 

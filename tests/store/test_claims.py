@@ -118,7 +118,8 @@ def test_a_job_whose_record_cannot_be_read_gives_back_what_it_holds(url: str):
         store.local_jobs.add(job, "flow")
         mine.hold(job)
         with store.write() as connection:
-            connection.execute(tables.local_job.update().values(state='{"status": "NOWHERE"}'))
+            t = tables.local_job
+            connection.execute(t.update().values(state='{"status": "NOWHERE"}', version=t.c.version + 1))
         mine.release(job.id)
         assert mine.view()["remaining"]["cpu"] == 8
 

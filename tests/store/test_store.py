@@ -19,7 +19,6 @@ from gateway.domain.scheduling import schedule
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from gateway.errors import NotFound
 from gateway.store import records, tables
-from gateway.store.audits import SqlJobAudits
 from gateway.store.database import connect, outside_transaction
 from gateway.store.mapping import dumps, loads, record
 from gateway.store.migrate import migrate
@@ -309,9 +308,3 @@ def test_no_call_to_the_outside_inside_a_transaction(store: Store):
 def test_a_text_that_lacks_a_field_takes_its_default():
     assert loads(Call, '{"state": "OK", "unknown": 1}') == Call(CallState.OK)
     assert loads(Call, dumps(Call(CallState.LOST, NOW))) == Call(CallState.LOST, NOW)
-
-
-def test_ids_of_questions_are_told_apart_to_the_letter(store: Store):
-    audits = SqlJobAudits(store)
-    assert [audits.add("n", audit_id, f"job {audit_id}") for audit_id in ("a", "A")] == ["job a", "job A"]
-    assert audits.add("n", "A", "job-2") == "job A"

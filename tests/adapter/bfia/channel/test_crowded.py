@@ -10,7 +10,8 @@ import anyio
 import pytest
 
 from adapter.bfia import channel
-from tests.adapter.bfia.channel.nodes import CHAN, OK, Container, Node
+from adapter.bfia.courier import PeerRoute
+from tests.adapter.bfia.channel.nodes import CHAN, OK, Container, Node, until
 from tests.adapter.bfia.channel.test_refusals import INVOKE_HEADERS, PUSH_BODY, ask
 
 pytestmark = pytest.mark.anyio
@@ -38,6 +39,29 @@ async def test_bodies_that_never_end_keep_no_large_message_out(make_node, client
             answer = await client.post(url, content=json.dumps(push), headers=INVOKE_HEADERS | kind)
         assert answer.json()["code"] == OK
         assert await Container(client, alpha).pop() == large
+
+
+async def test_messages_to_a_node_that_is_silent_keep_no_other_large_message_out(make_node, client):
+    alpha, let_go, reached = await make_node("alpha"), asyncio.Event(), []
+
+    async def silent(reader, writer):
+        reached.append(writer)
+        await let_go.wait()
+        writer.close()
+
+    large = b"x" * (2 * channel._LARGE)
+    async with await asyncio.start_server(silent, "127.0.0.1", 0) as server, anyio.create_task_group() as tasks:
+        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        alpha.routes["beta"] = PeerRoute(address, deadline=600.0)
+        container = Container(client, alpha)
+        for _ in range(channel._LARGE_AT_ONCE):
+            tasks.start_soon(container.push, "beta", large)
+        await until(lambda: len(reached) >= channel._TO_ONE_NODE_AT_ONCE)
+        with anyio.fail_after(60):
+            assert await container.push("alpha", large) == OK
+        assert len(reached) == channel._TO_ONE_NODE_AT_ONCE
+        tasks.cancel_scope.cancel()
+        let_go.set()
 
 
 async def test_a_body_that_only_trickles_is_refused_while_another_waits_for_its_place(desk, caller, monkeypatch):
