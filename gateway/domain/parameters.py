@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import islice
 from typing import Any
 
 from gateway.domain import checkpoints, foreign, job_settings, lifetimes, resources, strictness, trained
@@ -15,8 +16,12 @@ MOST_KEYS = 1000
 LONGEST_KEY = 4096
 """characters of an index key such as ``0|1|2``"""
 MOST_WARNINGS = 200
+MOST_MEANT = 20
+"""unknown names of one job of which it is looked for what was meant: each takes a while"""
 _LONGEST_WORD = 100
 """characters; a longer name is no mistyped one"""
+_MOST_KNOWN = 200
+"""names that one of them is compared with"""
 MOST_AT_NODE = 50
 """parties that one node plays in a job; each is a container of every task"""
 
@@ -98,7 +103,8 @@ def check(spec: JobSpec, path: str = "config") -> tuple[list[Problem], list[Prob
     ]:
         problems.append(Problem(f"{path}.role", f"must not name one node more than {MOST_AT_NODE} times", crowded))
     count = {role: sum(p.role == role for p in spec.parties) for role in {p.role for p in spec.parties}}
-    tasks = {node.name for node in spec.dag.nodes}
+    tasks = {node.name: None for node in spec.dag.nodes}
+    meant = _Meant()
     problems += lifetimes.check(spec.job_params.get("common"), tasks, f"{path}.job_params.common")
     problems += checkpoints.check(spec.job_params.get("common"), f"{path}.job_params.common")
     for name, params in (("job_params", spec.job_params), ("task_params", spec.task_params)):
@@ -108,7 +114,7 @@ def check(spec: JobSpec, path: str = "config") -> tuple[list[Problem], list[Prob
                 problems.append(Problem(at, "must be an object", by_index))
             elif role == "common":
                 if name == "task_params":
-                    warnings += _unknown_tasks(by_index, tasks, at)
+                    warnings += _unknown_tasks(by_index, tasks, at, meant)
             elif len(by_index) > MOST_KEYS or any(len(key) > LONGEST_KEY for key in by_index):
                 rule = f"must not have more than {MOST_KEYS} keys, nor one of more than {LONGEST_KEY} characters"
                 problems.append(Problem(at, rule, len(by_index)))
@@ -117,11 +123,11 @@ def check(spec: JobSpec, path: str = "config") -> tuple[list[Problem], list[Prob
                     warnings += _unknown_indices(by_index, role, count[role], at)
                 else:
                     rule = "is no role of this job, so nobody gets this"
-                    warnings.append(Problem(at, rule, role, _near(role, (*count, "common"))))
+                    warnings.append(Problem(at, rule, role, meant.by(role, ("common", *count))))
                 if name == "task_params":
                     for key, by_task in by_index.items():
                         if isinstance(by_task, Mapping):
-                            warnings += _unknown_tasks(by_task, tasks, f"{at}.{key}")
+                            warnings += _unknown_tasks(by_task, tasks, f"{at}.{key}", meant)
     problems += resources.check(spec, f"{path}.job_params")
     problems += foreign.check(spec.job_params, f"{path}.job_params")
     warnings += [key.problem for key in spec.unread]
@@ -130,18 +136,29 @@ def check(spec: JobSpec, path: str = "config") -> tuple[list[Problem], list[Prob
     return strictness.applied(spec, problems, warnings[:MOST_WARNINGS])
 
 
-def _unknown_tasks(by_task: Mapping[str, Any], tasks: set[str], at: str) -> list[Problem]:
+def _unknown_tasks(
+    by_task: Mapping[str, Any], tasks: Mapping[str, None], at: str, meant: "_Meant"
+) -> list[Problem]:
     return [
-        Problem(f"{at}.{task}", "names a task that is not in the flow", task, _near(task, tasks))
+        Problem(f"{at}.{task}", "names a task that is not in the flow", task, meant.by(task, tasks))
         for task in by_task
         if task not in tasks
     ]
 
 
-def _near(word: str, known: Iterable[str]) -> str:
-    """Return which of the known words was probably meant; empty where that is not clear."""
-    found = get_close_matches(word.lower(), list(known), n=1, cutoff=0.7) if len(word) <= _LONGEST_WORD else []
-    return found[0] if found else ""
+class _Meant:
+    """Finds what was probably meant by the first unknown names of a job."""
+
+    def __init__(self) -> None:
+        self._left = MOST_MEANT
+
+    def by(self, word: str, known: Iterable[str]) -> str:
+        """Return which of the known words; empty where that is not clear, or was looked for too often."""
+        if not self._left or len(word) > _LONGEST_WORD:
+            return ""
+        self._left -= 1
+        found = get_close_matches(word.lower(), list(islice(known, _MOST_KNOWN)), n=1, cutoff=0.7)
+        return found[0] if found else ""
 
 
 def _unknown_indices(by_index: Mapping[str, Any], role: str, count: int, at: str) -> list[Problem]:
