@@ -74,7 +74,12 @@ class Lines:
         while raw := self._file.readline(LARGEST_ROW + 1):
             if self.number == 0:
                 if raw.startswith(_UTF16):
-                    self._findings.add("encoding", "file:1", "must be UTF-8 text, this looks like UTF-16", raw[:8])
+                    self._findings.add(
+                        "encoding",
+                        "file:1",
+                        "must be UTF-8 text, this looks like UTF-16",
+                        raw[:8],
+                    )
                     raise self._findings.error()
                 raw = raw.removeprefix(_BOM)
             self.number += 1
@@ -90,11 +95,19 @@ class Lines:
                 text = raw.decode()
             except UnicodeDecodeError as error:
                 got = raw[max(0, error.start - 10) : error.start + 10]
-                self._findings.add(
-                    "encoding", f"file:{self.number}", f"must be UTF-8 text, byte {error.start + 1} is not", got
-                )
+                rule = f"must be UTF-8 text, byte {error.start + 1} is not{_probably(raw)}"
+                self._findings.add("encoding", f"file:{self.number}", rule, got)
                 text = raw.decode(errors="replace")
             yield text
+
+
+def _probably(raw: bytes) -> str:
+    """Say in which other encoding a line can be read, and how to change it; empty where that is not clear."""
+    try:
+        raw.decode("gb18030")
+    except UnicodeDecodeError:
+        return ""
+    return "; it can be read as GBK: iconv -f GB18030 -t UTF-8 OLD.csv > NEW.csv"
 
 
 def rows(lines: Lines, delimiter: str, findings: Findings) -> Iterator[tuple[int, list[str]]]:

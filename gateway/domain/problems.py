@@ -13,7 +13,7 @@ class Problem(NamedTuple):
     """what to write instead, where that is obvious"""
 
     def __str__(self) -> str:
-        found = "" if self.rule == "is missing" else f" (got {self._got})"
+        found = "" if self.got is None or self.rule == "is missing" else f" (got {self._got})"
         return f"{self.path}: {self.rule}{found}{self._hint}"
 
     @property

@@ -244,6 +244,7 @@ def test_rows_without_a_match_id_are_divided_by_their_number(site: Site) -> None
         (b"id,x\n", "file", "row after the header"),
         ("id,x\n1,2\n".encode("utf-16"), "file:1", "UTF-16"),
         (b"id,x\n1,2\n2,\xff\n", "file:3", "UTF-8"),
+        ("id,姓名\n1,王芳\n".encode("gbk"), "file:1", "iconv -f GB18030"),
         (b"id,x\n1,2\n2,\0\n", "file:3", "NUL"),
         (b'id,x\n1,"2\n', "file:2", "quote is not closed"),
         (b'id,x\n1,"2"3\n', "file:2", "CSV"),

@@ -72,3 +72,8 @@ def test_a_failure_is_told_with_all_its_words():
 def test_a_problem_shows_what_was_found_but_not_without_end():
     assert str(Problem("a.b", "must be", "x")) == "a.b: must be (got 'x')"
     assert len(str(Problem("a.b", "must be", "x" * 10_000))) < 300
+
+
+def test_a_problem_for_which_nothing_was_found_says_nothing_of_it():
+    assert str(Problem("file", "must not be empty")) == "file: must not be empty"
+    assert str(Problem("port", "must be a number", "x")) == "port: must be a number (got 'x')"
