@@ -4,6 +4,7 @@ One cause fails one clause: what cannot be told because of it is ``not shown`` i
 """
 
 from collections.abc import Callable, Iterable
+from itertools import groupby
 
 from gateway.conformance.seen import Evidence, Finding, Trace, failed, not_shown, ok
 
@@ -87,7 +88,7 @@ def callback_names(seen: Evidence) -> Finding:
             if said.role not in (trace.party, trace.party.partition(".")[0]):
                 wrong.append(f"{trace.party} says role {said.role[:80]!r}")
     if wrong:
-        return failed("; ".join(dict.fromkeys(wrong)))
+        return failed("; ".join(list(dict.fromkeys(wrong))[:3]))
     return _all(seen, lambda t: ok(f"{t.party} names both") if t.heard.said else None)
 
 
@@ -270,7 +271,9 @@ def _all(seen: Evidence, look: Callable[[Trace], Finding | None], otherwise: str
 
 
 def _states(trace: Trace) -> str:
-    return ", ".join(said.status for said in trace.heard.said)
+    """Return what was told, in its order; what was told again and again, such as RUNNING, once."""
+    told = [(status, len(list(again))) for status, again in groupby(said.status for said in trace.heard.said)]
+    return _some((f"{status} ({times} times)" if times > 1 else status for status, times in told), 5)
 
 
 def _told_running(trace: Trace) -> bool:

@@ -101,12 +101,20 @@ class Sandbox:
         self._given_up.set()
 
     def close(self) -> None:
-        """Take the containers and their network away. Raises `EngineError`."""
-        for found in self._engine.list():
-            self._engine.remove(found.name)
-        if isinstance(self._engine, ContainerdEngine):
-            self._engine.remove_network()
-        self._engine.close()
+        """Take the containers and their network away, as far as they go. Raises the first `EngineError`."""
+        refused: list[EngineError] = []
+        try:
+            for found in self._engine.list():
+                try:
+                    self._engine.remove(found.name)
+                except EngineError as error:
+                    refused.append(error)
+            if isinstance(self._engine, ContainerdEngine) and not refused:
+                self._engine.remove_network()
+        finally:
+            self._engine.close()
+        if refused:
+            raise refused[0]
 
     def run(self, component: Component, plan: Plan) -> tuple[Trace, ...]:
         """Make one trial. Raises `OSError` and `EngineError` where the sandbox itself cannot be made."""

@@ -2,14 +2,15 @@
 
 import json
 import threading
-from collections.abc import Callable
-from dataclasses import replace
+from typing import TypeVar
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.conformance.seen import Heard, Said, Spoken
 from gateway.errors import NotFound
 from gateway.ports import Callback
+
+X = TypeVar("X")
 
 CALLBACK = "/v1/platform/schedule/task/callback"
 CHANNEL = "/v1/interconn/chan/"
@@ -24,7 +25,10 @@ class Ear:
         """``run`` is what the query of its callback's address says."""
         self._run = run
         self._lock = threading.Lock()
-        self._heard = Heard()
+        self._said: list[Said] = []
+        self._refused: list[str] = []
+        self._spoken: list[Spoken] = []
+        self._strange: list[str] = []
         self.first = threading.Event()
         """set once anything was heard"""
         self.listens = 0
@@ -34,7 +38,7 @@ class Ear:
     def heard(self) -> Heard:
         """All that was heard so far."""
         with self._lock:
-            return self._heard
+            return Heard(tuple(self._said), tuple(self._refused), tuple(self._spoken), tuple(self._strange))
 
     def callback(self, said: Callback) -> None:
         """Take in a callback that was read. Raises `NotFound` where it is another run's."""
@@ -42,23 +46,23 @@ class Ear:
             raise NotFound("that run is not known here", reason="RUN_UNKNOWN")
         own = said.run_id == self._run
         word = Said(str(said.status), said.task_id, said.role, own, said.result_code)
-        self._note(lambda heard: replace(heard, said=(*heard.said, word)))
+        self._note(self._said, word)
 
     def refused(self, words: str) -> None:
         """Take in a callback that could not be read, and why."""
-        self._note(lambda heard: replace(heard, refused=(*heard.refused, words)))
+        self._note(self._refused, words)
 
     def spoken(self, word: Spoken) -> None:
         """Take in a call to the channel."""
-        self._note(lambda heard: replace(heard, spoken=(*heard.spoken, word)))
+        self._note(self._spoken, word)
 
     def strange(self, what: str) -> None:
         """Take in a request that no component has to make."""
-        self._note(lambda heard: replace(heard, strange=(*heard.strange, what)))
+        self._note(self._strange, what)
 
-    def _note(self, change: Callable[[Heard], Heard]) -> None:
+    def _note(self, heard: list[X], one: X) -> None:
         with self._lock:
-            self._heard = change(self._heard)
+            heard.append(one)
         self.first.set()
 
 
