@@ -102,7 +102,7 @@ def check(spec: JobSpec, path: str = "config") -> tuple[list[Problem], list[Prob
         f"{node} ({n})" for node, n in Counter(p.node for p in spec.parties).items() if n > MOST_AT_NODE
     ]:
         problems.append(Problem(f"{path}.role", f"must not name one node more than {MOST_AT_NODE} times", crowded))
-    count = {role: sum(p.role == role for p in spec.parties) for role in {p.role for p in spec.parties}}
+    count = Counter(p.role for p in spec.parties)
     tasks = {node.name: None for node in spec.dag.nodes}
     meant = _Meant()
     problems += lifetimes.check(spec.job_params.get("common"), tasks, f"{path}.job_params.common")
