@@ -1,5 +1,6 @@
 """Descriptions of components, for commands: from a node, or from a registration's file."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ def components_of(name: str, config: Path, url: str) -> Components:
 
     Raises `CallFailed`.
     """
-    if Path(name).is_file():
+    if os.path.isfile(name):  # False, too, for what is too long to be a file's name
         return from_file(Path(name))
     with connect(config, url) as node:
         return from_node(node, name)

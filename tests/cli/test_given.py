@@ -257,3 +257,8 @@ def test_a_user_without_a_name_can_change_things(words: list[str], monkeypatch: 
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
     said = call(*words, "--url", NOBODY)
     assert said.exit_code == 3 and "no answer" in said.stderr, said
+
+
+def test_a_name_that_is_too_long_for_a_file_is_asked_of_the_node():
+    said = call("provider", "parameters", "x" * 5000, "--url", NOBODY)
+    assert said.exit_code == 3 and "no answer" in said.stderr, said
