@@ -315,7 +315,7 @@ class Executor:
         if isinstance(probe, Missing):
             return Gone(run.run_id, self._clock())
         if not isinstance(probe, Exited):
-            if probe.cut_off:
+            if probe.cut_off and run.reported is None:  # else it has nothing more to say to anybody
                 return Broken(run.run_id, _without_network(run), self._clock())
             too_much = self._disk.over(run)
             return Broken(run.run_id, too_much, self._clock()) if too_much else Seen(run.run_id, self._clock())

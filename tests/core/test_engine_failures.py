@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from engines.base import (
 )
 from engines.memory import Inside, MemoryEngine, Script
 from gateway.disk_watch import DiskWatch
+from gateway.domain.executing.events import Broken, Seen
 from gateway.domain.local_job import Address, Run
+from gateway.domain.states import TaskStatus
 from gateway.readiness import Looked
 from gateway.wiring import Gateway
 from gateway.workspace import Workspace
@@ -335,8 +338,11 @@ def test_a_container_that_is_taken_off_its_network_is_ended_and_says_why(tmp_pat
         job_id = submit(node).json()["data"]["job_id"]
         assert isinstance(node.engine, MemoryEngine)
         wait_for(lambda: list(node.engine.list()) != [], 30)
-        for run in node.engine.list():
-            node.engine.cut_off(run.name)
+        for found in node.engine.list():
+            node.engine.cut_off(found.name)
+        run = next(run for run in node.store.local_jobs.get(job_id).runs if run.name == found.name)
+        assert isinstance(node.executor._probe(run), Broken)
+        assert isinstance(node.executor._probe(replace(run, reported=TaskStatus.SUCCESS)), Seen), "it has said all"
         failure = ended(node, job_id).ending.failure
         assert failure.reason == "NETWORK_LOST" and "taken off its network" in failure.message
         wait_for(lambda: list(node.engine.list()) == [], 30, about="the container is taken away")
