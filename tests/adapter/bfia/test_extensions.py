@@ -179,6 +179,11 @@ def test_nothing_of_one_party_goes_to_another(tmp_path: Path):
         site.run(spec.job_id, "guest.0")
         site.node.coordinator.stop_job(spec.job_id, "", ME)
         wait_for(lambda: site.node.store.jobs.get(spec.job_id).ended_at, 30, 0.02, "the job has ended")
+        data = {"a": {"dataset_id": "guests-data#table", "limit": 5}}
+        refused = replace(a_job_with(SPEC), task_params=own | {"guest": {"0": data}})
+        with pytest.raises(Refused, match="guests-data#table"):  # who hands it in is told
+            site.node.coordinator.submit_job(refused, ME)
+        wait_for(lambda: site.node.store.jobs.get(refused.job_id).ended_at, 30, 0.02, "the other job has ended")
         sent = b"".join(a.raw for a in site.peer.asked)
-    assert b"for-all" in sent and b"hosts-own" in sent
+    assert b"for-all" in sent and b"hosts-own" in sent and b"is not in this node's storage" in sent
     assert b"guests-" not in sent
