@@ -19,14 +19,18 @@ def refusal(request: Request, error: RequestValidationError) -> Invalid:
     unread = error.__cause__
     if isinstance(unread, NotFit):
         return Invalid(unread.problems)
-    field = getattr(request.scope.get("route"), "body_field", None)
-    model = getattr(getattr(field, "field_info", None), "annotation", None)
-    problems = problems_of([e for e in error.errors() if not _of_bytes(error, e)], model)
+    problems = problems_of([e for e in error.errors() if not _of_bytes(error, e)], model_of(request))
     if any(_of_bytes(error, e) for e in error.errors()):
         sent = request.headers.get("content-type", "")[:200]
         rule = "must be application/json for a body of JSON, which is not read otherwise"
         problems = [Problem("content-type", rule, sent, "application/json"), *problems]
     return Invalid(problems)
+
+
+def model_of(request: Request) -> Any:
+    """Return what the path of a request declares as its body; None where it declares none."""
+    field = getattr(request.scope.get("route"), "body_field", None)
+    return getattr(getattr(field, "field_info", None), "annotation", None)
 
 
 def _of_bytes(error: RequestValidationError, one: Mapping[str, Any]) -> bool:

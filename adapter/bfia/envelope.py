@@ -16,10 +16,11 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from adapter.bfia import half_read
 from adapter.bfia.profiles import Profile
-from adapter.problems import Words, listed, refusal, shown, words_for
+from adapter.problems import Words, listed, model_of, refusal, shown, words_for
 from gateway.domain.problems import Problem
-from gateway.errors import DatabaseAway, GatewayError, TooLarge
+from gateway.errors import DatabaseAway, GatewayError, Invalid, TooLarge
 
 log = structlog.get_logger(__name__)
 
@@ -86,6 +87,7 @@ def install(
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         wrong = refusal(request, error)
+        wrong = Invalid([*wrong.problems, *half_read.faults(error.body, model_of(request))])
         status = decided(request, wrong.code)
         return _answer(request, status, wrong.code, wrong.reason, wrong.message, wrong.problems)
 

@@ -30,7 +30,7 @@ def job_spec(body: wire.CreateAll, job_id: str, scheduler: NodeId, trace_id: str
     return JobSpec(
         job_id=job_id,
         flow_id=body.flow_id,
-        dag=_dag(body.dag),
+        dag=dag(body.dag),
         parties=tuple(Party(role, i, node) for role, nodes in config.role.items() for i, node in enumerate(nodes)),
         initiator=config.initiator.node_id,
         initiator_role=config.initiator.role,
@@ -44,7 +44,8 @@ def job_spec(body: wire.CreateAll, job_id: str, scheduler: NodeId, trace_id: str
     )
 
 
-def _dag(body: wire.DagBody) -> Dag:
+def dag(body: wire.DagBody) -> Dag:
+    """Return the flow that a body has. Its rules are the domain's to check."""
     return Dag(
         tuple(
             DagNode(

@@ -104,6 +104,36 @@ def test_create_all_names_every_problem_with_its_path(node: Gateway):
     }
 
 
+def test_fields_that_cannot_be_read_hide_no_mistake_of_meaning_and_nothing_is_stored(node: Gateway):
+    """Required keys, the initiator's role and the flow in one answer, each with what was got."""
+    before = [one.job_id for one in node.store.jobs.list()]
+    body = job_body()
+    body["config"]["initiator"]["role"] = "arbiter"
+    body["dag"]["components"][0]["input"] = [{"type": "dataset", "key": "nobody.out"}]
+    body["config"]["role"]["host"] = [5]
+    body["config"]["task_params"] = 7
+    body["flow_id"] = ["x"]
+    found = refused(ask(node, "operator", "POST", f"{PLATFORM}/job/create_all", json=body), "INVALID")
+    problems = {p["path"]: (p["rule"], p["got"]) for p in found["data"]["problems"]}
+    assert problems.pop("flow_id")[0] == "must be text"
+    assert problems == {
+        "config.initiator.node_id": ("must be listed under config.role.arbiter", ME),
+        "dag.components[0].input[0].key": (
+            "echo_1 needs the output of a task that is not in the flow",
+            "nobody.out",
+        ),
+        "config.role.host[0]": ("must be text", 5),
+        "config.task_params": ("must be an object (name: value)", 7),
+    }
+    del body["dag"]["components"][0]["version"]  # what such a task needs is not told: it cannot be read itself
+    body["config"]["initiator"]["role"] = "host"
+    found = refused(ask(node, "operator", "POST", f"{PLATFORM}/job/create_all", json=body), "INVALID")
+    paths = {p["path"] for p in found["data"]["problems"]}
+    assert "dag.components[0].version" in paths and "dag.components[0].input[0].key" not in paths
+    assert "config.initiator.node_id" in paths
+    assert [one.job_id for one in node.store.jobs.list()] == before
+
+
 @pytest.mark.parametrize("raw", [b"", b"{", b"[1]", b'"x"', b"\xff\xfe", b"[" * 100_000, b'{"a":' * 50_000])
 def test_a_body_that_is_no_job_is_refused(node: Gateway, raw: bytes):
     headers = {"content-type": "application/json"}
