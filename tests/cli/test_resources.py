@@ -11,7 +11,7 @@ from gateway.domain.states import JobStatus
 from gateway.errors import Refused
 from gateway.wiring import Gateway
 from tests.builders import a_local_job, a_spec
-from tests.inprocess import ME, running
+from tests.inprocess import ME, ask, running
 
 
 def cli(gateway: Gateway, *words: str) -> Result:
@@ -33,11 +33,18 @@ def test_who_holds_and_who_waits_is_shown_and_the_sums_match(tmp_path: Path):
         printed = cli(node, "--json").stdout
         # the node in this process may have logged before and after it
         found, _ = json.JSONDecoder().raw_decode(printed, printed.index("{\n"))
-        assert found["held"]["memory_gib"] == sum(h["memory_gib"] for h in found["holders"]) == 1.5
+        for kind in ("cpu", "memory_gib", "disk_gib"):
+            assert found["held"][kind] == sum(h[kind] for h in found["holders"])
+            assert found["remaining"][kind] == found["total"][kind] - found["held"][kind]
+        claim = next(c for c in node.resources.ledger().holders if c.job_id == "job-first")
+        assert [(h["job_id"], h["memory_gib"], h["since"]) for h in found["holders"]] == [
+            ("job-first", 1.5, claim.held_at.isoformat())
+        ]
+        assert found == ask(node, "operator", "GET", "/api/v1/resources").json()
         assert found["remaining"]["memory_gib"] == 0.5
         assert [w["job_id"] for w in found["waiting"]] == ["job-second"]
         shown = cli(node)
         assert shown.exit_code == 0
         assert f"node {ME}" in shown.stdout
-        assert "job-first" in shown.stdout
+        assert "job-first" in shown.stdout and claim.held_at.isoformat()[:19] in shown.stdout
         assert said.split(",")[0] in " ".join(shown.stdout.split())
