@@ -28,7 +28,7 @@ def delete(node: Gateway, path: str, status: int = 200, **query):
 
 
 def audited(node: Gateway, action: str, times: int) -> list[dict[str, Any]]:
-    """Return what the audit has of an action, the oldest first, once it is there so often; it follows the answer."""
+    """Return what the audit has of an action, the oldest first, once all is there."""
 
     def entries() -> list[Any]:
         return [one for one in reversed(node.audit.list(action=action)) if one.action.split("?")[0] == action]

@@ -84,17 +84,20 @@ def test_a_key_is_never_advanced_by_two_workers_and_a_wake_meanwhile_is_kept():
 
 def test_an_advance_that_raises_does_not_end_the_loop():
     seen = threading.Event()
+    counted: list[tuple[str, str, int]] = []
 
     def advance(key: str) -> None:
         if key == "bad":
-            raise RuntimeError
+            raise RuntimeError("injected")
         seen.set()
 
     loop = Loop("test", advance, lambda now: (), every=EVERY, workers=1)
+    loop.failed = lambda key, error, times: counted.append((key, str(error), times))
     loop.start()
     try:
         loop.wake("bad")
         loop.wake("good")
         assert seen.wait(LONG)
+        assert counted == [("bad", "injected", 1)]
     finally:
         loop.stop()
