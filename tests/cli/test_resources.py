@@ -48,3 +48,9 @@ def test_who_holds_and_who_waits_is_shown_and_the_sums_match(tmp_path: Path):
         assert f"node {ME}" in shown.stdout
         assert "job-first" in shown.stdout and claim.held_at.isoformat()[:19] in shown.stdout
         assert said.split(",")[0] in " ".join(shown.stdout.split())
+        node.resources.give_back("job-first")
+        node.resources.hold(job)  # the second, which has waited: it holds since now, not since it asked
+        (claim,) = node.resources.ledger().holders
+        assert claim.held_at is not None and claim.held_at > claim.since
+        (held,) = node.resources.view()["holders"]
+        assert (held["job_id"], held["since"]) == ("job-second", claim.held_at.isoformat())
