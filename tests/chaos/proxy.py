@@ -7,10 +7,11 @@ answered, in the middle of the answer.
 import asyncio
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
+from weakref import WeakSet
 
 FAULTS = ("delay", "cut", "half-close", "duplicate", "reorder", "blackhole")
 
@@ -47,11 +48,14 @@ class Proxy:
         self._loop = asyncio.new_event_loop()
         self._passed = asyncio.Event()
         self._server: Any = None
+        self._writers: WeakSet[asyncio.StreamWriter] = WeakSet()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> "Proxy":
         self._thread.start()
-        started = asyncio.run_coroutine_threadsafe(asyncio.start_server(self._serve, "127.0.0.1", 0), self._loop)
+        started = asyncio.run_coroutine_threadsafe(
+            asyncio.start_server(self._accepted, "127.0.0.1", 0), self._loop
+        )
         self._server = started.result(60)
         return self
 
@@ -75,10 +79,18 @@ class Proxy:
 
     async def _end(self) -> None:
         self._server.close()
-        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:  # one that was just accepted begins another
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for writer in self._writers:
+            writer.transport.abort()
+        await asyncio.gather(*(writer.wait_closed() for writer in self._writers), return_exceptions=True)
+        await asyncio.sleep(0)  # the loop closes what has no writer yet
+
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Coroutine[Any, Any, None]:
+        self._writers.add(writer)  # a task that is cancelled before it begins closes nothing
+        return self._serve(reader, writer)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError, ValueError):
@@ -95,6 +107,7 @@ class Proxy:
 
     async def _ask(self, request: bytes) -> bytes:
         reader, writer = await self._connected()
+        self._writers.add(writer)
         try:
             writer.write(request)
             await writer.drain()

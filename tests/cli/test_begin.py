@@ -16,6 +16,7 @@ from tests.inprocess import running
 
 _INTERRUPTED = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what began this in the background ignores it
 class Finder:
     def find_spec(self, name, *_):
         if name == "gateway.cli.main":

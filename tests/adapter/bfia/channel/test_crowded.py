@@ -29,6 +29,7 @@ async def test_bodies_that_never_end_keep_no_large_message_out(make_node, client
     async with contextlib.AsyncExitStack() as open_:
         for _ in range(channel._LARGE_AT_ONCE + channel._OF_ANYBODY_AT_ONCE):
             _, writer = await asyncio.open_connection(*alpha.socket.getsockname()[:2])
+            open_.push_async_callback(writer.wait_closed)
             open_.callback(writer.close)
             writer.write(CHUNKED.encode() + b"1\r\n{\r\n")
             await writer.drain()
@@ -62,6 +63,9 @@ async def test_messages_to_a_node_that_is_silent_keep_no_other_large_message_out
         assert len(reached) == channel._TO_ONE_NODE_AT_ONCE
         tasks.cancel_scope.cancel()
         let_go.set()
+    for writer in reached:
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
 
 
 async def test_a_body_that_only_trickles_is_refused_while_another_waits_for_its_place(desk, caller, monkeypatch):
