@@ -48,6 +48,7 @@ class Proxy:
         self._loop = asyncio.new_event_loop()
         self._passed = asyncio.Event()
         self._server: Any = None
+        self._tasks: set[asyncio.Task[None] | None] = set()
         self._writers: WeakSet[asyncio.StreamWriter] = WeakSet()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -90,7 +91,15 @@ class Proxy:
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Coroutine[Any, Any, None]:
         self._writers.add(writer)  # a task that is cancelled before it begins closes nothing
-        return self._serve(reader, writer)
+        return self._kept(reader, writer)
+
+    async def _kept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve; the loop itself does not keep a task whose connections have ended from the garbage collector."""
+        self._tasks.add(task := asyncio.current_task())
+        try:
+            await self._serve(reader, writer)
+        finally:
+            self._tasks.discard(task)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError, ValueError):
