@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from adapter.bfia import translate, wire
 from gateway.domain import dag as flow
+from gateway.domain import parameters
 from gateway.domain.problems import Problem
 
 
@@ -36,5 +37,4 @@ def _of_initiator(config: Any) -> Iterator[Problem]:
         return
     nodes = config["role"].get(initiator.role, [])
     if isinstance(nodes, list) and initiator.node_id not in nodes:
-        rule = f"must be listed under config.role.{initiator.role}"
-        yield Problem("config.initiator.node_id", rule, initiator.node_id)
+        yield parameters.unlisted(initiator.node_id, initiator.role)

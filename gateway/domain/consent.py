@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from gateway.domain.job import GRACE as GRACE
-from gateway.domain.job import Acceptance, Consent, Job, NodeJob
+from gateway.domain.job import GRACE, Acceptance, Consent, Job, NodeJob
 from gateway.domain.model import Call, CallState, Failure, NodeId
 from gateway.domain.states import JOB, JobStatus, ended
 

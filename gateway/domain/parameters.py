@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from gateway.domain import checkpoints, foreign, job_settings, lifetimes, resources, strictness, trained
-from gateway.domain.model import JobSpec, Party
+from gateway.domain.model import JobSpec, NodeId, Party
 from gateway.domain.names import LARGEST_NAME, index_of, name_rule
 from gateway.domain.problems import Problem
 
@@ -76,6 +76,11 @@ def data_location(params: Mapping[str, Any], party: Party, task: str) -> Mapping
     return None
 
 
+def unlisted(initiator: NodeId, role: str, path: str = "config") -> Problem:
+    """Return the mistake of an initiator that does not hold the role it claims."""
+    return Problem(f"{path}.initiator.node_id", f"must be listed under config.role.{role}", initiator)
+
+
 def check(spec: JobSpec, path: str = "config") -> tuple[list[Problem], list[Problem]]:
     """Find what is wrong with roles and parameters: (problems that refuse the job, warnings).
 
@@ -91,13 +96,7 @@ def check(spec: JobSpec, path: str = "config") -> tuple[list[Problem], list[Prob
     if not spec.parties:
         problems.append(Problem(f"{path}.role", "must name at least one node", {}))
     elif not any(p.node == spec.initiator and p.role == spec.initiator_role for p in spec.parties):
-        problems.append(
-            Problem(
-                f"{path}.initiator.node_id",
-                f"must be listed under config.role.{spec.initiator_role}",
-                spec.initiator,
-            )
-        )
+        problems.append(unlisted(spec.initiator, spec.initiator_role, path))
     if crowded := [
         f"{node} ({n})" for node, n in Counter(p.node for p in spec.parties).items() if n > MOST_AT_NODE
     ]:

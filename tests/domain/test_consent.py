@@ -6,13 +6,13 @@ import pytest
 
 from gateway.domain import approval, waiting
 from gateway.domain.approval import CREATE, START, Mode, Piece, Policy, Rule, Verdict, judge, pieces
-from gateway.domain.consent import DEADLINE, GRACE, Confirmed, contradicts
+from gateway.domain.consent import DEADLINE, Confirmed, contradicts
 from gateway.domain.executing import execute
 from gateway.domain.executing.commands import Confirm
 from gateway.domain.executing.events import Decided, Done, Restarted
 from gateway.domain.executing.events import StopAsked as StopAskedHere
 from gateway.domain.idle_rules import idle
-from gateway.domain.job import Acceptance, Job
+from gateway.domain.job import GRACE, Acceptance, Job
 from gateway.domain.local_job import LocalJob
 from gateway.domain.model import CallState, Failure
 from gateway.domain.scheduling.commands import CreateAt, StartAt, StopAt
