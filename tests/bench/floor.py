@@ -31,6 +31,10 @@ class Floor:
 
     def __enter__(self) -> "Floor":
         self._client = docker.from_env(max_pool_size=16)
+        for container in self._client.containers.list(all=True, filters={"name": f"{NETWORK}-"}):
+            container.remove(force=True)  # one run that was killed must not spoil the next
+        for network in self._client.networks.list(names=[NETWORK]):
+            network.remove()
         self._network = self._client.networks.create(NETWORK, driver="bridge")
         self._network.reload()
         self._address = self._network.attrs["IPAM"]["Config"][0]["Gateway"]
