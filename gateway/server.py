@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import uvicorn
 from starlette.types import ASGIApp
 
+from gateway.connections import Connection
+
 
 def bound(address: str) -> socket.socket:
     """Bind ``host:port`` (port 0: any free one). Raises `OSError`, naming the address."""
@@ -112,6 +114,7 @@ async def serve(
         return _Server(
             uvicorn.Config(
                 apps[name],
+                http=Connection,
                 lifespan="off",
                 log_config=None,
                 access_log=False,
