@@ -13,7 +13,7 @@ from engines.containerd import ContainerdEngine
 from gateway.assembly.engine import main_of
 from gateway.assembly.rules import approval_policy
 from gateway.checkup_approval import approval_of
-from gateway.checkup_certificates import certificates_of
+from gateway.checkup_certificates import certificates_of, peers_of
 from gateway.checkup_clock import clock_of
 from gateway.checkup_images import further, images_of
 from gateway.checkup_routes import routes_of
@@ -74,6 +74,7 @@ def look(settings: Settings, engine: Callable[[Settings], Engine]) -> list[Step]
                 runs.close()
         trial.take("ports", lambda: _ports(settings), needed=False)
         trial.take("certificates", lambda: certificates_of(settings), needed=False)
+        trial.take("peers", lambda: peers_of(settings), needed=False)
         trial.take("approval", lambda: approval_of(approval_policy(settings)), needed=False)
         trial.take("routes", lambda: routes_of(settings), needed=False)
     finally:

@@ -57,5 +57,17 @@ def certificates_of(settings: Settings) -> Step:
     return Step("certificates", Result.OK, f"{text}; {keys}" if keys else text)
 
 
+def peers_of(settings: Settings) -> Step:
+    """Look whether peers prove who they are."""
+    gap = peer_tls.unproven(settings.listen.peer.bind, settings.listen.peer.tls)
+    if gap:
+        remedy = "set listen.peer.tls with client_ca, and peer_certificate in routes: see docs/routes.md"
+        return Step("peers", Result.WARNING, "", gap, remedy)
+    tls = settings.listen.peer.tls
+    if tls is None or tls.client_ca is None:
+        return Step("peers", Result.OK, "only this machine reaches the listener for peers")
+    return Step("peers", Result.OK, "each peer's certificate is bound to its node id")
+
+
 def _soon(one: certificates.Expiry, now: datetime) -> bool:
     return (one.ends - now).days < EXPIRES_SOON

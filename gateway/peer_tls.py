@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from ipaddress import ip_address
 from pathlib import Path
 
 from pydantic import Field
@@ -27,6 +28,11 @@ class PeerTls(Section):
         description="PEM file of the authorities of peers' certificates; null: peers need not show one.",
     )
 
+    revoked: Path | None = Field(
+        default=None,
+        description="File of revocation lists signed by client_ca, PEM or DER; read again when it changes.",
+    )
+
     def below(self, folder: Path) -> "PeerTls":
         """Return the same with its relative paths below a folder."""
         paths = {name: folder / path for name, path in self if path is not None}
@@ -43,6 +49,23 @@ def problems(tls: PeerTls, now: datetime) -> Iterator[Problem]:
     """Yield what is wrong with the files."""
     for found in certificates.problems(tls.identity, PATH, now):
         yield Problem(_NAMES.get(found.path, found.path), found.rule, found.got)
+    if tls.revoked is not None and tls.client_ca is None:
+        yield Problem(
+            f"{PATH}.revoked", "needs client_ca, whose authorities sign revocation lists", str(tls.revoked)
+        )
+    elif tls.revoked is not None:
+        try:
+            certificates.revocation_lists(str(tls.revoked), str(tls.client_ca))
+        except certificates.Unusable as error:
+            yield Problem(f"{PATH}.revoked", str(error), str(tls.revoked))
+
+
+def unproven(bind: str, tls: PeerTls | None) -> str:
+    """Return what is open where other machines reach the listener and peers prove nothing; empty where they do."""
+    host = bind.rpartition(":")[0].strip("[]")
+    if (tls is not None and tls.client_ca is not None) or ip_address(host).is_loopback:
+        return ""
+    return f"whoever reaches {bind} can claim to be any peer: peers show no certificate"
 
 
 def served(tls: PeerTls | None) -> dict[str, Tls]:

@@ -1,4 +1,6 @@
-"""Writes into the audit that a request was not passed on."""
+"""Writes into the audit that a request was not passed on, or was denied for what it claimed."""
+
+from starlette.types import Scope
 
 from gateway.refusals import Refusals
 
@@ -17,3 +19,16 @@ class RelayAudit:
         if write is not None:
             detail = {"reason": reason, "target": target[:255], "message": words[:1000]}
             write(f"node {source or '(none named)'}"[:255], "relay", _FORBIDDEN, detail)
+
+    def denied(self, scope: Scope, claims: str, reason: str, words: str) -> None:
+        """Note a request that claimed to come from nodes for which it may not speak."""
+        came_from = str((scope.get("client") or ("",))[0])
+        write = self._refusals.due("peer", claims, came_from, reason)
+        if write is not None:
+            detail = {"reason": reason, "from": came_from, "message": words[:1000]}
+            write(
+                f"node {claims or '(none named)'}"[:255],
+                f"{scope['method']} {scope['path']}"[:500],
+                _FORBIDDEN,
+                detail,
+            )

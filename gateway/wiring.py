@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import structlog
 
 from engines.base import Engine
+from gateway import peer_tls
 from gateway.assembly import foretelling
 from gateway.assembly.engine import engine_of
 from gateway.assembly.listeners import applications
@@ -42,6 +43,8 @@ class Gateway(Node):
     def start(self) -> None:
         """Take up what an earlier process left, then begin."""
         self._look_at_storage()
+        if gap := peer_tls.unproven(self.settings.listen.peer.bind, self.settings.listen.peer.tls):
+            log.warning("peers are not authenticated", cause=gap, remedy="listen.peer.tls with client_ca")
         self.broker.recover()
         self.heartbeat.start(self.settings.listen.peer.advertise or self.addresses()["peer"])
         self.executor.start()

@@ -1,18 +1,26 @@
 """The PEM files that routes and listeners name: whether they can be used, and until when."""
 
+import logging
+import re
+import time
 from collections.abc import Iterator
 from datetime import datetime
+from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
-from route_table.model import Identity, Problem
+from route_table.model import Bearer, Identity, Problem
 from route_table.tree import short
 
+log = logging.getLogger(__name__)
+
+_LIST = re.compile(rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL)
 MAX_FILE = 1024 * 1024
 """bytes"""
 
@@ -57,6 +65,89 @@ def problems(identity: Identity, at: str, now: datetime) -> Iterator[Problem]:
         if identity.certificate is not None and not _fits(private, identity.certificate):
             rule = f"is not the key of the certificate in {short(identity.certificate)}"
             yield Problem(f"{at}.key", rule, short(identity.key))
+
+
+@lru_cache(maxsize=1024)
+def bearer(pem: str) -> Bearer:
+    """Return what a certificate in PEM form says of who shows it. Raises Unusable."""
+    try:
+        found = x509.load_pem_x509_certificate(pem.encode())
+        names = _names(found)
+    except ValueError as error:
+        raise Unusable("is no certificate in PEM form") from error
+    return Bearer(frozenset({*names, pin(found)}), found.serial_number, found.issuer.public_bytes())
+
+
+def pin(certificate: x509.Certificate) -> str:
+    """Return ``sha256:`` and the hexadecimal digest of a certificate's public key (SubjectPublicKeyInfo)."""
+    key = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return "sha256:" + sha256(key).hexdigest()
+
+
+def _names(certificate: x509.Certificate) -> set[str]:
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return set()
+    names = [*found.get_values_for_type(x509.DNSName), *found.get_values_for_type(x509.UniformResourceIdentifier)]
+    return {name.lower() for name in (*names, *map(str, found.get_values_for_type(x509.IPAddress)))}
+
+
+class RevocationList:
+    """A file of certificate revocation lists (PEM, or one in DER), read again when it changes.
+
+    Lists that no authority of ``ca`` signed are not used. While a changed file cannot be read, the lists read
+    before it stay in force.
+    """
+
+    def __init__(self, file: str, ca: str) -> None:
+        """Raises Unusable where the file cannot be used."""
+        self._file = file
+        self._ca = ca
+        self._looked = time.monotonic()
+        self._stamp = _stamp(file)
+        self._revoked = self._read()
+
+    def revokes(self, certificate: Bearer) -> bool:
+        """Tell whether a certificate is revoked; a changed file counts after a second at most."""
+        if time.monotonic() - self._looked >= 1.0:
+            self._looked = time.monotonic()
+            if (stamp := _stamp(self._file)) != self._stamp:
+                try:
+                    self._revoked = self._read()
+                    self._stamp = stamp
+                except Unusable as error:
+                    log.warning("revocation list not accepted", extra={"file": self._file, "cause": str(error)})
+        return (certificate.issuer, certificate.serial) in self._revoked
+
+    def _read(self) -> frozenset[tuple[bytes, int]]:
+        lists = revocation_lists(self._file, self._ca)
+        return frozenset((found.issuer.public_bytes(), entry.serial_number) for found in lists for entry in found)
+
+
+def revocation_lists(file: str, ca: str) -> list[x509.CertificateRevocationList]:
+    """Return the lists in a file, each signed by an authority in ``ca``. Raises Unusable."""
+    content = _content(file)
+    parts = _LIST.findall(content)
+    try:
+        lists = [x509.load_pem_x509_crl(part) for part in parts] or [x509.load_der_x509_crl(content)]
+    except ValueError as error:
+        raise Unusable("holds no certificate revocation list in PEM or DER form") from error
+    authorities = {one.subject: one for one in certificates(ca)}
+    for found in lists:
+        authority = authorities.get(found.issuer)
+        key: Any = authority.public_key() if authority else None
+        if key is None or not found.is_signature_valid(key):
+            raise Unusable("holds a list that no authority of client_ca has signed")
+    return lists
+
+
+def _stamp(file: str) -> tuple[int, int]:
+    try:
+        found = Path(file).stat()
+    except OSError:
+        return (0, 0)
+    return (found.st_mtime_ns, found.st_size)
 
 
 def expiries(identity: Identity, at: str) -> Iterator[Expiry]:

@@ -105,6 +105,8 @@ def dump(table: RouteTable) -> str:
             lines.append(f"  deadline: {_decimal(route.deadline)}")
         if not route.enabled:
             lines.append("  enabled: false")
+        if route.peer_certificate:
+            lines.append(f"  peer_certificate: {_quoted(', '.join(route.peer_certificate))}")
         if route.components:
             lines.append(f"  components: {_quoted(', '.join(route.components))}")
         if route.relay:

@@ -32,6 +32,8 @@ KEYS: dict[str, str] = {
     "certificate": "PEM file of the certificate that is shown to the peer, with its chain",
     "key": "PEM file of that certificate's key, without a password",
     "server_name": "the name that the peer's certificate must bear; default: the host",
+    "peer_certificate": "what the certificate that the node connects with must bear: a subject alternative name "
+    "or sha256:DIGEST of its public key; several separated by commas; default: the node id",
     "components": "what the node may have run here, as provider/name with * for anything, separated by commas; "
     "default: all",
 }
@@ -53,6 +55,8 @@ _PREFIX = re.compile(r"(?:/(?!\.{1,2}(?:/|\Z))(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[
 _NUMBER = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,20})?")
 _FILE = re.compile(r"/[^\x00-\x1f\x7f]{1,1023}")
 _PATTERN = re.compile(r"[^\s,/]{1,200}/[^\s,/]{1,200}|\*")
+_BORNE = re.compile(r"sha256:[0-9a-f]{64}|(?!sha256:)[\x21-\x2b\x2d-\x7e]{1,500}")
+"""what a certificate bears: the pin of its key or a name, in lower case"""
 _YES = ("true", "yes", "on")
 _NO = ("false", "no", "off")
 
@@ -125,7 +129,21 @@ def route_of(node: str, entry: Entry) -> Route:
         key=identity.key,
         server_name=identity.server_name,
         components=_components(node, entry),
+        peer_certificate=_peer_certificate(node, entry),
     )
+
+
+def _peer_certificate(node: str, entry: Entry) -> tuple[str, ...]:
+    text = entry.text("peer_certificate")
+    if text is None:
+        return ()
+    wanted = tuple(part.strip().lower() for part in text.split(","))
+    if node == DEFAULT_ENTRY:
+        entry.reject("peer_certificate", "belongs to one node; the default route admits no node")
+    elif not all(map(_BORNE.fullmatch, wanted)):
+        rule = "must be subject alternative names or sha256:<64 hexadecimal digits>, separated by commas"
+        entry.reject("peer_certificate", rule)
+    return wanted
 
 
 def _components(node: str, entry: Entry) -> tuple[str, ...]:

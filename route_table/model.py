@@ -62,6 +62,19 @@ class UnknownNode(Exception):
 
 
 @dataclass(frozen=True)
+class Bearer:
+    """What a certificate says of who shows it.
+
+    ``bears``: its subject alternative names (DNS, URI, IP), in lower case, and the pin of its public key,
+    ``sha256:`` and 64 hexadecimal digits. ``serial`` and ``issuer`` (DER) are what revocation lists name it by.
+    """
+
+    bears: frozenset[str]
+    serial: int
+    issuer: bytes
+
+
+@dataclass(frozen=True)
 class Identity:
     """How TLS with one address is done: paths of PEM files, and the name that the peer's certificate must bear.
 
@@ -88,7 +101,8 @@ class Route:
     time in seconds that one call may take. A disabled route is kept, but not used. ``relay``: this node passes on
     what comes from that node or is for it, where the other end's route says so too.
     ``ca`` to ``server_name`` are an `Identity`. ``components`` are patterns of those that the node may have run
-    here, in which ``*`` stands for anything; none: all of them.
+    here, in which ``*`` stands for anything; none: all of them. ``peer_certificate`` says what the certificate
+    that the node shows when it connects must bear (`bound_to`); none: the node's id.
     """
 
     node: str
@@ -104,6 +118,15 @@ class Route:
     key: str | None = None
     server_name: str | None = None
     components: tuple[str, ...] = ()
+    peer_certificate: tuple[str, ...] = ()
+
+    def bound_to(self, certificate: Bearer) -> bool:
+        """Tell whether a client certificate is that of the node that is called on this route.
+
+        It is where it bears one of ``peer_certificate``, a subject alternative name or the pin of its key, or, if
+        there are none, the node's id as a subject alternative name.
+        """
+        return not certificate.bears.isdisjoint(self.peer_certificate or {(self.via or self.node).lower()})
 
     def may_run(self, component: str) -> bool:
         """Tell whether the node may have a component, ``provider/name``, run here."""
@@ -165,4 +188,5 @@ class RouteTable:
             certificate=hop.certificate,
             key=hop.key,
             server_name=hop.server_name,
+            peer_certificate=hop.peer_certificate,
         )

@@ -42,6 +42,19 @@ class Authority:
         self.file = str(folder / "ca.pem")
         Path(self.file).write_bytes(made.public_bytes(Encoding.PEM))
 
+    def revoke(self, *files: str) -> str:
+        """Return the file of a revocation list of the certificates in these files."""
+        now = datetime.now(UTC)
+        made = x509.CertificateRevocationListBuilder().issuer_name(self._name).last_update(now)
+        made = made.next_update(now + timedelta(days=1))
+        for file in files:
+            serial = x509.load_pem_x509_certificate(Path(file).read_bytes()).serial_number
+            entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
+            made = made.add_revoked_certificate(entry)
+        found = self._folder / "revoked.pem"
+        found.write_bytes(made.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
+        return str(found)
+
     def sign(self, file: str, *names: str, days: float = 30, password: bytes = b"") -> Files:
         """Return the files of a certificate for host names or addresses, ``127.0.0.1`` where none is given."""
         key = ec.generate_private_key(ec.SECP256R1())

@@ -74,6 +74,17 @@ def running(
 
 
 @contextmanager
+def pair(home: Path, **over: Any) -> Iterator[tuple[Gateway, Gateway]]:
+    """Serve two nodes, `ME` and `PEER`, that know each other."""
+    with running(home / "me", **over) as me, running(home / "peer", PEER, **over) as peer:
+        for node, other in ((me, peer), (peer, me)):
+            entry = f"{other.settings.node.id}: {{url: '{other.addresses()['peer']}'}}\n"
+            Path(str(node.settings.route_table.file)).write_text(entry)
+            node.routes.reload()
+        yield me, peer
+
+
+@contextmanager
 def serving(gateway: Gateway) -> Iterator[Gateway]:
     """Serve a node that is built already, until the test is over."""
     up, hold = threading.Event(), dict[str, Any]()

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Protocol, TypeVar
 import anyio.to_thread
 from anyio import CapacityLimiter
 from fastapi import Depends, Request
+from starlette.types import Scope
 
 from adapter.bfia.envelope import ok
 from adapter.bfia.headers import Incoming, incoming
@@ -42,6 +43,20 @@ def known(knows: Callable[[NodeId], bool], sender: Incoming) -> NodeId:
     if not sender.source:
         raise NotAllowed("say which node asks, in the header x-source-node-id")
     return named(knows, sender)
+
+
+_CONTROL = ("/v1/interconn/schedule/", "/v1/interconn/job/audit/")
+_OPEN = ("/node/hello", "/task/callback")
+"""ends of control paths that judge an unknown or unnamed sender themselves"""
+
+
+def known_first(scope: Scope, knows: Callable[[NodeId], bool], here: NodeId) -> None:
+    """Raise `NotAllowed` for a control request of an unknown sender; its body has not been read yet."""
+    if scope["method"] != "POST" or not scope["path"].startswith(_CONTROL) or scope["path"].endswith(_OPEN):
+        return
+    sender = incoming(Request(scope))
+    if sender.target in ("", here):  # else it is passed on, or denied as a relay
+        known(knows, sender)
 
 
 async def on(limiter: CapacityLimiter, sender: Incoming, work: Callable[[], X]) -> X:

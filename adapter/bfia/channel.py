@@ -40,6 +40,7 @@ from gateway.broker import Broker, Message, SessionReleased
 from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid, NotFound, PeerUnreachable, TooLarge
 from gateway.paths import Paths
+from gateway.peer_identity import check_claim
 from route_table.entry import NODE_ID
 from route_table.model import NO_IDENTITY, Identity
 
@@ -58,7 +59,7 @@ _HANDED_ON_AT_ONCE = 4
 _ASKING = 2
 """threads that ask about nodes which only a body names"""
 _CODEC_THREADS = 2
-_HANDED_ON = "x-handed-on"
+HANDED_ON = "x-handed-on"
 """said by a gateway of this node that passes on what was brought to it, so that it goes one step only"""
 _OF_THIS_HOP = (b"host", b"connection", b"content-length", b"transfer-encoding", b"accept-encoding")
 
@@ -273,7 +274,7 @@ class _Desk:
             ptp = _asked(request)
             _check_invoke(ptp, self._parts.node, self._parts.known_sender(ptp.source))
         places = self._large_of_anybody if ptp is None else self._large
-        if _HANDED_ON in request.headers:
+        if HANDED_ON in request.headers:
             places = self._large_handed_on[ptp is not None]
         async with self._body(request, places) as body:
             whole = body
@@ -281,9 +282,10 @@ class _Desk:
                 require_json(request.headers.get("content-type", ""), request.headers.get("x-ptp-topic"))
                 envelope = await self._read(body, decode_envelope)
                 ptp, body = read_ptp(headers, envelope.metadata), envelope.payload
+                check_claim(request.scope, ptp.source)
                 known = NODE_ID.fullmatch(ptp.source) is not None and await self._known_inside(ptp.source)
                 _check_invoke(ptp, self._parts.node, known)
-            url = None if _HANDED_ON in request.headers else await self._elsewhere(ptp.session)
+            url = None if HANDED_ON in request.headers else await self._elsewhere(ptp.session)
             if url is not None:
                 return await self._hand_on(url, whole, headers)
             await self._store(ptp, body, source=ptp.source, run=None)
@@ -292,7 +294,7 @@ class _Desk:
     async def _hand_on(self, url: str, body: bytes, headers: list[tuple[bytes, bytes]]) -> Response:
         """Brings a message to the gateway of this node that has the session."""
         kept = [(name, value) for name, value in headers if name not in _OF_THIS_HOP]
-        kept.append((_HANDED_ON.encode(), b"1"))
+        kept.append((HANDED_ON.encode(), b"1"))
         route = PeerRoute(url, identity=self._parts.identity_here())
         answer = await self._parts.courier.invoke(route, body, kept, self._parts.retry_for)
         return success() if answer.succeeded else reply(answer.code, answer.message)

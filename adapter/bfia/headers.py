@@ -5,7 +5,7 @@ Signing is not part of this module yet: ``x-auth-sign`` is sent with the word th
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 from uuid import uuid4
@@ -43,6 +43,7 @@ class Incoming:
 
 _TRACE = re.compile(r"[\x21-\x7e]{1,128}")
 """trace ids that can be passed on in a header and an environment; another is taken for none"""
+_CLAIMS = (b"x-source-node-id", b"x-node-id", b"x-ptp-source-node-id", b"x-ptp-from-node-id")
 _SOURCE = ("x-source-node-id", "x-node-id")
 
 
@@ -60,6 +61,14 @@ def incoming(request: Request) -> Incoming:
 def _either(said: Mapping[str, str], name: str) -> str:
     value = said.get(name) or said.get(name.replace("-", "_")) or ""
     return value.strip()
+
+
+def claimed(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[str]:
+    """Return every node that raw headers name as the sender, in whatever spelling, repeated ones too."""
+    found = {
+        value.decode("latin-1").strip() for name, value in headers if name.lower().replace(b"_", b"-") in _CLAIMS
+    }
+    return frozenset(found - {""})
 
 
 async def described(

@@ -15,6 +15,7 @@ from adapter.fate.signing import Signatures
 from gateway.domain.local_job import LocalJob
 from gateway.domain.model import JobSpec, NodeId
 from gateway.errors import NotAllowed, NotFound
+from gateway.peer_identity import check_claim
 from gateway.ports import Limiters, ParticipantApi, SchedulerApi
 from gateway.tracing import new_trace_id, traced
 
@@ -98,6 +99,7 @@ async def asker(parts: FateParts, request: Request, *claimed: NodeId) -> Asker:
     if not found:
         text = "say which node asks, in the header x-source-node-id: no node that may ask has a route of profile"
         raise NotAllowed(f"{text} fate-partner here")
+    check_claim(request.scope, found)
     if parts.signatures.asks(found):
         body = await request.body()
         await _run(

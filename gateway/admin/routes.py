@@ -55,6 +55,11 @@ class RouteEntry(BaseModel):
     certificate: str | None = Field(default=None, description="PEM file of the certificate shown to the peer.")
     key: str | None = Field(default=None, description="PEM file of its key.")
     server_name: str | None = Field(default=None, description="Name that the peer's certificate must bear.")
+    peer_certificate: str | None = Field(
+        default=None,
+        description="What the certificate that the peer connects with must bear: subject alternative names, or "
+        "sha256: and the digest of its public key, separated by commas; default: the node id.",
+    )
     components: str | None = Field(
         default=None, description="What the node may have run here: provider/name patterns, separated by commas."
     )

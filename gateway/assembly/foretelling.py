@@ -25,7 +25,7 @@ def settle(node: Node) -> Foretelling:
         node.participant.judged,
         node.sharing.refusal,
         node.neighbours.takes_confirm,
-        node.neighbours.knows,
+        lambda other: other == node.settings.node.id or node.neighbours.knows(other),
         settings.engine.kind == "docker" and docker.pull == "missing",
         node.engine_for,
         lambda provider, image, engine: node.launching.signed(provider, image, engine),

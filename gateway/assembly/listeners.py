@@ -19,6 +19,7 @@ from adapter.bfia import (
     provider,
     relay,
 )
+from adapter.bfia.asking import known_first
 from adapter.reading import JsonRoute
 from gateway.access import Access
 from gateway.admin import archive as admin_archive
@@ -47,9 +48,11 @@ from gateway.domain.outward import for_others
 from gateway.foretelling import Foretelling
 from gateway.guard import Guard
 from gateway.job_audits import JobAudits
+from gateway.peer_identity import PeerIdentity, PeersChecked
 from gateway.ports import Limiters
 from gateway.refusals import Refusals, RefusalsNoted
 from gateway.relay_audit import RelayAudit
+from route_table import certificates
 
 SMALL = 64 * 1024
 """bytes of a body of our own paths, read on the event loop; those that take a job or a description take more"""
@@ -212,6 +215,16 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
     )
     apps["peer"] = relay.Relay(apps["peer"], passing)
     neighbours = node.neighbours
+    denials = RelayAudit(refusals)
+    apps["peer"] = PeersChecked(
+        apps["peer"],
+        _identity(node),
+        lambda scope: headers.claimed(scope["headers"]),
+        lambda scope: known_first(scope, neighbours.knows, settings.node.id),
+        lambda scope, error: envelope.denial(scope, error, node.fate.elsewhere),
+        lambda scope, claims, error: denials.denied(scope, claims, error.reason, error.message),
+        noting,
+    )
     asking = CapacityLimiter(2)
     for name, app in apps.items():
         apps[name] = StrangersFirst(app, neighbours.is_stranger, neighbours.look, asking)
@@ -225,6 +238,24 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
         apps["operator"] = LoopbackOnly(apps["operator"])
     apps["operator"] = RefusalsNoted(apps["operator"], refusals, _claimed, noting)
     return apps
+
+
+def _identity(node: Node) -> PeerIdentity:
+    """Return what the claims of peers are held against."""
+    tls = node.settings.listen.peer.tls
+    revoked = None
+    if tls is not None and tls.client_ca is not None and tls.revoked is not None:
+        revoked = certificates.RevocationList(str(tls.revoked), str(tls.client_ca))
+    return PeerIdentity(
+        node.settings.node.id,
+        lambda: node.routes.table,
+        node.neighbours.former,
+        revoked.revokes if revoked else lambda _: False,
+        lambda scope: any(name == channel.HANDED_ON.encode() for name, _ in scope["headers"]),
+        frozenset()
+        if tls is None
+        else frozenset({certificates.pin(certificates.certificates(str(tls.certificate))[0])}),
+    )
 
 
 def _tables() -> Tables:

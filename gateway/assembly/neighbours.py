@@ -19,9 +19,12 @@ class Neighbours:
         self._routes = routes
 
     def knows(self, node: str) -> bool:
-        """Tell whether a node is this one, has an enabled route, or had one and takes part in a job under way."""
+        """Tell whether a node has an enabled route, or had one and takes part in a job under way.
+
+        This node itself is no peer: a request that claims its id from outside is not from here.
+        """
         if node == self._here.id:
-            return True
+            return False
         if (stranger := seen(node)) is None:
             return self._routes.admits(node)
         if stranger.error is not None:
@@ -35,6 +38,10 @@ class Neighbours:
     def look(self, node: str) -> Seen:
         """Ask the database about a node without a route."""
         return Seen(*self._routes.look(node))
+
+    def former(self, node: str) -> Route | None:
+        """Return the route that a node without one had, where the request under way is about it."""
+        return found.route if (found := seen(node)) else None
 
     def barred(self, node: str, component: str) -> str:
         """Return why a node may not have a component (``provider/name``) run here; empty where it may."""

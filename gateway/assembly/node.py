@@ -215,7 +215,7 @@ class Node:
             self.executor,
             planner,
             self.registry,
-            self.neighbours.knows,
+            lambda other: other == node or self.neighbours.knows(other),
             clock,
             self.resources,
             self.models,

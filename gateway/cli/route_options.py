@@ -26,6 +26,13 @@ Ca = Annotated[str, typer.Option(help="PEM file on the node's machine: authoriti
 Certificate = Annotated[str, typer.Option(help="PEM file on the node's machine: the certificate shown to it.")]
 Key = Annotated[str, typer.Option(help="PEM file on the node's machine: the key of that certificate.")]
 ServerName = Annotated[str, typer.Option(help="Name that its certificate must bear, where that is not the host.")]
+PeerCertificate = Annotated[
+    str,
+    typer.Option(
+        help="What the certificate that it connects with must bear: a subject alternative name or sha256:DIGEST "
+        "of its public key; default: its node id."
+    ),
+]
 Components = Annotated[
     str, typer.Option(help='What it may have run here, such as "unionpay/*, reference/*"; default: everything.')
 ]
@@ -45,6 +52,7 @@ def given(
     certificate: str,
     key: str,
     server_name: str,
+    peer_certificate: str,
     components: str,
 ) -> dict[str, Any]:
     """Return the keys of an entry that were given."""
@@ -58,6 +66,7 @@ def given(
         "certificate": certificate,
         "key": key,
         "server_name": server_name,
+        "peer_certificate": peer_certificate,
         "components": components,
     }
     found: dict[str, Any] = {name: value for name, value in values.items() if value}

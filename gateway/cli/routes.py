@@ -27,6 +27,7 @@ from gateway.cli.route_options import (
     Deadline,
     Institution,
     Key,
+    PeerCertificate,
     Profile,
     Relay,
     RouteUrl,
@@ -99,6 +100,7 @@ def add_route(
     certificate: Certificate = "",
     key: Key = "",
     server_name: ServerName = "",
+    peer_certificate: PeerCertificate = "",
     components: Components = "",
     reason: Reason = "",
     config: Config = DEFAULT_CONFIG,
@@ -113,7 +115,20 @@ def add_route(
 
     Through another node: bfia-gateway route add JG0100002200000020 --via JG0100003300000030
     """
-    values = given(to, via, relay, profile, institution, deadline, ca, certificate, key, server_name, components)
+    values = given(
+        to,
+        via,
+        relay,
+        profile,
+        institution,
+        deadline,
+        ca,
+        certificate,
+        key,
+        server_name,
+        peer_certificate,
+        components,
+    )
     with reporting(as_json), connect(config, url) as node:
         _told(node.call("PUT", _path(node_id), _edit(values, reason)), as_json)
 
@@ -131,6 +146,7 @@ def edit_route(
     certificate: Certificate = "",
     key: Key = "",
     server_name: ServerName = "",
+    peer_certificate: PeerCertificate = "",
     components: Components = "",
     unset: Unset = None,
     reason: Reason = "",
@@ -144,7 +160,20 @@ def edit_route(
 
     With TLS: bfia-gateway route edit JG0100002200000020 --to https://gw.example --ca /etc/bfia/partner.pem
     """
-    values = given(to, via, relay, profile, institution, deadline, ca, certificate, key, server_name, components)
+    values = given(
+        to,
+        via,
+        relay,
+        profile,
+        institution,
+        deadline,
+        ca,
+        certificate,
+        key,
+        server_name,
+        peer_certificate,
+        components,
+    )
     values = dict.fromkeys(unset or ()) | values
     with reporting(as_json), connect(config, url) as node:
         _told(node.call("PATCH", _path(node_id), _edit(values, reason)), as_json)

@@ -25,7 +25,7 @@ from gateway.task_plan import TaskPlanner
 from gateway.wiring import Gateway
 from tests.builders import a_job, a_local_job, a_run
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ME, PEER, STRANGER, ask, running
+from tests.inprocess import ME, PEER, STRANGER, ask, pair, running
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -146,21 +146,26 @@ def test_a_job_that_the_scheduling_node_refuses_is_not_listed(tmp_path: Path):
 
 def test_fifty_identical_posts_make_one_job(tmp_path: Path):
     engine = {"kind": "process", "process": {"images": {"example:1.0.0": {"command": ["/bin/sleep", "60"]}}}}
-    with running(tmp_path, engine=engine) as node:
-        submit(node)
+    with pair(tmp_path, engine=engine) as (node, partner):
+        for each in (node, partner):
+            submit(each)
         body = copy.deepcopy(CREATE_ALL["two parties"]["value"]) | {"job_id": "job-fifty"}
+        body["config"] |= {
+            "initiator": {"role": "guest", "node_id": PEER},
+            "role": {"guest": [PEER], "host": [ME]},
+        }
         gate = threading.Barrier(10)
 
         def post(_: int) -> int:
             gate.wait(60)
             path = "/v1/interconn/schedule/job/create_all"
-            headers = {"x-source-node-id": node.settings.node.id}
+            headers = {"x-source-node-id": PEER}
             return int(ask(node, "peer", "POST", path, json=body, headers=headers).json()["code"])
 
         with ThreadPoolExecutor(10) as pool:
             assert set(pool.map(post, range(50))) == {0}
         created = [e for e in node.store.timeline("job-fifty") if e.event == "create accepted"]
-        assert len(created) == 1
+        assert len(created) == 2  # one at each party
 
 
 def test_containers_that_could_not_reach_the_gateway_are_not_started(tmp_path: Path):

@@ -21,7 +21,7 @@ def relayed(home: Path) -> Federation:
     engine = process_engine("example:1.0.0", command=[sys.executable, str(script)])
     federation = Federation(home, [A, B, X], engine)
     authority = Authority(home / "certificates")
-    own = {node: authority.sign(node, "127.0.0.1") for node in (A, B, X)}
+    own = {node: authority.sign(node, "127.0.0.1", node) for node in (A, B, X)}
     listen = federation[X].settings["listen"]
     listen["peer"]["tls"] = {
         "certificate": own[X].certificate,

@@ -134,7 +134,7 @@ def test_enabled_is_read_in_the_spellings_of_yaml(spelled, enabled):
             "A.weight",
             "line 1: is no key of a route; known are "
             "host, port, scheme, url, profile, institution, deadline, enabled, "
-            "via, relay, ca, certificate, key, server_name, components",
+            "via, relay, ca, certificate, key, server_name, peer_certificate, components",
         ),
         ("A: {host: h, port: 0}", "A.port", "line 1: must be a whole number from 1 to 65535"),
         ("A: {host: h, port: 65536}", "A.port", "line 1: must be a whole number from 1 to 65535"),

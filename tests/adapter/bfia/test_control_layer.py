@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from adapter.bfia.examples import CREATE_ALL, REGISTER, REGISTER_COMPONENT
 from gateway.domain.local_job import Address
 from gateway.wiring import Gateway
 from tests.e2e.nodes import example, wait_for
-from tests.inprocess import ME, STRANGER, ask, running
+from tests.inprocess import ME, PEER, STRANGER, ask, pair
 
 CONTROL = "/v1/interconn/schedule"
 PLATFORM = "/v1/platform/schedule"
@@ -21,9 +21,10 @@ PLATFORM = "/v1/platform/schedule"
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     images = {"example:1.0.0": {"command": ["/bin/sleep", "300"]}}
     engine = {"kind": "process", "process": {"images": images}}
-    with running(tmp_path_factory.mktemp("node"), engine=engine) as gateway:
-        body = copy.deepcopy(REGISTER["one component"]["value"])
-        assert ask(gateway, "operator", "POST", "/v2/provider/register", json=body).json()["code"] == 0
+    with pair(tmp_path_factory.mktemp("nodes"), engine=engine) as (gateway, partner):
+        for each in (gateway, partner):
+            body = copy.deepcopy(REGISTER["one component"]["value"])
+            assert ask(each, "operator", "POST", "/v2/provider/register", json=body).json()["code"] == 0
         yield gateway
 
 
@@ -31,8 +32,10 @@ def job_body(**more: Any) -> dict[str, Any]:
     return copy.deepcopy(CREATE_ALL["two parties"]["value"]) | more
 
 
-def submit(node: Gateway, **headers: str) -> str:
-    answer = ask(node, "operator", "POST", f"{PLATFORM}/job/create_all", json=job_body(), headers=headers)
+def submit(node: Gateway, hosts: Sequence[str] = (ME,), **headers: str) -> str:
+    body = job_body()
+    body["config"]["role"]["host"] = list(hosts)
+    answer = ask(node, "operator", "POST", f"{PLATFORM}/job/create_all", json=body, headers=headers)
     assert answer.json()["code"] == 0, answer.text
     return str(answer.json()["data"]["job_id"])
 
@@ -51,7 +54,7 @@ def refused(answer: Any, reason: str) -> dict[str, Any]:
     return body
 
 
-def peer(node: Gateway, path: str, body: Any, sender: str = ME, **headers: str) -> Any:
+def peer(node: Gateway, path: str, body: Any, sender: str = PEER, **headers: str) -> Any:
     return ask(node, "peer", "POST", CONTROL + path, json=body, headers={"x-source-node-id": sender} | headers)
 
 
@@ -329,19 +332,20 @@ def test_stop_of_a_task_that_never_started_or_is_unknown(node: Gateway):
 
 def test_create_all_between_nodes_schedules_here(node: Gateway):
     body = job_body(job_id="job-handed")
+    body["config"] |= {"initiator": {"role": "guest", "node_id": PEER}, "role": {"guest": [PEER], "host": [ME]}}
     for _ in range(2):
         assert envelope(peer(node, "/job/create_all", body))["code"] == 0
     assert node.store.jobs.get("job-handed").spec.scheduler == ME
     refused(peer(node, "/job/create_all", body | {"flow_id": "other"}), "JOB_ID_CONFLICT")
     status = peer(node, "/job/status_all?job_id=job-handed", {})
     assert envelope(status)["data"]["job_status"] in ("READY", "RUNNING")
-    mine = {"x-source-node-id": ME}
+    mine = {"x-source-node-id": PEER}
     get = ask(node, "peer", "GET", f"{CONTROL}/job/status_all", json={"job_id": "job-handed"}, headers=mine)
     assert envelope(get)["data"]["job_status"] in ("READY", "RUNNING")
 
 
 def test_a_report_between_nodes(node: Gateway):
-    job_id = submit(node)
+    job_id = submit(node, [PEER])
     task = wait_for(lambda: next(iter(node.store.jobs.get(job_id).tasks.values())), 5)
     wait_for(lambda: str(node.store.jobs.get(job_id).status) == "RUNNING", 10)
     refused(

@@ -1,0 +1,171 @@
+"""Attack C2: a certificate of the partners' authority that speaks for another node than its own."""
+
+import os
+import ssl
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from cryptography import x509
+
+from gateway import peer_tls
+from gateway.errors import Invalid
+from gateway.wiring import Gateway
+from route_table.certificates import pin
+from tests.certificates import Authority, Files
+from tests.inprocess import ME, PEER, ask, running
+
+OTHER, BEHIND, PINNED, NAMED = (
+    "JG0100003300000030",
+    "JG0100004400000040",
+    "JG0100005500000050",
+    "JG0100006600000060",
+)
+POLL = "/v1/interconn/schedule/task/poll"
+INVOKE = "/v1/interconn/chan/invoke"
+
+
+@dataclass
+class Site:
+    node: Gateway
+    authority: Authority
+    own: dict[str, Files]
+    revoked: str
+
+    def post(self, who: str, path: str, headers: dict[str, str], **body: Any) -> dict[str, Any]:
+        """Send a request with the certificate of ``who``."""
+        files = self.own[who]
+
+        context = ssl.create_default_context(cafile=self.authority.file)
+        context.load_cert_chain(files.certificate, files.key)
+        url = self.node.addresses()["peer"].replace("http://", "https://") + path
+        with httpx.Client(verify=context, trust_env=False) as client:
+            return client.post(url, headers=headers, **(body or {"json": {"task_id": "t"}})).json()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    home = tmp_path_factory.mktemp("site")
+    authority = Authority(home / "tls")
+    own = {node: authority.sign(node, "127.0.0.1", node) for node in (ME, PEER, OTHER)}
+    own["nameless"] = authority.sign("nameless", "127.0.0.1")
+    own[PINNED] = authority.sign("pinned", "10.0.0.1")
+    own[NAMED] = authority.sign("named", "gw.partner.example")
+    own["stolen"] = authority.sign("stolen", PEER)
+    shown = x509.load_pem_x509_certificate(Path(own[PINNED].certificate).read_bytes())
+    revoked = authority.revoke()
+    url = "http://127.0.0.1:9"
+    routes = {
+        PEER: {"url": url},
+        OTHER: {"url": url},
+        BEHIND: {"via": OTHER},
+        PINNED: {"url": url, "peer_certificate": pin(shown)},
+        NAMED: {"url": url, "peer_certificate": "GW.partner.example, spare.partner.example"},
+    }
+    (home / "routes.yml").write_text(yaml.safe_dump(routes))
+    listen = {name: {"bind": "127.0.0.1:0"} for name in ("peer", "container", "operator")}
+    tls = {"certificate": own[ME].certificate, "key": own[ME].key, "client_ca": authority.file, "revoked": revoked}
+    with running(home, listen=listen | {"peer": listen["peer"] | {"tls": tls}}) as node:
+        yield Site(node, authority, own, revoked)
+
+
+def reason(said: dict[str, Any]) -> str:
+    return str(said.get("data", {}).get("reason", ""))
+
+
+@pytest.mark.parametrize(
+    ("who", "claimed", "taken"),
+    [
+        (PEER, PEER, True),
+        (OTHER, PEER, False),
+        (PEER, OTHER, False),
+        ("nameless", PEER, False),
+        (OTHER, BEHIND, True),  # by the certificate of the relay that the route names
+        (PEER, BEHIND, False),
+        (PINNED, PINNED, True),
+        (PEER, PINNED, False),
+        (NAMED, NAMED, True),
+        (PINNED, NAMED, False),
+    ],
+)
+def test_a_certificate_speaks_only_for_the_node_it_is_bound_to(site: Site, who: str, claimed: str, taken: bool):
+    said = site.post(who, POLL, {"x-source-node-id": claimed})
+    assert reason(said) == ("TASK_UNKNOWN" if taken else "CERTIFICATE_MISMATCH")
+
+
+def test_a_certificate_without_any_node_is_denied_before_it_names_one(site: Site):
+    assert reason(site.post("nameless", POLL, {})) == "CERTIFICATE_MISMATCH"
+
+
+@pytest.mark.parametrize("name", ["x-ptp-source-node-id", "x_ptp_source_node_id", "x-ptp-from-node-id"])
+def test_a_message_is_taken_only_from_the_node_of_the_certificate(site: Site, name: str):
+    about = {"x-ptp-version": "1", "x-ptp-session-id": "session_s", "x-ptp-topic": "t", "x-ptp-target-node-id": ME}
+    assert site.post(OTHER, INVOKE, about | {name: PEER}, json={})["code"] == "E0000000403"
+    assert site.post(PEER, INVOKE, about | {name: PEER}, json={"payload": "aGk="})["code"] == "E0000000000"
+
+
+def test_a_message_whose_body_names_another_node_is_not_taken(site: Site):
+    said = {"x-ptp-session-id": "session_e", "x-ptp-source-node-id": PEER, "x-ptp-topic": "t"}
+    body = {"metadata": said, "payload": ""}
+    assert site.post(OTHER, INVOKE, {}, json=body)["code"] == "E0000000403"
+    # headers that name the sender truly do not let the body name another
+    assert site.post(OTHER, INVOKE, {"x-source-node-id": OTHER}, json=body)["code"] == "E0000000403"
+
+
+def test_only_another_gateway_of_this_node_passes_on_what_others_sent(site: Site):
+    about = {"x-ptp-version": "1", "x-ptp-session-id": "session_h", "x-ptp-topic": "t", "x-handed-on": "1"}
+    about |= {"x-ptp-source-node-id": PEER, "x-ptp-target-node-id": ME}
+    assert site.post(OTHER, INVOKE, about, json={})["code"] == "E0000000403"
+    assert site.post(ME, INVOKE, about, json={"payload": "aGk="})["code"] == "E0000000000"
+    del about["x-handed-on"]
+    assert site.post(ME, INVOKE, about, json={})["code"] == "E0000000403"
+
+
+def test_a_revoked_certificate_is_denied_within_two_seconds(site: Site):
+    def polled() -> str:
+        return reason(site.post("stolen", POLL, {"x-source-node-id": PEER}))
+
+    assert polled() != "CERTIFICATE_REVOKED"
+    site.authority.revoke(site.own["stolen"].certificate)
+    os.utime(site.revoked)
+    end = time.monotonic() + 30
+    while polled() != "CERTIFICATE_REVOKED":
+        assert time.monotonic() < end
+        time.sleep(0.2)
+    assert reason(site.post(PEER, POLL, {"x-source-node-id": PEER})) == "TASK_UNKNOWN"
+    Path(site.revoked).write_text("-----BEGIN X509 CRL-----\nhalf")  # the last good list stays in force
+    time.sleep(1.2)
+    assert polled() == "CERTIFICATE_REVOKED"
+
+
+def test_denials_are_in_the_audit(site: Site):
+    site.post(OTHER, POLL, {"x-source-node-id": PEER})
+    found = ask(site.node, "operator", "GET", "/api/v1/audit").json()["audit"]
+    assert any(e["detail"].get("reason") == "CERTIFICATE_MISMATCH" and PEER in e["who"] for e in found)
+
+
+def test_a_list_of_another_authority_is_refused_at_the_start(tmp_path: Path):
+    ours, theirs = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs", "another")
+    own = ours.sign("node")
+    tls = peer_tls.PeerTls(
+        certificate=Path(own.certificate),
+        key=Path(own.key),
+        client_ca=Path(ours.file),
+        revoked=Path(theirs.revoke()),
+    )
+    with pytest.raises(Invalid) as refused:
+        peer_tls.served(tls)
+    assert [p.path for p in refused.value.problems] == ["listen.peer.tls.revoked"]
+
+
+@pytest.mark.parametrize(
+    ("bind", "proven"),
+    [("0.0.0.0:7380", False), ("127.0.0.1:7380", True), ("[::1]:1", True), ("10.0.0.5:1", False)],
+)
+def test_a_listener_beyond_loopback_without_certificates_is_warned_of(bind: str, proven: bool):
+    assert (peer_tls.unproven(bind, None) == "") is proven

@@ -1,0 +1,97 @@
+"""Attack C1: a request at the peer port that calls itself this node, to pass for its own platform."""
+
+import copy
+from collections.abc import Iterator
+
+import pytest
+
+from adapter.bfia import examples
+from gateway.wiring import Gateway
+from tests.inprocess import ME, PEER, ask, running
+
+SCHEDULE = "/v1/interconn/schedule"
+COMMANDS = [
+    *("create_all", "create", "start", "stop_all", "stop", "rerun", "delete"),
+    *("suspend", "resume", "plan", "audit_confirm", "status_all", "resource/apply"),
+]
+SPELLINGS = [
+    {"x-source-node-id": ME},
+    {"x_source_node_id": ME},
+    {"x-node-id": ME},
+    {"X-Source-Node-ID": ME},
+    {"x-source-node-id": PEER, "x-node-id": ME},
+    {"x-source-node-id": PEER, "x-ptp-source-node-id": ME},
+]
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    home = tmp_path_factory.mktemp("node")
+    # an entry of the own id, as several gateways of one node have it, makes nothing known either
+    (home / "routes.yml").write_text(
+        f"{PEER}: {{url: 'http://127.0.0.1:9'}}\n{ME}: {{url: 'http://127.0.0.1:9'}}\n"
+    )
+    with running(home) as gateway:
+        yield gateway
+
+
+@pytest.mark.parametrize("headers", SPELLINGS, ids=str)
+@pytest.mark.parametrize(
+    "command", [*(f"job/{name}" for name in COMMANDS), "task/start", "task/poll", "task/callback"]
+)
+def test_no_command_is_taken_from_a_peer_that_claims_the_own_id(
+    node: Gateway, command: str, headers: dict[str, str]
+):
+    body = {"job_id": "job-1", "task_id": "task_1", "new_job_id": "job-2", "start": "a", "status": "FAILED"}
+    said = ask(node, "peer", "POST", f"{SCHEDULE}/{command}", headers=headers, json=body).json()
+    assert (said["code"], said["data"]["reason"]) == (403, "OWN_NODE_ID")
+
+
+def test_a_job_of_the_own_platform_cannot_be_submitted_at_the_peer_port(node: Gateway):
+    body = copy.deepcopy(next(iter(examples.CREATE_JOB.values()))["value"])
+    for path in (f"{SCHEDULE}/job/create_all", f"{SCHEDULE}/job/create", "/v1/interconn/job/audit/apply"):
+        said = ask(node, "peer", "POST", path, headers={"x-source-node-id": ME}, json=body).json()
+        assert said["data"]["reason"] == "OWN_NODE_ID"
+    assert ask(node, "operator", "GET", "/api/v1/jobs").json()["jobs"] == []
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"x-ptp-source-node-id": ME},
+        {"x-ptp-from-node-id": ME},
+        {"x_ptp_source_node_id": ME},
+        {"x-source-node-id": ME},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("more", [{}, {"x-handed-on": "1"}], ids=["direct", "handed on"])
+def test_a_message_that_claims_the_own_id_is_not_taken(
+    node: Gateway, headers: dict[str, str], more: dict[str, str]
+):
+    about = {
+        "x-ptp-version": "1",
+        "x-ptp-session-id": "session_job-1",
+        "x-ptp-topic": "t",
+        "x-ptp-target-node-id": ME,
+    }
+    said = ask(node, "peer", "POST", "/v1/interconn/chan/invoke", headers=about | headers | more, json={}).json()
+    assert said["code"] == "E0000000403" and "own id" in said["message"]
+
+
+def test_a_message_whose_body_claims_the_own_id_is_not_taken(node: Gateway):
+    body = {"metadata": {"x-ptp-session-id": "session_job-1", "x-ptp-source-node-id": ME}, "payload": ""}
+    said = ask(node, "peer", "POST", "/v1/interconn/chan/invoke", json=body).json()
+    assert said["code"] == "E0000000403" and "own id" in said["message"]
+
+
+def test_the_denial_is_in_the_audit_with_the_address(node: Gateway):
+    ask(node, "peer", "POST", f"{SCHEDULE}/job/stop_all", headers={"x-source-node-id": ME}, json={"job_id": "x"})
+    found = ask(node, "operator", "GET", "/api/v1/audit").json()["audit"]
+    assert any(e["detail"].get("reason") == "OWN_NODE_ID" and e["detail"]["from"] == "127.0.0.1" for e in found)
+
+
+def test_the_body_of_an_unknown_sender_is_not_read(node: Gateway):
+    for headers in ({}, {"x-source-node-id": "JG0000000000000404"}):
+        said = ask(node, "peer", "POST", f"{SCHEDULE}/job/create", headers=headers, content=b"{not json").json()
+        assert (said["code"], said["data"]["reason"]) == (403, "NOT_AUTHORISED")  # and not INVALID
