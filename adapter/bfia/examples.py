@@ -89,7 +89,11 @@ def _one(summary: str, **value: Any) -> dict[str, Example]:
     return {summary.lower(): Example(summary=summary, value=value)}
 
 
-SUBMIT_JOB = _one("A job of two parties", **_BODY, job_id=JOB_HERE)
+_OF_A_PEER = _BODY["config"] | {
+    "initiator": {"role": "guest", "node_id": "JG0100001100000011"},
+    "role": {"guest": ["JG0100001100000011"], "host": ["JG0100001100000010"]},
+}
+SUBMIT_JOB = _one("A job of two parties", **(_BODY | {"config": _OF_A_PEER}), job_id=JOB_HERE)
 CREATE_JOB = _one("A job of two parties", **_BODY, job_id=JOB)
 START_JOB = _one("A job", job_id=JOB)
 DELETE_JOB = _one("A job", job_id=JOB, dry_run=True)

@@ -73,7 +73,7 @@ def claimed(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[str]:
 
 async def described(
     x_source_node_id: Annotated[
-        str, Header(description="The node that asks.", examples=["JG0100001100000010"])
+        str, Header(description="The node that asks.", examples=["JG0100001100000011"])
     ] = "",
 ) -> None:
     """Show the header that tells the sender in the interface description; `incoming` is what reads it."""

@@ -10,9 +10,10 @@ import httpx
 import structlog
 import yaml
 
+from adapter.bfia.examples import REGISTER
 from gateway.wiring import Gateway
 from tests.e2e.nodes import ROOT
-from tests.inprocess import running
+from tests.inprocess import ME, ask, running
 from tests.plain import NO_TLS
 
 LISTENERS = ("operator", "peer", "container")
@@ -25,12 +26,17 @@ structlog.configure(processors=[structlog.processors.format_exc_info, structlog.
 @contextmanager
 def a_node(home: Path, *command: str, **over: Any) -> Iterator[Gateway]:
     """Serve a node that can run the examples' image, read the examples' data and knows the examples' peer."""
-    home.mkdir(parents=True, exist_ok=True)
-    (home / "routes.yml").write_text(yaml.safe_dump({NEIGHBOUR: {"host": "127.0.0.1", "port": 9}}))
     images = {"example:1.0.0": {"command": list(command or ("/bin/true",))}}
     engine = {"kind": "process", "process": {"images": images}}
-    with running(home, engine=engine, data={"roots": [str(ROOT)]}, **over) as gateway:
-        yield gateway
+    with running(home / "neighbour", NEIGHBOUR, engine=engine) as neighbour:
+        said = ask(neighbour, "operator", "POST", "/v2/provider/register", json=REGISTER["one component"]["value"])
+        assert said.json()["code"] == 0
+        (home / "routes.yml").write_text(yaml.safe_dump({NEIGHBOUR: {"url": neighbour.addresses()["peer"]}}))
+        with running(home, engine=engine, data={"roots": [str(ROOT)]}, **over) as gateway:
+            routes = Path(str(neighbour.settings.route_table.file))
+            routes.write_text(yaml.safe_dump({ME: {"url": gateway.addresses()["peer"]}}))
+            neighbour.routes.reload()
+            yield gateway
 
 
 def described(gateway: Gateway, listener: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from adapter.bfia.examples import CREATE_ALL, CREATE_JOB, JOB, REGISTER, START_J
 from gateway.wiring import Gateway
 from tests.adapter.bfia.channel.nodes import Node
 from tests.e2e.nodes import wait_for
-from tests.fuzz.nodes import LISTENERS, a_node, judged
+from tests.fuzz.nodes import LISTENERS, NEIGHBOUR, a_node, judged
 from tests.inprocess import ME
 from tests.plain import NO_TLS
 
@@ -48,7 +48,7 @@ class Target:
 
     def post(self, listener: str, path: str, body: Any, **headers: str) -> dict[str, Any]:
         content = body if isinstance(body, (bytes, str)) else json.dumps(body)
-        headers = {"content-type": "application/json", "x-source-node-id": ME} | headers
+        headers = {"content-type": "application/json", "x-source-node-id": NEIGHBOUR} | headers
         url = self.node.addresses()[listener] + path
         return judged(self.client.post(url, content=content, headers=headers))
 
