@@ -18,12 +18,25 @@ else that is raised is a bug: it is logged with its trace and answered without i
         └── DatabaseAway   the database does not answer just now
 """
 
+import traceback
 from collections.abc import Iterable
 from itertools import islice
 
 from gateway.domain.problems import Problem as Problem
 
 MOST_PROBLEMS = 200
+
+
+def release(handled: BaseException) -> None:
+    """Clear the frames that an error and its causes have passed through, once it is answered.
+
+    Frames of threads and of the framework refer to the error that refers to them: with the body that was refused,
+    they would stay in memory until the garbage collector runs, which it rarely does.
+    """
+    error: BaseException | None = handled
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 class GatewayError(Exception):

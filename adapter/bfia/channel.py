@@ -38,7 +38,7 @@ from adapter.bfia.ptp import INVOKE, PASS_THROUGH, PUSH, Ptp, outgoing, read_ptp
 from adapter.bfia.sessions import Remembered, UnknownSessions
 from gateway.broker import Broker, Message, SessionReleased
 from gateway.domain.problems import Problem
-from gateway.errors import GatewayError, Invalid, NotFound, PeerUnreachable, TooLarge
+from gateway.errors import GatewayError, Invalid, NotFound, PeerUnreachable, TooLarge, release
 from gateway.paths import Paths
 from gateway.peer_identity import check_claim
 from route_table.entry import NODE_ID
@@ -129,6 +129,7 @@ def _add(
         except ClientDisconnect:
             return Response(status_code=400)
         except GatewayError as error:
+            release(error)
             return refusal(error)
 
     endpoint.__name__ = "chan_" + path.rpartition("/")[2]

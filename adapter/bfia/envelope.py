@@ -21,7 +21,7 @@ from adapter.bfia import channel_answer, half_read
 from adapter.bfia.profiles import Profile
 from adapter.problems import Words, listed, model_of, refusal, shown, words_for
 from gateway.domain.problems import Problem
-from gateway.errors import DatabaseAway, GatewayError, Invalid, TooLarge
+from gateway.errors import DatabaseAway, GatewayError, Invalid, TooLarge, release
 
 log = structlog.get_logger(__name__)
 
@@ -72,6 +72,7 @@ def install(
 
     @app.exception_handler(GatewayError)
     async def known(request: Request, error: GatewayError) -> JSONResponse:
+        release(error)
         away = isinstance(error, DatabaseAway)
         status = 413 if error.code == 413 else 503 if away else decided(request, error.code)
         return _answer(
@@ -87,6 +88,7 @@ def install(
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        release(error)
         wrong = refusal(request, error)
         wrong = Invalid([*wrong.problems, *half_read.faults(error.body, model_of(request))])
         status = decided(request, wrong.code)
@@ -110,6 +112,7 @@ def install(
 
     @app.exception_handler(RecursionError)
     async def too_deep(request: Request, error: RecursionError) -> JSONResponse:
+        release(error)
         return _answer(request, decided(request, 400), 400, "INVALID", "the body is nested too deeply")
 
     @app.exception_handler(Exception)

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from adapter.fate.codes import OF_REASON, Code
 from adapter.problems import Words, listed, refusal, shown, words_for
 from adapter.reading import JsonRoute
-from gateway.errors import DatabaseAway, GatewayError
+from gateway.errors import DatabaseAway, GatewayError, release
 
 log = structlog.get_logger(__name__)
 
@@ -75,9 +75,11 @@ class FateRoute(JsonRoute):
             try:
                 return await handle(request)
             except GatewayError as error:
+                release(error)
                 status = 503 if isinstance(error, DatabaseAway) else 413 if error.code == 413 else 200
                 return JSONResponse(fault(error, self.codes, words_for(request.app)), status_code=status)
             except RequestValidationError as error:
+                release(error)
                 wrong = refusal(request, error)
                 return JSONResponse(fault(wrong))
             except RecursionError:

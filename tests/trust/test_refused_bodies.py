@@ -1,0 +1,61 @@
+"""Large bodies that a real node refuses leave nothing behind in its memory."""
+
+import http.client
+import json
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from tests.bench.upload import resident
+from tests.e2e.nodes import Federation, Node
+from tests.inprocess import ME, PEER, STRANGER
+
+MIB = 1024**2
+INVOKE = "/v1/interconn/chan/invoke"
+CREATE = "/v1/interconn/schedule/job/create"
+JSON = {"content-type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    home = tmp_path_factory.mktemp("nodes")
+    federation = Federation(home, [ME], {"kind": "process"})
+    (home / ME / "routes.yml").write_text(yaml.safe_dump({PEER: {"host": "127.0.0.1", "port": 9}}))
+    with federation:
+        yield federation[ME]
+
+
+def envelope(source: str, size: int) -> bytes:
+    names = {"source-node-id": source, "target-node-id": ME, "session-id": "s", "topic": "t", "uri": "/no"}
+    metadata = {f"x-ptp-{name}": value for name, value in names.items()}
+    return json.dumps({"metadata": metadata, "payload": "A" * size}).encode()
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "body"),
+    [
+        (INVOKE, JSON, b"x" * 60 * MIB),
+        (INVOKE, JSON, envelope(STRANGER, 60 * MIB)),
+        (INVOKE, JSON, envelope(PEER, 60 * MIB)),
+        (INVOKE, JSON, b"[" * 60 * MIB),
+        (CREATE, JSON | {"x-source-node-id": STRANGER}, b"x" * 30 * MIB),
+        (CREATE, JSON | {"x-source-node-id": PEER}, b"x" * 30 * MIB),
+        (CREATE, JSON | {"x-source-node-id": PEER}, b'{"job_id": "%s"}' % (b"x" * 30 * MIB)),
+    ],
+    ids=["no JSON", "unknown peer", "known peer", "brackets", "control of unknown", "control of known", "long id"],
+)
+def test_nothing_is_held_after_a_refusal(node: Node, path: str, headers: dict[str, str], body: bytes) -> None:
+    host = node.peer.removeprefix("http://")
+    connections = [http.client.HTTPConnection(host, timeout=120) for _ in range(5)]
+    before = resident(node)
+    try:
+        for connection in connections:  # they stay open
+            connection.request("POST", path, body, headers)
+            answer = json.loads(connection.getresponse().read())
+            assert answer["code"] not in (0, "E0000000000"), answer
+        grown = resident(node) - before
+    finally:
+        for connection in connections:
+            connection.close()
+    assert grown < 100 * MIB, f"the node grew by {grown / MIB:.0f} MiB"
