@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
 import ssl
@@ -12,7 +13,14 @@ from dataclasses import dataclass
 import uvicorn
 from starlette.types import ASGIApp
 
-from gateway.connections import Connection
+from gateway.connections import HEAD_SECONDS, Connection, Places, allow_descriptors, places
+
+log = logging.getLogger(__name__)
+
+_PAUSE = 0.1
+"""seconds until a listener that could not accept a connection tries again"""
+_WARN_EVERY = 60.0
+"""seconds between two warnings that a limit of connections is reached"""
 
 
 def bound(address: str) -> socket.socket:
@@ -88,6 +96,71 @@ class Tls:
 
 
 class _Server(uvicorn.Server):
+    """Accepts connections itself, so that those over the limit are closed before TLS or HTTP begins."""
+
+    def __init__(self, config: uvicorn.Config, places: Places) -> None:
+        super().__init__(config)
+        self._places = places
+        self._accepting: list[asyncio.Task[None]] = []
+        self._held: set[asyncio.Task[None]] = set()
+        self._warned = -_WARN_EVERY
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=[])
+        self._accepting = [asyncio.create_task(self._accept(sock)) for sock in sockets or ()]
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        ending = [*self._accepting, *self._held]  # connections that are open already are closed by the server
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+        await super().shutdown(sockets)
+
+    async def _accept(self, sock: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        sock.setblocking(False)
+        while True:
+            try:
+                client, address = await loop.sock_accept(sock)
+            except OSError as error:  # no descriptor is left, or the client is gone already
+                log.warning("a connection cannot be accepted", extra={"error": str(error)})
+                await asyncio.sleep(_PAUSE)
+                continue
+            if not self._places.take(address[0]):
+                client.close()
+                self._warn(address[0])
+                await asyncio.sleep(0)  # others have their turn, however many come
+                continue
+            task = loop.create_task(self._hold(client, address[0]))
+            self._held.add(task)
+            task.add_done_callback(self._held.discard)
+
+    def _warn(self, address: str) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._warned >= _WARN_EVERY:
+            self._warned = now
+            log.warning("connection limit reached, more are closed", extra={"address": address})
+
+    async def _hold(self, client: socket.socket, address: str) -> None:
+        """Serve a connection until it is closed."""
+        secure = self.config.ssl
+        seconds = None if secure is None else HEAD_SECONDS
+        connection = Connection(self.config, self.server_state, self.lifespan.state)
+        try:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: connection,
+                client,
+                ssl=secure,
+                ssl_handshake_timeout=seconds,
+                ssl_shutdown_timeout=seconds,
+            )
+            await connection.lost.wait()
+        except OSError as error:  # among them those of TLS
+            log.debug("a connection was not made", extra={"address": address, "error": str(error)})
+        finally:
+            self._places.free(address)
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield  # one handler for all listeners, below
@@ -108,22 +181,24 @@ async def serve(
     Return after a signal; where ``stopping`` is given, when that is set, and signals are left alone.
     """
     loop = asyncio.get_running_loop()
+    allow_descriptors()
+    room = {name: places(name) for name in apps}
 
     def server_of(name: str) -> _Server:
         secure = (tls or {}).get(name)
         return _Server(
             uvicorn.Config(
                 apps[name],
-                http=Connection,
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 proxy_headers=False,  # who asks is who has connected: a report is judged by that
                 timeout_keep_alive=75,
                 timeout_graceful_shutdown=5,
-                h11_max_incomplete_event_size=256 * 1024,
+                ws="none",
                 ssl_context_factory=None if secure is None else lambda _, _default: secure.context(),
-            )
+            ),
+            room[name],
         )
 
     servers = {name: server_of(name) for name in apps}

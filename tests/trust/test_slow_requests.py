@@ -1,0 +1,152 @@
+"""Clients that open connections and send nothing, or never finish a request's head, keep nobody else out."""
+
+import http.client
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from starlette.responses import PlainTextResponse
+
+from gateway.connections import allow_descriptors
+from gateway.server import Tls
+from tests.certificates import Authority
+from tests.e2e.nodes import Federation, Node
+from tests.inprocess import ME
+from tests.trust.listening import listening
+
+ELSEWHERE = ("127.0.0.2", 0)
+HELLO = PlainTextResponse("hello")
+FEW_FILES = ["sh", "-c", 'ulimit -Sn 1024; ulimit -Hn 4096; exec "$@"', "sh"]
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    allow_descriptors()  # for what this test opens itself
+    federation = Federation(tmp_path_factory.mktemp("nodes"), [ME], {"kind": "process"})
+    federation[ME].prefix = FEW_FILES
+    with federation:
+        yield federation[ME]
+
+
+def port_of(url: str) -> int:
+    return int(url.rpartition(":")[2])
+
+
+def opened(stack: ExitStack, port: int, count: int, sent: bytes = b"") -> list[socket.socket]:
+    """Return so many connections, each with the beginning of a request where one is given."""
+    found = []
+    for _ in range(count):
+        connection = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
+        if sent:
+            connection.sendall(sent)
+        found.append(connection)
+    return found
+
+
+def is_open(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return bool(connection.recv(1))
+    except BlockingIOError:
+        return True
+    except ConnectionError:
+        return False
+
+
+def status(port: int, path: str, source: tuple[str, int] | None = None) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5, source_address=source)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def test_idle_connections_keep_neither_operators_nor_peers_out(node: Node) -> None:
+    peer = port_of(node.peer)
+    with ExitStack() as stack:
+        idle = opened(stack, peer, 550)
+        half = opened(stack, peer, 550, b"POST /v1/interconn/chan/invoke HTTP/1.1\r\nhost: x\r\nx-")
+        assert status(port_of(node.operator), "/health/live") == 200
+        assert status(peer, "/nowhere", ELSEWHERE) == 404
+        assert sum(map(is_open, [*idle, *half])) <= 512
+        ends = time.monotonic() + 60
+        while any(map(is_open, [*idle, *half])):
+            assert time.monotonic() < ends, "connections without a request are still open"
+            time.sleep(0.2)
+    assert status(peer, "/nowhere") == 404
+    assert "connection limit reached" in node.log()
+
+
+def test_a_node_raises_its_limit_of_descriptors(node: Node) -> None:
+    limits = Path(f"/proc/{node.addresses['pid']}/limits").read_text()
+    soft, hard = next(line for line in limits.splitlines() if line.startswith("Max open files")).split()[3:5]
+    assert soft == hard == "4096"
+
+
+def test_an_idle_connection_is_closed_though_it_sends_a_line_now_and_then() -> None:
+    with listening(HELLO) as port, socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+        ends = time.monotonic() + 60
+        with pytest.raises((ConnectionError, AssertionError)):
+            while time.monotonic() < ends:
+                connection.sendall(b"\r\n")
+                time.sleep(0.2)
+                assert is_open(connection)
+        assert time.monotonic() < ends
+
+
+def test_connections_without_a_handshake_do_not_keep_others_out(tmp_path: Path) -> None:
+    allow_descriptors()
+    authority = Authority(tmp_path)
+    mine = authority.sign("node")
+    trusted = ssl.create_default_context(cafile=authority.file)
+    with listening(HELLO, Tls(mine.certificate, mine.key)) as port, ExitStack() as stack:
+        silent = opened(stack, port, 600)
+        client = http.client.HTTPSConnection(
+            "127.0.0.1", port, timeout=5, context=trusted, source_address=ELSEWHERE
+        )
+        client.request("GET", "/")
+        assert client.getresponse().status == 200
+        client.close()
+        assert sum(map(is_open, silent)) <= 512
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"x-a: " + b"a" * 1000 + b"\r\n", b"a" * 1000],
+    ids=["many headers", "one endless header"],
+)
+def test_a_head_without_end_is_refused(line: bytes) -> None:
+    with listening(HELLO) as port, socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nhost: x\r\nx-b: ")
+        sent = 0
+        with pytest.raises((ConnectionError, AssertionError)):
+            while sent < 1_000_000:
+                connection.sendall(line)
+                sent += len(line)
+                time.sleep(0.001)
+                assert is_open(connection)
+        assert sent < 200_000
+
+
+def test_the_refusal_of_a_large_head_says_why() -> None:
+    with listening(HELLO) as port, socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n")
+        for _ in range(67):
+            connection.sendall(b"x-a: " + b"a" * 1000 + b"\r\n")
+        with connection.makefile("rb") as answer:
+            assert answer.readline() == b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
+
+
+def test_a_head_of_60_kib_is_read() -> None:
+    with listening(HELLO) as port:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        connection.request("GET", "/", headers={f"x-{i}": "a" * 1000 for i in range(60)})
+        assert connection.getresponse().status == 200
+        connection.close()
