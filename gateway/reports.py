@@ -8,17 +8,19 @@ import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from gateway.domain.dag import group
 from gateway.domain.local_job import Address, Run
 from gateway.domain.model import JobSpec
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, TooLarge
+from gateway.storage import LARGEST_JSON as LARGEST
 from gateway.storage import METADATA, PARTITION, FileStorage
 
-LARGEST = 16 * 1024 * 1024
-"""bytes of a report that is read"""
 MOST_POINTS = 10_000
+MOST_CELLS = 500_000
+"""cells of all tables of a report together"""
 MOST_VALUES = 1_000
 MOST_SERIES = 100
 DEEPEST = 20
@@ -36,7 +38,7 @@ class Series:
     columns: tuple[str, ...]
     points: tuple[tuple[Scalar, ...], ...]
     left_out: int = 0
-    """points beyond `MOST_POINTS`"""
+    """points beyond `MOST_POINTS` or `MOST_CELLS`"""
 
 
 @dataclass(frozen=True)
@@ -61,12 +63,20 @@ def read_report(storage: FileStorage, address: Address) -> Report:
         return Report(problem=f"has {size} bytes; reports are read up to {LARGEST}")
     try:
         value = storage.read_json(address, LARGEST)
+    except TooLarge as error:
+        return _csv(storage, address) if _is_table(storage, address) else Report(problem=f"is not read: {error}")
     except GatewayError:
         return _csv(storage, address)
     values: dict[str, Scalar] = {}
     series: list[Series] = []
     _gather(value, "", values, series, 0)
     return Report("json", values, tuple(series))
+
+
+def _is_table(storage: FileStorage, address: Address) -> bool:
+    """Tell whether what is too much for JSON may still be CSV."""
+    with storage.open_partition(address) as file:
+        return file.read(1024).lstrip()[:1] not in (b"{", b"[")
 
 
 def _csv(storage: FileStorage, address: Address) -> Report:
@@ -77,7 +87,7 @@ def _csv(storage: FileStorage, address: Address) -> Report:
         for row in storage.iter_rows(address):
             if len(row) != len(columns):
                 return Report(problem="is neither JSON nor CSV with rows of one length")
-            if len(points) < MOST_POINTS:
+            if len(points) < min(MOST_POINTS, MOST_CELLS // len(columns)):
                 points.append(tuple(map(_cell, row)))
             else:
                 left_out += 1
@@ -95,7 +105,8 @@ def _gather(value: Any, name: str, values: dict[str, Scalar], series: list[Serie
             path = f"{name}.{_clean(key)}" if name else _clean(key)
             _gather(inner, path, values, series, depth + 1)
     elif isinstance(value, list):
-        if len(series) < MOST_SERIES and (found := _table(value, name)):
+        room = MOST_CELLS - sum(len(s.points) * len(s.columns) for s in series)
+        if len(series) < MOST_SERIES and (found := _table(value, name, room)):
             series.append(found)
         elif len(values) < MOST_VALUES:
             nested = any(isinstance(entry, dict | list) for entry in value)
@@ -104,17 +115,20 @@ def _gather(value: Any, name: str, values: dict[str, Scalar], series: list[Serie
         values[name or "value"] = _scalar(value)
 
 
-def _table(entries: Sequence[Any], name: str) -> Series | None:
-    """Read a list as a table: of objects, of lists of one length, or of numbers; None for what is none."""
+def _table(entries: Sequence[Any], name: str, room: int) -> Series | None:
+    """Read a list as a table: of objects, of lists of one length, or of numbers; None for what is none.
+
+    No more than ``room`` cells of it.
+    """
     shown = entries[:MOST_POINTS]
     columns: tuple[str, ...]
     rows: Iterator[Sequence[Any]]
     if not entries:
         return None
     if all(isinstance(e, dict) for e in entries):
-        columns = tuple(dict.fromkeys(key for e in shown for key in e))
-        rows = iter([[e.get(column) for column in columns] for e in shown])
-        columns = tuple(map(_clean, columns))
+        keys = tuple(dict.fromkeys(key for e in shown for key in e))
+        rows = ([e.get(key) for key in keys] for e in shown)
+        columns = tuple(map(_clean, keys))
     elif all(isinstance(e, list) and len(e) == len(entries[0]) for e in entries):
         columns = tuple(str(n) for n in range(len(entries[0])))
         rows = iter(shown)
@@ -123,10 +137,11 @@ def _table(entries: Sequence[Any], name: str) -> Series | None:
         rows = ((i, e) for i, e in enumerate(shown))
     else:
         return None
-    points = tuple(tuple(map(_scalar, row)) for row in rows)
+    most = min(len(shown), room // max(1, len(columns)))
+    points = tuple(tuple(map(_scalar, row)) for row in islice(rows, most))
     if not any(_is_number(cell) for point in points for cell in point):
         return None
-    return Series(name, columns, points, len(entries) - len(shown))
+    return Series(name, columns, points, len(entries) - most)
 
 
 def _is_number(value: Any) -> bool:
@@ -184,12 +199,23 @@ def _oddities(storage: FileStorage, spec: JobSpec, run: Run) -> Iterator[str]:
             yield f"output {key} was not written"
         elif group(types.get(key, "")) == "metric" and (problem := read_report(storage, address).problem):
             yield f"report {key} {problem}"
+        if problem := _metadata_problem(storage, address):
+            yield f"metadata of output {key}: {problem}"
         yield from (f"output {key} holds {extra!r}, which is no part of it" for extra in _beside(storage, address))
     declared = {address.name for address in run.outputs.values()}
     for namespace in {address.namespace for address in run.outputs.values()}:
         for entry in _names(storage, Address(namespace, "x"), parent=True):
             if entry.startswith(f"{run.task_id}-") and entry not in declared:
                 yield f"undeclared output {entry.removeprefix(f'{run.task_id}-')!r}"
+
+
+def _metadata_problem(storage: FileStorage, address: Address) -> str:
+    """Say why the metadata that a task wrote cannot be read; empty where it can, or where there is none."""
+    try:
+        storage.metadata(address)
+    except GatewayError as error:
+        return error.message
+    return ""
 
 
 def _beside(storage: FileStorage, address: Address) -> list[str]:

@@ -26,9 +26,16 @@ from gateway.domain.names import name_rule as name_rule
 from gateway.domain.problems import Problem
 from gateway.errors import Conflict, Invalid, NotFound, TooLarge
 from gateway.storage_staging import Staging, Taken, alone, clear_leftovers, drop_if_empty
+from provider_registry.signs import counted
 
 METADATA = "metadata"
 PARTITION = "data_"
+LARGEST_JSON = 16 * 1024 * 1024
+"""bytes of a report or metadata that are read"""
+MOST_SIGNS = 400_000
+"""commas and opening brackets of one JSON file, commas of one row: the widest table of an upload has fewer"""
+LARGEST_ROW = 4 * 1024 * 1024
+"""characters of one row of a table"""
 _CHUNK = 1024 * 1024
 
 
@@ -79,10 +86,10 @@ class FileStorage:
             raise NotFound(f"nothing lies at {_id(address)} in the storage", reason="DATA_MISSING")
         return [path / f"{PARTITION}{number}" for number in range(len(found))]
 
-    def metadata(self, address: Address, limit: int = 64 * 1024 * 1024) -> dict[str, Any]:
+    def metadata(self, address: Address, limit: int = LARGEST_JSON) -> dict[str, Any]:
         """Return what is known of the data; empty where nothing is.
 
-        Raises `Invalid` if no JSON object, `TooLarge` beyond ``limit`` bytes.
+        Raises `Invalid` if no JSON object, `TooLarge` beyond ``limit`` bytes or `MOST_SIGNS`.
         """
         path = self.path(address)
         if not _is_folder(path) or not os.path.lexists(path / METADATA):
@@ -123,8 +130,11 @@ class FileStorage:
             raise NotFound(f"nothing lies at {_id(address)} in the storage", reason="DATA_MISSING")
         return _opened(path / name, _id(address))
 
-    def read_json(self, address: Address, limit: int = 16 * 1024 * 1024) -> Any:
-        """Return a report's content. Raises `NotFound`, `TooLarge` above ``limit`` bytes, `Invalid` if no JSON."""
+    def read_json(self, address: Address, limit: int = LARGEST_JSON) -> Any:
+        """Return a report's content.
+
+        Raises `NotFound`, `TooLarge` above ``limit`` bytes or `MOST_SIGNS`, `Invalid` if no JSON.
+        """
         return _json(self.partitions(address)[0], _id(address), limit)
 
     def stream(
@@ -185,10 +195,14 @@ class FileStorage:
             self.open_partition(address, number) as file,
             io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text,
         ):
+            part = f"{_id(address)}/{PARTITION}{number}"
+            lines = _Lines(text, part)
             try:
-                yield from (row for row in csv.reader(text, strict=True) if row)
+                for row in csv.reader(lines, strict=True):
+                    lines.next_row()
+                    if row:
+                        yield row
             except (csv.Error, UnicodeDecodeError) as error:
-                part = f"{_id(address)}/{PARTITION}{number}"
                 raise Invalid([Problem(part, "is not CSV in UTF-8", str(error))], reason="DATA_BROKEN") from error
 
     # ------------------------------------------------------------ writing
@@ -222,6 +236,28 @@ class FileStorage:
                 return False
             drop_if_empty(path.parent)
         return True
+
+
+class _Lines:
+    """The lines of a table. Raises `Invalid` where a row is larger than any that can be uploaded."""
+
+    def __init__(self, text: io.TextIOWrapper, part: str) -> None:
+        self._text = text
+        self._part = part
+        self.next_row()
+
+    def next_row(self) -> None:
+        """Begin to count anew."""
+        self._length = self._commas = 0
+
+    def __iter__(self) -> Iterator[str]:
+        while line := self._text.readline(LARGEST_ROW + 1):
+            self._length += len(line)
+            self._commas += line.count(",")
+            if self._length > LARGEST_ROW or self._commas > MOST_SIGNS:
+                rule = f"has a row of more than {LARGEST_ROW} characters or {MOST_SIGNS} commas"
+                raise Invalid([Problem(self._part, rule)], reason="DATA_BROKEN")
+            yield line
 
 
 def taken(address: Address) -> Conflict:
@@ -276,6 +312,8 @@ def _json(path: Path, what: str, limit: int) -> Any:
         data = file.read(limit + 1)
     if len(data) > limit:
         raise TooLarge(f"{what} has more than {limit} bytes")
+    if counted(data, b",[{", MOST_SIGNS) > MOST_SIGNS:  # values cost far more memory than their bytes
+        raise TooLarge(f"{what} has more than {MOST_SIGNS} commas and opening brackets")
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
