@@ -62,6 +62,8 @@ class Launching:
         """finds one of several engines by its name; without a name the main one"""
         self.signed: Callable[[str, str, Engine], str] = lambda provider, image, engine: ""
         """returns the digest of a provider's image that has to be signed; raises `EngineError` where it is not"""
+        self.pinned: Callable[[str, str, str, str], str] = lambda provider, version, image, digest: digest
+        """approves the digest of an image that none was approved of; returns the one that is approved then"""
 
     def launch(self, local: LocalJob, run: Run, fetching: bool) -> Event:
         """Start the container of a run; return what came of it.
@@ -74,10 +76,11 @@ class Launching:
             signed = self.signed(run.component.provider, run.image, self.engine_at(run.engine))
             if self._given_up(local, run):
                 raise _NotWanted
+            expected = run.expected_digest or self._pinned(run, signed)
             try:
-                self._engine.launch(self._spec(local, run, signed))
+                self._engine.launch(self._spec(local, run, expected))
             except HostMoved:  # once more, with the address that holds now
-                self._engine.launch(self._spec(local, run, signed))
+                self._engine.launch(self._spec(local, run, expected))
         except _NotWanted:
             return LaunchFailed(run.run_id, Failure("STOPPED", "stopped on request"), self._clock())
         except EngineError as error:
@@ -109,6 +112,17 @@ class Launching:
 
         return self.engine_at(run.engine).ensure_image(run.image, told)
 
+    def _pinned(self, run: Run, signed: str) -> str:
+        """Return the approved digest of an image that was not here when its provider was registered.
+
+        The first start approves it. Empty for an engine that tells none. Raises `EngineError`.
+        """
+        digest = signed or self.engine_at(run.engine).image_facts(run.image).digest
+        ref = run.component
+        if not digest:
+            return ""
+        return while_away(lambda: self.pinned(ref.provider, ref.version, run.image, digest))
+
     def _given_up(self, local: LocalJob, run: Run) -> bool:
         """Say whether the run is over: a process that was frozen may since have been given up by another."""
         current = while_away(lambda: self._store.local_jobs.get(local.id))
@@ -132,8 +146,8 @@ class Launching:
         )
         return self._peers.adapter(local.spec.protocol).environment(local, run, site)
 
-    def _spec(self, local: LocalJob, run: Run, signed: str) -> LaunchSpec:
-        """Return what to launch; ``signed`` is the digest of an image that had to be signed."""
+    def _spec(self, local: LocalJob, run: Run, expected: str) -> LaunchSpec:
+        """Return what to launch; ``expected`` is the digest that the image has to have."""
         placement, place = self._workspace.prepare(run), self._place()
         party = run.party
         return LaunchSpec(
@@ -145,7 +159,7 @@ class Launching:
             ),
             limits=_limits(run.limits),
             mounts=(*placement.mounts, *self._grant(run).mounts),
-            digest=run.expected_digest or signed,  # else another image could come in between
+            digest=expected,  # else another image could come in between
             capabilities=self._grant(run).capabilities,
             engine=run.engine,
             host="" if run.engine else place.host,

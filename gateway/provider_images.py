@@ -9,7 +9,7 @@ from provider_registry import labels
 from provider_registry.limits import bounded
 from provider_registry.model import Problem, Provider
 
-NOT_PINNED = "jobs start whatever it is then, until `bfia-gateway provider approve`"
+NOT_PINNED = "the first job that starts it pins it, unless `bfia-gateway provider approve` comes first"
 
 
 class _TooLong(Exception):

@@ -21,7 +21,7 @@ PROVIDER_RETIRED = "PROVIDER_RETIRED"
 
 _SHOWN = 10
 """how many known names a message lists"""
-_ONCE = (Action.UPDATED, Action.RETIRED, Action.UNRETIRED)
+_ONCE = (Action.UPDATED, Action.RETIRED, Action.UNRETIRED, Action.PINNED)
 """what makes no revision where nothing would change"""
 _TRIES = 16
 """how often a change is made again because another one came first"""
@@ -121,6 +121,23 @@ class Registry:
             return replace(provider, digests={**provider.digests, **digests})
 
         return self._write(key, approved, Action.APPROVED, author, reason)
+
+    def pin(self, provider: str, version: str, image: str, digest: str, device: str = DEVICE) -> str:
+        """Have an image that has no approved digest be the right one by this digest; return what is approved.
+
+        A provider that was deleted meanwhile is left alone.
+        """
+
+        def pinned(known: Provider | None) -> Provider:
+            found = self._known(key, known)
+            return replace(found, digests={image: digest, **found.digests})
+
+        key = f"{provider}:{version}@{device}"
+        known = self.repository.get(key)
+        if known is None or image in known.digests:
+            return known.digests[image] if known is not None else digest
+        done = self._write(key, pinned, Action.PINNED, "gateway", f"{image} was started for the first time")
+        return done.revision.provider.digests[image]
 
     def remove(self, key: str, author: str = "", reason: str = "") -> Written:
         """Remove one provider; its history stays. Raises `Unknown`."""

@@ -25,6 +25,8 @@ class Action(StrEnum):
     RETIRED = "retired"
     UNRETIRED = "unretired"
     APPROVED = "approved"
+    PINNED = "pinned"
+    """the node itself, when an image that was not here at the registration was here for the first time"""
     DELETED = "deleted"
 
 

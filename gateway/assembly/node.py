@@ -154,6 +154,7 @@ class Node:
             grants_of(settings),
         )
         self.launching.signed = signatures.check
+        self.launching.pinned = self.registry.pin
         if isinstance(self.engine, SeveralEngines):
             self.launching.engine_at = self.engine.at
         self.executor = Executor(
