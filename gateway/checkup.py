@@ -16,6 +16,7 @@ from gateway.checkup_approval import approval_of
 from gateway.checkup_certificates import certificates_of, peers_of
 from gateway.checkup_clock import clock_of
 from gateway.checkup_images import further, images_of
+from gateway.checkup_modes import modes_of
 from gateway.checkup_routes import routes_of
 from gateway.domain.amounts import Amounts
 from gateway.errors import GatewayError
@@ -35,6 +36,7 @@ STEPS = (
     "migrations",
     "storage",
     "state folder",
+    "file modes",
     "disk",
     "clock",
     "engine",
@@ -47,8 +49,11 @@ STEPS = (
 )
 
 
-def look(settings: Settings, engine: Callable[[Settings], Engine]) -> list[Step]:
-    """Return what was found, one step each. Raises nothing on account of what is looked at."""
+def look(settings: Settings, engine: Callable[[Settings], Engine], config: Path | None = None) -> list[Step]:
+    """Return what was found, one step each. Raises nothing on account of what is looked at.
+
+    ``config`` is the file that the settings are from.
+    """
     trial = Trial(STEPS)
     store = Store(connect(settings.database.url))
     try:
@@ -59,6 +64,7 @@ def look(settings: Settings, engine: Callable[[Settings], Engine]) -> list[Step]
             readable = newest and revisions(settings.database.url)[0] is not None
         trial.take("storage", lambda: _writable("storage", settings.storage.path), needed=False)
         trial.take("state folder", lambda: _writable("state folder", settings.state_dir), needed=False)
+        trial.take("file modes", lambda: modes_of(settings, config), needed=False)
         trial.take("disk", lambda: _disk(settings), needed=False)
         apart = database.result is Result.OK and not settings.database.url.startswith("sqlite:")
         trial.take("clock", lambda: clock_of(settings.storage.path, store if apart else None), needed=False)

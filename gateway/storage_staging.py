@@ -46,8 +46,7 @@ class Staging:
         with alone(self._root):
             (self.folder / "target").write_text(json.dumps([namespace, name]), encoding="utf-8")
             if not target.parent.exists():
-                target.parent.mkdir()
-                target.parent.chmod(0o755)
+                target.parent.mkdir(mode=0o700)  # a container gets what lies in it by its mount
             if overwrite:
                 with suppress(FileNotFoundError):
                     target.rename(old)
@@ -172,7 +171,7 @@ def _complete(root: Path, folder: Path) -> None:
 
 
 def _readable(table: Path) -> None:
-    """Let any user read: containers run as users of their own."""
+    """Let any user read: containers run as users of their own. The folder above is closed to others."""
     table.chmod(0o755)
     for file in table.iterdir():
         file.chmod(0o644)

@@ -29,7 +29,7 @@ def add(app: typer.Typer) -> None:
 
 
 def doctor(config: Config = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
-    """Look at all that a node needs: database, storage, disk, clock, engine, images, ports, routes.
+    """Look at all that a node needs: database, storage, file modes, disk, clock, engine, images, ports, routes.
 
     Changes nothing. Works beside a running node and without one. Exit code 1: a step failed. Of a route, only
     whether something listens at its address is looked at; `route test` tries the whole link.
@@ -42,7 +42,7 @@ def doctor(config: Config = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
     from gateway.trial import good
 
     with reporting(as_json):
-        steps = look(settings_of(config), lambda settings: engine_of(settings, _ME, _ME))
+        steps = look(settings_of(config), lambda settings: engine_of(settings, _ME, _ME), config)
         if as_json:
             show({"good": good(steps), "steps": to_plain(steps)})
         else:

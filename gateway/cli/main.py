@@ -106,6 +106,8 @@ def init(
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(example(name, str(kind), routes.name, output.parent), encoding="utf-8")
         routes.write_text(ROUTES, encoding="utf-8")
+        for file in (output, routes):  # with --force it may have been open before
+            file.chmod(0o600)
     except OSError as error:
         _fail(f"{output} cannot be written: {error.strerror}; give another --output")
     say(f"wrote {output} and {routes}; engine kind: {kind}")
@@ -213,6 +215,7 @@ def main() -> None:
 
     Exit codes: 0 done, 1 failed, 2 bad input or configuration, 3 no answer from the node.
     """
+    os.umask(0o077)  # what it writes is this user's alone; a container's folders are opened one by one
     if wrong := no_text(sys.argv[1:]):
         say(wrong, err=True)
         sys.exit(EXIT_BAD_INPUT)

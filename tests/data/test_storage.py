@@ -187,14 +187,14 @@ def test_a_pipe_or_folder_in_place_of_data_does_not_hang(storage: FileStorage) -
             read(HERE)
 
 
-def test_a_write_is_seen_whole_and_readable_by_any_user(storage: FileStorage) -> None:
+def test_a_write_is_seen_whole_and_readable_by_any_user_that_gets_its_folder(storage: FileStorage) -> None:
     old = os.umask(0o077)
     try:
         put(storage, data_0="a\n1\n", metadata="{}")
     finally:
         os.umask(old)
     path = storage.path(HERE)
-    assert [p.stat().st_mode & 0o777 for p in (path.parent, path, path / "data_0")] == [0o755, 0o755, 0o644]
+    assert [p.stat().st_mode & 0o777 for p in (path.parent, path, path / "data_0")] == [0o700, 0o755, 0o644]
     assert seen(storage) == {"ns/name"}
 
 
