@@ -1,7 +1,7 @@
 """Starts the container of a run: its image, its folders, its environment, its limits."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -17,6 +17,7 @@ from gateway.grants import NOTHING, Grant
 from gateway.patience import while_away
 from gateway.peers import Peers
 from gateway.ports import Clock, Site
+from gateway.run_tokens import RunTokens
 from gateway.store.store import Store
 from gateway.workspace import Placement, Workspace
 
@@ -48,6 +49,7 @@ class Launching:
         installation: str,
         disk: DiskWatch,
         grants: Mapping[str, Grant],
+        tokens: RunTokens,
     ) -> None:
         self._store = store
         self._engine = engine
@@ -58,6 +60,7 @@ class Launching:
         self._installation = installation
         self._disk = disk
         self._grants = grants
+        self._tokens = tokens
         self.engine_at: Callable[[str], Engine] = lambda name: engine
         """finds one of several engines by its name; without a name the main one"""
         self.signed: Callable[[str, str, Engine], str] = lambda provider, image, engine: ""
@@ -136,14 +139,16 @@ class Launching:
         return self._environment(local, run, self._workspace.placement(run), self._place())
 
     def _environment(self, local: LocalJob, run: Run, placement: Placement, place: Place) -> dict[str, str]:
+        secret = self._tokens.issue(run.run_id)
         site = Site(
             storage_url=placement.storage_url,
-            callback_url=f"{place.callback_base}/v1/platform/schedule/task/callback?run={run.run_id}",
+            callback_url=f"{place.callback_base}/v1/platform/schedule/task/callback?run={secret}",
             transport=place.transport,
             log_path=placement.log_path,
             checkpoint=placement.checkpoint,
             institution_of={n: place.institution_of(n) for n in local.spec.nodes},
         )
+        run = replace(run, token=self._tokens.issue(run.token))
         return self._peers.adapter(local.spec.protocol).environment(local, run, site)
 
     def _spec(self, local: LocalJob, run: Run, expected: str) -> LaunchSpec:

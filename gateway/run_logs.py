@@ -8,6 +8,7 @@ A run's token and its callback's secret never leave: where a line shows them, as
 """
 
 import fcntl
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -251,8 +252,8 @@ def _worth(line: RawLine, stream: str, level: Level) -> bool:
 def _text(line: RawLine, run: Run) -> str:
     """Return what is shown of a line: without its end, without the run's secrets, and not endlessly."""
     shown = line.head
-    for secret in filter(None, (run.run_id.encode(), run.token.encode())):
-        shown = shown.replace(secret, b"*" * len(secret))
+    for id_ in filter(None, (run.run_id, run.token)):
+        shown = re.sub(re.escape(id_.encode()) + rb"[0-9a-f]*", lambda found: b"*" * len(found[0]), shown)
     shown = shown.rstrip(b"\r\n")
     left = line.end - line.start - LONGEST_LINE
     if left > 0 and len(shown) > LONGEST_LINE:

@@ -75,7 +75,7 @@ class Listen(Section):
     peer: PeerListener = Field(default=PeerListener(bind="0.0.0.0:7380"), description="For other nodes.")
     container: Listener | None = Field(
         default=Listener(bind="127.0.0.1:7381"),
-        description="For this node's containers; null serves them on the peer listener (one-port mode).",
+        description="For this node's containers; null serves them on the peer listener, by token only.",
     )
     operator: OperatorListener = Field(default=OperatorListener(), description="For this node's own platform.")
 

@@ -5,18 +5,23 @@ import contextlib
 import functools
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 
+from adapter.bfia.environment import session_id
 from engines.base import Engine, EngineDown
+from gateway.domain.local_job import Told
+from gateway.domain.states import RunStatus, TaskStatus
 from gateway.server import serve
 from gateway.settings import load
 from gateway.store.migrate import opened
 from gateway.wiring import Gateway
+from tests.builders import OK, a_local_job, a_run, a_spec
 from tests.e2e.nodes import wait_for
 from tests.plain import NO_TLS
 
@@ -118,3 +123,29 @@ def ask(gateway: Gateway, listener: str, method: str, path: str, **kwargs: Any) 
     return httpx.request(
         method, gateway.addresses()[listener] + path, timeout=120, trust_env=False, verify=NO_TLS, **kwargs
     )
+
+
+def containers(gateway: Gateway, job_id: str, roles: Mapping[str, tuple[str, ...]]) -> dict[str, dict[str, str]]:
+    """Store a job under way; return by party what this node's containers send with their messages.
+
+    For the executor they have ended, so that it leaves them alone.
+    """
+    spec = a_spec(roles=roles, job_id=job_id)
+    runs = {
+        party.label: a_run(
+            "a",
+            RunStatus.SUCCESS,
+            party,
+            run_id=uuid4().hex + uuid4().hex,
+            token=uuid4().hex,
+            name=f"bfia-{uuid4().hex}",
+            task_id=f"task_{job_id}",
+            told=Told(TaskStatus.SUCCESS, OK),
+        )
+        for party in spec.parties_at(spec.scheduler)
+    }
+    assert gateway.store.local_jobs.add(a_local_job(*runs.values(), spec=spec, node=spec.scheduler), "flow")
+    return {
+        label: {"x-ptp-session-id": session_id(job_id), "x-ptp-token": gateway.run_tokens.issue(run.token)}
+        for label, run in runs.items()
+    }

@@ -35,10 +35,10 @@ from adapter.bfia.channel_answer import (
 from adapter.bfia.codec import SUCCESS, Push, decode_ask, decode_envelope, decode_push, encode_answer, require_json
 from adapter.bfia.courier import Courier, PeerRoute
 from adapter.bfia.ptp import INVOKE, PASS_THROUGH, PUSH, Ptp, outgoing, read_ptp, wait_seconds
-from adapter.bfia.sessions import Remembered, UnknownSessions
+from adapter.bfia.sessions import Claim, Member, Remembered, UnknownSessions
 from gateway.broker import Broker, Message, SessionReleased
 from gateway.domain.problems import Problem
-from gateway.errors import GatewayError, Invalid, NotFound, PeerUnreachable, TooLarge, release
+from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, PeerUnreachable, TooLarge, release
 from gateway.paths import Paths
 from gateway.peer_identity import check_claim
 from route_table.entry import NODE_ID
@@ -68,10 +68,11 @@ _OF_THIS_HOP = (b"host", b"connection", b"content-length", b"transfer-encoding",
 class ChannelParts:
     """What the transport's routers work with.
 
-    ``run_of_token`` gives the run that a token belongs to, None for a token of nobody here. ``route_of`` and
-    ``known_sender`` answer from memory where headers name the node; ``session_open`` (False: its job has ended,
-    None: not known here), ``run_of_token`` and ``known_sender`` of a node that only the body names may ask a
-    database: they are called in threads and their answers are remembered for a second.
+    ``run_of`` gives the run that a container's request comes from, and raises NotAllowed where it comes from none
+    or is for a session that is not this run's. ``route_of`` and ``known_sender`` answer from memory where headers
+    name the node; ``session_open`` (False: its job has ended, None: not known here), ``run_of`` and
+    ``known_sender`` of a node that only the body names may ask a database: they are called in threads and their
+    answers are remembered for a second, but for a run that is recognised by its address.
     ``max_body`` is in bytes, ``retry_for`` and ``stall_for`` (the longest pause within a body) in seconds;
     ``least_rate`` is what a large body has to keep up beside that while another waits for its place, in bytes
     per second.
@@ -83,7 +84,7 @@ class ChannelParts:
     node: str
     institution: str
     broker: Broker
-    run_of_token: Callable[[str], str | None]
+    run_of: Callable[[Claim], Member]
     route_of: Callable[[str], PeerRoute | None]
     known_sender: Callable[[str], bool]
     session_open: Callable[[str], bool | None]
@@ -157,7 +158,8 @@ class _Desk:
     def __init__(self, parts: ChannelParts) -> None:
         self._parts = parts
         self._broker = parts.broker
-        self._run_of_token = Remembered(parts.run_of_token)
+        self._run_of_token = Remembered(parts.run_of)
+        self._by_address = CapacityLimiter(_ASKING)
         self._session_open = Remembered(parts.session_open)
         self._elsewhere = Remembered(parts.elsewhere)
         self._unknown = UnknownSessions(parts.broker, self._session_open, parts.unknown_sessions)
@@ -175,17 +177,19 @@ class _Desk:
     async def push(self, request: Request) -> Response:
         """Stores a container's message here, or brings it to the node it is for."""
         ptp = _asked(request)
+        member = await self._member(request, ptp)
         target = self._target(ptp)
         if target != self._parts.node and ptp.source not in ("", self._parts.node):
             raise ChannelRefused(LOOP, f"a message of node {ptp.source} for node {target} is not passed on here")
         route = None if target == self._parts.node else self._parts.route_of(target)
         if target != self._parts.node and route is None:
             raise ChannelRefused(NOT_JOINED, f"node {target} has no route here: ask this node's admin for one")
+        if target not in member.nodes:
+            raise NotAllowed(f"node {target} takes no part in the job of this run")
         places = () if route is None else (self._places_to(target),)
         async with self._body(request, *places, self._large) as body:
             if route is None:
-                run = await self._run(ptp)
-                await self._store(ptp, body, source=self._parts.node, run=run)
+                await self._store(ptp, body, source=self._parts.node, run=member.run)
                 return success()
             await self._refuse_ended(ptp.session)
             return await self._send(ptp, route, body, request.headers.get("content-type", ""))
@@ -211,6 +215,7 @@ class _Desk:
             node=self._parts.node,
             institution=self._parts.institution,
             message_id=ptp.message_id or uuid4().hex,
+            token=_digest("token", ptp.token) if ptp.token else "",
             old_names=route.profile == "fate",
         )
         headers.append((b"content-type", (content_type or "application/json").encode("latin-1")))
@@ -232,18 +237,18 @@ class _Desk:
 
     async def _take(self, request: Request, seconds: float | None) -> Response:
         ptp = _asked(request)
+        run = (await self._member(request, ptp)).run
         async with self._body(request) as body:
             ask = await self._read(body, decode_ask)
         if seconds is None:
             seconds = wait_seconds(ptp.timeout, ask.timeout, request.query_params.get("timeout"), _POP_SECONDS)
         await self._refuse_ended(ptp.session)
-        run = await self._run(ptp)
         taking = partial(
             self._broker.pop,
             ptp.session,
             ask.topic if ptp.topic is None else ptp.topic,
             source=None if ptp.target in ("", self._parts.node) else ptp.target,
-            reader=self._reader(ptp, run),
+            reader=_digest("run", run),
             run=run,
             pop_id=ptp.pop_id or None,
             timeout=seconds,
@@ -260,11 +265,11 @@ class _Desk:
     async def release(self, request: Request) -> Response:
         """Drops a topic for a container or, without a topic, what was kept for repeats of its pops."""
         ptp = _asked(request)
+        run = (await self._member(request, ptp)).run
         async with self._body(request) as body:
             ask = await self._read(body, decode_ask)
-        run = await self._run(ptp)
         topic = ptp.topic if ptp.topic is not None else ask.topic if ask.topic_given else None
-        await self._broker.release(ptp.session, topic, reader=self._reader(ptp, run), run=run)
+        await self._broker.release(ptp.session, topic, reader=_digest("run", run), run=run)
         return success()
 
     async def invoke(self, request: Request) -> Response:
@@ -304,7 +309,7 @@ class _Desk:
         push, sequence = await self._read(body, partial(_read_push, ptp))
         if not self._broker.holds(ptp.session):
             await self._refuse_ended(ptp.session)
-            await self._unknown.admit(ptp.session)
+            await self._unknown.admit(ptp.session, source)
         topic = push.topic if ptp.topic is None else ptp.topic
         await self._broker.push(ptp.session, topic, source, push.payload, run=run, sequence=sequence)
 
@@ -312,14 +317,13 @@ class _Desk:
         if not self._broker.holds(session) and await self._session_open(session) is False:
             raise SessionReleased(f"session {session} has ended")
 
-    async def _run(self, ptp: Ptp) -> str | None:
-        return await self._run_of_token(ptp.token) if ptp.token else None
-
-    def _reader(self, ptp: Ptp, run: str | None) -> str:
-        """Names who pops: its run, or else its node and token; as a digest, for it is written to disk."""
-        return (
-            _digest("run", run) if run is not None else _digest("node", ptp.source or self._parts.node, ptp.token)
-        )
+    async def _member(self, request: Request, ptp: Ptp) -> Member:
+        """Returns the run that asks. Raises NotAllowed for none, and for one with another session."""
+        if ptp.token:
+            return await self._run_of_token(Claim(ptp.session, token=ptp.token))
+        claim = Claim(ptp.session, address=request.client.host if request.client else "")
+        # not remembered: another container may get the address of one that has just ended
+        return await anyio.to_thread.run_sync(self._parts.run_of, claim, limiter=self._by_address)
 
     @asynccontextmanager
     async def _body(self, request: Request, *places: Semaphore) -> AsyncIterator[bytes]:

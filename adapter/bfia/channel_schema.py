@@ -53,7 +53,7 @@ def _about(
 _SESSION = _header("x-ptp-session-id", "session; session_<job id>", "session_example", required=True)
 _TARGET = _header("x-ptp-target-node-id", "the node that is to receive it", "JG0100001100000010", required=True)
 _FROM = _header("x-ptp-target-node-id", "own node or none: any source; a peer: that source only", "")
-_TOKEN = _header("x-ptp-token", "the task's token, config.token", "")
+_TOKEN = _header("x-ptp-token", "config.token; Docker containers may leave it out: their address tells", "")
 _POP_ID = _header("x-ptp-pop-id", "names one logical pop; its repeat gets the same message", "")
 _TOPIC = {"type": "string", "maxLength": 4096, "default": ""}
 _TIMEOUT = {

@@ -17,7 +17,7 @@ from adapter.reading import JsonRoute
 from gateway.domain.model import NodeId
 from gateway.domain.problems import Problem
 from gateway.domain.states import TaskStatus
-from gateway.errors import Invalid
+from gateway.errors import Invalid, NotAllowed, NotFound
 from gateway.paths import Paths
 from gateway.ports import Callback, Limiters, OwnJobs, OwnRuns
 from gateway.tracing import new_trace_id
@@ -37,6 +37,10 @@ class PlatformParts:
     runs: OwnRuns
     limiters: Limiters
     profile_of: Callable[[NodeId], Profile] = lambda _: PROFILES["spec"]
+    run_of_token: Callable[[str], str | None] = lambda token: token
+    """gives the id of the run that a callback's token belongs to, None for no token of this gateway"""
+    by_address: bool = True
+    """whether a run may be recognised by its address where its callback has no token"""
 
 
 def operator_router(parts: PlatformParts) -> Paths:
@@ -116,8 +120,13 @@ def container_router(parts: PlatformParts) -> Paths:
             raise Invalid([Problem("status", f"must be one of {allowed}", body.status)])
         if not run and not body.task_id:
             raise Invalid([Problem("task_id", "is required where the address has no ?run=", body.task_id)])
+        if not run and not parts.by_address:
+            raise NotAllowed("report to the whole of system.callback, ?run= included", reason="RUN_TOKEN_REQUIRED")
+        run_id = parts.run_of_token(run) if run else ""
+        if run_id is None:
+            raise NotFound("no run of this node has that token", reason="RUN_UNKNOWN")
         address = request.client.host if request.client else ""
-        said = Callback(status, body.task_id, body.role, run, body.result_code, body.result_message, address)
+        said = Callback(status, body.task_id, body.role, run_id, body.result_code, body.result_message, address)
         await on(parts.limiters.news, sender, lambda: parts.runs.callback(said))
         return ok()
 

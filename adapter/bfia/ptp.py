@@ -101,14 +101,17 @@ def read_ends(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, str] | None:
 
 
 def outgoing(
-    ptp: Ptp, *, node: str, institution: str, message_id: str, old_names: bool
+    ptp: Ptp, *, node: str, institution: str, message_id: str, token: str, old_names: bool
 ) -> list[tuple[bytes, bytes]]:
-    """Writes the headers of a pass-through invoke. ``old_names`` adds the source under its former names."""
+    """Writes the headers of a pass-through invoke. ``old_names`` adds the source under its former names.
+
+    ``token`` stands for the container's own, which opens its session here and is not sent to other nodes.
+    """
     said = {
         "version": PASS_THROUGH,
         "tech-provider-code": ptp.provider,
         "trace-id": ptp.trace,
-        "token": ptp.token,
+        "token": token,
         "session-id": ptp.session,
         "target-node-id": ptp.target,
         "source-node-id": node,

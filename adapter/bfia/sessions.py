@@ -1,7 +1,9 @@
-"""Which transport sessions are taken: answers remembered for a moment, and a bound on those nobody here knows."""
+"""Who may use which transport session: answers remembered for a moment, and a bound on unknown sessions."""
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import anyio.to_thread
@@ -9,19 +11,39 @@ from anyio import CapacityLimiter
 
 from gateway.broker import Broker, BufferFull
 
+K = TypeVar("K", bound=Hashable)
 X = TypeVar("X")
 
 _FRESH_SECONDS = 1.0
 _MOST = 4096
 _IDLE_SECONDS = 600.0
+_SHARE = 4
+"""one node may have this part, a quarter, of the places of unknown sessions"""
 
 
-class Remembered(Generic[X]):
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a container's request says of itself: the session that it is for, and its token or else its address."""
+
+    session: str
+    token: str = ""
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """The run that a request comes from, and the nodes of its job."""
+
+    run: str
+    nodes: frozenset[str]
+
+
+class Remembered(Generic[K, X]):
     """A question that may block, asked in a thread; the answer counts for a second."""
 
     def __init__(
         self,
-        ask: Callable[[str], X],
+        ask: Callable[[K], X],
         clock: Callable[[], float] = time.monotonic,
         limiter: CapacityLimiter | None = None,
     ) -> None:
@@ -29,9 +51,9 @@ class Remembered(Generic[X]):
         self._ask = ask
         self._limiter = limiter
         self._clock = clock
-        self._known: dict[str, tuple[float, X]] = {}
+        self._known: dict[K, tuple[float, X]] = {}
 
-    async def __call__(self, key: str) -> X:
+    async def __call__(self, key: K) -> X:
         """Return the remembered answer for a key, or ask; a question that raises is not remembered."""
         now = self._clock()
         known = self._known.get(key)
@@ -47,29 +69,39 @@ class Remembered(Generic[X]):
 class UnknownSessions:
     """The sessions of the broker that belong to no job known here: a peer may push before our job has started.
 
-    They are few. When their number is reached, those that have become known or have ended no longer count, and one
-    that nobody has used for ten minutes is ended.
+    They are few, and no node may have more than its share of them. When their number is reached, those that have
+    become known or have ended no longer count, and one that nobody has used for ten minutes is ended.
     """
 
-    def __init__(self, broker: Broker, session_open: Remembered[bool | None], most: int) -> None:
+    def __init__(self, broker: Broker, session_open: Remembered[str, bool | None], most: int) -> None:
         self._broker = broker
         self._session_open = session_open
         self._most = most
-        self._admitted: dict[str, None] | None = None
+        self._admitted: dict[str, str] | None = None
+        """session -> the node that began it; empty for those found at the start"""
 
-    async def admit(self, session: str) -> None:
+    async def admit(self, session: str, source: str) -> None:
         """Takes note of a new session, if it is an unknown one. Raises BufferFull if there are too many."""
         if await self._session_open(session) is not None:
             return
         if self._admitted is None:
-            self._admitted = dict.fromkeys(self._broker.sessions())
-        if len(self._admitted) >= self._most:
+            self._admitted = dict.fromkeys(self._broker.sessions(), "")
+        if self._full(self._admitted, source):
             await self._sort_out(self._admitted)
-        if len(self._admitted) >= self._most:
-            raise BufferFull(f"{self._most} sessions of no known job are open, which is the limit")
-        self._admitted[session] = None
+        if refusal := self._full(self._admitted, source):
+            raise BufferFull(refusal)
+        self._admitted[session] = source
 
-    async def _sort_out(self, admitted: dict[str, None]) -> None:
+    def _full(self, admitted: dict[str, str], source: str) -> str:
+        """Return which limit another session of this node would exceed; empty for none."""
+        share = max(1, self._most // _SHARE)
+        if len(admitted) >= self._most:
+            return f"{self._most} sessions of no known job are open, which is the limit"
+        if Counter(admitted.values())[source] >= share:
+            return f"{share} sessions of node {source} and of no known job are open, which is the limit for a node"
+        return ""
+
+    async def _sort_out(self, admitted: dict[str, str]) -> None:
         idle = set(self._broker.idle(_IDLE_SECONDS))
         for session in list(admitted):
             known = not self._broker.holds(session) or await self._session_open(session) is not None

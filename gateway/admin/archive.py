@@ -18,6 +18,7 @@ from gateway.domain.local_job import LocalJob, Run
 from gateway.domain.model import JobSpec
 from gateway.errors import GatewayError, NotFound
 from gateway.paths import Paths
+from gateway.run_tokens import RunTokens
 from gateway.store.mapping import to_plain
 from provider_registry.model import group_of
 
@@ -35,6 +36,7 @@ class ArchiveParts:
     """a job as its protocol's request"""
     environment_of: Callable[[LocalJob, Run], dict[str, str]]
     clock: Callable[[], datetime]
+    tokens: RunTokens
 
 
 def router(parts: ArchiveParts) -> Paths:
@@ -89,7 +91,8 @@ def _entries(parts: ArchiveParts, job_id: str) -> Iterable[Entry]:
     record = job or local
     if record is None:
         raise NotFound(f"job {job_id} neither is scheduled nor runs here", reason="JOB_UNKNOWN")
-    secrets = [s for run in (local.runs if local else ()) for s in (run.run_id, run.token)]
+    ids = [i for run in (local.runs if local else ()) for i in (run.run_id, run.token) if i]
+    secrets = [*map(parts.tokens.issue, ids), *ids]
     try:
         state = without_secrets(job_in_full(parts.admin, job_id), secrets)
     except GatewayError as error:  # the node that schedules it has forgotten it, or says no

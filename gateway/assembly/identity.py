@@ -1,6 +1,8 @@
 """Which gateway process this is, where several may share a database or a folder."""
 
 import fcntl
+import os
+import secrets
 from pathlib import Path
 from typing import TextIO
 from uuid import uuid4
@@ -39,3 +41,15 @@ def instance_of(state_dir: Path) -> str:
         part.write_text(uuid4().hex, encoding="ascii")
         part.replace(file)
     return file.read_text(encoding="ascii")
+
+
+def key_of(state_dir: Path) -> bytes:
+    """Return the key of this gateway's run tokens, made with its state folder and readable by its user only."""
+    file = state_dir / "run-tokens.key"
+    if not file.exists():
+        part = file.with_suffix(".part")
+        part.unlink(missing_ok=True)
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+            out.write(secrets.token_bytes(32))
+        part.replace(file)
+    return file.read_bytes()

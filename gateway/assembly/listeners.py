@@ -70,12 +70,14 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
         node.participant,
         limiters,
         node.neighbours.profile_of,
+        node.run_tokens.id_of,
+        by_address=settings.listen.container is not None,
     )
     chan = channel.ChannelParts(
         node=settings.node.id,
         institution=settings.node.institution or settings.node.id,
         broker=node.broker,
-        run_of_token=node.sessions.run_of_token,
+        run_of=node.sessions.run_of,
         route_of=node.neighbours.route_of,
         known_sender=node.neighbours.knows,
         session_open=node.sessions.is_open,
@@ -142,6 +144,7 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
         lambda spec: node.peers.adapter(spec.protocol).request(spec),
         node.launching.environment,
         node.clock,
+        node.run_tokens,
     )
     dataset_parts = admin_datasets.DatasetParts(
         node.datasets,

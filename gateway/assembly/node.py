@@ -14,7 +14,7 @@ from engines.several import SeveralEngines
 from gateway import cleaning, peer_tls, sweeps
 from gateway.assembly.engine import engines_by_address, grants_of, main_of, rooms_of
 from gateway.assembly.fate import FateSide
-from gateway.assembly.identity import instance_of, only_process
+from gateway.assembly.identity import instance_of, key_of, only_process
 from gateway.assembly.neighbours import Neighbours
 from gateway.assembly.rules import admission_rules, approval_policy, call_timing, retention, run_timing
 from gateway.assembly.sessions import Sessions
@@ -52,6 +52,7 @@ from gateway.reports import oddities
 from gateway.resource_totals import defaults_of, detecting
 from gateway.resources import Bounds, Resources
 from gateway.run_logs import RunLogs
+from gateway.run_tokens import RunTokens
 from gateway.scheduler import Scheduler
 from gateway.server import Arrivals
 from gateway.settings import Settings
@@ -111,7 +112,8 @@ class Node:
         self.audit = SqlAudit(self.store)
         self.routes = LiveRoutes(settings.route_table.file, SqlRouteVersions(self.store), self.store.in_use, wall)
         self.neighbours = Neighbours(settings.node, self.routes)
-        self.sessions = Sessions(self.store)
+        self.run_tokens = RunTokens(key_of(settings.state_dir))
+        self.sessions = Sessions(self.store, self.run_tokens)
         self.engine = engine(settings, installation)
         self.providers = Providers(
             self.registry,
@@ -152,6 +154,7 @@ class Node:
             installation,
             disk,
             grants_of(settings),
+            self.run_tokens,
         )
         self.launching.signed = signatures.check
         self.launching.pinned = self.registry.pin
@@ -174,6 +177,8 @@ class Node:
             partial(oddities, self.storage),
         )
         self.executor.observe = self.metrics.acted
+        if settings.listen.container is not None:  # at the peer listener, an address tells nothing
+            self.sessions.address_of = self.executor.address_of
         self.coordinator = Coordinator(self.store, self.scheduler, self.peers, self.registry, self.routes, clock)
         self.coordinator.new_id = lambda nodes: platform.new_id(map(self.neighbours.profile_of, nodes))
         defaults = defaults_of(settings.limits, settings.resources)

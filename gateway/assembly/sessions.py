@@ -2,20 +2,26 @@
 
 from collections.abc import Callable
 
-from adapter.bfia.environment import session_id
-from gateway.domain.local_job import LocalJob
-from gateway.domain.model import JobSpec
+from adapter.bfia.environment import session_id, session_of
+from adapter.bfia.sessions import Claim, Member
+from gateway.domain.local_job import LocalJob, Run
+from gateway.domain.model import CallState, JobSpec
+from gateway.errors import NotAllowed
+from gateway.run_tokens import RunTokens
 from gateway.store.store import Store
 
 
 class Sessions:
     """What the channel asks of jobs, and jobs of the channel."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, tokens: RunTokens) -> None:
         self._store = store
+        self._tokens = tokens
         self._on_end: list[Callable[[str], None]] = []
         self.per_task: Callable[[JobSpec], bool] = lambda spec: False
         """whether the containers of a job have a session for each of its tasks"""
+        self.address_of: Callable[[Run], str] = lambda run: ""
+        """from which address a run's requests come; empty where that does not tell"""
 
     def on_end(self, end: Callable[[str], None]) -> None:
         """Name what is to happen on the event loop when a session ends."""
@@ -29,9 +35,40 @@ class Sessions:
             for end in self._on_end:
                 end(session)
 
-    def run_of_token(self, token: str) -> str | None:
-        """Return the name of the run that shows this token."""
-        return self._store.name_of_token(token) if token else None
+    def run_of(self, claim: Claim) -> Member:
+        """Return the run that a request comes from. Raises `NotAllowed`, also for the session of another run."""
+        found = self._by_token(claim.token) if claim.token else self._by_address(claim)
+        if found is None:
+            wrong = "x-ptp-token is no token of a run here" if claim.token else "x-ptp-token is missing"
+            raise NotAllowed(
+                f"RUN_TOKEN_REQUIRED: {wrong}: send the value of config.token", reason="RUN_TOKEN_REQUIRED"
+            )
+        local, run = found
+        if claim.session != self._session_of(local, run):
+            raise NotAllowed("x-ptp-session-id is not this run's session: send the value of config.session_id")
+        return Member(run.name, frozenset(local.spec.nodes))
+
+    def _by_token(self, token: str) -> tuple[LocalJob, Run] | None:
+        known = self._tokens.id_of(token)
+        found = self._store.run_of_token(known) if known is not None else None
+        local = self._store.local_jobs.find(found[0]) if found is not None else None
+        if found is None or local is None:
+            return None
+        return next(((local, run) for run in local.runs if run.run_id == found[1]), None)
+
+    def _by_address(self, claim: Claim) -> tuple[LocalJob, Run] | None:
+        """Return the run of the session whose container, which is still there, has the address."""
+        local = self._job_of(claim.session)
+        if local is None or not claim.address:
+            return None
+        for run in local.runs:
+            own = run.collect.state is not CallState.OK and self._session_of(local, run) == claim.session
+            if own and self.address_of(run) == claim.address:
+                return local, run
+        return None
+
+    def _session_of(self, local: LocalJob, run: Run) -> str:
+        return session_of(local.id, run.task_id, self.per_task(local.spec))
 
     def is_open(self, session: str) -> bool | None:
         """Say whether a session takes messages; None for one that is no job's here."""

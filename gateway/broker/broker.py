@@ -135,11 +135,12 @@ class Broker:
         if box.seen(channel, sequence):
             return
         try:
-            await self._hold_room(box, len(payload), wait)
+            self._refuse_more_than_share(box, len(payload), run)
+            await self._hold_room(box, len(payload), run, wait)
             try:
                 await self._store(box, channel, payload, run, sequence)
             except BaseException:
-                box.unhold(len(payload))
+                box.unhold(len(payload), run)
                 self._wake_writers()
                 raise
         finally:
@@ -168,7 +169,7 @@ class Broker:
             raise SessionReleased(f"session {channel.session} has ended")
         if box.seen(channel, sequence):  # its repeat came while this one waited or was being written
             box.spool.remove_payload(stored.number)
-            box.unhold(len(payload))
+            box.unhold(len(payload), run)
             self._wake_writers()
             return
         with self._disk(box):
@@ -183,10 +184,26 @@ class Broker:
                 raise SessionReleased(f"session {box.name} has ended") from error
             raise BufferFull(f"the message cannot be stored: {error.strerror}") from error
 
-    async def _hold_room(self, box: Session, size: int, wait: float) -> None:
+    def _refuse_more_than_share(self, box: Session, size: int, run: str | None) -> None:
+        """Raises BufferFull for a run that would hold over half of its session, where it holds some already.
+
+        It does not wait for room: those that push to the same session would have to wait behind it.
+        """
+        if run is None or not box.messages_of[run]:
+            return
+        if (
+            box.bytes_of[run] + size > self._limits.session_bytes // 2
+            or box.messages_of[run] >= self._limits.session_messages // 2
+        ):
+            raise BufferFull(
+                f"this run has {box.bytes_of[run]} bytes in {box.messages_of[run]} unread messages in session "
+                f"{box.name}: half of what the session may hold"
+            )
+
+    async def _hold_room(self, box: Session, size: int, run: str | None, wait: float) -> None:
         waiting = self._writers.get(box)
         if waiting is None and self._fits(box, size):
-            box.hold(size)
+            box.hold(size, run)
             return
         ticket = asyncio.Event()
         waiting = self._writers.setdefault(box, [])
@@ -198,7 +215,7 @@ class Broker:
                     await ticket.wait()
                     if box.ended:
                         raise SessionReleased(f"session {box.name} has ended")
-                box.hold(size)
+                box.hold(size, run)
                 return
         finally:
             waiting.remove(ticket)

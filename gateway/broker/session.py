@@ -10,6 +10,7 @@ giving up the event loop in between, so there is nothing to lock. A message move
 
 import hashlib
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -63,6 +64,9 @@ class Session:
         self.spool = spool
         self.messages = 0
         self.bytes = 0
+        self.messages_of: Counter[str | None] = Counter()
+        self.bytes_of: Counter[str | None] = Counter()
+        """what each run of this node has pushed, as far as it is undelivered"""
         self.on_disk = False
         self.ended = False
         self._limits = limits
@@ -99,7 +103,7 @@ class Session:
             self._next = max(self._next, number + 1)
         for number in sorted(unread):
             self._mailbox(unread[number].topic).put(unread[number])
-            self.hold(unread[number].size)
+            self.hold(unread[number].size, unread[number].run)
         self._needed = sum(stored.record for stored in self._live())
 
     def _replay(self, record: Record, unread: dict[int, Stored], length: int) -> None:
@@ -138,17 +142,21 @@ class Session:
                 body = self.spool.read(record.offset, record.size)
                 self._seen.update((body[i : i + _DIGEST], None) for i in range(0, len(body), _DIGEST))
 
-    def hold(self, size: int) -> None:
-        """Counts one message of that size against the session's room."""
+    def hold(self, size: int, run: str | None) -> None:
+        """Counts one message of that size against the session's room, and against the run's part of it."""
         self.messages += 1
         self.bytes += size
+        self.messages_of[run] += 1
+        self.bytes_of[run] += size
         self._pool.bytes += size
 
-    def unhold(self, size: int) -> None:
+    def unhold(self, size: int, run: str | None) -> None:
         """Takes one message of that size off the count."""
         if not self.ended:
             self.messages -= 1
             self.bytes -= size
+            self.messages_of[run] -= 1
+            self.bytes_of[run] -= size
             self._pool.bytes -= size
 
     def new_number(self) -> int:
@@ -209,7 +217,7 @@ class Session:
         flight.sending -= 1
         first, flight.sent = not flight.sent, True
         if first:
-            self.unhold(flight.stored.size)
+            self.unhold(flight.stored.size, flight.stored.run)
         if flight.pop_id is None:
             self._drop([flight])
         elif flight.sending == 0:
@@ -244,7 +252,7 @@ class Session:
         dropped = mailbox.clear(run)
         self._tidy(topic)
         for stored in dropped:
-            self.unhold(stored.size)
+            self.unhold(stored.size, stored.run)
         self._discard(dropped)
         return bool(dropped)
 

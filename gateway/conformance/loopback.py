@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 
 from adapter.bfia import channel, envelope, platform
 from adapter.bfia.courier import Courier, PeerRoute
+from adapter.bfia.sessions import Member
 from gateway.app import Mounted, create_app
 from gateway.broker import Broker
 from gateway.conformance.tap import CALLBACK, Ear, Tap
@@ -126,7 +127,7 @@ class Loopback:
             node=node,
             institution=node,
             broker=broker,
-            run_of_token=lambda token: station.run if token == station.token else None,
+            run_of=lambda claim: Member(station.run, frozenset(self._bases)),  # what it sent wrong is judged later
             route_of=lambda other: PeerRoute(f"http://{self._bases[other]}") if other in self._bases else None,
             known_sender=lambda sender: sender in self._bases,
             session_open=lambda session: True,

@@ -64,7 +64,7 @@ class Run:
     """One container run of (task, role, index, attempt) on this node."""
 
     run_id: str
-    """random; part of the callback address handed to the container, told to nobody else"""
+    """random; the token in the callback address handed to the container begins with it"""
     name: str
     """deterministic: the container's name"""
     task_id: str
@@ -120,7 +120,7 @@ class Run:
     away_at: datetime | None = None
     """since when the engine has not answered for it"""
     token: str = ""
-    """random; the container's name on the channel. Partners see it there, so it opens nothing"""
+    """random; what the container shows on the channel begins with it: `gateway.run_tokens`"""
     owner: str = ""
     """gateway instance and engine that own the container"""
     of_job: str = ""

@@ -73,7 +73,7 @@ ADD_NOTES = tables.timeline.insert()
 JOB_OF_TASK = _by("task_id", tables.task, "job_id")
 LOCAL_JOB_OF_TASK = _by("task_id", tables.run, "job_id").limit(1)
 JOB_OF_RUN = _by("run_id", tables.run, "job_id")
-NAME_OF_TOKEN = _by("token", tables.run, "name")
+RUN_OF_TOKEN = _by("token", tables.run, "job_id", "run_id")
 JOB_OF_CONTAINER = _by("name", tables.run, "job_id", "run_id")
 PROVIDER = _by("provider_key", tables.provider, "document")
 

@@ -108,10 +108,11 @@ class Store(Database):
         with self.read() as connection:
             return connection.execute(statements.JOB_OF_RUN, {"key": run_id}).scalar()
 
-    def name_of_token(self, token: str) -> str | None:
-        """Return the name of the run that has this token on the channel."""
+    def run_of_token(self, token: str) -> tuple[str, str] | None:
+        """Return (job id, run id) of the run whose token on the channel begins with this."""
         with self.read() as connection:
-            return connection.execute(statements.NAME_OF_TOKEN, {"key": token}).scalar()
+            row = connection.execute(statements.RUN_OF_TOKEN, {"key": token}).first()
+        return (row.job_id, row.run_id) if row else None
 
     def job_of_container(self, name: str) -> tuple[str, str] | None:
         """Return (job id, run id) of the run whose container has this name."""

@@ -12,6 +12,7 @@ import os
 import platform
 import statistics
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ from tests.bench.registering import registering
 from tests.bench.routing import routing
 from tests.bench.upload import peak_growth, resident, timed, write_table
 from tests.conftest import remove_networks
-from tests.e2e.nodes import ROOT, Federation, Node
+from tests.e2e.nodes import ROOT, Federation, Node, wait_for
 from tests.plain import NO_TLS
 
 A, B = "JG0100001100000010", "JG0100002200000020"
@@ -244,12 +245,10 @@ def create_all(asked: argparse.Namespace) -> None:
 
 
 def channel(asked: argparse.Namespace) -> None:
-    rows = []
-    with two_nodes({"kind": "process"}) as (one, other):
-        for label, size, count in (("1 KiB", 1024, 200), ("1 MiB", 1 << 20, 20), ("64 MiB", 64 << 20, 3)):
-            times = push_pop(one, other, size, count)
-            median = statistics.median(times)
-            rows.append([label, f"{median * 1000:.1f} ms", f"{size / median / 1e6:.1f} MB/s"])
+    with TemporaryDirectory() as folder:
+        staying = [sys.executable, str(Path(__file__).with_name("staying.py")), folder]
+        engine = {"kind": "process", "process": {"images": {IMAGE: {"command": staying}}}}
+        rows = list(_channel_rows(Path(folder), engine))
     table(
         "channel",
         "Channel: push at one node, pop at the other (JSON, Base64)",
@@ -258,26 +257,39 @@ def channel(asked: argparse.Namespace) -> None:
     )
 
 
-def push_pop(one: Node, other: Node, size: int, count: int) -> list[float]:
-    """Return the seconds from the begin of each push until its message is read at the other node."""
+def _channel_rows(folder: Path, engine: dict[str, Any]) -> Iterator[list[str]]:
+    with two_nodes(engine) as (one, other):
+        one.submit(chain(1))
+        files = [folder / party for party in ("guest.0", "host.0")]
+        wait_for(lambda: all(file.exists() for file in files), about="both containers are there")
+        heads = [json.loads(file.read_text()) for file in files]
+        for label, size, count in (("1 KiB", 1024, 200), ("1 MiB", 1 << 20, 20), ("64 MiB", 64 << 20, 3)):
+            median = statistics.median(push_pop(one, other, heads, size, count))
+            yield [label, f"{median * 1000:.1f} ms", f"{size / median / 1e6:.1f} MB/s"]
+
+
+def push_pop(one: Node, other: Node, heads: list[dict[str, str]], size: int, count: int) -> list[float]:
+    """Return the seconds from the begin of each push until its message is read at the other node.
+
+    ``heads``: what the containers of both send with their messages.
+    """
     payload = base64.b64encode(os.urandom(size)).decode()
     times = []
-    session = f"session_bench_{size}"
+    writes, reads = ({"content-type": "application/json", "x-ptp-target-node-id": B} | own for own in heads)
     with (
         httpx.Client(trust_env=False, verify=NO_TLS, timeout=120) as push,
         httpx.Client(trust_env=False, verify=NO_TLS, timeout=120) as pop,
     ):
         for i in range(count):
-            topic = f"t{i}"
+            topic = f"t{size}-{i}"
             sent = json.dumps({"topic": topic, "payload": payload}).encode()
-            heads = {"content-type": "application/json", "x-ptp-session-id": session, "x-ptp-token": "bench"}
             began = time.perf_counter()
             url = one.addresses["container"] + "/v1/interconn/chan/push"
-            answer = push.post(url, content=sent, headers={**heads, "x-ptp-target-node-id": B}).json()
+            answer = push.post(url, content=sent, headers=writes).json()
             assert answer["code"] == "E0000000000", answer
             url = other.addresses["container"] + "/v1/interconn/chan/pop"
             body = json.dumps({"topic": topic, "timeout": 10000}).encode()
-            got = pop.post(url, content=body, headers={**heads, "x-ptp-target-node-id": B}).json()
+            got = pop.post(url, content=body, headers=reads).json()
             times.append(time.perf_counter() - began)
             assert (got.get("content") or got.get("payload")) == payload
     return times

@@ -151,6 +151,21 @@ async def test_what_was_delivered_and_is_kept_for_a_repeat_takes_no_room(opened)
     assert await read(broker, pop_id="same topic2") == b"0123456789"
 
 
+@pytest.mark.parametrize("limit", [{"session_bytes": 10}, {"session_messages": 4}])
+async def test_one_run_fills_half_of_a_session_at_most(opened, limit):
+    broker = opened(**limit)
+    await broker.push("s", "t", "n", b"012", run="greedy")
+    await broker.push("s", "u", "n", b"34", run="greedy")
+    broker.close()
+    broker = opened(**limit)
+    with pytest.raises(BufferFull, match="half"):
+        await broker.push("s", "v", "n", b"5", run="greedy", wait=100)
+    await broker.push("s", "t", "n", b"01", run="other")
+    await broker.push("s", "t", "peer", b"01")
+    assert await read(broker) == b"012"
+    await broker.push("s", "v", "n", b"5", run="greedy")
+
+
 async def test_messages_that_never_fit_are_refused_at_once(opened):
     broker = opened(message_bytes=4)
     with pytest.raises(TooLarge, match=r"limits\.message_bytes.*send it in parts"):

@@ -20,7 +20,7 @@ from gateway.wiring import Gateway
 from tests.adapter.bfia.channel.nodes import Node
 from tests.e2e.nodes import wait_for
 from tests.fuzz.nodes import LISTENERS, NEIGHBOUR, a_node, judged
-from tests.inprocess import ME
+from tests.inprocess import ME, containers
 from tests.plain import NO_TLS
 
 pytestmark = pytest.mark.xdist_group("hostile")  # one node and one pulse for all of them, the last test last
@@ -36,7 +36,6 @@ LONGEST_WORK = 0.5
 """seconds of this process's own work in which health answers 99 times of 100: what others take does not count"""
 LONGEST_WAIT = 10.0
 """seconds in which it answers 99 times of 100 by the clock: more than a busy machine takes, less than a hang"""
-CHANNEL_HEADERS = {"x-ptp-session-id": "session_hostile", "x-ptp-target-node-id": ME}
 
 
 class Target:
@@ -45,6 +44,8 @@ class Target:
     def __init__(self, node: Gateway) -> None:
         self.node = node
         self.client = httpx.Client(timeout=SOON, trust_env=False, verify=NO_TLS)
+        own = containers(node, "hostile", {"guest": (ME,)})["guest.0"]
+        self.as_container = own | {"x-ptp-target-node-id": ME}
 
     def post(self, listener: str, path: str, body: Any, **headers: str) -> dict[str, Any]:
         content = body if isinstance(body, (bytes, str)) else json.dumps(body)
@@ -263,7 +264,7 @@ def test_deep_nesting(target: Target, depth: int, kind: str):
     body = json.dumps(a_provider(name="deep", metadata="@@")).replace('"@@"', deep)
     assert target.post("operator", REGISTRATION, body)["code"] == 400
     assert target.post("peer", f"{CONTROL}/job/start", f'{{"job_id": "j", "more": {deep}}}')["code"] in (400, 404)
-    said = target.post("container", f"{CHANNEL}/push", f'{{"payload": {deep}}}', **CHANNEL_HEADERS)
+    said = target.post("container", f"{CHANNEL}/push", f'{{"payload": {deep}}}', **target.as_container)
     assert said["code"] == "E0000000400"
 
 
@@ -277,7 +278,7 @@ def test_numbers_that_no_other_reader_of_json_takes(target: Target, text: str):
     failed = f'{{"job_id": "j", "failed_by": {{"reason": "r", "exit_code": {text}}}}}'
     assert target.post("peer", f"{CONTROL}/job/stop", failed)["code"] in (400, 404)
     said = target.post(
-        "container", f"{CHANNEL}/pop", f'{{"timeout": {text}}}', **CHANNEL_HEADERS, **{"x-ptp-timeout": ".1"}
+        "container", f"{CHANNEL}/pop", f'{{"timeout": {text}}}', **target.as_container, **{"x-ptp-timeout": ".1"}
     )
     assert said["code"] in ("E0000000000", "E0000000400")
 
@@ -314,7 +315,7 @@ def test_half_of_a_surrogate_pair(target: Target, text: str):
         ("container", f"{PLATFORM}/task/callback", b"task_id"),
     ):
         assert target.post(listener, path, b'{"%s": %s, "status": "SUCCESS"}' % (field, raw))["code"] == 400
-    target.post("container", f"{CHANNEL}/push", b'{"topic": %s, "payload": "aGk="}' % raw, **CHANNEL_HEADERS)
+    target.post("container", f"{CHANNEL}/push", b'{"topic": %s, "payload": "aGk="}' % raw, **target.as_container)
 
 
 def test_whole_surrogate_pairs_are_text(target: Target):
@@ -470,7 +471,7 @@ def test_wrong_content_types(target: Target, kind: str):
     ):
         url = target.node.addresses()[listener] + path
         headers = [(b"content-type", raw.encode("latin-1"))]
-        headers += [(k.encode(), v.encode()) for k, v in CHANNEL_HEADERS.items()]
+        headers += [(k.encode(), v.encode()) for k, v in target.as_container.items()]
         found = judged(target.client.post(url, content=body, headers=headers))
         assert found["code"] in (400, 415, "E0000000400", "E0000000616")
 
@@ -486,14 +487,14 @@ def test_bodies_that_never_end_keep_nobody_waiting(target: Target):
         for listener in LISTENERS:
             for path in paths[listener] * 6:
                 head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-                head += "".join(f"{k}: {v}\r\n" for k, v in CHANNEL_HEADERS.items())
+                head += "".join(f"{k}: {v}\r\n" for k, v in target.as_container.items())
                 held.append(
                     target.raw(listener, f'{head}transfer-encoding: chunked\r\n\r\n9\r\n{{"topic":\r\n'.encode())
                 )
                 held.append(target.raw(listener, f'{head}content-length: 2000000\r\n\r\n{{"topic":'.encode()))
         assert target.submit(a_job())["code"] == 0
         assert target.post("peer", f"{CONTROL}/job/start", {"job_id": "none"})["code"] == 404
-        said = target.post("container", f"{CHANNEL}/push", {"payload": "aGk="}, **CHANNEL_HEADERS)
+        said = target.post("container", f"{CHANNEL}/push", {"payload": "aGk="}, **target.as_container)
         assert said["code"] == "E0000000000"
     finally:
         for sock in held:
@@ -507,7 +508,7 @@ def test_large_messages_pass_where_others_stall(tmp_path: Path):
         node = Node("alpha", tmp_path, stall_for=0.2)
         await node.start()
         host, _, port = node.url.removeprefix("http://").rpartition(":")
-        names = {"x-ptp-session-id": "session_stalled", "x-ptp-target-node-id": "alpha"}
+        names = {"x-ptp-session-id": "session_stalled", "x-ptp-target-node-id": "alpha", "x-ptp-token": "t"}
         head = f"POST {CHANNEL}/push HTTP/1.1\r\nhost: {host}\r\ncontent-length: 2000000\r\n"
         head += "".join(f"{k}: {v}\r\n" for k, v in names.items()) + "\r\n{"
         stalled = [await asyncio.open_connection(host, int(port)) for _ in range(40)]

@@ -36,6 +36,9 @@ class Stage:
         self.site.node.coordinator.hand_in(a_spec("a", {"guest": (ME,), "host": (ME,)}, job_id=job_id))
         return job_id, self.site.run(job_id, "guest.0"), self.site.run(job_id, "host.0")
 
+    def token(self, run: Run) -> str:
+        return self.site.node.run_tokens.issue(run.run_id)
+
     def now(self, job_id: str, run: Run) -> Run:
         runs = self.site.node.store.local_jobs.get(job_id).runs
         return next(r for r in runs if r.run_id == run.run_id)
@@ -69,7 +72,7 @@ def test_the_request_its_exact_reply_and_its_deviations(stage: Stage, call: Call
     contract.check_success(call, one, stage)
     contract.check_deviations(call, one, stage)
     with_token = Endpoint(
-        f"{CALLBACK}?run={run.run_id}",
+        f"{CALLBACK}?run={stage.token(run)}",
         lambda _: {"task_id": run.task_id, "status": "running", "role": "guest.0"},
         optional=("task_id", "role", "result_code", "result_message"),
     )
@@ -115,18 +118,18 @@ def test_who_reports_is_known_by_the_token_or_by_task_and_role(stage: Stage, cal
     for role in ("arbiter", "guest.1", "guest.x"):
         assert envelope(call(CALLBACK, said | {"role": role}))["code"] in (403, 404)
     refused(call(CALLBACK, said | {"task_id": "task_nowhere", "role": "guest"}), 404, "TASK_UNKNOWN")
-    for token in ("nobody", guest.token, guest.name, guest.run_id[:-1]):
+    for token in ("nobody", guest.token, guest.name, guest.run_id, stage.token(guest)[:-1]):
         refused(call(f"{CALLBACK}?run={token}", {"status": "SUCCESS"}), 404, "RUN_UNKNOWN")
     # the token says who reports, whatever the body says
     body = {"status": "SUCCESS", "task_id": "task_nowhere", "role": "host"}
-    assert envelope(call(f"{CALLBACK}?run={guest.run_id}", body)) == DONE
+    assert envelope(call(f"{CALLBACK}?run={stage.token(guest)}", body)) == DONE
     assert stage.now(job_id, guest).reported is TaskStatus.SUCCESS
     assert stage.now(job_id, host).reported is not TaskStatus.SUCCESS
 
 
 def test_a_success_whose_container_exits_with_an_error_has_failed_and_both_are_shown(stage: Stage, call: Caller):
     job_id, guest, _ = stage.job()
-    assert envelope(call(f"{CALLBACK}?run={guest.run_id}", {"status": "SUCCESS"})) == DONE
+    assert envelope(call(f"{CALLBACK}?run={stage.token(guest)}", {"status": "SUCCESS"})) == DONE
     stage.engine.finish(guest.name, 7)
     job = stage.ended(job_id)
     assert job.ending is not None and job.ending.failure is not None
@@ -142,7 +145,7 @@ def test_the_vendors_own_words_are_the_reason(stage: Stage, call: Caller, spelli
     job_id, guest, _ = stage.job()
     message = "result_message" if spelling == "result_code" else "resultMessage"
     body = {"status": "FAILED", spelling: "4444", message: "no luck"}
-    assert envelope(call(f"{CALLBACK}?run={guest.run_id}", body)) == DONE
+    assert envelope(call(f"{CALLBACK}?run={stage.token(guest)}", body)) == DONE
     failure = stage.ended(job_id).ending.failure  # type: ignore[union-attr]
     assert failure is not None and failure.reason == "REPORTED_FAILED"
     assert "4444" in failure.message and "no luck" in failure.message
@@ -151,12 +154,12 @@ def test_the_vendors_own_words_are_the_reason(stage: Stage, call: Caller, spelli
 def test_late_repeated_and_contrary_reports_are_successes_that_change_nothing(stage: Stage, call: Caller):
     job_id, guest, host = stage.job()
     for run in (guest, host):
-        assert envelope(call(f"{CALLBACK}?run={run.run_id}", {"status": "SUCCESS"})) == DONE
+        assert envelope(call(f"{CALLBACK}?run={stage.token(run)}", {"status": "SUCCESS"})) == DONE
         stage.engine.finish(run.name, 0)
     stage.ended(job_id)
     before: Any = stage.now(job_id, guest).status, stage.now(job_id, guest).reported
     for status in ("RUNNING", "FAILED", "SUCCESS"):
-        assert envelope(call(f"{CALLBACK}?run={guest.run_id}", {"status": status})) == DONE
+        assert envelope(call(f"{CALLBACK}?run={stage.token(guest)}", {"status": status})) == DONE
     assert (stage.now(job_id, guest).status, stage.now(job_id, guest).reported) == before
     assert stage.ended(job_id).outcome is not None and str(stage.ended(job_id).outcome) == "SUCCEEDED"
 
@@ -172,6 +175,6 @@ def test_a_report_without_the_token_has_to_come_from_the_runs_own_address(stage:
     refused(call(CALLBACK, said | {"role": "guest"}, headers=claimed), 403, "NOT_AUTHORISED")
     assert stage.now(job_id, guest).reported is not TaskStatus.FAILED
     assert envelope(call(CALLBACK, said | {"role": "host", "status": "RUNNING"})) == DONE
-    assert envelope(call(f"{CALLBACK}?run={guest.run_id}", {"status": "SUCCESS"})) == DONE
+    assert envelope(call(f"{CALLBACK}?run={stage.token(guest)}", {"status": "SUCCESS"})) == DONE
     assert stage.now(job_id, guest).reported is TaskStatus.SUCCESS
     stage.engine.addresses.clear()

@@ -221,6 +221,7 @@ def test_the_callback_of_a_container(node: Gateway):
     run = wait_for(lambda: next((r for r in node.store.local_jobs.get(job_id).runs), None), 10)
     wait_for(lambda: str(node.store.local_jobs.get(job_id).runs[0].status) == "RUNNING", 10)
     path = f"{PLATFORM}/task/callback"
+    with_token = f"{path}?run={node.run_tokens.issue(run.run_id)}"
     for body in (
         {"task_id": run.task_id, "status": "READY", "role": "guest"},
         {"task_id": run.task_id, "status": "done", "role": "guest"},
@@ -236,11 +237,11 @@ def test_the_callback_of_a_container(node: Gateway):
         said = {"task_id": run.task_id, "status": "RUNNING", "role": role}
         assert envelope(ask(node, "container", "POST", path, json=said))["code"] == 0
     said = {"status": "FAILED", "result_code": "00000000"}
-    assert envelope(ask(node, "container", "POST", f"{path}?run={run.run_id}", json=said))["code"] == 0
+    assert envelope(ask(node, "container", "POST", with_token, json=said))["code"] == 0
     wait_for(lambda: str(node.store.jobs.get(job_id).status) == "FINISHED", 20)
     failure = node.store.jobs.get(job_id).ending.failure
     assert failure.reason == "REPORTED_FAILED" and "ok" in failure.message  # the vendor's own text for its code
-    assert envelope(ask(node, "container", "POST", f"{path}?run={run.run_id}", json=said))["code"] == 0  # late
+    assert envelope(ask(node, "container", "POST", with_token, json=said))["code"] == 0  # late
 
 
 # ---------------------------------------------------------------- between nodes

@@ -46,9 +46,10 @@ class Launched:
     def environment(self) -> dict[str, str]:
         """What the container gets, with the token taken out of the two places where it belongs."""
         found = dict(self.spec.environment)
-        token, secret = self.run.token, self.run.run_id
-        assert token and found["config.token"] == token and found["system.callback"].endswith(f"?run={secret}")
-        assert secret not in found["config.token"]
+        token, secret = found["config.token"], found["system.callback"].partition("?run=")[2]
+        for text, id_ in ((token, self.run.token), (secret, self.run.run_id)):
+            assert id_ and text.startswith(id_) and len(text) == len(id_) + 32
+        assert self.run.run_id not in token
         found["system.callback"] = found["system.callback"].replace(secret, token)
         for name in ("config.token", "system.callback"):
             found[name] = found[name].replace(token, INJECTED)

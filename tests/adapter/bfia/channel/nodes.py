@@ -11,7 +11,9 @@ import uvicorn
 from fastapi import FastAPI
 
 from adapter.bfia.channel import ChannelParts, container_router, peer_router
+from adapter.bfia.sessions import Member
 from gateway.broker import Broker, BrokerLimits
+from gateway.errors import NotAllowed
 from gateway.paths import build_all
 
 OK = "E0000000000"
@@ -34,7 +36,7 @@ class Node:
         self.name = name
         self.root = root
         self.routes = {}
-        self.tokens = {}
+        self.nodes = {"alpha", "beta", "b", "peer", "stranger"}
         self.sessions = {}
         self.known = {"alpha", "beta"}
         self.limits = parts.pop("limits", BrokerLimits())
@@ -49,7 +51,7 @@ class Node:
             node=self.name,
             institution=f"{self.name}-inst",
             broker=self.broker,
-            run_of_token=self.tokens.get,
+            run_of=self.run_of,
             route_of=self.routes.get,
             known_sender=self.known.__contains__,
             session_open=self.sessions.get,
@@ -59,6 +61,12 @@ class Node:
         peer_router(self.parts).put_into(self.app.router, None)
         container_router(self.parts).put_into(self.app.router, None)
         build_all(self.app.router)
+
+    def run_of(self, claim):
+        """Every token is a run's, and every session its own."""
+        if not claim.token:
+            raise NotAllowed("no token")
+        return Member(claim.token, self.nodes)
 
     async def start(self):
         self.open()
@@ -76,16 +84,21 @@ class Node:
 
 
 class Container:
-    """What an algorithm's container does: it knows its own transport and nothing else."""
+    """What an algorithm's container does: it knows its own transport and nothing else.
+
+    Without a token, one run of the node writes and another reads.
+    """
 
     def __init__(self, client, node, token="", **headers):
         self.client = client
         self.node = node
-        self.headers = {"x-ptp-session-id": SESSION, "x-ptp-token": token} | headers
+        self.token = token
+        self.headers = {"x-ptp-session-id": SESSION} | headers
 
     async def post(self, verb, body, **headers):
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        kind = {"content-type": "application/json"}
+        token = self.token or ("writer" if verb == "push" else "reader")
+        kind = {"content-type": "application/json", "x-ptp-token": token}
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         response = await self.client.post(
             self.node.url + CHAN + verb, content=content, headers=kind | self.headers | named

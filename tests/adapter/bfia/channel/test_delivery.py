@@ -80,12 +80,14 @@ async def test_the_peer_sees_the_container_s_bytes_and_every_header(make_node, a
     assert seen["body"] == body
     message_id = seen["headers"].pop("x-ptp-message-id")
     assert len(message_id) == 32
+    token = seen["headers"]["x-ptp-token"]
+    assert "secret" not in token and len(token) == 32
     assert {k: v for k, v in seen["headers"].items() if k.startswith("x-ptp") or k == "content-type"} == {
         "content-type": "application/json",
         "x-ptp-version": "1",
         "x-ptp-tech-provider-code": "acme",
         "x-ptp-trace-id": "trace",
-        "x-ptp-token": "secret",
+        "x-ptp-token": token,
         "x-ptp-session-id": SESSION,
         "x-ptp-target-node-id": "peer",
         "x-ptp-source-node-id": "alpha",
@@ -204,7 +206,6 @@ async def test_a_peer_that_never_answers_is_unreachable(make_node, client):
 
 
 async def test_guest_and_host_on_one_node_never_mix(desk, caller):
-    desk.tokens.update(G="run-g", H="run-h")
     guest, host = Container(caller, desk, "G"), Container(caller, desk, "H")
     assert await guest.push("alpha", b"from guest") == OK
     assert await host.push("alpha", b"from host") == OK
@@ -248,7 +249,7 @@ async def test_a_reader_that_hangs_up_in_the_middle_of_a_long_answer_takes_no_me
     reader, writer = await asyncio.open_connection("127.0.0.1", alpha.socket.getsockname()[1])
     writer.write(
         b"POST /v1/interconn/chan/pop HTTP/1.1\r\nhost: x\r\ncontent-length: 13\r\n"
-        b"x-ptp-session-id: session_job-1\r\n\r\n" + b'{"topic":"t"}'
+        b"x-ptp-session-id: session_job-1\r\nx-ptp-token: r\r\n\r\n" + b'{"topic":"t"}'
     )
     assert (await reader.readline()).startswith(b"HTTP/1.1 200")
     writer.transport.abort()
@@ -278,7 +279,8 @@ async def test_a_full_mailbox_pushes_back_and_a_pop_makes_room(make_node, client
     alpha = await make_node("alpha", limits=BrokerLimits(session_bytes=10))
     box = Container(client, alpha)
     assert await box.push("alpha", b"0123456789") == OK
-    push = asyncio.create_task(box.push("alpha", b"next"))
+    assert await box.push("alpha", b"more") == "E0000000700"  # one run has its share
+    push = asyncio.create_task(Container(client, alpha, "another").push("alpha", b"next"))
     await until(lambda: alpha.broker._writers)
     assert not push.done()
     assert await box.pop() == b"0123456789"
@@ -286,7 +288,6 @@ async def test_a_full_mailbox_pushes_back_and_a_pop_makes_room(make_node, client
 
 
 async def test_release(desk, caller):
-    desk.tokens.update(G="run-g", H="run-h")
     guest, host = Container(caller, desk, "G"), Container(caller, desk, "H")
     await host.push("alpha", b"dropped", "t")
     await guest.push("alpha", b"for the host", "t")
@@ -320,13 +321,18 @@ async def test_a_session_whose_job_is_known_to_have_ended_is_refused(alpha, beta
     assert (await guest.post("pop", b""))["code"] == "E0000000608"
 
 
-async def test_sessions_of_no_known_job_are_taken_but_few(make_node, client):
-    alpha = await make_node("alpha", unknown_sessions=2)
+async def test_sessions_of_no_known_job_are_taken_but_few_and_fewer_of_one_peer(make_node, client):
+    alpha = await make_node("alpha", unknown_sessions=8)
     alpha.sessions["known"] = True
+    alpha.known.update(f"peer{n}" for n in range(9))
 
-    async def push(session):
-        return await Container(client, alpha, **{"x-ptp-session-id": session}).push("alpha", b"x")
+    async def push(session, source="peer0"):
+        headers = {"x-ptp-version": "1", "x-ptp-source-node-id": source}
+        box = Container(client, alpha, **{"x-ptp-session-id": session})
+        body = {"topic": "t", "payload": base64.b64encode(b"x").decode()}
+        return (await box.post("invoke", body, **headers))["code"]
 
     assert [await push(s) for s in ("one", "two", "three", "known", "one")] == [OK, OK, "E0000000700", OK, OK]
     await alpha.broker.end_session("one")
     assert await push("three") == OK
+    assert [await push(f"of {n}", f"peer{n}") for n in range(1, 8)] == [OK] * 6 + ["E0000000700"]

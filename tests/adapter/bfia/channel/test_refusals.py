@@ -12,7 +12,7 @@ from tests.adapter.bfia.channel.nodes import CHAN, OK, SESSION, Container, Node
 pytestmark = pytest.mark.anyio
 
 
-PUSH_HEADERS = {"x-ptp-session-id": SESSION, "x-ptp-target-node-id": "alpha"}
+PUSH_HEADERS = {"x-ptp-session-id": SESSION, "x-ptp-target-node-id": "alpha", "x-ptp-token": "writer"}
 PUSH_BODY = {"topic": "t", "payload": "aGk="}
 
 
@@ -181,7 +181,8 @@ async def test_an_uploader_that_hangs_up_leaves_nothing(alpha, client):
     _, writer = await asyncio.open_connection("127.0.0.1", alpha.socket.getsockname()[1])
     writer.write(
         b"POST /v1/interconn/chan/push HTTP/1.1\r\nhost: x\r\ncontent-length: 5000000\r\n"
-        b"x-ptp-target-node-id: alpha\r\nx-ptp-session-id: session_job-1\r\n\r\n" + b'{"topic":"t"'
+        b"x-ptp-target-node-id: alpha\r\nx-ptp-session-id: session_job-1\r\nx-ptp-token: t\r\n\r\n"
+        + b'{"topic":"t"'
     )
     await writer.drain()
     writer.transport.abort()
@@ -198,6 +199,7 @@ async def test_the_openapi_document_tells_the_bodies_and_its_examples_work(desk,
         headers = {p["name"]: p["example"] for p in about["parameters"] if p["required"]}
         if verb == "push":
             headers["x-ptp-target-node-id"] = "alpha"
+        headers["x-ptp-token"] = "writer"
         _, answer = await ask(caller, desk, verb, example, headers)
         assert answer["code"] == OK
 
