@@ -94,7 +94,8 @@ RULES = (
     _rule("POST", r"/v2/provider/.*", Role.VENDOR),
     _rule("GET POST", r"/v2/component/.*", Role.PLATFORM),
     _rule("GET", r"/v2/(job/log/download|output/.*|table/.*|data/.*)", Role.PLATFORM),
-    _rule("GET", r"/v2/(job|log|site|server)/.*", *_SEES),
+    _rule("GET", r"/v2/log/.*", Role.VENDOR, Role.PLATFORM),
+    _rule("GET", r"/v2/(job|site|server)/.*", *_SEES),
     _rule("POST", r"/v2/(job/(submit|stop|rerun|notes/add|log/download)|data/.*|table/delete)", Role.PLATFORM),
 )
 """First that fits decides; an admin may do everything, and nobody else what no rule names."""

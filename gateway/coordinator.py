@@ -37,6 +37,9 @@ from gateway.views import unanswered_view, view, with_ids
 from provider_registry.registry import Registry, Unknown
 from route_table.live import LiveRoutes
 
+_SUBMIT = "asked to submit"
+"""event of a timeline; the actor is the person"""
+
 
 class Coordinator:
     """Implements `gateway.ports.SchedulerApi`."""
@@ -62,6 +65,8 @@ class Coordinator:
         self._list_within = list_within
         self.admit: Callable[[], None] = lambda: None
         """raises `Refused` while no new job is taken"""
+        self.admit_from: Callable[[NodeId], None] = lambda node: None
+        """raises `Busy` for a node that has submitted as many jobs as it may"""
         self.new_id: Callable[[Iterable[NodeId]], str] = lambda nodes: reruns.new_id()
         """makes an id for a job that all of its nodes can keep"""
 
@@ -74,6 +79,7 @@ class Coordinator:
         self._new.check(spec)
         if spec.scheduler != self._peers.node:  # else the job itself is the record
             self._store.add_submission(spec.job_id, spec.flow_id, spec.scheduler, self._clock())
+            self._asked(spec.job_id, "submit")  # before a peer can have it wait for approval here
         try:
             with traced(spec.trace_id), self._in_timeline(spec.job_id):
                 there = self._peers.scheduler(spec.scheduler, spec.protocol).submit_job(spec, self._peers.node)
@@ -98,6 +104,12 @@ class Coordinator:
         if person := acting_user():
             self._store.note(job_id, "operator", [Note(self._clock(), f"asked to {what}", person, detail)])
 
+    def submitters(self, job_id: str) -> set[str]:
+        """Return the people here who submitted a job, or had it run again, where people say who they are."""
+        job = self._store.jobs.find(job_id)
+        noted = {e.by for e in self._store.timeline(job_id) if e.event == _SUBMIT}
+        return (noted | ({job.user} if job else set())) - {""}
+
     def _handed_in_as(self, job_id: str, spec: JobSpec) -> None:
         """Keep the id that the scheduling node gave a job. Raises `Refused` where it is another job's."""
         self._store.drop_submission(spec.job_id)
@@ -106,6 +118,7 @@ class Coordinator:
             text = f"{spec.scheduler} has taken the job under the id {job_id}, which is another job's here"
             raise Refused(text, reason="JOB_ID_CONFLICT")
         self._store.add_submission(job_id, spec.flow_id, spec.scheduler, self._clock())
+        self._asked(job_id, "submit")
 
     def submit_job(self, spec: JobSpec, sender: NodeId) -> str:
         """Take a job in from its initiator; return once every node has accepted it.
@@ -115,13 +128,15 @@ class Coordinator:
         """
         if sender not in ("", spec.initiator, self._peers.node):
             raise NotAllowed(f"only the initiator {spec.initiator} may submit this job, not {sender}")
-        self._take_in(spec)
+        self._take_in(spec, sender)
         return spec.job_id
 
-    def _take_in(self, spec: JobSpec, origin: Origin | None = None) -> None:
+    def _take_in(self, spec: JobSpec, sender: NodeId, origin: Origin | None = None) -> None:
         """Store a job, begin it, and wait until every node has accepted it."""
         if self._store.jobs.find(spec.job_id) is None:
             self.admit()
+            if sender not in ("", self._peers.node):
+                self.admit_from(sender)
         warnings = self._new.check(spec)
         asked = digest(spec)
         try:
@@ -161,6 +176,7 @@ class Coordinator:
             return made
         scheduler = self._elsewhere_scheduled(job_id, local)
         self._store.add_submission(wanted.new_job_id, local.spec.flow_id if local else "", node, self._clock())
+        self._asked(wanted.new_job_id, "submit", rerun_of=job_id)
         try:
             with traced(current_trace()), self._in_timeline(job_id):
                 made = scheduler.rerun_job(wanted, self._peers.node)
@@ -172,6 +188,7 @@ class Coordinator:
             raise
         if made.job_id != wanted.new_job_id:  # some run it again under an id of their own
             self._store.drop_submission(wanted.new_job_id)
+            self._asked(made.job_id, "submit", rerun_of=job_id)
         self._asked(job_id, "run again", new_job=made.job_id)
         return made
 
@@ -180,7 +197,7 @@ class Coordinator:
         old = self._scheduled(wanted.job_id, sender)
         made = reruns.planned(old, wanted, sender or self._peers.node)
         known = self._store.jobs.find(wanted.new_job_id)
-        self._take_in(made.spec, made.origin)
+        self._take_in(made.spec, sender, made.origin)
         if known is None:
             self._store.jobs.update(old.id, lambda job: reruns.noted(job, made, self._clock()))
         return RerunAnswer(made.spec.job_id, made.origin.start, made.runs, made.inherits)

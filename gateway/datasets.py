@@ -168,12 +168,21 @@ class Datasets:
         known = self._repository.get(address.namespace, address.name)
         return known is not None and known.disabled
 
+    def uploaded(self, address: Address) -> bool:
+        """Tell whether a dataset was uploaded; what a job left there was not, whatever it says of itself."""
+        known = self._repository.get(address.namespace, address.name)
+        return known is not None and known.origin != ""
+
+    def exists(self, address: Address) -> bool:
+        """Tell whether anything lies at an address."""
+        return self._storage.exists(address)
+
     def switch(self, address: Address, *, disabled: bool) -> tuple[Dataset, Dataset]:
         """Disable a dataset for jobs, or enable it; return it before and after. Raises `NotFound`."""
         before = self.get(namespace=address.namespace, name=address.name)
         after = replace(before, disabled=disabled)
         if after != before:
-            self._repository.put(after)
+            self._repository.put(after if self.uploaded(address) else replace(after, origin=""))
         return before, after
 
     def get(self, dataset_id: str = "", *, namespace: str = "", name: str = "") -> Dataset:

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 from engines.base import EngineError
 from gateway.domain import inheriting
 from gateway.domain.dag import DagNode, order
-from gateway.domain.local_job import Address, LocalJob, Run
+from gateway.domain.local_job import Address, LocalJob, Run, job_of
 from gateway.domain.model import JobSpec, NodeId, Party
+from gateway.domain.sharing import same_family
 from gateway.domain.states import JobStatus, RunStatus
 from gateway.errors import EngineFailed, GatewayError, Refused
 from gateway.ports import Outputs
@@ -63,6 +64,11 @@ class Inheritance:
             raise Refused(f"cannot inherit {told}", reason=inheriting.REASON)
         return offer
 
+    def follows(self, spec: JobSpec) -> bool:
+        """Tell whether a job may have what the earlier one left that it names."""
+        old = self._store.local_jobs.find(spec.old_job_id)
+        return old is not None and same_family(old.spec, spec)
+
     def _look(
         self, spec: JobSpec, old: LocalJob | None, node: DagNode, offer: Offer, digests: dict[str, str]
     ) -> tuple[str, list[Run]]:
@@ -113,7 +119,7 @@ class Inheritance:
     def keeper(self, address: Address) -> Sequence[str]:
         """Say which jobs here took over what lies at an address, and count on it."""
         try:
-            local = self._store.local_jobs.get(address.namespace.rsplit("-", 2)[0])
+            local = self._store.local_jobs.get(job_of(address))
         except GatewayError:
             return ()
         return [f"inherited by job {heir}" for heir in local.heirs if self._counts_on(heir, address)]

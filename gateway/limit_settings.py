@@ -23,6 +23,12 @@ class LimitSettings(Section):
     body_bytes: int = Field(default=32 * 1024**2, gt=0, description="Largest body of a control request, in bytes.")
     message_bytes: int = Field(default=256 * 1024**2, gt=0, description="Largest channel message, in bytes.")
     session_bytes: int = Field(default=2 * 1024**3, gt=0, description="Unread bytes of one job's channel.")
+    partner_jobs: int = Field(
+        default=5000, gt=0, description="Jobs of one partner node that have not ended; a further one is refused."
+    )
+    partner_requests_per_minute: int = Field(
+        default=60_000, gt=0, description="Requests of one partner node in a minute; further ones are refused."
+    )
     lost_gateway_seconds: float = Field(
         default=60.0,
         ge=1,

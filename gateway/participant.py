@@ -65,6 +65,8 @@ class Participant:
         self._inheritance = inheritance
         self.admit: Callable[[], None] = lambda: None
         """raises `Refused` while no job of another node is taken"""
+        self.admit_from: Callable[[NodeId], None] = lambda node: None
+        """raises `Busy` for a node that has as many jobs under way here as it may"""
         self.deleting: Callable[[str, NodeId, bool], None]
         """set once, beside the other use cases: job id, sender, whether only to try"""
         self.oddities: Callable[[JobSpec], Sequence[str]] = lambda spec: ()
@@ -123,6 +125,7 @@ class Participant:
             raise Refused(f"the job names no role of node {self._node}", reason="NOT_A_PARTY")
         if sender not in ("", self._node) and self._store.local_jobs.find(spec.job_id) is None:
             self.admit()
+            self.admit_from(sender)
         asked_wrong, _ = parameters.check(spec)
         problems = [*flow.check(spec.dag), *asked_wrong, *quorum.check(spec), *inheriting.check(spec)]
         if problems:
@@ -131,7 +134,8 @@ class Participant:
         closed = self.not_shared(spec)
         if closed is not None:  # what else is wrong comes with it
             told = {problem.path for problem in closed.problems}
-            raise NotShared(closed.reason, [*closed.problems, *(p for p in problems if p.path not in told)])
+            more = [p for p in problems if p.path not in told]
+            raise NotShared(closed.reason, [*closed.problems, *more], closed.why)
         refused = self._models.refusal(spec) if self._models else None
         if refused is not None:
             raise Invalid([refused.problem, *problems], reason=refused.reason)
@@ -276,7 +280,7 @@ class Participant:
             self._not_allowed(local, sender, words)
             raise NotAllowed(f"node {self._node} does not take part any more: {words}")
         if closed is not None:
-            self._not_allowed(local, sender, closed.message)
+            self._not_allowed(local, sender, closed.why)
             raise closed
 
     def _not_allowed(self, local: LocalJob, sender: NodeId, words: str) -> None:

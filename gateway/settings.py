@@ -118,7 +118,8 @@ class Data(Section):
     )
     grants: Literal["open", "listed"] = Field(
         default="open",
-        description="open: a dataset never granted to anybody serves jobs with every node; listed: with none.",
+        description="open: an uploaded dataset never granted to anybody serves jobs with every node; listed: with "
+        "none. What jobs left always needs a grant. `init` writes listed.",
     )
     max_upload_bytes: int = Field(default=16 * 1024**3, gt=0, description="Largest uploaded file, in bytes.")
 

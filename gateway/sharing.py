@@ -11,7 +11,7 @@ from gateway.dataset_model import Dataset
 from gateway.datasets import Datasets
 from gateway.domain import sharing
 from gateway.domain.dag import once_per_component
-from gateway.domain.local_job import Address
+from gateway.domain.local_job import Address, job_of
 from gateway.domain.model import JobSpec, NodeId
 from gateway.domain.problems import Problem
 from gateway.domain.sharing import Default, Grant, RolesOf
@@ -26,9 +26,11 @@ _SHOWN = 5
 class NotShared(NotAllowed):
     """A job wants datasets of this node that are disabled, or not granted to all its nodes; tells all of them."""
 
-    def __init__(self, reason: str, problems: Sequence[Problem]) -> None:
+    def __init__(self, reason: str, problems: Sequence[Problem], why: str = "") -> None:
+        """``why``: what this node's own people read, where other nodes are told less."""
         super().__init__("; ".join(map(str, problems)), reason=reason)
         self._problems = tuple(problems)
+        self.why = why or self.message
 
     @property
     def problems(self) -> tuple[Problem, ...]:
@@ -48,7 +50,10 @@ class Sharing:
         roles_of: RolesOf,
         unfinished: Callable[[], Iterable[JobSpec]],
         clock: Clock,
+        job: Callable[[str], JobSpec | None] = lambda _: None,
     ) -> None:
+        """``job`` returns what was submitted of a job that this node took part in."""
+        self._job = job
         self._node = node
         self._datasets = datasets
         self._grants = grants
@@ -62,19 +67,26 @@ class Sharing:
     def refusal(self, spec: JobSpec) -> NotShared | None:
         """Say why a job may not use the datasets of this node that it names; None where it may.
 
-        Reasons: DATASET_DISABLED, NOT_AUTHORISED (not granted to every other node of the job).
+        Reasons: DATASET_DISABLED, NOT_AUTHORISED (not granted to every other node of the job). A node that is not
+        granted a dataset is not told whether it exists.
         """
         others = sharing.partners(spec, self._node)
+        own = {spec.scheduler, spec.initiator} <= {self._node}
         now = self._clock()
-        disabled, ungranted = [], []
+        disabled, ungranted, whys = [], [], []
         for want in sharing.wanted(spec, self._node, once_per_component(self._roles_of)):
-            if self._datasets.disabled(want.dataset):
+            if own and not self._datasets.exists(want.dataset):
+                continue  # told as a problem of the job
+            if others and (why := self._strangers(want.dataset, others, now, spec)):
+                seen_here = sharing.refused(want, self._node, why)
+                ungranted.append(seen_here if own else sharing.not_here(want, self._node, others))
+                whys.append(str(seen_here))
+            elif self._datasets.disabled(want.dataset):
                 disabled.append(sharing.closed(want, self._node))
-            elif others and (why := self._strangers(want.dataset, others, now)):
-                ungranted.append(sharing.refused(want, self._node, why))
         if not disabled and not ungranted:
             return None
-        return NotShared(sharing.DISABLED if disabled else sharing.NOT_GRANTED, [*disabled, *ungranted])
+        reason = sharing.NOT_GRANTED if ungranted else sharing.DISABLED
+        return NotShared(reason, [*ungranted, *disabled], "; ".join([*whys, *map(str, disabled)]))
 
     def users(self, dataset: Address) -> list[str]:
         """Return the jobs here that are not over and name a dataset."""
@@ -167,5 +179,24 @@ class Sharing:
     def _known(self, dataset: Address, node: NodeId) -> Grant | None:
         return next((g for g in self._grants.of(dataset) if g.node == node), None)
 
-    def _strangers(self, dataset: Address, others: Sequence[NodeId], now: datetime) -> list[tuple[NodeId, str]]:
-        return sharing.strangers(self._grants.of(dataset), others, self.default, now)
+    def _strangers(
+        self, dataset: Address, others: Sequence[NodeId], now: datetime, spec: JobSpec
+    ) -> list[tuple[NodeId, str]]:
+        uploaded = self._datasets.uploaded(dataset)
+        if not uploaded and self._left_by(dataset, spec):
+            return []
+        default = self.default if uploaded else Default.LISTED
+        return sharing.strangers(self._grants.of(dataset), others, default, now)
+
+    def _left_by(self, output: Address, spec: JobSpec) -> bool:
+        """Tell whether an output was left by a job that this one is a rerun of, or takes over from."""
+        wanted, passed, earlier = job_of(output), set[str](), spec.old_job_id
+        while earlier and earlier not in passed:
+            passed.add(earlier)
+            old = self._job(earlier)
+            if old is None or not sharing.same_family(old, spec):
+                return False
+            if earlier == wanted:
+                return True
+            earlier = old.old_job_id
+        return False

@@ -1,7 +1,7 @@
 """What a job's tasks need at this node: components, parameters, data in and out, limits; and what is wrong."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -76,6 +76,8 @@ class TaskPlanner:
         self._owner = owner
         self._models = models
         self._engines = engines
+        self.follows: Callable[[JobSpec], bool] = lambda spec: True
+        """tells whether a job may have the checkpoints of the earlier one that it names"""
 
     def check(self, spec: JobSpec) -> tuple[list[Problem], list[Problem]]:
         """Find what is wrong here with a job: (problems that refuse it, warnings)."""
@@ -209,7 +211,7 @@ class TaskPlanner:
             outputs=plan.outputs,
             output_keys=plan.output_keys,
             checkpoint=checkpoints.place(local.spec, node.name, party),
-            checkpoint_from=checkpoints.source(local.spec, node.name, party),
+            checkpoint_from=checkpoints.source(local.spec, node.name, party) if self.follows(local.spec) else None,
             limits=plan.limits,
             limit_origins=plan.limit_origins,
             roles=plan.component.roles,

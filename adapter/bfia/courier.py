@@ -90,7 +90,7 @@ class Courier:
             raise _NoAnswer(f"{by}{type(error).__name__}: {error}") from error
         except PeerUnreachable as error:
             raise _NoAnswer(by + error.message) from error
-        if response.status_code >= 500:
+        if response.status_code == 429 or response.status_code >= 500:
             raise _NoAnswer(f"{by}it answered HTTP {response.status_code}{_reason(said)}")
         return _understood(response.status_code, said)
 

@@ -212,7 +212,7 @@ class Peer:
                 delivered=beyond.delivered,
                 reason=beyond.reason,
             )
-        if status in (502, 503, 504):
+        if status in (429, 502, 503, 504):
             raise PeerUnreachable(f"{_called(route)} at {route.url} answers HTTP {status}")
         return status, answer
 

@@ -10,6 +10,7 @@ from gateway.admin.answers import Answer, named, noted
 from gateway.admin.parts import AdminParts
 from gateway.admin.queries import AfterText, Limit
 from gateway.domain.local_job import LocalJob
+from gateway.errors import NotAllowed
 from gateway.paging import page_of
 from gateway.paths import Paths
 from gateway.store.mapping import to_plain
@@ -76,6 +77,10 @@ def _decide(
     request: Request, parts: AdminParts, job_id: str, approve: bool, by: str, reason: str
 ) -> dict[str, Any]:
     before = parts.store.local_jobs.find(job_id)
+    person = named(request, "")
+    if approve and person and person in parts.coordinator.submitters(job_id):
+        text = f"{person} submitted job {job_id}: somebody else has to agree to it"
+        raise NotAllowed(text, reason="SAME_PERSON")
     local, taken = parts.participant.decide(job_id, approve, by or "an operator", reason)
     noted(request, {"local_status": before and str(before.status)}, {"local_status": str(local.status)}, reason)
     approval = approval_of(local)

@@ -20,6 +20,7 @@ from adapter.bfia import (
     relay,
 )
 from adapter.bfia.asking import known_first
+from adapter.bfia.ptp import read_ends
 from adapter.reading import JsonRoute
 from gateway.access import Access
 from gateway.admin import archive as admin_archive
@@ -48,6 +49,7 @@ from gateway.domain.outward import for_others
 from gateway.foretelling import Foretelling
 from gateway.guard import Guard
 from gateway.job_audits import JobAudits
+from gateway.partner_quota import PartnerQuota
 from gateway.peer_identity import PeerIdentity, PeersChecked
 from gateway.ports import Limiters
 from gateway.refusals import Refusals, RefusalsNoted
@@ -217,6 +219,7 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
         RelayAudit(refusals).refused,
     )
     apps["peer"] = relay.Relay(apps["peer"], passing)
+    apps["peer"] = PartnerQuota(apps["peer"], settings.limits.partner_requests_per_minute, _sender)
     neighbours = node.neighbours
     denials = RelayAudit(refusals)
     apps["peer"] = PeersChecked(
@@ -271,3 +274,8 @@ def _tables() -> Tables:
 def _claimed(scope: Scope) -> str:
     """Return the node that a request says that it comes from."""
     return headers.incoming(Request(scope)).source
+
+
+def _sender(scope: Scope) -> str:
+    """Return the node that a request comes from, on the channel's paths too."""
+    return _claimed(scope) or (read_ends(scope["headers"]) or ("",))[0]

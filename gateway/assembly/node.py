@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
+from typing import Any, Literal
 
 from adapter.bfia import platform
 from adapter.bfia.courier import Courier
@@ -27,7 +28,7 @@ from gateway.coordinator import Coordinator
 from gateway.datasets import Datasets
 from gateway.deleting import Deleting
 from gateway.disk_watch import DiskWatch
-from gateway.domain.model import JobSpec
+from gateway.domain.model import JobSpec, NodeId
 from gateway.domain.sharing import Default
 from gateway.drain import Drain
 from gateway.errors import DatabaseAway, GatewayError
@@ -43,6 +44,7 @@ from gateway.models import Models
 from gateway.outages import Outages
 from gateway.own_ports import claimed
 from gateway.participant import Participant
+from gateway.partner_quota import QuotaReached
 from gateway.peers import Peers
 from gateway.ports import ProtocolAdapter
 from gateway.provider_images import Images
@@ -66,6 +68,7 @@ from gateway.store.leaves import SqlDatasets
 from gateway.store.migrate import opened
 from gateway.store.models import SqlModels
 from gateway.store.providers import SqlProviders
+from gateway.store.records import Records
 from gateway.store.routes import SqlRouteVersions
 from gateway.store.sharing import SqlGrants
 from gateway.store.store import Store
@@ -215,6 +218,7 @@ class Node:
         )
         self.run_logs.elsewhere = self.heartbeat.has_files
         self.inheritance = Inheritance(node, self.store, planner, self.storage, self.executor.image_digest)
+        planner.follows = self.inheritance.follows
         self.participant = Participant(
             node,
             self.store,
@@ -238,6 +242,7 @@ class Node:
             self.participant.roles,
             self._unfinished,
             wall,
+            lambda job_id: local.spec if (local := self.store.local_jobs.find(job_id)) else None,
         )
         self.participant.not_shared = self.sharing.refusal
         self.participant.barred = self.neighbours.barred
@@ -280,6 +285,8 @@ class Node:
         self.scheduler.silent = self.executor.telling.silent = self.outages.silent
         self.drain = Drain(self.store, self.coordinator.stop, clock)
         self.coordinator.admit = self.participant.admit = self.drain.admit
+        self.participant.admit_from = partial(self._admit_from, self.store.local_jobs, "scheduler")
+        self.coordinator.admit_from = partial(self._admit_from, self.store.jobs, "initiator")
         self.feed = Feed(self.store)
         hooks = [Hook(h.url, tuple(h.events), h.secret) for h in settings.events.webhooks]
         self.webhooks = Webhooks(hooks, self.store, self.feed, node, owner, wall)
@@ -303,6 +310,12 @@ class Node:
             local = self.store.local_jobs.find(job_id)
             if local is not None and not local.closed:
                 yield local.spec
+
+    def _admit_from(self, jobs: Records[Any], whose: Literal["initiator", "scheduler"], node: NodeId) -> None:
+        """Raise `QuotaReached` for a partner that has as many unfinished jobs here as it may."""
+        most = self.settings.limits.partner_jobs
+        if jobs.under_way_for(whose, node, most):
+            raise QuotaReached(f"{node} has {most} jobs here that have not ended (limits.partner_jobs)")
 
     def _healed(self, node: str) -> None:
         self.scheduler.healed(node)

@@ -155,6 +155,7 @@ def configure(nodes: Sequence[NodeProcess], engine: str) -> None:
             "state_dir": "state",
             "engine": {"kind": engine, "process": {"images": {IMAGE: {"command": command}}}},
             "route_table": {"file": "routes.yml"},
+            "data": {"grants": "listed"},
         }
         node.config.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
         routes = {n.node: {"host": "127.0.0.1", "port": ports[n.node][0]} for n in nodes if n is not node}

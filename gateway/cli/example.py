@@ -51,6 +51,7 @@ def example(node: str, engine: str, routes: str, folder: Path) -> str:
     """Return a configuration for a file in the folder, with every setting, its meaning and its default."""
     storage = f"file://{folder.resolve() / DEFAULT_STORAGE}"
     chosen = {"node.id": node, "engine.kind": engine, "route_table.file": routes, "storage.url": storage}
+    chosen["data.grants"] = "listed"
     lines = ["# Configuration of one BFIA interconnection gateway.", "# Environment variables go over this file:"]
     lines += ["# BFIA_GATEWAY__ENGINE__KIND=process stands for engine.kind.", ""]
     for name, field in Settings.model_fields.items():

@@ -24,6 +24,11 @@ class Address:
         return {"namespace": self.namespace, "name": self.name}
 
 
+def job_of(output: Address) -> str:
+    """Return the id of the job whose output lies at an address, if that is an output's."""
+    return output.namespace.rsplit("-", 2)[0]
+
+
 @dataclass(frozen=True)
 class Exit:
     """How a container ended, as the engine tells it."""

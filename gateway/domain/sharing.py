@@ -2,6 +2,8 @@
 
 A job shows what follows from a dataset to everybody who takes part, so every other node of the job counts, and the
 one whose platform handed it in. Jobs among the own parties alone need no grant.
+
+What a job left needs a grant as well, whatever the setting, except to the same job run again: see `same_family`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,7 +25,8 @@ class Default(StrEnum):
     """Who may use a dataset that was never granted to anybody."""
 
     OPEN = "open"
-    """every node that may take part in jobs here; from its first grant on, only whom it is granted"""
+    """every node that may take part in jobs here; from its first grant on, only whom it is granted. For what was
+    uploaded only: an output of a job is always as if `LISTED`"""
     LISTED = "listed"
     """nobody"""
 
@@ -83,6 +86,11 @@ def partners(spec: JobSpec, node: NodeId) -> list[NodeId]:
     return [n for n in dict.fromkeys((*(p.node for p in spec.parties), spec.initiator)) if n and n != node]
 
 
+def same_family(old: JobSpec, new: JobSpec) -> bool:
+    """Tell whether a job may go on with what an earlier one left: same scheduling node, same parties."""
+    return (new.scheduler, new.parties) == (old.scheduler, old.parties)
+
+
 def strangers(
     grants: Sequence[Grant], others: Iterable[NodeId], default: Default, now: datetime
 ) -> list[tuple[NodeId, str]]:
@@ -105,11 +113,18 @@ def strangers(
 
 
 def refused(want: Wanted, node: NodeId, why: Sequence[tuple[NodeId, str]]) -> Problem:
-    """Return the problem of a dataset that is not granted to all who would use it."""
+    """Return the problem of a dataset that is not granted to all its users, as this node's people see it."""
     dataset = f"{want.dataset.namespace}#{want.dataset.name}"
     words = "; ".join(f"{other} {text}" for other, text in why)
     rule = f"{NOT_GRANTED}: dataset {dataset} is not granted at node {node}: {words}; ask its admin for a grant"
     return Problem(want.path, rule, dataset)
+
+
+def not_here(want: Wanted, node: NodeId, others: Sequence[NodeId]) -> Problem:
+    """Return the problem as other nodes see it: the same for a dataset that is not there."""
+    dataset = f"{want.dataset.namespace}#{want.dataset.name}"
+    rule = f"dataset {dataset} is not at node {node}, or is not granted there to {', '.join(others)}"
+    return Problem(want.path, f"{NOT_GRANTED}: {rule}; ask its admin", dataset)
 
 
 def closed(want: Wanted, node: NodeId) -> Problem:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache, partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import sqlalchemy as sa
 
@@ -159,6 +159,16 @@ class Records(Generic[R]):
         """Return the jobs that news or time can still change."""
         with self._database.read() as connection:
             return list(connection.execute(self._statements.unfinished).scalars())
+
+    def under_way_for(self, whose: Literal["initiator", "scheduler"], node: str, most: int) -> bool:
+        """Tell whether so many jobs that have not ended have a node as their initiator or scheduling node."""
+        c = self._table.c
+        under_way = sa.select(sa.func.count()).where(c.status.in_(statements.UNDER_WAY))
+        told = sa.func.json_extract(c.spec, f"$.{whose}")  # MariaDB returns it in quotes
+        with self._database.read() as connection:
+            if connection.execute(under_way).scalar_one() < most:
+                return False
+            return connection.execute(under_way.where(told.in_((node, f'"{node}"')))).scalar_one() >= most
 
     def names(self, node: str) -> bool:
         """Tell whether a job that is not over has a party at that node."""

@@ -158,9 +158,9 @@ def test_a_grant_that_is_revoked_stops_the_start_and_is_written_down(node: Gatew
     ):
         with pytest.raises(NotShared) as refused:
             start()
-        assert refused.value.reason == "NOT_AUTHORISED" and "was revoked" in refused.value.message
+        assert refused.value.reason == "NOT_AUTHORISED" and "was revoked" in refused.value.why
     noted = [e for e in node.audit.list() if e.action == "start of job job-revoked not allowed"]
-    assert noted[0].who == PEER and NAME in noted[0].detail["message"]
+    assert noted[0].who == PEER and NAME in noted[0].detail["message"] and "revoked" in noted[0].detail["message"]
     assert any(e.event == "start not allowed" for e in node.store.timeline("job-revoked"))
     assert reason(node, a_job("job-after"))[0] == "NOT_AUTHORISED"  # its end does not open it
     changed = node.audit.list(limit=50)

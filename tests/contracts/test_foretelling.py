@@ -20,6 +20,7 @@ from engines.base import Engine, SignatureInvalid
 from gateway.cli.main import app
 from gateway.domain.dag import ComponentRef, Dag
 from gateway.domain.foretelling import CHECKS, Item, JobPlan, Standing
+from gateway.domain.local_job import Address
 from gateway.domain.model import JobSpec
 from gateway.domain.states import JobStatus
 from gateway.errors import Invalid
@@ -188,6 +189,7 @@ def test_data_that_is_there_is_told(world: World) -> None:
     place = world.me.storage.root / "space" / "mine"
     place.mkdir(parents=True)
     (place / "data_0").write_text("id,x\na,1\n")
+    world.me.sharing.grant(Address("space", "mine"), PEER, "ann")
     plan = world.me.foretelling.plan(a_job(task_params={"guest": {"0": {"a": {"dataset_id": "space#mine"}}}}))
     data = of(plan, ME)["data"][0]
     assert (data.standing, data.found, data.about) == (

@@ -1,0 +1,79 @@
+"""One person submits a job and agrees to it here, where the rules ask for somebody's agreement."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapter.bfia.profiles import PROFILES
+from adapter.bfia.translate import create_body
+from engines.memory import MemoryEngine, Script
+from gateway.access import Role, new_token
+from gateway.domain.states import JobStatus
+from gateway.wiring import Gateway
+from provider_registry.registration import provider_from_request
+from tests.builders import a_spec
+from tests.contracts.apis import IMAGE, registration
+from tests.e2e.nodes import wait_for
+from tests.inprocess import ME, ask, running
+
+OWN = "0123456789abcdef0123"
+_numbers = count()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[tuple[Gateway, dict[str, str]]]:
+    """A node whose rules ask a person about its own jobs too, and the tokens of ann and bob, who are admins."""
+    rules = [{"decide": "ask"}]
+    approval = {"mode": "rules", "rules": rules}
+    tokens = {"operator": OWN}
+
+    def engine(settings: Any, installation: str) -> MemoryEngine:
+        return MemoryEngine(
+            node=settings.node.id, installation=installation, images={IMAGE: lambda spec: Script()}
+        )
+
+    with running(tmp_path, make_engine=engine, auth={"mode": "on", "token": OWN}, approval=approval) as gateway:
+        gateway.registry.register(provider_from_request(registration()))
+        for name in ("ann", "bob"):
+            tokens[name], token = new_token(name, Role.ADMIN, datetime(2026, 11, 1, tzinfo=UTC))
+            gateway.tokens.add(token)
+        yield gateway, tokens
+
+
+def noted(gateway: Gateway, who: str) -> bool:
+    lines = [line for line in gateway.audit.list() if (line.who, line.status) == (who, 403)]
+    return any("SAME_PERSON" in line.detail["refused"] for line in lines)
+
+
+def test_whoever_submitted_a_job_does_not_agree_to_it(node: tuple[Gateway, dict[str, str]]):
+    gateway, tokens = node
+
+    def call(who: str, path: str, body: Any = None) -> dict[str, Any]:
+        headers = {"authorization": f"Bearer {tokens[who]}"}
+        return dict(ask(gateway, "operator", "POST", path, json=body, headers=headers).json())
+
+    spec = a_spec("a", {"guest": (ME,), "host": (ME,)}, scheduler=ME, initiator=ME)
+    for who in ("ann", "operator"):
+        body = create_body(spec, PROFILES["spec"])
+        body.pop("job_id")
+        job_id = call(who, "/v1/platform/schedule/job/create_all", body)["data"]["job_id"]
+        assert gateway.store.local_jobs.get(job_id).status is JobStatus.PENDING
+        refused = call(who, f"/api/v1/jobs/{job_id}/approve", {"by": "somebody else"})
+        assert (refused["code"], refused["data"]["reason"]) == (403, "SAME_PERSON")
+        assert gateway.store.local_jobs.get(job_id).status is JobStatus.PENDING
+        wait_for(lambda who=who: noted(gateway, who), 20, about="it is in the audit")
+        assert call("bob", f"/api/v1/jobs/{job_id}/approve")["approval"]["by"] == "bob"
+
+
+def test_whoever_submitted_a_job_may_still_refuse_it(node: tuple[Gateway, dict[str, str]]):
+    gateway, tokens = node
+    headers = {"authorization": f"Bearer {tokens['ann']}"}
+    body = create_body(a_spec("a", {"guest": (ME,), "host": (ME,)}, scheduler=ME, initiator=ME), PROFILES["spec"])
+    path = "/v1/platform/schedule/job/create_all"
+    job_id = ask(gateway, "operator", "POST", path, json=body, headers=headers).json()["data"]["job_id"]
+    said = ask(gateway, "operator", "POST", f"/api/v1/jobs/{job_id}/reject", headers=headers).json()
+    assert said["local_status"] == "REJECTED"

@@ -1,0 +1,72 @@
+"""One partner takes all that a node has: requests without end, jobs without end."""
+
+from pathlib import Path
+from typing import Any
+
+from adapter.bfia.peer import INTERCONN
+from adapter.bfia.profiles import PROFILES
+from adapter.bfia.translate import create_body
+from gateway.partner_quota import TokenBucket
+from gateway.wiring import Gateway
+from tests.builders import a_spec
+from tests.contracts.apis import THIRD, two_nodes
+from tests.inprocess import ME, PEER, ask
+
+
+def reason(answer: Any) -> tuple[int, str]:
+    said = answer.json()
+    return said["code"], (said.get("data") or {}).get("reason", "")
+
+
+def sent(node: Gateway, path: str, body: Any, sender: str) -> tuple[int, str]:
+    headers = {"x-source-node-id": sender}
+    return reason(ask(node, "peer", "POST", INTERCONN + path, json=body, headers=headers))
+
+
+def test_a_bucket_refills_within_a_minute_and_each_name_has_its_own():
+    now = [0.0]
+    bucket = TokenBucket(3, lambda: now[0])
+    assert [bucket.take("a") for _ in range(4)] == [True, True, True, False]
+    assert bucket.take("b")
+    now[0] = 20.0
+    assert [bucket.take("a") for _ in range(2)] == [True, False]
+    now[0] = 2000.0
+    assert [bucket.take("a") for _ in range(4)] == [True, True, True, False]
+
+
+def test_a_partner_that_sends_too_many_requests_is_refused_and_no_other(tmp_path: Path):
+    with two_nodes(tmp_path, me={"limits": {"partner_requests_per_minute": 5}}) as world:
+        asked = [sent(world.me, "/job/status_all", {"job_id": "job-none"}, PEER) for _ in range(7)]
+        assert asked[:5] == [(404, "JOB_UNKNOWN")] * 5 and asked[5:] == [(429, "PARTNER_QUOTA")] * 2
+        assert sent(world.me, "/job/status_all", {"job_id": "job-none"}, THIRD) == (404, "JOB_UNKNOWN")
+        channel = {"x-ptp-source-node-id": PEER, "x-ptp-session-id": "s", "x-ptp-target-node-id": ME}
+        answer = ask(world.me, "peer", "POST", "/v1/interconn/chan/invoke", headers=channel, content=b"x")
+        assert answer.status_code == 429
+
+
+def test_a_partner_that_has_too_many_jobs_under_way_is_refused_and_no_other(tmp_path: Path):
+    with two_nodes(tmp_path, me={"limits": {"partner_jobs": 2}}) as world:
+
+        def created(number: int, sender: str) -> tuple[int, str]:
+            spec = a_spec("a", {"guest": (sender,), "host": (ME,)}, job_id=f"job-{sender}-{number}")
+            return sent(world.me, "/job/create", create_body(spec, PROFILES["spec"]), sender)
+
+        assert [created(n, PEER)[0] for n in range(2)] == [0, 0]
+        assert created(2, PEER) == (429, "PARTNER_QUOTA")
+        assert created(1, PEER) == (0, ""), "what is here already is no further job"
+        assert created(0, THIRD) == (0, "")
+        world.me.participant.stop_job(f"job-{PEER}-0", "", None, PEER)
+        assert created(3, PEER) == (0, "")
+        assert sent(world.me, "/job/stop", {"job_id": f"job-{PEER}-1"}, PEER)[0] == 0
+
+
+def test_jobs_that_a_partner_has_submitted_here_count_as_well(tmp_path: Path):
+    with two_nodes(tmp_path, me={"limits": {"partner_jobs": 1}}) as world:
+
+        def submitted(job_id: str, sender: str) -> tuple[int, str]:
+            spec = a_spec("a", {"guest": (sender,), "host": (ME,)}, job_id=job_id, scheduler=ME, initiator=PEER)
+            return sent(world.me, "/job/create_all", create_body(spec, PROFILES["spec"]), sender)
+
+        assert submitted("job-1", PEER)[0] == 0
+        assert submitted("job-2", PEER) == (429, "PARTNER_QUOTA")
+        world.me.coordinator.stop_job("job-1", "", PEER)
