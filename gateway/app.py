@@ -21,6 +21,8 @@ from gateway.paths import Paths, build_all
 from gateway.version import VERSION
 
 _PAGE = Path(__file__).with_name("docs_page.html")
+_BROWSERS = frozenset({b"origin", b"sec-fetch-site"})
+"""headers that browsers send and that no page can take away"""
 _POLICY = "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
 
 
@@ -117,10 +119,28 @@ class LoopbackOnly:
         """Serve what comes from this machine, refuse the rest with FOREIGN_ORIGIN."""
         if scope["type"] == "http" and not _from_here(scope):
             text = "without auth.mode: on this listener serves requests to and from loopback addresses only"
-            body = {"code": 403, "msg": f"FOREIGN_ORIGIN: {text}", "data": {"reason": "FOREIGN_ORIGIN"}}
-            await JSONResponse(body, status_code=403)(scope, receive, send)
+            await _foreign(text)(scope, receive, send)
             return
         await self._app(scope, receive, send)
+
+
+class NoBrowsers:
+    """Refuses what a page makes a person's browser send to a listener that is for programs only."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve programs, refuse browsers with FOREIGN_ORIGIN."""
+        if scope["type"] == "http" and any(name in _BROWSERS for name, _ in scope["headers"]):
+            await _foreign("this listener serves programs, and no page in a browser")(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+
+def _foreign(text: str) -> Response:
+    body = {"code": 403, "msg": f"FOREIGN_ORIGIN: {text}", "data": {"reason": "FOREIGN_ORIGIN"}}
+    return JSONResponse(body, status_code=403)
 
 
 def _from_here(scope: Scope) -> bool:

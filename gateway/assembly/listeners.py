@@ -37,7 +37,7 @@ from gateway.admin import settings as admin_settings
 from gateway.admin.parts import AdminParts
 from gateway.admin.queries import only_known
 from gateway.admin.router import router as admin_router
-from gateway.app import LoopbackOnly, Mounted, create_app
+from gateway.app import LoopbackOnly, Mounted, NoBrowsers, create_app
 from gateway.assembly import fate_tools, output_facts
 from gateway.assembly import foretelling as foreseeing
 from gateway.assembly.node import Node
@@ -234,6 +234,7 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
     asking = CapacityLimiter(2)
     for name, app in apps.items():
         apps[name] = StrangersFirst(app, neighbours.is_stranger, neighbours.look, asking)
+    apps |= {name: NoBrowsers(app) for name, app in apps.items() if name != "operator"}
     guarded = settings.auth.mode == "on"
     access = Access(node.tokens.find, node.wall, settings.auth.token) if guarded else None
     signed = fate_tools.signed_by(node)
