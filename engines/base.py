@@ -259,6 +259,16 @@ class Logs:
 
 
 @dataclass(frozen=True)
+class Written:
+    """What a run has written where only its engine can look: all but its mounts."""
+
+    size: int = 0
+    """bytes"""
+    files: int = 0
+    """files and folders"""
+
+
+@dataclass(frozen=True)
 class Isolation:
     """What a run cannot reach, as far as the engine can tell just now."""
 
@@ -324,6 +334,12 @@ class Engine(Protocol):
 
     def address(self, name: str) -> str:
         """Return the address from which a run's requests come; empty where it has none of its own just now."""
+
+    def written(self, name: str, most: int) -> Written:
+        """Measure what a run has written beside its mounts; no more than ``most`` + 1 files are counted.
+
+        Unknown: nothing.
+        """
 
     def stop(self, name: str, grace: float) -> None:
         """Ask the run to end, kill it after ``grace`` seconds, return when it is over. Unknown: nothing to do."""

@@ -4,6 +4,7 @@ What a container makes is nested as deeply as it likes. Nothing here recurses, a
 held at a time.
 """
 
+import errno
 import itertools
 import os
 from collections import deque
@@ -31,6 +32,26 @@ def walk(
         left = None if left is None else left - len(found)
         folders.extend(entry.path for entry in found if is_folder(entry))
         yield from found
+
+
+def size_below(top: Path, most: int) -> tuple[int, int]:
+    """Return the bytes in use below a folder that may change meanwhile, and the files and folders in it.
+
+    Counts ``most`` + 1 of them and no more. Raises OSError for folders nested so deep that no path leads there.
+    """
+    size = count = 0
+    for entry in walk(top, most + 1, _unless_too_long):
+        count += 1
+        try:
+            size += entry.stat(follow_symlinks=False).st_blocks * 512
+        except OSError as error:  # gone meanwhile, with any luck
+            _unless_too_long(error)
+    return size, count
+
+
+def _unless_too_long(error: OSError) -> None:
+    if error.errno == errno.ENAMETOOLONG:
+        raise error
 
 
 def is_folder(entry: os.DirEntry[str]) -> bool:

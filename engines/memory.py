@@ -29,6 +29,7 @@ from engines.base import (
     Probe,
     Running,
     Watch,
+    Written,
     check_digest,
     check_environment,
     check_limits,
@@ -132,6 +133,8 @@ class MemoryEngine:
         """images that are not here and come when they are asked for: told of progress, each gives its script"""
         self.addresses: dict[str, str] = {}
         """what `address` answers, by the run's name"""
+        self.writings: dict[str, Written] = {}
+        """what `written` answers, by the run's name"""
         self._watches: list[Watch] = []
 
     def check(self) -> None:
@@ -225,6 +228,11 @@ class MemoryEngine:
     def address(self, name: str) -> str:
         """Return the address that the test gave the run."""
         return self.addresses.get(name, "")
+
+    def written(self, name: str, most: int) -> Written:
+        """Return what the test says that the run has written."""
+        self.check()
+        return self.writings.get(name, Written())
 
     def stop(self, name: str, grace: float) -> None:
         """Ask the script to end, as it says what it does then; kill it after ``grace`` seconds."""

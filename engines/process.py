@@ -37,11 +37,13 @@ from engines.base import (
     Probe,
     Running,
     Watch,
+    Written,
     check_digest,
     check_environment,
     check_limits,
 )
 from engines.exits import Exits
+from engines.folders import size_below
 from engines.machine import this_machine
 from engines.naming import is_name, owned
 from engines.nursery import Nursery
@@ -179,6 +181,11 @@ class ProcessEngine:
     def address(self, name: str) -> str:
         """Return nothing: processes share the host's addresses."""
         return ""  # processes share the host's
+
+    def written(self, name: str, most: int) -> Written:
+        """Measure the run's working directory; what it writes elsewhere is the gateway's user's."""
+        run = self._run(name)
+        return Written() if run is None else Written(*size_below(run.work, most))
 
     def stop(self, name: str, grace: float) -> None:
         """Signal the run's whole session; kill it after ``grace`` seconds."""

@@ -26,6 +26,7 @@ from engines.base import (
     Missing,
     Probe,
     Watch,
+    Written,
 )
 
 X = TypeVar("X")
@@ -118,6 +119,11 @@ class SeveralEngines:
         """Ask the engine that has the run."""
         engine = self._of(name)
         return "" if engine is None else engine.address(name)
+
+    def written(self, name: str, most: int) -> Written:
+        """Ask the engine that has the run."""
+        engine = self._of(name)
+        return Written() if engine is None else engine.written(name, most)
 
     def stop(self, name: str, grace: float) -> None:
         """Have the engine that has the run end it."""

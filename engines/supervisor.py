@@ -44,6 +44,8 @@ _HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _NOT_STARTED = 127
+_MOST_OPEN = 65_536
+"""descriptors of each process of a run: the gateway may have more"""
 _REAP_EVERY = 1.0
 """seconds for which an ended supervisor may stay in the table of processes"""
 _TRY_AGAIN = 1.0
@@ -172,6 +174,8 @@ def _become(directory: str, spec: dict[str, Any]) -> None:
     if spec["memory"] is not None:
         resource.setrlimit(resource.RLIMIT_AS, (spec["memory"], spec["memory"]))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, _MOST_OPEN), min(hard, _MOST_OPEN)))
     if spec["cores"] is not None:
         os.sched_setaffinity(0, spec["cores"])
     os.chdir(os.path.join(directory, WORK))

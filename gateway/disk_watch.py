@@ -1,13 +1,13 @@
-"""Keeps containers from filling the storage: looks before each start, and at what running ones have written."""
+"""Keeps containers from filling a disk: looks before each start, and at what running ones have written."""
 
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 
-from engines.base import NoSpace
+from engines.base import EngineError, NoSpace, Written
 from gateway.domain.local_job import Run
 from gateway.domain.model import Failure
 from gateway.workspace import Unmeasurable, Workspace
@@ -17,8 +17,15 @@ log = structlog.get_logger(__name__)
 GIB = 1024**3
 
 
+_PAUSE = 20
+"""times as long as a look took, until the next"""
+
+
 class DiskWatch:
-    """A look at a run's outputs is taken every so often; the size is that of blocks in use."""
+    """A look at what a run has written is taken every so often: in its mounts, and beside them in its container.
+
+    The size is that of blocks in use, beside the mounts that of files.
+    """
 
     def __init__(
         self,
@@ -26,12 +33,22 @@ class DiskWatch:
         reserve: int = 0,
         every: float = 10.0,
         monotonic: Callable[[], float] = time.monotonic,
+        *,
+        files: int = 250_000,
+        bounds: Callable[[Run], Mapping[str, float | None]] = lambda run: run.limits,
+        written: Callable[[str, int], Written] = lambda name, most: Written(),
     ) -> None:
-        """``reserve``: bytes of the storage's disk that no new container may use up. ``every``: seconds."""
+        """``reserve``: bytes of the storage's disk that no new container may use up. ``every``: seconds.
+
+        ``files``: that a run may make. ``bounds`` tells its limits, ``written`` what it wrote beside its mounts.
+        """
         self._workspace = workspace
         self._reserve = reserve
         self._every = every
         self._monotonic = monotonic
+        self._files = files
+        self._bounds = bounds
+        self._written = written
         self._lock = threading.Lock()
         self._next: dict[str, float] = {}
 
@@ -51,26 +68,44 @@ class DiskWatch:
         raise NoSpace(f"{text}: delete data, {'ask for less' if free >= reserve else 'or lower the reserve'}")
 
     def over(self, run: Run) -> Failure | None:
-        """Return why the run has to end if what it wrote takes more disk than it was granted.
+        """Return why the run has to end if what it wrote takes more disk, or more files, than it may.
 
         Its own log files are cut to size before.
         """
         if not self._due(run.name):
             return None
-        self._trim_logs(run)
-        limit = run.limits.get("disk")
-        if limit is None:
-            return None
-        who = f"{run.party.label} in task {run.task_name}"
+        begun = self._monotonic()
         try:
-            used = self._workspace.used(run)
+            self._trim_logs(run)
+            return self._too_much(run)
+        finally:
+            now = self._monotonic()
+            self._put_off(run.name, now + max(self._every - (now - begun), _PAUSE * (now - begun)))
+
+    def _too_much(self, run: Run) -> Failure | None:
+        limit = self._bounds(run).get("disk")
+        who = f"{run.party.label} in task {run.task_name}"
+        raised = "resources.disk" if run.limits.get("disk") else "it asked for none: resources.disk of the job"
+        may = "it may take any" if limit is None else f"it may take {_gib(limit)} of disk ({raised})"
+        try:
+            used = self._workspace.used(run, self._files)
         except Unmeasurable:
-            text = f"{who} made folders in folders too deep to be measured; it may take {_gib(limit)} of disk"
-            return Failure("NO_SPACE", f"{text} (resources.disk)")
-        if used <= limit:
+            return Failure("NO_SPACE", f"{who} made folders in folders too deep to be measured; {may}")
+        beside = self._beside(run)
+        if used.files + beside.files > self._files:
+            text = f"{who} made more than {self._files} files and folders (limits.files)"
+            return Failure("NO_SPACE", text)
+        size = used.size + beside.size
+        if limit is None or size <= limit:
             return None
-        text = f"what {who} wrote takes {_gib(used)} of disk, it may take {_gib(limit)} (resources.disk)"
-        return Failure("NO_SPACE", text)
+        return Failure("NO_SPACE", f"what {who} wrote takes {_gib(size)} of disk, {may}")
+
+    def _beside(self, run: Run) -> Written:
+        try:
+            return self._written(run.name, self._files)
+        except EngineError as error:
+            log.warning("what a container wrote beside its mounts is not known", run=run.name, cause=str(error))
+            return Written()
 
     def _trim_logs(self, run: Run) -> None:
         try:
@@ -91,6 +126,10 @@ class DiskWatch:
             self._next = {n: t for n, t in self._next.items() if t > now}
             self._next[name] = now + self._every
             return True
+
+    def _put_off(self, name: str, until: float) -> None:
+        with self._lock:
+            self._next[name] = until
 
 
 def _gib(size: float) -> str:

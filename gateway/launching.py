@@ -67,6 +67,8 @@ class Launching:
         """returns the digest of a provider's image that has to be signed; raises `EngineError` where it is not"""
         self.pinned: Callable[[str, str, str, str], str] = lambda provider, version, image, digest: digest
         """approves the digest of an image that none was approved of; returns the one that is approved then"""
+        self.bounds: Callable[[Run], Mapping[str, float | None]] = lambda run: run.limits
+        """tells the limits of a run"""
 
     def launch(self, local: LocalJob, run: Run, fetching: bool) -> Event:
         """Start the container of a run; return what came of it.
@@ -162,7 +164,7 @@ class Launching:
             labels=labels(
                 local.node, self._installation, local.id, run.task_id, party.role, party.index, run.attempt
             ),
-            limits=_limits(run.limits),
+            limits=_limits(self.bounds(run)),
             mounts=(*placement.mounts, *self._grant(run).mounts),
             digest=expected,  # else another image could come in between
             capabilities=self._grant(run).capabilities,

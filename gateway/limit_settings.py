@@ -11,13 +11,22 @@ class LimitSettings(Section):
     """What jobs may take of this node, and how long it waits for what."""
 
     cpu: float | None = Field(
-        default=None, gt=0, description="Cores of a task that asks for none; null: no limit."
+        default=None,
+        gt=0,
+        description="Cores of a task that asks for none; null: holds none, may use all of the node's.",
     )
     memory_gib: float | None = Field(
-        default=None, gt=0, description="Memory in GiB of a task that asks for none; null: no limit."
+        default=None,
+        gt=0,
+        description="Memory in GiB of a task that asks for none; null: holds none, may use 3/4 of the node's.",
     )
     disk_gib: float | None = Field(
-        default=None, gt=0, description="Disk in GiB of a task that asks for none; null: no limit."
+        default=None,
+        gt=0,
+        description="Disk in GiB of a task that asks for none; null: holds none, may use 3/4 of the node's.",
+    )
+    files: int = Field(
+        default=250_000, gt=0, description="Files and folders that a container may make, whatever it asks for."
     )
     pids: int | None = Field(default=512, gt=0, description="Processes and threads of a container.")
     body_bytes: int = Field(default=32 * 1024**2, gt=0, description="Largest body of a control request, in bytes.")

@@ -1,6 +1,5 @@
 """Where a run finds its data and leaves its outputs, seen from the gateway and from inside the container."""
 
-import errno
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -8,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engines import folders, logfiles
-from engines.base import Mount
+from engines.base import Mount, Written
 from gateway import checkpoint_folders
 from gateway.domain.local_job import Address, Run
 from gateway.domain.names import name_rule
@@ -107,14 +106,23 @@ class Workspace:
         """Return the folder of the storage, or the nearest above it that is there."""
         return next(path for path in (self._root, *self._root.parents) if path.is_dir())
 
-    def used(self, run: Run) -> int:
-        """Return how many bytes of disk the outputs, checkpoints and own log files of a run take.
+    def used(self, run: Run, most: int) -> Written:
+        """Return what the outputs, checkpoints and own log files of a run take; ``most`` + 1 files are counted.
 
         Raises `Unmeasurable` where folders are nested too deeply to be looked into.
         """
         kept = [run.checkpoint] if run.checkpoint else []
         outputs = {self._path(address) for address in (*run.outputs.values(), *kept)}
-        return sum(_blocks(path) for path in (*outputs, self.logs(run) / "log"))
+        size = files = 0
+        for path in (*outputs, self.logs(run) / "log"):
+            try:
+                more, count = folders.size_below(path, most - files)
+            except OSError as error:
+                raise Unmeasurable from error
+            size, files = size + more, files + count
+            if files > most:
+                break
+        return Written(size, files)
 
     def trim_logs(self, run: Run) -> int:
         """Give the middle of log files that a running container has made too long back to the disk, in bytes."""
@@ -150,25 +158,6 @@ def _closed(folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-
-
-def _blocks(path: Path) -> int:
-    """Return the bytes in use below a folder that may change, or be made unreadable, meanwhile.
-
-    Raises `Unmeasurable`.
-    """
-    total = 0
-    for entry in folders.walk(path, troubled=_unless_too_long):
-        try:
-            total += entry.stat(follow_symlinks=False).st_blocks * 512
-        except OSError as error:  # gone meanwhile, with any luck
-            _unless_too_long(error)
-    return total
-
-
-def _unless_too_long(error: OSError) -> None:
-    if error.errno == errno.ENAMETOOLONG:
-        raise Unmeasurable from error
 
 
 def _once(addresses: Mapping[str, Address]) -> list[Address]:

@@ -32,6 +32,7 @@ from engines.base import (
     Missing,
     Probe,
     Watch,
+    Written,
     check_digest,
     check_environment,
     check_limits,
@@ -42,12 +43,15 @@ from engines.containerd.images import Image, Images
 from engines.containerd.isolating import NOT_AT_ALL, Surroundings
 from engines.containerd.network import NodeNetwork
 from engines.containerd.pulling import PullRules
-from engines.containerd.state import labels_of, log_of, probe_of
+from engines.containerd.state import changes_of, labels_of, log_of, probe_of
 from engines.containerd.view import as_the_daemon_sees, source_of
 from engines.containerd.watch import EventWatch
 from engines.naming import INSTALLATION, NODE, is_name, owned, safe_name
 
 NOBODY = "65534:65534"
+DEAD_RESOLVER = "127.0.0.1"
+"""The container's own loopback, where nothing answers. The daemon answers for names in the container's network; all
+others it would ask the host's resolvers for, and what they are asked leaves the machine."""
 IMAGE = "bfia.image"
 """Label with the image's name: the container itself is made from the image's id, whatever the name means later."""
 
@@ -103,6 +107,7 @@ class ContainerdEngine:
         self._sources = source_of(storage_root, storage_source) + source_of(runs_root, runs_source)
         self._log_size = log_size
         self._read_only_root = read_only_root
+        self._dns = None if outside or network_mode == "host" else [DEAD_RESOLVER]
         self._saved_log_size = saved_log_size
         self._locks = tuple(threading.Lock() for _ in range(64))
         self._client = Connection(base_url, tls or {})
@@ -189,6 +194,20 @@ class ContainerdEngine:
         found = self._inspect(name)
         networks = ((found or {}).get("NetworkSettings") or {}).get("Networks") or {}
         return next((str(n["IPAddress"]) for n in networks.values() if n.get("IPAddress")), "")
+
+    def written(self, name: str, most: int) -> Written:
+        """Have the daemon measure the container's own layer, /tmp included."""
+        if self._inspect(name) is None:
+            return Written()
+        with translated():
+            api = self._client()
+            try:
+                sizes = [
+                    c.get("SizeRw") for c in api.containers(all=True, size=True, filters={"name": f"^/{name}$"})
+                ]
+                return Written(max((int(size or 0) for size in sizes), default=0), changes_of(api, name, most))
+            except NotFound:
+                return Written()
 
     def stop(self, name: str, grace: float) -> None:
         """Have the daemon send SIGTERM and then SIGKILL; ``grace`` is rounded up to whole seconds."""
@@ -322,6 +341,7 @@ class ContainerdEngine:
             memswap_limit=limits.memory,
             nano_cpus=None if limits.cpu is None else round(limits.cpu * 1e9),
             pids_limit=limits.pids,
+            dns=self._dns,
             read_only=self._read_only_root,
             tmpfs={"/tmp": "size=64m"} if self._read_only_root else None,
             log_config=LogConfig(

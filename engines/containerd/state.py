@@ -13,6 +13,8 @@ from engines.containerd.errors import check_answer
 
 _NEVER = "0001-"
 _FRAME_HEAD = 8
+_CHANGE = b'"Kind":'
+"""is once in each change; in a name its quotes would be escaped"""
 
 
 def labels_of(container: Mapping[str, Any]) -> Mapping[str, str]:
@@ -51,6 +53,23 @@ def log_of(api: APIClient, container: str, stream: str) -> Iterator[bytes]:
             while left and (piece := answer.raw.read(left)):
                 left -= len(piece)
                 yield piece
+
+
+def changes_of(api: APIClient, container: str, most: int) -> int:
+    """Count what a container made, changed or deleted in its own layer; stop soon after ``most``.
+
+    Read piece by piece: the list is as long as the container likes. Raises APIError, OSError.
+    """
+    url = f"{api.base_url}/v{api.api_version}/containers/{container}/changes"
+    answer = api.get(url, stream=True, timeout=api.timeout)
+    found, rest = 0, b""
+    with closing(answer):
+        check_answer(answer)
+        while found <= most and (piece := answer.raw.read(65536)):
+            piece = rest + piece
+            found += piece.count(_CHANGE)
+            rest = piece[-len(_CHANGE) + 1 :]
+    return found
 
 
 def _moment(text: str | None) -> datetime | None:

@@ -22,6 +22,7 @@ from gateway.assembly.sessions import Sessions
 from gateway.assembly.sockets import listening
 from gateway.broker.broker import Broker
 from gateway.broker.model import BrokerLimits
+from gateway.ceilings import Ceilings
 from gateway.clock import resume, wall_of
 from gateway.container_door import ContainerDoor
 from gateway.coordinator import Coordinator
@@ -146,7 +147,17 @@ class Node:
             log_bytes=settings.limits.run_log_bytes,
         )
         self.run_logs = RunLogs(node, self.store, self.engine, workspace)
-        disk = DiskWatch(workspace, settings.limits.storage_reserve_bytes, settings.limits.disk_check_seconds)
+        bounds = Ceilings(
+            lambda: self.resources.means, part_of_a_core="fractional_cpu" in self.engine.capabilities
+        )
+        disk = DiskWatch(
+            workspace,
+            settings.limits.storage_reserve_bytes,
+            settings.limits.disk_check_seconds,
+            files=settings.limits.files,
+            bounds=bounds,
+            written=self.engine.written,
+        )
         self.launching = Launching(
             self.store,
             self.engine,
@@ -161,6 +172,7 @@ class Node:
         )
         self.launching.signed = signatures.check
         self.launching.pinned = self.registry.pin
+        self.launching.bounds = bounds
         if isinstance(self.engine, SeveralEngines):
             self.launching.engine_at = self.engine.at
         self.executor = Executor(

@@ -1,6 +1,7 @@
 """The commented configuration that ``init`` writes, made from the settings themselves."""
 
 import json
+import shutil
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from engines.containerd.client import Client
+from engines.machine import this_machine
+from gateway.domain.amounts import GIB
+from gateway.folders import nearest
 from gateway.setting_values import DEFAULT_STORAGE
 from gateway.settings import Settings
 
@@ -37,21 +41,37 @@ _PROCESS_IMAGES = """\
 """
 
 
+_PART = 0.75
+"""of the machine's memory and of the storage's disk, for jobs: the rest is for the gateway and the system"""
+
+
 def docker_answers() -> bool:
     """Say whether a Docker daemon is reachable."""
+    return _memory_of_docker() is not None
+
+
+def _memory_of_docker() -> int | None:
+    """Return the bytes of memory of the daemon's machine; None where no daemon answers."""
     try:
         with closing(Client(version="auto", timeout=3, **kwargs_from_env())) as client:
-            client.ping()
+            return int(client.info()["MemTotal"])
     except (DockerException, OSError):
-        return False
-    return True
+        return None
 
 
 def example(node: str, engine: str, routes: str, folder: Path) -> str:
-    """Return a configuration for a file in the folder, with every setting, its meaning and its default."""
+    """Return a configuration for a file in the folder: every setting with its meaning, bounded by this machine."""
     storage = f"file://{folder.resolve() / DEFAULT_STORAGE}"
-    chosen = {"node.id": node, "engine.kind": engine, "route_table.file": routes, "storage.url": storage}
-    chosen["data.grants"] = "listed"
+    memory = (_memory_of_docker() if engine == "docker" else None) or this_machine().memory
+    chosen = {
+        "node.id": node,
+        "engine.kind": engine,
+        "route_table.file": routes,
+        "storage.url": storage,
+        "data.grants": "listed",
+        "resources.memory_gib": _part_of(memory),
+        "resources.disk_gib": _part_of(shutil.disk_usage(nearest(folder.resolve())).total),
+    }
     lines = ["# Configuration of one BFIA interconnection gateway.", "# Environment variables go over this file:"]
     lines += ["# BFIA_GATEWAY__ENGINE__KIND=process stands for engine.kind.", ""]
     for name, field in Settings.model_fields.items():
@@ -59,7 +79,11 @@ def example(node: str, engine: str, routes: str, folder: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _setting(name: str, field: FieldInfo, path: str, depth: int, chosen: dict[str, str]) -> list[str]:
+def _part_of(size: int) -> float:
+    return max(round(size * _PART / GIB, 1), 0.1)
+
+
+def _setting(name: str, field: FieldInfo, path: str, depth: int, chosen: dict[str, Any]) -> list[str]:
     pad = "  " * depth
     full = f"{path}{name}"
     default = field.get_default(call_default_factory=True)

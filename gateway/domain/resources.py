@@ -28,7 +28,7 @@ _UNITS = {"cpu": 1, "memory": GIB, "disk": GIB}
 
 @dataclass(frozen=True)
 class Granted:
-    """What each run of a party may use; None is no limit."""
+    """What each run of a party may use; None is as much as the node lets it (`gateway.ceilings`)."""
 
     cpu: float | None = None
     """cores"""
@@ -102,7 +102,7 @@ def granted(spec: JobSpec, party: Party, defaults: Defaults) -> Granted:
             if isinstance(wanted, Mapping):
                 asked |= {kind: (wanted[kind], f"{party.role}.{key}") for kind in _UNITS if kind in wanted}
     values: dict[str, float | None] = {"cpu": default.cpu, "memory": default.memory, "disk": default.disk}
-    origins = {kind: name if value is not None else "no limit" for kind, value in values.items()}
+    origins = {kind: name if value is not None else "the node's bound" for kind, value in values.items()}
     for kind, (value, origin) in asked.items():
         number = _number(value)
         if number is not None and number > 0:

@@ -368,7 +368,7 @@ def test_the_sites_default_applies_and_is_recorded_as_such(tmp_path: Path):
         nodes.wait(lambda: nodes.running(job_id), "the guest runs")
         (run,) = nodes.local(job_id).runs
         assert (run.limits["cpu"], run.limits["memory"], run.limits["disk"]) == (2, 3 * GIB, None)
-        assert run.limit_origins == {"cpu": "site default", "memory": "guest.0", "disk": "no limit"}
+        assert run.limit_origins == {"cpu": "site default", "memory": "guest.0", "disk": "the node's bound"}
         engine = nodes[A].engine
         assert isinstance(engine, MemoryEngine)
         assert (engine.launches[0].limits.cpu, engine.launches[0].limits.memory) == (2, 3 * GIB)

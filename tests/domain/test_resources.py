@@ -67,7 +67,7 @@ def test_what_is_left_open_is_the_sites_default_and_said_to_be():
     defaults = Defaults(cpu=1, roles={"arbiter": Defaults(cpu=0.5)})
     guest, arbiter = (resources.granted(spec, p, defaults) for p in spec.parties)
     assert (guest.cpu, guest.memory, guest.disk) == (1, 2 * GIB, None)
-    assert guest.origins == {"cpu": "site default", "memory": "guest.0", "disk": "no limit"}
+    assert guest.origins == {"cpu": "site default", "memory": "guest.0", "disk": "the node's bound"}
     assert (arbiter.cpu, arbiter.origins["cpu"]) == (0.5, "site default for arbiter")
     assert pool_of(spec, means(defaults=defaults)) == Pool(Amounts.of(1.5, 2 * GIB), 1)
 

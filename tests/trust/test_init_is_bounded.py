@@ -1,0 +1,77 @@
+"""A job that asks for nothing takes the whole machine: no row of a new node's configuration bounded it."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from engines.base import Limits
+from engines.machine import this_machine
+from engines.memory import MemoryEngine, Script
+from gateway.ceilings import SHARE, Ceilings
+from gateway.cli.main import app
+from gateway.domain.amounts import CORE, GIB, Amounts
+from gateway.domain.needs import Means
+from gateway.settings import load
+from tests.builders import a_run
+from tests.core.test_engine_failures import IMAGE, ended
+from tests.core.test_shells import submit
+from tests.inprocess import running
+
+
+def launched(tmp_path: Path, **settings: Any) -> list[Limits]:
+    """Run a job that asks for nothing; return the bounds of its containers."""
+
+    def make(settings: Any, installation: str) -> MemoryEngine:
+        return MemoryEngine(node=settings.node.id, installation=installation, images={IMAGE: Script(0)})
+
+    with running(tmp_path, make_engine=make, **settings) as node:
+        ended(node, submit(node).json()["data"]["job_id"])
+        assert isinstance(node.engine, MemoryEngine) and node.engine.launches
+        return [spec.limits for spec in node.engine.launches]
+
+
+@pytest.mark.parametrize("engine", ["process", "docker"])
+def test_a_new_configuration_leaves_the_machine_some_memory_and_disk(tmp_path: Path, engine: str) -> None:
+    file = tmp_path / "node.yml"
+    CliRunner().invoke(app, ["init", "--engine", engine, "-o", str(file)], catch_exceptions=False)
+    settings = load(file, {})
+    assert settings.resources.memory_gib is not None and settings.resources.disk_gib is not None
+    assert settings.limits.pids is not None
+    assert 0 < settings.resources.memory_gib * GIB < this_machine().memory
+    assert 0 < settings.resources.disk_gib * GIB < shutil.disk_usage(tmp_path).total
+    bounded = launched(
+        tmp_path / "node", limits=settings.limits.model_dump(), resources=settings.resources.model_dump()
+    )
+    most = settings.resources.memory_gib * GIB * SHARE
+    for limits in bounded:
+        assert limits.memory == pytest.approx(most, abs=2) and limits.cpu and limits.pids
+
+
+def test_without_any_setting_a_container_is_bounded_by_the_machine(tmp_path: Path) -> None:
+    machine = this_machine()
+    for limits in launched(tmp_path):
+        assert (limits.cpu, limits.pids) == (machine.cpu, 512)
+        assert limits.memory is not None and limits.memory < machine.memory
+
+
+def test_what_the_admin_gives_goes_before_the_bound(tmp_path: Path) -> None:
+    for limits in launched(tmp_path, limits={"memory_gib": 0.5}, resources={"cpu": 0.25, "memory_gib": 1.2}):
+        assert (limits.cpu, limits.memory) == (0.25, GIB // 2)
+
+
+def test_what_a_job_asks_for_raises_the_bound() -> None:
+    means = Means("n1", Amounts(4 * CORE, 8 * GIB, 100 * GIB), 4)
+    ceilings = Ceilings(lambda: means, part_of_a_core=True)
+    open_, asked = {"cpu": None, "memory": None, "disk": None}, {"cpu": 3.5, "memory": 8 * GIB, "disk": 99 * GIB}
+    assert ceilings(a_run(limits=open_)) == {"cpu": 4, "memory": 6 * GIB, "disk": 75 * GIB}
+    assert ceilings(a_run(limits=asked)) == asked
+    for kind, amount in asked.items():
+        assert ceilings(a_run(limits=open_ | {kind: amount}))[kind] == amount
+
+
+def test_cores_are_bounded_by_those_of_the_engine_however_many_jobs_may_share_them(tmp_path: Path) -> None:
+    for limits in launched(tmp_path, resources={"cpu_overcommit": 10}):
+        assert limits.cpu == this_machine().cpu
