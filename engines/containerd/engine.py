@@ -50,8 +50,8 @@ from engines.naming import INSTALLATION, NODE, is_name, owned, safe_name
 
 NOBODY = "65534:65534"
 DEAD_RESOLVER = "127.0.0.1"
-"""The container's own loopback, where nothing answers. The daemon answers for names in the container's network; all
-others it would ask the host's resolvers for, and what they are asked leaves the machine."""
+"""The container's own loopback, where nothing answers. The daemon itself answers for names in the container's
+network; for all others it would ask the host's resolvers, and what they are asked leaves the machine."""
 IMAGE = "bfia.image"
 """Label with the image's name: the container itself is made from the image's id, whatever the name means later."""
 

@@ -19,14 +19,16 @@ _INTRO = {
     "en": """# Endpoints
 
 A node has three listeners; each serves its own paths and answers 404 to those of another. `/openapi.json`
-on each shows bodies, answers and examples, `/docs` on the operators' one does so in a browser. With `auth.mode: on` the operators' listener wants a
+on each shows bodies, answers and examples, `/docs` on the operators' one does so in a browser.
+With `auth.mode: on` the operators' listener wants a
 token (`/docs` asks for it in the page); the last column names the roles that may. Lists have pages: send `next` of
 an answer as `after`; `limit` is 100. Paths below `/v2/partner`, `/v2/scheduler` and of FATE's client
 API are served with `fate.enabled` only. 中文版: [endpoints.zh-CN.md](endpoints.zh-CN.md).""",
     "zh": """# 接口
 
 节点有三个监听端口，各自只提供自己的路径，对其他端口的路径返回 404。每个端口的 `/openapi.json`
-给出报文、应答与示例，运营方端口的 `/docs` 在浏览器中给出同样内容。`auth.mode: on` 时运营方端口要求令牌（`/docs` 页面内输入），最后一列为可用的角色。
+给出报文、应答与示例，运营方端口的 `/docs` 在浏览器中给出同样内容。
+`auth.mode: on` 时运营方端口要求令牌（`/docs` 页面内输入），最后一列为可用的角色。
 列表分页：把应答中的 `next` 作为 `after` 发送，`limit` 默认 100。`/v2/partner`、`/v2/scheduler`
 及 FATE 客户端接口仅在 `fate.enabled` 时提供。摘要由代码生成，为英文。English: [endpoints.md](endpoints.md)。""",
 }
