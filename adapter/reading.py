@@ -17,6 +17,7 @@ from fastapi.routing import APIRoute
 
 from gateway.bodies_once import AT_ONCE
 from gateway.domain.problems import Problem
+from gateway.ports import as_mapping
 from provider_registry.limits import encodable, join
 from provider_registry.signs import counted, pieces
 
@@ -25,6 +26,8 @@ MOST_SIGNS = 100_000
 MOST_ESCAPES = 1_000_000
 
 _BODY = "body"
+_IDS = ("job_id", "task_id", "task_name")
+"""of what is asked, for the audit"""
 HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 """what a lone surrogate, which UTF-8 cannot hold, looks like in JSON; whole pairs look alike"""
 
@@ -102,6 +105,8 @@ class JsonRequest(Request):
         """Return the body's JSON, read once. Raises what `read_aside` raises."""
         if not hasattr(self, "_json"):
             self._json = await read_aside(await self.body())
+            said = as_mapping(self._json)
+            self.state.asked = {n: said[n][:200] for n in _IDS if isinstance(said.get(n), str)}
         return self._json
 
 

@@ -394,13 +394,12 @@ class Coordinator:
         if job_id is None:
             raise NotFound(f"no task {report.task_id} is scheduled here", reason="TASK_UNKNOWN")
         job = self._store.jobs.get(job_id)
-        node = sender or _only_node_of(job, report)
         task = next(t for t in job.tasks.values() if t.has(report.task_id))
-        if node not in task.nodes:
-            raise NotAllowed(f"node {node or '(not named)'} has no part in task {report.task_id}")
+        if sender not in task.nodes:
+            raise NotAllowed(f"node {sender or '(not named)'} has no part in task {report.task_id}")
         heard = Heard(
             report.task_id,
-            node,
+            sender,
             report.role,
             report.status,
             self._clock(),
@@ -440,10 +439,3 @@ def _refusal(job: Job) -> str:
         return "; ".join(said)
     failure = job.ending.failure if job.ending else None
     return failure.message if failure and failure.message else "the job was stopped before every node accepted it"
-
-
-def _only_node_of(job: Job, report: TaskReport) -> NodeId:
-    """Find the reporting node by its role, where only one node has that role."""
-    role = report.role.partition(".")[0]
-    nodes = {p.node for p in job.spec.parties if p.role == role}
-    return nodes.pop() if len(nodes) == 1 else ""

@@ -458,16 +458,12 @@ class Participant:
             return job_id, said.run_id
         local = self._of_task(said.task_id)
         name, _, index = said.role.partition(".")
-        runs = local.runs_of(said.task_id, name, _index(index))
+        named = local.runs_of(said.task_id, name, _index(index))
+        runs = [run for run in named if said.address and self._executor.address_of(run) == said.address]
         if len(runs) != 1:
             raise NotAllowed(
-                f"{said.role or 'no role'} of task {said.task_id} does not tell which of {len(runs)} runs reports"
-            )
-        own = self._executor.address_of(runs[0])
-        if own and said.address and own != said.address:
-            raise NotAllowed(
-                f"the report comes from {said.address}, the container of {said.role} from {own}; "
-                "a report through another address has to use the whole of system.callback"
+                f"{said.address or 'an unknown address'} is not the address of one run of "
+                f"{said.role or 'any role'} in task {said.task_id}: report to system.callback as it is, with ?run="
             )
         return local.id, runs[0].run_id
 

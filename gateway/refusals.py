@@ -1,4 +1,5 @@
 """Writes into the audit who was refused: no token or a wrong one, no right, an unknown node, a way not passed on.
+Of a known node every refusal is written, such as that of a job, and with which job it was.
 
 Who asks is not proven, so that a flood must cost little: the same refusal is written once a minute, with how often
 it came since; of different ones some are written each minute, and with the next one the number of the others.
@@ -15,6 +16,8 @@ import structlog
 from anyio import CapacityLimiter
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.errors import GatewayError
+from gateway.origin import origin
 from gateway.ports import Clock, as_mapping
 
 log = structlog.get_logger(__name__)
@@ -28,6 +31,8 @@ _STATUSES = (401, 403)
 _CODES = (b'{"code":401', b'{"code":403', b'{"code":"E0000000403"', b'{"code":"E0000000618"')
 """how answers begin that say so with HTTP 200"""
 _LONGEST = 16 * 1024
+_WAITS = "RESOURCES_BUSY"
+"""the reason that means: not yet"""
 
 Add = Callable[[datetime, str, str, int, int | None, Mapping[str, Any]], None]
 
@@ -66,8 +71,10 @@ class Refusals:
             self._counts[key] = (now, 0)
         more = {name: str(count) for name, count in (("repeated", repeated), ("others", others)) if count}
 
+        proof = origin().detail()
+
         def write(who: str, action: str, code: int, detail: Mapping[str, Any]) -> None:
-            self._write(now, who, action, code, {**detail, **more})
+            self._write(now, who, action, code, {**proof, **detail, **more})
 
         return write
 
@@ -83,10 +90,19 @@ class RefusalsNoted:
     """An ASGI application before another one: notes each of its answers that says who may not."""
 
     def __init__(
-        self, app: ASGIApp, refusals: Refusals, claimed: Callable[[Scope], str], limiter: CapacityLimiter
+        self,
+        app: ASGIApp,
+        refusals: Refusals,
+        claimed: Callable[[Scope], str],
+        limiter: CapacityLimiter,
+        partners: tuple[Callable[[str], bool], Refusals] | None = None,
     ) -> None:
-        """``claimed``: which node a request says that it comes from."""
+        """``claimed``: which node a request says that it comes from.
+
+        ``partners``: which nodes are known, and what counts their refusals, so that others cannot crowd them out.
+        """
         self._app = app
+        self._partners = partners
         self._refusals = refusals
         self._claimed = claimed
         self._limiter = limiter
@@ -106,28 +122,50 @@ class RefusalsNoted:
             elif message["type"] == "http.response.body" and first:
                 first = False
                 body = message.get("body", b"")
-                if status in _STATUSES or body.startswith(_CODES):
+                if status in _STATUSES or body.startswith(_CODES) or self._partner(scope) or _denied(scope):
                     await self._note(scope, status, bytes(body[:_LONGEST]))
 
         await self._app(scope, receive, watched)
+
+    def _partner(self, scope: Scope) -> str:
+        """Return the known node whose request was refused by what its path decides; empty for all else."""
+        refused = (scope.get("state") or {}).get("refused")
+        if self._partners is None or refused is None or refused.code >= 500 or refused.reason == _WAITS:
+            return ""
+        node = origin().node or self._claimed(scope)
+        return node if node and self._partners[0](node) else ""
 
     async def _note(self, scope: Scope, status: int, body: bytes) -> None:
         state = scope.get("state") or {}
         if state.get("audited"):  # it asked for a change: that is written down, whatever came of it
             return
-        code, reason, words = _said(body)
+        partner = self._partner(scope)
+        refused: GatewayError | None = state.get("refused")
+        code, reason, words = _said(body) if refused is None else (refused.code, refused.reason, refused.message)
         asker = state.get("asker", "")
-        node = "" if asker else self._claimed(scope)
+        node = "" if asker else partner or self._claimed(scope)
         who = asker or (f"node {node}"[:255] if node else "somebody")
         came_from = str((scope.get("client") or ("",))[0])
-        write = self._refusals.due(who, came_from, reason)
+        asked = state.get("asked") or {}
+        if partner and self._partners is not None:
+            write = self._partners[1].due(who, came_from, reason, scope["path"], *asked.values())
+        else:
+            write = self._refusals.due(who, came_from, reason)
         if write is None:
             return
         number = status if status in _STATUSES else code
         action = f"{scope['method']} {scope['path']}"[:500]
-        detail = {"reason": reason, "from": came_from, "message": words[:500]}
+        detail = {"reason": reason, "from": came_from, "message": words[:500]} | (
+            {"asked": asked} if asked else {}
+        )
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(lambda: write(who, action, number, detail), limiter=self._limiter)
+
+
+def _denied(scope: Scope) -> bool:
+    """Say whether a path has denied a request, in whatever words its protocol has for that."""
+    refused = (scope.get("state") or {}).get("refused")
+    return refused is not None and refused.code in _STATUSES
 
 
 def _said(body: bytes) -> tuple[int, str, str]:

@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from gateway.origin import with_proof
+
 R = TypeVar("R")
 X = TypeVar("X")
 
@@ -52,7 +54,7 @@ class Turns(Generic[R, X]):
 
     def change(self, key: str, change: Change[R]) -> R:
         """Have a change made; return the record as stored. Raises what the change raises: it alone is left out."""
-        entry = _Entry(change)
+        entry = _Entry(with_proof(change))
         with self._lock:
             queue = self._queues.setdefault(key, _Queue())
             queue.users += 1

@@ -15,6 +15,7 @@ from adapter.reading import NotFit, read_aside
 from gateway.domain.model import NodeId
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, NotAllowed
+from gateway.origin import origin
 from gateway.tracing import new_trace_id, traced
 
 X = TypeVar("X")
@@ -35,6 +36,7 @@ def named(knows: Callable[[NodeId], bool], sender: Incoming) -> NodeId:
     """Return the sender's node id, "" where it names none. Raises `NotAllowed` for one without a route."""
     if sender.source and not knows(sender.source):
         raise NotAllowed(NO_ROUTE.format(sender.source))
+    origin().node = sender.source
     return sender.source
 
 

@@ -96,6 +96,8 @@ class ChannelParts:
     courier: Courier = field(default_factory=Courier)
     elsewhere: Callable[[str], str | None] = lambda session: None
     identity_here: Callable[[], Identity] = lambda: NO_IDENTITY
+    may_bring: Callable[[str, str], bool] = lambda node, session: True
+    """whether a node may bring messages of a session; asked as those are"""
 
 
 def container_router(parts: ChannelParts) -> Paths:
@@ -162,6 +164,7 @@ class _Desk:
         self._by_address = CapacityLimiter(_ASKING)
         self._session_open = Remembered(parts.session_open)
         self._elsewhere = Remembered(parts.elsewhere)
+        self._may_bring: Remembered[bool] = Remembered(lambda asked: parts.may_bring(*asked.split("\n", 1)))
         self._unknown = UnknownSessions(parts.broker, self._session_open, parts.unknown_sessions)
         self._known_inside = Remembered(parts.known_sender, limiter=CapacityLimiter(_ASKING))
         self._large = Semaphore(_LARGE_AT_ONCE)
@@ -291,6 +294,8 @@ class _Desk:
                 check_claim(request.scope, ptp.source)
                 known = NODE_ID.fullmatch(ptp.source) is not None and await self._known_inside(ptp.source)
                 _check_invoke(ptp, self._parts.node, known)
+            if not await self._may_bring(f"{ptp.source}\n{ptp.session}"):
+                raise ChannelRefused(NOT_PERMITTED, f"node {ptp.source} has no part in the job of this session")
             url = None if HANDED_ON in request.headers else await self._elsewhere(ptp.session)
             if url is not None:
                 return await self._hand_on(url, whole, headers)

@@ -73,6 +73,7 @@ def install(
     @app.exception_handler(GatewayError)
     async def known(request: Request, error: GatewayError) -> JSONResponse:
         release(error)
+        request.state.refused = error
         away = isinstance(error, DatabaseAway)
         status = 413 if error.code == 413 else 503 if away else decided(request, error.code)
         return _answer(
@@ -91,6 +92,7 @@ def install(
         release(error)
         wrong = refusal(request, error)
         wrong = Invalid([*wrong.problems, *half_read.faults(error.body, model_of(request))])
+        request.state.refused = wrong
         status = decided(request, wrong.code)
         return _answer(request, status, wrong.code, wrong.reason, wrong.message, wrong.problems)
 

@@ -45,7 +45,6 @@ def router(parts: InterconnParts) -> Paths:
     known = partial(asking.known, parts.knows)
     done = partial(asking.done, parts, parts.limiters.rest)
     heard = partial(asking.done, parts, parts.limiters.news)
-    named = partial(asking.named, parts.knows)
 
     @router.post(f"{SCHEDULE}/job/create_all", summary="An initiator asks this node to schedule a job (3.1)")
     async def create_all(
@@ -200,7 +199,7 @@ def router(parts: InterconnParts) -> Paths:
     async def report(
         body: Annotated[wire.ReportTask, Body(openapi_examples=examples.REPORT_TASK)], sender: Sender
     ) -> dict[str, Any]:
-        source = named(sender)  # else the one node of that role
+        source = known(sender)
         status = translate.task_status(body.status)
         news = TaskReport(body.task_id, body.role, status, translate.failure(body.failed_by))
         await on(parts.limiters.news, sender, lambda: parts.scheduler.report_task(news, source))

@@ -91,8 +91,17 @@ class Connections:
 class Peer:
     """One peer, as its route describes it at the moment of the call. Raises `Refused` and `PeerUnreachable`."""
 
-    def __init__(self, me: NodeId, node: NodeId, routes: LiveRoutes, connections: Connections) -> None:
+    def __init__(
+        self,
+        me: NodeId,
+        node: NodeId,
+        routes: LiveRoutes,
+        connections: Connections,
+        sign: Callable[[NodeId], Mapping[str, str]] = lambda node: {},
+    ) -> None:
+        """``sign`` returns further headers for a request to a node, made anew for each."""
         self._me = me
+        self._sign = sign
         self._node = node
         self._routes = routes
         self._connections = connections
@@ -149,7 +158,7 @@ class Peer:
     def send(
         self, path: str, body: Mapping[str, Any], more: Mapping[str, str], patience: float
     ) -> tuple[int, Any]:
-        """Post to a path of another protocol, with further headers; return HTTP status and JSON."""
+        """Post to a path of another protocol, with its own headers; return HTTP status and JSON."""
         return self._answer("POST", path, body, None, patience, more)
 
     def _answer(
@@ -167,7 +176,8 @@ class Peer:
         seconds = min(route.deadline, LONGEST_CALL) * patience
         client = self._connections.to(route.url, route.identity)
         within = {WITHIN: str(int(seconds * 1000))} if route.via else {}
-        sent = {"content-type": "application/json", **headers.outgoing(self._me, self._node), **within, **more}
+        proof = more or self._sign(self._node)
+        sent = {"content-type": "application/json", **headers.outgoing(self._me, self._node), **within, **proof}
         request = client.build_request(
             method,
             full,

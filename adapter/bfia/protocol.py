@@ -41,6 +41,8 @@ class BfiaProtocol:
         self._me = me
         self._routes = routes
         self._connections = Connections(observe)
+        self.sign: Callable[[NodeId], Mapping[str, str]] = lambda node: {}
+        """returns further headers by which this node proves itself to another"""
 
     def scheduler(self, node: NodeId) -> SchedulerApi:
         """Return a client for a node that schedules."""
@@ -111,4 +113,4 @@ class BfiaProtocol:
         self._connections.close()
 
     def _peer(self, node: NodeId) -> Peer:
-        return Peer(self._me, node, self._routes, self._connections)
+        return Peer(self._me, node, self._routes, self._connections, self.sign)

@@ -76,11 +76,12 @@ class FateRoute(JsonRoute):
                 return await handle(request)
             except GatewayError as error:
                 release(error)
+                request.state.refused = error
                 status = 503 if isinstance(error, DatabaseAway) else 413 if error.code == 413 else 200
                 return JSONResponse(fault(error, self.codes, words_for(request.app)), status_code=status)
             except RequestValidationError as error:
                 release(error)
-                wrong = refusal(request, error)
+                wrong = request.state.refused = refusal(request, error)
                 return JSONResponse(fault(wrong))
             except RecursionError:
                 return JSONResponse(fault(GatewayError("the body is nested too deeply", reason="INVALID")))

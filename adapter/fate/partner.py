@@ -22,7 +22,7 @@ from adapter.fate.states import OUR_OUTCOME, JobWord, TaskWord, task_word
 from gateway.domain.local_job import LocalJob
 from gateway.domain.problems import Problem
 from gateway.domain.states import JobStatus, TaskStatus
-from gateway.errors import Invalid, NotFound, Refused
+from gateway.errors import Invalid, NotAllowed, NotFound, Refused
 from gateway.paths import Paths
 from gateway.ports import TaskNews
 
@@ -49,6 +49,8 @@ def router(parts: FateParts) -> Paths:
         said: Mapping[str, Any] = body.model_dump(include={"dag", "schema_version", "kind"})
         scheduler = scheduler_of(said)
         who = await asker(parts, request, scheduler)
+        if scheduler not in ("", who.node):
+            raise NotAllowed(f"only {scheduler}, which schedules job {body.job_id}, may create it, not {who.node}")
         if not who.named:
             said = as_handed_on(said, body.job_id)
 

@@ -15,13 +15,14 @@ from adapter.fate.signing import Signatures
 from gateway.domain.local_job import LocalJob
 from gateway.domain.model import JobSpec, NodeId
 from gateway.errors import NotAllowed, NotFound
+from gateway.origin import origin
 from gateway.peer_identity import check_claim
 from gateway.ports import Limiters, ParticipantApi, SchedulerApi
 from gateway.tracing import new_trace_id, traced
 
 X = TypeVar("X")
 
-_SOURCE = ("x-source-node-id", "x-node-id", "x_node_id")
+_SOURCE = ("x-source-node-id", "x_source_node_id", "x-node-id", "x_node_id")
 _TOLD_AT_MOST = 10_000
 
 
@@ -93,20 +94,27 @@ async def asker(parts: FateParts, request: Request, *claimed: NodeId) -> Asker:
     protocol. ``claimed`` are the nodes that may, in order. A node that has to sign has signed.
     """
     source = next((v.strip() for name in _SOURCE if (v := request.headers.get(name))), "")
-    if source and not parts.knows(source):
+    if source == parts.node or (source and not parts.knows(source)):
         raise NotAllowed(f"node {source} has no enabled route here: ask the admin of this node for one")
-    found = source or next((node for node in claimed if node and parts.speaks(node)), "")
+    others = (node for node in claimed if node not in ("", parts.node))
+    found = source or next((node for node in others if parts.speaks(node)), "")
     if not found:
         text = "say which node asks, in the header x-source-node-id: no node that may ask has a route of profile"
         raise NotAllowed(f"{text} fate-partner here")
     check_claim(request.scope, found)
-    if parts.signatures.asks(found):
-        body = await request.body()
-        await _run(
-            parts.limiters.rest,
-            lambda: parts.signatures.check(found, request.headers, request.url.path, body),
-        )
+    await signed(parts.signatures, parts.limiters, found, request)
+    origin().node = found
     return Asker(found, bool(source))
+
+
+async def signed(signatures: Signatures, limiters: Limiters, node: NodeId, request: Request) -> None:
+    """Check the signature of a request, on whatever path, where its node has to sign. Raises `NotAllowed`."""
+    if not signatures.asks(node):
+        return
+    body, query = await request.body(), request.url.query
+    path = f"{request.url.path}?{query}" if query else request.url.path
+    await _run(limiters.rest, lambda: signatures.check(node, request.headers, path, body))
+    origin().key = request.headers.get("appId", "")
 
 
 async def commanded(

@@ -1,10 +1,11 @@
 """Builds what is there for FATE's sake: a part of the wiring that can be switched off."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from itertools import count
 from typing import Any, Protocol
 
+from fastapi import Request
 from fastapi.responses import JSONResponse
 
 from adapter.fate import partner, scheduling, unserved
@@ -14,7 +15,7 @@ from adapter.fate.heard import Heard
 from adapter.fate.outside import in_fates_words
 from adapter.fate.parts import Standard
 from adapter.fate.protocol import FateProtocol
-from adapter.fate.serving import FateParts
+from adapter.fate.serving import FateParts, signed
 from adapter.fate.signing import App, Signatures, Site
 from gateway.app import Mounted
 from gateway.clock import wall_of
@@ -87,6 +88,28 @@ class FateSide:
             text = f"node {node} speaks FATE's protocol, which is switched off here: set fate.enabled"
             raise Refused(text, reason="PROTOCOL_OFF")
         return PROTOCOL
+
+    def sign(self, node: NodeId) -> Mapping[str, str]:
+        """Return the headers that sign a request of the standard's to a node; none where it asks for none."""
+        return self._signatures.sign(node, "")
+
+    def may_bring(self, node: NodeId, takes_part: Callable[[], bool]) -> bool:
+        """Say whether a node may bring a channel message: one that signs the rest, only to its own jobs."""
+        return not self._signatures.asks(node) or takes_part()
+
+    def signed(
+        self, source_of: Callable[[Request], NodeId], limiters: Limiters
+    ) -> Callable[[Request], Awaitable[None]]:
+        """Return what refuses a request of the standard's without the signature that its node has to give.
+
+        FATE's paths check that themselves; channel messages come from a node's transport, which signs nothing.
+        """
+
+        async def check(request: Request) -> None:
+            if not request.url.path.startswith(("/v2/", "/v1/interconn/chan/")):
+                await signed(self._signatures, limiters, source_of(request), request)
+
+        return check
 
     def elsewhere(self, path: str, error: GatewayError, status: int) -> JSONResponse | None:
         """Return FATE's answer to what none of its paths has taken; None for paths that are not FATE's."""

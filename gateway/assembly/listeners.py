@@ -49,6 +49,7 @@ from gateway.domain.outward import for_others
 from gateway.foretelling import Foretelling
 from gateway.guard import Guard
 from gateway.job_audits import JobAudits
+from gateway.origin import OriginNoted
 from gateway.partner_quota import PartnerQuota
 from gateway.peer_identity import PeerIdentity, PeersChecked
 from gateway.ports import Limiters
@@ -87,6 +88,9 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
         courier=node.courier,
         elsewhere=node.channel_elsewhere,
         identity_here=node.neighbours.identity_here,
+        may_bring=lambda sender, session: node.fate.may_bring(
+            sender, lambda: node.sessions.has_party(session, sender)
+        ),
     )
     between = interconn.InterconnParts(
         settings.node.id,
@@ -197,10 +201,12 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
     apps: dict[str, Any] = {
         "operator": create_app("operators", for_operators, documented=True, first=[only_known, once_each]),
     }
+    signed = [node.fate.signed(lambda request: headers.incoming(request).source, limiters)]
     if settings.listen.container is None:
-        apps["peer"] = create_app("peers and containers", [*for_containers, *for_peers], documented=True)
+        both = [*for_containers, *for_peers]
+        apps["peer"] = create_app("peers and containers", both, documented=True, first=signed)
     else:
-        apps["peer"] = create_app("peers", for_peers, documented=True)
+        apps["peer"] = create_app("peers", for_peers, documented=True, first=signed)
         apps["container"] = create_app("containers", for_containers, documented=True)
     for name, app in apps.items():
         describe(app, _tables)
@@ -209,7 +215,8 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
         apps[name] = envelope.TooLargeInEnvelope(app, node.neighbours.as_200, node.fate.elsewhere)
     refusals = Refusals(node.audit.add, node.clock)
     noting = CapacityLimiter(2)
-    apps["peer"] = RefusalsNoted(apps["peer"], refusals, _claimed, noting)  # a relay notes its own
+    partners = (node.neighbours.knows, Refusals(node.audit.add, node.clock))
+    apps["peer"] = RefusalsNoted(apps["peer"], refusals, _claimed, noting, partners)  # a relay notes its own
     passing = relay.RelayParts(
         settings.node.id,
         lambda: node.routes.table,
@@ -235,11 +242,12 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
     for name, app in apps.items():
         apps[name] = StrangersFirst(app, neighbours.is_stranger, neighbours.look, asking)
     apps |= {name: NoBrowsers(app) for name, app in apps.items() if name != "operator"}
+    apps["peer"] = OriginNoted(apps["peer"])
     guarded = settings.auth.mode == "on"
     access = Access(node.tokens.find, node.wall, settings.auth.token) if guarded else None
-    signed = fate_tools.signed_by(node)
+    signer = fate_tools.signed_by(node)
     apps["operator"] = Guard(
-        apps["operator"], access, node.audit.add, node.clock, CapacityLimiter(4), signed, node.fate.elsewhere
+        apps["operator"], access, node.audit.add, node.clock, CapacityLimiter(4), signer, node.fate.elsewhere
     )
     if not guarded:
         apps["operator"] = LoopbackOnly(apps["operator"])

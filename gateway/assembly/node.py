@@ -136,6 +136,7 @@ class Node:
         self.fate = FateSide(
             settings, self.store, self.registry, self.protocol, self.neighbours.profile_name, clock
         )
+        self.protocol.sign = self.fate.sign
         adapters: list[ProtocolAdapter] = [self.protocol, self.fate.protocol]
         self.peers = Peers(node, {adapter.name: adapter for adapter in adapters}, self.fate.spoken)
         self._lanes = Lanes()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from adapter.bfia.environment import session_id, session_of
 from adapter.bfia.sessions import Claim, Member
 from gateway.domain.local_job import LocalJob, Run
-from gateway.domain.model import CallState, JobSpec
+from gateway.domain.model import CallState, JobSpec, NodeId
 from gateway.errors import NotAllowed
 from gateway.run_tokens import RunTokens
 from gateway.store.store import Store
@@ -79,6 +79,11 @@ class Sessions:
         """Return the gateway of this node that has the session; None for one that is no job's here."""
         local = self._job_of(session)
         return None if local is None else local.home
+
+    def has_party(self, session: str, node: NodeId) -> bool:
+        """Say whether a node takes part in the job of a session; False where that is no job's here."""
+        local = self._job_of(session)
+        return local is not None and node in local.spec.nodes
 
     def _job_of(self, session: str) -> LocalJob | None:
         prefix = session_id("")

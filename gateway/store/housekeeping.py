@@ -7,8 +7,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from gateway.domain.model import Note
+from gateway.origin import proven
 from gateway.store import tables
-from gateway.store.mapping import dumps
+from gateway.store.rows import note_row
 from gateway.store.store import Store
 
 _OVER = ("FINISHED", "REJECTED")
@@ -143,14 +145,7 @@ def _line(
     by: str,
     detail: Mapping[str, Any],
 ) -> int:
-    row = {
-        "job_id": job_id,
-        "side": side,
-        "at": at.timestamp(),
-        "event": event[:255],
-        "actor": by[:255],
-        "detail": dumps(detail),
-    }
+    row = note_row(job_id, side, proven(Note(at, event, by, detail)))
     made = connection.execute(tables.timeline.insert().values(**row)).inserted_primary_key
     assert made is not None
     return int(made[0])

@@ -16,6 +16,7 @@ from gateway.domain.job import Job
 from gateway.domain.local_job import LocalJob
 from gateway.domain.model import JobSpec
 from gateway.errors import NotFound, Unreadable
+from gateway.origin import proven, with_proof
 from gateway.store import statements
 from gateway.store.announcing import announce
 from gateway.store.database import Database, repeating
@@ -68,6 +69,7 @@ class Records(Generic[R]):
 
     def add(self, value: R, flow_id: str) -> bool:
         """Store a new record. Returns False, and stores nothing, when the id is there already."""
+        value = replace(value, notes=tuple(map(proven, value.notes)))
         row = {
             "job_id": value.id,
             "flow_id": flow_id,
@@ -106,7 +108,8 @@ class Records(Generic[R]):
 
     def update(self, job_id: str, change: Callable[[R], R]) -> R:
         """Change a record. Raises `NotFound` and whatever ``change`` raises; then nothing is changed."""
-        return self.decide(job_id, lambda value: (change(value), None))[0]
+        proved = with_proof(change)
+        return self.decide(job_id, lambda value: (proved(value), None))[0]
 
     def decide(self, job_id: str, change: Callable[[R], tuple[R, X]]) -> tuple[R, X]:
         """Change a record and return what the change decided beside it; it may be called more than once.

@@ -19,7 +19,8 @@ def stop_asked(local: LocalJob, event: StopAsked) -> LocalJob:
         if event.tasks is None or run.task_name in event.tasks:
             changed = with_run(changed, run.run_id, lambda r: _stop_run(r, event.at), at=event.at)
     if event.tasks is not None:
-        return changed
+        same = changed.runs == local.runs
+        return changed if same else changed.noted(event.at, "task stop asked", event.by, tasks=sorted(event.tasks))
     if ended(JOB, local.status):
         return _explained(changed, event)
     final = JobStatus.REJECTED if local.status is JobStatus.PENDING else JobStatus.FINISHED

@@ -1,6 +1,6 @@
 """Two nodes, one of which FATE-Flow talks to in its own protocol, and FATE's side of the talk."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,15 @@ SIGNS = "8888"
 
 
 @contextmanager
-def fate_world(home: Path, fate_port: int = 9, **me: Any) -> Iterator[World]:
-    """Yield the nodes: every route but the third node's is one to a node that speaks FATE's protocol."""
+def fate_world(home: Path, fate_port: int = 9, peer: Mapping[str, Any] = {}, **me: Any) -> Iterator[World]:
+    """Yield the nodes: every route but the third node's is one to a node that speaks FATE's protocol.
+
+    ``me``, ``peer``: further settings of theirs.
+    """
     sites = {SIGNS: {"expects": {"app_id": "1", "app_token": "secret"}}}
     on = {"enabled": True}
     me = {"fate": on | {"sites": sites}, "limits": {"body_bytes": 200_000}, **me}
-    with two_nodes(home, me=me, peer={"fate": on}) as world:
+    with two_nodes(home, me=me, peer={"fate": on, **peer}) as world:
         for node in (world.me, world.peer):
             file = world.home / node.settings.node.id / "routes.yml"
             routes = yaml.safe_load(file.read_text())
