@@ -164,7 +164,7 @@ class _Desk:
         self._by_address = CapacityLimiter(_ASKING)
         self._session_open = Remembered(parts.session_open)
         self._elsewhere = Remembered(parts.elsewhere)
-        self._may_bring: Remembered[bool] = Remembered(lambda asked: parts.may_bring(*asked.split("\n", 1)))
+        self._may_bring: Remembered[str, bool] = Remembered(lambda asked: parts.may_bring(*asked.split("\n", 1)))
         self._unknown = UnknownSessions(parts.broker, self._session_open, parts.unknown_sessions)
         self._known_inside = Remembered(parts.known_sender, limiter=CapacityLimiter(_ASKING))
         self._large = Semaphore(_LARGE_AT_ONCE)

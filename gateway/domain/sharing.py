@@ -82,8 +82,9 @@ def wanted(spec: JobSpec, node: NodeId, roles_of: RolesOf) -> Iterator[Wanted]:
 
 
 def partners(spec: JobSpec, node: NodeId) -> list[NodeId]:
-    """Return the other nodes of a job, and who handed it in, each once."""
-    return [n for n in dict.fromkeys((*(p.node for p in spec.parties), spec.initiator)) if n and n != node]
+    """Return the other nodes of a job, who submitted it and who schedules it, each once."""
+    nodes = (*(party.node for party in spec.parties), spec.initiator, spec.scheduler)
+    return [other for other in dict.fromkeys(nodes) if other and other != node]
 
 
 def same_family(old: JobSpec, new: JobSpec) -> bool:
