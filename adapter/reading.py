@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
+import anyio
 import anyio.to_thread
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
@@ -24,6 +25,8 @@ from provider_registry.signs import counted, pieces
 MOST_SIGNS = 100_000
 """commas and opening brackets in one body, those inside of texts included"""
 MOST_ESCAPES = 1_000_000
+BODY_SECONDS = 60.0
+"""for a body of JSON to arrive"""
 
 _BODY = "body"
 _IDS = ("job_id", "task_id", "task_name")
@@ -99,7 +102,15 @@ async def read_aside(text: bytes) -> Any:
 
 
 class JsonRequest(Request):
-    """A request whose JSON is read by `read_aside`."""
+    """A request whose JSON is read by `read_aside`, and whose body has to arrive within `BODY_SECONDS`."""
+
+    async def body(self) -> bytes:
+        """Return the body. Raises `NotFit` where it takes too long: its connection would be kept for good."""
+        try:
+            with anyio.fail_after(BODY_SECONDS):
+                return await super().body()
+        except TimeoutError:
+            raise NotFit(Problem(_BODY, f"must arrive within {BODY_SECONDS:g} s")) from None
 
     async def json(self) -> Any:
         """Return the body's JSON, read once. Raises what `read_aside` raises."""

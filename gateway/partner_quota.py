@@ -42,8 +42,8 @@ class TokenBucket:
 class PartnerQuota:
     """An ASGI application before another one: refuses the requests of a node that sends too many."""
 
-    def __init__(self, app: ASGIApp, per_minute: int, sender: Callable[[Scope], str]) -> None:
-        """``sender``: which node a request comes from; empty: its address counts instead."""
+    def __init__(self, app: ASGIApp, per_minute: int, sender: Callable[[Scope], str | None]) -> None:
+        """``sender``: whose request it is; None: it counts against no quota."""
         self._app = app
         self._per_minute = per_minute
         self._bucket = TokenBucket(per_minute)
@@ -52,8 +52,8 @@ class PartnerQuota:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer 429."""
         if scope["type"] == "http":
-            name = self._sender(scope) or f"address {(scope.get('client') or ('',))[0]}"
-            if not self._bucket.take(name):
+            name = self._sender(scope)
+            if name is not None and not self._bucket.take(name):
                 text = f"{name} sends more than {self._per_minute} requests a minute"
                 body = {"code": QuotaReached.code, "msg": f"{REASON}: {text}", "data": {"reason": REASON}}
                 await JSONResponse(body, status_code=QuotaReached.code)(scope, receive, send)

@@ -19,7 +19,7 @@ from route_table import certificates
 from route_table.model import Bearer, Route, RouteTable, UnknownNode
 
 _STATE = "speaks_for"
-_HELLO = "/schedule/node/hello"
+_HELLO = "/v1/interconn/schedule/node/hello"
 """answers only who this node is, by which a node notices a route that leads to itself"""
 
 
@@ -45,7 +45,7 @@ class PeerIdentity:
         OWN_NODE_ID, CERTIFICATE_REVOKED, CERTIFICATE_MISMATCH.
         """
         claims = set(claimed)
-        if self.node in claims and not scope["path"].endswith(_HELLO):
+        if self.node in claims and scope["path"] != _HELLO:
             text = f"{self.node} is this node's own id; a peer sends its own in x-source-node-id"
             raise NotAllowed(text, reason="OWN_NODE_ID")
         certificate = shown(scope)

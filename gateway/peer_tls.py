@@ -63,7 +63,11 @@ def problems(tls: PeerTls, now: datetime) -> Iterator[Problem]:
 def unproven(bind: str, tls: PeerTls | None) -> str:
     """Return what is open where other machines reach the listener and peers prove nothing; empty where they do."""
     host = bind.rpartition(":")[0].strip("[]")
-    if (tls is not None and tls.client_ca is not None) or ip_address(host).is_loopback:
+    try:
+        here_only = host == "localhost" or ip_address(host).is_loopback
+    except ValueError:  # a name: who reaches it is not known here
+        here_only = False
+    if here_only or (tls is not None and tls.client_ca is not None):
         return ""
     return f"whoever reaches {bind} can claim to be any peer: peers show no certificate"
 

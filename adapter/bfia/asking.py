@@ -48,13 +48,13 @@ def known(knows: Callable[[NodeId], bool], sender: Incoming) -> NodeId:
 
 
 _CONTROL = ("/v1/interconn/schedule/", "/v1/interconn/job/audit/")
-_OPEN = ("/node/hello", "/task/callback")
-"""ends of control paths that judge an unknown or unnamed sender themselves"""
+_HELLO = "/v1/interconn/schedule/node/hello"
+"""judges an unknown or unnamed sender itself"""
 
 
 def known_first(scope: Scope, knows: Callable[[NodeId], bool], here: NodeId) -> None:
     """Raise `NotAllowed` for a control request of an unknown sender; its body has not been read yet."""
-    if scope["method"] != "POST" or not scope["path"].startswith(_CONTROL) or scope["path"].endswith(_OPEN):
+    if scope["method"] != "POST" or not scope["path"].startswith(_CONTROL) or scope["path"] == _HELLO:
         return
     sender = incoming(Request(scope))
     if sender.target in ("", here):  # else it is passed on, or denied as a relay
@@ -98,14 +98,14 @@ async def given(request: Request, *names: str) -> dict[str, Any]:
     Null and absent are the same: None. Raises `Invalid` for a body that is no JSON object.
     """
     body: Any = {}
-    raw = await request.body()
-    if raw.strip():
-        try:
+    try:
+        raw = await request.body()
+        if raw.strip():
             body = await read_aside(raw)
-        except NotFit as error:
-            raise Invalid(error.problems) from None
-        if not isinstance(body, dict):
-            raise Invalid([Problem("body", "must be a JSON object, or absent", body)])
+    except NotFit as error:
+        raise Invalid(error.problems) from None
+    if not isinstance(body, dict):
+        raise Invalid([Problem("body", "must be a JSON object, or absent", body)])
     return {name: request.query_params.get(name, body.get(name)) for name in names}
 
 

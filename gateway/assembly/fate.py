@@ -93,9 +93,12 @@ class FateSide:
         """Return the headers that sign a request of the standard's to a node; none where it asks for none."""
         return self._signatures.sign(node, "")
 
-    def may_bring(self, node: NodeId, takes_part: Callable[[], bool]) -> bool:
-        """Say whether a node may bring a channel message: one that signs the rest, only to its own jobs."""
-        return not self._signatures.asks(node) or takes_part()
+    def may_bring(self, node: NodeId, takes_part: bool | None) -> bool:
+        """Say whether a node may bring a channel message: only to its own jobs.
+
+        A job may not have been created here yet (None), which a node that has to sign control requests waits for.
+        """
+        return takes_part or (takes_part is None and not self._signatures.asks(node))
 
     def signed(
         self, source_of: Callable[[Request], NodeId], limiters: Limiters

@@ -51,12 +51,16 @@ from gateway.guard import Guard
 from gateway.job_audits import JobAudits
 from gateway.origin import OriginNoted
 from gateway.partner_quota import PartnerQuota
-from gateway.peer_identity import PeerIdentity, PeersChecked
+from gateway.peer_identity import PeerIdentity, PeersChecked, shown
 from gateway.ports import Limiters
 from gateway.refusals import Refusals, RefusalsNoted
 from gateway.relay_audit import RelayAudit
 from route_table import certificates
 
+_CONTAINER_PATHS = frozenset(
+    [f"/v1/interconn/chan/{verb}" for verb in ("push", "pop", "peek", "release")]
+    + ["/v1/platform/schedule/task/callback"]
+)
 SMALL = 64 * 1024
 """bytes of a body of our own paths, read on the event loop; those that take a job or a description take more"""
 
@@ -88,9 +92,7 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
         courier=node.courier,
         elsewhere=node.channel_elsewhere,
         identity_here=node.neighbours.identity_here,
-        may_bring=lambda sender, session: node.fate.may_bring(
-            sender, lambda: node.sessions.has_party(session, sender)
-        ),
+        may_bring=lambda sender, session: node.fate.may_bring(sender, node.sessions.has_party(session, sender)),
     )
     between = interconn.InterconnParts(
         settings.node.id,
@@ -226,13 +228,24 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
         RelayAudit(refusals).refused,
     )
     apps["peer"] = relay.Relay(apps["peer"], passing)
-    apps["peer"] = PartnerQuota(apps["peer"], settings.limits.partner_requests_per_minute, _sender)
     neighbours = node.neighbours
+
+    def counted(scope: Scope) -> str | None:
+        """Return whose quota a request counts against: without a certificate anybody can send a partner's id."""
+        if _of_container(scope):
+            return None
+        name = _claimed(scope) or (read_ends(scope["headers"]) or ("",))[0]
+        if not neighbours.knows(name):
+            name = ""
+        address = str((scope.get("client") or ("",))[0])
+        return name if name and shown(scope) else f"{name} at {address}"
+
+    apps["peer"] = PartnerQuota(apps["peer"], settings.limits.partner_requests_per_minute, counted)
     denials = RelayAudit(refusals)
     apps["peer"] = PeersChecked(
         apps["peer"],
         _identity(node),
-        lambda scope: headers.claimed(scope["headers"]),
+        lambda scope: frozenset() if _of_container(scope) else headers.claimed(scope["headers"]),
         lambda scope: known_first(scope, neighbours.knows, settings.node.id),
         lambda scope, error: envelope.denial(scope, error, node.fate.elsewhere),
         lambda scope, claims, error: denials.denied(scope, claims, error.reason, error.message),
@@ -285,6 +298,6 @@ def _claimed(scope: Scope) -> str:
     return headers.incoming(Request(scope)).source
 
 
-def _sender(scope: Scope) -> str:
-    """Return the node that a request comes from, on the channel's paths too."""
-    return _claimed(scope) or (read_ends(scope["headers"]) or ("",))[0]
+def _of_container(scope: Scope) -> bool:
+    """Tell whether a request is for a path of containers, which the run's token guards, also in one-port mode."""
+    return scope["path"] in _CONTAINER_PATHS

@@ -80,10 +80,10 @@ class Sessions:
         local = self._job_of(session)
         return None if local is None else local.home
 
-    def has_party(self, session: str, node: NodeId) -> bool:
-        """Say whether a node takes part in the job of a session; False where that is no job's here."""
+    def has_party(self, session: str, node: NodeId) -> bool | None:
+        """Say whether a node takes part in the job of a session; None where that is no job's here."""
         local = self._job_of(session)
-        return local is not None and node in local.spec.nodes
+        return None if local is None else node in local.spec.nodes
 
     def _job_of(self, session: str) -> LocalJob | None:
         prefix = session_id("")

@@ -45,6 +45,7 @@ class Broker:
         self._tombstones = Tombstones(root, self._limits.tombstone_seconds, clock)
         self._readers: dict[str, dict[str, dict[asyncio.Event, None]]] = {}
         self._writers: dict[Session, list[asyncio.Event]] = {}
+        self._over: list[asyncio.Event] = []
         self._lock: IO[bytes] | None = None
 
     def recover(self) -> None:
@@ -135,7 +136,7 @@ class Broker:
         if box.seen(channel, sequence):
             return
         try:
-            self._refuse_more_than_share(box, len(payload), run)
+            await self._wait_for_share(box, len(payload), run, wait)
             await self._hold_room(box, len(payload), run, wait)
             try:
                 await self._store(box, channel, payload, run, sequence)
@@ -184,21 +185,35 @@ class Broker:
                 raise SessionReleased(f"session {box.name} has ended") from error
             raise BufferFull(f"the message cannot be stored: {error.strerror}") from error
 
-    def _refuse_more_than_share(self, box: Session, size: int, run: str | None) -> None:
-        """Raises BufferFull for a run that would hold over half of its session, where it holds some already.
+    async def _wait_for_share(self, box: Session, size: int, run: str | None, wait: float) -> None:
+        """Waits while a run would hold over half of its session, where it holds some already. Raises BufferFull.
 
-        It does not wait for room: those that push to the same session would have to wait behind it.
+        It does not wait in the line for room: those that push to the same session would have to wait behind it.
         """
-        if run is None or not box.messages_of[run]:
+        if run is None or not self._over_share(box, size, run):
             return
-        if (
+        ticket = asyncio.Event()
+        self._over.append(ticket)
+        try:
+            with anyio.move_on_after(max(wait, 0.0)):
+                while self._over_share(box, size, run):
+                    ticket.clear()
+                    await ticket.wait()
+                    if box.ended:
+                        raise SessionReleased(f"session {box.name} has ended")
+                return
+        finally:
+            self._over.remove(ticket)
+        raise BufferFull(
+            f"this run has {box.bytes_of[run]} bytes in {box.messages_of[run]} unread messages in session "
+            f"{box.name}: half of what the session may hold"
+        )
+
+    def _over_share(self, box: Session, size: int, run: str) -> bool:
+        return box.messages_of[run] > 0 and (
             box.bytes_of[run] + size > self._limits.session_bytes // 2
             or box.messages_of[run] >= self._limits.session_messages // 2
-        ):
-            raise BufferFull(
-                f"this run has {box.bytes_of[run]} bytes in {box.messages_of[run]} unread messages in session "
-                f"{box.name}: half of what the session may hold"
-            )
+        )
 
     async def _hold_room(self, box: Session, size: int, run: str | None, wait: float) -> None:
         waiting = self._writers.get(box)
@@ -399,3 +414,5 @@ class Broker:
     def _wake_writers(self) -> None:
         for waiting in self._writers.values():
             waiting[0].set()
+        for ticket in self._over:
+            ticket.set()

@@ -159,7 +159,7 @@ async def test_one_run_fills_half_of_a_session_at_most(opened, limit):
     broker.close()
     broker = opened(**limit)
     with pytest.raises(BufferFull, match="half"):
-        await broker.push("s", "v", "n", b"5", run="greedy", wait=100)
+        await broker.push("s", "v", "n", b"5", run="greedy", wait=0.05)
     await broker.push("s", "t", "n", b"01", run="other")
     await broker.push("s", "t", "peer", b"01")
     assert await read(broker) == b"012"

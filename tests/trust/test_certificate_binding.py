@@ -165,7 +165,13 @@ def test_a_list_of_another_authority_is_refused_at_the_start(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("bind", "proven"),
-    [("0.0.0.0:7380", False), ("127.0.0.1:7380", True), ("[::1]:1", True), ("10.0.0.5:1", False)],
+    [
+        ("0.0.0.0:7380", False),
+        ("127.0.0.1:7380", True),
+        ("[::1]:1", True),
+        ("10.0.0.5:1", False),
+        ("gateway:1", False),
+    ],
 )
 def test_a_listener_beyond_loopback_without_certificates_is_warned_of(bind: str, proven: bool):
     assert (peer_tls.unproven(bind, None) == "") is proven

@@ -142,8 +142,12 @@ def test_with_one_port_for_all_a_peer_is_not_taken_for_a_container(one_port: Gat
     assert code(one_port, "peek", own["host.0"], "peer") == OK
     secret = one_port.run_tokens.issue(run.run_id)
     assert ask(one_port, "peer", "POST", f"{CALLBACK}?run={secret}", json=said).json()["code"] == 0
-    invoke = {"x-ptp-version": "1", "x-ptp-source-node-id": SPEC, "x-ptp-session-id": "session_job-one-port"}
+    invoke = {"x-ptp-version": "1", "x-ptp-source-node-id": SPEC, "x-ptp-session-id": "session_job-later"}
     assert code(one_port, "invoke", invoke, "peer") == OK
+    to_others = invoke | {"x-ptp-session-id": "session_job-one-port"}
+    assert code(one_port, "invoke", to_others, "peer") != OK  # of a job in which that node has no part
+    own_id = {"x-ptp-source-node-id": ME, "x-node-id": ME}  # as a container may say it
+    assert code(one_port, "push", own["guest.0"] | own_id, "peer") == OK
 
 
 def test_a_copy_of_the_database_opens_nothing(site: Site):

@@ -93,5 +93,6 @@ def test_the_denial_is_in_the_audit_with_the_address(node: Gateway):
 
 def test_the_body_of_an_unknown_sender_is_not_read(node: Gateway):
     for headers in ({}, {"x-source-node-id": "JG0000000000000404"}):
-        said = ask(node, "peer", "POST", f"{SCHEDULE}/job/create", headers=headers, content=b"{not json").json()
-        assert (said["code"], said["data"]["reason"]) == (403, "NOT_AUTHORISED")  # and not INVALID
+        for path in ("job/create", "task/callback"):
+            said = ask(node, "peer", "POST", f"{SCHEDULE}/{path}", headers=headers, content=b"{not json").json()
+            assert (said["code"], said["data"]["reason"]) == (403, "NOT_AUTHORISED")  # and not INVALID

@@ -11,14 +11,16 @@ from pathlib import Path
 import pytest
 from starlette.responses import PlainTextResponse
 
+from adapter import reading
 from gateway.connections import allow_descriptors
 from gateway.server import Tls
 from tests.certificates import Authority
 from tests.e2e.nodes import Federation, Node
-from tests.inprocess import ME
+from tests.inprocess import ME, running
 from tests.trust.listening import listening
 
 ELSEWHERE = ("127.0.0.2", 0)
+CREATE_ALL = "/v1/platform/schedule/job/create_all"
 HELLO = PlainTextResponse("hello")
 FEW_FILES = ["sh", "-c", 'ulimit -Sn 1024; ulimit -Hn 4096; exec "$@"', "sh"]
 
@@ -150,3 +152,14 @@ def test_a_head_of_60_kib_is_read() -> None:
         connection.request("GET", "/", headers={f"x-{i}": "a" * 1000 for i in range(60)})
         assert connection.getresponse().status == 200
         connection.close()
+
+
+def test_a_body_that_never_ends_loses_its_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(reading, "BODY_SECONDS", 0.5)
+    with running(tmp_path) as gateway:
+        for listener, path in (("container", "/v1/platform/schedule/task/callback"), ("operator", CREATE_ALL)):
+            with socket.create_connection(
+                ("127.0.0.1", port_of(gateway.addresses()[listener])), timeout=30
+            ) as slow:
+                slow.sendall(f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{{".encode())
+                assert b"must arrive within" in slow.recv(65536)
