@@ -133,7 +133,7 @@ def denial(scope: Scope, error: GatewayError, elsewhere: Elsewhere) -> Response:
     """Return the response to a request that is denied before any path of this protocol sees it."""
     if scope["path"].startswith("/v1/interconn/chan/"):
         return channel_answer.refusal(error)
-    answer = elsewhere(scope["path"], error, error.code)
+    answer = elsewhere(scope["path"], error, 200)
     return answer or _answer(Request(scope), 200, error.code, error.reason, error.message)
 
 

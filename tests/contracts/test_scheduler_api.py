@@ -165,13 +165,13 @@ def test_a_job_that_one_node_refuses_is_rejected_at_every_node(
     spec = a_job_of(scratch, task_params={"guest": {"0": {"a": {"dataset_id": "no#such"}}}})
     with pytest.raises(GatewayError) as caught:
         api.submit_job(spec, PEER)
-    assert (caught.value.reason, caught.value.code) == ("INVALID", 409)
+    assert (caught.value.reason, caught.value.code) == ("NOT_AUTHORISED", 409)
     assert PEER in caught.value.message and "no#such" in caught.value.message
     job = world.wait_status(spec.job_id, JobStatus.REJECTED)
     assert job.outcome is Outcome.REJECTED
     assert world.peer.store.local_jobs.find(spec.job_id) is None
     wait_for(lambda: world.local(spec.job_id).status is JobStatus.FINISHED, 10, 0.01)
-    assert refusal(api.submit_job, spec, PEER) == ("INVALID", 409)  # and it stays so
+    assert refusal(api.submit_job, spec, PEER) == ("NOT_AUTHORISED", 409)  # and it stays so
 
 
 # ---------------------------------------------------------------- status

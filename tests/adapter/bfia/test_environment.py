@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from adapter.bfia import translate, wire
 from adapter.bfia.environment import encoded, environment
 from engines.base import LaunchSpec, Limits
+from engines.machine import this_machine
 from engines.memory import MemoryEngine, Script
 from gateway.domain.local_job import Address, Run
 from gateway.domain.model import Ending, Party
@@ -214,9 +215,10 @@ def test_a_container_sees_its_inputs_and_its_outputs_and_nothing_else(
         assert addresses["runtime.component.input.train_data"].startswith(own + role)
 
 
-def test_minus_one_asks_for_no_limit(launched: Mapping[tuple[str, str], Launched]):
+def test_minus_one_is_bounded_by_what_the_node_has(launched: Mapping[tuple[str, str], Launched]):
+    machine = this_machine()
     for one in launched.values():
-        assert one.spec.limits == Limits(cpu=None, memory=None, pids=512)
+        assert one.spec.limits == Limits(cpu=machine.cpu, memory=int(machine.memory * 0.75), pids=512)
 
 
 def test_the_container_is_labelled_with_what_it_is(launched: Mapping[tuple[str, str], Launched]):
