@@ -73,7 +73,7 @@ def test_an_image_that_rebuilds_the_url_is_recognised_by_its_address(site: Site,
 
 
 def test_the_runs_token_is_enough(site: Site, run: Run):
-    assert report(site, run, token=run.run_id, task_id="", role="") == ""
+    assert report(site, run, token=site.node.run_tokens.issue(run.run_id), task_id="", role="") == ""
     assert reported(site, run) is TaskStatus.SUCCESS
 
 
