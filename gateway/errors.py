@@ -158,3 +158,10 @@ class DatabaseAway(Busy):
     """Whether the last write arrived is not known; repeating it is safe, as it is everywhere here."""
 
     reason = "DATABASE_AWAY"
+
+
+def brief(error: GatewayError) -> GatewayError:
+    """Return an error of the same code and reason whose text is short and which holds nothing of what was sent."""
+    found = GatewayError(error.message[:500], reason=error.reason)
+    found.code = error.code
+    return found

@@ -21,7 +21,7 @@ from adapter.bfia import channel_answer, half_read
 from adapter.bfia.profiles import Profile
 from adapter.problems import Words, listed, model_of, refusal, shown, words_for
 from gateway.domain.problems import Problem
-from gateway.errors import DatabaseAway, GatewayError, Invalid, TooLarge, release
+from gateway.errors import DatabaseAway, GatewayError, Invalid, TooLarge, brief, release
 
 log = structlog.get_logger(__name__)
 
@@ -73,7 +73,7 @@ def install(
     @app.exception_handler(GatewayError)
     async def known(request: Request, error: GatewayError) -> JSONResponse:
         release(error)
-        request.state.refused = error
+        request.state.refused = brief(error)
         away = isinstance(error, DatabaseAway)
         status = 413 if error.code == 413 else 503 if away else decided(request, error.code)
         return _answer(
@@ -92,7 +92,7 @@ def install(
         release(error)
         wrong = refusal(request, error)
         wrong = Invalid([*wrong.problems, *half_read.faults(error.body, model_of(request))])
-        request.state.refused = wrong
+        request.state.refused = brief(wrong)
         status = decided(request, wrong.code)
         return _answer(request, status, wrong.code, wrong.reason, wrong.message, wrong.problems)
 

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from adapter.fate.codes import OF_REASON, Code
 from adapter.problems import Words, listed, refusal, shown, words_for
 from adapter.reading import JsonRoute
-from gateway.errors import DatabaseAway, GatewayError, release
+from gateway.errors import DatabaseAway, GatewayError, brief, release
 
 log = structlog.get_logger(__name__)
 
@@ -76,12 +76,13 @@ class FateRoute(JsonRoute):
                 return await handle(request)
             except GatewayError as error:
                 release(error)
-                request.state.refused = error
+                request.state.refused = brief(error)
                 status = 503 if isinstance(error, DatabaseAway) else 413 if error.code == 413 else 200
                 return JSONResponse(fault(error, self.codes, words_for(request.app)), status_code=status)
             except RequestValidationError as error:
                 release(error)
-                wrong = request.state.refused = refusal(request, error)
+                wrong = refusal(request, error)
+                request.state.refused = brief(wrong)
                 return JSONResponse(fault(wrong))
             except RecursionError:
                 return JSONResponse(fault(GatewayError("the body is nested too deeply", reason="INVALID")))

@@ -1,7 +1,8 @@
 """The interface description: every body is described, and every example in it works."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -11,6 +12,7 @@ from adapter.bfia.data import EXAMPLE as UPLOAD
 from adapter.bfia.examples import JOB, JOB_ASKED, JOB_HERE, TASK_HERE
 from gateway.wiring import Gateway
 from tests.fuzz.nodes import LISTENERS, a_node, described, judged
+from tests.inprocess import ME, containers
 from tests.plain import NO_TLS
 
 ORDER = (
@@ -124,10 +126,14 @@ def test_every_reference_of_a_description_leads_somewhere(node: Gateway):
 
 def test_every_example_is_taken_by_a_fresh_node(node: Gateway):
     made: dict[str, str] = {}
+    own = containers(node, "job-of-a-container", {"guest": (ME,)})["guest.0"]
+    run = node.run_tokens.issue(node.store.local_jobs.get("job-of-a-container").runs[0].run_id)
     shown = sorted(posts(node), key=lambda found: place(found[1]))
     for listener, path, operation in shown:
         for kind, example in examples(operation):
-            answer = sent(node, listener, path, operation, kind, with_ids(example, made))
+            more = own if listener == "container" else {}
+            at = f"{path}?run={run}" if path.endswith("platform/schedule/task/callback") else path
+            answer = sent(node, listener, at, operation, kind, with_ids(example, made), more)
             body = judged(answer)
             if path in NOT_HERE:
                 assert body["data"]["reason"] == NOT_HERE[path]
@@ -181,10 +187,16 @@ def headers_of(operation: dict[str, Any]) -> dict[str, str]:
 
 
 def sent(
-    node: Gateway, listener: str, path: str, operation: dict[str, Any], kind: str, example: Any
+    node: Gateway,
+    listener: str,
+    path: str,
+    operation: dict[str, Any],
+    kind: str,
+    example: Any,
+    more: Mapping[str, str] = MappingProxyType({}),
 ) -> httpx.Response:
-    """Send an example with the headers that the description shows beside it."""
-    headers = headers_of(operation)
+    """Send an example with the headers that the description shows beside it, and those that only a run has."""
+    headers = headers_of(operation) | more
     request: dict[str, Any] = {"json": example}
     if kind == "multipart/form-data":
         form = dict(example)

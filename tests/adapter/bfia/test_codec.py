@@ -187,7 +187,7 @@ def test_what_is_empty_is_not_said_but_for_a_topic():
 def test_headers_go_out_as_the_bytes_that_came_in():
     name = "会话".encode()
     ptp = read_ptp([(b"x-ptp-session-id", name), (b"x-ptp-topic", b"t"), (b"x-ptp-target-inst-id", b"i")])
-    sent = dict(outgoing(ptp, node="n", institution="i", message_id="m", old_names=False))
+    sent = dict(outgoing(ptp, node="n", institution="i", message_id="m", old_names=False, token="k"))
     assert sent[b"x-ptp-session-id"] == name
-    assert sent[b"x-ptp-topic"] == b"t"
+    assert (sent[b"x-ptp-topic"], sent[b"x-ptp-token"]) == (b"t", b"k")
     assert b"x-ptp-from-node-id" not in sent
