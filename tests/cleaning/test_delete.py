@@ -173,7 +173,7 @@ def test_only_the_initiator_and_the_scheduling_node_may_have_a_job_deleted(tmp_p
         left_behind(node, "job-x", 5, scheduler=PEER)
 
         def asks(who: str, job_id: str = "job-x", **more):
-            headers = {"x-source-node-id": who, "x-node-id": ME}
+            headers = {"x-source-node-id": who, "x-target-node-id": ME}
             body = {"job_id": job_id} | more
             return ask(
                 node, "peer", "POST", "/v1/interconn/schedule/job/delete", json=body, headers=headers

@@ -119,7 +119,7 @@ def at_the_daemon(done: list[str]) -> list[str]:
     try:
         mine = {"label": f"{NODE}={jobs.GUEST}"}
         there = client.api.containers(all=True, filters=mine)
-        assert len(client.networks.list(filters=mine)) == 1
+        assert len(client.networks.list(names=[f"^bfia-{jobs.GUEST}$"])) == 1
         return [one["Names"][0] for one in there if one["Labels"]["bfia.job"] in done]
     finally:
         client.close()

@@ -17,6 +17,13 @@ PROVIDER = "/api/v1/providers/acme:1.0.0@docker"
 
 
 @pytest.fixture
+def network() -> Iterator[str]:
+    name = f"bfia-late-{uuid4().hex[:12]}"
+    yield name
+    docker("network", "rm", name)
+
+
+@pytest.fixture
 def image() -> Iterator[str]:
     name = f"bfia-test-late:{uuid4().hex[:12]}"
     yield name
@@ -33,8 +40,9 @@ def load(name: str, content: str) -> str:
     return shown.stdout.strip()
 
 
-def test_an_image_that_was_not_there_at_the_registration_is_pinned_by_its_first_start(image: str, tmp_path: Path):
-    network = f"bfia-late-{uuid4().hex[:12]}"
+def test_an_image_that_was_not_there_at_the_registration_is_pinned_by_its_first_start(
+    image: str, network: str, tmp_path: Path
+):
     with running(tmp_path, engine={"kind": "docker", "docker": {"network": network}}) as gateway:
         stage = Stage(gateway, tmp_path)
 
@@ -58,4 +66,3 @@ def test_an_image_that_was_not_there_at_the_registration_is_pinned_by_its_first_
         approved = stage.ask(f"{PROVIDER}/approve", method="POST", json={"reason": "rebuilt"})
         assert approved["digests"] == {image: second}
         assert reason() == "EXIT_7"
-    docker("network", "rm", network)
