@@ -223,3 +223,12 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "mariadb":
         return str(request.getfixturevalue("mariadb_url"))
     return f"sqlite:///{tmp_path / 'test.db'}"
+
+
+@pytest.fixture(autouse=True)
+def umask() -> Iterator[None]:
+    """Put back what a command of ours that ran in this process has set for itself."""
+    before = os.umask(0o022)
+    os.umask(before)
+    yield
+    os.umask(before)
