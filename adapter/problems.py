@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 
-from adapter.reading import NotFit
+from adapter.json import NotFit
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 from gateway.plain_words import join as join

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from engines import logfiles
+from engines import logs as engines_logs
 from engines.base import (
     CAPABILITIES,
     FIRST_SIGNAL_CODE,
@@ -35,9 +35,9 @@ from engines.base import (
     check_limits,
     signal_of,
 )
-from engines.machine import this_machine
+from engines.host import this_machine
 from engines.naming import is_name, owned
-from engines.watching import Subscribers
+from engines.watch import Subscribers
 
 TERMINATED = 15
 
@@ -252,15 +252,15 @@ class MemoryEngine:
         run = self._run(name)
         if run is None:
             return Logs()
-        return Logs(logfiles.last([bytes(run.stdout)], tail), logfiles.last([bytes(run.stderr)], tail))
+        return Logs(engines_logs.last([bytes(run.stdout)], tail), engines_logs.last([bytes(run.stderr)], tail))
 
     def save_logs(self, name: str, directory: Path) -> None:
         """Write what the script wrote into files."""
         run = self._run(name)
         if run is None:
             return
-        for stream, text in zip(logfiles.STREAMS, (run.stdout, run.stderr), strict=True):
-            logfiles.save(directory, stream, [bytes(text)])
+        for stream, text in zip(engines_logs.STREAMS, (run.stdout, run.stderr), strict=True):
+            engines_logs.save(directory, stream, [bytes(text)])
 
     def remove(self, name: str) -> None:
         """End the script and forget it."""

@@ -10,7 +10,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.hashes import SHA256
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.domain.model import NodeId, Note
+from gateway.domain.spec import NodeId, Note
 
 X = TypeVar("X")
 

@@ -11,12 +11,12 @@ from typing import Any, Protocol
 
 from anyio import CapacityLimiter
 
-from gateway.domain.foretelling import Item
+from gateway.domain.dry_run import Item
 from gateway.domain.job import Acceptance, Attempt, Lineage, Origin
-from gateway.domain.local_job import Address, Audit, FileSum, LocalJob, Run
-from gateway.domain.model import Ending, Failure, JobSpec, NodeId
 from gateway.domain.quorum import PartyDetail
-from gateway.domain.rerunning import Order, RerunAnswer
+from gateway.domain.rerun import Order, RerunAnswer
+from gateway.domain.run import Address, Audit, FileSum, LocalJob, Run
+from gateway.domain.spec import Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.domain.waiting import Waiting
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from provider_registry import patterns
-from provider_registry.kinds import Kind, kind_of, number, reads_as
+from provider_registry import regex
 from provider_registry.limits import join
+from provider_registry.lint import listed, near, repeats
 from provider_registry.model import Parameter, Problem
-from provider_registry.remarks import listed, near, repeats
+from provider_registry.types import Kind, kind_of, number, reads_as
 
 Allowed = Mapping[str, frozenset[str] | None]
 """the allowed values of every parameter of a component, None for any"""
@@ -44,8 +44,8 @@ def _of_default(parameter: Parameter, kind: Kind, at: str) -> Iterator[Problem]:
         return
     if _outside(parameter, default):
         yield Problem(at, f"lies outside {check.text}", default)
-    if check.pattern is not None and patterns.is_plain(check.pattern):
-        [matches] = patterns.full_matches([(check.pattern, default)], seconds=0)
+    if check.pattern is not None and regex.is_plain(check.pattern):
+        [matches] = regex.full_matches([(check.pattern, default)], seconds=0)
         if matches is False:
             yield Problem(at, f"does not match {check.text}", default)
 

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from provider_registry import mending, notation, schema
+from provider_registry import description, mending, schema
 from provider_registry.contradictions import contradictions
 from provider_registry.limits import MAX_PROBLEMS, bounded, join, refuse_unfit
+from provider_registry.lint import of_component, outer_wins
 from provider_registry.model import (
     Component,
     DataSpec,
@@ -20,7 +21,6 @@ from provider_registry.model import (
     Problem,
     ResultCode,
 )
-from provider_registry.remarks import of_component, outer_wins
 
 _RESPELLED = {"editeable": "editable", "redio": "radio"}
 """the format's own misspellings; both forms are read"""
@@ -83,18 +83,18 @@ def from_valid(
     )
     read = Component(
         name=document["componentName"],
-        title=notation.text(document.get("title")),
-        provider=provider or notation.text(document.get("provider")),
-        version=version or notation.text(document.get("version")),
-        description=notation.text(document.get("description")),
+        title=description.text(document.get("title")),
+        provider=provider or description.text(document.get("provider")),
+        version=version or description.text(document.get("version")),
+        description=description.text(document.get("description")),
         roles=tuple(dict.fromkeys(document["roleList"])),
-        description_version=notation.text(document.get("desVersion")),
-        storage_engines=notation.texts(document.get("storageEngine")),
+        description_version=description.text(document.get("desVersion")),
+        storage_engines=description.texts(document.get("storageEngine")),
         parameters=parameters,
         inputs=tuple(map(_data, document["inputData"])),
         outputs=tuple(map(_data, document["outputData"])),
         results=tuple(
-            ResultCode(str(item["resultCode"]), notation.text(item.get("resultMessage")))
+            ResultCode(str(item["resultCode"]), description.text(item.get("resultMessage")))
             for item in document.get("result") or ()
         ),
         document=dict(document),
@@ -104,42 +104,42 @@ def from_valid(
 
 def _parameter(item: Mapping[str, Any], path: str, remarks: list[Problem]) -> Parameter:
     """Read one parameter; what its spellings leave unclear is added to ``remarks``."""
-    optional, about_optional = notation.is_optional(item.get("optional"))
-    values, function, about_binding = notation.binding(item.get("bindingData"))
-    check, about_check = notation.validator(item.get("validator"))
+    optional, about_optional = description.is_optional(item.get("optional"))
+    values, function, about_binding = description.binding(item.get("bindingData"))
+    check, about_check = description.validator(item.get("validator"))
     for name, remark in (
         ("optional", about_optional),
         ("bindingData", about_binding),
         ("validator", about_check),
     ):
         if remark:
-            hint = notation.suggested(item.get(name)) if name == "validator" else ""
+            hint = description.suggested(item.get(name)) if name == "validator" else ""
             remarks.append(Problem(join(path, name), remark, item.get(name), hint))
-    pattern = notation.text(item.get("UIPattern")) or "editable"
-    widget = notation.text(item.get("UIType")) or "input"
+    pattern = description.text(item.get("UIPattern")) or "editable"
+    widget = description.text(item.get("UIType")) or "input"
     return Parameter(
         name=item["name"],
-        title=notation.text(item.get("title")),
-        description=notation.text(item.get("description")),
+        title=description.text(item.get("title")),
+        description=description.text(item.get("description")),
         type=item["type"],
         optional=optional,
-        default=notation.default_text(item.get("defaultValue")),
+        default=description.default_text(item.get("defaultValue")),
         binding=values,
         binding_function=function,
         validator=check,
-        depends_on=notation.depends_on(item.get("dependsOn")),
+        depends_on=description.depends_on(item.get("dependsOn")),
         ui_pattern=_RESPELLED.get(pattern, pattern),
         ui_type=_RESPELLED.get(widget, widget),
-        groups=notation.texts(item.get("groupTag")),
+        groups=description.texts(item.get("groupTag")),
     )
 
 
 def _data(item: Mapping[str, Any]) -> DataSpec:
     return DataSpec(
         name=item["name"],
-        description=notation.text(item.get("description")),
+        description=description.text(item.get("description")),
         category=item["category"],
-        formats=notation.texts(item.get("dataFormat")),
+        formats=description.texts(item.get("dataFormat")),
     )
 
 

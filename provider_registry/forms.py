@@ -9,10 +9,10 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from provider_registry import notation, patterns
-from provider_registry.kinds import Kind, kind_of, number, reads_as
+from provider_registry import description, regex
 from provider_registry.limits import not_json, too_large
 from provider_registry.model import Component, Parameter
+from provider_registry.types import Kind, kind_of, number, reads_as
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 PREFIX = "runtime.component.parameter."
@@ -34,7 +34,7 @@ def form(component: Component) -> dict[str, Any]:
     """Return the schema of what a job may tell a component; parameters stand in the order of the description."""
     declared = {p.name: p for p in component.parameters}
     labels = {
-        item["name"]: notation.labels(item.get("bindingData"))
+        item["name"]: description.labels(item.get("bindingData"))
         for item in component.document.get("inputParam") or ()
     }
     made: dict[str, Any] = {
@@ -94,7 +94,7 @@ def _bounds(parameter: Parameter, kind: Kind) -> dict[str, Any]:
     if check is None:
         return {}
     if check.pattern is not None:
-        safe = kind is Kind.TEXT and patterns.is_plain(check.pattern) and patterns.flaw(check.pattern) is None
+        safe = kind is Kind.TEXT and regex.is_plain(check.pattern) and regex.flaw(check.pattern) is None
         return {"pattern": f"^(?:{check.pattern})$"} if safe else {}
     if kind not in (Kind.INTEGER, Kind.NUMBER, Kind.OTHER):
         return {}

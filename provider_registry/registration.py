@@ -6,10 +6,10 @@ Two requests exist: one provider with all its components, and one component with
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from provider_registry import describe, remarks, schema
+from provider_registry import describe, lint, schema
 from provider_registry.limits import MAX_COMPONENTS, MAX_PROBLEMS, ROOT, bounded, join, refuse_unfit, shorten
 from provider_registry.model import Component, InvalidDescription, Problem, Provider
-from provider_registry.patterns import one_document
+from provider_registry.regex import one_document
 
 DEVICE = "docker"
 PROTOCOL = "bfia"
@@ -208,11 +208,11 @@ def _besides(body: Any, problems: Sequence[Problem], warnings: Sequence[Problem]
 
 
 def _request_remarks(body: Mapping[str, Any]) -> Iterator[Problem]:
-    yield from remarks.unknown_fields(body, _REQUEST_FIELDS, "")
+    yield from lint.unknown_fields(body, _REQUEST_FIELDS, "")
     if body["device"] not in CONTAINER_DEVICES:
         rule = "is none of docker, k8s; jobs look for providers on docker"
-        yield Problem("device", rule, body["device"], remarks.near(body["device"], CONTAINER_DEVICES))
+        yield Problem("device", rule, body["device"], lint.near(body["device"], CONTAINER_DEVICES))
     if (spoken := body.get("protocol")) and spoken not in PROTOCOLS:
-        yield Problem("protocol", "is none of bfia, fate", spoken, remarks.near(spoken, PROTOCOLS))
+        yield Problem("protocol", "is none of bfia, fate", spoken, lint.near(spoken, PROTOCOLS))
     if not body.get("components_description"):
         yield Problem("components_description", "describes no component")

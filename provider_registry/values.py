@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from provider_registry import patterns
-from provider_registry.kinds import Kind, kind_of, number, reads_as
+from provider_registry import regex
 from provider_registry.limits import as_text, bounded, join
 from provider_registry.model import Component, Parameter, Problem
+from provider_registry.types import Kind, kind_of, number, reads_as
 
 _SHOWN = 20
 """how many allowed values a problem lists"""
@@ -33,7 +33,7 @@ def check(
     component: Component,
     path: str,
     strict: bool = False,
-    seconds: float = patterns.SECONDS,
+    seconds: float = regex.SECONDS,
 ) -> Findings:
     """Compare the effective parameters of one task with its component's description.
 
@@ -187,7 +187,7 @@ def _pattern_problems(
         check = declared[name].validator if name in declared else None
         if check is not None and check.pattern is not None and value != "":
             asked.append((name, check.pattern, as_text(value)))
-    results = patterns.full_matches([(pattern, text) for _, pattern, text in asked], seconds)
+    results = regex.full_matches([(pattern, text) for _, pattern, text in asked], seconds)
     for (name, pattern, _), matches in zip(asked, results, strict=True):
         if matches is False:
             yield Problem(join(path, name), f"must match {pattern}", given[name])

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from provider_registry import lenient
+from provider_registry.duplicate_keys import loaded, twice
 from provider_registry.limits import ROOT, bounded
 from provider_registry.model import InvalidDescription, Problem, Provider
 from provider_registry.registration import provider_from_component, provider_from_request
 from provider_registry.signs import counted
-from provider_registry.twice import loaded, twice
 
 MOST_BYTES = 16 * 1024**2
 """of a body: four times the characters of text that a description may hold"""

@@ -16,12 +16,13 @@ from typing import Any
 
 import yaml
 
-from route_table import certificates, writing
+from route_table import certificates
+from route_table import edit as route_table_edit
 from route_table.document import MAX_TEXT, dump, parse
+from route_table.edit import Change
 from route_table.model import Identity, InvalidRoutes, Problem, Route, RouteTable, UnknownNode
 from route_table.tree import ROOT, step
 from route_table.versions import Export, MemoryVersions, Repository, Version
-from route_table.writing import Change
 
 log = logging.getLogger(__name__)
 
@@ -170,7 +171,7 @@ class LiveRoutes:
         def changed(text: str) -> str:
             if change.values is None and change.node not in parse(text).routes:
                 raise UnknownNode(change.node, self._table.version)
-            return writing.apply(text, change)
+            return route_table_edit.apply(text, change)
 
         return self._add(changed, author, reason, "api", expected)
 
@@ -362,13 +363,13 @@ def _merged(base: str, newest: str, file: str) -> str:
             continue
         route = now.get(node)
         if route is None:
-            file = writing.apply(file, Change(node, None)) if node in mine else file
+            file = route_table_edit.apply(file, Change(node, None)) if node in mine else file
         elif node not in mine or node not in was:
-            file = writing.apply(file, Change(node, _values(route)))
+            file = route_table_edit.apply(file, Change(node, _values(route)))
         else:
             before, after = _values(was[node]), _values(route)
             changed = {key: after.get(key) for key in {**before, **after} if before.get(key) != after.get(key)}
-            file = writing.apply(file, _without_other_address(Change(node, changed, whole=False)))
+            file = route_table_edit.apply(file, _without_other_address(Change(node, changed, whole=False)))
     return file
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from gateway.domain.dag import ComponentRef, Dag, DagInput, DagNode, DagOutput
 from gateway.domain.job import Job, NodeJob, NodeTask, Task
-from gateway.domain.local_job import LocalJob, Run
-from gateway.domain.model import Call, CallState, JobSpec, NodeId, Party
+from gateway.domain.run import LocalJob, Run
+from gateway.domain.spec import Call, CallState, JobSpec, NodeId, Party
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)

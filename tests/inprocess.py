@@ -15,12 +15,12 @@ import httpx
 
 from adapter.bfia.environment import session_id
 from engines.base import Engine, EngineDown
-from gateway.domain.local_job import Told
+from gateway.bootstrap.node import Gateway
+from gateway.config.schema import load
+from gateway.domain.run import Told
 from gateway.domain.states import RunStatus, TaskStatus
-from gateway.server import serve
-from gateway.settings import load
+from gateway.http.server import serve
 from gateway.store.migrate import opened
-from gateway.wiring import Gateway
 from tests.builders import OK, a_local_job, a_run, a_spec
 from tests.e2e.nodes import wait_for
 from tests.plain import NO_TLS

@@ -9,15 +9,15 @@ from adapter.bfia.extensions import BY_PATH, EXTENSIONS, JOB_AUDIT
 from adapter.bfia.job_views import job_view
 from adapter.bfia.peer import Peer
 from gateway.domain import auditing
-from gateway.domain.foretelling import Item
+from gateway.domain.dry_run import Item
 from gateway.domain.job import Acceptance
-from gateway.domain.model import UNTOLD, Ending, Failure, JobSpec, NodeId
 from gateway.domain.outward import told
-from gateway.domain.rerunning import Order, RerunAnswer
+from gateway.domain.rerun import Order, RerunAnswer
+from gateway.domain.spec import UNTOLD, Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus
 from gateway.errors import GatewayError, NotFound, NotServed, PeerUnreachable, Refused
 from gateway.ports import JobView, TaskNews, TaskReport, as_mapping
-from gateway.tracing import traced
+from gateway.runtime.context import traced
 
 _STATE_OF_JOB = "a state of the job"
 

@@ -24,12 +24,11 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from adapter.bfia.asking import Sender, on
 from adapter.bfia.data_form import FILE, Form, receive
 from adapter.bfia.headers import Incoming
+from adapter.bfia.requests import Sender, on
 from adapter.problems import problems_of
-from gateway.dataset_model import Dataset
-from gateway.dataset_upload import (
+from gateway.data.dataset_upload import (
     MAX_PARTITIONS,
     Upload,
     delimiter_rule,
@@ -38,11 +37,12 @@ from gateway.dataset_upload import (
     namespace_rule,
     text_rule,
 )
-from gateway.datasets import Datasets
-from gateway.domain.local_job import Address
+from gateway.data.datasets import Datasets
+from gateway.domain.dataset_model import Dataset
 from gateway.domain.problems import Problem
+from gateway.domain.run import Address
 from gateway.errors import Invalid
-from gateway.paths import Paths
+from gateway.http.paths import Paths
 
 _LARGEST_BODY = 1024 * 1024
 _AT_ONCE = 2

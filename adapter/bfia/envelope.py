@@ -17,7 +17,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from adapter.bfia import channel_answer, half_read
+from adapter.bfia import half_read
+from adapter.bfia.channel import responses
 from adapter.bfia.profiles import Profile
 from adapter.problems import Words, listed, model_of, refusal, shown, words_for
 from gateway.domain.problems import Problem
@@ -132,7 +133,7 @@ def install(
 def denial(scope: Scope, error: GatewayError, elsewhere: Elsewhere) -> Response:
     """Return the response to a request that is denied before any path of this protocol sees it."""
     if scope["path"].startswith("/v1/interconn/chan/"):
-        return channel_answer.refusal(error)
+        return responses.refusal(error)
     answer = elsewhere(scope["path"], error, 200)
     return answer or _answer(Request(scope), 200, error.code, error.reason, error.message)
 

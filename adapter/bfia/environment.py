@@ -7,7 +7,7 @@ is left out and an empty text stays set.
 import json
 from typing import Any
 
-from gateway.domain.local_job import Address, LocalJob, Run
+from gateway.domain.run import Address, LocalJob, Run
 from gateway.ports import Site
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gateway.domain.foretelling import Item, Standing
+from gateway.domain.dry_run import Item, Standing
 from gateway.domain.outward import for_others
 
 _MOST = 500

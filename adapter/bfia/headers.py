@@ -12,8 +12,8 @@ from uuid import uuid4
 
 from fastapi import Header, Request
 
-from gateway.domain.model import NodeId
-from gateway.tracing import current_trace, new_trace_id
+from gateway.domain.spec import NodeId
+from gateway.runtime.context import current_trace, new_trace_id
 
 UNSIGNED = "unsigned"
 

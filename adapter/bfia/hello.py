@@ -9,17 +9,17 @@ from fastapi import Body, Depends
 from pydantic import Field
 
 from adapter.bfia import wire
-from adapter.bfia.asking import NO_ROUTE, Sender, on
 from adapter.bfia.envelope import ok
 from adapter.bfia.headers import described
 from adapter.bfia.interconn import SCHEDULE
 from adapter.bfia.peer import Peer
 from adapter.bfia.profiles import Profile
-from adapter.bfia.trial import called_back
-from adapter.reading import JsonRoute
-from gateway.domain.model import NodeId
+from adapter.bfia.requests import NO_ROUTE, Sender, on
+from adapter.bfia.route_test import called_back
+from adapter.json import JsonRoute
+from gateway.domain.spec import NodeId
 from gateway.errors import NotAllowed
-from gateway.paths import Paths
+from gateway.http.paths import Paths
 from gateway.ports import Limiters
 from gateway.version import VERSION
 

@@ -8,18 +8,18 @@ from typing import Annotated, Any
 
 from fastapi import Body, Depends, Query, Request
 
-from adapter.bfia import asking, examples, foreseen, translate, wire
-from adapter.bfia.asking import Sender, asked, on, required
+from adapter.bfia import examples, foreseen, requests, translate, wire
 from adapter.bfia.envelope import ok
 from adapter.bfia.headers import described
 from adapter.bfia.profiles import Profile
-from adapter.reading import JsonRoute
-from gateway.domain.model import NodeId
+from adapter.bfia.requests import Sender, asked, on, required
+from adapter.json import JsonRoute
 from gateway.domain.outward import told
-from gateway.domain.rerunning import Order
-from gateway.paths import Paths
+from gateway.domain.rerun import Order
+from gateway.domain.spec import NodeId
+from gateway.http.paths import Paths
 from gateway.ports import Limiters, ParticipantApi, SchedulerApi, TaskReport
-from gateway.tracing import new_trace_id
+from gateway.runtime.context import new_trace_id
 
 SCHEDULE = "/v1/interconn/schedule"
 _STATUS_ALL = wire.JobId.model_json_schema() | {"example": examples.STATUS_ALL}
@@ -42,9 +42,9 @@ def router(parts: InterconnParts) -> Paths:
     """Return the paths for peers."""
     router = Paths(tags=["between nodes"], route_class=JsonRoute, dependencies=[Depends(described)])
 
-    known = partial(asking.known, parts.knows)
-    done = partial(asking.done, parts, parts.limiters.rest)
-    heard = partial(asking.done, parts, parts.limiters.news)
+    known = partial(requests.known, parts.knows)
+    done = partial(requests.done, parts, parts.limiters.rest)
+    heard = partial(requests.done, parts, parts.limiters.news)
 
     @router.post(f"{SCHEDULE}/job/create_all", summary="An initiator asks this node to schedule a job (3.1)")
     async def create_all(

@@ -12,18 +12,18 @@ from typing import Annotated, Any
 
 from fastapi import Body, Depends, Query, Request
 
-from adapter.bfia import asking, examples, translate, wire
-from adapter.bfia.asking import Sender, asked, on, required
+from adapter.bfia import examples, requests, translate, wire
 from adapter.bfia.envelope import ok
 from adapter.bfia.extensions import JOB_AUDIT
 from adapter.bfia.headers import described
 from adapter.bfia.profiles import Profile
-from adapter.reading import JsonRoute
-from gateway.domain.local_job import Audit
-from gateway.domain.model import NodeId
-from gateway.paths import Paths
+from adapter.bfia.requests import Sender, asked, on, required
+from adapter.json import JsonRoute
+from gateway.domain.run import Audit
+from gateway.domain.spec import NodeId
+from gateway.http.paths import Paths
 from gateway.ports import JobAuditApi, Limiters
-from gateway.tracing import new_trace_id
+from gateway.runtime.context import new_trace_id
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ def router(parts: JobAuditParts) -> Paths:
     """Return the paths for peers."""
     router = Paths(tags=["job audit"], route_class=JsonRoute, dependencies=[Depends(described)])
 
-    known = partial(asking.known, parts.knows)
-    done = partial(asking.done, parts, parts.limiters.rest)
-    heard = partial(asking.done, parts, parts.limiters.news)
+    known = partial(requests.known, parts.knows)
+    done = partial(requests.done, parts, parts.limiters.rest)
+    heard = partial(requests.done, parts, parts.limiters.news)
 
     @router.post(
         f"{JOB_AUDIT}/apply", summary="A node asks whether this one would take part in a job (management 8)"

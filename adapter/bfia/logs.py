@@ -1,7 +1,7 @@
 """``/v1/platform/schedule/task/get_log_line`` and ``get_log``: a task's log, by level (control layer 5.4 and 5.5).
 
 The standard leaves open how lines are numbered, what makes a line's level, and whose lines a node with several
-roles gives. Here: from 0; see `gateway.log_levels`; those of all its roles, unless ``role`` picks one.
+roles gives. Here: from 0; see `gateway.data.log_levels`; those of all its roles, unless ``role`` picks one.
 ``data.data`` is one text as the standard says, each line with a line break behind it.
 """
 
@@ -12,15 +12,15 @@ from typing import Any
 
 from fastapi import Query, Request
 
-from adapter.bfia.asking import Sender, given, on
 from adapter.bfia.envelope import ok
-from adapter.reading import JsonRoute
+from adapter.bfia.requests import Sender, given, on
+from adapter.json import JsonRoute
+from gateway.data.log_levels import LEVELS, Level
+from gateway.data.logs import Excerpt, RunLogs
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
-from gateway.log_levels import LEVELS, Level
-from gateway.paths import Paths
+from gateway.http.paths import Paths
 from gateway.ports import Limiters
-from gateway.run_logs import Excerpt, RunLogs
 
 TASK = "/v1/platform/schedule/task"
 OTHER_TASK = "/v2/schedule/task"

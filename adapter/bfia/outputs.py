@@ -8,19 +8,19 @@ from typing import Annotated, Any
 from fastapi import Body, Depends
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from adapter.bfia import asking, examples, wire
-from adapter.bfia.asking import Sender, on
+from adapter.bfia import examples, requests, wire
 from adapter.bfia.envelope import ok
 from adapter.bfia.extensions import EXTENSIONS
 from adapter.bfia.headers import described
 from adapter.bfia.interconn import SCHEDULE
 from adapter.bfia.peer import Peer
 from adapter.bfia.profiles import Profile
-from adapter.reading import JsonRoute
-from gateway.domain.model import NodeId
+from adapter.bfia.requests import Sender, on
+from adapter.json import JsonRoute
+from gateway.data.outputs import Column, Facts, OutputFacts, Wanted
+from gateway.domain.spec import NodeId
 from gateway.errors import Refused
-from gateway.output_facts import Column, Facts, OutputFacts, Wanted
-from gateway.paths import Paths
+from gateway.http.paths import Paths
 from gateway.ports import Limiters
 
 PATH = "/output/metadata"
@@ -81,7 +81,7 @@ class OutputParts:
 def router(parts: OutputParts) -> Paths:
     """Return the path for peers."""
     router = Paths(tags=["between nodes"], route_class=JsonRoute, dependencies=[Depends(described)])
-    known = partial(asking.known, parts.knows)
+    known = partial(requests.known, parts.knows)
 
     @router.post(
         f"{SCHEDULE}{PATH}", summary="A node of a job asks what an output here is like; needs a grant (ours)"

@@ -17,11 +17,11 @@ import httpx
 from adapter.bfia import headers, secure
 from adapter.bfia.extensions import Command
 from adapter.bfia.profiles import SUCCESS_CODES, Profile, profile_named
-from adapter.bfia.relay_words import NEXT_HOP_UNREACHABLE, WITHIN, told_by_relay
+from adapter.bfia.relay_protocol import NEXT_HOP_UNREACHABLE, WITHIN, told_by_relay
+from adapter.json import HALF_PAIR
 from adapter.problems import shown
-from adapter.reading import HALF_PAIR
-from gateway.domain.model import NodeId
 from gateway.domain.problems import Problem
+from gateway.domain.spec import NodeId
 from gateway.errors import (
     MOST_PROBLEMS,
     GatewayError,
@@ -33,7 +33,7 @@ from gateway.errors import (
     Refused,
 )
 from gateway.ports import as_mapping
-from gateway.tracing import Exchange, exchanged
+from gateway.runtime.context import Exchange, exchanged
 from route_table.live import LiveRoutes
 from route_table.model import NO_IDENTITY, Identity, Route, UnknownNode
 

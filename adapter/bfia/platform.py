@@ -8,19 +8,19 @@ from uuid import uuid4
 from fastapi import Body, Query, Request
 
 from adapter.bfia import translate, wire
-from adapter.bfia.asking import Sender, asked, on, required
 from adapter.bfia.envelope import ok
 from adapter.bfia.examples import CALLBACK, CREATE_ALL, STOP_ALL, STOP_TASK_OF_JOB
 from adapter.bfia.profiles import PROFILES, Profile
-from adapter.bfia.unread import unread
-from adapter.reading import JsonRoute
-from gateway.domain.model import NodeId
+from adapter.bfia.requests import Sender, asked, on, required
+from adapter.bfia.validation import unread
+from adapter.json import JsonRoute
 from gateway.domain.problems import Problem
+from gateway.domain.spec import NodeId
 from gateway.domain.states import TaskStatus
 from gateway.errors import Invalid, NotAllowed, NotFound
-from gateway.paths import Paths
+from gateway.http.paths import Paths
 from gateway.ports import Callback, Limiters, OwnJobs, OwnRuns
-from gateway.tracing import new_trace_id
+from gateway.runtime.context import new_trace_id
 
 SCHEDULE = "/v1/platform/schedule"
 _FROM_CONTAINER = (TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)

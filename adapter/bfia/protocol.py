@@ -13,16 +13,16 @@ from adapter.bfia.client import ParticipantClient, SchedulerClient
 from adapter.bfia.environment import environment
 from adapter.bfia.peer import Connections, Peer
 from adapter.bfia.profiles import PROFILES, Profile
+from adapter.bfia.route_test import HELLO, try_route
 from adapter.bfia.translate import PROTOCOL, create_body, job_spec
-from adapter.bfia.trial import HELLO, try_route
-from adapter.bfia.unread import unread
+from adapter.bfia.validation import unread
 from adapter.problems import problems_of
-from gateway.domain.local_job import LocalJob, Run
-from gateway.domain.model import JobSpec, NodeId
+from gateway.domain.run import LocalJob, Run
+from gateway.domain.spec import JobSpec, NodeId
 from gateway.errors import GatewayError, Invalid
 from gateway.ports import ParticipantApi, SchedulerApi, Site
-from gateway.tracing import Exchange
-from gateway.trial import Step
+from gateway.runtime.checks import Step
+from gateway.runtime.context import Exchange
 from route_table.live import LiveRoutes
 from route_table.model import UnknownNode
 

@@ -17,12 +17,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from adapter.bfia import secure
-from adapter.bfia.channel_answer import reply
-from adapter.bfia.courier import Courier
+from adapter.bfia.channel.courier import Courier
+from adapter.bfia.channel.headers import INVOKE, read_ends
+from adapter.bfia.channel.responses import reply
 from adapter.bfia.headers import incoming
 from adapter.bfia.peer import LONGEST_CALL
-from adapter.bfia.ptp import INVOKE, read_ends
-from adapter.bfia.relay_words import (
+from adapter.bfia.relay_protocol import (
     CODES,
     LOOP,
     MOST_HOPS,

@@ -10,11 +10,11 @@ from gateway.domain import auditing
 from gateway.domain.auditing import AuditStatus
 from gateway.domain.dag import ComponentRef, Dag, DagInput, DagNode, DagOutput
 from gateway.domain.job import Acceptance, Attempt, Lineage, Origin
-from gateway.domain.model import Ending, Failure, JobSpec, NodeId, Party
 from gateway.domain.outward import told
 from gateway.domain.problems import Problem
 from gateway.domain.quorum import PartyDetail
-from gateway.domain.rerunning import Order, RerunAnswer
+from gateway.domain.rerun import Order, RerunAnswer
+from gateway.domain.spec import Ending, Failure, JobSpec, NodeId, Party
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.domain.waiting import Waiting
 from gateway.errors import Invalid

@@ -3,7 +3,7 @@
 from adapter.bfia.peer import INTERCONN, Peer
 from gateway.errors import PeerUnreachable
 from gateway.ports import as_mapping
-from gateway.trial import Result, Step
+from gateway.runtime.checks import Result, Step
 from route_table.model import Route
 
 _EVERYBODY_HAS = f"{INTERCONN}/task/poll"

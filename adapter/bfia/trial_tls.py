@@ -8,7 +8,7 @@ from urllib.parse import SplitResult
 
 from adapter.bfia import secure
 from gateway.errors import PeerUnreachable
-from gateway.trial import Result, Step
+from gateway.runtime.checks import Result, Step
 from route_table.certificates import expiries
 from route_table.model import Identity
 

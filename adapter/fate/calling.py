@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from adapter.fate.codes import Code
-from adapter.fate.parts import Send
-from gateway.domain.model import NodeId
+from adapter.fate.ports import Send
 from gateway.domain.problems import Problem
+from gateway.domain.spec import NodeId
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, NotServed, Refused
 from gateway.ports import as_mapping
 

@@ -10,18 +10,18 @@ from contextlib import suppress
 from typing import Any
 
 from adapter.fate.calling import Caller, NoChange
-from adapter.fate.description import Descriptions
+from adapter.fate.dag.description import Descriptions
 from adapter.fate.endpoints import PARTNER
 from adapter.fate.keys import LONGEST_JOB_ID, key_of
-from adapter.fate.parts import JobOf
+from adapter.fate.ports import JobOf
 from adapter.fate.said import failure_of, names_in, task_body
 from adapter.fate.states import OUR_TASK, REASONS, JobWord, TaskWord, job_word, task_word
-from gateway.domain.foretelling import Item
-from gateway.domain.holding import BUSY
+from gateway.domain.dry_run import Item
 from gateway.domain.job import Acceptance, Job, Task
-from gateway.domain.model import Ending, Failure, JobSpec, NodeId
 from gateway.domain.outward import told
 from gateway.domain.problems import Problem
+from gateway.domain.reservations import BUSY
+from gateway.domain.spec import Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.domain.task_ids import telling
 from gateway.errors import Busy, GatewayError, Invalid, NotFound, Refused

@@ -6,11 +6,11 @@ there while nothing of it begins here, and its tasks' resources are refused unti
 asks for again with every turn. Whoever refuses has the scheduling site stop the job.
 """
 
-from adapter.fate.again import begun_again
-from adapter.fate.description import PROTOCOL
-from adapter.fate.serving import FateParts
-from gateway.domain.local_job import LocalJob
-from gateway.domain.model import NodeId
+from adapter.fate.dag.description import PROTOCOL
+from adapter.fate.requests import FateParts
+from adapter.fate.reruns import begun_again
+from gateway.domain.run import LocalJob
+from gateway.domain.spec import NodeId
 from gateway.domain.states import JobStatus
 from gateway.errors import Refused
 from gateway.ports import ParticipantApi

@@ -15,8 +15,8 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from adapter.fate.codes import OF_REASON, Code
+from adapter.json import JsonRoute
 from adapter.problems import Words, listed, refusal, shown, words_for
-from adapter.reading import JsonRoute
 from gateway.errors import DatabaseAway, GatewayError, brief, release
 
 log = structlog.get_logger(__name__)

@@ -10,20 +10,20 @@ from typing import Any
 from fastapi import Request
 
 from adapter.fate import wire
-from adapter.fate.again import continued, may_begin_again
+from adapter.fate.dag.description import as_handed_on, scheduler_of
 from adapter.fate.deciding import again, begun, undecided
-from adapter.fate.description import as_handed_on, scheduler_of
 from adapter.fate.endpoints import BY_PATH, PARTNER
 from adapter.fate.envelope import FateRoute, coded, ok
 from adapter.fate.keys import Key, id_of, name_of
 from adapter.fate.partner_words import accepted, check_task, collected, end_of, not_started, shown, word_in
-from adapter.fate.serving import Asker, FateParts, asker, commanded, names_itself, on, plays, trace_of
+from adapter.fate.requests import Asker, FateParts, asker, commanded, names_itself, on, plays, trace_of
+from adapter.fate.reruns import continued, may_begin_again
 from adapter.fate.states import OUR_OUTCOME, JobWord, TaskWord, task_word
-from gateway.domain.local_job import LocalJob
 from gateway.domain.problems import Problem
+from gateway.domain.run import LocalJob
 from gateway.domain.states import JobStatus, TaskStatus
 from gateway.errors import Invalid, NotAllowed, NotFound, Refused
-from gateway.paths import Paths
+from gateway.http.paths import Paths
 from gateway.ports import TaskNews
 
 

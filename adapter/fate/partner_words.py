@@ -4,16 +4,16 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from adapter.fate import wire
-from adapter.fate.again import number_of
 from adapter.fate.keys import key_of
+from adapter.fate.requests import Asker
+from adapter.fate.reruns import number_of
 from adapter.fate.said import failure_of
-from adapter.fate.serving import Asker
 from adapter.fate.states import OUR_OUTCOME, REASONS, JobWord, TaskWord, job_word
 from gateway.domain.job import Acceptance
-from gateway.domain.local_job import LocalJob
-from gateway.domain.model import Ending, Failure
 from gateway.domain.outward import told
 from gateway.domain.problems import Problem
+from gateway.domain.run import LocalJob
+from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import TaskStatus
 from gateway.errors import GatewayError, Invalid, NotFound
 from gateway.ports import TaskNews

@@ -5,12 +5,12 @@ from typing import Any
 
 from adapter.fate.calling import Caller
 from adapter.fate.client import ParticipantClient
-from adapter.fate.description import PROTOCOL, Descriptions
-from adapter.fate.parts import JobOf, Send, Standard
+from adapter.fate.dag.description import PROTOCOL, Descriptions
+from adapter.fate.ports import JobOf, Send, Standard
 from adapter.fate.scheduler_client import SchedulerClient
 from adapter.fate.signing import Signatures
-from gateway.domain.local_job import LocalJob, Run
-from gateway.domain.model import JobSpec, NodeId
+from gateway.domain.run import LocalJob, Run
+from gateway.domain.spec import JobSpec, NodeId
 from gateway.ports import ParticipantApi, SchedulerApi, Site
 
 

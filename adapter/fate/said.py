@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from adapter.fate.keys import Key
-from gateway.domain.model import Failure, NodeId
+from gateway.domain.spec import Failure, NodeId
 from gateway.ports import as_mapping
 
 

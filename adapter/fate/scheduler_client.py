@@ -6,21 +6,21 @@ What FATE has no words for is asked in the standard's, as in `client`.
 from collections.abc import Callable
 from contextlib import suppress
 
-from adapter.fate.again import original
 from adapter.fate.calling import Caller
-from adapter.fate.description import PROTOCOL, Descriptions
+from adapter.fate.dag.description import PROTOCOL, Descriptions
 from adapter.fate.endpoints import SCHEDULER
 from adapter.fate.keys import key_of
+from adapter.fate.reruns import original
 from adapter.fate.said import names_in, task_body
 from adapter.fate.states import JobWord, TaskWord, task_word
-from gateway.domain.model import Failure, JobSpec, NodeId
 from gateway.domain.names import name_rule
 from gateway.domain.outward import told
-from gateway.domain.rerunning import Order, RerunAnswer
+from gateway.domain.rerun import Order, RerunAnswer
+from gateway.domain.spec import Failure, JobSpec, NodeId
 from gateway.domain.states import TaskStatus
 from gateway.errors import Busy, NotServed, PeerUnreachable, Refused
 from gateway.ports import JobView, SchedulerApi, TaskReport, as_mapping
-from gateway.tracing import traced
+from gateway.runtime.context import traced
 
 _LONGEST_ID = 100
 _NOT_ASKED = (Refused.reason, NotServed.reason, "NO_ENVELOPE")

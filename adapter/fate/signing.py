@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from adapter.fate.heard import VALID_MS, Heard
-from gateway.domain.model import NodeId
+from gateway.domain.spec import NodeId
 from gateway.errors import NotAllowed
 
 

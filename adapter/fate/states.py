@@ -7,7 +7,7 @@ the standard has one: how a finished job or a failed task ended is part of its s
 from collections.abc import Mapping
 from enum import StrEnum
 
-from gateway.domain.model import Failure
+from gateway.domain.spec import Failure
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 
 

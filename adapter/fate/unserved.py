@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from fastapi import Request
 
 from adapter.fate.envelope import FateRoute, NotServedHere
-from gateway.paths import Paths
+from gateway.http.paths import Paths
 
 _ALL = ["GET", "POST", "PUT", "DELETE", "PATCH"]
 

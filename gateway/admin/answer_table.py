@@ -5,8 +5,8 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from gateway.admin import answer_models as of
-from gateway.admin import answer_models_node as node
-from gateway.described import Answers
+from gateway.admin import schemas as node
+from gateway.http.described import Answers
 
 _JOB = "/api/v1/jobs/{job_id}"
 _DATASET = "/api/v1/datasets/{namespace}/{name}"

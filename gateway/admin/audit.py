@@ -4,16 +4,16 @@ from typing import Annotated, Any
 
 from fastapi import Query
 
-from gateway.access import Token, token_place
 from gateway.admin.answers import Answer
-from gateway.admin.queries import AfterNumber, AfterText, Limit
+from gateway.admin.deps import AfterNumber, AfterText, Limit
 from gateway.admin.times import moments
+from gateway.auth import Token, token_place
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
-from gateway.paging import page_of
-from gateway.paths import Paths
+from gateway.http.pagination import page_of
+from gateway.http.paths import Paths
 from gateway.store.access import SqlAudit, SqlTokens
-from gateway.store.mapping import to_plain
+from gateway.store.serialization import to_plain
 
 
 def add_audit(router: Paths, audit: SqlAudit, tokens: SqlTokens, run: Answer) -> None:

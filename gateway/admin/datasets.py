@@ -12,21 +12,21 @@ from fastapi.responses import Response
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 from gateway.admin.answers import Answer, answering, named, noted
+from gateway.admin.deps import AfterText, Limit
 from gateway.admin.downloading import Asked, IfRange, Range, prepared, sent
 from gateway.admin.preview import MOST_ROWS, preview
-from gateway.admin.queries import AfterText, Limit
-from gateway.dataset_model import Dataset
-from gateway.datasets import Datasets
-from gateway.domain.local_job import Address
+from gateway.data.datasets import Datasets
+from gateway.data.sharing import Sharing
+from gateway.data.storage import FileStorage
+from gateway.domain.dataset_model import Dataset
+from gateway.domain.datasets import Grant
 from gateway.domain.problems import Problem
-from gateway.domain.sharing import Grant
+from gateway.domain.run import Address
 from gateway.errors import Invalid
-from gateway.paging import page_of
-from gateway.paths import Paths
+from gateway.http.pagination import page_of
+from gateway.http.paths import Paths
 from gateway.plain_words import near
 from gateway.ports import Clock, Limiters
-from gateway.sharing import Sharing
-from gateway.storage import FileStorage
 
 _LONG_AGO = datetime(1970, 1, 2, tzinfo=UTC)
 _ALIKE = 0.8

@@ -7,13 +7,13 @@ from fastapi import Body, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.answers import Answer, named, noted
+from gateway.admin.deps import AfterText, Limit
 from gateway.admin.parts import AdminParts
-from gateway.admin.queries import AfterText, Limit
-from gateway.domain.local_job import LocalJob
+from gateway.domain.run import LocalJob
 from gateway.errors import NotAllowed
-from gateway.paging import page_of
-from gateway.paths import Paths
-from gateway.store.mapping import to_plain
+from gateway.http.pagination import page_of
+from gateway.http.paths import Paths
+from gateway.store.serialization import to_plain
 
 
 class Decision(BaseModel):

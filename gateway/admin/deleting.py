@@ -10,10 +10,10 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 
 from gateway.admin.answers import answering, looked, named, noted, refusal
-from gateway.coordinator import Coordinator
-from gateway.deleting import Deleting, SomeUnreached, cancel_waiting
 from gateway.errors import GatewayError
-from gateway.paths import Paths
+from gateway.http.paths import Paths
+from gateway.jobs.coordinator import Coordinator
+from gateway.jobs.deletion import Deleting, SomeUnreached, cancel_waiting
 from gateway.ports import Limiters
 from gateway.store.store import Store
 

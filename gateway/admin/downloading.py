@@ -11,9 +11,9 @@ import anyio.to_thread
 from fastapi import Header
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from gateway.domain.local_job import Address
+from gateway.data.storage import FileStorage
+from gateway.domain.run import Address
 from gateway.ports import Limiters
-from gateway.storage import FileStorage
 
 Range = Annotated[str, Header(alias="range", description="one range of bytes, to go on where it stopped")]
 IfRange = Annotated[str, Header(description="the ETag of the beginning: if it changed, all of it comes")]

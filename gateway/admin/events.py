@@ -12,14 +12,14 @@ from fastapi.responses import Response
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 
 from gateway.admin.answers import answering, refusal
+from gateway.domain.events import NAMES
 from gateway.domain.names import index_of
 from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid
-from gateway.event_kinds import NAMES
-from gateway.events import Feed, Page
-from gateway.paths import Paths
+from gateway.events.feed import Feed, Page
+from gateway.events.webhooks import Webhooks
+from gateway.http.paths import Paths
 from gateway.ports import Limiters
-from gateway.webhooks import Webhooks
 
 LOOK_EVERY = 0.5
 PING_EVERY = 15.0

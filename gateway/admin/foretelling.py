@@ -8,9 +8,9 @@ from fastapi import Body
 from fastapi.routing import APIRoute
 
 from gateway.admin.answers import answering
-from gateway.domain.foretelling import JobPlan, Standing
-from gateway.domain.model import JobSpec
-from gateway.paths import Paths
+from gateway.domain.dry_run import JobPlan, Standing
+from gateway.domain.spec import JobSpec
+from gateway.http.paths import Paths
 from gateway.ports import Limiters
 
 

@@ -7,15 +7,15 @@ from typing import Annotated, Any
 from fastapi import Query
 
 from gateway.admin.answers import Answer
+from gateway.admin.deps import AfterText, Limit
 from gateway.admin.parts import AdminParts
-from gateway.admin.queries import AfterText, Limit
 from gateway.admin.times import moments
 from gateway.domain.problems import Problem
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import Invalid
-from gateway.paths import Paths
+from gateway.http.paths import Paths
 from gateway.store.listing import Place, Wanted, page
-from gateway.store.mapping import to_plain
+from gateway.store.serialization import to_plain
 
 _STATUSES = [str(status) for status in JobStatus]
 _OUTCOMES = [str(outcome) for outcome in Outcome]

@@ -10,15 +10,15 @@ from fastapi import Header, Query
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 
-from gateway.domain.local_job import Run
+from gateway.data.log_copies import STREAMS
+from gateway.data.log_levels import LEVELS, Level
+from gateway.data.logs import Excerpt, RunLogs
 from gateway.domain.names import index_of
 from gateway.domain.problems import Problem
+from gateway.domain.run import Run
 from gateway.errors import GatewayError, Invalid, NotFound
-from gateway.log_copies import STREAMS
-from gateway.log_levels import LEVELS, Level
-from gateway.paths import Paths
+from gateway.http.paths import Paths
 from gateway.ports import Limiters
-from gateway.run_logs import Excerpt, RunLogs
 
 LOOK_EVERY = 0.5
 """seconds between two looks at a log that is followed"""

@@ -13,19 +13,19 @@ from fastapi import Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from gateway.admin.answers import Answer, answering, noted
-from gateway.admin.queries import AfterText, Limit
-from gateway.bodies_once import keys_once
-from gateway.domain import trained
-from gateway.domain.model import JobSpec
+from gateway.admin.deps import AfterText, Limit
+from gateway.data.model_archive import part_as_dict
+from gateway.data.models import Models
+from gateway.data.storage import FileStorage
+from gateway.domain import models
+from gateway.domain.models import Kept
 from gateway.domain.problems import Problem
-from gateway.domain.trained import Kept
+from gateway.domain.spec import JobSpec
 from gateway.errors import Invalid, TooLarge
-from gateway.model_archive import part_as_dict
-from gateway.models import Models
-from gateway.paging import page_of
-from gateway.paths import Paths
+from gateway.http.duplicate_keys import keys_once
+from gateway.http.pagination import page_of
+from gateway.http.paths import Paths
 from gateway.ports import Limiters
-from gateway.storage import FileStorage
 
 ONE = "/api/v1/models/{model_id}/{version}"
 _DEPLOY: dict[str, Any] = {
@@ -253,8 +253,8 @@ def full(kept: list[Kept]) -> dict[str, Any]:
 
 def model_of(spec: JobSpec) -> dict[str, Any] | None:
     """Return which version a job makes or predicts with; None where it is about no model."""
-    name = trained.named(spec)
-    if not name.predicts and not trained.makes_model(spec):
+    name = models.named(spec)
+    if not name.predicts and not models.makes_model(spec):
         return None
     return {"model_id": name.model_id, "version": name.version, "url": _url(name.model_id, name.version)}
 

@@ -6,9 +6,9 @@ import anyio.to_thread
 from fastapi import Path
 
 from gateway.admin.answers import refusal
+from gateway.data.outputs import OutputFacts, Wanted
 from gateway.errors import GatewayError
-from gateway.output_facts import OutputFacts, Wanted
-from gateway.paths import Paths
+from gateway.http.paths import Paths
 from gateway.ports import Limiters
 
 ALL = "/api/v1/jobs/{job_id}/metadata/{task}/{party}"

@@ -10,11 +10,11 @@ from gateway.admin.answers import Answer
 from gateway.admin.downloading import Asked, Download, IfRange, Range, prepared, sent
 from gateway.admin.parts import AdminParts
 from gateway.admin.preview import MOST_ROWS, preview, showable
-from gateway.domain.local_job import Address, LocalJob, Run
 from gateway.domain.names import index_of
 from gateway.domain.problems import Problem
+from gateway.domain.run import Address, LocalJob, Run
 from gateway.errors import GatewayError, Invalid, NotFound
-from gateway.paths import Paths
+from gateway.http.paths import Paths
 from provider_registry.model import group_of
 
 USUAL_ROWS = 20

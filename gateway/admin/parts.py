@@ -5,17 +5,17 @@ from dataclasses import dataclass
 
 from engines.base import Engine
 from gateway.broker.broker import Broker
-from gateway.coordinator import Coordinator
-from gateway.domain.model import NodeId
-from gateway.metrics import Metrics
-from gateway.participant import Participant
+from gateway.data.logs import RunLogs
+from gateway.data.storage import FileStorage
+from gateway.domain.spec import NodeId
+from gateway.jobs.coordinator import Coordinator
+from gateway.jobs.participant import Participant
+from gateway.jobs.resources import Resources
 from gateway.ports import Limiters
-from gateway.resources import Resources
-from gateway.run_logs import RunLogs
-from gateway.storage import FileStorage
+from gateway.runtime.checks import Step
+from gateway.runtime.metrics import Metrics
 from gateway.store.access import SqlAudit, SqlTokens
 from gateway.store.store import Store
-from gateway.trial import Step
 from provider_registry.registry import Registry
 from route_table.live import LiveRoutes
 

@@ -8,8 +8,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.domain.local_job import Address
-from gateway.storage import FileStorage
+from gateway.data.storage import FileStorage
+from gateway.domain.run import Address
 
 MOST_ROWS = 100
 MOST_BYTES = 1024 * 1024

@@ -10,12 +10,12 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
 from gateway.admin.answers import answering, named, refusal
-from gateway.admin.queries import NUMBER, AfterNumber, AfterText, Limit
+from gateway.admin.deps import NUMBER, AfterNumber, AfterText, Limit
 from gateway.errors import GatewayError, NotFound
-from gateway.paging import page_of
-from gateway.paths import Paths
+from gateway.http.pagination import page_of
+from gateway.http.paths import Paths
 from gateway.ports import Limiters
-from gateway.providers import By, Providers, asking, audited, shown_changes, shown_problem
+from gateway.providers.registration import By, Providers, asking, audited, shown_changes, shown_problem
 from provider_registry import schema
 from provider_registry.forms import form
 from provider_registry.model import Provider

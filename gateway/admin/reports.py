@@ -9,13 +9,13 @@ from fastapi.responses import Response
 from gateway.admin.answers import Answer
 from gateway.admin.outputs import Output, find_output
 from gateway.admin.parts import AdminParts
+from gateway.data.report_tables import Report, read_report
+from gateway.data.reports import names, picture
 from gateway.domain.dag import group
-from gateway.domain.local_job import Run
+from gateway.domain.run import Run
 from gateway.errors import NotFound
-from gateway.paths import Paths
-from gateway.plots import names, picture
-from gateway.reports import Report, read_report
-from gateway.store.mapping import to_plain
+from gateway.http.paths import Paths
+from gateway.store.serialization import to_plain
 
 _PICTURE = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",

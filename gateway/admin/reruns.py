@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.answers import Answer
 from gateway.admin.parts import AdminParts
-from gateway.paths import Paths
+from gateway.http.paths import Paths
 
 _EXAMPLE = {"from": "train", "parameters": {"common": {"train": {"epochs": 5}}}}
 

@@ -11,19 +11,19 @@ from fastapi import Body, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.answers import Answer, named, refusal
+from gateway.admin.deps import NUMBER, AfterNumber, AfterText, Limit
 from gateway.admin.parts import AdminParts
-from gateway.admin.queries import NUMBER, AfterNumber, AfterText, Limit
 from gateway.domain.problems import Problem
 from gateway.errors import Conflict, Invalid, NotFound, PeerUnreachable
-from gateway.paging import page_of
-from gateway.paths import Paths
-from gateway.store.mapping import to_plain
-from gateway.trial import good
+from gateway.http.pagination import page_of
+from gateway.http.paths import Paths
+from gateway.runtime.checks import good
+from gateway.store.serialization import to_plain
 from route_table.document import parse
+from route_table.edit import Change
 from route_table.live import LiveRoutes, StaleVersion, UnknownVersion
 from route_table.model import InvalidRoutes, Route, RouteTable, UnknownNode
 from route_table.versions import Version, changes, text_diff
-from route_table.writing import Change
 
 _LONGEST_TRIAL = 120.0
 """seconds"""

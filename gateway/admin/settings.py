@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from gateway.effective import effective
-from gateway.paths import Paths
-from gateway.settings import Settings
+from gateway.config.effective import effective
+from gateway.config.schema import Settings
+from gateway.http.paths import Paths
 
 
 def router(settings: Settings) -> Paths:

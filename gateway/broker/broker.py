@@ -17,10 +17,10 @@ from typing import IO
 import anyio
 import anyio.to_thread
 
-from gateway.broker.channel import Channel, Stored
+from gateway.broker.journal import Kind, Spool, folder_name, folders, remove_tree
+from gateway.broker.mailbox import Channel, Stored
 from gateway.broker.model import BrokerLimits, BufferFull, Message, SessionReleased, Usage
 from gateway.broker.session import Pool, Session
-from gateway.broker.spool import Kind, Spool, folder_name, folders, remove_tree
 from gateway.broker.tombstones import Tombstones
 from gateway.errors import Busy, GatewayError, TooLarge
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gateway.broker.channel import Stored
-from gateway.broker.spool import Kind, Spool, encoded, opened_private
+from gateway.broker.journal import Kind, Spool, encoded, opened_private
+from gateway.broker.mailbox import Stored
 
 Entry = tuple[Kind, dict[str, Any], bytes]
 

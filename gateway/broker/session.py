@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.broker.channel import Channel, Mailbox, Stored
+from gateway.broker.journal import Kind, Record, Spool
+from gateway.broker.mailbox import Channel, Mailbox, Stored
 from gateway.broker.model import BrokerLimits
 from gateway.broker.rewriting import Entry, Rewrite
-from gateway.broker.spool import Kind, Record, Spool
 
 _DIGEST = 16
 

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from gateway.broker.spool import folder_name
+from gateway.broker.journal import folder_name
 
 log = logging.getLogger(__name__)
 

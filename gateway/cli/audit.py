@@ -6,8 +6,8 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli.client import DEFAULT_CONFIG, AsJson, Config, Url, connect, reporting, show, table
-from gateway.cli.said import say
-from gateway.counting import counted
+from gateway.cli.console import say
+from gateway.text import counted
 
 
 def add(app: typer.Typer) -> None:

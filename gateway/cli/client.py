@@ -17,12 +17,12 @@ from urllib.parse import quote, urlsplit
 import httpx
 import typer
 
-from gateway.cli.given import content, opened, token
-from gateway.cli.said import harmless, say, say_json
-from gateway.whole_files import NotFit
+from gateway.cli.console import harmless, say, say_json
+from gateway.cli.inputs import content, opened, token
+from gateway.data.whole_files import NotFit
 
 if TYPE_CHECKING:
-    from gateway.settings import Settings
+    from gateway.config.schema import Settings
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -218,8 +218,8 @@ class Client:
 
 def settings_of(config: Path) -> "Settings":
     """Read a configuration. Raises `CallFailed` with every problem."""
+    from gateway.config.schema import load
     from gateway.errors import Invalid
-    from gateway.settings import load
 
     if not config.exists():
         text = (
@@ -286,7 +286,7 @@ def read_remarked(file: Path) -> tuple[dict[str, Any], str]:
     import yaml
 
     from gateway.cli.only_json import misfits
-    from gateway.keys_once import KeyTwice, each_once, half_a_letter, load_yaml, wrong_in
+    from gateway.config.loader import KeyTwice, each_once, half_a_letter, load_yaml, wrong_in
     from provider_registry.lenient import told, without_last_commas
 
     try:

@@ -21,11 +21,11 @@ from gateway.cli.client import (
     show,
     table,
 )
+from gateway.cli.console import say
 from gateway.cli.data_grants import print_grants, ungranted
 from gateway.cli.data_ids import DatasetId, Reason, address_of, path_of
-from gateway.cli.given import new_file, opened
-from gateway.cli.said import say
-from gateway.counting import counted
+from gateway.cli.inputs import new_file, opened
+from gateway.text import counted
 
 commands = typer.Typer(
     help="Datasets of this node, and which partner nodes may use them.",

@@ -8,11 +8,11 @@ import typer
 
 from gateway.cli.client import DEFAULT_CONFIG, AsJson, Config, Url, connect, reporting, segment, show, table
 from gateway.cli.completing import datasets, nodes
+from gateway.cli.console import say
 from gateway.cli.data_ids import DatasetId, Reason, path_of
-from gateway.cli.given import finite
+from gateway.cli.inputs import finite
 from gateway.cli.paging import PAGE, After, Limit, print_more
-from gateway.cli.said import say
-from gateway.counting import counted
+from gateway.text import counted
 
 Partner = Annotated[str, typer.Argument(help="Id of the partner node.", autocompletion=nodes)]
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import yaml
 
-from engines.folders import remove, try_to_remove
-from engines.run_directory import RunDirectory
+from engines.files import remove, try_to_remove
+from engines.process.run_directory import RunDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
 VENDOR = ROOT / "examples" / "reference_vendor"

@@ -15,7 +15,7 @@ from gateway.cli.client import (
     show,
     table,
 )
-from gateway.cli.said import say
+from gateway.cli.console import say
 
 _ME = "doctor"
 """stands for the installation: what looks owns no containers"""
@@ -36,10 +36,10 @@ def doctor(config: Config = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
 
     Example: bfia-gateway doctor --config node.yml
     """
-    from gateway.assembly.engine import engine_of
-    from gateway.checkup import look
-    from gateway.store.mapping import to_plain
-    from gateway.trial import good
+    from gateway.bootstrap.engine import engine_of
+    from gateway.diagnostics.doctor import look
+    from gateway.runtime.checks import good
+    from gateway.store.serialization import to_plain
 
     with reporting(as_json):
         steps = look(settings_of(config), lambda settings: engine_of(settings, _ME, _ME), config)

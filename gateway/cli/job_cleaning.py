@@ -20,10 +20,10 @@ from gateway.cli.client import (
     table,
 )
 from gateway.cli.completing import JobId
-from gateway.cli.given import new_file
-from gateway.cli.said import say
-from gateway.counting import counted
+from gateway.cli.console import say
+from gateway.cli.inputs import new_file
 from gateway.errors import NotServed
+from gateway.text import counted
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list what would be done.")]
 

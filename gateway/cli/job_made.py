@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.cli.client import CallFailed, Client, segment
-from gateway.cli.said import say
-from gateway.counting import counted
+from gateway.cli.console import say
+from gateway.text import counted
 
 _AT_ONCE = 3
 """warnings that are shown of a job that is watched"""

@@ -17,7 +17,7 @@ from gateway.cli.client import (
     show,
     table,
 )
-from gateway.cli.said import say
+from gateway.cli.console import say
 
 _MARKS = {"ok": "ok", "warning": "warning", "waits": "waits", "problem": "PROBLEM", "unknown": "unknown"}
 _PATIENCE = 120.0

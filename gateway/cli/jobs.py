@@ -28,13 +28,13 @@ from gateway.cli.client import (
     table,
 )
 from gateway.cli.completing import JobId, nodes
-from gateway.cli.given import new_file
+from gateway.cli.console import harmless_in, say
+from gateway.cli.inputs import new_file
 from gateway.cli.job_ends import last_words
 from gateway.cli.job_looks import OVER, looks
 from gateway.cli.job_made import in_short, lineage, made, told, warnings, warnings_after
-from gateway.cli.said import harmless_in, say
-from gateway.counting import counted
-from gateway.log_levels import Level
+from gateway.data.log_levels import Level
+from gateway.text import counted
 
 commands = typer.Typer(help="Hand a job in, watch it, see what it wrote and left, stop it.", no_args_is_help=True)
 

@@ -12,28 +12,28 @@ import typer
 
 from gateway.cli import (
     audit,
-    benching,
-    checking,
+    bench,
+    check,
     data,
     doctor,
-    drafting,
+    draft,
+    job_admin,
     job_cleaning,
-    job_decisions,
     job_metadata,
     job_planning,
-    job_reports,
     jobs,
     maintenance,
     models,
+    node,
+    outputs,
     parameters,
     providers,
     resources,
     routes,
     settings,
-    tokens,
 )
-from gateway.cli.given import no_text
-from gateway.cli.said import say
+from gateway.cli.console import say
+from gateway.cli.inputs import no_text
 from gateway.version import VERSION
 
 app = typer.Typer(
@@ -91,8 +91,8 @@ def init(
 
     Example: bfia-gateway init --node JG0100001100000010 -o node.yml
     """
-    from gateway.cli.example import ROUTES, docker_answers, example
-    from gateway.setting_values import NODE_RULE, is_node
+    from gateway.cli.init import ROUTES, docker_answers, example
+    from gateway.config.setting_values import NODE_RULE, is_node
 
     name = EXAMPLE_NODE if node is None else node
     if not is_node(name):
@@ -134,7 +134,7 @@ def serve(
     Example: bfia-gateway serve --config node.yml
     """
     gc.disable()  # what is imported is no garbage: to look for some meanwhile is a fifth of the whole start
-    from gateway.cli.serving import run
+    from gateway.cli.serve import run
     from gateway.errors import Invalid
 
     gc.enable()
@@ -188,20 +188,20 @@ doctor.add(app)
 data.add(app)
 jobs.add(app)
 job_cleaning.add(jobs.commands)
-job_decisions.add(jobs.commands)
+job_admin.add(jobs.commands)
 job_planning.add(jobs.commands)
 job_metadata.add(jobs.commands)
-job_reports.add(jobs.commands)
-drafting.add(jobs.commands)
+outputs.add(jobs.commands)
+draft.add(jobs.commands)
 resources.add(app)
 routes.add(app)
 settings.add(app)
 audit.add(app)
-benching.add(app)
-tokens.add(app)
+bench.add(app)
+node.add(app)
 models.add(app)
 providers.add(app)
-checking.add(providers.commands)
+check.add(providers.commands)
 parameters.add(providers.commands)
 
 

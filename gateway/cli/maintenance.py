@@ -20,8 +20,8 @@ from gateway.cli.client import (
     show,
     table,
 )
-from gateway.cli.said import say
-from gateway.counting import counted
+from gateway.cli.console import say
+from gateway.text import counted
 
 
 def add(app: typer.Typer) -> None:

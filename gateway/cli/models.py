@@ -20,9 +20,9 @@ from gateway.cli.client import (
     show,
     table,
 )
-from gateway.cli.given import new_file
+from gateway.cli.console import say
+from gateway.cli.inputs import new_file
 from gateway.cli.paging import PAGE, After, Limit, of_all, print_more
-from gateway.cli.said import say
 
 commands = typer.Typer(help="Models that trainings left here: look, deploy, export, import.", no_args_is_help=True)
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.cli.said import say
-from gateway.counting import counted
+from gateway.cli.console import say
+from gateway.text import counted
 
 After = Annotated[str, typer.Option("--after", help="The next page: what the last one ended with.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="How many.")]

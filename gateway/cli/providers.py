@@ -23,10 +23,10 @@ from gateway.cli.client import (
     table,
 )
 from gateway.cli.completing import providers
-from gateway.cli.given import who
+from gateway.cli.console import say
+from gateway.cli.inputs import who
 from gateway.cli.paging import PAGE, After, Limit, of_all, print_more
-from gateway.cli.said import say
-from gateway.counting import counted
+from gateway.text import counted
 
 commands = typer.Typer(
     help="Algorithm images, the components in them, and what became of them. A provider's full name is "

@@ -6,7 +6,7 @@ from typing import Any
 import typer
 
 from gateway.cli.client import DEFAULT_CONFIG, AsJson, Config, Url, connect, reporting, show, table
-from gateway.cli.said import say
+from gateway.cli.console import say
 
 _KINDS = (("cpu", "cpu"), ("memory_gib", "memory GiB"), ("disk_gib", "disk GiB"))
 _HEADS = [head for _, head in _KINDS]

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.cli.given import finite
+from gateway.cli.inputs import finite
 from route_table.model import PROFILES
 
 RouteUrl = Annotated[str, typer.Option("--to", help="Address of its gateway, such as https://gw.example:7380.")]

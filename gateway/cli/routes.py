@@ -18,7 +18,8 @@ from gateway.cli.client import (
     table,
 )
 from gateway.cli.completing import nodes
-from gateway.cli.given import who
+from gateway.cli.console import say
+from gateway.cli.inputs import who
 from gateway.cli.paging import PAGE, After, Limit, of_all, print_more
 from gateway.cli.route_options import (
     Ca,
@@ -36,7 +37,6 @@ from gateway.cli.route_options import (
     Via,
     given,
 )
-from gateway.cli.said import say
 
 commands = typer.Typer(help="Who there is, how to reach them, and whether that works.", no_args_is_help=True)
 

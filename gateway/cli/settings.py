@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli.client import DEFAULT_CONFIG, AsJson, Config, Url, connect, reporting, settings_of, show, table
-from gateway.counting import counted
+from gateway.text import counted
 
 
 def add(app: typer.Typer) -> None:
@@ -51,7 +51,7 @@ def _of_node(config: Any, url: str) -> list[dict[str, Any]]:
 
 
 def _of_file(config: Any) -> list[dict[str, Any]]:
-    from gateway.effective import effective
+    from gateway.config.effective import effective
 
     return effective(settings_of(config))
 

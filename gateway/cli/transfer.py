@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO
 
-from gateway.cli.said import harmless
+from gateway.cli.console import harmless
 
 Moved = Callable[[int], None]
 """takes how many bytes more have been moved"""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from gateway.conformance import judging
-from gateway.conformance.seen import Evidence, Finding
+from gateway.conformance.evidence import Evidence, Finding
 
 TOGETHER = "together"
 """all parties against each other"""

@@ -6,7 +6,7 @@ One cause fails one clause: what cannot be told because of it is ``not shown`` i
 from collections.abc import Callable, Iterable
 from itertools import groupby
 
-from gateway.conformance.seen import Evidence, Finding, Trace, failed, not_shown, ok
+from gateway.conformance.evidence import Evidence, Finding, Trace, failed, not_shown, ok
 
 LONGEST_LINE = 1024 * 1024
 """bytes of one line of the log"""

@@ -11,14 +11,15 @@ from typing import Self, cast
 from anyio import CapacityLimiter
 from starlette.types import ASGIApp
 
-from adapter.bfia import channel, envelope, platform
-from adapter.bfia.courier import Courier, PeerRoute
-from adapter.bfia.sessions import Member
-from gateway.app import Mounted, create_app
+from adapter.bfia import envelope, platform
+from adapter.bfia.channel import router
+from adapter.bfia.channel.courier import Courier, PeerRoute
+from adapter.bfia.channel.sessions import Member
 from gateway.broker import Broker
 from gateway.conformance.tap import CALLBACK, Ear, Tap
+from gateway.http.app import Mounted, create_app
+from gateway.http.server import bound, port_of, serve
 from gateway.ports import Limiters, OwnJobs, OwnRuns
-from gateway.server import bound, port_of, serve
 
 _LARGEST_BODY = 1 << 20
 _LARGEST_MESSAGE = 256 << 20
@@ -123,7 +124,7 @@ class Loopback:
 
     def _application(self, node: str, broker: Broker, courier: Courier) -> ASGIApp:
         station = self._stations[node]
-        parts = channel.ChannelParts(
+        parts = router.ChannelParts(
             node=node,
             institution=node,
             broker=broker,
@@ -141,8 +142,8 @@ class Loopback:
             "conformance",
             [
                 Mounted(platform.container_router(callbacks), _LARGEST_BODY),
-                Mounted(channel.container_router(parts), None),
-                Mounted(channel.peer_router(parts), None),
+                Mounted(router.container_router(parts), None),
+                Mounted(router.peer_router(parts), None),
             ],
         )
         envelope.install(app)

@@ -7,11 +7,11 @@ import os
 from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 
-from engines.folders import is_folder, walk
-from gateway.conformance.seen import Written
-from gateway.domain.local_job import Address
+from engines.files import is_folder, walk
+from gateway.conformance.evidence import Written
+from gateway.data.storage import FileStorage
+from gateway.domain.run import Address
 from gateway.errors import GatewayError
-from gateway.storage import FileStorage
 from provider_registry.model import Component
 
 _LARGEST = 64 << 20

@@ -5,11 +5,11 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.dataset_model import MemoryDatasets
-from gateway.dataset_upload import Upload
-from gateway.datasets import Datasets
-from gateway.domain.local_job import Address
-from gateway.storage import FileStorage
+from gateway.data.dataset_upload import Upload
+from gateway.data.datasets import Datasets
+from gateway.data.storage import FileStorage
+from gateway.domain.dataset_model import MemoryDatasets
+from gateway.domain.run import Address
 from provider_registry.model import Component, Parameter
 
 ROWS = 60

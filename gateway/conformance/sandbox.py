@@ -14,20 +14,20 @@ from uuid import uuid4
 
 from adapter.bfia.environment import environment, session_id
 from engines.base import Engine, EngineError, Exited, LaunchSpec, Limits
-from engines.containerd import ContainerdEngine
+from engines.docker import ContainerdEngine
 from engines.naming import labels
 from gateway.conformance import samples
+from gateway.conformance.evidence import Trace
 from gateway.conformance.loopback import Loopback, Station
 from gateway.conformance.outputs import files, files_in, looked_at, stamps, strays
-from gateway.conformance.seen import Trace
 from gateway.conformance.tap import Ear
+from gateway.data.storage import FileStorage
+from gateway.data.workspace import Workspace
 from gateway.domain.dag import ComponentRef, Dag, DagNode
-from gateway.domain.local_job import Address, LocalJob, Run
-from gateway.domain.model import JobSpec, Party
+from gateway.domain.run import Address, LocalJob, Run
+from gateway.domain.spec import JobSpec, Party
 from gateway.domain.states import JobStatus
 from gateway.ports import Site
-from gateway.storage import FileStorage
-from gateway.workspace import Workspace
 from provider_registry.model import Component
 
 NODE = "CONFORMANCE"

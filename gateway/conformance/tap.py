@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.conformance.seen import Heard, Said, Spoken
+from gateway.conformance.evidence import Heard, Said, Spoken
 from gateway.errors import NotFound
 from gateway.ports import Callback
 

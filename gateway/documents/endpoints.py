@@ -10,10 +10,10 @@ from typing import Any
 
 import httpx
 
-from gateway.access import Role, allowed
+from gateway.auth import Role, allowed
+from gateway.bootstrap.node import Gateway
+from gateway.config.schema import load
 from gateway.documents.table import code, table
-from gateway.settings import load
-from gateway.wiring import Gateway
 
 _INTRO = {
     "en": """# Endpoints

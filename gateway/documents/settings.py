@@ -10,8 +10,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from gateway.config.schema import Settings
 from gateway.documents.table import code, table
-from gateway.settings import Settings
 
 _INTRO = {
     "en": """# Settings

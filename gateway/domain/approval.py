@@ -12,9 +12,9 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 
 from gateway.domain.dag import DagNode
-from gateway.domain.local_job import Approval, LocalJob
-from gateway.domain.model import Call, CallState, Failure, JobSpec, NodeId
 from gateway.domain.parameters import data_location
+from gateway.domain.run import Approval, LocalJob
+from gateway.domain.spec import Call, CallState, Failure, JobSpec, NodeId
 from gateway.domain.states import JOB, JobStatus, ended, move
 
 REJECTED, NOT_AUTHORISED, TIMEOUT = "APPROVAL_REJECTED", "NOT_AUTHORISED", "APPROVAL_TIMEOUT"

@@ -12,8 +12,8 @@ from enum import StrEnum
 
 from gateway.domain import approval
 from gateway.domain.approval import Policy, Verdict
-from gateway.domain.local_job import Approval, Audit, LocalJob
-from gateway.domain.model import Ending, Failure, JobSpec
+from gateway.domain.run import Approval, Audit, LocalJob
+from gateway.domain.spec import Ending, Failure, JobSpec
 from gateway.domain.states import JOB, JobStatus, Outcome, ended
 
 WITHDRAWN, UNUSED = "AUDIT_WITHDRAWN", "AUDIT_UNUSED"

@@ -8,7 +8,7 @@ unless a later one fits.
 from dataclasses import replace
 
 from gateway.domain.amounts import Amounts, Portions, together
-from gateway.domain.local_job import LocalJob, Run
+from gateway.domain.run import LocalJob, Run
 from gateway.domain.states import RunStatus
 
 

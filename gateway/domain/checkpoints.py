@@ -7,9 +7,9 @@ copy of what the same task left there.
 
 from typing import Any
 
-from gateway.domain.local_job import Address
-from gateway.domain.model import JobSpec, Party
 from gateway.domain.problems import Problem
+from gateway.domain.run import Address
+from gateway.domain.spec import JobSpec, Party
 
 SETTING = "checkpoints"
 _WORDS = {"true": True, "false": False}

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from gateway.domain.job import GRACE, Acceptance, Consent, Job, NodeJob
-from gateway.domain.model import Call, CallState, Failure, NodeId
+from gateway.domain.spec import Call, CallState, Failure, NodeId
 from gateway.domain.states import JOB, JobStatus, ended
 
 DEADLINE = 86_400.0

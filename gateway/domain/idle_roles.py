@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 
 from gateway.domain.dag import DagNode, once_per_component
-from gateway.domain.model import JobSpec
 from gateway.domain.problems import Problem
+from gateway.domain.spec import JobSpec
 
 _LONGEST = 40
 """characters; a longer name is no mistyped role"""

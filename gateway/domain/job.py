@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Self
 
-from gateway.domain.model import Call, Ending, Failure, JobSpec, NodeId, Note
+from gateway.domain.spec import Call, Ending, Failure, JobSpec, NodeId, Note
 from gateway.domain.states import JobStatus, Outcome, TaskStatus, merge
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 
 from gateway.domain.amounts import Amounts, Defaults, Pool, total
 from gateway.domain.dag import Dag, order
-from gateway.domain.model import JobSpec, NodeId
 from gateway.domain.resources import granted, parallelism
+from gateway.domain.spec import JobSpec, NodeId
 
 
 @dataclass(frozen=True)

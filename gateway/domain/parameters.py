@@ -7,10 +7,10 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Any
 
-from gateway.domain import checkpoints, foreign, job_settings, lifetimes, resources, strictness, trained
-from gateway.domain.model import JobSpec, NodeId, Party
+from gateway.domain import checkpoints, foreign, lifetimes, models, resources, strictness, validation
 from gateway.domain.names import LARGEST_NAME, index_of, name_rule
 from gateway.domain.problems import Problem
+from gateway.domain.spec import JobSpec, NodeId, Party
 
 MOST_KEYS = 1000
 LONGEST_KEY = 4096
@@ -88,7 +88,7 @@ def check(spec: JobSpec, path: str = "config") -> tuple[list[Problem], list[Prob
     any job needs. Warned: parameters of a task, role or index that the job does not have, up to `MOST_WARNINGS`;
     a job that is `strictness.KEY` is refused for those.
     """
-    problems: list[Problem] = trained.check(spec, path)
+    problems: list[Problem] = models.check(spec, path)
     warnings: list[Problem] = []
     for at, name in (("job_id", spec.job_id), *((f"{path}.role.{p.role}", p.role) for p in spec.parties)):
         if rule := name_rule(name, LARGEST_NAME // 3):
@@ -130,7 +130,7 @@ def check(spec: JobSpec, path: str = "config") -> tuple[list[Problem], list[Prob
     problems += resources.check(spec, f"{path}.job_params")
     problems += foreign.check(spec.job_params, f"{path}.job_params")
     warnings += [key.problem for key in spec.unread]
-    warnings += job_settings.check(spec, f"{path}.job_params")
+    warnings += validation.check(spec, f"{path}.job_params")
     problems += strictness.check(spec, f"{path}.job_params.common")
     return strictness.applied(spec, problems, warnings[:MOST_WARNINGS])
 

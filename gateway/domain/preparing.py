@@ -9,8 +9,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from gateway.domain import approval
-from gateway.domain.local_job import Approval, LocalJob, Preparation
-from gateway.domain.model import Call, CallState, Failure
+from gateway.domain.run import Approval, LocalJob, Preparation
+from gateway.domain.spec import Call, CallState, Failure
 from gateway.domain.states import JobStatus
 
 

@@ -6,7 +6,7 @@ What that node told last is kept, and never falls; what has succeeded here count
 import math
 from dataclasses import replace
 
-from gateway.domain.local_job import LocalJob
+from gateway.domain.run import LocalJob
 from gateway.domain.states import Outcome, RunStatus
 
 MOST = 99

@@ -12,10 +12,10 @@ from datetime import datetime
 from typing import Any
 
 from gateway.domain import dag as flow
-from gateway.domain import withholding
+from gateway.domain import redaction
 from gateway.domain.job import Job, NodeJob, Task
-from gateway.domain.model import Call, CallState, Ending, Failure, JobSpec, NodeId
 from gateway.domain.problems import Problem
+from gateway.domain.spec import Call, CallState, Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 
 MIN, REQUIRED, TOLERABLE = "min_parties", "required_parties", "tolerable_tasks"
@@ -130,7 +130,7 @@ def ending_for(job: Job, node: NodeId) -> Ending | None:
     """Return what a node that is stopped is told of the job's end."""
     excluded = job.nodes[node].excluded
     if excluded is None:
-        return withholding.for_node(job.spec, node, job.ending)
+        return redaction.for_node(job.spec, node, job.ending)
     return Ending(Outcome.STOPPED, _excluded_at(job), replace(excluded, message=f"left out: {excluded.message}"))
 
 

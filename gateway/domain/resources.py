@@ -13,8 +13,8 @@ from enum import StrEnum
 from typing import Any
 
 from gateway.domain.amounts import GIB, Amounts, Defaults, Portions, total
-from gateway.domain.model import JobSpec, NodeId, Party
 from gateway.domain.problems import Problem
+from gateway.domain.spec import JobSpec, NodeId, Party
 
 MOST = 2.0**32
 """cores or GiB that no machine has"""
@@ -28,7 +28,7 @@ _UNITS = {"cpu": 1, "memory": GIB, "disk": GIB}
 
 @dataclass(frozen=True)
 class Granted:
-    """What each run of a party may use; None is as much as the node lets it (`gateway.ceilings`)."""
+    """What each run of a party may use; None is as much as the node lets it (`gateway.jobs.ceilings`)."""
 
     cpu: float | None = None
     """cores"""

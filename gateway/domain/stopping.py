@@ -10,7 +10,7 @@ from datetime import datetime
 
 from gateway.domain.dag import downstream
 from gateway.domain.job import Job, NodeTask, Task
-from gateway.domain.model import CallState, Ending, Failure, NodeId
+from gateway.domain.spec import CallState, Ending, Failure, NodeId
 from gateway.domain.states import TASK, Outcome, TaskStatus, ended, may, move
 
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from gateway.domain.model import JobSpec
 from gateway.domain.problems import Problem
+from gateway.domain.spec import JobSpec
 
 KEY = "strict"
 _WORDS = {True: True, False: False, "true": True, "false": False}

@@ -7,18 +7,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from gateway.domain import approval, auditing, borrowing, consent, guarding, holding, quorum
-from gateway.domain.executing import execute
-from gateway.domain.executing.agenda import agenda as agenda_here
-from gateway.domain.executing.timing import Timing as RunTiming
+from gateway.domain import approval, auditing, borrowing, consent, orphans, quorum, reservations
+from gateway.domain._memo import remembered
+from gateway.domain.execution import machine
+from gateway.domain.execution.agenda import agenda as agenda_here
 from gateway.domain.job import Job, NodeJob, Task
-from gateway.domain.local_job import LocalJob, Run
-from gateway.domain.model import Call, CallState
-from gateway.domain.remembering import remembered
-from gateway.domain.scheduling import schedule
+from gateway.domain.run import LocalJob, Run
+from gateway.domain.scheduling import machine as scheduling_machine
 from gateway.domain.scheduling.agenda import agenda
-from gateway.domain.scheduling.timing import Timing
+from gateway.domain.spec import Call, CallState
 from gateway.domain.states import JOB, TASK, JobStatus, RunStatus, TaskStatus, ended
+from gateway.domain.timeouts import Timing
+from gateway.domain.timing import Timing as RunTiming
 
 UNREACHABLE = "UNREACHABLE"
 DECIDED_HERE = frozenset({"APPROVAL", "PREPARING", "CONFIRMING", "CLEANING"})
@@ -49,7 +49,7 @@ class Waiting:
 
 def of_job(job: Job, timing: Timing = Timing()) -> Waiting | None:
     """Return what a job waits for; of one that has ended, a stop that is still being delivered, else None."""
-    due = _moment(schedule.next_due(job, timing), job.created_at)
+    due = _moment(scheduling_machine.next_due(job, timing), job.created_at)
     if job.ending is not None:
         return _of_ending(job, due)
     if (away := _unreachable(job, quorum.active(job), due)) is not None:
@@ -58,7 +58,7 @@ def of_job(job: Job, timing: Timing = Timing()) -> Waiting | None:
         case JobStatus.PENDING:
             return _of_pending(job, due)
         case JobStatus.READY:
-            if (short := holding.waits_for(job)) is not None:
+            if (short := reservations.waits_for(job)) is not None:
                 text, since, again = short
                 return Waiting("RESOURCES", text, since, again or due)
             unsettled = [n for n in quorum.active(job) if not n.start.settled]
@@ -130,7 +130,7 @@ def of_tasks(job: Job, timing: Timing = Timing()) -> dict[str, Waiting | None]:
     for due in agenda(job, timing):
         name = getattr(due.command, "task", "")
         dues[name] = min(due.at, dues.get(name, due.at))
-    most = holding.tasks_at_once(job, timing.abreast)
+    most = reservations.tasks_at_once(job, timing.abreast)
     found = {name: _of_task(job, task, whole, dues.get(name), most) for name, task in job.tasks.items()}
     again = _moment(min(dues.values(), default=None), job.created_at)
     return {name: _at_the_latest(why, again) for name, why in found.items()}
@@ -203,7 +203,7 @@ def _since_ready(job: Job, task: Task) -> datetime:
 
 def of_local(local: LocalJob, timing: RunTiming = RunTiming()) -> Waiting | None:
     """Return what a job waits for at a participating node; None once it has ended and everything is given back."""
-    due = _moment(execute.next_due(local, timing), local.created_at)
+    due = _moment(machine.next_due(local, timing), local.created_at)
     if ended(JOB, local.status):
         if (confirm := approval.to_confirm(local)) is not None:
             text = f"tells {local.spec.scheduler} what was decided here"
@@ -211,7 +211,7 @@ def of_local(local: LocalJob, timing: RunTiming = RunTiming()) -> Waiting | None
         if local.closed or due is None:
             return None
         return Waiting("CLEANING", "its runs are being ended and removed", local.ended_at or local.created_at, due)
-    if guarding.watched(local) and local.ask.state in (CallState.SENT, CallState.LOST) and local.ask.tries:
+    if orphans.watched(local) and local.ask.state in (CallState.SENT, CallState.LOST) and local.ask.tries:
         since = local.heard_at or local.created_at
         text = f"nothing was heard of {local.spec.scheduler} since {since.isoformat()}"
         return Waiting(UNREACHABLE, text, since, due)

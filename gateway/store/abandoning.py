@@ -4,8 +4,8 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from gateway.store import tables
-from gateway.store.mapping import dumps
+from gateway.store import schema
+from gateway.store.serialization import dumps
 from gateway.store.store import Store
 
 ABNORMAL = "ABNORMAL"
@@ -16,7 +16,7 @@ def abandon(store: Store, side: str, job_id: str, at: datetime, why: str) -> lis
 
     ``side``: ``scheduler`` or ``participant``. What it did is in its timeline; the unread record stays as it is.
     """
-    t = tables.job if side == "scheduler" else tables.local_job
+    t = schema.job if side == "scheduler" else schema.local_job
     with store.write() as connection:
         changed = connection.execute(
             t.update()
@@ -27,10 +27,10 @@ def abandon(store: Store, side: str, job_id: str, at: datetime, why: str) -> lis
         if changed.rowcount:
             line = {"event": "job ABNORMAL", "actor": "", "detail": dumps({"reason": ABNORMAL, "message": why})}
             connection.execute(
-                tables.timeline.insert().values(job_id=job_id, side=side, at=at.timestamp(), **line)
+                schema.timeline.insert().values(job_id=job_id, side=side, at=at.timestamp(), **line)
             )
         if side == "scheduler":
             return []
-        r = tables.run
+        r = schema.run
         names = connection.execute(sa.select(r.c.name).where(r.c.job_id == job_id)).scalars()
         return list(names)

@@ -7,10 +7,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from gateway.access import Role, Token
-from gateway.store import tables
-from gateway.store.mapping import dumps, loads
+from gateway.auth import Role, Token
+from gateway.store import schema
 from gateway.store.rows import as_time
+from gateway.store.serialization import dumps, loads
 from gateway.store.store import Store
 
 
@@ -48,11 +48,11 @@ class SqlTokens:
             "revoked_at": None,
         }
         with self._store.write() as connection:
-            connection.execute(tables.token.insert().values(**row))
+            connection.execute(schema.token.insert().values(**row))
 
     def find(self, digest: str) -> Token | None:
         """Return a token by its digest, revoked and expired ones too; None: there is none."""
-        t = tables.token
+        t = schema.token
         with self._store.read() as connection:
             row = connection.execute(sa.select(t).where(t.c.digest == digest)).first()
         return _token(row) if row else None
@@ -60,11 +60,11 @@ class SqlTokens:
     def list(self) -> list[Token]:
         """Return all tokens, oldest first."""
         with self._store.read() as connection:
-            return [_token(row) for row in connection.execute(sa.select(tables.token).order_by("created_at"))]
+            return [_token(row) for row in connection.execute(sa.select(schema.token).order_by("created_at"))]
 
     def revoke(self, name_or_id: str, now: datetime) -> int:
         """Revoke every token of that name, or the one with that id; return how many were still good."""
-        t = tables.token
+        t = schema.token
         which = sa.or_(t.c.name == name_or_id, t.c.id == name_or_id) & t.c.revoked_at.is_(None)
         with self._store.write() as connection:
             return connection.execute(t.update().where(which).values(revoked_at=now.timestamp())).rowcount
@@ -89,7 +89,7 @@ class SqlAudit:
             "detail": _whole(dumps(detail)),
         }
         with self._store.write() as connection:
-            connection.execute(tables.audit.insert().values(**row))
+            connection.execute(schema.audit.insert().values(**row))
 
     def list(
         self,
@@ -102,7 +102,7 @@ class SqlAudit:
         refused: bool | None = None,
     ) -> list[AuditEntry]:
         """Return entries, newest first. ``action``: a part of it; ``refused``: whether the change was not made."""
-        t = tables.audit
+        t = schema.audit
         query = sa.select(t).order_by(t.c.id.desc()).limit(limit)
         if before is not None:
             query = query.where(t.c.id < before)

@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from gateway.domain.model import JobSpec, Note
+from gateway.domain.spec import JobSpec, Note
 
 log = structlog.get_logger(__name__)
 

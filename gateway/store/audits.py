@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-from gateway.store import tables
+from gateway.store import schema
 from gateway.store.store import Store
 
 
@@ -14,7 +14,7 @@ class SqlJobAudits:
 
     def job_of(self, sender: str, audit_id: str) -> str | None:
         """Return the job that a question is about; None: that node has asked no such question."""
-        t = tables.job_audit
+        t = schema.job_audit
         with self._store.read() as connection:
             query = sa.select(t.c.job_id).where(t.c.sender == sender, t.c.audit_id == audit_id)
             found: str | None = connection.execute(query).scalar()
@@ -25,7 +25,7 @@ class SqlJobAudits:
         try:
             with self._store.write() as connection:
                 connection.execute(
-                    tables.job_audit.insert().values(sender=sender, audit_id=audit_id, job_id=job_id)
+                    schema.job_audit.insert().values(sender=sender, audit_id=audit_id, job_id=job_id)
                 )
         except sa.exc.IntegrityError:
             return self.job_of(sender, audit_id) or job_id

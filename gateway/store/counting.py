@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from gateway.store import tables
+from gateway.store import schema
 from gateway.store.store import Store
 
 
@@ -25,15 +25,15 @@ def count(store: Store) -> Counts:
     """Count everything; each query is answered from an index."""
     jobs: dict[tuple[str, str, str], int] = {}
     with store.read() as connection:
-        for side, t in (("scheduler", tables.job), ("participant", tables.local_job)):
+        for side, t in (("scheduler", schema.job), ("participant", schema.local_job)):
             query = sa.select(t.c.status, t.c.outcome, sa.func.count()).group_by(t.c.status, t.c.outcome)
             for status, outcome, number in connection.execute(query):
                 jobs[side, status, outcome or ""] = number
-        waiting = sa.select(sa.func.min(tables.job.c.created_at)).where(
-            tables.job.c.status.in_(("PENDING", "READY"))
+        waiting = sa.select(sa.func.min(schema.job.c.created_at)).where(
+            schema.job.c.status.in_(("PENDING", "READY"))
         )
         oldest = connection.execute(waiting).scalar()
-        return Counts(jobs, _by_status(connection, tables.task), _by_status(connection, tables.run), oldest)
+        return Counts(jobs, _by_status(connection, schema.task), _by_status(connection, schema.run), oldest)
 
 
 def _by_status(connection: sa.Connection, t: sa.Table) -> dict[str, int]:

@@ -7,7 +7,7 @@ from functools import partial
 import sqlalchemy as sa
 
 from engines.base import Capacity
-from gateway.store import tables
+from gateway.store import schema
 from gateway.store.database import repeating
 from gateway.store.store import Store
 
@@ -23,7 +23,7 @@ class EngineTotals:
     def known(self) -> Mapping[str, Capacity]:
         """Return what each engine had when it last answered."""
         with self._store.read() as connection:
-            rows = connection.execute(sa.select(tables.resource_engine)).all()
+            rows = connection.execute(sa.select(schema.resource_engine)).all()
         return {row.engine: Capacity(row.cpu, row.memory) for row in rows}
 
     def keep(self, engine: str, capacity: Capacity, at: datetime) -> None:
@@ -32,7 +32,7 @@ class EngineTotals:
             repeating(partial(self._keep, engine, capacity, at))
 
     def _keep(self, engine: str, capacity: Capacity, at: datetime) -> None:
-        t = tables.resource_engine
+        t = schema.resource_engine
         told = {"cpu": capacity.cpu, "memory": capacity.memory, "seen_at": at.timestamp()}
         with self._store.write() as connection:
             known = connection.execute(sa.select(t.c.engine).where(t.c.engine == engine).with_for_update()).first()

@@ -6,9 +6,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from gateway.store import tables
+from gateway.store import schema
 from gateway.store.database import repeating
-from gateway.store.mapping import loads
+from gateway.store.serialization import loads
 from gateway.store.store import Store
 
 
@@ -45,12 +45,12 @@ def has_many_writers(store: Store) -> bool:
 def newest(store: Store) -> int:
     """Return the number of the newest line; 0: there is none."""
     with store.read() as connection:
-        return int(connection.execute(sa.select(sa.func.max(tables.timeline.c.id))).scalar() or 0)
+        return int(connection.execute(sa.select(sa.func.max(schema.timeline.c.id))).scalar() or 0)
 
 
 def until_gap(store: Store, start: int, end: int) -> int:
     """Return the last number behind ``start`` before the first that is missing, at most ``end``."""
-    t = tables.timeline
+    t = schema.timeline
     last = start
     with store.read() as connection:
         query = sa.select(t.c.id).where(t.c.id > start, t.c.id <= end).order_by(t.c.id).limit(10_000)
@@ -66,7 +66,7 @@ def after(store: Store, number: int, until: int, entries: Sequence[str], job_id:
 
     ``job_id`` empty: of all jobs.
     """
-    t = tables.timeline
+    t = schema.timeline
     query = sa.select(t).where(t.c.id > number, t.c.id <= until, t.c.event.in_(entries))
     if job_id:
         query = query.where(t.c.job_id == job_id)
@@ -77,7 +77,7 @@ def after(store: Store, number: int, until: int, entries: Sequence[str], job_id:
 
 def cursor(store: Store, key: str) -> Cursor | None:
     """Return how far a receiver has got; None: it has never been told anything."""
-    t = tables.webhook
+    t = schema.webhook
     with store.read() as connection:
         row = connection.execute(sa.select(t).where(t.c.key == key)).first()
     return Cursor(row.number, row.holder, row.until) if row else None
@@ -88,16 +88,16 @@ def add_cursor(store: Store, key: str, number: int) -> None:
 
     def add() -> None:
         with store.write() as connection:
-            known = connection.execute(sa.select(tables.webhook.c.key).where(tables.webhook.c.key == key)).scalar()
+            known = connection.execute(sa.select(schema.webhook.c.key).where(schema.webhook.c.key == key)).scalar()
             if known is None:
-                connection.execute(tables.webhook.insert().values(key=key, number=number, holder="", until=0.0))
+                connection.execute(schema.webhook.insert().values(key=key, number=number, holder="", until=0.0))
 
     repeating(add)
 
 
 def hold_cursor(store: Store, key: str, holder: str, now: float, until: float) -> bool:
     """Take or keep the delivery to a receiver, unless another holds it just now."""
-    t = tables.webhook
+    t = schema.webhook
     free = sa.or_(t.c.holder == holder, t.c.until < now)
 
     def hold() -> bool:
@@ -110,7 +110,7 @@ def hold_cursor(store: Store, key: str, holder: str, now: float, until: float) -
 
 def move_cursor(store: Store, key: str, holder: str, number: int) -> bool:
     """Note that everything up to a number was taken; False where another delivers by now."""
-    t = tables.webhook
+    t = schema.webhook
 
     def move() -> bool:
         with store.write() as connection:

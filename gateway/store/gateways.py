@@ -10,7 +10,7 @@ from datetime import datetime
 import sqlalchemy as sa
 
 from gateway.domain.states import RunStatus
-from gateway.store import tables
+from gateway.store import schema
 from gateway.store.database import repeating
 from gateway.store.rows import as_time
 from gateway.store.store import Store
@@ -38,7 +38,7 @@ class Gateways:
 
         Returns how many seconds it had been silent for until then; 0 the first time.
         """
-        t = tables.gateway
+        t = schema.gateway
         said = {"url": url, "own_time": at.timestamp()}
 
         def write() -> float:
@@ -55,21 +55,21 @@ class Gateways:
 
     def known(self) -> list[KnownGateway]:
         """Return every gateway that was ever heard of."""
-        t = tables.gateway
+        t = schema.gateway
         with self._store.read() as connection:
             now = connection.execute(sa.select(_now(connection))).scalar_one()
             return [KnownGateway(r.owner, r.url, now - r.seen_at) for r in connection.execute(sa.select(t))]
 
     def last_time(self, owner: str) -> datetime | None:
         """Return what time it was by that gateway's clock when it last wrote; None where it has not said."""
-        t = tables.gateway
+        t = schema.gateway
         with self._store.read() as connection:
             found = connection.execute(sa.select(t.c.own_time).where(t.c.owner == owner)).scalar()
         return None if found is None else as_time(found)
 
     def jobs_of(self, owner: str) -> list[str]:
         """Return the jobs with runs of this gateway that are not over."""
-        t = tables.run
+        t = schema.run
         query = sa.select(t.c.job_id).where(t.c.owner == owner, t.c.status.not_in(_OVER)).distinct()
         with self._store.read() as connection:
             return list(connection.execute(query).scalars())

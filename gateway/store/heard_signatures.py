@@ -6,7 +6,7 @@ from collections.abc import Callable
 import sqlalchemy as sa
 
 from gateway.ports import Clock
-from gateway.store import tables
+from gateway.store import schema
 from gateway.store.database import repeating
 from gateway.store.store import Store
 
@@ -28,7 +28,7 @@ class SqlHeardSignatures:
 
         It is remembered for so many seconds from then on.
         """
-        t, now = tables.heard_signature, self._clock().timestamp()
+        t, now = schema.heard_signature, self._clock().timestamp()
         mine = t.c.signature == signature
 
         def work() -> str:
@@ -54,7 +54,7 @@ class SqlHeardSignatures:
 
     def _tidy(self, now: float) -> Callable[[], None]:
         def work() -> None:
-            t = tables.heard_signature
+            t = schema.heard_signature
             with self._store.write() as connection:
                 connection.execute(t.delete().where(t.c.until < now))
 

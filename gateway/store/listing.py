@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from gateway.domain.model import JobSpec, NodeId
-from gateway.store import tables
-from gateway.store.mapping import dumps, loads
+from gateway.domain.spec import JobSpec, NodeId
+from gateway.store import schema
 from gateway.store.rows import as_time
+from gateway.store.serialization import dumps, loads
 from gateway.store.store import Store
 
 _AT_A_TIME = 500
@@ -83,7 +83,7 @@ def page(store: Store, wanted: Wanted, limit: int, after: Place | None = None) -
 
 
 def _queries(wanted: Wanted) -> list[tuple[str, sa.Select[Any]]]:
-    job, local = tables.job, tables.local_job
+    job, local = schema.job, schema.local_job
     mine = job.c.job_id == local.c.job_id
     return [
         ("scheduler", _narrowed(job, wanted)),
@@ -137,5 +137,5 @@ def _takes_part(spec: str, node: NodeId) -> bool:
 
 
 def _taking_part(connection: sa.Connection, jobs: Sequence[str]) -> set[str]:
-    t = tables.local_job
+    t = schema.local_job
     return set(connection.execute(sa.select(t.c.job_id).where(t.c.job_id.in_(jobs))).scalars())

@@ -5,13 +5,13 @@ from contextlib import AbstractContextManager, nullcontext
 
 import sqlalchemy as sa
 
-from gateway.domain.local_job import Address
-from gateway.domain.model import NodeId
-from gateway.domain.trained import Kept, PartyModel
+from gateway.domain.models import Kept, PartyModel
+from gateway.domain.run import Address
+from gateway.domain.spec import NodeId
 from gateway.errors import Conflict
-from gateway.store import tables
-from gateway.store.mapping import dumps, loads
+from gateway.store import schema
 from gateway.store.publishing import kept_of, one_version, row_of
+from gateway.store.serialization import dumps, loads
 from gateway.store.store import Store
 
 
@@ -23,7 +23,7 @@ class SqlModels:
 
     def all(self, model_id: str | None = None, limit: int | None = None) -> list[Kept]:
         """Return the parts, newest version first."""
-        t = tables.model
+        t = schema.model
         query = sa.select(t).order_by(t.c.created_at.desc(), t.c.version, t.c.role, t.c.idx).limit(limit)
         if model_id is not None:
             query = query.where(t.c.model_id == model_id)
@@ -32,7 +32,7 @@ class SqlModels:
 
     def find(self, model_id: str, version: str) -> list[Kept]:
         """Return the parts of one version, by role and index; empty where there is none."""
-        t = tables.model
+        t = schema.model
         with self._store.read() as connection:
             rows = connection.execute(
                 sa.select(t).where(one_version(model_id, version)).order_by(t.c.role, t.c.idx)
@@ -41,13 +41,13 @@ class SqlModels:
 
     def of_job(self, job_id: str) -> list[Kept]:
         """Return the parts that a job left."""
-        t = tables.model
+        t = schema.model
         with self._store.read() as connection:
             return [kept_of(row) for row in connection.execute(sa.select(t).where(t.c.job_id == job_id))]
 
     def addresses(self) -> dict[Address, str]:
         """Return every address that a model needs, with its name: what lies there must not be cleaned away."""
-        t = tables.model
+        t = schema.model
         with self._store.read() as connection:
             texts = connection.execute(sa.select(t.c.document)).scalars().all()
         models = [loads(PartyModel, text) for text in texts]
@@ -55,7 +55,7 @@ class SqlModels:
 
     def deploy(self, model_id: str, version: str, at: float | None, granted: Iterable[NodeId] | None) -> bool:
         """Say whether and since when a version is deployed; with ``granted``, to whom too. False: unknown."""
-        t = tables.model
+        t = schema.model
         values: dict[str, object] = {"deployed_at": at}
         if granted is not None:
             values["granted"] = dumps(sorted(granted))
@@ -76,7 +76,7 @@ class SqlModels:
         with self._store.write() as connection:
             for kept in models:
                 try:
-                    connection.execute(tables.model.insert().values(**row_of(kept)))
+                    connection.execute(schema.model.insert().values(**row_of(kept)))
                 except sa.exc.IntegrityError as error:
                     name = f"version {kept.model.version} of model {kept.model.model_id}"
                     raise Conflict(f"{name} has just come here", reason="MODEL_EXISTS") from error
@@ -85,7 +85,7 @@ class SqlModels:
 
     def delete(self, model_id: str, version: str) -> bool:
         """Forget a version that is not deployed; False where there is none, or it is deployed by now."""
-        t = tables.model
+        t = schema.model
         with self._store.write() as connection:
             done = connection.execute(t.delete().where(one_version(model_id, version), t.c.deployed_at.is_(None)))
             return bool(done.rowcount)

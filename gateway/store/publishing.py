@@ -6,11 +6,11 @@ from typing import Any
 import sqlalchemy as sa
 import structlog
 
-from gateway.domain import trained
-from gateway.domain.local_job import LocalJob
-from gateway.domain.trained import Kept, PartyModel
-from gateway.store import tables
-from gateway.store.mapping import dumps, loads
+from gateway.domain import models
+from gateway.domain.models import Kept, PartyModel
+from gateway.domain.run import LocalJob
+from gateway.store import schema
+from gateway.store.serialization import dumps, loads
 
 log = structlog.get_logger(__name__)
 
@@ -19,8 +19,8 @@ def publish(connection: sa.Connection, old: LocalJob | None, new: LocalJob) -> N
     """Store what a job leaves, in the write that says it has succeeded; a version that is there stays as it is."""
     if not new.model_saved or (old is not None and old.model_saved):
         return
-    t = tables.model
-    for model in trained.left_by(new):
+    t = schema.model
+    for model in models.left_by(new):
         here = (
             one_version(model.model_id, model.version)
             & (t.c.role == model.party.role)
@@ -34,7 +34,7 @@ def publish(connection: sa.Connection, old: LocalJob | None, new: LocalJob) -> N
 
 def one_version(model_id: str, version: str) -> sa.ColumnElement[bool]:
     """Return the condition for all parties' parts of one version of a model."""
-    return (tables.model.c.model_id == model_id) & (tables.model.c.version == version)
+    return (schema.model.c.model_id == model_id) & (schema.model.c.version == version)
 
 
 def row_of(kept: Kept) -> dict[str, Any]:

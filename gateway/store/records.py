@@ -13,16 +13,16 @@ from typing import Any, Generic, Literal, TypeVar
 import sqlalchemy as sa
 
 from gateway.domain.job import Job
-from gateway.domain.local_job import LocalJob
-from gateway.domain.model import JobSpec
+from gateway.domain.run import LocalJob
+from gateway.domain.spec import JobSpec
 from gateway.errors import NotFound, Unreadable
 from gateway.origin import proven, with_proof
 from gateway.store import statements
 from gateway.store.announcing import announce
 from gateway.store.database import Database, repeating
-from gateway.store.mapping import dumps, loads, record
 from gateway.store.rows import as_time, note_row
 from gateway.store.seen import Entry, Seen
+from gateway.store.serialization import dumps, loads, record
 from gateway.store.statements import JobStatements, RowStatements
 
 R = TypeVar("R", Job, LocalJob)

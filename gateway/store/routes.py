@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from gateway.store import tables
+from gateway.store import schema
 from gateway.store.database import repeating
 from gateway.store.rows import as_time
 from gateway.store.store import Store
@@ -21,13 +21,13 @@ class SqlRouteVersions:
 
     def newest_number(self) -> int:
         """Return the newest version's number, 0 if there is none."""
-        t = tables.route_version
+        t = schema.route_version
         with self._store.read() as connection:
             return int(connection.execute(sa.select(sa.func.max(t.c.number))).scalar() or 0)
 
     def get(self, number: int) -> Version | None:
         """Return a version; None: there is none of that number."""
-        t = tables.route_version
+        t = schema.route_version
         with self._store.read() as connection:
             row = connection.execute(sa.select(t).where(t.c.number == number)).first()
         return _version(row) if row else None
@@ -44,14 +44,14 @@ class SqlRouteVersions:
         }
         try:
             with self._store.write() as connection:
-                connection.execute(tables.route_version.insert().values(**row))
+                connection.execute(schema.route_version.insert().values(**row))
         except sa.exc.IntegrityError:
             return False
         return True
 
     def list(self, before: int | None = None, limit: int = 50) -> Sequence[Version]:
         """Return versions older than ``before``, newest first."""
-        t = tables.route_version
+        t = schema.route_version
         query = sa.select(t).order_by(t.c.number.desc()).limit(limit)
         if before is not None:
             query = query.where(t.c.number < before)
@@ -60,14 +60,14 @@ class SqlRouteVersions:
 
     def exported(self) -> Export | None:
         """Return what the file held last; None: no gateway has written one yet."""
-        t = tables.route_export
+        t = schema.route_export
         with self._store.read() as connection:
             row = connection.execute(sa.select(t).where(t.c.id == _HERE)).first()
         return Export(row.number, row.digest) if row else None
 
     def set_exported(self, export: Export) -> None:
         """Note what the file holds now."""
-        t = tables.route_export
+        t = schema.route_export
         values = {"number": export.number, "digest": export.digest}
 
         def work() -> None:

@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gateway.domain.job import Job, Task
-from gateway.domain.local_job import LocalJob, Run
-from gateway.domain.model import Note
+from gateway.domain.run import LocalJob, Run
+from gateway.domain.spec import Note
 from gateway.domain.states import TaskStatus
-from gateway.store.mapping import dumps
+from gateway.store.serialization import dumps
 
 
 def note_row(job_id: str, side: str, note: Note) -> dict[str, Any]:

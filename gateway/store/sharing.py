@@ -4,10 +4,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from gateway.domain.local_job import Address
-from gateway.domain.model import NodeId
-from gateway.domain.sharing import Grant
-from gateway.store import tables
+from gateway.domain.datasets import Grant
+from gateway.domain.run import Address
+from gateway.domain.spec import NodeId
+from gateway.store import schema
 from gateway.store.database import repeating
 from gateway.store.rows import as_time
 from gateway.store.store import Store
@@ -21,18 +21,18 @@ class SqlGrants:
 
     def of(self, dataset: Address) -> list[Grant]:
         """Return the grants of one dataset, by node."""
-        t = tables.dataset_grant
+        t = schema.dataset_grant
         return self._found(sa.select(t).where(_of(dataset)).order_by(t.c.node))
 
     def all(self, node: NodeId | None = None, limit: int = 1000) -> list[Grant]:
         """Return all grants, or those to one node, by dataset."""
-        t = tables.dataset_grant
+        t = schema.dataset_grant
         query = sa.select(t).order_by(t.c.namespace, t.c.name, t.c.node).limit(limit)
         return self._found(query if node is None else query.where(t.c.node == node))
 
     def put(self, grant: Grant) -> None:
         """Write a grant, in place of an earlier one of the same dataset and node."""
-        t = tables.dataset_grant
+        t = schema.dataset_grant
         here = _of(grant.dataset) & (t.c.node == grant.node)
         values = {
             "granted_at": grant.granted_at.timestamp(),
@@ -56,7 +56,7 @@ class SqlGrants:
 
         With ``node``, that node's grant only.
         """
-        t = tables.dataset_grant
+        t = schema.dataset_grant
         where = _of(dataset) if node is None else _of(dataset) & (t.c.node == node)
         with self._store.write() as connection:
             connection.execute(t.delete().where(where))
@@ -67,7 +67,7 @@ class SqlGrants:
 
 
 def _of(dataset: Address) -> Any:
-    t = tables.dataset_grant
+    t = schema.dataset_grant
     return (t.c.namespace == dataset.namespace) & (t.c.name == dataset.name)
 
 

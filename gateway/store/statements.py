@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from gateway.store import tables
+from gateway.store import schema
 
 OVER = ("FINISHED", "REJECTED")
 UNDER_WAY = ("PENDING", "READY", "RUNNING")
@@ -69,21 +69,21 @@ def _by(column: str, table: sa.Table, *wanted: str) -> sa.Select[Any]:
     return sa.select(*(table.c[name] for name in wanted)).where(table.c[column] == sa.bindparam("key"))
 
 
-ADD_NOTES = tables.timeline.insert()
-JOB_OF_TASK = _by("task_id", tables.task, "job_id")
-LOCAL_JOB_OF_TASK = _by("task_id", tables.run, "job_id").limit(1)
-JOB_OF_RUN = _by("run_id", tables.run, "job_id")
-RUN_OF_TOKEN = _by("token", tables.run, "job_id", "run_id")
-JOB_OF_CONTAINER = _by("name", tables.run, "job_id", "run_id")
-PROVIDER = _by("provider_key", tables.provider, "document")
+ADD_NOTES = schema.timeline.insert()
+JOB_OF_TASK = _by("task_id", schema.task, "job_id")
+LOCAL_JOB_OF_TASK = _by("task_id", schema.run, "job_id").limit(1)
+JOB_OF_RUN = _by("run_id", schema.run, "job_id")
+RUN_OF_TOKEN = _by("token", schema.run, "job_id", "run_id")
+JOB_OF_CONTAINER = _by("name", schema.run, "job_id", "run_id")
+PROVIDER = _by("provider_key", schema.provider, "document")
 
 
 def _last_revision(*conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
-    t = tables.provider_revision
+    t = schema.provider_revision
     own = t.c.provider_key == sa.bindparam("key")
     return sa.select(t).where(own, *conditions).order_by(t.c.number.desc()).limit(1)
 
 
-_REVISED = tables.provider_revision.c
+_REVISED = schema.provider_revision.c
 REVISED = _last_revision().with_only_columns(_REVISED.number, _REVISED.at)
 REVISION_THEN = _last_revision(_REVISED.at <= sa.bindparam("moment"))

@@ -10,20 +10,20 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from gateway.domain.executing import execute
-from gateway.domain.executing.timing import Timing as RunTiming
+from gateway.domain.execution import machine
 from gateway.domain.job import Job
-from gateway.domain.local_job import LocalJob
-from gateway.domain.model import Note
-from gateway.domain.scheduling import schedule
-from gateway.domain.scheduling.timing import Timing
+from gateway.domain.run import LocalJob
+from gateway.domain.scheduling import machine as scheduling_machine
+from gateway.domain.spec import Note
 from gateway.domain.states import RunStatus
-from gateway.store import statements, tables
+from gateway.domain.timeouts import Timing
+from gateway.domain.timing import Timing as RunTiming
+from gateway.store import schema, statements
 from gateway.store.database import Database
-from gateway.store.mapping import loads
 from gateway.store.publishing import publish
 from gateway.store.records import Records
 from gateway.store.rows import as_time, note_row, run_rows, runs_of, task_rows, tasks_of
+from gateway.store.serialization import loads
 
 
 @dataclass(frozen=True)
@@ -59,23 +59,23 @@ class Store(Database):
         super().__init__(engine)
         self.jobs = Records[Job](
             self,
-            tables.job,
+            schema.job,
             "scheduler",
             Job,
-            partial(schedule.next_due, timing=timing),
+            partial(scheduling_machine.next_due, timing=timing),
             tasks_of,
             task_rows,
-            tables.task,
+            schema.task,
         )
         self.local_jobs = Records[LocalJob](
             self,
-            tables.local_job,
+            schema.local_job,
             "participant",
             LocalJob,
-            partial(execute.next_due, timing=run_timing),
+            partial(machine.next_due, timing=run_timing),
             runs_of,
             run_rows,
-            tables.run,
+            schema.run,
             publish,
         )
 
@@ -86,11 +86,11 @@ class Store(Database):
     def installation(self) -> str:
         """Return the id that was made with this database."""
         with self.write() as connection:
-            found = connection.execute(sa.select(tables.installation.c.id)).scalar()
+            found = connection.execute(sa.select(schema.installation.c.id)).scalar()
             if found:
                 return str(found)
             made = str(uuid.uuid4())
-            connection.execute(tables.installation.insert().values(id=made, created_at=time.time()))
+            connection.execute(schema.installation.insert().values(id=made, created_at=time.time()))
             return made
 
     def job_of_task(self, task_id: str) -> str | None:
@@ -122,7 +122,7 @@ class Store(Database):
 
     def launched(self, owner: str) -> list[LaunchedRun]:
         """Return the runs of one owner, or of nobody in particular, that should have a container just now."""
-        t = tables.run
+        t = schema.run
         query = sa.select(t.c.name, t.c.job_id, t.c.task_id, t.c.role, t.c.idx, t.c.attempt, t.c.status).where(
             t.c.status.in_((RunStatus.RUNNING, RunStatus.STOPPING)), t.c.owner.in_((owner, ""))
         )
@@ -131,7 +131,7 @@ class Store(Database):
 
     def timeline(self, job_id: str) -> list[TimelineEntry]:
         """Return what happened to a job, oldest first."""
-        t = tables.timeline
+        t = schema.timeline
         with self.read() as connection:
             rows = connection.execute(sa.select(t).where(t.c.job_id == job_id).order_by(t.c.id)).all()
         return [TimelineEntry(as_time(r.at), r.side, r.event, r.actor, loads(dict, r.detail)) for r in rows]
@@ -146,10 +146,10 @@ class Store(Database):
         """Note which node schedules a job that was handed in here; the first note stays."""
         with self.write() as connection:
             if not connection.execute(
-                sa.select(tables.submission.c.job_id).where(tables.submission.c.job_id == job_id)
+                sa.select(schema.submission.c.job_id).where(schema.submission.c.job_id == job_id)
             ).scalar():
                 connection.execute(
-                    tables.submission.insert().values(
+                    schema.submission.insert().values(
                         job_id=job_id, flow_id=flow_id, scheduler=scheduler, created_at=at.timestamp()
                     )
                 )
@@ -157,11 +157,11 @@ class Store(Database):
     def drop_submission(self, job_id: str) -> None:
         """Forget a job that the scheduling node did not take."""
         with self.write() as connection:
-            connection.execute(tables.submission.delete().where(tables.submission.c.job_id == job_id))
+            connection.execute(schema.submission.delete().where(schema.submission.c.job_id == job_id))
 
     def submissions(self, flow_id: str | None = None) -> list[tuple[str, str]]:
         """Return (job id, scheduling node) of the jobs handed in here, newest first."""
-        t = tables.submission
+        t = schema.submission
         query = sa.select(t.c.job_id, t.c.scheduler).order_by(t.c.created_at.desc())
         if flow_id is not None:
             query = query.where(t.c.flow_id == flow_id)
@@ -170,6 +170,6 @@ class Store(Database):
 
     def scheduler_of(self, job_id: str) -> str | None:
         """Return the node that schedules a job handed in here for another one; None: there is no such job."""
-        t = tables.submission
+        t = schema.submission
         with self.read() as connection:
             return connection.execute(sa.select(t.c.scheduler).where(t.c.job_id == job_id)).scalar()

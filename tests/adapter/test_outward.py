@@ -19,9 +19,9 @@ from adapter.fate.calling import Caller
 from adapter.fate.client import ParticipantClient
 from adapter.fate.partner_words import collected
 from adapter.fate.states import TaskWord
-from gateway.app import Mounted, create_app
-from gateway.domain.model import Ending, Failure
+from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
+from gateway.http.app import Mounted, create_app
 from gateway.ports import JobView, Limiters, TaskNews, TaskReport
 from tests.builders import T0, a_job, a_spec
 

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from adapter import reading
-from adapter.reading import MOST_SIGNS, NotFit, read_aside, read_json
+from adapter import json as adapter_json
+from adapter.json import MOST_SIGNS, NotFit, read_aside, read_json
 from provider_registry.signs import counted, pieces
 from tests.aside import watch
 
@@ -33,7 +33,7 @@ def test_a_text_is_counted_in_pieces_and_no_further_than_needed():
 
 @pytest.mark.parametrize("size", [10, 70_000])
 def test_a_large_text_is_read_in_a_thread(monkeypatch: pytest.MonkeyPatch, size: int):
-    on_the_loop = watch(monkeypatch, reading, "read_json")
+    on_the_loop = watch(monkeypatch, adapter_json, "read_json")
     said = {"a": [1.5, {"b": None}], "text": "中" * size}
     assert asyncio.run(read_aside(json.dumps(said, ensure_ascii=False).encode())) == said
     assert on_the_loop == [size == 10]

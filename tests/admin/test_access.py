@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.access import RULES, Access, NotLetIn, Role, digest, may, new_token
-from gateway.domain.local_job import Told
-from gateway.domain.model import Failure
+from gateway.auth import RULES, Access, NotLetIn, Role, digest, may, new_token
+from gateway.domain.run import Told
+from gateway.domain.spec import Failure
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
 from tests import forks
 from tests.builders import OK, a_local_job, a_run, a_spec

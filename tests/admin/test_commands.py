@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from adapter.bfia.examples import CREATE_ALL, REGISTER
-from gateway.access import Role, new_token
-from gateway.domain.model import Call, CallState
+from gateway.auth import Role, new_token
+from gateway.domain.spec import Call, CallState
 from gateway.domain.states import JobStatus
 from tests.builders import a_job
 from tests.cleaning.ended import a_spec_of, ago, left_behind

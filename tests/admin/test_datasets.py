@@ -14,15 +14,15 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from adapter.bfia.examples import CREATE_ALL, REGISTER
+from gateway.bootstrap.node import Gateway
 from gateway.cli.data import commands
 from gateway.cli.main import app
+from gateway.data.sharing import NotShared
+from gateway.data.storage_staging import FOLDER
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
-from gateway.domain.local_job import Address
-from gateway.domain.model import JobSpec
+from gateway.domain.run import Address
+from gateway.domain.spec import JobSpec
 from gateway.errors import NotAllowed
-from gateway.sharing import NotShared
-from gateway.storage_staging import FOLDER
-from gateway.wiring import Gateway
 from tests.builders import a_spec
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER, ask, running

@@ -23,8 +23,8 @@ from tests.logs.talk import IMAGE, job, registration
 LOGS_OF_BOTH_KINDS = """
 import logging, sys, warnings
 import structlog
-from gateway.cli.serving import configure_logs
-from gateway.tracing import traced
+from gateway.cli.serve import configure_logs
+from gateway.runtime.context import traced
 configure_logs(sys.argv[1])
 with traced("trace_of_the_work"):
     logging.getLogger("gateway.broker.session").error("payload\\nunreadable", extra={"session": "S1", "number": 7})
@@ -33,7 +33,7 @@ with traced("trace_of_the_work"):
 try:
     raise ValueError("0b" * 32)
 except ValueError:
-    logging.getLogger("engines.watching").exception("subscriber failed")
+    logging.getLogger("engines.watch").exception("subscriber failed")
     structlog.get_logger("x").exception("own failed")
 logging.getLogger("httpx").info("never shown")
 warnings.warn("old thing", DeprecationWarning, stacklevel=1)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from gateway.bootstrap.node import Gateway
 from gateway.cli.main import app
-from gateway.domain.model import Ending
+from gateway.domain.spec import Ending
 from gateway.domain.states import JobStatus, Outcome
-from gateway.wiring import Gateway
 from tests.builders import a_job, a_local_job, a_spec, at
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER, ask, running

@@ -11,11 +11,11 @@ import pytest
 from engines.base import LaunchSpec
 from engines.naming import labels
 from gateway.admin.preview import MOST_BYTES
+from gateway.bootstrap.node import Gateway
 from gateway.domain.dag import Dag, DagOutput
-from gateway.domain.local_job import Address, LocalJob, Told
+from gateway.domain.run import Address, LocalJob, Told
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
 from gateway.ports import JobView, TaskView
-from gateway.wiring import Gateway
 from provider_registry.registration import provider_from_request
 from tests.builders import OK, T0, a_local_job, a_node, a_run, a_spec
 from tests.inprocess import ME, PEER, ask, running

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from gateway.access import Role, new_token
+from gateway.auth import Role, new_token
+from gateway.bootstrap.node import Gateway
 from gateway.cli.main import app
 from gateway.domain.approval import Mode, Policy, opened
 from gateway.domain.states import JobStatus
 from gateway.errors import Invalid
-from gateway.paging import page_of
-from gateway.wiring import Gateway
+from gateway.http.pagination import page_of
 from tests.builders import a_local_job, a_spec, at
 from tests.inprocess import ME, PEER, ask, running
 from tests.registry.builders import a_request

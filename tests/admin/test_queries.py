@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.keys_once import KeyTwice, each_once
-from gateway.wiring import Gateway
+from gateway.bootstrap.node import Gateway
+from gateway.config.loader import KeyTwice, each_once
 from tests.fuzz.nodes import described
 from tests.inprocess import ask, running
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.refusals import MOST, Refusals
-from gateway.wiring import Gateway
+from gateway.bootstrap.node import Gateway
+from gateway.http.audit import MOST, Refusals
 from tests.inprocess import ask, running
 
 TOKEN = "a-token-of-this-test"

@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 import pytest
 from typer.testing import CliRunner, Result
 
+from gateway.bootstrap.node import Gateway
 from gateway.cli.client import EXIT_BAD_INPUT, EXIT_FAILED
 from gateway.cli.main import app
-from gateway.wiring import Gateway
 from tests.cleaning.ended import left_behind
 from tests.inprocess import ask, running
 

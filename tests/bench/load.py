@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import sqlalchemy as sa
 
-from gateway.store import tables
+from gateway.store import schema
 from tests.e2e.nodes import Node
 from tests.plain import NO_TLS
 
@@ -154,7 +154,7 @@ def copy_ended(node: Node, job_id: str, count: int) -> None:
     engine = sa.create_engine(url)
     with engine.begin() as connection:
         for name in ("job", "local_job", "task", "run", "timeline"):
-            table = tables.metadata.tables[name]
+            table = schema.metadata.tables[name]
             rows = [dict(r._mapping) for r in connection.execute(sa.select(table).where(table.c.job_id == job_id))]
             for start in range(0, count, 500):
                 copies = [

@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from engines.naming import run_name
+from gateway.bootstrap.node import Gateway
 from gateway.domain.dag import Dag, DagOutput
-from gateway.domain.local_job import Address, LocalJob, Run, Told
-from gateway.domain.model import JobSpec
+from gateway.domain.run import Address, LocalJob, Run, Told
+from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
-from gateway.wiring import Gateway
 from tests.builders import OK, a_local_job, a_node, a_run, a_spec
 from tests.inprocess import ME, PEER
 

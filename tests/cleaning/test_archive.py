@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.archive import Entry, masked, of_files, without_secrets, write
-from gateway.wiring import Gateway
+from gateway.bootstrap.node import Gateway
+from gateway.jobs.archive import Entry, masked, of_files, without_secrets, write
 from tests.cleaning.ended import left_behind, logs_of
 from tests.cleaning.waiting import waiting_nodes
 from tests.e2e.nodes import wait_for

@@ -7,10 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.domain.model import Call, CallState, Ending
+from gateway.bootstrap.node import Gateway
+from gateway.domain.spec import Call, CallState, Ending
 from gateway.domain.states import JobStatus, Outcome
-from gateway.inheritance import Offer
-from gateway.wiring import Gateway
+from gateway.jobs.inheritance import Offer
 from tests.adapter.bfia.scripted import says, scripted
 from tests.builders import a_job, a_local_job
 from tests.cleaning.ended import a_run_of, a_spec_of, ago, left_behind, logs_of

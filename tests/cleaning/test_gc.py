@@ -13,11 +13,11 @@ import pytest
 from adapter.bfia.environment import session_id
 from engines.base import LaunchSpec
 from engines.naming import labels
-from gateway.domain.local_job import Address
+from gateway.bootstrap.node import Gateway
+from gateway.data.storage_staging import Staging
+from gateway.domain.run import Address
 from gateway.domain.states import JobStatus
-from gateway.inheritance import Offer
-from gateway.storage_staging import Staging
-from gateway.wiring import Gateway
+from gateway.jobs.inheritance import Offer
 from tests.builders import a_local_job
 from tests.cleaning.ended import a_run_of, a_spec_of, ago, left_behind, logs_of
 from tests.e2e.nodes import wait_for

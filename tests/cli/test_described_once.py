@@ -13,8 +13,8 @@ import yaml
 
 from engines.base import LaunchSpec
 from engines.memory import MemoryEngine, Script
+from gateway.bootstrap.node import Gateway
 from gateway.cli import completing
-from gateway.wiring import Gateway
 from tests import forks
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, ask, running

@@ -23,24 +23,25 @@ from typer.testing import CliRunner
 from adapter.bfia.examples import REGISTER
 from engines.base import Capacity, Engine, PullDenied
 from engines.memory import MemoryEngine, MemoryWorld, Script
-from engines.several import SeveralEngines
-from gateway import room, wiring
-from gateway.checkup import look
-from gateway.checkup_certificates import certificates_of
-from gateway.checkup_clock import clock_of
-from gateway.checkup_routes import routes_of
+from engines.multi import SeveralEngines
+from gateway.bootstrap import node
+from gateway.bootstrap.node import Gateway
 from gateway.cli.main import app
+from gateway.config.schema import load
+from gateway.data import room
+from gateway.data.storage import FileStorage
+from gateway.diagnostics.checkup_certificates import certificates_of
+from gateway.diagnostics.checkup_clock import clock_of
+from gateway.diagnostics.checkup_routes import routes_of
+from gateway.diagnostics.doctor import look
 from gateway.domain.amounts import GIB
 from gateway.errors import Invalid
-from gateway.settings import load
-from gateway.storage import FileStorage
+from gateway.runtime.checks import Result, Step
 from gateway.store.database import connect
 from gateway.store.migrate import opened
-from gateway.store.providers import SqlProviders
+from gateway.store.repositories import SqlProviders
 from gateway.store.store import Store
-from gateway.trial import Result, Step
 from gateway.version import VERSION
-from gateway.wiring import Gateway
 from provider_registry.registration import provider_from_request
 from provider_registry.registry import Registry
 from tests.certificates import Authority
@@ -282,7 +283,7 @@ def test_a_node_that_cannot_write_its_storage_says_so_at_its_start(
 
     said = Mock()
     monkeypatch.setattr(FileStorage, "staging", staging)
-    monkeypatch.setattr(wiring, "log", said)
+    monkeypatch.setattr(node, "log", said)
     with running(tmp_path):
         pass
     (told,) = said.warning.call_args_list

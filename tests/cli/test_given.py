@@ -14,10 +14,10 @@ from typer.testing import CliRunner, Result
 
 from gateway.cli import main
 from gateway.cli.client import TOKEN, URL, CallFailed, Client, reporting, show, table
-from gateway.cli.given import LARGEST, content, new_file
+from gateway.cli.console import say
+from gateway.cli.inputs import LARGEST, content, new_file
 from gateway.cli.jobs import _print, _tree
-from gateway.cli.said import say
-from gateway.whole_files import NotFit
+from gateway.data.whole_files import NotFit
 
 SECRET = "bfia_0123456789abcdef"
 NOBODY = "http://127.0.0.1:9"

@@ -13,8 +13,8 @@ import yaml
 from typer.testing import CliRunner
 
 from adapter.bfia.examples import CREATE_ALL, REGISTER
+from gateway.bootstrap.node import Gateway
 from gateway.cli.main import app
-from gateway.wiring import Gateway
 from tests import forks
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask, running

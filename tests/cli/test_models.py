@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from gateway.bootstrap.node import Gateway
 from gateway.cli.main import app
 from gateway.cli.models import commands
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
-from gateway.domain.executing import execute
-from gateway.domain.executing.events import StopAsked
-from gateway.domain.local_job import Address, Told
-from gateway.domain.model import Ending
+from gateway.domain.execution import machine
+from gateway.domain.execution.messages import StopAsked
+from gateway.domain.run import Address, Told
+from gateway.domain.spec import Ending
 from gateway.domain.states import Outcome, RunStatus, TaskStatus
-from gateway.wiring import Gateway
 from tests.builders import OK, a_local_job, a_run, a_spec, at
 from tests.inprocess import ME, PEER, running
 
@@ -44,7 +44,7 @@ def left(gateway: Gateway) -> None:
     run = replace(run, files=tuple(replace(f, output="model") for f in gateway.storage.sums(PLACE)))
     gateway.store.local_jobs.add(replace(a_local_job(run), spec=spec, node=ME), spec.flow_id)
     stop = StopAsked(at(5), None, Ending(Outcome.SUCCEEDED, at(5)), ME)
-    gateway.store.local_jobs.update("job-1", lambda local: execute.apply(local, stop))
+    gateway.store.local_jobs.update("job-1", lambda local: machine.apply(local, stop))
 
 
 def cli(gateway: Gateway, *words: str) -> Result:

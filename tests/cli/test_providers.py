@@ -9,8 +9,8 @@ from typer.testing import CliRunner, Result
 
 from engines.base import ImageFacts
 from engines.memory import MemoryEngine, Script
+from gateway.bootstrap.node import Gateway
 from gateway.cli.main import app
-from gateway.wiring import Gateway
 from tests.inprocess import running
 from tests.registry.builders import a_component_request, a_description, a_parameter, a_request
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from typer.testing import CliRunner, Result
 
+from gateway.bootstrap.node import Gateway
 from gateway.cli.main import app
 from gateway.domain.amounts import Amounts, Pool
 from gateway.domain.states import JobStatus
 from gateway.errors import Refused
-from gateway.wiring import Gateway
 from tests.builders import a_local_job, a_spec
 from tests.inprocess import ME, ask, running
 

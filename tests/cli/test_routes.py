@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from gateway.bootstrap.node import Gateway
 from gateway.cli.main import app
-from gateway.wiring import Gateway
 from tests.inprocess import ME, PEER, running
 
 HOP = "JG0100003300000030"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from engines.process import ProcessEngine
-from gateway.conformance.checking import Checked, Given, check, described
+from engines.process.engine import ProcessEngine
+from gateway.conformance.check import Checked, Given, check, described
 from gateway.conformance.clauses import CLAUSES, Clause
 from gateway.conformance.sandbox import NODE, Patience, Sandbox
 

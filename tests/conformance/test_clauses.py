@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from engines.process import ProcessEngine
+from engines.process.engine import ProcessEngine
 from gateway.conformance import samples
-from gateway.conformance.checking import Given, described
+from gateway.conformance.check import Given, described
 from gateway.conformance.clauses import CLAUSES, TOGETHER
+from gateway.conformance.evidence import Evidence, Heard, Said, Trace, Trial
 from gateway.conformance.loopback import Loopback, Station
 from gateway.conformance.sandbox import NODE, Patience, Plan, Sandbox
-from gateway.conformance.seen import Evidence, Heard, Said, Trace, Trial
 from gateway.conformance.tap import Ear
 from gateway.errors import Invalid
 from tests.conformance.conftest import Run, registration

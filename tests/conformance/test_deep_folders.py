@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from engines.folders import try_to_remove
-from gateway.cli.checking import Engines, _sandbox
+from engines.files import try_to_remove
+from gateway.cli.check import Engines, _sandbox
 from gateway.conformance.outputs import files_in
 from gateway.conformance.sandbox import Patience
 from tests.contracts.test_folders import nest, put

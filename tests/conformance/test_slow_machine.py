@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from gateway.conformance.checking import Checked, Given, check, described
+from gateway.conformance.check import Checked, Given, check, described
 from gateway.conformance.clauses import CLAUSES
+from gateway.conformance.evidence import Heard, Said, Trace, Written
 from gateway.conformance.loopback import Loopback, Station
 from gateway.conformance.sandbox import Plan, Sandbox
-from gateway.conformance.seen import Heard, Said, Trace, Written
 from gateway.conformance.tap import Ear
 from provider_registry.model import Component
 from tests.conformance.conftest import registration

@@ -7,8 +7,8 @@ import pytest
 from engines.base import EngineError
 from engines.memory import MemoryEngine, Script
 from gateway.conformance.clauses import CLAUSES
+from gateway.conformance.evidence import Evidence, Heard, Said, Trace, Trial
 from gateway.conformance.sandbox import Sandbox
-from gateway.conformance.seen import Evidence, Heard, Said, Trace, Trial
 from provider_registry.registration import provider_from_request
 from tests.conformance.conftest import registration
 from tests.contracts.engine_acts import a_spec, exits

@@ -16,17 +16,17 @@ import yaml
 from adapter.bfia.client import ParticipantClient, SchedulerClient
 from adapter.bfia.peer import Connections, Peer
 from adapter.bfia.protocol import BfiaProtocol
-from adapter.fate.components import Catalogue
-from adapter.fate.description import Descriptions
+from adapter.fate.dag.components import Catalogue
+from adapter.fate.dag.description import Descriptions
 from adapter.fate.protocol import FateProtocol
 from adapter.fate.signing import Signatures
 from engines.memory import MemoryEngine, Script
+from gateway.bootstrap.node import Gateway
 from gateway.domain.job import Job
-from gateway.domain.local_job import LocalJob, Run
-from gateway.domain.model import NodeId
+from gateway.domain.run import LocalJob, Run
+from gateway.domain.spec import NodeId
 from gateway.domain.states import JobStatus, TaskStatus
 from gateway.ports import Callback, ParticipantApi, SchedulerApi
-from gateway.wiring import Gateway
 from provider_registry.registration import provider_from_request
 from route_table.live import LiveRoutes
 from tests.e2e.nodes import wait_for

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import docker
 import pytest
 
-from engines.containerd import ContainerdEngine
+from engines.docker import ContainerdEngine
 from tests.contracts.harnesses import DockerHarness
 
 

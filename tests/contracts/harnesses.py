@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from engines.base import CAPABILITIES, Engine
-from engines.containerd import ContainerdEngine
+from engines.docker import ContainerdEngine
 from engines.memory import MemoryEngine, MemoryWorld
-from engines.process import ProcessEngine
+from engines.process.engine import ProcessEngine
 from tests.contracts.engine_acts import ALL_SCRIPTS, PYTHON, Act
 
 Owner = tuple[str, str]

@@ -11,13 +11,13 @@ import pytest
 import yaml
 
 from engines.memory import MemoryEngine, Script
+from gateway.bootstrap.node import Gateway
 from gateway.domain.approval import START, Rule, Verdict
 from gateway.domain.dag import ComponentRef, Dag
 from gateway.domain.job import Job
-from gateway.domain.model import Failure, JobSpec
+from gateway.domain.spec import Failure, JobSpec
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import Conflict, GatewayError, Refused
-from gateway.wiring import Gateway
 from provider_registry.registration import provider_from_request
 from route_table.live import Change
 from tests.builders import a_dag, a_spec

@@ -14,13 +14,13 @@ from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body, ending_fields
 from engines.base import Capacity, EngineDown, ImageNotFound, Missing, Running
 from engines.memory import MemoryEngine, MemoryWorld, Script
-from engines.several import SeveralEngines
+from engines.multi import SeveralEngines
+from gateway.bootstrap.node import Gateway
 from gateway.cli.main import app
 from gateway.domain.amounts import GIB
-from gateway.domain.model import Ending, Failure
+from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import Outcome, RunStatus
 from gateway.errors import Invalid, Refused
-from gateway.wiring import Gateway
 from provider_registry.registration import provider_from_request
 from tests.builders import a_spec
 from tests.contracts.apis import IMAGE, registration, serving

@@ -8,9 +8,9 @@ import pytest
 import requests
 
 from engines.base import EngineDown
-from engines.containerd import ContainerdEngine
-from engines.containerd.client import Client
-from gateway.cli.example import docker_answers
+from engines.docker import ContainerdEngine
+from engines.docker.daemon import Client
+from gateway.cli.init import docker_answers
 
 
 @pytest.fixture(autouse=True)

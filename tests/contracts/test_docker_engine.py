@@ -34,9 +34,9 @@ from engines.base import (
     PortInUse,
     Running,
 )
-from engines.containerd import ContainerdEngine
-from engines.containerd.errors import translated
-from engines.containerd.view import Source, as_the_daemon_sees, source_of
+from engines.docker import ContainerdEngine
+from engines.docker.errors import translated
+from engines.docker.view import Source, as_the_daemon_sees, source_of
 from engines.memory import Script
 from tests.contracts.engine_acts import (
     COPIES,

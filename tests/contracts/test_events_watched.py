@@ -3,7 +3,7 @@
 import queue
 from typing import Any
 
-from engines.containerd.watch import EventWatch
+from engines.docker.watch import EventWatch
 
 
 class Stream(list[dict[str, Any]]):

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from gateway.bootstrap.node import Gateway
 from gateway.domain import quorum
 from gateway.domain.job import Job
-from gateway.domain.model import JobSpec
+from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import Refused
-from gateway.wiring import Gateway
 from tests.builders import a_spec
 from tests.contracts.apis import THIRD, World, two_nodes
 from tests.e2e.nodes import wait_for

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from engines import folders
-from gateway import checkpoint_folders
-from gateway.archive import of_files
-from gateway.disk_watch import DiskWatch
-from gateway.domain.local_job import Address, Run
-from gateway.log_trimming import trim
-from gateway.sweeps import size_of
-from gateway.workspace import Workspace
+from engines import files
+from gateway.data import checkpoint_folders
+from gateway.data.files import DiskWatch
+from gateway.data.log_trimming import trim
+from gateway.data.workspace import Workspace
+from gateway.domain.run import Address, Run
+from gateway.jobs.archive import of_files
+from gateway.jobs.retention import size_of
 from tests.builders import a_run
 
 MIB = 1024**2
@@ -40,7 +40,7 @@ def workspace(tmp_path: Path) -> Iterator[Workspace]:
     made = Workspace(tmp_path / "storage", tmp_path / "runs", contained=True, log_bytes=64 * 1024)
     yield made
     for name in ("storage", "runs"):
-        folders.try_to_remove(tmp_path / name)
+        files.try_to_remove(tmp_path / name)
     assert not [*tmp_path.glob("*")]  # pytest could not delete what is that deep
 
 
@@ -100,14 +100,14 @@ def test_no_more_folders_are_looked_through_than_a_bounded_number(tmp_path: Path
     for n in range(20):
         (tmp_path / f"{n:02}").mkdir()
         (tmp_path / f"{n:02}" / "file").touch()
-    assert len([*folders.walk(tmp_path, 25)]) == 25 and len([*folders.walk(tmp_path)]) == 40
+    assert len([*files.walk(tmp_path, 25)]) == 25 and len([*files.walk(tmp_path)]) == 40
 
 
 def test_deep_checkpoints_are_taken_over(tmp_path: Path, workspace: Workspace) -> None:
     (source := tmp_path / "storage").mkdir()
     put(nest(source, 1100), 10)
     checkpoint_folders.take_over(source, tmp_path / "runs")
-    (copied,) = (e for e in folders.walk(tmp_path / "runs") if e.is_file())
+    (copied,) = (e for e in files.walk(tmp_path / "runs") if e.is_file())
     assert copied.path == str(tmp_path / "runs" / ("d/" * 1100 + "data"))
 
 
@@ -118,9 +118,9 @@ def test_a_link_is_neither_followed_nor_deleted_through(tmp_path: Path) -> None:
     (outside / "kept").touch()
     (top / "link").symlink_to(outside)
     (top / "a" / "b" / "link").symlink_to(outside)
-    folders.remove(top)
+    files.remove(top)
     assert [p.name for p in tmp_path.iterdir()] == ["outside"] and (outside / "kept").exists()
     (tmp_path / "link").symlink_to(outside)
     with pytest.raises(OSError, match="link"):
-        folders.remove(tmp_path / "link")
+        files.remove(tmp_path / "link")
     assert (outside / "kept").exists()

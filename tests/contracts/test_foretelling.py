@@ -19,9 +19,9 @@ from adapter.bfia.translate import create_body
 from engines.base import Engine, SignatureInvalid
 from gateway.cli.main import app
 from gateway.domain.dag import ComponentRef, Dag
-from gateway.domain.foretelling import CHECKS, Item, JobPlan, Standing
-from gateway.domain.local_job import Address
-from gateway.domain.model import JobSpec
+from gateway.domain.dry_run import CHECKS, Item, JobPlan, Standing
+from gateway.domain.run import Address
+from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus
 from gateway.errors import Invalid
 from provider_registry.registration import provider_from_request

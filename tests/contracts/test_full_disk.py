@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from engines import supervisor
 from engines.base import Exited, Running
 from engines.memory import Script
-from engines.process import ProcessEngine
+from engines.process import supervisor
+from engines.process.engine import ProcessEngine
 from tests.contracts.engine_acts import a_spec, ended, said, shell, wait_for
 from tests.contracts.harnesses import ProcessHarness
 

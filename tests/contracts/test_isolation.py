@@ -15,9 +15,9 @@ import docker
 import pytest
 
 from engines.base import CreateFailed, Isolation, Limits, Mount
-from engines.containerd import ContainerdEngine
-from engines.containerd.firewall import Firewall
-from engines.containerd.network import NodeNetwork
+from engines.docker import ContainerdEngine
+from engines.docker.isolation import Firewall
+from engines.docker.network import NodeNetwork
 from engines.memory import Script
 from engines.naming import INSTALLATION, NODE
 from tests.contracts.engine_acts import (

@@ -12,7 +12,7 @@ import yaml
 
 from gateway.domain.auditing import id_for
 from gateway.domain.job import Job
-from gateway.domain.model import Failure, JobSpec
+from gateway.domain.spec import Failure, JobSpec
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import Refused
 from tests.builders import a_spec

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.domain.local_job import Address
-from gateway.domain.sharing import Grant
+from gateway.domain.datasets import Grant
+from gateway.domain.run import Address
 from gateway.store import listing
 from gateway.store.access import SqlAudit
 from gateway.store.listing import Wanted, page

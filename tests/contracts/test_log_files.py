@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines import logfiles
+from engines import logs
 from engines.memory import Script
-from gateway.log_copies import _append
-from gateway.log_trimming import trim
-from gateway.workspace import Workspace
+from gateway.data.log_copies import _append
+from gateway.data.log_trimming import trim
+from gateway.data.workspace import Workspace
 from tests.builders import a_run
 from tests.contracts.engine_acts import a_spec, ended, python
 from tests.contracts.harnesses import ProcessHarness
@@ -24,7 +24,7 @@ CUT = re.compile(rb"\[(\d+) bytes are left out here: the log was longer than it 
 
 
 def saved(folder: Path, chunks: list[bytes], most: int | None) -> bytes:
-    logfiles.save(folder, "stdout", chunks, most)
+    logs.save(folder, "stdout", chunks, most)
     (file,) = folder.iterdir()
     return file.read_bytes()
 
@@ -71,7 +71,7 @@ def test_a_long_log_takes_little_memory(tmp_path: Path) -> None:
             yield b"x" * 65535 + b"\n"
 
     tracemalloc.start()
-    logfiles.save(tmp_path, "stdout", much(), 16 * 1024**2)
+    logs.save(tmp_path, "stdout", much(), 16 * 1024**2)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert (tmp_path / "stdout.log").stat().st_size < 17 * 1024**2
@@ -133,7 +133,7 @@ def test_a_file_that_a_running_container_makes_too_long_gives_its_middle_back(tm
         assert (text[:most], text[-most:]) == (whole[:most], whole[-most:])
         assert not any(text[most:-most])
     os.close(writer)
-    logfiles.shorten(file, most)
+    logs.shorten(file, most)
     head, missing, tail = CUT.split(file.read_bytes())
     assert whole.startswith(head) and whole.endswith(tail) and b"\0" not in head + tail
     assert len(head) + int(missing) + len(tail) == len(whole)
@@ -145,7 +145,7 @@ def test_a_hole_of_any_size_is_not_read(tmp_path: Path) -> None:
         writer.write(b"first\n" * 1000)
         writer.seek(2**40)  # a whole tebibyte
         writer.write(b"last\n" * 1000)
-    logfiles.shorten(file, 2000)
+    logs.shorten(file, 2000)
     text = file.read_bytes()
     assert text.startswith(b"first\n") and text.endswith(b"last\n") and len(text) < 2100
     assert b"\0" not in text and int(CUT.split(text)[1]) > 2**40
@@ -177,7 +177,7 @@ def test_a_copy_that_was_followed_does_not_repeat_the_beginning(tmp_path: Path) 
     old, new = tmp_path / "so-far", tmp_path / "saved"
     lines = [f"line {n:06}\n".encode() for n in range(20_000)]
     old.write_bytes(b"".join(lines[:1000]))
-    logfiles.save(tmp_path, "saved", lines, 20_000)
+    logs.save(tmp_path, "saved", lines, 20_000)
     (tmp_path / "saved.log").rename(new)
     _append(old, new)
     text = old.read_bytes()

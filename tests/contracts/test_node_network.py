@@ -6,7 +6,7 @@ import pytest
 from docker.errors import APIError
 
 from engines.base import HostMoved
-from engines.containerd.network import NodeNetwork
+from engines.docker.network import NodeNetwork
 
 
 class Daemon:

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from engines.base import EngineDown, Exited, Missing, Running
-from engines.containerd import ContainerdEngine
-from engines.several import SeveralEngines
+from engines.docker import ContainerdEngine
+from engines.multi import SeveralEngines
+from gateway.config.schema import ResourceSettings
 from gateway.domain.amounts import GIB, Amounts
-from gateway.engine_rooms import Cap, EngineRooms
-from gateway.settings import ResourceSettings
+from gateway.jobs.capacity import Cap, EngineRooms
 from gateway.store.engine_totals import EngineTotals
 from tests.contracts.engine_acts import (
     LONG,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gateway.domain.dag import ComponentRef, Dag
-from gateway.domain.model import Ending, Failure, JobSpec, NodeId
+from gateway.domain.spec import Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import GatewayError
 from gateway.ports import Callback, ParticipantApi, TaskNews

@@ -13,7 +13,7 @@ from engines.base import PullDenied
 from engines.memory import Image, Script
 from gateway.domain.dag import ComponentRef, Dag
 from gateway.domain.job import Job
-from gateway.domain.model import JobSpec
+from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import Refused
 from provider_registry.registration import provider_from_request

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from engines import supervisor
 from engines.base import CommandNotFound, CreateFailed, Exited, LaunchSpec, Limits, Missing, NotSupported, Running
 from engines.memory import Script
 from engines.naming import labels
-from engines.process import ProcessEngine
+from engines.process import supervisor
+from engines.process.engine import ProcessEngine
 from tests.contracts.engine_acts import (
     IGNORES_TERM,
     WAITS,
@@ -221,7 +221,7 @@ GATEWAY = """
 import os, sys
 from pathlib import Path
 from engines.base import LaunchSpec
-from engines.process import ProcessEngine
+from engines.process.engine.engine import ProcessEngine
 
 engine = ProcessEngine(node="alpha", installation="first", images={"base:1": ("sh",)}, run_root=Path(sys.argv[1]))
 labels = {"bfia.node": "alpha", "bfia.installation": "first"}

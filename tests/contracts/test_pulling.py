@@ -26,8 +26,8 @@ from engines.base import (
     PullFailed,
     PullTimeout,
 )
-from engines.containerd import ContainerdEngine, PullRules
-from engines.containerd.pulling import Puller, _refusal
+from engines.docker import ContainerdEngine, PullRules
+from engines.docker.images import Puller, _refusal
 from tests.contracts.engine_acts import a_spec, ended, exits
 from tests.contracts.harnesses import DockerHarness
 from tests.services.registry import PASSWORD, USER, Gate, registry

@@ -11,13 +11,13 @@ import pytest
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
 from engines.base import EngineDown
-from gateway import room
-from gateway.domain.foretelling import Standing
-from gateway.domain.model import JobSpec
+from gateway.bootstrap.node import Gateway
+from gateway.data import room
+from gateway.domain.dry_run import Standing
+from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus
 from gateway.errors import EngineFailed, Refused
-from gateway.readiness import Readiness
-from gateway.wiring import Gateway
+from gateway.jobs.readiness import Readiness
 from tests.builders import a_spec
 from tests.contracts.apis import World, two_nodes
 from tests.e2e.nodes import wait_for

@@ -11,13 +11,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from engines.base import DigestChanged
-from engines.containerd import ContainerdEngine, PullRules
-from gateway.engine_settings import SignatureRule
+from engines.docker import ContainerdEngine, PullRules
+from gateway.config.engine_settings import SignatureRule
 from gateway.errors import Invalid
-from gateway.provider_images import Images
-from gateway.provider_reading import Reader
-from gateway.providers import By, Providers
-from gateway.signatures import Signatures, signers_of
+from gateway.providers.images import Signatures, signers_of
+from gateway.providers.provider_images import Images
+from gateway.providers.provider_reading import Reader
+from gateway.providers.registration import By, Providers
 from provider_registry.model import Provider
 from provider_registry.registry import Registry
 from provider_registry.repository import MemoryRepository

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from gateway.dataset_model import Dataset, DatasetRepository, MemoryDatasets
-from gateway.store import tables
+from gateway.domain.dataset_model import Dataset, DatasetRepository, MemoryDatasets
+from gateway.store import schema
 from gateway.store.database import connect
 from gateway.store.leaves import SqlDatasets
 from gateway.store.migrate import migrate
-from gateway.store.providers import SqlProviders
+from gateway.store.repositories import SqlProviders
 from gateway.store.store import Store
 from provider_registry.model import Provider
 from provider_registry.registration import provider_from_component, provider_from_request
@@ -63,7 +63,7 @@ def made(kind: Store | None) -> Made:
     if kind is None:
         return lambda memory, _: memory()
     with kind.write() as connection:
-        for table in (tables.provider, tables.provider_revision, tables.provider_owner, tables.dataset):
+        for table in (schema.provider, schema.provider_revision, schema.provider_owner, schema.dataset):
             connection.execute(table.delete())
     return lambda _, sql: sql(kind)
 

@@ -13,12 +13,12 @@ import yaml
 
 from gateway.domain.dag import ComponentRef, Dag
 from gateway.domain.job import Job
-from gateway.domain.model import Failure, JobSpec
-from gateway.domain.scheduling import schedule
+from gateway.domain.scheduling import machine
+from gateway.domain.spec import Failure, JobSpec
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import GatewayError
 from gateway.ports import JobView, SchedulerApi, TaskReport
-from gateway.store import housekeeping
+from gateway.store import queries
 from tests.builders import T0, a_dag, a_spec
 from tests.contracts.apis import IMPLEMENTATIONS, THIRD, Apis, World, at_once, two_nodes
 from tests.e2e.nodes import wait_for
@@ -262,8 +262,8 @@ def test_a_node_tells_what_it_knows_while_the_scheduling_one_cannot_be_asked(wor
     assert ME in data["waiting"]["message"] and data["waiting"]["message"] in data["warnings"]
     world.me.coordinator.stop_job(spec.job_id, "", "")
     wait_for(lambda: world.peer.store.local_jobs.get(spec.job_id).closed, 20, 0.01)
-    wait_for(lambda: schedule.next_due(world.job(spec.job_id)) is None, 20, 0.01)
-    housekeeping.drop_job(world.me.store, spec.job_id, T0, "operator", {})
+    wait_for(lambda: machine.next_due(world.job(spec.job_id)) is None, 20, 0.01)
+    queries.drop_job(world.me.store, spec.job_id, T0, "operator", {})
     answer = ask(world.peer, "operator", "GET", path, params={"job_id": spec.job_id}).json()
     assert (answer["code"], answer["data"]["job_status"], answer["data"]["outcome"]) == (0, "FINISHED", "STOPPED")
     assert any("JOB_UNKNOWN" in text for text in answer["data"]["warnings"]), answer

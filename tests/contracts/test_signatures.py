@@ -15,15 +15,15 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa, x25519
 
 from engines.base import EngineError, ImageFacts, SignatureUnchecked
-from engines.containerd import signing
-from engines.containerd.signing import signatures_of
+from engines.docker import signatures
+from engines.docker.signatures import signatures_of
 from engines.memory import MemoryEngine, Script
-from gateway.engine_settings import SignatureRule
+from gateway.config.engine_settings import SignatureRule
 from gateway.errors import Invalid, Refused
-from gateway.provider_images import Images
-from gateway.provider_reading import Reader
-from gateway.providers import By, Providers
-from gateway.signatures import Signatures, signers_of
+from gateway.providers.images import Signatures, signers_of
+from gateway.providers.provider_images import Images
+from gateway.providers.provider_reading import Reader
+from gateway.providers.registration import By, Providers
 from provider_registry.registry import Registry
 from provider_registry.repository import MemoryRepository
 from tests.core.test_engine_failures import ended
@@ -213,9 +213,9 @@ def test_nothing_starts_that_is_not_signed(tmp_path: Path, key: Any, signed_by: 
 
 
 def test_a_registry_reached_by_https_cannot_ask_for_the_password_by_http(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(signing._Registry, "_credentials", lambda _: None)
-    monkeypatch.setattr(signing.httpx.Client, "stream", lambda *_, **__: pytest.fail("it was asked by http"))
-    with signing._Registry("registry.invalid", "acme/algo") as there:
+    monkeypatch.setattr(signatures._Registry, "_credentials", lambda _: None)
+    monkeypatch.setattr(signatures.httpx.Client, "stream", lambda *_, **__: pytest.fail("it was asked by http"))
+    with signatures._Registry("registry.invalid", "acme/algo") as there:
         assert not there._log_in('Bearer realm="http://127.0.0.1:9/token",service="x"')
 
 
@@ -227,10 +227,10 @@ def test_a_registry_reached_by_https_cannot_ask_for_the_password_by_http(monkeyp
 def test_an_answer_to_the_question_for_a_token_is_bounded_too(
     said: bytes, why: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(signing._Registry, "_credentials", lambda _: None)
+    monkeypatch.setattr(signatures._Registry, "_credentials", lambda _: None)
     with (
         answering({"/token": said}) as address,
-        signing._Registry(address, "acme/algo") as there,
+        signatures._Registry(address, "acme/algo") as there,
         pytest.raises(SignatureUnchecked, match=why),
     ):
         list(there.signatures("sha256:" + "0" * 64))
@@ -239,7 +239,7 @@ def test_an_answer_to_the_question_for_a_token_is_bounded_too(
 def test_all_that_a_registry_is_asked_about_an_image_has_an_end():
     with (
         answering({"/v2/": b"{}"}) as address,
-        signing._Registry(address, "acme/algo", longest=0.0) as there,
+        signatures._Registry(address, "acme/algo", longest=0.0) as there,
         pytest.raises(SignatureUnchecked, match="too long"),
     ):
         list(there.signatures("sha256:" + "0" * 64))

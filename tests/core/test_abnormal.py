@@ -6,9 +6,9 @@ import pytest
 import sqlalchemy as sa
 
 from engines.base import Missing
+from gateway.bootstrap.node import Gateway
 from gateway.errors import Unreadable
-from gateway.store import tables
-from gateway.wiring import Gateway
+from gateway.store import schema
 from tests.contracts.apis import serving
 from tests.core.test_shells import submit
 from tests.e2e.nodes import wait_for
@@ -26,7 +26,7 @@ def test_a_job_that_cannot_be_read_ends_and_the_node_goes_on(tmp_path: Path) -> 
         (name, *_) = (run.name for run in node.store.local_jobs.get(broken).runs)
     url = f"sqlite:///{tmp_path / 'gateway.db'}"
     with sa.create_engine(url).begin() as connection:
-        for t in (tables.job, tables.local_job):
+        for t in (schema.job, schema.local_job):
             connection.execute(t.update().where(t.c.job_id == broken).values(state='{"status": "NOWHERE"}'))
     with running(tmp_path, engine=engine) as node:
         with pytest.raises(Unreadable) as caught:
@@ -51,7 +51,7 @@ def _started(node: Gateway, job_id: str) -> bool:
 
 
 def _status(store: object, job_id: str) -> tuple[str, str]:
-    t = tables.job
+    t = schema.job
     with store.read() as connection:  # type: ignore[attr-defined]
         row = connection.execute(sa.select(t.c.status, t.c.outcome).where(t.c.job_id == job_id)).one()
     return str(row.status), str(row.outcome)

@@ -15,8 +15,8 @@ from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
 from gateway.admin import answers
-from gateway.app import Mounted, PathTaken, create_app
-from gateway.paths import Paths
+from gateway.http.app import Mounted, PathTaken, create_app
+from gateway.http.paths import Paths
 from gateway.ports import Limiters
 from tests.aside import watch
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import yaml
 
-from adapter.fate.client_signing import signature
+from adapter.fate.tools.auth import signature
 from engines.memory import MemoryEngine, Script
-from gateway.access import Role, new_token
-from gateway.clock import SteadyClock, resume
-from gateway.dataset_upload import Upload
-from gateway.domain.local_job import Address
+from gateway.auth import Role, new_token
+from gateway.bootstrap.node import Gateway
+from gateway.data.dataset_upload import Upload
+from gateway.domain.run import Address
 from gateway.domain.states import JobStatus
 from gateway.errors import GatewayError
-from gateway.wiring import Gateway
+from gateway.runtime.clock import SteadyClock, resume
 from provider_registry.registration import provider_from_request
 from tests.builders import a_spec, at
 from tests.contracts.apis import IMAGE, registration, serving

@@ -19,13 +19,13 @@ from fastapi import FastAPI
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
-from gateway.admin import router
-from gateway.cli.serving import not_looked_for, settle
+from gateway.admin import jobs
+from gateway.cli.serve import not_looked_for, settle
 from gateway.domain.job import Attempt, Job
-from gateway.domain.model import Failure
+from gateway.domain.spec import Failure
 from gateway.domain.states import JobStatus
-from gateway.paths import build_all
-from gateway.store import listing, tables
+from gateway.http.paths import build_all
+from gateway.store import listing, schema
 from gateway.store.listing import Wanted
 from gateway.store.migrate import opened
 from gateway.store.store import Store
@@ -141,7 +141,7 @@ def test_who_looks_at_a_job_has_each_provider_read_once(played):
     node = played[0].me
     spec = a_spec("a; b; c", {"guest": (ME,), "host": (PEER,)}, scheduler=ME, initiator=ME)
     with told(node.store) as asked:
-        shown = router._known(SimpleNamespace(registry=node.registry), spec, None)  # type: ignore[arg-type]
+        shown = jobs._known(SimpleNamespace(registry=node.registry), spec, None)  # type: ignore[arg-type]
     assert [len(tasks) for tasks in shown["parameters"].values()] == [3, 3]
     assert len([text for text, _ in asked if "FROM provider" in text]) == 1
 
@@ -186,7 +186,7 @@ def test_a_step_of_a_large_job_writes_no_row_of_what_stayed(tmp_path):
         assert [text.split()[0] for text, _ in asked[-3:]] == ["UPDATE", "INSERT", "UPDATE"]
         assert store.job_of_task("new") == store.job_of_task(job.tasks["t7"].task_id) == job.id
         with store.read() as connection:
-            assert connection.execute(sa.select(sa.func.count()).select_from(tables.task)).scalar() == 101
+            assert connection.execute(sa.select(sa.func.count()).select_from(schema.task)).scalar() == 101
     finally:
         store.close()
 
@@ -209,11 +209,11 @@ def test_a_read_is_announced_to_nobody_and_takes_no_transaction(mariadb_url, mon
         assert [text for text in map(str, requests) if "SELECT" not in text] == [""]  # the ping
         requests.clear()
         with pytest.raises(ZeroDivisionError), store.write() as connection:
-            connection.execute(tables.gateway.insert().values(owner="x", url="", seen_at=0.0))
+            connection.execute(schema.gateway.insert().values(owner="x", url="", seen_at=0.0))
             raise ZeroDivisionError
         assert "ROLLBACK" in map(str, requests)
         with store.read() as connection:
-            assert connection.execute(sa.select(tables.gateway)).first() is None
+            assert connection.execute(sa.select(schema.gateway)).first() is None
     finally:
         store.close()
 
@@ -229,7 +229,7 @@ def test_a_page_of_jobs_reads_little_more_than_what_it_shows(mariadb_url):
         store.jobs.add(a_job(), "flow")
         store.local_jobs.add(a_local_job(), "flow")
         with store.write() as connection:
-            for table in (tables.job, tables.local_job):
+            for table in (schema.job, schema.local_job):
                 (row,) = (dict(found._mapping) for found in connection.execute(sa.select(table)))
                 over = {"status": "FINISHED", "outcome": "SUCCEEDED", "due_at": None}
                 many = [{**row, **over, "job_id": f"{table.name}-old-{i}", "created_at": i} for i in range(2000)]
@@ -288,7 +288,7 @@ def test_an_optional_module_that_is_not_installed_is_not_searched_for_again(monk
         def find_spec(name: str, path: Any = None, target: Any = None) -> None:
             searched.append(name)
 
-    monkeypatch.setattr("gateway.cli.serving._OPTIONAL", ("no_module_of_this_name", "json"))
+    monkeypatch.setattr("gateway.cli.serve._OPTIONAL", ("no_module_of_this_name", "json"))
     not_looked_for()
     monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])
     try:

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from engines.memory import MemoryEngine, Script
 from gateway.errors import DatabaseAway
-from gateway.patience import while_away
+from gateway.runtime.patience import while_away
 from gateway.store.database import connect
 from gateway.store.migrate import opened
 from gateway.store.store import Store

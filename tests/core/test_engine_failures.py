@@ -21,13 +21,13 @@ from engines.base import (
     PullTimeout,
 )
 from engines.memory import Inside, MemoryEngine, Script
-from gateway.disk_watch import DiskWatch
-from gateway.domain.executing.events import Broken, Seen
-from gateway.domain.local_job import Address, Run
+from gateway.bootstrap.node import Gateway
+from gateway.data.files import DiskWatch
+from gateway.data.workspace import Workspace
+from gateway.domain.execution.messages import Broken, Seen
+from gateway.domain.run import Address, Run
 from gateway.domain.states import TaskStatus
-from gateway.readiness import Looked
-from gateway.wiring import Gateway
-from gateway.workspace import Workspace
+from gateway.jobs.readiness import Looked
 from tests.builders import a_run
 from tests.core.test_shells import submit
 from tests.e2e.nodes import wait_for

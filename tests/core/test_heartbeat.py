@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.domain.executing.events import Event, OwnerLost
+from gateway.domain.execution.messages import Event, OwnerLost
 from gateway.domain.states import JobStatus, RunStatus
-from gateway.heartbeat import Heartbeat
+from gateway.runtime.heartbeat import Heartbeat
 from gateway.store.gateways import Gateways
 from gateway.store.migrate import opened
 from gateway.store.store import Store

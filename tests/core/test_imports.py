@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from gateway import model_archive
+from gateway.data import model_archive
+from gateway.data.models import Models
+from gateway.data.storage import FileStorage
 from gateway.domain.dag import ComponentRef
-from gateway.domain.local_job import Address
-from gateway.domain.model import Party
-from gateway.domain.trained import Kept, ModelPart, PartyModel
+from gateway.domain.models import Kept, ModelPart, PartyModel
+from gateway.domain.run import Address
+from gateway.domain.spec import Party
 from gateway.errors import Conflict, Invalid, TooLarge
-from gateway.models import Models
-from gateway.storage import FileStorage
 from gateway.store.database import connect
 from gateway.store.migrate import migrate
 from gateway.store.models import SqlModels

@@ -4,7 +4,7 @@ import threading
 import time
 from datetime import UTC, datetime, timedelta
 
-from gateway.loop import Loop
+from gateway.runtime.loop import Loop
 
 EVERY = 300.0
 """seconds between two ticks, which would repair a lost wake: far away for as long as any test here waits"""

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from adapter.bfia import peer as calls
+from gateway.bootstrap.node import Gateway
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import Refused
-from gateway.wiring import Gateway
 from tests.adapter.bfia.scripted import Answer, ScriptedPeer, says, scripted, silence
 from tests.adapter.bfia.site import by_path
 from tests.builders import a_spec

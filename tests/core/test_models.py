@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from gateway.domain.local_job import LocalJob
-from gateway.domain.model import JobSpec
+from gateway.bootstrap.node import Gateway
+from gateway.domain.run import LocalJob
+from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus
 from gateway.errors import Conflict, Invalid
-from gateway.wiring import Gateway
 from provider_registry.model import Component, DataSpec
 from tests.builders import T0, a_spec
 from tests.cli.test_models import FLOW, PLACE, left

@@ -3,15 +3,15 @@
 import threading
 from dataclasses import replace
 
-from gateway.domain import healing
-from gateway.domain.executing import execute
-from gateway.domain.executing.commands import Tell
-from gateway.domain.local_job import Told
-from gateway.domain.model import Call, CallState, Ending
-from gateway.domain.scheduling import schedule
+from gateway.domain.execution import machine
+from gateway.domain.execution.commands import Tell
+from gateway.domain.run import Told
+from gateway.domain.scheduling import healing
+from gateway.domain.scheduling import machine as scheduling_machine
 from gateway.domain.scheduling.commands import PollTaskAt, StartTaskAt, StopAt
+from gateway.domain.spec import Call, CallState, Ending
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
-from gateway.outages import Outages
+from gateway.runtime.outages import Outages
 from tests.builders import OK, T0, a_job, a_local_job, a_run, at
 
 LOST = Call(CallState.LOST, sent_at=T0, due_at=at(3600), tries=9)
@@ -21,8 +21,8 @@ def test_a_stop_that_was_not_heard_is_due_when_the_node_is_back():
     job = a_job(status=JobStatus.FINISHED)
     nodes = {n: replace(j, stop=LOST if n == "n2" else OK) for n, j in job.nodes.items()}
     job = replace(job, nodes=nodes, ending=Ending(Outcome.STOPPED, T0), outcome=Outcome.STOPPED, ended_at=T0)
-    assert schedule.plan(job, at(60)) == []
-    assert schedule.plan(healing.reached(job, "n2"), at(60)) == [StopAt("n2")]
+    assert scheduling_machine.plan(job, at(60)) == []
+    assert scheduling_machine.plan(healing.reached(job, "n2"), at(60)) == [StopAt("n2")]
     assert healing.reached(job, "n1") is job and healing.reached(job, "n3") is job
 
 
@@ -33,7 +33,7 @@ def test_a_question_that_was_lost_is_due_but_no_start_is_repeated():
     def known(**calls):
         nodes = {**job.tasks["a"].nodes, "n2": replace(part, **calls)}
         changed = replace(job, tasks={"a": replace(job.tasks["a"], nodes=nodes)})
-        return [c for c in schedule.plan(healing.reached(changed, "n2"), at(60)) if c.node == "n2"]
+        return [c for c in scheduling_machine.plan(healing.reached(changed, "n2"), at(60)) if c.node == "n2"]
 
     assert known(poll=LOST) == [PollTaskAt("n2", "a", ("host",))]
     assert not any(isinstance(c, StartTaskAt) for c in known(start=LOST, poll=LOST))
@@ -46,9 +46,9 @@ def test_a_report_that_was_not_heard_is_due_when_the_scheduling_node_is_back():
     run = a_run("a", RunStatus.SUCCESS, told=Told(TaskStatus.RUNNING, LOST), collect=OK)
     local = a_local_job(run)
     local = replace(local, spec=replace(local.spec, scheduler="n9"))
-    assert execute.plan(local, at(60)) == []
+    assert machine.plan(local, at(60)) == []
     assert healing.heard_by(local, "n2") is local
-    assert execute.plan(healing.heard_by(local, "n9"), at(60)) == [Tell(run.run_id, TaskStatus.SUCCESS)]
+    assert machine.plan(healing.heard_by(local, "n9"), at(60)) == [Tell(run.run_id, TaskStatus.SUCCESS)]
 
 
 class Network:

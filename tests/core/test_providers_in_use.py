@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import Invalid
-from gateway.providers import By
+from gateway.providers.registration import By
 from provider_registry.registration import provider_from_request
 from tests.adapter.bfia.site import SPEC, a_job_with, serving_site
 from tests.contracts.apis import IMAGE, registration

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from gateway.domain.job import Job
-from gateway.domain.model import CallState
-from gateway.domain.scheduling import schedule
+from gateway.domain.scheduling import machine
 from gateway.domain.scheduling.commands import CreateAt
-from gateway.domain.scheduling.events import Heard, StopAsked
+from gateway.domain.scheduling.messages import Heard, StopAsked
+from gateway.domain.spec import CallState
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
-from gateway.lanes import Lanes
-from gateway.peers import Peers
-from gateway.scheduler import Scheduler
+from gateway.jobs.scheduler import Scheduler
+from gateway.runtime.executors import Lanes
+from gateway.runtime.peers import Peers
 from gateway.store.database import connect
 from gateway.store.migrate import migrate
 from gateway.store.store import Store
@@ -111,4 +111,4 @@ def test_a_creation_that_a_frozen_gateway_takes_up_after_the_jobs_end_is_not_sen
 
 
 def claimed(job: Job, now: datetime) -> Job:
-    return schedule.step(job, now)[0]
+    return machine.step(job, now)[0]

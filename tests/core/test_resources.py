@@ -12,14 +12,14 @@ import yaml
 
 from engines.base import Capacity
 from engines.memory import MemoryEngine, MemoryWorld, Script
+from gateway.bootstrap.node import Gateway
 from gateway.domain.amounts import GIB, Amounts
-from gateway.domain.local_job import LocalJob
 from gateway.domain.resources import Claim, ClaimState
+from gateway.domain.run import LocalJob
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
 from gateway.errors import Refused
 from gateway.ports import Callback
-from gateway.store.claims import Claims
-from gateway.wiring import Gateway
+from gateway.store.ledger import Claims
 from provider_registry.registration import provider_from_request
 from tests.builders import a_spec, at
 from tests.contracts.apis import IMAGE, registration, serving

@@ -12,17 +12,17 @@ import pytest
 
 from adapter.bfia.examples import CREATE_ALL, REGISTER
 from engines.base import ImageFacts, LaunchSpec
-from engines.process import ProcessEngine
+from engines.process.engine import ProcessEngine
+from gateway.bootstrap.node import Gateway
 from gateway.domain.dag import DagNode
-from gateway.domain.executing import execute
-from gateway.domain.executing.events import OwnerLost, Restarted
-from gateway.domain.local_job import LocalJob, Run
-from gateway.domain.model import Call, CallState
+from gateway.domain.execution import machine
+from gateway.domain.execution.messages import OwnerLost, Restarted
+from gateway.domain.run import LocalJob, Run
+from gateway.domain.spec import Call, CallState
 from gateway.domain.states import RunStatus
 from gateway.errors import EngineFailed
-from gateway.scheduler import _Waiting
-from gateway.task_plan import TaskPlanner
-from gateway.wiring import Gateway
+from gateway.jobs.planner import TaskPlanner
+from gateway.jobs.scheduler import _Waiting
 from tests.builders import a_job, a_local_job, a_run
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER, ask, pair, running
@@ -73,9 +73,9 @@ def test_runs_of_another_gateway_are_left_to_it():
     other = a_run("b", status=RunStatus.LAUNCHING, owner="other", launch=Call(CallState.SENT, NOW, None, 1))
     local = a_local_job(mine, other)
     later = NOW + timedelta(days=1)
-    assert {c.run for c in execute.plan(local, later, owner="me")} == {mine.run_id}
-    assert {c.run for c in execute.plan(local, later)} == {mine.run_id, other.run_id}
-    again = execute.apply(local, Restarted(later, "me"))
+    assert {c.run for c in machine.plan(local, later, owner="me")} == {mine.run_id}
+    assert {c.run for c in machine.plan(local, later)} == {mine.run_id, other.run_id}
+    again = machine.apply(local, Restarted(later, "me"))
     assert [r.launch.state for r in again.runs] == [CallState.LOST, CallState.SENT]
 
 
@@ -86,7 +86,7 @@ def test_a_second_gateway_on_the_database_leaves_running_runs_alone(tmp_path: Pa
         wait_for(lambda: {str(r.status) for r in node.store.local_jobs.get(job_id).runs} == {"RUNNING"}, 15)
         local = node.store.local_jobs.get(job_id)
         assert len({r.owner for r in local.runs}) == 1
-        assert execute.plan(local, NOW + timedelta(days=365), owner="another/process") == []
+        assert machine.plan(local, NOW + timedelta(days=365), owner="another/process") == []
 
 
 def test_what_others_gave_up_while_this_gateway_was_frozen_is_not_started(

@@ -8,9 +8,9 @@ import pytest
 import sqlalchemy as sa
 from anyio import CapacityLimiter
 
-from gateway.assembly.strangers import Seen, StrangersFirst, seen
+from gateway.bootstrap.node import Gateway
 from gateway.errors import DatabaseAway
-from gateway.wiring import Gateway
+from gateway.http.strangers import Seen, StrangersFirst, seen
 from tests.inprocess import PEER, STRANGER, ask, running
 
 POLL = "/v1/interconn/schedule/task/poll"

@@ -6,14 +6,14 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.domain.executing import execute
+from gateway.domain.execution import machine
 from gateway.domain.job import Job
-from gateway.domain.scheduling import schedule
+from gateway.domain.scheduling import machine as scheduling_machine
 from gateway.domain.states import JobStatus
 from gateway.errors import DatabaseAway, NotFound
-from gateway.loop import Loop
+from gateway.runtime.loop import Loop
+from gateway.runtime.stuck import EVENT, telling
 from gateway.store.store import Store
-from gateway.stuck import EVENT, telling
 from tests.builders import a_job, a_local_job
 from tests.core.test_shells import submit
 from tests.e2e.nodes import wait_for
@@ -26,7 +26,7 @@ def test_a_job_whose_step_raises_is_counted_and_told_and_no_other_waits_for_it(
     engine = {"kind": "process", "process": {"images": {"example:1.0.0": {"command": ["/bin/sleep", "60"]}}}}
     with running(tmp_path, engine=engine) as node:
         broken: set[str] = set()
-        step = schedule.step
+        step = scheduling_machine.step
 
         def breaking(job: Job, *args: Any, **more: Any) -> Any:
             if job.id in broken:
@@ -41,7 +41,7 @@ def test_a_job_whose_step_raises_is_counted_and_told_and_no_other_waits_for_it(
         def status(job_id: str) -> JobStatus:
             return node.store.jobs.get(job_id).status
 
-        monkeypatch.setattr(schedule, "step", breaking)
+        monkeypatch.setattr(scheduling_machine, "step", breaking)
         first = str(submit(node).json()["data"]["job_id"])
         wait_for(lambda: status(first) is JobStatus.RUNNING, 30, 0.02)
         broken.add(first)
@@ -102,8 +102,8 @@ def test_a_job_that_was_deleted_is_nothing_to_go_on_with_and_what_else_is_missin
         assert node.executor.advance("job-gone") is None
         node.store.jobs.add(a_job("a"), "flow")
         node.store.local_jobs.add(a_local_job(), "flow")
-        monkeypatch.setattr(schedule, "step", lacking)
-        monkeypatch.setattr(execute, "step", lacking)
+        monkeypatch.setattr(scheduling_machine, "step", lacking)
+        monkeypatch.setattr(machine, "step", lacking)
         with pytest.raises(NotFound, match="something else"):
             node.scheduler.advance(a_job("a").id)
         with pytest.raises(NotFound, match="something else"):

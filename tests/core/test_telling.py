@@ -4,12 +4,12 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.domain.executing.commands import AskScheduler, Confirm
-from gateway.domain.executing.events import Done, Event
-from gateway.domain.local_job import LocalJob
+from gateway.domain.execution.commands import AskScheduler, Confirm
+from gateway.domain.execution.messages import Done, Event
+from gateway.domain.run import LocalJob
 from gateway.errors import Refused
-from gateway.peers import Peers
-from gateway.telling import Telling
+from gateway.jobs.telling import Telling
+from gateway.runtime.peers import Peers
 from tests.builders import a_local_job, at
 
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from gateway.turns import Turns
+from gateway.runtime.batching import Turns
 
 Record = tuple[str, ...]
 

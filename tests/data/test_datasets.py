@@ -18,14 +18,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.dataset_model import Dataset, MemoryDatasets
-from gateway.dataset_reader import Findings
-from gateway.dataset_upload import Upload
-from gateway.datasets import Datasets
-from gateway.domain.local_job import Address
+from gateway.data.dataset_reader import Findings
+from gateway.data.dataset_upload import Upload
+from gateway.data.datasets import Datasets
+from gateway.data.storage import FileStorage
+from gateway.data.storage_staging import FOLDER
+from gateway.domain.dataset_model import Dataset, MemoryDatasets
+from gateway.domain.run import Address
 from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, NotFound
-from gateway.storage import FileStorage
-from gateway.storage_staging import FOLDER
 
 HERE = Address("testspace", "test_guest")
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
@@ -517,7 +517,7 @@ def test_a_large_upload_needs_no_more_memory_than_a_small_one(tmp_path: Path) ->
     code = textwrap.dedent("""
         import re, sys
         from pathlib import Path
-        from gateway.dataset_upload import Upload
+        from gateway.data.dataset_upload import Upload
         from gateway.errors import Invalid
         from tests.data.test_datasets import HERE, Site
 

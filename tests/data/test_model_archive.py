@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway import model_archive
+from gateway.data import model_archive
+from gateway.data.storage import FileStorage
 from gateway.domain.dag import ComponentRef
-from gateway.domain.local_job import Address
-from gateway.domain.model import Party
-from gateway.domain.trained import ModelPart, PartyModel
+from gateway.domain.models import ModelPart, PartyModel
+from gateway.domain.run import Address
+from gateway.domain.spec import Party
 from gateway.errors import Invalid
-from gateway.storage import FileStorage
 from tests.builders import T0
 
 PLACE = Address("job-1-guest-0", "task-model")

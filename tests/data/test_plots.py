@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.data.report_tables import Report, Series
+from gateway.data.reports import MOST_BARS, MOST_POINTS, VALUES, WIDTH, names, picture
 from gateway.errors import NotFound
-from gateway.plots import MOST_BARS, MOST_POINTS, VALUES, WIDTH, names, picture
-from gateway.reports import Report, Series
 
 LOSS = Series("loss", ("tree", "loss", "remark"), ((1, 0.5, "a"), (2, 0.25, "b"), (3, 0.125, None)))
 COUNTS = Series("", ("party", "count"), (("guest.0", 540.0), ("intersection", 509.0)))

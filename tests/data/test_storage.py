@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.local_job import Address
+from gateway.data.storage import FileStorage, name_rule
+from gateway.data.storage_staging import FOLDER
+from gateway.domain.run import Address
 from gateway.errors import Conflict, Invalid, NotFound, TooLarge
-from gateway.storage import FileStorage, name_rule
-from gateway.storage_staging import FOLDER
 
 HERE = Address("ns", "name")
 
@@ -244,9 +244,9 @@ def test_deleting_leaves_nothing(storage: FileStorage) -> None:
 WRITER = """
     import os, signal, sys
     from pathlib import Path
-    from gateway import storage_staging
-    from gateway.domain.local_job import Address
-    from gateway.storage import FileStorage
+    from gateway.data import storage_staging
+    from gateway.domain.run import Address
+    from gateway.data.storage import FileStorage
 
     storage, at = FileStorage(Path(sys.argv[1])), sys.argv[2]
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from gateway.domain.local_job import Address
-from gateway.workspace import Workspace
+from gateway.data.workspace import Workspace
+from gateway.domain.run import Address
 from tests.builders import a_run
 
 

@@ -1,16 +1,11 @@
 """A job with one run as the execution rules take it on: what is due is decided, reports and exits come in."""
 
-from gateway.domain.executing.events import (
-    Event,
-    HasExited,
-    Reported,
-    StopAsked,
-)
-from gateway.domain.executing.execute import apply, plan, step
-from gateway.domain.executing.timing import Timing
-from gateway.domain.local_job import Exit, LocalJob, Run
-from gateway.domain.model import Ending
+from gateway.domain.execution.machine import apply, plan, step
+from gateway.domain.execution.messages import Event, HasExited, Reported, StopAsked
+from gateway.domain.run import Exit, LocalJob, Run
+from gateway.domain.spec import Ending
 from gateway.domain.states import Outcome, RunStatus, TaskStatus
+from gateway.domain.timing import Timing
 from tests.builders import T0, at
 
 TIMING = Timing()

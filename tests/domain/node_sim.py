@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 from gateway.domain.consent import Confirmed
 from gateway.domain.dag import downstream
 from gateway.domain.job import Acceptance, Job
-from gateway.domain.model import Failure, NodeId
-from gateway.domain.scheduling import schedule
-from gateway.domain.scheduling.answers import exclude
+from gateway.domain.scheduling import machine
 from gateway.domain.scheduling.commands import (
     CreateAt,
     HoldAt,
@@ -22,7 +20,9 @@ from gateway.domain.scheduling.commands import (
     StopAt,
     StopTaskAt,
 )
-from gateway.domain.scheduling.events import Answered, Denied, Event, Heard, UnknownThere
+from gateway.domain.scheduling.messages import Answered, Denied, Event, Heard, UnknownThere
+from gateway.domain.scheduling.transitions import exclude
+from gateway.domain.spec import Failure, NodeId
 from gateway.domain.states import JOB, TASK, JobStatus, TaskStatus, ended
 from tests.builders import T0
 from tests.domain.clockwork import Broken, Process
@@ -263,4 +263,4 @@ class NodeSim:
 
 
 def applying(event: Event) -> Change:
-    return lambda job: schedule.apply(job, event)
+    return lambda job: machine.apply(job, event)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gateway.domain.job import Job, NodeJob, NodeTask, Task
-from gateway.domain.model import JobSpec, NodeId
+from gateway.domain.spec import JobSpec, NodeId
 from gateway.domain.states import JobStatus, TaskStatus
 from tests.builders import T0
 

@@ -1,16 +1,12 @@
 """A job as the scheduling rules take it on: what is due is claimed, answered, heard of."""
 
 from gateway.domain.job import Job
-from gateway.domain.model import Failure
 from gateway.domain.scheduling.commands import PollTaskAt
-from gateway.domain.scheduling.events import (
-    Answered,
-    Event,
-    Heard,
-)
-from gateway.domain.scheduling.schedule import apply, plan, step
-from gateway.domain.scheduling.timing import Timing
+from gateway.domain.scheduling.machine import apply, plan, step
+from gateway.domain.scheduling.messages import Answered, Event, Heard
+from gateway.domain.spec import Failure
 from gateway.domain.states import JobStatus, TaskStatus
+from gateway.domain.timeouts import Timing
 from tests.builders import a_job, at
 
 READY, RUNNING, SUCCESS, FAILED = TaskStatus.READY, TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED

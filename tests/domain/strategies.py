@@ -12,7 +12,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 
 from gateway.domain.dag import Dag
-from gateway.domain.model import JobSpec, Party
+from gateway.domain.spec import JobSpec, Party
 from gateway.domain.states import TaskStatus
 from tests.builders import a_local_job, a_node, a_run, a_spec
 from tests.domain.plot import Fate, Outage, Plot

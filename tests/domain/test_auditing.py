@@ -4,19 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.domain import approval, auditing, guarding
+from gateway.domain import approval, auditing, orphans
 from gateway.domain.approval import Mode, Policy, Verdict
 from gateway.domain.auditing import AuditStatus
 from gateway.domain.consent import Confirmed
-from gateway.domain.executing import execute
-from gateway.domain.executing.commands import Confirm
-from gateway.domain.executing.events import Decided, StopAsked
+from gateway.domain.execution import machine
+from gateway.domain.execution.commands import Confirm
+from gateway.domain.execution.messages import Decided, StopAsked
 from gateway.domain.job import Acceptance, Job
-from gateway.domain.local_job import Audit, LocalJob
-from gateway.domain.model import CallState, Failure
+from gateway.domain.run import Audit, LocalJob
 from gateway.domain.scheduling.commands import CreateAt, StartAt, StopAt
-from gateway.domain.scheduling.events import Answered, Denied, Lost
-from gateway.domain.scheduling.schedule import apply, plan
+from gateway.domain.scheduling.machine import apply, plan
+from gateway.domain.scheduling.messages import Answered, Denied, Lost
+from gateway.domain.spec import CallState, Failure
 from gateway.domain.states import JobStatus, Outcome
 from tests.builders import a_job, a_spec, at
 from tests.domain.scheduled import after, claimed
@@ -47,34 +47,34 @@ def test_what_the_rules_decide_is_told_as_a_persons_decision_is(
 ):
     job = asked(verdict)
     assert (job.status, auditing.status(job)) == (status, word)
-    assert (Confirm() in execute.plan(job, at(0))) is (verdict is not Verdict.ASK)
+    assert (Confirm() in machine.plan(job, at(0))) is (verdict is not Verdict.ASK)
     if verdict is Verdict.REJECT:
         assert job.approval.failure.reason == "NOT_AUTHORISED" and "a rule" in job.approval.failure.message
 
 
 def test_an_approval_that_is_not_used_ends_and_one_that_is_does_not():
-    job = execute.apply(asked(), Decided(True, "li", "", at(10)))
-    assert execute.step(job, at(69.9))[0].status is READY
-    over, _ = execute.step(job, at(70))
+    job = machine.apply(asked(), Decided(True, "li", "", at(10)))
+    assert machine.step(job, at(69.9))[0].status is READY
+    over, _ = machine.step(job, at(70))
     assert (over.status, over.ending.failure.reason) == (JobStatus.FINISHED, "AUDIT_UNUSED")
     assert auditing.status(over) is AuditStatus.TERMINATED
     assert auditing.created(over, at(71), "n9") == over
     used = auditing.created(job, at(20), "n9")
-    assert execute.step(used, at(1000))[0].status is READY
+    assert machine.step(used, at(1000))[0].status is READY
     assert auditing.status(used) is AuditStatus.APPROVED
 
 
 def test_nobody_is_asked_whether_it_still_has_a_job_that_it_has_not_created():
-    job = execute.apply(asked(), Decided(True, "li", "", at(10)))
-    assert not guarding.watched(job)
-    assert guarding.watched(auditing.created(job, at(20), "n9"))
+    job = machine.apply(asked(), Decided(True, "li", "", at(10)))
+    assert not orphans.watched(job)
+    assert orphans.watched(auditing.created(job, at(20), "n9"))
 
 
 def test_a_question_taken_back_needs_no_decision():
-    job = execute.apply(asked(), StopAsked(at(5), None, auditing.withdrawal("n9", at(5)), "n9"))
+    job = machine.apply(asked(), StopAsked(at(5), None, auditing.withdrawal("n9", at(5)), "n9"))
     assert (job.status, auditing.status(job)) == (REJECTED, AuditStatus.TERMINATED)
-    assert execute.apply(job, Decided(True, "li", "", at(6))) == job
-    assert Confirm() not in execute.plan(job, at(1000))
+    assert machine.apply(job, Decided(True, "li", "", at(6))) == job
+    assert Confirm() not in machine.plan(job, at(1000))
 
 
 def test_what_is_meant_for_other_nodes_may_be_shown_with_the_question_only():
@@ -87,7 +87,7 @@ def test_what_is_meant_for_other_nodes_may_be_shown_with_the_question_only():
 def test_who_was_told_of_a_job_before_it_was_asked_about_answers_as_well():
     spec = asked().spec
     job = auditing.asked_late(LocalJob(spec, "n1", READY, at(0), "digest"), Audit("q-1"), at(3))
-    assert Confirm() in execute.plan(job, at(3)) and auditing.status(job) is AuditStatus.APPROVED
+    assert Confirm() in machine.plan(job, at(3)) and auditing.status(job) is AuditStatus.APPROVED
     waits = approval.opened(LocalJob(spec, "n1", READY, at(0), "digest"), Policy(Mode.PERSON), "", at(0))
     waits = auditing.asked_late(waits, Audit("q-1"), at(3))
     assert waits.status is PENDING and auditing.status(waits) is AuditStatus.APPLIED

@@ -7,17 +7,17 @@ import pytest
 from gateway.domain import approval, waiting
 from gateway.domain.approval import CREATE, START, Mode, Piece, Policy, Rule, Verdict, judge, pieces
 from gateway.domain.consent import DEADLINE, Confirmed, contradicts
-from gateway.domain.executing import execute
-from gateway.domain.executing.commands import Confirm
-from gateway.domain.executing.events import Decided, Done, Restarted
-from gateway.domain.executing.events import StopAsked as StopAskedHere
+from gateway.domain.execution import machine
+from gateway.domain.execution.commands import Confirm
+from gateway.domain.execution.messages import Decided, Done, Restarted
+from gateway.domain.execution.messages import StopAsked as StopAskedHere
 from gateway.domain.idle_rules import idle
 from gateway.domain.job import GRACE, Acceptance, Job
-from gateway.domain.local_job import LocalJob
-from gateway.domain.model import CallState, Failure
+from gateway.domain.run import LocalJob
 from gateway.domain.scheduling.commands import CreateAt, StartAt, StopAt
-from gateway.domain.scheduling.events import Answered, Lost, StopAsked
-from gateway.domain.scheduling.schedule import apply, next_due, plan
+from gateway.domain.scheduling.machine import apply, next_due, plan
+from gateway.domain.scheduling.messages import Answered, Lost, StopAsked
+from gateway.domain.spec import CallState, Failure
 from gateway.domain.states import JobStatus, Outcome
 from tests.builders import a_job, a_spec, at
 from tests.domain.scheduled import after, claimed
@@ -119,40 +119,40 @@ def local(seconds: float = 60.0) -> LocalJob:
 
 
 def test_a_decision_is_told_until_it_is_heard():
-    job = execute.apply(local(), Decided(True, "li", "fine", at(10)))
+    job = machine.apply(local(), Decided(True, "li", "fine", at(10)))
     assert (job.status, job.approval.by) == (READY, "li")
-    job, actions = execute.step(job, at(10))
-    assert actions == [Confirm()] and execute.plan(job, at(10)) == []
-    job = execute.apply(job, Done(Confirm(), at(11), final=False, message="no answer"))
-    assert Confirm() in execute.plan(job, at(30))
-    job = execute.apply(execute.step(job, at(30))[0], Restarted(at(31)))
-    assert Confirm() in execute.plan(job, at(31))
-    job = execute.apply(execute.step(job, at(31))[0], Done(Confirm(), at(32)))
-    assert Confirm() not in execute.plan(job, at(100))
+    job, actions = machine.step(job, at(10))
+    assert actions == [Confirm()] and machine.plan(job, at(10)) == []
+    job = machine.apply(job, Done(Confirm(), at(11), final=False, message="no answer"))
+    assert Confirm() in machine.plan(job, at(30))
+    job = machine.apply(machine.step(job, at(30))[0], Restarted(at(31)))
+    assert Confirm() in machine.plan(job, at(31))
+    job = machine.apply(machine.step(job, at(31))[0], Done(Confirm(), at(32)))
+    assert Confirm() not in machine.plan(job, at(100))
 
 
 @pytest.mark.parametrize("first", [True, False])
 def test_a_person_decides_once(first: bool):
-    job = execute.apply(local(), Decided(first, "li", "", at(10)))
+    job = machine.apply(local(), Decided(first, "li", "", at(10)))
     for later in (Decided(not first, "wang", "", at(11)), Decided(first, "wang", "", at(11))):
-        assert execute.apply(job, later) == job
+        assert machine.apply(job, later) == job
     assert job.status is (READY if first else REJECTED)
 
 
 def test_nobody_decides_in_time():
-    job, actions = execute.step(local(60.0), at(59.9))
+    job, actions = machine.step(local(60.0), at(59.9))
     assert job.status is PENDING and actions == []
-    job, _ = execute.step(local(60.0), at(60))
+    job, _ = machine.step(local(60.0), at(60))
     assert (job.status, job.approval.failure.reason) == (REJECTED, "APPROVAL_TIMEOUT")
-    assert Confirm() in execute.plan(job, at(60))
-    assert execute.apply(job, Decided(True, "li", "", at(61))) == job
+    assert Confirm() in machine.plan(job, at(60))
+    assert machine.apply(job, Decided(True, "li", "", at(61))) == job
 
 
 def test_a_job_that_is_stopped_meanwhile_needs_no_decision():
-    job = execute.apply(local(), StopAskedHere(at(5), None, None, "n9"))
+    job = machine.apply(local(), StopAskedHere(at(5), None, None, "n9"))
     assert job.status is REJECTED
-    assert execute.apply(job, Decided(True, "li", "", at(6))) == job
-    assert Confirm() not in execute.plan(job, at(1000))
+    assert machine.apply(job, Decided(True, "li", "", at(6))) == job
+    assert Confirm() not in machine.plan(job, at(1000))
 
 
 # ---------------------------------------------------------------- the rules

@@ -5,13 +5,13 @@ from datetime import timedelta
 
 import pytest
 
-from gateway.domain.executing import execute
-from gateway.domain.executing.commands import Collect, Probe, Weigh
-from gateway.domain.executing.events import Broken, Event, HasExited, Seen, Unseen
-from gateway.domain.executing.timing import Timing
-from gateway.domain.local_job import Exit, LocalJob, Run
-from gateway.domain.model import Failure
+from gateway.domain.execution import machine
+from gateway.domain.execution.commands import Collect, Probe, Weigh
+from gateway.domain.execution.messages import Broken, Event, HasExited, Seen, Unseen
+from gateway.domain.run import Exit, LocalJob, Run
+from gateway.domain.spec import Failure
 from gateway.domain.states import RunStatus, TaskStatus
+from gateway.domain.timing import Timing
 from tests.builders import T0, a_local_job, a_run, at
 
 TIMING = Timing(engine_patience=60)
@@ -23,7 +23,7 @@ def running(**changes: object) -> LocalJob:
 
 def hear(local: LocalJob, *events: Event) -> Run:
     for event in events:
-        local = execute.apply(local, event, TIMING)
+        local = machine.apply(local, event, TIMING)
     return local.runs[0]
 
 
@@ -73,14 +73,14 @@ def test_a_container_that_lived_through_the_absence_succeeds() -> None:
 
 
 def test_patience_ends_and_its_beginning_counts() -> None:
-    local = execute.apply(running(), Unseen(ID, at(10)), TIMING)
-    local = execute.apply(local, Unseen(ID, at(40)), TIMING)
-    assert Weigh(ID) not in execute.plan(local, at(69.9), TIMING)
-    assert Weigh(ID) in execute.plan(local, at(70), TIMING)
-    after, _ = execute.step(local, at(70), TIMING)
+    local = machine.apply(running(), Unseen(ID, at(10)), TIMING)
+    local = machine.apply(local, Unseen(ID, at(40)), TIMING)
+    assert Weigh(ID) not in machine.plan(local, at(69.9), TIMING)
+    assert Weigh(ID) in machine.plan(local, at(70), TIMING)
+    after, _ = machine.step(local, at(70), TIMING)
     failure = after.runs[0].failure
     assert failure is not None and failure.reason == "ENGINE_DOWN"
-    due = execute.next_due(after, TIMING)
+    due = machine.next_due(after, TIMING)
     assert due is not None  # its container is taken away once the engine answers
 
 
@@ -88,35 +88,35 @@ def test_an_engine_that_breaks_off_again_and_again_is_asked_in_between() -> None
     """A proxy before a daemon may cut every stream of events that says nothing for a while."""
     local = running(probe_at=at(5))
     for second in range(5):
-        local = execute.apply(local, Unseen(ID, at(second + 0.5)), TIMING)
-        assert not any(isinstance(action, Probe) for action in execute.step(local, at(second + 0.9), TIMING)[1])
-    local, actions = execute.step(local, at(5), TIMING)
+        local = machine.apply(local, Unseen(ID, at(second + 0.5)), TIMING)
+        assert not any(isinstance(action, Probe) for action in machine.step(local, at(second + 0.9), TIMING)[1])
+    local, actions = machine.step(local, at(5), TIMING)
     assert Probe(ID) in actions
-    local = execute.apply(local, Seen(ID, at(5)), TIMING)
+    local = machine.apply(local, Seen(ID, at(5)), TIMING)
     assert local.runs[0].away_at is None
-    local = execute.apply(local, Unseen(ID, at(5.5)), TIMING)
+    local = machine.apply(local, Unseen(ID, at(5.5)), TIMING)
     assert (local.runs[0].away_at, local.runs[0].probe_at) == (at(5.5), at(5 + TIMING.probe_every))
 
 
 def test_a_reported_success_is_not_lost_and_asks_nothing_in_a_circle() -> None:
     local = running(reported=TaskStatus.SUCCESS, reported_at=at(65), away_at=at(1))
-    after, _ = execute.step(local, at(70), TIMING)
+    after, _ = machine.step(local, at(70), TIMING)
     assert after.runs[0].status is RunStatus.RUNNING
-    due = execute.next_due(after, TIMING)
+    due = machine.next_due(after, TIMING)
     assert due is not None and due > at(70)
-    after, _ = execute.step(after, at(65 + TIMING.linger), TIMING)
+    after, _ = machine.step(after, at(65 + TIMING.linger), TIMING)
     assert after.runs[0].status is RunStatus.SUCCESS
 
 
 def test_a_run_that_may_not_go_on_fails_and_is_taken_away() -> None:
-    local = execute.apply(running(), Broken(ID, Failure("NO_SPACE", "too much"), at(10)), TIMING)
+    local = machine.apply(running(), Broken(ID, Failure("NO_SPACE", "too much"), at(10)), TIMING)
     run = local.runs[0]
     assert run.failure is not None and run.failure.reason == "NO_SPACE" and run.failure.role == "guest"
-    _, actions = execute.step(local, at(10), TIMING)
+    _, actions = machine.step(local, at(10), TIMING)
     assert Collect(ID) in actions
     assert hear(local, Broken(ID, Failure("OTHER"), at(11))).failure == run.failure
 
 
 def test_who_is_over_is_not_missed() -> None:
     over = a_local_job(a_run("a", RunStatus.SUCCESS))
-    assert execute.apply(over, Unseen(ID, T0 + timedelta(days=1)), TIMING).runs[0].away_at is None
+    assert machine.apply(over, Unseen(ID, T0 + timedelta(days=1)), TIMING).runs[0].away_at is None

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.executing import execute
-from gateway.domain.executing.commands import Close, Collect, Launch, Probe, StopRun, Tell
-from gateway.domain.executing.events import (
+from gateway.domain.execution import machine
+from gateway.domain.execution.commands import Close, Collect, Launch, Probe, StopRun, Tell
+from gateway.domain.execution.machine import next_due, step
+from gateway.domain.execution.messages import (
     Done,
     Event,
     Gone,
@@ -21,10 +22,9 @@ from gateway.domain.executing.events import (
     Seen,
     StopAsked,
 )
-from gateway.domain.executing.execute import next_due, step
-from gateway.domain.executing.weighing import merge_runs
-from gateway.domain.local_job import Exit, Run, Told
-from gateway.domain.model import Failure, Party
+from gateway.domain.execution.transitions import merge_runs
+from gateway.domain.run import Exit, Run, Told
+from gateway.domain.spec import Failure, Party
 from gateway.domain.states import JOB, RUN, JobStatus, RunStatus, TaskStatus, ended, may
 from tests.builders import IDLE, OK, a_local_job, a_run, at, sent
 from tests.domain.executed import (
@@ -361,21 +361,21 @@ def test_a_lost_gateway_leaves_what_it_had_not_begun_and_its_other_runs_fail_by_
         a_run("e", status=RunStatus.RUNNING, owner="me"),
     )
     local = replace(a_local_job(waiting, running, stopping, over, mine), home="lost")
-    local = execute.apply(local, OwnerLost("lost", "me", at(5)))
+    local = machine.apply(local, OwnerLost("lost", "me", at(5)))
     by_task = {run.task_name: run for run in local.runs}
     assert by_task["a"] == replace(waiting, owner="me") and local.home == "me"
     assert by_task["b"].failure.reason == "CHANNEL_LOST"
     assert by_task["c"].failure.reason == "STOPPED"
     assert (by_task["d"], by_task["e"]) == (over, mine)
-    assert execute.apply(local, OwnerLost("lost", "me", at(6))) == local
+    assert machine.apply(local, OwnerLost("lost", "me", at(6))) == local
 
 
 def test_only_the_gateway_that_has_a_job_closes_it_and_waits_for_no_container_it_left_behind():
     left = a_run("a", status=RunStatus.FAILED, owner="lost", launch=OK)
     local = replace(a_local_job(left, status=JobStatus.FINISHED), home="me")
-    assert Close() in execute.plan(local, at(9), owner="me")
-    assert Close() not in execute.plan(local, at(9), owner="third")
-    assert execute.plan(local, at(9), owner="lost") == [
+    assert Close() in machine.plan(local, at(9), owner="me")
+    assert Close() not in machine.plan(local, at(9), owner="third")
+    assert machine.plan(local, at(9), owner="lost") == [
         Collect(left.run_id),
         Tell(left.run_id, TaskStatus.FAILED),
     ]

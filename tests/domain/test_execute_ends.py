@@ -5,15 +5,10 @@ from itertools import product
 
 import pytest
 
-from gateway.domain.executing.commands import Collect, Probe, Tell, Weigh
-from gateway.domain.executing.events import (
-    Gone,
-    Launched,
-    Reported,
-    Seen,
-)
-from gateway.domain.executing.execute import step
-from gateway.domain.local_job import Exit
+from gateway.domain.execution.commands import Collect, Probe, Tell, Weigh
+from gateway.domain.execution.machine import step
+from gateway.domain.execution.messages import Gone, Launched, Reported, Seen
+from gateway.domain.run import Exit
 from gateway.domain.states import TaskStatus
 from tests.builders import a_local_job, a_run, at
 from tests.domain.executed import (

@@ -4,18 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.domain.executing.commands import Probe, StopRun, Tell
-from gateway.domain.executing.events import (
-    Done,
-    Gone,
-    Launched,
-    LaunchFailed,
-    Seen,
-    StopAsked,
-)
-from gateway.domain.executing.execute import step
-from gateway.domain.local_job import Approval, Told
-from gateway.domain.model import Ending, Failure
+from gateway.domain.execution.commands import Probe, StopRun, Tell
+from gateway.domain.execution.machine import step
+from gateway.domain.execution.messages import Done, Gone, Launched, LaunchFailed, Seen, StopAsked
+from gateway.domain.run import Approval, Told
+from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from tests.builders import T0, a_local_job, a_run, a_spec, at
 from tests.domain.executed import (

@@ -4,23 +4,23 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from gateway.assembly.rules import admission_rules, call_timing
-from gateway.domain import admission, holding
+from gateway.bootstrap.rules import admission_rules, call_timing
+from gateway.domain import admission, reservations
 from gateway.domain.admission import Rules
 from gateway.domain.amounts import Amounts
 from gateway.domain.job import Acceptance, Holding, Job
-from gateway.domain.model import CallState, Failure
 from gateway.domain.resources import Claim, ClaimState, Ledger
-from gateway.domain.scheduling import schedule
+from gateway.domain.scheduling import machine
 from gateway.domain.scheduling.commands import CreateAt, HoldAt, Request, ReturnAt, StartAt, StartTaskAt, StopAt
-from gateway.domain.scheduling.events import Answered, Denied, Event, Freed, Lost, StopAsked
-from gateway.domain.scheduling.timing import Timing
+from gateway.domain.scheduling.messages import Answered, Denied, Event, Freed, Lost, StopAsked
+from gateway.domain.spec import CallState, Failure
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
+from gateway.domain.timeouts import Timing
 from tests.builders import IDLE, a_job, at
 from tests.inprocess import settings
 
 ROLES = {"guest": ("n3",), "host": ("n1", "n2")}
-BUSY = Failure(holding.BUSY, "needs cpu 4 on node n2, free cpu 1")
+BUSY = Failure(reservations.BUSY, "needs cpu 4 on node n2, free cpu 1")
 
 
 def a_ready_job(*needing: str, **changes: object) -> Job:
@@ -31,12 +31,12 @@ def a_ready_job(*needing: str, **changes: object) -> Job:
 
 
 def step(job: Job, seconds: float) -> tuple[Job, list[Request]]:
-    return schedule.step(job, at(seconds))
+    return machine.step(job, at(seconds))
 
 
 def after(job: Job, *events: Event) -> Job:
     for event in events:
-        job = schedule.apply(job, event)
+        job = machine.apply(job, event)
     return job
 
 
@@ -75,16 +75,16 @@ def test_where_one_is_busy_the_others_take_back_and_all_are_asked_again():
     assert requests == [HoldAt("n2")]
     job = after(job, Denied(HoldAt("n2"), BUSY, at(3)))
     assert job.status is JobStatus.READY
-    assert holding.waits_for(job) == (BUSY.message, at(3), at(3.5))
+    assert reservations.waits_for(job) == (BUSY.message, at(3), at(3.5))
     job, requests = step(job, 3)
     assert requests == [ReturnAt("n1")]
     job = after(job, Answered(ReturnAt("n1"), at(3.2)))
     assert job.nodes["n1"].holding.apply == IDLE
     assert step(job, 3.4)[1] == []
-    assert schedule.next_due(job) == at(3.5)
+    assert machine.next_due(job) == at(3.5)
     job = asked_one_by_one(job, "n1", "n2", "n3", begin=4)
     assert len(step(job, 9)[1]) == 3
-    assert holding.waits_for(job) is None
+    assert reservations.waits_for(job) is None
 
 
 def test_the_pauses_grow_up_to_half_a_minute():
@@ -93,11 +93,11 @@ def test_the_pauses_grow_up_to_half_a_minute():
         job, requests = step(job, now)
         assert requests == [HoldAt("n1")]
         job = after(job, Denied(HoldAt("n1"), BUSY, at(now)))
-        due = (schedule.next_due(job) - at(now)).total_seconds()  # type: ignore[operator]
+        due = (machine.next_due(job) - at(now)).total_seconds()  # type: ignore[operator]
         pauses.append(due)
         now += due
     assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30]
-    assert holding.waits_for(job)[1] == at(0)  # type: ignore[index]
+    assert reservations.waits_for(job)[1] == at(0)  # type: ignore[index]
 
 
 def test_a_node_that_has_something_free_is_asked_at_once():
@@ -132,7 +132,7 @@ def test_a_job_that_has_waited_long_keeps_what_it_was_granted_and_asks_for_it_ag
     job = asked_one_by_one(job, "n1", begin=600)
     job = after(step(job, 602)[0], Denied(HoldAt("n2"), BUSY, at(603)))
     job, requests = step(job, 603.9)
-    assert requests == [] and holding.waits_for(job) == (BUSY.message, at(3), at(604))
+    assert requests == [] and reservations.waits_for(job) == (BUSY.message, at(3), at(604))
     job = asked_one_by_one(after(job, Freed("n2", at(603.95))), "n1", "n2", begin=604)
     assert len(step(job, 609)[1]) == 3, "it starts"
 
@@ -160,7 +160,7 @@ def test_a_job_of_two_nodes_starts_within_its_ageing_bound_although_each_has_sma
                     ends[name] = now + 100 + 50 * number
                 else:
                     ledgers[node] = ledgers[node].without(name)
-        large, requests = schedule.step(large, at(now), timing)
+        large, requests = machine.step(large, at(now), timing)
         while requests and not isinstance(requests[0], StartAt):
             for request in requests:
                 event: Event = Answered(request, at(now))
@@ -168,8 +168,8 @@ def test_a_job_of_two_nodes_starts_within_its_ageing_bound_although_each_has_sma
                     ledgers[request.node] = ledgers[request.node].give_back("large")
                 elif not asks(request.node, "large", 2, now):
                     event = Denied(request, BUSY, at(now))
-                large = schedule.apply(large, event, timing)
-            large, requests = schedule.step(large, at(now), timing)
+                large = machine.apply(large, event, timing)
+            large, requests = machine.step(large, at(now), timing)
         if requests:
             break
     assert 60 < now < 60 + 2 * 150 + 2 * timing.hold_most
@@ -231,7 +231,7 @@ def test_a_waiting_job_that_is_stopped_asks_nobody_any_more():
     job, _ = step(job, 2)
     job = after(job, StopAsked("n1", at(3)))
     assert {type(r) for r in step(job, 3)[1]} == {StopAt}
-    assert holding.waits_for(job) is None
+    assert reservations.waits_for(job) is None
 
 
 def test_no_more_tasks_at_once_than_the_job_wants_and_every_node_bears():
@@ -255,10 +255,10 @@ def test_a_job_that_was_in_vain_often_enough_ends_with_what_it_was_told():
     timing = Timing(hold_first=10, hold_most=25, hold_tries=4)
     job, tries, moment = a_ready_job("n2"), list[float](), 0.0
     while job.ending is None:
-        job, requests = schedule.step(job, at(moment), timing)
+        job, requests = machine.step(job, at(moment), timing)
         if requests == [HoldAt("n2")]:
             tries.append(moment)
-            job = schedule.apply(job, Denied(HoldAt("n2"), BUSY, at(moment)), timing)
+            job = machine.apply(job, Denied(HoldAt("n2"), BUSY, at(moment)), timing)
         moment += 5
         assert moment < 200
     assert tries == [0, 10, 30, 55]
@@ -276,11 +276,11 @@ def test_pauses_from_ten_seconds_to_ten_minutes_are_what_the_settings_make_of_it
     timing = call_timing(set_so)
     job, tried, now = a_ready_job("n2"), list[float](), 0.0
     while job.ending is None:
-        job, requests = schedule.step(job, at(now), timing)
+        job, requests = machine.step(job, at(now), timing)
         assert requests == [HoldAt("n2")]
         tried.append(now)
-        job = schedule.apply(job, Denied(HoldAt("n2"), BUSY, at(now)), timing)
-        now = (schedule.next_due(job, timing) - at(0)).total_seconds()  # type: ignore[operator]
+        job = machine.apply(job, Denied(HoldAt("n2"), BUSY, at(now)), timing)
+        now = (machine.next_due(job, timing) - at(0)).total_seconds()  # type: ignore[operator]
     pauses = [b - a for a, b in pairwise(tried)]
     assert pauses == [10, 20, 40, 80, 160, 320, 600, 600]
     history = [note for note in job.notes if note.event == "resources refused"]

@@ -5,15 +5,16 @@ from typing import Any
 
 import pytest
 
-from gateway.domain import inheriting, rerunning
+from gateway.domain import inheritance
+from gateway.domain import rerun as domain_rerun
 from gateway.domain.dag import ComponentRef, Dag
 from gateway.domain.job import Acceptance, Job, Lineage, Task
-from gateway.domain.model import Failure, JobSpec
 from gateway.domain.parameters import effective
-from gateway.domain.rerunning import Order
-from gateway.domain.scheduling import schedule
+from gateway.domain.rerun import Order
+from gateway.domain.scheduling import machine
 from gateway.domain.scheduling.commands import CreateAt, StartTaskAt
-from gateway.domain.scheduling.events import Answered
+from gateway.domain.scheduling.messages import Answered
+from gateway.domain.spec import Failure, JobSpec
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from tests.builders import a_job, a_node, a_spec, at, parties
 
@@ -41,7 +42,7 @@ def demanding(spec: JobSpec, *tasks: Any) -> JobSpec:
 
 def test_all_that_is_the_same_and_has_succeeded_may_be_taken_over():
     old = an_ended_job(c=FAILED)
-    found, lacking = inheriting.candidates(old, heir(old))
+    found, lacking = inheritance.candidates(old, heir(old))
     assert found == {n: Lineage("job-old", f"task_{n}") for n in "abd"}
     assert lacking == {"c": "it has not succeeded in job job-old"}
 
@@ -67,7 +68,7 @@ DAG = an_ended_job().spec.dag
 )
 def test_what_differs_is_named_and_takes_what_follows_with_it(change: dict[str, Any], says: str):
     old = an_ended_job()
-    found, lacking = inheriting.candidates(old, heir(old, **change))
+    found, lacking = inheritance.candidates(old, heir(old, **change))
     assert lacking["a"].startswith(says)
     if "parties" not in change:
         assert set(found) == {"d"} and lacking["b"] == "it needs the output of a, which is not inherited"
@@ -77,24 +78,24 @@ def test_a_task_that_was_taken_over_itself_is_traced_to_where_it_ran():
     old = an_ended_job()
     first = Lineage("job-first", "task_first")
     old = replace(old, tasks={**old.tasks, "a": replace(old.tasks["a"], lineage=first)})
-    assert inheriting.candidates(old, heir(old))[0]["a"] == first
+    assert inheritance.candidates(old, heir(old))[0]["a"] == first
 
 
 def test_a_demand_is_exactly_that():
     old = an_ended_job()
-    assert set(inheriting.candidates(old, demanding(heir(old), "a", "d"))[0]) == {"a", "d"}
-    assert inheriting.candidates(old, demanding(heir(old)))[0] == {}
+    assert set(inheritance.candidates(old, demanding(heir(old), "a", "d"))[0]) == {"a", "d"}
+    assert inheritance.candidates(old, demanding(heir(old)))[0] == {}
 
 
 def test_what_is_wrong_with_a_demand():
     old = an_ended_job()
-    assert inheriting.check(heir(old)) == inheriting.check(old.spec) == []
-    paths = [p.path for p in inheriting.check(demanding(heir(old), "b", "x"))]
+    assert inheritance.check(heir(old)) == inheritance.check(old.spec) == []
+    paths = [p.path for p in inheritance.check(demanding(heir(old), "b", "x"))]
     assert paths == ["config.job_params.common.inherit[0]", "config.job_params.common.inherit[1]"]
-    assert [p.path for p in inheriting.check(demanding(old.spec, "a"))] == ["config.job_params.common.inherit"]
-    assert [p.path for p in inheriting.check(demanding(heir(old), 5))] == ["config.job_params.common.inherit"]
-    assert [p.path for p in inheriting.check(replace(heir(old), old_job_id="../x"))] == ["old_job_id"]
-    assert [p.path for p in inheriting.check(replace(heir(old), old_job_id="job-new"))] == ["old_job_id"]
+    assert [p.path for p in inheritance.check(demanding(old.spec, "a"))] == ["config.job_params.common.inherit"]
+    assert [p.path for p in inheritance.check(demanding(heir(old), 5))] == ["config.job_params.common.inherit"]
+    assert [p.path for p in inheritance.check(replace(heir(old), old_job_id="../x"))] == ["old_job_id"]
+    assert [p.path for p in inheritance.check(replace(heir(old), old_job_id="job-new"))] == ["old_job_id"]
 
 
 # ---------------------------------------------------------------- what all nodes agree on
@@ -104,12 +105,12 @@ def created(*said: tuple[str, ...] | None, demand: bool = False) -> Job:
     """Return a new job that may take over a, b and d, after n1 and n2 have said what they can."""
     old = an_ended_job(c=FAILED)
     spec = demanding(heir(old), "a", "b", "d") if demand else heir(old)
-    found, _ = inheriting.candidates(old, spec)
+    found, _ = inheritance.candidates(old, spec)
     job = a_job(spec.dag, JobStatus.PENDING, spec=spec)
     tasks: dict[str, Task] = {n: replace(t, lineage=found.get(n)) for n, t in job.tasks.items()}
-    job, _ = schedule.step(replace(job, tasks=tasks), at(0))
+    job, _ = machine.step(replace(job, tasks=tasks), at(0))
     for node, names in zip(("n1", "n2"), said, strict=True):
-        job = schedule.apply(job, Answered(CreateAt(node), at(1), Acceptance(inherited=names)))
+        job = machine.apply(job, Answered(CreateAt(node), at(1), Acceptance(inherited=names)))
     return job
 
 
@@ -119,10 +120,10 @@ def test_what_every_node_can_take_over_has_succeeded_and_the_rest_runs():
     assert job.tasks["a"].lineage == Lineage("job-old", "task_a") and job.tasks["d"].lineage is None
     told = {(n.event, n.detail["task"]) for n in job.notes if "inherited" in n.event}
     assert told == {("task inherited", "a"), ("task inherited", "b"), ("task not inherited", "d")}
-    job, requests = schedule.step(job, at(2))
+    job, requests = machine.step(job, at(2))
     for request in requests:
-        job = schedule.apply(job, Answered(request, at(2)))
-    _, requests = schedule.step(job, at(2))
+        job = machine.apply(job, Answered(request, at(2)))
+    _, requests = machine.step(job, at(2))
     assert {r.task for r in requests if isinstance(r, StartTaskAt)} == {"c", "d"}
 
 
@@ -137,13 +138,13 @@ def test_a_node_that_does_not_say_what_it_can_take_over_refuses_the_job(silent: 
     said[silent] = None
     job = created(*said)
     assert (job.status, job.ending.outcome) == (JobStatus.PENDING, Outcome.REJECTED)
-    assert (job.ending.failure.reason, job.ending.failure.node) == (inheriting.REASON, f"n{silent + 1}")
+    assert (job.ending.failure.reason, job.ending.failure.node) == (inheritance.REASON, f"n{silent + 1}")
     assert "job READY" not in {note.event for note in job.notes}
 
 
 def test_a_demand_that_one_node_cannot_meet_refuses_the_job():
     job = created(("a", "b", "d"), ("a", "d"), demand=True)
-    assert job.ending.failure == Failure(inheriting.REASON, job.ending.failure.message, "n2", task="b")
+    assert job.ending.failure == Failure(inheritance.REASON, job.ending.failure.message, "n2", task="b")
     assert created(("a", "b", "d"), ("a", "b", "d"), demand=True).status is JobStatus.READY
 
 
@@ -151,7 +152,7 @@ def test_a_demand_that_one_node_cannot_meet_refuses_the_job():
 
 
 def rerun(old: Job, start: str = "", by: str = "n1", **parameters: Any) -> tuple[Any, list[str]]:
-    made, problems = rerunning.plan(old, Order(old.id, "job-new", start, parameters), by, "trace-2")
+    made, problems = domain_rerun.plan(old, Order(old.id, "job-new", start, parameters), by, "trace-2")
     return made, [p.path for p in problems]
 
 
@@ -160,8 +161,8 @@ def test_from_a_task_on_all_that_follows_runs_and_the_rest_is_taken_over():
     made, _ = rerun(old, "b")
     assert (made.runs, made.inherits) == (("b", "c"), ("a", "d"))
     assert made.spec.old_job_id == "job-old" and made.spec.job_id == "job-new"
-    assert inheriting.demanded(made.spec) == ("a", "d") and inheriting.check(made.spec) == []
-    assert inheriting.candidates(old, made.spec)[1] == {}
+    assert inheritance.demanded(made.spec) == ("a", "d") and inheritance.check(made.spec) == []
+    assert inheritance.candidates(old, made.spec)[1] == {}
 
 
 def test_without_a_task_it_begins_where_the_job_failed():
@@ -188,7 +189,7 @@ def test_changes_reach_the_tasks_that_run_and_nothing_else():
         ("guest.0", "c"): {"n": 5},
     }
     assert made.origin.changed == ("b", "c")
-    assert inheriting.candidates(old, made.spec)[1] == {}
+    assert inheritance.candidates(old, made.spec)[1] == {}
 
 
 def test_who_may_change_what():

@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from gateway.domain import job_settings, parameters
+from gateway.domain import parameters, validation
 from tests.builders import a_spec
 
-DOMAIN = Path(job_settings.__file__).parent
+DOMAIN = Path(validation.__file__).parent
 
 
 def warned(**job_params: Any) -> dict[str, str]:
@@ -36,7 +36,7 @@ def test_a_sync_type_that_is_none_is_taken_as_poll_and_told():
 
 
 def test_what_is_known_and_what_chooses_another_platforms_engine_is_not_remarked():
-    common = dict.fromkeys(job_settings.COMMON - {"sync_type"}) | {
+    common = dict.fromkeys(validation.COMMON - {"sync_type"}) | {
         "engine": {},
         "computing_engine": "x",
         "y_run": {},
@@ -54,4 +54,4 @@ def test_a_flood_of_settings_is_cut_and_a_strict_job_is_refused_for_one():
 def test_every_setting_that_the_rules_read_is_known():
     texts = [file.read_text(encoding="utf-8") for file in DOMAIN.rglob("*.py")]
     read = {name for text in texts for name in re.findall(r'(?:common|asked)\.get\("(\w+)"', text)}
-    assert {"timeout", "priority", "inherit"} <= read <= job_settings.COMMON
+    assert {"timeout", "priority", "inherit"} <= read <= validation.COMMON

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.model import Failure, Party
 from gateway.domain.problems import Problem
+from gateway.domain.spec import Failure, Party
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from tests.builders import a_job, a_local_job, a_run, a_spec
 from tests.domain.strategies import REPEATABLE

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from gateway.domain import admission, borrowing, needs
 from gateway.domain.amounts import GIB, Amounts, Pool, Portions
-from gateway.domain.executing import execute
-from gateway.domain.executing.commands import Launch
-from gateway.domain.model import JobSpec
+from gateway.domain.execution import machine
+from gateway.domain.execution.commands import Launch
 from gateway.domain.needs import Means, Never, Room, Seat
 from gateway.domain.resources import Claim, ClaimState, Ledger
+from gateway.domain.spec import JobSpec
 from tests.builders import T0, a_local_job, a_run, a_spec, at
 from tests.domain.strategies import dags
 
@@ -246,7 +246,7 @@ def test_a_run_borrows_of_its_engines_part_and_says_where_it_waits():
         a_run(name, limits={"cpu": 2.0, "disk": disk}, engine=engine)
         for name, engine, disk in (("a", "", 1.0 * GIB), ("b", FAR, 1.0 * GIB), ("c", FAR, 0.0))
     )
-    local, actions = execute.step(a_local_job(near, far, late, pool=pool), T0)
+    local, actions = machine.step(a_local_job(near, far, late, pool=pool), T0)
     assert actions == [Launch(near.run_id), Launch(far.run_id)]
     assert borrowing.remaining(local) == Portions({"": Amounts.of(2), FAR: Amounts()})
     assert borrowing.waits_for(local, local.runs[2]) == (
@@ -256,6 +256,6 @@ def test_a_run_borrows_of_its_engines_part_and_says_where_it_waits():
 
 def test_a_job_of_a_version_that_did_not_count_further_engines_goes_on():
     run = a_run("a", limits={"cpu": 4.0}, engine=FAR)
-    local, actions = execute.step(a_local_job(run, pool=Pool(Amounts.of(4), 1)), T0)
+    local, actions = machine.step(a_local_job(run, pool=Pool(Amounts.of(4), 1)), T0)
     assert actions == [Launch(run.run_id)]
     assert borrowing.remaining(local)[""] == Amounts()

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.model import Party
 from gateway.domain.parameters import MOST_MEANT, Effective, check, data_location, effective
+from gateway.domain.spec import Party
 from gateway.domain.unread import Unread
 from tests.builders import a_spec
 from tests.domain.strategies import REPEATABLE

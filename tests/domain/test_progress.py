@@ -5,7 +5,7 @@ import math
 import pytest
 
 from gateway.domain import progress
-from gateway.domain.model import Ending
+from gateway.domain.spec import Ending
 from gateway.domain.states import Outcome, RunStatus
 from tests.builders import T0, a_local_job, a_run, a_spec
 

@@ -7,7 +7,6 @@ import pytest
 from gateway.domain import quorum
 from gateway.domain.consent import Confirmed
 from gateway.domain.job import Acceptance, Job
-from gateway.domain.model import Failure, JobSpec
 from gateway.domain.scheduling.commands import (
     CreateAt,
     HoldAt,
@@ -17,10 +16,11 @@ from gateway.domain.scheduling.commands import (
     StopAt,
     StopTaskAt,
 )
-from gateway.domain.scheduling.events import Answered, Denied, Heard, Lost, StopAsked, SuspendAsked
-from gateway.domain.scheduling.schedule import apply, next_due, plan, step
-from gateway.domain.scheduling.timing import Timing
+from gateway.domain.scheduling.machine import apply, next_due, plan, step
+from gateway.domain.scheduling.messages import Answered, Denied, Heard, Lost, StopAsked, SuspendAsked
+from gateway.domain.spec import Failure, JobSpec
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
+from gateway.domain.timeouts import Timing
 from tests.builders import a_job, a_spec, at
 from tests.domain.scheduled import after, answered, claimed, due
 

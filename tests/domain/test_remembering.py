@@ -4,15 +4,15 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 
-from gateway.domain.executing import agenda as executing
-from gateway.domain.executing.timing import Timing as Execution
+from gateway.domain.execution import agenda as executing
 from gateway.domain.job import Job
-from gateway.domain.local_job import LocalJob
+from gateway.domain.run import LocalJob
 from gateway.domain.scheduling import agenda as scheduling
-from gateway.domain.scheduling import schedule
-from gateway.domain.scheduling.events import Heard, SuspendAsked
-from gateway.domain.scheduling.timing import Timing
+from gateway.domain.scheduling import machine
+from gateway.domain.scheduling.messages import Heard, SuspendAsked
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
+from gateway.domain.timeouts import Timing
+from gateway.domain.timing import Timing as Execution
 from tests.builders import a_job, a_local_job, a_run, at
 from tests.domain.plot import Plot
 from tests.domain.strategies import PLAYED, plots, shifts
@@ -29,7 +29,7 @@ class AttentiveWorld(World):
         super()._check_move(old, new)
         forgetful = replace(new, tasks={name: replace(task) for name, task in new.tasks.items()})
         assert scheduling.agenda(new, self.timing) == scheduling.agenda(forgetful, self.timing)
-        assert schedule.step(new, at(self.works.now), self.timing) == schedule.step(
+        assert machine.step(new, at(self.works.now), self.timing) == machine.step(
             forgetful, at(self.works.now), self.timing
         )
 
@@ -59,7 +59,7 @@ def test_a_step_of_a_large_job_works_out_anew_only_what_changed():
     job = a_job("; ".join(names), JobStatus.RUNNING, **running)
     before = scheduling.agenda(job, TIMING)
     event = Heard(job.tasks["t7"].task_id, "n1", "guest", TaskStatus.SUCCESS, at(1))
-    job = schedule.apply(job, event, TIMING)
+    job = machine.apply(job, event, TIMING)
     after = scheduling.agenda(job, TIMING)
     assert {due.command.task for due in after} == set(names)
     anew = {due.command.task for due in after if not any(due is known for known in before)}
@@ -70,10 +70,10 @@ def test_a_step_of_a_large_job_works_out_anew_only_what_changed():
 def test_a_job_that_is_held_back_remembers_both_ways():
     job = a_job("a; b", JobStatus.RUNNING)
     starts = scheduling.agenda(job, TIMING)
-    held = schedule.apply(job, SuspendAsked("n1", at(1)), TIMING)
+    held = machine.apply(job, SuspendAsked("n1", at(1)), TIMING)
     assert starts
     assert scheduling.agenda(held, TIMING) == ()
-    going_on = schedule.apply(held, SuspendAsked("n1", at(2), on=False), TIMING)
+    going_on = machine.apply(held, SuspendAsked("n1", at(2), on=False), TIMING)
     assert scheduling.agenda(going_on, TIMING) == starts
 
 

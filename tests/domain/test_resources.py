@@ -7,10 +7,10 @@ import pytest
 
 from gateway.domain import admission, borrowing, needs, resources
 from gateway.domain.amounts import GIB, Amounts, Defaults, Pool, Portions, together, total
-from gateway.domain.executing import execute
-from gateway.domain.executing.agenda import agenda
-from gateway.domain.executing.commands import Close, Collect, Launch, StopRun, Tell
-from gateway.domain.executing.events import (
+from gateway.domain.execution import machine
+from gateway.domain.execution.agenda import agenda
+from gateway.domain.execution.commands import Close, Collect, Launch, StopRun, Tell
+from gateway.domain.execution.messages import (
     Done,
     Event,
     Gone,
@@ -21,12 +21,12 @@ from gateway.domain.executing.events import (
     Restarted,
     StopAsked,
 )
-from gateway.domain.executing.timing import NOW, Timing
-from gateway.domain.local_job import Exit, LocalJob, Run
-from gateway.domain.model import Ending, Failure, JobSpec, Party
 from gateway.domain.needs import Demand, Means, Never, Part, Room
 from gateway.domain.resources import Claim, ClaimState, Ledger
+from gateway.domain.run import Exit, LocalJob, Run
+from gateway.domain.spec import Ending, Failure, JobSpec, Party
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
+from gateway.domain.timing import NOW, Timing
 from tests.builders import T0, a_local_job, a_run, a_spec, at
 
 SIX = "a -> b -> c -> d -> e -> f"
@@ -163,7 +163,7 @@ def test_a_task_borrows_from_its_job_and_the_jobs_pool_reads_4_0_4():
     for run in six:
         assert borrowing.remaining(local)[""] == Amounts.of(4)
         local = replace(local, runs=(*local.runs, run))
-        local, actions = execute.step(local, T0)
+        local, actions = machine.step(local, T0)
         assert actions == [Launch(run.run_id)]
         assert borrowing.remaining(local)[""] == Amounts()
         for event in (
@@ -174,20 +174,20 @@ def test_a_task_borrows_from_its_job_and_the_jobs_pool_reads_4_0_4():
             HasExited(run.run_id, Exit(0), T0),
             Reported(run.run_id, TaskStatus.SUCCESS, T0),
         ):
-            local = execute.apply(local, event)
-        local, _ = execute.step(local, T0)
+            local = machine.apply(local, event)
+        local, _ = machine.step(local, T0)
     assert borrowing.remaining(local)[""] == Amounts.of(4)
 
 
 def test_a_run_waits_with_a_reason_until_its_jobs_pool_has_enough():
     first, second = (a_run(name, limits={"cpu": 3.0}) for name in "ab")
-    local, actions = execute.step(with_pool(first, second, cpu=4), T0)
+    local, actions = machine.step(with_pool(first, second, cpu=4), T0)
     assert actions == [Launch(first.run_id)]
     waiting = local.runs[1]
     assert borrowing.waits_for(local, waiting) == "needs cpu 3 of the job's pool, free cpu 1, borrowed by a"
-    assert execute.next_due(local) != NOW  # it is not asked again and again
-    local = execute.apply(local, LaunchFailed(first.run_id, Failure("X"), T0))
-    local, actions = execute.step(local, T0)
+    assert machine.next_due(local) != NOW  # it is not asked again and again
+    local = machine.apply(local, LaunchFailed(first.run_id, Failure("X"), T0))
+    local, actions = machine.step(local, T0)
     assert Launch(second.run_id) in actions
     assert borrowing.waits_for(local, local.runs[1]) == ""
 
@@ -203,7 +203,7 @@ def test_the_runs_of_one_task_borrow_together_or_not_at_all():
 
 def test_without_a_pool_nothing_waits():
     runs = [a_run(name, limits={"cpu": 100.0}) for name in "ab"]
-    assert len(execute.step(a_local_job(*runs), T0)[1]) == 2
+    assert len(machine.step(a_local_job(*runs), T0)[1]) == 2
 
 
 # ---------------------------------------------------------------- the ledger, step by step
@@ -346,7 +346,7 @@ class Node:
 
     def launch(self) -> None:
         if local := self.one(JobStatus.RUNNING, JobStatus.FINISHED):
-            local, actions = execute.step(local, at(self.now))
+            local, actions = machine.step(local, at(self.now))
             self.jobs[local.id] = local
             for action in actions:
                 if isinstance(action, Launch) and self.random.random() < 0.7:
@@ -404,7 +404,7 @@ class Node:
             self.over += 1
 
     def tell(self, job_id: str, event: Event) -> None:
-        self.jobs[job_id] = replace(execute.apply(self.jobs[job_id], event), notes=())
+        self.jobs[job_id] = replace(machine.apply(self.jobs[job_id], event), notes=())
 
 
 def test_ten_thousand_steps_in_any_order_and_the_sums_are_right_after_each():

@@ -6,23 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.assembly.rules import call_timing, run_timing
+from gateway.bootstrap.rules import call_timing, run_timing
 from gateway.domain.job import Job
-from gateway.domain.model import CallState, Failure
-from gateway.domain.scheduling.answers import exclude
 from gateway.domain.scheduling.commands import CreateAt, PollTaskAt, StartAt, StartTaskAt, StopAt
-from gateway.domain.scheduling.events import (
-    Answered,
-    Denied,
-    Event,
-    Heard,
-    Lost,
-    StopAsked,
-    UnknownThere,
-)
-from gateway.domain.scheduling.schedule import apply, next_due, step
-from gateway.domain.scheduling.timing import Timing
+from gateway.domain.scheduling.machine import apply, next_due, step
+from gateway.domain.scheduling.messages import Answered, Denied, Event, Heard, Lost, StopAsked, UnknownThere
+from gateway.domain.scheduling.transitions import exclude
+from gateway.domain.spec import CallState, Failure
 from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, ended, may
+from gateway.domain.timeouts import Timing
 from tests.builders import a_job, a_spec, at
 from tests.domain.scheduled import (
     FAILED,

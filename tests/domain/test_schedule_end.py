@@ -6,18 +6,12 @@ from itertools import combinations_with_replacement
 import pytest
 
 from gateway.domain.dag import Dag
-from gateway.domain.model import Failure
 from gateway.domain.scheduling.commands import PollTaskAt, StartTaskAt, StopAt
-from gateway.domain.scheduling.events import (
-    Answered,
-    Denied,
-    Lost,
-    StopAsked,
-    TaskStopAsked,
-)
-from gateway.domain.scheduling.schedule import apply, next_due, step
-from gateway.domain.scheduling.timing import Timing
+from gateway.domain.scheduling.machine import apply, next_due, step
+from gateway.domain.scheduling.messages import Answered, Denied, Lost, StopAsked, TaskStopAsked
+from gateway.domain.spec import Failure
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
+from gateway.domain.timeouts import Timing
 from tests.builders import a_job, at
 from tests.domain.scheduled import FAILED, NO, READY, RUNNING, SUCCESS, THREE, after, answered, claimed, due, heard
 

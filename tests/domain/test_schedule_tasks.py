@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from gateway.domain.job import Job
-from gateway.domain.scheduling.answers import exclude, is_claimed
 from gateway.domain.scheduling.commands import CreateAt, HoldAt, PollTaskAt, ReturnAt, StartAt, StartTaskAt, StopAt
-from gateway.domain.scheduling.events import (
+from gateway.domain.scheduling.machine import next_due, step
+from gateway.domain.scheduling.messages import (
     Answered,
     Delayed,
     Denied,
@@ -18,9 +18,9 @@ from gateway.domain.scheduling.events import (
     UnknownThere,
 )
 from gateway.domain.scheduling.records import with_call
-from gateway.domain.scheduling.schedule import next_due, step
-from gateway.domain.scheduling.timing import Timing
+from gateway.domain.scheduling.transitions import exclude, is_claimed
 from gateway.domain.states import JobStatus, Outcome
+from gateway.domain.timeouts import Timing
 from tests.builders import a_job, a_spec, at, sent
 from tests.domain.scheduled import (
     FAILED,

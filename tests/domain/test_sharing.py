@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from gateway.domain.local_job import Address
-from gateway.domain.sharing import Default, Grant, Wanted, partners, strangers, wanted
+from gateway.domain.datasets import Default, Grant, Wanted, partners, strangers, wanted
+from gateway.domain.run import Address
 from tests.builders import a_spec, at
 
 TABLE = Address("ns", "t")

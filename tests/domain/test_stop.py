@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from gateway.domain.dag import downstream
 from gateway.domain.job import Job
-from gateway.domain.model import CallState, Failure
-from gateway.domain.scheduling.answers import exclude
 from gateway.domain.scheduling.commands import PollTaskAt, StartTaskAt, StopAt, StopTaskAt
-from gateway.domain.scheduling.events import (
+from gateway.domain.scheduling.machine import apply, next_due, plan, step
+from gateway.domain.scheduling.messages import (
     Answered,
     Denied,
     Event,
@@ -22,7 +21,8 @@ from gateway.domain.scheduling.events import (
     TaskStopAsked,
     UnknownThere,
 )
-from gateway.domain.scheduling.schedule import apply, next_due, plan, step
+from gateway.domain.scheduling.transitions import exclude
+from gateway.domain.spec import CallState, Failure
 from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended
 from tests.builders import IDLE, a_job, a_spec, at, sent
 from tests.domain.plot import Fate, Outage, Plot

@@ -7,9 +7,9 @@ import pytest
 
 from adapter.bfia.job_views import outcome_of, progress_of, status_of
 from gateway.domain.job import Job
-from gateway.domain.scheduling import schedule
+from gateway.domain.scheduling import machine
 from gateway.domain.scheduling.commands import StopAt
-from gateway.domain.scheduling.events import Answered, Heard
+from gateway.domain.scheduling.messages import Answered, Heard
 from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, ended, may, merge
 from tests.builders import a_job, at
 
@@ -27,18 +27,18 @@ def played(states: Sequence[TaskStatus], *, stops_answered: bool) -> Job:
         job = a_job(
             spec=type(job.spec)(**{**_fields(job), "dag": type(job.spec.dag)(())}), status=JobStatus.RUNNING
         )
-    job, requests = schedule.step(job, at(0))
+    job, requests = machine.step(job, at(0))
     for request in requests:
-        job = schedule.apply(job, Answered(request, at(1)))
+        job = machine.apply(job, Answered(request, at(1)))
     for name, status in zip(names, states, strict=True):
         for node in ("n1", "n2"):
             if status is not PENDING:
-                job = schedule.apply(job, Heard(f"task_{name}", node, "", status, at(2)))
-    job, requests = schedule.step(job, at(3))
+                job = machine.apply(job, Heard(f"task_{name}", node, "", status, at(2)))
+    job, requests = machine.step(job, at(3))
     if stops_answered:
         for request in requests:
             if isinstance(request, StopAt):
-                job = schedule.apply(job, Answered(request, at(4)))
+                job = machine.apply(job, Answered(request, at(4)))
     return job
 
 
@@ -88,12 +88,12 @@ def test_what_a_task_is_follows_from_its_parties_in_whatever_order_they_tell(sta
     expected = merged if may(TASK, READY, merged) else READY
     for order in permutations(range(3)):
         job = a_job("a", JobStatus.RUNNING, roles={"guest": ("n1",), "host": ("n2",), "arbiter": ("n3",)})
-        job, requests = schedule.step(job, at(0))
+        job, requests = machine.step(job, at(0))
         for request in requests:
-            job = schedule.apply(job, Answered(request, at(1)))
+            job = machine.apply(job, Answered(request, at(1)))
         for i in order:
             if states[i] is not PENDING:
-                job = schedule.apply(job, Heard("task_a", PARTIES[i], "", states[i], at(2)))
+                job = machine.apply(job, Heard("task_a", PARTIES[i], "", states[i], at(2)))
         task = job.tasks["a"]
         assert task.status is expected
         assert (task.failure is not None) is (expected is FAILED)

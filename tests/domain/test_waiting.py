@@ -7,13 +7,13 @@ import pytest
 
 from gateway.domain import approval, auditing, waiting
 from gateway.domain.approval import Mode, Policy, Verdict
-from gateway.domain.executing import execute
-from gateway.domain.executing.events import Decided
+from gateway.domain.execution import machine
+from gateway.domain.execution.messages import Decided
 from gateway.domain.job import Acceptance, Job
-from gateway.domain.local_job import Audit, LocalJob
-from gateway.domain.model import Failure
+from gateway.domain.run import Audit, LocalJob
 from gateway.domain.scheduling.commands import CreateAt, HoldAt, PollTaskAt, StartAt, StartTaskAt, StopAt
-from gateway.domain.scheduling.events import Answered, Denied, Heard, Lost, StopAsked, SuspendAsked
+from gateway.domain.scheduling.messages import Answered, Denied, Heard, Lost, StopAsked, SuspendAsked
+from gateway.domain.spec import Failure
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from tests.builders import a_job, a_local_job, a_run, a_spec, at
 from tests.domain.scheduled import after, claimed
@@ -144,13 +144,13 @@ def asked() -> LocalJob:
 
 
 def refused() -> LocalJob:
-    job = execute.apply(asked(), Decided(False, "li", "no", at(5)))
-    return execute.step(job, at(6))[0]
+    job = machine.apply(asked(), Decided(False, "li", "no", at(5)))
+    return machine.step(job, at(6))[0]
 
 
 def silent() -> LocalJob:
     job = replace(a_local_job(a_run(status=RunStatus.RUNNING)), spec=asked().spec)
-    return execute.step(job, at(5000))[0]
+    return machine.step(job, at(5000))[0]
 
 
 def unused() -> LocalJob:
@@ -193,7 +193,7 @@ def test_what_a_run_waits_for(status: RunStatus):
 
 def test_a_run_that_waits_for_others_of_its_job_says_so():
     first, second = (a_run(name, limits={"cpu": 3.0}) for name in "ab")
-    local, _ = execute.step(with_pool(first, second, cpu=4), at(1))
+    local, _ = machine.step(with_pool(first, second, cpu=4), at(1))
     found = waiting.of_runs(local)[second.run_id]
     assert found is not None and found.reason == "RESOURCES" and found.next_check is not None
     assert found.message == "needs cpu 3 of the job's pool, free cpu 1, borrowed by a"

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.domain.model import Ending, Failure
 from gateway.domain.quorum import ending_for
+from gateway.domain.redaction import without_others
+from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import Outcome
-from gateway.domain.withholding import without_others
 from tests.builders import T0, a_job, a_spec
 
 GUEST, HOST, ARBITER = "n1", "n2", "n3"

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 
-from gateway.domain.model import Party
+from gateway.domain.spec import Party
 from gateway.domain.states import RunStatus
 from tests.builders import a_local_job, a_run
 from tests.domain.strategies import PLAYED, shifts

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from gateway.domain.executing import execute
-from gateway.domain.executing.commands import Action, Close, Collect, Launch, Probe, Seal, StopRun, Tell
-from gateway.domain.executing.events import (
+from gateway.domain.execution import machine
+from gateway.domain.execution.commands import Action, Close, Collect, Launch, Probe, Seal, StopRun, Tell
+from gateway.domain.execution.messages import (
     Done,
     Event,
     Gone,
@@ -25,11 +25,11 @@ from gateway.domain.executing.events import (
     Seen,
     StopAsked,
 )
-from gateway.domain.executing.timing import Timing
-from gateway.domain.local_job import Exit, FileSum, LocalJob, Run
-from gateway.domain.model import Ending, Failure
+from gateway.domain.models import unsealed
+from gateway.domain.run import Exit, FileSum, LocalJob, Run
+from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import JOB, RUN, Outcome, RunStatus, TaskStatus, ended, may
-from gateway.domain.trained import unsealed
+from gateway.domain.timing import Timing
 from tests.builders import T0
 from tests.domain.clockwork import Broken, Clockwork, Life, Process, Stored
 
@@ -142,12 +142,12 @@ class Workshop:
         self._life.on_death = lambda: self.works.call(self._begin_life, self.works.random.uniform(1.0, 20.0))
         self._next_tick = float("inf")
         if self.lives > 1:  # before it does or hears anything else
-            local = execute.apply(self.local, Restarted(self.works.clock()), self.timing)
+            local = machine.apply(self.local, Restarted(self.works.clock()), self.timing)
             self.store.save(replace(local, notes=()), self.store.version)
         self._wake()
 
     def _wake(self) -> None:
-        due = execute.next_due(self.local, self.timing)
+        due = machine.next_due(self.local, self.timing)
         if due is None:
             return
         at = max((due - T0).total_seconds(), self.works.now) if due.year > 1 else self.works.now
@@ -173,11 +173,11 @@ class Workshop:
             yield self.works.pause(0.02)
             local = old
             for event in events:
-                local = execute.apply(local, event, self.timing)
-            local, actions = execute.step(local, now, self.timing)
+                local = machine.apply(local, event, self.timing)
+            local, actions = machine.step(local, now, self.timing)
             if local is old or self.store.save(replace(local, notes=()), version):
                 break
-        again = set(actions) & set(execute.plan(local, now, self.timing))
+        again = set(actions) & set(machine.plan(local, now, self.timing))
         if again:
             raise Broken(f"still planned right after they were claimed: {again}")
         self._note_heard(events)

@@ -13,8 +13,7 @@ from gateway.domain import quorum, task_ids
 from gateway.domain.consent import Confirmed
 from gateway.domain.dag import downstream
 from gateway.domain.job import Job, Task
-from gateway.domain.model import Failure, NodeId
-from gateway.domain.scheduling import schedule
+from gateway.domain.scheduling import machine
 from gateway.domain.scheduling.commands import (
     CreateAt,
     HoldAt,
@@ -26,16 +25,10 @@ from gateway.domain.scheduling.commands import (
     StopAt,
     TaskRequest,
 )
-from gateway.domain.scheduling.events import (
-    Denied,
-    Heard,
-    Lost,
-    StopAsked,
-    SuspendAsked,
-    TaskStopAsked,
-)
-from gateway.domain.scheduling.timing import Timing
+from gateway.domain.scheduling.messages import Denied, Heard, Lost, StopAsked, SuspendAsked, TaskStopAsked
+from gateway.domain.spec import Failure, NodeId
 from gateway.domain.states import JOB, TASK, Outcome, TaskStatus, ended, may
+from gateway.domain.timeouts import Timing
 from tests.builders import T0
 from tests.domain.clockwork import Broken, Clockwork, Life, Process, Stored
 from tests.domain.node_sim import Answer, Change, NodeSim, applying
@@ -110,7 +103,7 @@ class World:
         self.works.call(self._begin_planner, self.works.random.uniform(0.0, 20.0))
 
     def _wake(self) -> None:
-        due = schedule.next_due(self.job, self.timing)
+        due = machine.next_due(self.job, self.timing)
         if due is None:
             return
         at = max((due - T0).total_seconds(), self.works.now) if due.year > 1 else self.works.now
@@ -135,10 +128,10 @@ class World:
             job = old
             for change in changes:
                 job = change(job)
-            job, requests = schedule.step(job, now, self.timing)
+            job, requests = machine.step(job, now, self.timing)
             if job is old or self.store.save(replace(job, notes=()), version):
                 break
-        again = set(requests) & set(schedule.plan(job, now, self.timing))
+        again = set(requests) & set(machine.plan(job, now, self.timing))
         if again:
             raise Broken(f"still planned right after they were claimed: {again}")
         if stops and old.ending is None and not ended(TASK, old.tasks[stops].status):

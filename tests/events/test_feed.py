@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from gateway.event_kinds import KINDS, NAME_OF, NAMES, entries, table
-from gateway.events import Feed
-from gateway.store import housekeeping, tables
+from gateway.domain.events import KINDS, NAME_OF, NAMES, entries, table
+from gateway.events.feed import Feed
+from gateway.store import queries, schema
 from gateway.store.migrate import opened
 from gateway.store.store import Store
 from tests.builders import T0
@@ -24,7 +24,7 @@ def store(database_url: str):
 
 def happen(store: Store, *lines: str, job: str = "job-1") -> None:
     for line in lines:
-        housekeeping.write_line(store, job, "scheduler", T0, line, "n1", {"task": "a"})
+        queries.write_line(store, job, "scheduler", T0, line, "n1", {"task": "a"})
 
 
 def names(page) -> list[str]:
@@ -53,7 +53,7 @@ def test_numbers_go_on_after_a_job_was_deleted(store: Store):
     happen(store, "job PENDING", "job FINISHED")
     store.add_submission("job-1", "flow", "n1", T0)
     read = feed.after(0).next
-    assert housekeeping.drop_job(store, "job-1", T0, "operator", {})
+    assert queries.drop_job(store, "job-1", T0, "operator", {})
     happen(store, "job PENDING", job="job-2")
     assert [(e.name, e.job_id) for e in feed.after(read).events] == [("deleted", "job-1"), ("created", "job-2")]
 
@@ -65,16 +65,16 @@ def test_a_gap_among_new_numbers_is_waited_for_but_not_for_ever(store: Store):
     happen(store, *["job PENDING"] * 5)
     assert feed.after(0).next == 5
     with store.write() as connection:
-        connection.execute(tables.timeline.delete().where(tables.timeline.c.id == 3))
+        connection.execute(schema.timeline.delete().where(schema.timeline.c.id == 3))
     feed = Feed(store, monotonic=lambda: now[0])
     feed._patience = 10.0
     assert feed.after(0).next == 2, "number 3 may be another's that is about to appear"
     with store.write() as connection:
         row = {"id": 3, "job_id": "job-late", "side": "scheduler", "at": 0.0, "actor": "", "detail": "{}"}
-        connection.execute(tables.timeline.insert().values(event="job FINISHED", **row))
+        connection.execute(schema.timeline.insert().values(event="job FINISHED", **row))
     assert [e.id for e in feed.after(2).events] == [3, 4, 5]
     with store.write() as connection:
-        connection.execute(tables.timeline.delete().where(tables.timeline.c.id == 4))
+        connection.execute(schema.timeline.delete().where(schema.timeline.c.id == 4))
     assert feed.after(3).next == 3
     now[0] += 10.5
     assert feed.after(3).next == 5, "nobody came: the number is not used"
@@ -96,7 +96,7 @@ def test_nothing_but_the_timeline_is_read_for_an_event(store: Store):
     """So an event is stored in the same write as what it tells of."""
     happen(store, "job PENDING")
     with store.read() as connection:
-        assert connection.execute(sa.select(sa.func.count()).select_from(tables.job)).scalar() == 0
+        assert connection.execute(sa.select(sa.func.count()).select_from(schema.job)).scalar() == 0
     assert names(Feed(store).after(0)) == ["created"]
 
 
@@ -108,7 +108,7 @@ def test_what_becomes_visible_late_is_not_passed_over(mariadb_url: str):
         feed, start = Feed(store), Feed(store).newest()
         with store.write() as slow:
             row = {"job_id": "job-slow", "side": "scheduler", "at": 0.0, "actor": "", "detail": "{}"}
-            slow.execute(tables.timeline.insert().values(event="job PENDING", **row))
+            slow.execute(schema.timeline.insert().values(event="job PENDING", **row))
             happen(store, "job PENDING", job="job-quick")
             assert feed.newest() > start
             page = feed.after(start)

@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.bootstrap.node import Gateway
 from gateway.errors import Invalid
-from gateway.wiring import Gateway
 from tests.events.test_feed import happen
 from tests.inprocess import ask, running
 from tests.plain import NO_TLS

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.events import Feed
+from gateway.bootstrap.node import now
+from gateway.events.feed import Feed
+from gateway.events.webhooks import Hook, Pace, Webhooks, signature
 from gateway.store.migrate import opened
 from gateway.store.store import Store
-from gateway.webhooks import Hook, Pace, Webhooks, signature
-from gateway.wiring import now
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, example, process_engine, wait_for
 from tests.events.receiver import Receiver, receiving

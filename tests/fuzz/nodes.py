@@ -11,7 +11,7 @@ import structlog
 import yaml
 
 from adapter.bfia.examples import REGISTER
-from gateway.wiring import Gateway
+from gateway.bootstrap.node import Gateway
 from tests.e2e.nodes import ROOT
 from tests.inprocess import ME, ask, running
 from tests.plain import NO_TLS

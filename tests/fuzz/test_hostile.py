@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from adapter.bfia.examples import CREATE_ALL, CREATE_JOB, JOB, REGISTER, START_JOB, START_TASK, TASK
-from gateway.wiring import Gateway
+from gateway.bootstrap.node import Gateway
 from tests.adapter.bfia.channel.nodes import Node
 from tests.e2e.nodes import wait_for
 from tests.fuzz.nodes import LISTENERS, NEIGHBOUR, a_node, judged

@@ -10,7 +10,7 @@ import pytest
 
 from adapter.bfia.data import EXAMPLE as UPLOAD
 from adapter.bfia.examples import JOB, JOB_ASKED, JOB_HERE, TASK_HERE
-from gateway.wiring import Gateway
+from gateway.bootstrap.node import Gateway
 from tests.fuzz.nodes import LISTENERS, a_node, described, judged
 from tests.inprocess import ME, containers
 from tests.plain import NO_TLS

@@ -17,7 +17,7 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 
 from adapter.bfia.examples import JOB, TASK
-from gateway.wiring import Gateway
+from gateway.bootstrap.node import Gateway
 from tests.fuzz.nodes import LISTENERS, a_node, described, judged
 from tests.fuzz.test_openapi import examples, headers_of, place, posts, sent
 from tests.inprocess import ask

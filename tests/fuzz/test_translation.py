@@ -14,10 +14,10 @@ from adapter.bfia import translate, wire
 from adapter.bfia.examples import CREATE_JOB
 from adapter.bfia.headers import incoming, outgoing
 from adapter.bfia.profiles import PROFILES
-from adapter.reading import read_json
+from adapter.json import read_json
 from gateway.domain import dag as flow
 from gateway.domain import parameters
-from gateway.domain.model import JobSpec, Party
+from gateway.domain.spec import JobSpec, Party
 
 REPEATABLE = settings(derandomize=True, deadline=None, database=None, max_examples=60)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from adapter.bfia.environment import session_id
-from gateway.wiring import Gateway
+from gateway.bootstrap.node import Gateway
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, ask, running
 from tests.registry.builders import a_description, a_request

@@ -18,18 +18,18 @@ from adapter.bfia import logs
 from engines.base import LaunchSpec
 from engines.memory import MemoryEngine, Script
 from engines.naming import labels
-from gateway.app import Mounted, create_app
-from gateway.domain.local_job import Exit, LocalJob, Run
-from gateway.domain.model import Party
+from gateway.data.log_levels import LEVELS, LONGEST_LINE, Level
+from gateway.data.logs import MOST_BYTES, MOST_LINES, Excerpt, RunLogs
+from gateway.data.workspace import Workspace
+from gateway.domain.run import Exit, LocalJob, Run
+from gateway.domain.spec import Party
 from gateway.domain.states import RunStatus
 from gateway.errors import NotFound
-from gateway.log_levels import LEVELS, LONGEST_LINE, Level
+from gateway.http.app import Mounted, create_app
 from gateway.ports import Limiters
-from gateway.run_logs import MOST_BYTES, MOST_LINES, Excerpt, RunLogs
 from gateway.store.database import connect
 from gateway.store.migrate import migrate
 from gateway.store.store import Store
-from gateway.workspace import Workspace
 from tests.builders import OK, a_job, a_local_job, a_run, a_spec
 
 TASK = "task_a"

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gateway.provider_reading import SMALL
+from gateway.providers.provider_reading import SMALL
 from provider_registry.forms import form
 from provider_registry.limits import MAX_TEXT, MAX_VALUES
 from provider_registry.worker import MOST_BYTES, told

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from provider_registry.labels import differences
+from provider_registry.image_labels import differences
 from tests.registry.builders import a_data, a_description, a_parameter, a_provider
 
 IMAGE = "acme:1.0.0"

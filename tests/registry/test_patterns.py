@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provider_registry.patterns import (
+from provider_registry.regex import (
     MAX_LOOKED_INTO,
     MAX_PATTERN,
     MAX_VALUE,

@@ -8,9 +8,9 @@ from engines.base import ImageFacts
 from engines.memory import MemoryEngine, Script
 from gateway.domain.dag import ComponentRef, Dag, DagNode
 from gateway.errors import Invalid, NotAllowed, NotFound, Refused
-from gateway.provider_images import Images
-from gateway.provider_reading import Reader
-from gateway.providers import By, Providers, asking, audited
+from gateway.providers.provider_images import Images
+from gateway.providers.provider_reading import Reader
+from gateway.providers.registration import By, Providers, asking, audited
 from provider_registry.registry import Registry
 from provider_registry.repository import MemoryRepository
 from tests.builders import a_spec

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from route_table import writing
+from route_table import edit
 from route_table.document import dump, parse
+from route_table.edit import apply
 from route_table.live import Change, LiveRoutes, StaleVersion, UnknownVersion
 from route_table.model import InvalidRoutes, Route, RouteTable, UnknownNode
 from route_table.versions import MemoryVersions, changes, text_diff
-from route_table.writing import apply
 
 FILE = """\
 # routes of the bank
@@ -327,7 +327,7 @@ def test_a_change_that_the_careful_way_gets_wrong_is_written_anew(monkeypatch: p
     def wrong(*_: Any) -> str:
         return "A: {host: x, port: 1}\n"
 
-    monkeypatch.setattr(writing, "_edited", wrong)
+    monkeypatch.setattr(edit, "_edited", wrong)
     assert urls(apply(FILE, Change("JG03", None))) == {
         "JG01": "http://10.0.0.1:7380",
         "JG02": "https://b.example:7380",

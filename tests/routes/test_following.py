@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.cli.serving import _follow_routes
+from gateway.cli.serve import _follow_routes
 
 pytestmark = pytest.mark.anyio
 

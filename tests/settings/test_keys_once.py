@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from gateway.keys_once import load_yaml
+from gateway.config.loader import load_yaml
 
 
 @pytest.mark.parametrize(

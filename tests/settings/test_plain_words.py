@@ -9,9 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, HttpUrl, TypeAdapter, Validat
 from pydantic import field_validator as validates
 
 from adapter.bfia.examples import CREATE_ALL
+from gateway.config.schema import load
 from gateway.errors import Invalid
 from gateway.plain_words import problems_of
-from gateway.settings import load
 from tests.inprocess import ask, running
 
 

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from gateway.cli.example import example
+from gateway.cli.init import example
 from gateway.cli.main import app
-from gateway.effective import effective, shown
+from gateway.config.effective import effective, shown
+from gateway.config.schema import Settings, load, without_password
 from gateway.errors import Invalid
-from gateway.settings import Settings, load, without_password
 from gateway.store.migrate import opened
 from tests import forks
 from tests.e2e.nodes import ROOT, free_ports

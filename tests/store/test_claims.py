@@ -11,18 +11,18 @@ from random import Random
 import pytest
 
 from engines.base import Capacity
-from engines.machine import this_machine
+from engines.host import this_machine
 from engines.memory import MemoryEngine
+from gateway.config.limit_settings import ResourceSettings
 from gateway.domain.amounts import GIB, Amounts, Defaults, Pool
 from gateway.domain.needs import Means
 from gateway.domain.states import JobStatus
-from gateway.engine_rooms import Cap, EngineRooms
 from gateway.errors import Conflict, Refused
-from gateway.limit_settings import ResourceSettings
-from gateway.resource_totals import detecting
-from gateway.resources import _EVERY as ONCE
-from gateway.resources import Resources
-from gateway.store import tables
+from gateway.jobs.capacity import Cap, EngineRooms
+from gateway.jobs.resource_totals import detecting
+from gateway.jobs.resources import _EVERY as ONCE
+from gateway.jobs.resources import Resources
+from gateway.store import schema
 from gateway.store.engine_totals import EngineTotals
 from gateway.store.store import Store
 from tests.builders import a_local_job, a_spec, at
@@ -118,7 +118,7 @@ def test_a_job_whose_record_cannot_be_read_gives_back_what_it_holds(url: str):
         store.local_jobs.add(job, "flow")
         mine.hold(job)
         with store.write() as connection:
-            t = tables.local_job
+            t = schema.local_job
             connection.execute(t.update().values(state='{"status": "NOWHERE"}', version=t.c.version + 1))
         mine.release(job.id)
         assert mine.view()["remaining"]["cpu"] == 8

@@ -7,9 +7,9 @@ from alembic import command
 from alembic.config import Config
 
 from gateway.store.database import connect
-from gateway.store.mapping import dumps
 from gateway.store.migrate import migrate
-from gateway.store.providers import SqlProviders
+from gateway.store.repositories import SqlProviders
+from gateway.store.serialization import dumps
 from gateway.store.store import Store
 from tests.builders import at
 from tests.registry.builders import a_provider

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from adapter.fate.heard import Heard
 from adapter.fate.signing import App, Signatures, Site
 from gateway.errors import NotAllowed
-from gateway.store import tables
+from gateway.store import schema
 from gateway.store.heard_signatures import SqlHeardSignatures
 from gateway.store.store import Store
 from tests.contracts.databases import careless_database
@@ -84,5 +84,5 @@ def test_what_holds_no_longer_is_forgotten(stores: list[Store]):
     clock.now += timedelta(seconds=60)
     assert heard.first("another", "c", 120) == "c"
     with stores[0].read() as connection:
-        left = connection.execute(sa.select(tables.heard_signature.c.signature)).scalars().all()
+        left = connection.execute(sa.select(schema.heard_signature.c.signature)).scalars().all()
     assert sorted(left) == ["another", "s0"]

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
-from gateway.domain.executing import execute
-from gateway.domain.executing.events import StopAsked
-from gateway.domain.local_job import Address, FileSum
-from gateway.domain.model import Ending
+from gateway.domain.execution import machine
+from gateway.domain.execution.messages import StopAsked
+from gateway.domain.run import Address, FileSum
+from gateway.domain.spec import Ending
 from gateway.domain.states import Outcome, RunStatus
 from gateway.errors import Conflict
 from gateway.store.migrate import opened
@@ -36,7 +36,7 @@ def finished(store: Store, job_id: str = "job-1", outcome: Outcome = Outcome.SUC
     spec = a_spec(FLOW, job_id=job_id, flow_id="流程 1")
     store.local_jobs.add(replace(a_local_job(run), spec=spec), "流程 1")
     stop = StopAsked(at(5), None, Ending(outcome, at(5)), "n1")
-    store.local_jobs.update(job_id, lambda local: execute.apply(local, stop))
+    store.local_jobs.update(job_id, lambda local: machine.apply(local, stop))
 
 
 def test_the_write_that_ends_a_training_stores_its_model(store: Store):

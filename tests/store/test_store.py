@@ -11,17 +11,17 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from gateway.domain.dag import ComponentRef, Dag, DagInput, DagNode, DagOutput
-from gateway.domain.executing import execute
+from gateway.domain.execution import machine
 from gateway.domain.job import Job, NodeJob, NodeTask, Task
-from gateway.domain.local_job import Address, Exit, LocalJob, Run, Told
-from gateway.domain.model import Call, CallState, Ending, Failure, JobSpec, Party
-from gateway.domain.scheduling import schedule
+from gateway.domain.run import Address, Exit, LocalJob, Run, Told
+from gateway.domain.scheduling import machine as scheduling_machine
+from gateway.domain.spec import Call, CallState, Ending, Failure, JobSpec, Party
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from gateway.errors import NotFound
-from gateway.store import records, tables
+from gateway.store import records, schema
 from gateway.store.database import connect, outside_transaction
-from gateway.store.mapping import dumps, loads, record
 from gateway.store.migrate import migrate
+from gateway.store.serialization import dumps, loads, record
 from gateway.store.store import Store
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
@@ -138,8 +138,8 @@ def test_a_change_is_never_made_of_a_job_that_was_deleted_and_made_anew(store: S
     store.jobs.get("job-1")
     remade = replace(a_job(), created_at=NOW + timedelta(seconds=1), digest="e" * 64)
     with store.write() as connection:
-        connection.execute(tables.job.update().values(created_at=remade.created_at.timestamp()))
-        connection.execute(tables.job.update().values(state=record(remade)))
+        connection.execute(schema.job.update().values(created_at=remade.created_at.timestamp()))
+        connection.execute(schema.job.update().values(state=record(remade)))
     changed = store.jobs.update("job-1", lambda job: replace(job, warnings=("w",)))
     assert changed == replace(remade, warnings=("w",))
 
@@ -149,8 +149,8 @@ def test_an_unchanged_record_is_not_read_again_and_a_remade_one_is(store: Store)
     known = store.jobs.get("job-1")
     assert store.jobs.get("job-1") is known
     with store.write() as connection:
-        connection.execute(tables.job.delete())
-        connection.execute(tables.task.delete())
+        connection.execute(schema.job.delete())
+        connection.execute(schema.task.delete())
     assert store.jobs.find("job-1") is None
     remade = replace(a_job(), created_at=NOW + timedelta(seconds=1), digest="e" * 64)
     store.jobs.add(remade, "flow")
@@ -228,7 +228,7 @@ def test_tasks_and_runs_are_found_by_id(store: Store):
 
 def test_due_jobs_are_those_whose_time_has_come(store: Store):
     store.jobs.add(replace(a_job(), ending=None), "flow")
-    due = schedule.next_due(store.jobs.get("job-1"))
+    due = scheduling_machine.next_due(store.jobs.get("job-1"))
     assert due is not None
     assert store.jobs.due(due - timedelta(seconds=1)) == []
     assert store.jobs.due(due + timedelta(seconds=1)) == ["job-1"]
@@ -236,7 +236,7 @@ def test_due_jobs_are_those_whose_time_has_come(store: Store):
 
 def test_local_jobs_are_due_by_their_own_rules(store: Store):
     store.local_jobs.add(a_local_job(), "flow")
-    due = execute.next_due(a_local_job())
+    due = machine.next_due(a_local_job())
     assert due is not None
     assert store.local_jobs.due(due + timedelta(seconds=1)) == ["job-1"]
 
@@ -287,7 +287,7 @@ def test_the_migrations_make_exactly_the_tables(database_url: str):
     migrate(engine)
     migrate(engine)
     with engine.connect() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), tables.metadata) == []
+        assert compare_metadata(MigrationContext.configure(connection), schema.metadata) == []
     engine.dispose()
 
 

@@ -1,4 +1,4 @@
-"""A listener of ours for tests: one application on a real socket, served as `gateway.server` serves it."""
+"""A listener of ours for tests: one application on a real socket, served as `gateway.http.server` serves it."""
 
 import asyncio
 import threading
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from starlette.types import ASGIApp
 
-from gateway.server import Tls, bound, port_of, serve
+from gateway.http.server import Tls, bound, port_of, serve
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engines.memory import MemoryEngine
-from gateway.domain.local_job import Run
+from gateway.domain.run import Run
 from gateway.domain.states import TaskStatus
 from tests.adapter.bfia.scripted import says
 from tests.adapter.bfia.site import KUSCIA, SPEC, Site, a_job_with, serving_site

@@ -13,9 +13,9 @@ import pytest
 import yaml
 from cryptography import x509
 
-from gateway import peer_tls
+from gateway.bootstrap.node import Gateway
+from gateway.config import peer_tls
 from gateway.errors import Invalid
-from gateway.wiring import Gateway
 from route_table.certificates import pin
 from tests.certificates import Authority, Files
 from tests.inprocess import ME, PEER, ask, running

@@ -10,7 +10,7 @@ import pytest
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from gateway.server import Tls
+from gateway.http.server import Tls
 from tests.certificates import Authority
 from tests.plain import NO_TLS
 from tests.trust.listening import listening

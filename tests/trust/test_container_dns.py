@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import docker
 import pytest
 
-from engines.containerd.engine import DEAD_RESOLVER
+from engines.docker.engine import DEAD_RESOLVER
 from tests.contracts.engine_acts import WAITS, Act, a_spec, ended, exits, said
 from tests.contracts.harnesses import DockerHarness
 from tests.services.own_docker import BASE, OwnDocker, enter

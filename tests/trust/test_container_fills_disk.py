@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from engines.base import Exited, ImageFacts, LaunchSpec, Limits, Written
-from engines.containerd import ContainerdEngine
-from engines.process import ProcessEngine
-from gateway.disk_watch import DiskWatch
+from engines.docker import ContainerdEngine
+from engines.process.engine import ProcessEngine
+from gateway.bootstrap.node import Gateway
+from gateway.data.files import DiskWatch
+from gateway.data.workspace import Workspace
 from gateway.domain.amounts import GIB
-from gateway.domain.model import Failure
-from gateway.wiring import Gateway
-from gateway.workspace import Workspace
+from gateway.domain.spec import Failure
 from tests.builders import a_run
 from tests.contracts.engine_acts import a_spec, exits, said
 from tests.contracts.harnesses import DockerHarness, ProcessHarness

@@ -10,8 +10,8 @@ import pytest
 from adapter.bfia.peer import INTERCONN
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
-from gateway.domain.local_job import Address
-from gateway.domain.model import JobSpec
+from gateway.domain.run import Address
+from gateway.domain.spec import JobSpec
 from tests.builders import a_spec
 from tests.contracts.apis import THIRD, World, two_nodes
 from tests.inprocess import ME, PEER, ask

@@ -11,9 +11,9 @@ from adapter.bfia.environment import session_id
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
 from adapter.fate.signing import App, Signatures, Site
-from gateway.domain.model import JobSpec
+from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus
-from gateway.trial import Result
+from gateway.runtime.checks import Result
 from tests.adapter.fate.flowing import FATE, SIGNS, Flow, dag, fate_world, party
 from tests.builders import a_spec
 from tests.contracts.apis import World

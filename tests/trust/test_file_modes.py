@@ -8,10 +8,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from gateway.checkup_modes import modes_of
 from gateway.cli.main import app
-from gateway.settings import load
-from gateway.trial import Result
+from gateway.config.schema import load
+from gateway.diagnostics.checkup_modes import modes_of
+from gateway.runtime.checks import Result
 from tests import forks
 from tests.certificates import Authority
 from tests.e2e import jobs

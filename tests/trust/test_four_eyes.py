@@ -11,9 +11,9 @@ import pytest
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
 from engines.memory import MemoryEngine, Script
-from gateway.access import Role, new_token
+from gateway.auth import Role, new_token
+from gateway.bootstrap.node import Gateway
 from gateway.domain.states import JobStatus
-from gateway.wiring import Gateway
 from provider_registry.registration import provider_from_request
 from tests.builders import a_spec
 from tests.contracts.apis import IMAGE, registration

@@ -8,13 +8,13 @@ import pytest
 from typer.testing import CliRunner
 
 from engines.base import Limits
-from engines.machine import this_machine
+from engines.host import this_machine
 from engines.memory import MemoryEngine, Script
-from gateway.ceilings import SHARE, Ceilings
 from gateway.cli.main import app
+from gateway.config.schema import load
 from gateway.domain.amounts import CORE, GIB, Amounts
 from gateway.domain.needs import Means
-from gateway.settings import load
+from gateway.jobs.ceilings import SHARE, Ceilings
 from tests.builders import a_run
 from tests.core.test_engine_failures import IMAGE, ended
 from tests.core.test_shells import submit

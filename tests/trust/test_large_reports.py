@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.reports import oddities, read_report
-from gateway.storage import LARGEST_JSON, LARGEST_ROW
+from gateway.data.report_tables import oddities, read_report
+from gateway.data.storage import LARGEST_JSON, LARGEST_ROW
 from tests.builders import a_spec
 from tests.data.test_reports import FLOW, PLACE, run_with, written
 
@@ -19,10 +19,10 @@ MOST = 192 * MIB
 _MEASURED = """
 import resource, sys
 from pathlib import Path
-from gateway.domain.local_job import Address
+from gateway.domain.run import Address
 from gateway.errors import GatewayError
-from gateway.reports import read_report
-from gateway.storage import FileStorage
+from gateway.data.report_tables import read_report
+from gateway.data.storage import FileStorage
 
 storage, place = FileStorage(Path(sys.argv[1])), Address("ns", "report")
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

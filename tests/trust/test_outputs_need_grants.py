@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.domain.local_job import Address
-from gateway.domain.model import JobSpec
+from gateway.domain.run import Address
+from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus
 from gateway.errors import GatewayError
 from tests.builders import OK, a_local_job, a_run, a_spec

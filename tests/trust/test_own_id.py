@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from adapter.bfia import examples
-from gateway.wiring import Gateway
+from gateway.bootstrap.node import Gateway
 from tests.inprocess import ME, PEER, ask, running
 
 SCHEDULE = "/v1/interconn/schedule"

@@ -6,8 +6,8 @@ from typing import Any
 from adapter.bfia.peer import INTERCONN
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
-from gateway.partner_quota import TokenBucket
-from gateway.wiring import Gateway
+from gateway.bootstrap.node import Gateway
+from gateway.http.partner_quota import TokenBucket
 from tests.builders import a_spec
 from tests.contracts.apis import THIRD, two_nodes
 from tests.inprocess import ME, PEER, ask

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.access import Role, may, new_token
-from gateway.wiring import Gateway
+from gateway.auth import Role, may, new_token
+from gateway.bootstrap.node import Gateway
 from tests.inprocess import running
 from tests.plain import NO_TLS
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from starlette.responses import PlainTextResponse
 
-from adapter import reading
-from gateway.connections import allow_descriptors
-from gateway.server import Tls
+from adapter import json
+from gateway.http.connections import allow_descriptors
+from gateway.http.server import Tls
 from tests.certificates import Authority
 from tests.e2e.nodes import Federation, Node
 from tests.inprocess import ME, running
@@ -155,7 +155,7 @@ def test_a_head_of_60_kib_is_read() -> None:
 
 
 def test_a_body_that_never_ends_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(reading, "BODY_SECONDS", 0.5)
+    monkeypatch.setattr(json, "BODY_SECONDS", 0.5)
     with running(tmp_path) as gateway:
         for listener, path in (("container", "/v1/platform/schedule/task/callback"), ("operator", CREATE_ALL)):
             with socket.create_connection(
@@ -164,5 +164,6 @@ def test_a_body_that_never_ends_is_answered(tmp_path: Path, monkeypatch: pytest.
                 slow.sendall(f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{{".encode())
                 answer = b""
                 while b"must arrive within" not in answer:
-                    assert (part := slow.recv(65536)), answer
+                    part = slow.recv(65536)
+                    assert part, answer
                     answer += part

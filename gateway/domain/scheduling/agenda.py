@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from gateway.domain import abreast, consent, holding, quorum, retrying
+from gateway.domain import consent, quorum, reservations, retries
+from gateway.domain._memo import remembered
 from gateway.domain.dag import ready
 from gateway.domain.job import Job, NodeJob, NodeTask, Task
-from gateway.domain.model import Call, CallState
-from gateway.domain.remembering import remembered
+from gateway.domain.scheduling import abreast
 from gateway.domain.scheduling.commands import (
     Command,
     CreateAt,
@@ -24,8 +24,9 @@ from gateway.domain.scheduling.commands import (
     StopTaskAt,
 )
 from gateway.domain.scheduling.records import needs_stop
-from gateway.domain.scheduling.timing import NOW, Timing, expiry
+from gateway.domain.spec import Call, CallState
 from gateway.domain.states import JobStatus, TaskStatus
+from gateway.domain.timeouts import NOW, Timing, expiry
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def _of_job(job: Job, timing: Timing) -> Iterator[Due]:
             if node.unreachable_since is not None and not node.create.settled:
                 yield Due(job.created_at + timedelta(seconds=timing.create_deadline), GiveUp(node.node))
         else:
-            if job.status is JobStatus.READY and holding.granted(job):
+            if job.status is JobStatus.READY and reservations.granted(job):
                 yield from _when_due(node.start, StartAt(node.node), timing)
             if node.unreachable_since is not None:
                 starting = job.status is JobStatus.READY and node.start.tries > 0
@@ -63,12 +64,12 @@ def _of_job(job: Job, timing: Timing) -> Iterator[Due]:
         yield from _holds(job, timing)
     if job.status is JobStatus.RUNNING:
         yield from _tasks(job, timing)
-        for when, decision in retrying.decisions(job, timing.call_deadline, timing.stop_patience):
+        for when, decision in retries.decisions(job, timing.call_deadline, timing.stop_patience):
             yield Due(when, decision)
 
 
 def _holds(job: Job, timing: Timing) -> Iterator[Due]:
-    for turn in holding.turns(job):
+    for turn in reservations.turns(job):
         request = ReturnAt(turn.node) if turn.back else HoldAt(turn.node)
         for due in _when_due(turn.call, request, timing):
             yield Due(max(due.at, turn.after or NOW), request)
@@ -76,7 +77,7 @@ def _holds(job: Job, timing: Timing) -> Iterator[Due]:
 
 def _tasks(job: Job, timing: Timing) -> Iterator[Due]:
     done = {t.name for t in job.tasks.values() if t.status is TaskStatus.SUCCESS}
-    most = holding.tasks_at_once(job, timing.abreast)
+    most = reservations.tasks_at_once(job, timing.abreast)
     held = job.suspended is not None
     beside = "_agenda_held" if held else "_agenda"
     for name in abreast.within(job, ready(job.spec.dag, done, done), most):
@@ -91,7 +92,7 @@ def _of_task(task: Task, held: bool, timing: Timing) -> Iterator[Due]:
         if stopped:
             yield from _task_stop(task, part, timing)
         known = part.status in (TaskStatus.SUCCESS, TaskStatus.FAILED)
-        if retrying.over(part) if task.again_from is not None else known:
+        if retries.over(part) if task.again_from is not None else known:
             continue
         start = part.start
         if start.state is CallState.IDLE:
@@ -110,7 +111,7 @@ def _of_task(task: Task, held: bool, timing: Timing) -> Iterator[Due]:
 def _task_stop(task: Task, part: NodeTask, timing: Timing) -> Iterator[Due]:
     """Yield the stop of a task where a start may have arrived, once that start can no longer be on its way."""
     nothing_there = part.start.state in (CallState.IDLE, CallState.REFUSED)
-    if nothing_there or part.status is TaskStatus.SUCCESS or (task.ending is None and retrying.over(part)):
+    if nothing_there or part.status is TaskStatus.SUCCESS or (task.ending is None and retries.over(part)):
         return
     after = NOW if part.start.state is CallState.OK else expiry(part.start, timing)
     for due in _when_due(part.stop, StopTaskAt(part.node, task.name, task.attempt), timing):

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from gateway.domain import retrying
-from gateway.domain.model import NodeId
+from gateway.domain import retries
+from gateway.domain.spec import NodeId
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Expire:
 
 Request = CreateAt | HoldAt | ReturnAt | StartAt | StartTaskAt | PollTaskAt | StopAt | StopTaskAt
 TaskRequest = StartTaskAt | PollTaskAt | StopTaskAt
-Decision = GiveUp | Expire | retrying.TimeOut | retrying.TryAgain
+Decision = GiveUp | Expire | retries.TimeOut | retries.TryAgain
 Command = Request | Decision
 
 NAMES = {

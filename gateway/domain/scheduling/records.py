@@ -5,7 +5,6 @@ from datetime import datetime
 from typing import assert_never
 
 from gateway.domain.job import Job, NodeJob, NodeTask, Task
-from gateway.domain.model import UNTOLD, Call, CallState, NodeId
 from gateway.domain.scheduling.commands import (
     CreateAt,
     HoldAt,
@@ -18,6 +17,7 @@ from gateway.domain.scheduling.commands import (
     StopTaskAt,
     TaskRequest,
 )
+from gateway.domain.spec import UNTOLD, Call, CallState, NodeId
 from gateway.domain.states import JobStatus
 
 

@@ -5,11 +5,11 @@ from datetime import timedelta
 
 from gateway.domain import stopping
 from gateway.domain.job import Job, NodeTask
-from gateway.domain.model import CallState, Failure
-from gateway.domain.scheduling.events import Heard, NotPlayed
+from gateway.domain.scheduling.messages import Heard, NotPlayed
 from gateway.domain.scheduling.records import with_node, with_part, with_reached, with_task
-from gateway.domain.scheduling.timing import Timing
+from gateway.domain.spec import CallState, Failure
 from gateway.domain.states import JOB, TASK, TaskStatus, ended, may
+from gateway.domain.timeouts import Timing
 
 
 def not_played(job: Job, event: NotPlayed) -> Job:

@@ -3,13 +3,13 @@
 from dataclasses import replace
 from datetime import datetime
 
-from gateway.domain import consent, holding, inheriting, quorum, retrying, stopping, trained
+from gateway.domain import consent, inheritance, models, quorum, reservations, retries, stopping
+from gateway.domain._memo import remembered
 from gateway.domain.job import Job, NodeJob, Suspension, Task
-from gateway.domain.model import CallState, Ending, Failure, NodeId
-from gateway.domain.remembering import remembered
-from gateway.domain.scheduling.events import SuspendAsked
+from gateway.domain.scheduling.messages import SuspendAsked
 from gateway.domain.scheduling.records import needs_stop, with_node, with_task
 from gateway.domain.scheduling.silence import forgiven
+from gateway.domain.spec import CallState, Ending, Failure, NodeId
 from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, ended, may, merge, move
 
 
@@ -25,7 +25,7 @@ def settled(job: Job, at: datetime) -> Job:
         job = _settle_open(job, at)
     if job.ending is None:
         job = forgiven(job)
-    elif all(map(_quiet, job.nodes.values())) and trained.may_conclude(job, at):
+    elif all(map(_quiet, job.nodes.values())) and models.may_conclude(job, at):
         job = _conclude(job, job.ending, at)
     return job
 
@@ -41,7 +41,7 @@ def _says_nothing_new(task: Task) -> bool:
 def _settle_task(job: Job, task: Task, at: datetime) -> Job:
     if remembered(task, "_settled", None, lambda: _says_nothing_new(task)):
         return job
-    known, task = task, stopping.without_rest(retrying.called_off(task))
+    known, task = task, stopping.without_rest(retries.called_off(task))
     if task is not known:
         job = with_task(job, task)
     if task.again_from is not None:
@@ -49,8 +49,8 @@ def _settle_task(job: Job, task: Task, at: datetime) -> Job:
     new = merge(part.status for part in task.nodes.values())
     if not task.nodes or new is task.status or not may(TASK, task.status, new):
         return job
-    if new is TaskStatus.FAILED and retrying.wanted(job, task):
-        return retrying.set_back(job, task, at)
+    if new is TaskStatus.FAILED and retries.wanted(job, task):
+        return retries.set_back(job, task, at)
     over = ended(TASK, new)
     task = replace(task, status=move(TASK, task.status, new), ended_at=at if over else None)
     if new is TaskStatus.RUNNING and task.started_at is None:
@@ -75,7 +75,7 @@ def _settle_open(job: Job, at: datetime) -> Job:
     nodes = quorum.active(job)
     accepted = all(n.create.state is CallState.OK and not consent.is_open(n) for n in nodes)
     if job.status is JobStatus.PENDING and accepted:
-        taken_over = inheriting.agreed(job, at)
+        taken_over = inheritance.agreed(job, at)
         if isinstance(taken_over, Failure):
             return ended_as(job, Ending(Outcome.REJECTED, at, taken_over))
         job = taken_over
@@ -112,7 +112,7 @@ def _without(job: Job, node: NodeJob, failure: Failure, at: datetime) -> Job:
     if job.status is JobStatus.PENDING:
         return ended_as(job, Ending(Outcome.REJECTED, at, failure))
     text = f"not every node started the job: {quorum.in_words(job)}"
-    reason = failure.reason if failure.reason == holding.CANNOT_SCHEDULE else "FAILED_TO_RUN"
+    reason = failure.reason if failure.reason == reservations.CANNOT_SCHEDULE else "FAILED_TO_RUN"
     return ended_as(job, Ending(Outcome.FAILED, at, Failure(reason, text, node.node)))
 
 

@@ -6,12 +6,12 @@ job may be suspended, or wait for resources elsewhere. Its silence begins anew w
 
 from dataclasses import replace
 
-from gateway.domain import holding, quorum
+from gateway.domain import quorum, reservations
 from gateway.domain.job import Job, NodeJob
 from gateway.domain.scheduling.agenda import agenda
 from gateway.domain.scheduling.commands import Request
 from gateway.domain.scheduling.records import with_node
-from gateway.domain.scheduling.timing import Timing
+from gateway.domain.timeouts import Timing
 
 _USUAL = Timing()  # when something is due is not asked here
 
@@ -19,7 +19,7 @@ _USUAL = Timing()  # when something is due is not asked here
 def is_asked(job: Job, node: NodeJob) -> bool:
     """Say whether a request to the node is under way, or comes next."""
     requests = (due.command for due in agenda(job, _USUAL) if isinstance(due.command, Request))
-    return any(request.node == node.node for request in requests) or holding.is_asked(job, node)
+    return any(request.node == node.node for request in requests) or reservations.is_asked(job, node)
 
 
 def forgiven(job: Job) -> Job:

@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from gateway.store.tables import metadata
+from gateway.store.schema import metadata
 
 connection = context.config.attributes["connection"]
 context.configure(

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from gateway.wiring import Gateway
+from gateway.bootstrap.node import Gateway
 from tests.inprocess import ask
 
 DONE = {"code": 0, "msg": "success", "data": {}}

@@ -23,8 +23,8 @@ from adapter.bfia.interconn import InterconnParts, router
 from adapter.bfia.peer import Connections, Peer
 from adapter.bfia.profiles import PROFILES, Profile
 from gateway.domain.job import Acceptance
-from gateway.domain.local_job import Audit
-from gateway.domain.model import Ending, Failure, JobSpec, NodeId
+from gateway.domain.run import Audit
+from gateway.domain.spec import Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus, TaskStatus
 from gateway.errors import Conflict, GatewayError, NotAllowed, NotFound
 from gateway.ports import JobView, Limiters, TaskNews, TaskReport, TaskView

@@ -13,9 +13,9 @@ import yaml
 
 from engines.base import LaunchSpec
 from engines.memory import MemoryEngine, Script
-from gateway.domain.local_job import Run
-from gateway.domain.model import JobSpec
-from gateway.wiring import Gateway
+from gateway.bootstrap.node import Gateway
+from gateway.domain.run import Run
+from gateway.domain.spec import JobSpec
 from provider_registry.registration import provider_from_request
 from tests.adapter.bfia.scripted import Asked, ScriptedPeer, says, scripted
 from tests.builders import a_spec

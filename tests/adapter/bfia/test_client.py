@@ -14,10 +14,10 @@ import pytest
 
 from adapter.bfia import translate, wire
 from adapter.bfia.profiles import PROFILES
-from gateway.domain.model import Ending, Failure, JobSpec
+from gateway.domain.spec import Ending, Failure, JobSpec
 from gateway.domain.states import Outcome
 from gateway.ports import TaskReport
-from gateway.tracing import traced
+from gateway.runtime.context import traced
 from tests.adapter.bfia import goldens
 from tests.adapter.bfia.calling import FAILED, RUNNING, SUCCESS, As, refused
 from tests.adapter.bfia.scripted import Clients, ScriptedPeer, says

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapter.bfia.codec import (
+from adapter.bfia.channel.codec import (
     SUCCESS,
     decode_answer,
     decode_ask,
@@ -14,7 +14,7 @@ from adapter.bfia.codec import (
     encode_answer,
     encode_base64,
 )
-from adapter.bfia.ptp import outgoing, read_ends, read_ptp, wait_seconds
+from adapter.bfia.channel.headers import outgoing, read_ends, read_ptp, wait_seconds
 from gateway.errors import Invalid
 
 LONG = 70_000

@@ -10,7 +10,7 @@ import pytest
 from adapter.bfia import translate
 from adapter.bfia.extensions import JOB_AUDIT
 from adapter.bfia.profiles import PROFILES
-from gateway.domain.model import Failure, JobSpec
+from gateway.domain.spec import Failure, JobSpec
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from tests.adapter.bfia import contract
 from tests.adapter.bfia.contract import DONE, Caller, Endpoint, envelope, refused, wrong_listeners

@@ -9,7 +9,7 @@ import pytest
 
 from engines.memory import MemoryEngine
 from gateway.domain.job import Job
-from gateway.domain.local_job import Run
+from gateway.domain.run import Run
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
 from tests.adapter.bfia import contract
 from tests.adapter.bfia.contract import DONE, Caller, Endpoint, envelope, refused, wrong_listeners

@@ -11,8 +11,8 @@ from adapter.bfia import translate
 from adapter.bfia.extensions import EXTENSIONS
 from adapter.bfia.profiles import PROFILES
 from gateway.domain.job import Job
-from gateway.domain.local_job import LocalJob
-from gateway.domain.model import JobSpec
+from gateway.domain.run import LocalJob
+from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus, TaskStatus
 from tests.adapter.bfia import contract
 from tests.adapter.bfia.contract import DONE, AtLeast, Caller, Endpoint, envelope, refused, wrong_listeners

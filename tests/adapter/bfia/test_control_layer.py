@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from adapter.bfia.examples import CREATE_ALL, REGISTER, REGISTER_COMPONENT
-from gateway.domain.local_job import Address
-from gateway.wiring import Gateway
+from gateway.bootstrap.node import Gateway
+from gateway.domain.run import Address
 from tests.e2e.nodes import example, wait_for
 from tests.inprocess import ME, PEER, STRANGER, ask, pair
 

@@ -12,12 +12,12 @@ import pytest
 from fastapi import FastAPI
 
 from adapter.bfia import data, envelope
-from gateway.dataset_model import MemoryDatasets
-from gateway.datasets import Datasets
-from gateway.domain.local_job import Address
-from gateway.paths import build_all
-from gateway.storage import FileStorage
-from gateway.storage_staging import FOLDER
+from gateway.data.datasets import Datasets
+from gateway.data.storage import FileStorage
+from gateway.data.storage_staging import FOLDER
+from gateway.domain.dataset_model import MemoryDatasets
+from gateway.domain.run import Address
+from gateway.http.paths import build_all
 
 ROOT = Path(__file__).resolve().parents[3]
 USERS = json.loads((ROOT / "examples/upload_breast_hetero_guest.json").read_text())

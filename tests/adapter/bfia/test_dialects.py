@@ -16,7 +16,7 @@ from adapter.bfia.examples import CREATE_ALL
 from adapter.bfia.profiles import PROFILES as PROFILE_OF
 from adapter.bfia.translate import create_body
 from engines.memory import MemoryEngine
-from gateway.domain.model import JobSpec
+from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import Invalid
 from gateway.ports import Callback

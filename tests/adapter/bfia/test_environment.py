@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from adapter.bfia import translate, wire
 from adapter.bfia.environment import encoded, environment
 from engines.base import LaunchSpec, Limits
-from engines.machine import this_machine
+from engines.host import this_machine
 from engines.memory import MemoryEngine, Script
-from gateway.domain.local_job import Address, Run
-from gateway.domain.model import Ending, Party
+from gateway.bootstrap.node import Gateway
+from gateway.domain.run import Address, Run
+from gateway.domain.spec import Ending, Party
 from gateway.domain.states import Outcome, TaskStatus
 from gateway.ports import Callback, Site
-from gateway.wiring import Gateway
 from tests.adapter.bfia import goldens
 from tests.builders import a_local_job, a_run, a_spec
 from tests.contracts.apis import serving

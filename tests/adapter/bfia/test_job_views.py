@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from adapter.bfia.profiles import PROFILES
-from gateway.domain.model import Failure
+from gateway.domain.spec import Failure
 from gateway.domain.states import JobStatus, TaskStatus
 from gateway.errors import NotFound, Refused
 from gateway.ports import TaskNews

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.domain.model import Ending, Failure
+from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import Outcome
 from gateway.errors import Invalid, NotAllowed, NotFound, PeerUnreachable, Refused
 from gateway.ports import TaskNews

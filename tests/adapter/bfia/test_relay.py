@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from adapter.bfia.relay import MOST_HOPS, _Refused, judge
-from adapter.bfia.relay_words import CODES, LOOP, NO_ROUTE, NOT_ALLOWED, TOO_FAR
+from adapter.bfia.relay_protocol import CODES, LOOP, NO_ROUTE, NOT_ALLOWED, TOO_FAR
+from gateway.bootstrap.node import Gateway
 from gateway.errors import GatewayError, PeerUnreachable
-from gateway.wiring import Gateway
 from route_table.document import parse
 from tests.inprocess import ME, PEER, ask, running
 

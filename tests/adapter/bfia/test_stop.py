@@ -10,10 +10,10 @@ import yaml
 
 from adapter.bfia.client import ParticipantClient, SchedulerClient
 from adapter.bfia.peer import Connections, Peer
+from gateway.bootstrap.node import Gateway
 from gateway.domain.job import Job
-from gateway.domain.local_job import LocalJob
+from gateway.domain.run import LocalJob
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
-from gateway.wiring import Gateway
 from route_table.live import LiveRoutes
 from tests.builders import a_spec
 from tests.contracts.apis import THIRD, World, two_nodes

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 import yaml
 
-from adapter.bfia import trial
+from adapter.bfia import route_test
 from adapter.bfia.peer import Connections, Peer
-from adapter.bfia.trial import BODY, STEPS, try_route
+from adapter.bfia.route_test import BODY, STEPS, try_route
 from gateway.errors import PeerUnreachable
-from gateway.server import Tls
-from gateway.trial import Result, Step, good
+from gateway.http.server import Tls
+from gateway.runtime.checks import Result, Step, good
 from route_table.live import LiveRoutes
 from tests.certificates import Authority, Files
 from tests.inprocess import ME, PEER, ask, running
@@ -236,12 +236,12 @@ def test_a_renewed_file_is_used_without_a_restart_and_a_missing_one_is_named(
         routes_file.write_text(yaml.safe_dump({PEER: {"url": f"https://127.0.0.1:{port}", "ca": str(ca)}}))
         peer = Peer(ME, PEER, LiveRoutes(routes_file), connections)
         with pytest.raises(PeerUnreachable, match="CERTIFICATE_VERIFY_FAILED"):
-            trial.hello(peer, ME)
+            route_test.hello(peer, ME)
         ca.write_text(Path(authority.file).read_text() + "\n")
-        assert trial.hello(peer, ME)["node_id"] == PEER
+        assert route_test.hello(peer, ME)["node_id"] == PEER
         ca.unlink()
         with pytest.raises(PeerUnreachable, match="certificates that the route names") as refused:
-            trial.hello(peer, ME)
+            route_test.hello(peer, ME)
         assert refused.value.delivered is False
     connections.close()
 
@@ -318,7 +318,7 @@ def test_a_route_that_leads_back_here_is_named(tmp_path: Path):
 
 def test_nobody_unknown_makes_a_node_call_others(tmp_path: Path):
     with running(tmp_path) as node:
-        path = f"/v1/interconn/schedule{trial.HELLO.path}"
+        path = f"/v1/interconn/schedule{route_test.HELLO.path}"
         answer = ask(node, "peer", "POST", path, json={"call_back": True}, headers={"x-source-node-id": "JG9"})
         assert answer.json()["data"]["reason"] == "NOT_AUTHORISED"
         told = ask(node, "peer", "POST", path, json={}, headers={"x-source-node-id": "JG9"}).json()["data"]

@@ -7,7 +7,7 @@ from adapter.bfia import wire
 from adapter.bfia.examples import CREATE_ALL
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
-from adapter.bfia.unread import unread
+from adapter.bfia.validation import unread
 from gateway.domain.unread import MOST
 from tests.builders import a_spec
 from tests.e2e.nodes import example

@@ -21,13 +21,13 @@ import httpx
 import pytest
 import yaml
 
-from adapter.fate import client_api
-from adapter.fate.client_parts import sight
-from adapter.fate.client_rows import job_rows, task_rows
-from adapter.fate.examples import DAG_SCHEMA
+from adapter.fate.tools import client_api
+from adapter.fate.tools.client_rows import job_rows, task_rows
+from adapter.fate.tools.deps import sight
+from adapter.fate.tools.examples import DAG_SCHEMA
+from gateway.bootstrap.node import Gateway
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.ports import JobView, TaskView
-from gateway.wiring import Gateway
 from tests.builders import OK, a_job
 from tests.cleaning.ended import ago, left_behind
 from tests.e2e.nodes import ROOT, example

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from adapter.fate.client_parts import Sight
-from adapter.fate.client_rows import task_rows
-from gateway.domain.model import Failure, Party
+from adapter.fate.tools.client_rows import task_rows
+from adapter.fate.tools.deps import Sight
+from gateway.domain.spec import Failure, Party
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
 from gateway.ports import JobView, TaskView
 from tests.builders import T0, a_local_job, a_run, a_spec

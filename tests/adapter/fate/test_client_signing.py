@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from adapter.fate.client_signing import ClientApp, ClientSignatures, signature
-from adapter.fate.examples import DAG_SCHEMA
 from adapter.fate.heard import Heard
-from gateway.access import NotLetIn, Role
+from adapter.fate.tools.auth import ClientApp, ClientSignatures, signature
+from adapter.fate.tools.examples import DAG_SCHEMA
+from gateway.auth import NotLetIn, Role
 from tests.e2e.nodes import example, wait_for
 from tests.inprocess import ME, PEER, ask, running
 

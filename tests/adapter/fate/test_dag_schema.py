@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from adapter.fate import dag_view, dsl
-from adapter.fate.components import Catalogue
-from adapter.fate.dag_paths import Written
-from adapter.fate.dag_schema import Place, Translated, job_spec
-from adapter.fate.dag_wire import DagSchema
+from adapter.fate.dag import dsl_v1, write
+from adapter.fate.dag.components import Catalogue
+from adapter.fate.dag.dag_paths import Written
+from adapter.fate.dag.dag_schema import Place, Translated, job_spec
+from adapter.fate.dag.wire import DagSchema
 from gateway.domain import dag as flow
 from gateway.domain import parameters
-from gateway.domain.model import JobSpec, Party
 from gateway.domain.problems import Problem
+from gateway.domain.spec import JobSpec, Party
 from gateway.errors import Invalid
 from provider_registry.registration import provider_from_request
 from provider_registry.registry import Registry
@@ -91,7 +91,7 @@ def test_there_and_back_nothing_is_lost(pipeline: dict[str, Any], catalogue: Cat
     assert spec.protocol == kind and faultless(spec)
     assert spec.old_job_id == "job-0" and spec.by_callback
     assert spec.lifetimes.of(TRAIN).timeout == 30 and spec.lifetimes.of(ALIGN).timeout == 60
-    assert translated(dag_view.dag_schema(spec, kind), catalogue).spec == spec
+    assert translated(write.dag_schema(spec, kind), catalogue).spec == spec
 
 
 def test_without_outputs_a_task_has_all_of_its_description(pipeline: dict[str, Any], catalogue: Catalogue):
@@ -274,7 +274,7 @@ OLD = {
 @pytest.mark.parametrize("rest", ["conf", "tasks.t.parameters"])
 def test_what_another_node_says_is_searched_for_a_bounded_length(rest: str):
     """Were a name without end ours, a text that ends otherwise would be read once for each of its places."""
-    asked, site = written(dsl.modern(OLD), old=True), "dag_schema.dag.party_tasks"
+    asked, site = written(dsl_v1.modern(OLD), old=True), "dag_schema.dag.party_tasks"
     assert asked.words(f"{site}.guest_0_{GUEST}.{rest}").startswith("runtime_conf.")
     for name in ("guest_0_" + "1" * 300, "_1_" * 8000, "1" * 65 + "_0_n", "guest_" + "0" * 5000 + "_n"):
         assert asked.words(f"{site}.{name}.{rest}").startswith(site)
@@ -282,7 +282,7 @@ def test_what_another_node_says_is_searched_for_a_bounded_length(rest: str):
 
 
 def test_the_older_form_says_the_same(catalogue: Catalogue):
-    spec = translated(dsl.modern(OLD), catalogue).spec
+    spec = translated(dsl_v1.modern(OLD), catalogue).spec
     assert faultless(spec) and spec.initiator_role == "guest"
     assert [n.name for n in spec.dag.nodes] == [ALIGN, TRAIN]
     assert [(i.task, i.key) for i in spec.dag[TRAIN].inputs] == [(ALIGN, "aligned")]
@@ -301,7 +301,7 @@ def test_all_that_is_wrong_in_the_older_form_is_told():
     components[TRAIN]["input"]["sth"] = {}
     components["x"] = {"output": {}}
     with pytest.raises(Invalid) as refusal:
-        dsl.modern(wrong)
+        dsl_v1.modern(wrong)
     assert {p.path for p in refusal.value.problems} == {
         "runtime_conf.dsl_version",
         "runtime_conf.component_parameters.common.gone",
@@ -310,12 +310,12 @@ def test_all_that_is_wrong_in_the_older_form_is_told():
         "dsl.components.x.module",
     }
     with pytest.raises(Invalid) as refusal:
-        dsl.modern({"dsl": 1})
+        dsl_v1.modern({"dsl": 1})
     assert {p.path for p in refusal.value.problems} == {"dsl", "runtime_conf"}
 
 
 def test_what_is_wrong_in_a_job_of_the_older_form_is_told_at_its_own_places(catalogue: Catalogue):
-    document = dsl.modern(OLD)
+    document = dsl_v1.modern(OLD)
     spec = translated(document, catalogue).spec
     places = {
         "config.task_params.host.0." + ALIGN + ".dataset_id": "component_parameters.role.host.0.reader_0",

@@ -6,7 +6,7 @@ import pytest
 
 from adapter.fate.endpoints import ENDPOINTS, table
 from adapter.fate.partner import router as partner
-from adapter.fate.scheduling import router as scheduling
+from adapter.fate.scheduler import router as scheduling
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -8,7 +8,7 @@ import pytest
 
 from adapter.fate.endpoints import ENDPOINTS
 from adapter.fate.signing import App, Signatures, Site
-from gateway.domain.local_job import LocalJob
+from gateway.domain.run import LocalJob
 from gateway.domain.states import JobStatus
 from tests.adapter.fate.flowing import FATE, SIGNS, Flow, dag, party, task
 from tests.contracts.apis import STRANGER, THIRD, World

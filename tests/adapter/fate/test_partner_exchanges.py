@@ -19,8 +19,8 @@ from adapter.fate.calling import Caller
 from adapter.fate.client import ParticipantClient
 from adapter.fate.endpoints import ENDPOINTS
 from adapter.fate.scheduler_client import SchedulerClient
-from gateway.domain.model import Ending, Failure
-from gateway.domain.rerunning import Order
+from gateway.domain.rerun import Order
+from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import Busy
 from gateway.ports import TaskReport

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from engines.memory import MemoryEngine, Script
+from gateway.bootstrap.node import Gateway
 from gateway.domain.dag import ComponentRef
-from gateway.domain.local_job import Address
-from gateway.domain.model import Party
-from gateway.domain.trained import Kept, ModelPart, PartyModel
+from gateway.domain.models import Kept, ModelPart, PartyModel
+from gateway.domain.run import Address
+from gateway.domain.spec import Party
 from gateway.store.models import SqlModels
-from gateway.wiring import Gateway
 from provider_registry.registration import provider_from_request
 from tests.builders import T0
 from tests.contracts.apis import IMAGE, registration

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from gateway.domain.local_job import Address
+from gateway.bootstrap.node import Gateway
+from gateway.domain.run import Address
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import Refused
-from gateway.wiring import Gateway
 from tests.adapter.fate.flowing import FATE, JOB, SIGNS, Flow, dag, party, task
 from tests.contracts.apis import THIRD, World
 from tests.e2e.nodes import wait_for

@@ -12,7 +12,7 @@ from adapter.fate.states import (
     job_word,
     task_word,
 )
-from gateway.domain.model import Failure
+from gateway.domain.spec import Failure
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 
 

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from adapter.bfia.courier import PeerRoute
+from adapter.bfia.channel.courier import PeerRoute
 from tests.adapter.bfia.channel.nodes import Node
 from tests.plain import NO_TLS
 

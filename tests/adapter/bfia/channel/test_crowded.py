@@ -9,8 +9,8 @@ import threading
 import anyio
 import pytest
 
-from adapter.bfia import channel
-from adapter.bfia.courier import PeerRoute
+from adapter.bfia.channel import router
+from adapter.bfia.channel.courier import PeerRoute
 from tests.adapter.bfia.channel.nodes import CHAN, OK, Container, Node, until
 from tests.adapter.bfia.channel.test_refusals import INVOKE_HEADERS, PUSH_BODY, ask
 
@@ -27,13 +27,13 @@ def encapsulated(metadata):
 async def test_bodies_that_never_end_keep_no_large_message_out(make_node, client):
     alpha = await make_node("alpha", stall_for=3600.0)
     async with contextlib.AsyncExitStack() as open_:
-        for _ in range(channel._LARGE_AT_ONCE + channel._OF_ANYBODY_AT_ONCE):
+        for _ in range(router._LARGE_AT_ONCE + router._OF_ANYBODY_AT_ONCE):
             _, writer = await asyncio.open_connection(*alpha.socket.getsockname()[:2])
             open_.push_async_callback(writer.wait_closed)
             open_.callback(writer.close)
             writer.write(CHUNKED.encode() + b"1\r\n{\r\n")
             await writer.drain()
-        large = b"x" * (2 * channel._LARGE)
+        large = b"x" * (2 * router._LARGE)
         push = {"topic": "t", "payload": base64.b64encode(large).decode()}
         with anyio.fail_after(60):
             url, kind = alpha.url + CHAN + "invoke", {"content-type": "application/json"}
@@ -50,17 +50,17 @@ async def test_messages_to_a_node_that_is_silent_keep_no_other_large_message_out
         await let_go.wait()
         writer.close()
 
-    large = b"x" * (2 * channel._LARGE)
+    large = b"x" * (2 * router._LARGE)
     async with await asyncio.start_server(silent, "127.0.0.1", 0) as server, anyio.create_task_group() as tasks:
         address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         alpha.routes["beta"] = PeerRoute(address, deadline=600.0)
         container = Container(client, alpha)
-        for _ in range(channel._LARGE_AT_ONCE):
+        for _ in range(router._LARGE_AT_ONCE):
             tasks.start_soon(container.push, "beta", large)
-        await until(lambda: len(reached) >= channel._TO_ONE_NODE_AT_ONCE)
+        await until(lambda: len(reached) >= router._TO_ONE_NODE_AT_ONCE)
         with anyio.fail_after(60):
             assert await container.push("alpha", large) == OK
-        assert len(reached) == channel._TO_ONE_NODE_AT_ONCE
+        assert len(reached) == router._TO_ONE_NODE_AT_ONCE
         tasks.cancel_scope.cancel()
         let_go.set()
     for writer in reached:
@@ -71,7 +71,7 @@ async def test_messages_to_a_node_that_is_silent_keep_no_other_large_message_out
 async def test_a_body_that_only_trickles_is_refused_while_another_waits_for_its_place(desk, caller, monkeypatch):
     now = iter(range(1_000_000))
     monkeypatch.setattr(anyio, "current_time", lambda: float(next(now)))
-    monkeypatch.setattr(channel, "_LARGE", 0)
+    monkeypatch.setattr(router, "_LARGE", 0)
 
     async def drops():
         for _ in range(500):
@@ -86,7 +86,7 @@ async def test_a_body_that_only_trickles_is_refused_while_another_waits_for_its_
         said.append(answer.json()["message"])
 
     async with anyio.create_task_group() as group:
-        for _ in range(channel._OF_ANYBODY_AT_ONCE + 1):
+        for _ in range(router._OF_ANYBODY_AT_ONCE + 1):
             group.start_soon(send)
     slow = [text for text in said if "at least 32 KiB per second while others wait" in text]
     assert 0 < len(slow) < len(said), said  # who waited has its time, with nobody behind it
@@ -95,8 +95,8 @@ async def test_a_body_that_only_trickles_is_refused_while_another_waits_for_its_
 async def test_two_gateways_of_a_node_hand_on_to_each_other_while_their_places_are_taken(
     make_node, client, monkeypatch
 ):
-    monkeypatch.setattr(channel, "_LARGE", 1 << 15)
-    monkeypatch.setattr(channel, "_LARGE_AT_ONCE", 1)
+    monkeypatch.setattr(router, "_LARGE", 1 << 15)
+    monkeypatch.setattr(router, "_LARGE_AT_ONCE", 1)
     both, homes = threading.Barrier(2, timeout=60), {}
 
     def elsewhere(session):

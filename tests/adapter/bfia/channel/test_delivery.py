@@ -11,7 +11,7 @@ import httpx
 import pytest
 import uvicorn
 
-from adapter.bfia.courier import PeerRoute
+from adapter.bfia.channel.courier import PeerRoute
 from gateway.broker import BrokerLimits
 from tests.adapter.bfia.channel.nodes import OK, SESSION, Container, listening, until, waiters
 from tests.plain import NO_TLS

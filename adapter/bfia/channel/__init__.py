@@ -1,0 +1,1 @@
+"""The standard's transport channel over HTTP."""

@@ -1,0 +1,150 @@
+"""Brings a container's push to another node's transport, and stays with it until that node has said yes or no."""
+
+import re
+import time
+from dataclasses import dataclass
+
+import anyio
+import httpx
+
+from adapter.bfia import secure
+from adapter.bfia.channel.codec import Answer, decode_answer
+from adapter.bfia.channel.headers import INVOKE
+from gateway.errors import GatewayError, Invalid, PeerUnreachable
+from route_table.model import NO_IDENTITY, Identity
+
+BAD_ADDRESS = "E0000000619"
+BUFFER_FULL = "E0000000700"
+TOO_LARGE = "E0000000413"
+UNKNOWN = "E0000000520"
+
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 2.0
+_LARGEST_ANSWER = 1 << 20
+_CONNECT_SECONDS = 5.0
+_CODE = re.compile(r"E\d{10}|0")
+
+
+@dataclass(frozen=True)
+class PeerRoute:
+    """How a node is reached. ``deadline`` is for one try, in seconds; ``profile`` names its dialect.
+
+    ``via`` names the node at that address where it is another one, which passes on.
+    """
+
+    url: str
+    deadline: float = 10.0
+    profile: str = "spec"
+    via: str = ""
+    identity: Identity = NO_IDENTITY
+
+
+class _NoAnswer(GatewayError):
+    """One try ended without an answer; the message says how."""
+
+
+class Courier:
+    """Kept connections to all peers, by TLS identity. Belongs to one event loop; close it there."""
+
+    def __init__(self) -> None:
+        self._clients: dict[Identity, tuple[secure.Stamp, httpx.AsyncClient]] = {}
+        self._former: list[httpx.AsyncClient] = []
+
+    async def invoke(
+        self, route: PeerRoute, body: bytes, headers: list[tuple[bytes, bytes]], retry_for: float
+    ) -> Answer:
+        """Sends a push until the peer answers, for at most ``retry_for`` seconds plus the last try's deadline.
+
+        Connection failures, HTTP 5xx and a full buffer are tried again after 50 ms, doubling to 2 s. Raises
+        PeerUnreachable if there was no answer; any answer of the peer, a refusal too, is returned.
+        """
+        end = time.monotonic() + retry_for
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                answer = await self._try(route, body, headers)
+                if answer.code != BUFFER_FULL or time.monotonic() + pause > end:
+                    return answer
+            except _NoAnswer as error:
+                if time.monotonic() + pause > end:
+                    raise PeerUnreachable(error.message) from error
+            await anyio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def _try(self, route: PeerRoute, body: bytes, headers: list[tuple[bytes, bytes]]) -> Answer:
+        timeout = httpx.Timeout(route.deadline, connect=min(_CONNECT_SECONDS, route.deadline))
+        by = f"next hop {route.via}: " if route.via else ""
+        try:
+            async with self.to(route.identity).stream(
+                "POST",
+                route.url + INVOKE,
+                content=body,
+                headers=headers,
+                timeout=timeout,
+                extensions=secure.asked_name(route.identity),
+            ) as response:
+                said = await _read_bounded(response)
+        except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+            return Answer(BAD_ADDRESS, f"the route's address {route.url!r} cannot be used: {error}")
+        except httpx.HTTPError as error:
+            raise _NoAnswer(f"{by}{type(error).__name__}: {error}") from error
+        except PeerUnreachable as error:
+            raise _NoAnswer(by + error.message) from error
+        if response.status_code == 429 or response.status_code >= 500:
+            raise _NoAnswer(f"{by}it answered HTTP {response.status_code}{_reason(said)}")
+        return _understood(response.status_code, said)
+
+    def to(self, identity: Identity) -> httpx.AsyncClient:
+        """Returns the client for peers with an identity. Raises PeerUnreachable where its files cannot be used."""
+        stamp = secure.stamp(identity)
+        known = self._clients.get(identity)
+        if known is not None and known[0] == stamp:
+            return known[1]
+        client = httpx.AsyncClient(
+            limits=httpx.Limits(max_connections=256, max_keepalive_connections=64, keepalive_expiry=4.0),
+            headers={"accept": "application/json", "accept-encoding": "identity"},
+            trust_env=False,
+            verify=secure.context(identity),
+        )
+        if known is not None:
+            self._former.append(known[1])  # requests may be under way in it
+        self._clients[identity] = (stamp, client)
+        return client
+
+    async def close(self) -> None:
+        """Closes every connection."""
+        clients = [*(client for _, client in self._clients.values()), *self._former]
+        self._clients.clear()
+        self._former.clear()
+        for client in clients:
+            await client.aclose()
+
+
+async def _read_bounded(response: httpx.Response) -> bytes:
+    said = bytearray()
+    async for chunk in response.aiter_bytes():
+        said += chunk
+        if len(said) > _LARGEST_ANSWER:
+            break
+    return bytes(said)
+
+
+def _reason(said: bytes) -> str:
+    """Returns the words of an answer that came with an error of the server, if it has some."""
+    try:
+        answer = decode_answer(said)
+    except Invalid:
+        return ""
+    return f": {answer.message[:500]}" if answer.message else ""
+
+
+def _understood(status: int, said: bytes) -> Answer:
+    if status == 413:
+        return Answer(TOO_LARGE, "the peer takes no body of this size")
+    try:
+        answer = decode_answer(said)
+    except Invalid:
+        return Answer(UNKNOWN, f"the peer answered HTTP {status} with something that is no transport answer")
+    if not _CODE.fullmatch(answer.code):
+        return Answer(UNKNOWN, f"the peer answered HTTP {status}, code {answer.code[:40]}: {answer.message[:500]}")
+    return answer

@@ -1,0 +1,437 @@
+"""The transport's routers: push, pop, peek and release for this node's containers, invoke between nodes.
+
+The code of an answer stands in its body; HTTP is 200, save for a body over the limit (413). Requests stay on the
+event loop while they wait; bodies over a quarter of a MiB are read and written in threads.
+"""
+
+import hashlib
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import anyio
+import anyio.to_thread
+from anyio import CapacityLimiter, Semaphore
+from fastapi import FastAPI, Request
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from adapter.bfia.channel import channel_schema as schema
+from adapter.bfia.channel.codec import (
+    SUCCESS,
+    Push,
+    decode_ask,
+    decode_envelope,
+    decode_push,
+    encode_answer,
+    require_json,
+)
+from adapter.bfia.channel.courier import Courier, PeerRoute
+from adapter.bfia.channel.headers import INVOKE, PASS_THROUGH, PUSH, Ptp, outgoing, read_ptp, wait_seconds
+from adapter.bfia.channel.responses import (
+    IN_THREAD,
+    LOOP,
+    NOT_JOINED,
+    NOT_PERMITTED,
+    ChannelRefused,
+    Handover,
+    refusal,
+    reply,
+    success,
+)
+from adapter.bfia.channel.sessions import Claim, Member, Remembered, UnknownSessions
+from gateway.broker import Broker, Message, SessionReleased
+from gateway.domain.problems import Problem
+from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, PeerUnreachable, TooLarge, release
+from gateway.http.paths import Paths
+from gateway.http.peer_identity import check_claim
+from route_table.entry import NODE_ID
+from route_table.model import NO_IDENTITY, Identity
+
+X = TypeVar("X")
+
+_POP_SECONDS = 120.0
+_SMALL = 1 << 14
+_LARGE = 1 << 20
+_LARGE_AT_ONCE = 16
+_TO_ONE_NODE_AT_ONCE = 8
+"""large bodies on their way to the same node: one that is away must not keep all the places while it is tried"""
+_OF_ANYBODY_AT_ONCE = 4
+"""large bodies of which only the end tells whose they are"""
+_HANDED_ON_AT_ONCE = 4
+"""large bodies that another gateway of this node brings, of each of the two kinds"""
+_ASKING = 2
+"""threads that ask about nodes which only a body names"""
+_CODEC_THREADS = 2
+HANDED_ON = "x-handed-on"
+"""said by a gateway of this node that passes on what was brought to it, so that it goes one step only"""
+_OF_THIS_HOP = (b"host", b"connection", b"content-length", b"transfer-encoding", b"accept-encoding")
+
+
+@dataclass(frozen=True)
+class ChannelParts:
+    """What the transport's routers work with.
+
+    ``run_of`` gives the run that a container's request comes from, and raises NotAllowed where it comes from none
+    or is for a session that is not this run's. ``route_of`` and ``known_sender`` answer from memory where headers
+    name the node; ``session_open`` (False: its job has ended, None: not known here), ``run_of`` and
+    ``known_sender`` of a node that only the body names may ask a database: they are called in threads and their
+    answers are remembered for a second, but for a run that is recognised by its address.
+    ``max_body`` is in bytes, ``retry_for`` and ``stall_for`` (the longest pause within a body) in seconds;
+    ``least_rate`` is what a large body has to keep up beside that while another waits for its place, in bytes
+    per second.
+    ``elsewhere`` gives the address of another gateway of this node where that one has the session; it is asked as
+    those are; ``identity_here`` gives the TLS files for that address. ``courier`` holds the connections to peers;
+    whoever runs the routers without their lifespan closes it.
+    """
+
+    node: str
+    institution: str
+    broker: Broker
+    run_of: Callable[[Claim], Member]
+    route_of: Callable[[str], PeerRoute | None]
+    known_sender: Callable[[str], bool]
+    session_open: Callable[[str], bool | None]
+    max_body: int
+    retry_for: float = 30.0
+    stall_for: float = 10.0
+    least_rate: float = 32 * 1024
+    unknown_sessions: int = 256
+    courier: Courier = field(default_factory=Courier)
+    elsewhere: Callable[[str], str | None] = lambda session: None
+    identity_here: Callable[[], Identity] = lambda: NO_IDENTITY
+    may_bring: Callable[[str, str], bool] = lambda node, session: True
+    """whether a node may bring messages of a session; asked as those are"""
+
+
+def container_router(parts: ChannelParts) -> Paths:
+    """Returns push, pop, peek and release, for the containers of this node."""
+    desk = _Desk(parts)
+    router = Paths(tags=["channel"], lifespan=_closing(parts.courier))
+    for path, handle, about in (
+        (PUSH, desk.push, schema.PUSH),
+        ("/v1/interconn/chan/pop", desk.pop, schema.POP),
+        ("/v1/interconn/chan/peek", desk.peek, schema.PEEK),
+        ("/v1/interconn/chan/release", desk.release, schema.RELEASE),
+    ):
+        _add(router, path, handle, about)
+    return router
+
+
+def peer_router(parts: ChannelParts) -> Paths:
+    """Returns invoke, for the transports of other nodes, and the refusal of transport."""
+    desk = _Desk(parts)
+    router = Paths(tags=["channel"], lifespan=_closing(parts.courier))
+    _add(router, INVOKE, desk.invoke, schema.INVOKE)
+    _add(router, "/v1/interconn/chan/transport", _no_stream, schema.TRANSPORT)
+    return router
+
+
+def _add(
+    router: Paths, path: str, handle: Callable[[Request], Awaitable[Response]], about: dict[str, Any]
+) -> None:
+    async def endpoint(request: Request) -> Response:
+        try:
+            return await handle(request)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        except GatewayError as error:
+            release(error)
+            return refusal(error)
+
+    endpoint.__name__ = "chan_" + path.rpartition("/")[2]
+    router.add_api_route(path, endpoint, methods=["POST"], response_model=None, **about)
+
+
+def _closing(courier: Courier) -> Callable[[FastAPI], Any]:
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await courier.close()
+
+    return lifespan
+
+
+async def _no_stream(request: Request) -> Response:
+    raise ChannelRefused(NOT_PERMITTED, "chan/transport is not served over HTTP; use chan/invoke")
+
+
+class _Desk:
+    """What happens to a request of each kind."""
+
+    def __init__(self, parts: ChannelParts) -> None:
+        self._parts = parts
+        self._broker = parts.broker
+        self._run_of_token = Remembered(parts.run_of)
+        self._by_address = CapacityLimiter(_ASKING)
+        self._session_open = Remembered(parts.session_open)
+        self._elsewhere = Remembered(parts.elsewhere)
+        self._may_bring: Remembered[str, bool] = Remembered(lambda asked: parts.may_bring(*asked.split("\n", 1)))
+        self._unknown = UnknownSessions(parts.broker, self._session_open, parts.unknown_sessions)
+        self._known_inside = Remembered(parts.known_sender, limiter=CapacityLimiter(_ASKING))
+        self._large = Semaphore(_LARGE_AT_ONCE)
+        self._large_to: dict[str, Semaphore] = {}
+        self._large_of_anybody = Semaphore(_OF_ANYBODY_AT_ONCE)
+        # who hands a body on keeps its place meanwhile: two gateways that do it must not wait for each other
+        self._large_handed_on = {named: Semaphore(_HANDED_ON_AT_ONCE) for named in (True, False)}
+        self._codec = CapacityLimiter(_CODEC_THREADS)
+        self._too_large = (
+            f"a body may have at most {parts.max_body} bytes (limits.message_bytes): send it in parts"
+        )
+
+    async def push(self, request: Request) -> Response:
+        """Stores a container's message here, or brings it to the node it is for."""
+        ptp = _asked(request)
+        member = await self._member(request, ptp)
+        target = self._target(ptp)
+        if target != self._parts.node and ptp.source not in ("", self._parts.node):
+            raise ChannelRefused(LOOP, f"a message of node {ptp.source} for node {target} is not passed on here")
+        route = None if target == self._parts.node else self._parts.route_of(target)
+        if target != self._parts.node and route is None:
+            raise ChannelRefused(NOT_JOINED, f"node {target} has no route here: ask this node's admin for one")
+        if target not in member.nodes:
+            raise NotAllowed(f"node {target} takes no part in the job of this run")
+        places = () if route is None else (self._places_to(target),)
+        async with self._body(request, *places, self._large) as body:
+            if route is None:
+                await self._store(ptp, body, source=self._parts.node, run=member.run)
+                return success()
+            await self._refuse_ended(ptp.session)
+            return await self._send(ptp, route, body, request.headers.get("content-type", ""))
+
+    def _places_to(self, node: str) -> Semaphore:
+        """Gives the places of large messages on their way to a node that has a route."""
+        return self._large_to.setdefault(node, Semaphore(_TO_ONE_NODE_AT_ONCE))
+
+    def _target(self, ptp: Ptp) -> str:
+        if ptp.target:
+            return ptp.target
+        if ptp.target_institution and ptp.target_institution == self._parts.institution:
+            return self._parts.node
+        if ptp.target_institution:
+            raise ChannelRefused(
+                NOT_JOINED, f"institution {ptp.target_institution} names no node; send x-ptp-target-node-id"
+            )
+        raise Invalid([Problem("x-ptp-target-node-id", "is required", None)])
+
+    async def _send(self, ptp: Ptp, route: PeerRoute, body: bytes, content_type: str) -> Response:
+        headers = outgoing(
+            ptp,
+            node=self._parts.node,
+            institution=self._parts.institution,
+            message_id=ptp.message_id or uuid4().hex,
+            token=_digest("token", ptp.token) if ptp.token else "",
+            old_names=route.profile == "fate",
+        )
+        headers.append((b"content-type", (content_type or "application/json").encode("latin-1")))
+        try:
+            answer = await self._parts.courier.invoke(route, body, headers, self._parts.retry_for)
+        except PeerUnreachable as error:
+            raise PeerUnreachable(f"node {ptp.target} gave no answer: {error.message}") from error
+        if answer.succeeded:
+            return success()
+        return reply(answer.code, f"node {ptp.target}: {answer.message}")
+
+    async def pop(self, request: Request) -> Response:
+        """Hands the next message to a container, and waits for one if there is none."""
+        return await self._take(request, None)
+
+    async def peek(self, request: Request) -> Response:
+        """Hands the next message to a container if there is one."""
+        return await self._take(request, 0.0)
+
+    async def _take(self, request: Request, seconds: float | None) -> Response:
+        ptp = _asked(request)
+        run = (await self._member(request, ptp)).run
+        async with self._body(request) as body:
+            ask = await self._read(body, decode_ask)
+        if seconds is None:
+            seconds = wait_seconds(ptp.timeout, ask.timeout, request.query_params.get("timeout"), _POP_SECONDS)
+        await self._refuse_ended(ptp.session)
+        taking = partial(
+            self._broker.pop,
+            ptp.session,
+            ask.topic if ptp.topic is None else ptp.topic,
+            source=None if ptp.target in ("", self._parts.node) else ptp.target,
+            reader=_digest("run", run),
+            run=run,
+            pop_id=ptp.pop_id or None,
+            timeout=seconds,
+        )
+        return Handover(self._broker, taking, partial(self._written, ptp.content_field))
+
+    async def _written(self, content_field: str, message: Message) -> list[bytes]:
+        metadata = {"x-ptp-source-node-id": message.source, "x-ptp-topic": message.topic}
+        write = partial(encode_answer, SUCCESS, "success", message.payload, metadata, content_field)
+        if len(message.payload) <= IN_THREAD:
+            return write()
+        return await anyio.to_thread.run_sync(write, limiter=self._codec)
+
+    async def release(self, request: Request) -> Response:
+        """Drops a topic for a container or, without a topic, what was kept for repeats of its pops."""
+        ptp = _asked(request)
+        run = (await self._member(request, ptp)).run
+        async with self._body(request) as body:
+            ask = await self._read(body, decode_ask)
+        topic = ptp.topic if ptp.topic is not None else ask.topic if ask.topic_given else None
+        await self._broker.release(ptp.session, topic, reader=_digest("run", run), run=run)
+        return success()
+
+    async def invoke(self, request: Request) -> Response:
+        """Stores a message that another node's transport brings."""
+        headers = request.headers.raw
+        ptp = None
+        if request.headers.get("x-ptp-version", request.headers.get("x_ptp_version", "")).strip() == PASS_THROUGH:
+            ptp = _asked(request)
+            _check_invoke(ptp, self._parts.node, self._parts.known_sender(ptp.source))
+        places = self._large_of_anybody if ptp is None else self._large
+        if HANDED_ON in request.headers:
+            places = self._large_handed_on[ptp is not None]
+        async with self._body(request, places) as body:
+            whole = body
+            if ptp is None:
+                require_json(request.headers.get("content-type", ""), request.headers.get("x-ptp-topic"))
+                envelope = await self._read(body, decode_envelope)
+                ptp, body = read_ptp(headers, envelope.metadata), envelope.payload
+                check_claim(request.scope, ptp.source)
+                known = NODE_ID.fullmatch(ptp.source) is not None and await self._known_inside(ptp.source)
+                _check_invoke(ptp, self._parts.node, known)
+            if not await self._may_bring(f"{ptp.source}\n{ptp.session}"):
+                raise ChannelRefused(NOT_PERMITTED, f"node {ptp.source} has no part in the job of this session")
+            url = None if HANDED_ON in request.headers else await self._elsewhere(ptp.session)
+            if url is not None:
+                return await self._hand_on(url, whole, headers)
+            await self._store(ptp, body, source=ptp.source, run=None)
+        return success()
+
+    async def _hand_on(self, url: str, body: bytes, headers: list[tuple[bytes, bytes]]) -> Response:
+        """Brings a message to the gateway of this node that has the session."""
+        kept = [(name, value) for name, value in headers if name not in _OF_THIS_HOP]
+        kept.append((HANDED_ON.encode(), b"1"))
+        route = PeerRoute(url, identity=self._parts.identity_here())
+        answer = await self._parts.courier.invoke(route, body, kept, self._parts.retry_for)
+        return success() if answer.succeeded else reply(answer.code, answer.message)
+
+    async def _store(self, ptp: Ptp, body: bytes, *, source: str, run: str | None) -> None:
+        push, sequence = await self._read(body, partial(_read_push, ptp))
+        if not self._broker.holds(ptp.session):
+            await self._refuse_ended(ptp.session)
+            await self._unknown.admit(ptp.session, source)
+        topic = push.topic if ptp.topic is None else ptp.topic
+        await self._broker.push(ptp.session, topic, source, push.payload, run=run, sequence=sequence)
+
+    async def _refuse_ended(self, session: str) -> None:
+        if not self._broker.holds(session) and await self._session_open(session) is False:
+            raise SessionReleased(f"session {session} has ended")
+
+    async def _member(self, request: Request, ptp: Ptp) -> Member:
+        """Returns the run that asks. Raises NotAllowed for none, and for one with another session."""
+        if ptp.token:
+            return await self._run_of_token(Claim(ptp.session, token=ptp.token))
+        claim = Claim(ptp.session, address=request.client.host if request.client else "")
+        # not remembered: another container may get the address of one that has just ended
+        return await anyio.to_thread.run_sync(self._parts.run_of, claim, limiter=self._by_address)
+
+    @asynccontextmanager
+    async def _body(self, request: Request, *places: Semaphore) -> AsyncIterator[bytes]:
+        """Reads the body, and holds one of each of the few places while a large one is in memory.
+
+        Raises TooLarge.
+        """
+        length = request.headers.get("content-length", "")
+        known = length.isascii() and length.isdigit()
+        if len(length) > 18 or (known and int(length) > self._parts.max_body):
+            raise TooLarge(self._too_large)
+        if known and int(length) <= _SMALL:
+            yield await self._at_once(request)
+            return
+        async with AsyncExitStack() as held:
+            yield await self._received(request, held, places or (self._large,))
+
+    async def _at_once(self, request: Request) -> bytes:
+        """Reads a body that comes in one piece, or two, and so need not be watched piece by piece."""
+        with self._not_for_long():
+            return await request.body()
+
+    async def _received(self, request: Request, held: AsyncExitStack, places: Sequence[Semaphore]) -> bytes:
+        """Reads a body piece by piece; only what has come counts, whatever its sender said of its size."""
+        chunks: list[bytes] = []
+        size, since = 0, anyio.current_time()
+        async with aclosing(request.stream()) as stream:
+            while (chunk := await self._next_chunk(stream)) is not None:
+                if size <= _LARGE < size + len(chunk):
+                    asked = anyio.current_time()
+                    for place in places:
+                        await held.enter_async_context(place)
+                    since += anyio.current_time() - asked
+                size += len(chunk)
+                if size > self._parts.max_body:
+                    raise TooLarge(self._too_large)
+                chunks.append(chunk)
+                if size > _LARGE and any(place.statistics().tasks_waiting for place in places):
+                    self._refuse_slow(size, anyio.current_time() - since)
+        return b"".join(chunks)
+
+    def _refuse_slow(self, size: int, seconds: float) -> None:
+        """Raises Invalid for a body that has come so slowly that others should not wait for its place."""
+        if seconds > self._parts.stall_for + size / self._parts.least_rate:
+            least = f"{self._parts.least_rate / 1024:g} KiB per second"
+            raise Invalid([Problem("body", f"must come with at least {least} while others wait for its place")])
+
+    async def _next_chunk(self, stream: AsyncIterator[bytes]) -> bytes | None:
+        with self._not_for_long():
+            return await anext(stream, None)
+
+    @contextmanager
+    def _not_for_long(self) -> Iterator[None]:
+        """Waits for more of a body, but not for long: senders that stall would keep all the large ones' places."""
+        try:
+            with anyio.fail_after(self._parts.stall_for):
+                yield
+        except TimeoutError:
+            rule = f"must arrive without pauses of more than {self._parts.stall_for:g} s"
+            raise Invalid([Problem("body", rule)]) from None
+
+    async def _read(self, body: bytes, decode: Callable[[bytes], X]) -> X:
+        if len(body) <= IN_THREAD:
+            return decode(body)
+        return await anyio.to_thread.run_sync(decode, body, limiter=self._codec)
+
+
+def _check_invoke(ptp: Ptp, here: str, known: bool) -> None:
+    if not known:
+        raise ChannelRefused(NOT_JOINED, f"node {ptp.source or '(none named)'} is not known here")
+    if ptp.target not in ("", here):
+        raise ChannelRefused(LOOP, f"this is node {here}; nothing is passed on to {ptp.target}")
+    if not ptp.is_push:
+        raise NotFound(f"x-ptp-uri {ptp.uri!r} is not served between nodes; only {PUSH} is")
+
+
+def _asked(request: Request) -> Ptp:
+    ptp = read_ptp(request.headers.raw)
+    require_json(request.headers.get("content-type", ""), ptp.topic)
+    return ptp
+
+
+def _read_push(ptp: Ptp, body: bytes) -> tuple[Push, str | None]:
+    """Reads a push and what its repeats are recognised by.
+
+    The sender's own sequence counts together with its token and a checksum: a second attempt of a task, or a
+    sender that means something else by the word, must not lose messages. Else it is the id of the push.
+    """
+    push = decode_push(body)
+    if sequence := push.metadata.get("sequence", ""):
+        checksum = f"{len(push.payload)} {zlib.crc32(push.payload)}"
+        return push, _digest("sequence", ptp.token, sequence, checksum)
+    return push, _digest("message", ptp.message_id) if ptp.message_id else None
+
+
+def _digest(*parts: str) -> str:
+    text = "\0".join(parts).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(text, digest_size=16).hexdigest()

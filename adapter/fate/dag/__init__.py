@@ -1,0 +1,1 @@
+"""FATE's job descriptions, read into the domain's and written back."""

@@ -1,0 +1,409 @@
+"""Runs algorithm images as containers of a Docker daemon.
+
+Nothing is ever fetched implicitly, every container is hardened alike, and the daemon holds the only truth: a
+container is found again by its name and its labels. Few calls are made per launch: what is known of an image is
+kept for a moment, the node's network is made once.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from docker.errors import APIError, NotFound
+from docker.types import LogConfig
+from docker.types import Mount as DockerMount
+
+from engines import logs as engines_logs
+from engines.base import (
+    CAPABILITIES,
+    Capacity,
+    CreateFailed,
+    EngineDown,
+    EngineError,
+    Found,
+    ImageFacts,
+    Isolation,
+    LaunchSpec,
+    Logs,
+    Missing,
+    Probe,
+    Watch,
+    Written,
+    check_digest,
+    check_environment,
+    check_limits,
+)
+from engines.docker.connection import Connection
+from engines.docker.errors import image_is_gone, network_is_gone, translated
+from engines.docker.images import PullRules
+from engines.docker.isolating import NOT_AT_ALL, Surroundings
+from engines.docker.local_images import Image, Images
+from engines.docker.network import NodeNetwork
+from engines.docker.state import changes_of, labels_of, log_of, probe_of
+from engines.docker.view import as_the_daemon_sees, source_of
+from engines.docker.watch import EventWatch
+from engines.naming import INSTALLATION, NODE, is_name, owned, safe_name
+
+NOBODY = "65534:65534"
+DEAD_RESOLVER = "127.0.0.1"
+"""The container's own loopback, where nothing answers. The daemon itself answers for names in the container's
+network; for all others it would ask the host's resolvers, and what they are asked leaves the machine."""
+IMAGE = "bfia.image"
+"""Label with the image's name: the container itself is made from the image's id, whatever the name means later."""
+
+_LOG_FILES = 3
+_CONFLICT = 409
+_PATIENCE, _PAUSE = 10.0, 0.05
+"""seconds; for a container of the name that another gateway is just making or removing"""
+
+
+class ContainerdEngine:
+    """Containers of one daemon; see `engines.base.Engine` for what each method promises."""
+
+    kind = "docker"
+    capabilities = CAPABILITIES
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        installation: str,
+        base_url: str = "",
+        network: str | None = None,
+        network_mode: str = "bridge",
+        user: str = NOBODY,
+        storage_source: Mapping[str, str] | None = None,
+        storage_root: Path | None = None,
+        runs_source: Mapping[str, str] | None = None,
+        runs_root: Path | None = None,
+        log_size: int = 10 * 1024 * 1024,
+        read_only_root: bool = False,
+        pull: PullRules = PullRules(),
+        outside: bool = False,
+        tls: Mapping[str, str] | None = None,
+        saved_log_size: int = 32 * 1024 * 1024,
+        instance: str = "",
+    ) -> None:
+        """Use the daemon at ``base_url``, or where the environment says. Connects only when first used.
+
+        ``network``: the bridge network, made on demand; default one for the node. ``network_mode`` host gives up
+        isolation. ``user``: who runs what an image would run as root. ``*_source``: the daemon's view of what the
+        gateway sees below ``*_root``, as ``{"bind": folder}`` or ``{"volume": name}``. ``log_size``: bytes of one
+        log file, of which a container has three at most. ``read_only_root``: nothing but its outputs, its log and
+        a temporary ``/tmp`` can be written by a container. ``outside``: containers reach other machines. ``tls``:
+        files ``ca``, ``cert`` and ``key`` for a daemon at tcp://. ``saved_log_size``: bytes of a stream that
+        `save_logs` keeps. ``instance`` tells several gateways of one installation apart. Raises ValueError for
+        what makes no sense.
+        """
+        if network_mode not in ("bridge", "host"):
+            raise ValueError(f"network_mode is bridge or host, not {network_mode}")
+        self._node = node
+        self._installation = installation
+        self._user = user
+        self._sources = source_of(storage_root, storage_source) + source_of(runs_root, runs_source)
+        self._log_size = log_size
+        self._read_only_root = read_only_root
+        self._dns = None if outside or network_mode == "host" else [DEAD_RESOLVER]
+        self._saved_log_size = saved_log_size
+        self._locks = tuple(threading.Lock() for _ in range(64))
+        self._client = Connection(base_url, tls or {})
+        self._images = Images(self._client, pull)
+        self._network: NodeNetwork | None = None
+        self._around: Surroundings | None = None
+        if network_mode == "bridge":
+            labels = {NODE: node, INSTALLATION: installation}
+            self._network = NodeNetwork(self._client, network or safe_name("bfia", node), labels, outside=outside)
+            self._around = Surroundings(self._client, self._network, installation + instance)
+        self._mountpoints: dict[str, str] = {}
+        self._watches: list[Watch] = []
+
+    def check(self) -> None:
+        """Ping the daemon."""
+        with translated(EngineDown):
+            self._client().ping()
+
+    def capacity(self) -> Capacity:
+        """Return what the daemon's machine has."""
+        with translated(EngineDown):
+            told = self._client().info()
+        try:
+            return Capacity(float(told["NCPU"]), int(told["MemTotal"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise EngineDown(f"the engine does not tell what it has: {error}") from error
+
+    def image_digest(self, image: str) -> str:
+        """Return the image's id, which is the digest of its content and configuration."""
+        return self._images.find(image).id
+
+    def image_facts(self, image: str) -> ImageFacts:
+        """Look at the image in the daemon, whatever is remembered of it."""
+        self._images.forget(image)
+        found = self._images.find(image)
+        return ImageFacts(found.id, found.labels, found.repo_digests)
+
+    def ensure_image(self, image: str, told: Callable[[str], None]) -> str:
+        """Pull the image where the settings allow that; return its id at the daemon."""
+        return self._images.ensure(image, told).id
+
+    def offered(self, image: str, seconds: float) -> str:
+        """Ask the registry, by a daemon's call that fetches nothing."""
+        return self._images.offered(image, seconds)
+
+    def launch(self, spec: LaunchSpec) -> None:
+        """Create and start the container.
+
+        Make the network, or look for the image, anew where it has gone meanwhile.
+        """
+        check_environment(spec.environment)
+        check_limits(spec.limits)
+        if not is_name(spec.name):
+            raise CreateFailed(f"{spec.name!r} cannot be the name of a run")
+        image = self._images.find(spec.image)
+        check_digest(spec, image.id)
+        with self._locks[hash(spec.name) % len(self._locks)], translated(CreateFailed):
+            mounts = [as_the_daemon_sees(mount, self._sources, self._mountpoint) for mount in spec.mounts]
+            until = time.monotonic() + _PATIENCE
+            network_was_gone = False
+            while True:
+                try:
+                    network = "host" if self._network is None else self._network.ensure(spec.host)
+                    if self._create_and_start(spec, image, mounts, network):
+                        return
+                except APIError as error:
+                    if image_is_gone(error):
+                        self._images.forget(spec.image)
+                    if self._network is None or network_was_gone or not network_is_gone(error):
+                        raise
+                    self._network.forget()
+                    network_was_gone = True
+                if time.monotonic() > until:
+                    raise CreateFailed(f"the name {spec.name} is taken by a container that cannot be seen")
+                time.sleep(_PAUSE)
+
+    def probe(self, name: str) -> Probe:
+        """Read the container's state, and whether it still has a network."""
+        found = self._inspect(name)
+        return Missing() if found is None else probe_of(found["State"], found.get("NetworkSettings"))
+
+    def address(self, name: str) -> str:
+        """Return the container's address in its first network; empty once it is over."""
+        found = self._inspect(name)
+        networks = ((found or {}).get("NetworkSettings") or {}).get("Networks") or {}
+        return next((str(n["IPAddress"]) for n in networks.values() if n.get("IPAddress")), "")
+
+    def written(self, name: str, most: int) -> Written:
+        """Have the daemon measure the container's own layer, /tmp included."""
+        if self._inspect(name) is None:
+            return Written()
+        with translated():
+            api = self._client()
+            try:
+                sizes = [
+                    c.get("SizeRw") for c in api.containers(all=True, size=True, filters={"name": f"^/{name}$"})
+                ]
+                return Written(max((int(size or 0) for size in sizes), default=0), changes_of(api, name, most))
+            except NotFound:
+                return Written()
+
+    def stop(self, name: str, grace: float) -> None:
+        """Have the daemon send SIGTERM and then SIGKILL; ``grace`` is rounded up to whole seconds."""
+        if self._inspect(name) is None:
+            return
+        with translated():
+            try:
+                self._client().stop(name, timeout=max(0, math.ceil(grace)))
+            except NotFound:
+                return
+
+    def logs(self, name: str, tail: int | None = None) -> Logs:
+        """Read what the daemon kept of the container's streams."""
+        if self._inspect(name) is None:
+            return Logs()
+        try:
+            return Logs(*(engines_logs.last(self._log(name, stream), tail) for stream in engines_logs.STREAMS))
+        except _Gone:
+            return Logs()
+
+    def save_logs(self, name: str, directory: Path) -> None:
+        """Copy the container's streams, each as large as the settings allow."""
+        if self._inspect(name) is None:
+            return
+        for stream in engines_logs.STREAMS:
+            with engines_logs.translated(), suppress(_Gone):
+                engines_logs.save(directory, stream, self._log(name, stream), self._saved_log_size)
+
+    def remove(self, name: str) -> None:
+        """Kill and remove the container with its volumes."""
+        if self._inspect(name) is None:
+            return
+        with translated():
+            self._remove(name)
+
+    def list(self) -> Sequence[Found]:
+        """Return the containers that carry the labels of this node and installation."""
+        found = []
+        for name in self._names():
+            container = self._inspect(name)
+            if container is not None:
+                labels = {k: v for k, v in labels_of(container).items() if k.startswith("bfia.")}
+                found.append(Found(name, labels, probe_of(container["State"])))
+        return found
+
+    def watch(self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None) -> Watch:
+        """Follow the daemon's events; ``on_away`` is called when its connection breaks."""
+        over = lambda: self._names(status=["exited", "dead"])  # noqa: E731
+        watch = EventWatch(self._client, self._filters(), over, on_exit, on_away)
+        self._watches.append(watch)
+        return watch
+
+    def close(self) -> None:
+        """End every subscription and the connection; containers go on."""
+        for watch in self._watches:
+            watch.close()
+        self._client.close()
+
+    def gateway_address(self) -> str:
+        """Return the address under which containers reach this host. Raises `EngineError`."""
+        return "127.0.0.1" if self._network is None else self._network.address()
+
+    def network_id(self) -> str:
+        """Return what tells the network from an earlier one of its name; make it on demand.
+
+        Raises `EngineError`.
+        """
+        if self._network is None:
+            return "host"
+        with translated():
+            return self._network.ensure()
+
+    def close_host(self, ports: Sequence[int]) -> None:
+        """Close this host to containers, except for these ports, as far as we may; `isolation` says how far."""
+        if self._around is not None:
+            self._around.close_host(ports)
+
+    def isolation(self) -> Isolation:
+        """Try what the node's network keeps apart; with the host's network nothing is."""
+        return NOT_AT_ALL if self._around is None else self._around.isolation()
+
+    def remove_network(self) -> None:
+        """Take away the network; nothing to do if there is none. Raises `EngineError` while it is in use."""
+        if self._around is not None:
+            self._around.remove()
+
+    def undo_network(self) -> None:
+        """Take away the network if this object made it and nothing uses it. Raises `EngineError`."""
+        if self._network is not None:
+            self._network.undo()
+
+    def _create_and_start(
+        self, spec: LaunchSpec, image: Image, mounts: Sequence[DockerMount], network: str
+    ) -> bool:
+        """Bring the run up; return False while the holder of its name is not to be seen. Raises APIError, too."""
+        api = self._client()
+        try:
+            container = self._create(spec, image, mounts, network)
+        except APIError as error:
+            if error.status_code != _CONFLICT:
+                raise
+            try:
+                found = api.inspect_container(spec.name)
+            except NotFound:
+                return False
+            if not owned(labels_of(found), self._node, self._installation):
+                raise CreateFailed(f"the name {spec.name} is taken by another installation") from error
+            if found["State"]["Status"] != "created":
+                return True
+            container = found["Id"]  # made by a gateway that did not come to start it
+        try:
+            targets = [mount.target for mount in spec.mounts]
+            self._images.check_executable(container, image, spec.command, spec.environment, targets)
+            api.start(container)
+        except (APIError, EngineError):
+            self._remove(container)
+            raise
+        return True
+
+    def _create(self, spec: LaunchSpec, image: Image, mounts: Sequence[DockerMount], network: str) -> str:
+        api = self._client()
+        limits = spec.limits
+        host = api.create_host_config(
+            network_mode=network,
+            mounts=[*mounts],
+            init=True,
+            cap_drop=["ALL"],
+            cap_add=list(spec.capabilities) or None,
+            security_opt=["no-new-privileges:true"],
+            mem_limit=limits.memory,
+            memswap_limit=limits.memory,
+            nano_cpus=None if limits.cpu is None else round(limits.cpu * 1e9),
+            pids_limit=limits.pids,
+            dns=self._dns,
+            read_only=self._read_only_root,
+            tmpfs={"/tmp": "size=64m"} if self._read_only_root else None,
+            log_config=LogConfig(
+                type=LogConfig.types.JSON,
+                config={"max-size": str(self._log_size), "max-file": str(_LOG_FILES)},
+            ),
+        )
+        created = api.create_container(
+            image.id,
+            command=None if spec.command is None else list(spec.command),
+            name=spec.name,
+            environment=dict(spec.environment),
+            labels={**spec.labels, IMAGE: spec.image},
+            user=self._user if image.runs_as_root else None,
+            host_config=host,
+        )
+        return str(created["Id"])
+
+    def _remove(self, container: str) -> None:
+        try:
+            self._client().remove_container(container, force=True, v=True)
+        except NotFound:
+            return
+        except APIError as error:
+            if error.status_code != _CONFLICT:  # its removal is under way
+                raise
+
+    def _inspect(self, name: str) -> dict[str, Any] | None:
+        """Return what the daemon knows of a run of ours."""
+        if not is_name(name):
+            return None
+        with translated():
+            try:
+                found: dict[str, Any] = self._client().inspect_container(name)
+            except NotFound:
+                return None
+        return found if owned(labels_of(found), self._node, self._installation) else None
+
+    def _log(self, name: str, stream: str) -> Iterator[bytes]:
+        """Yield what the run wrote to the stream. Raises `_Gone` if there is no such run any more."""
+        with translated():
+            try:
+                yield from log_of(self._client(), name, stream)
+            except NotFound as error:
+                raise _Gone from error
+
+    def _names(self, status: Sequence[str] = ()) -> Sequence[str]:
+        filters = {**self._filters(), **({"status": list(status)} if status else {})}
+        with translated():
+            found = self._client().containers(all=True, filters=filters)
+        return [container["Names"][0].lstrip("/") for container in found if container["Names"]]
+
+    def _filters(self) -> dict[str, Any]:
+        return {"label": [f"{NODE}={self._node}", f"{INSTALLATION}={self._installation}"]}
+
+    def _mountpoint(self, volume: str) -> str:
+        """Return where on the daemon's host a volume lies. Raises `CreateFailed`."""
+        if volume not in self._mountpoints:
+            with translated(CreateFailed):
+                self._mountpoints[volume] = self._client().inspect_volume(volume)["Mountpoint"]
+        return self._mountpoints[volume]
+
+
+class _Gone(Exception):
+    """The run was removed meanwhile."""

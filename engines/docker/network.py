@@ -1,0 +1,186 @@
+"""The bridge network of a node's containers."""
+
+import hashlib
+import ipaddress
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from docker import APIClient
+from docker.errors import APIError, NotFound
+from docker.types import IPAMConfig, IPAMPool
+
+from engines.base import EngineError, HostMoved
+from engines.docker.errors import is_away, translated
+
+_TAKEN = (403, 409)
+"""the daemon's answers if the bridge or the name is there already"""
+_NAME = "com.docker.network.bridge.name"
+_BETWEEN = "com.docker.network.bridge.enable_icc"
+_PATIENCE, _PAUSE = 10.0, 0.05
+
+
+class NodeNetwork:
+    """One network, made when it is first needed.
+
+    The daemon lets two gateways that start at the same moment make two networks of one name, and then starts no
+    container in either. It does not let two have one bridge: hence the bridge gets a name, too.
+    """
+
+    def __init__(
+        self, client: Callable[[], APIClient], name: str, labels: Mapping[str, str], *, outside: bool = False
+    ) -> None:
+        self.name = name
+        self.bridge = "bfia" + hashlib.sha256(name.encode()).hexdigest()[:11]
+        self._client = client
+        self._outside = outside
+        self._labels = dict(labels)
+        self._lock = threading.Lock()
+        self._id: str | None = None
+        self._made = ""
+        self._pools: tuple[IPAMPool, ...] = ()
+        """the addresses it had when it was last seen"""
+        self._host = ""
+        """this host's address among them"""
+
+    def ensure(self, host: str = "") -> str:
+        """Return the network's id; make the network unless it is known to be there.
+
+        One that is gone is made with the addresses that it had, unless others took them. Raises APIError, and
+        `HostMoved` where this host is not at the address ``host`` in it.
+        """
+        with self._lock:
+            found = self._known()
+            if host not in ("", self._host):
+                raise HostMoved("the engine's network was made anew with other addresses")
+            return found
+
+    def forget(self) -> None:
+        """Look again before the next use."""
+        with self._lock:
+            self._id = None
+
+    def address(self) -> str:
+        """Return this host's IPv4 address in the network. Raises `EngineError`."""
+        with self._lock, translated():
+            self._id = None
+            self._known()
+            if not self._host:
+                raise EngineError(f"the network {self.name} has no IPv4 addresses")
+            return self._host
+
+    def holds(self) -> tuple[bool, bool, bool]:
+        """Return whether the network is our own, keeps containers apart, and keeps them from other machines.
+
+        Raises `EngineError`.
+        """
+        with translated():
+            found = self._client().inspect_network(self.ensure())
+        return self._is_ours(found), (found["Options"] or {}).get(_BETWEEN) == "false", bool(found["Internal"])
+
+    def remove(self) -> None:
+        """Take the network away; nothing to do if there is none. Raises `EngineError` while it is in use."""
+        self.forget()
+        with translated():
+            for network in self._all():
+                self._remove(network["Id"])
+
+    def undo(self) -> None:
+        """Take the network away if it was made here and nothing uses it. Raises `EngineError` for all else."""
+        with self._lock, translated():
+            made, self._made, self._id = self._made, "", None
+            if made:
+                self._unless_used(made)
+
+    def _known(self) -> str:
+        """Return the network's id, found or made, its addresses noted; to be called alone. Raises APIError."""
+        if self._id is None:
+            found = self._renewed(self._find()) or self._make()
+            self._learn(found)
+            self._id = found
+        return self._id
+
+    def _make(self) -> str:
+        try:
+            try:
+                made = self._create(self._pools)
+            except APIError as error:
+                if not self._pools or is_away(error):
+                    raise
+                made = self._create(())  # its addresses have been given away meanwhile
+        except APIError as error:
+            if error.status_code not in _TAKEN:
+                raise
+            return self._made_by_another(error)
+        self._made = made
+        return made
+
+    def _create(self, pools: Sequence[IPAMPool]) -> str:
+        made = self._client().create_network(
+            self.name,
+            driver="bridge",
+            options={_NAME: self.bridge, _BETWEEN: "false"},
+            check_duplicate=True,
+            internal=not self._outside,
+            labels=self._labels,
+            ipam=IPAMConfig(pool_configs=list(pools)) if pools else None,
+        )
+        return str(made["Id"])
+
+    def _learn(self, network: str) -> None:
+        """Note the addresses of the network, and which is this host's."""
+        pools: tuple[IPAMPool, ...] = ()
+        host = ""
+        for pool in self._client().inspect_network(network)["IPAM"]["Config"] or []:
+            addresses = ipaddress.ip_network(pool["Subnet"])
+            if addresses.version == 4:
+                host = str(pool.get("Gateway") or next(addresses.hosts()))
+                pools = (IPAMPool(subnet=pool["Subnet"], gateway=host),)
+                break
+        self._pools, self._host = pools, host
+
+    def _renewed(self, found: str | None) -> str | None:
+        """Return the network unless it was made with other rules than today's and nobody uses it: then it goes."""
+        if found is None:
+            return None
+        network = self._client().inspect_network(found)
+        right = (network["Options"] or {}).get(_BETWEEN) == "false" and network["Internal"] is not self._outside
+        if right or not self._is_ours(network):
+            return found
+        return None if self._unless_used(found) else found  # `holds` says what is wrong with it
+
+    def _unless_used(self, network: str) -> bool:
+        """Take a network away; return False, and leave it, where containers are in it."""
+        try:
+            self._remove(network)
+        except APIError as error:
+            if error.status_code not in _TAKEN:
+                raise
+            return False
+        return True
+
+    def _is_ours(self, network: Mapping[str, Any]) -> bool:
+        return (network["Options"] or {}).get(_NAME) == self.bridge
+
+    def _made_by_another(self, refusal: APIError) -> str:
+        """Return the network that another gateway makes just now; it can be seen only once that is done."""
+        until = time.monotonic() + _PATIENCE
+        while (found := self._find()) is None:
+            if time.monotonic() > until:
+                raise refusal
+            time.sleep(_PAUSE)
+        return found
+
+    def _find(self) -> str | None:
+        return next((str(network["Id"]) for network in self._all()), None)
+
+    def _all(self) -> list[dict[str, Any]]:
+        found = self._client().networks(names=[self.name])  # the daemon takes the name for a part of one
+        return [network for network in found if network["Name"] == self.name]
+
+    def _remove(self, network: str) -> None:
+        try:
+            self._client().remove_network(network)
+        except NotFound:
+            return

@@ -1,0 +1,1 @@
+"""Runs images as local processes."""

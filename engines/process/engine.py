@@ -1,0 +1,399 @@
+"""Runs images as local processes: the engine where no container daemon is.
+
+An image is a command line from the configuration. What runs has the gateway's own rights: nothing is isolated.
+Each run stands under a supervisor of its own (`engines.process.supervisor`) that outlives the gateway.
+"""
+
+import errno
+import hashlib
+import json
+import logging
+import os
+import select
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from engines import logs as engines_logs
+from engines.base import (
+    Capacity,
+    CommandNotFound,
+    CreateFailed,
+    EngineDown,
+    EngineError,
+    Exited,
+    Found,
+    ImageFacts,
+    ImageNotFound,
+    Isolation,
+    LaunchSpec,
+    Logs,
+    Missing,
+    NoSpace,
+    NotSupported,
+    Probe,
+    Running,
+    Watch,
+    Written,
+    check_digest,
+    check_environment,
+    check_limits,
+)
+from engines.files import size_below
+from engines.host import this_machine
+from engines.naming import is_name, owned
+from engines.process import supervisor
+from engines.process.exits import Exits
+from engines.process.run_directory import RunDirectory
+from engines.process.spawner import Nursery
+from engines.process.tracking import ends_within, send
+from engines.watch import Subscribers
+
+log = logging.getLogger(__name__)
+
+SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+_GONE = ".gone-"
+_START_PATIENCE = 30.0
+"""seconds until a supervisor has told whether its run started"""
+_END_PATIENCE = 5.0
+"""seconds until a supervisor that started nothing is gone"""
+_SILENCE = "silence"
+
+
+class ProcessEngine:
+    """Local processes; see `engines.base.Engine` for what each method promises."""
+
+    kind = "process"
+    capabilities: frozenset[str] = frozenset()
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        installation: str,
+        images: Mapping[str, Sequence[str]],
+        run_root: Path,
+        saved_log_size: int = 32 * 1024 * 1024,
+    ) -> None:
+        """Run the images' commands; keep the runs below ``run_root``, which no other use has.
+
+        ``saved_log_size``: bytes of a stream that `save_logs` keeps; of a stream that has become more than twice
+        as long, a look at the run gives the middle back to the disk.
+        """
+        self._saved_log_size = saved_log_size
+        self._node = node
+        self._installation = installation
+        self._images = {image: tuple(command) for image, command in images.items()}
+        self._root = run_root.absolute()
+        self._home = Path.cwd()
+        self._locks = tuple(threading.Lock() for _ in range(64))
+        self._next_core = 0
+        self._core_lock = threading.Lock()
+        self._subscribers = Subscribers()
+        self._exits = Exits(self._ended)
+        self._nursery = Nursery(self._root)
+
+    def check(self) -> None:
+        """Make the runs' directory, and look that it can be written to."""
+        try:
+            self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            supervisor.boot_id()
+        except OSError as error:
+            raise EngineDown(f"local processes cannot be run: {error}") from error
+        if not os.access(self._root, os.W_OK | os.X_OK):
+            raise EngineDown(f"local processes cannot be run: no right to write to {self._root}")
+
+    def capacity(self) -> Capacity:
+        """Return what this process may use of the machine, as its runs may."""
+        return this_machine()
+
+    def image_digest(self, image: str) -> str:
+        """Return a digest of the configured command line."""
+        return "sha256:" + hashlib.sha256(json.dumps(self._command_of(image)).encode()).hexdigest()
+
+    def image_facts(self, image: str) -> ImageFacts:
+        """Tell no digest: what stands for an image is the admin's own command, and any file may be behind it."""
+        self._command_of(image)
+        return ImageFacts()
+
+    def ensure_image(self, image: str, told: Callable[[str], None]) -> str:
+        """Return the command's digest: there is nothing to fetch."""
+        return self.image_digest(image)
+
+    def offered(self, image: str, seconds: float) -> str:
+        """Return the command's digest: no registry has it."""
+        return self.image_digest(image)
+
+    def isolation(self) -> Isolation:
+        """Say that nothing is kept apart, and what to do about it."""
+        text = "the process engine keeps nothing apart: runs have the gateway's own rights; use engine.kind docker"
+        return Isolation(tasks=False, host=False, outside=False, gaps=(text,))
+
+    def launch(self, spec: LaunchSpec) -> None:
+        """Start the run. A mount or a part of a core is refused; ``pids`` is only noted."""
+        check_environment(spec.environment)
+        check_limits(spec.limits)
+        if not is_name(spec.name):
+            raise CreateFailed(f"{spec.name!r} cannot be the name of a run")
+        if spec.mounts:
+            raise NotSupported("this engine cannot mount: its runs see the gateway's own files")
+        if spec.capabilities:
+            raise NotSupported("this engine cannot grant capabilities: its runs have the gateway's own")
+        check_digest(spec, self.image_digest(spec.image))
+        whole_cores = _whole_cores(spec.limits.cpu)
+        run = RunDirectory(self._root / spec.name)
+        environment = {"PATH": SEARCH_PATH, "HOME": str(run.work), "LANG": "C.UTF-8", **spec.environment}
+        command = self._resolved(spec, environment)
+        with self._lock(spec.name), engines_logs.translated(CreateFailed):
+            if run.claimed:
+                if not owned(run.labels() or {}, self._node, self._installation):
+                    raise CreateFailed(f"the name {spec.name} is taken by another installation")
+                return
+            cores, notes = self._cores(whole_cores)
+            if spec.limits.pids is not None:
+                notes = (*notes, "this engine does not limit the number of processes")
+            for note in notes:
+                log.debug("%s: %s", spec.name, note)
+            try:
+                run.write_spec(command, environment, spec.limits.memory, cores, spec.labels, notes)
+                self._start(spec.name, run)
+            except _StartFailed as error:
+                run.delete()
+                raise error.reason from None
+            except BaseException:
+                if not run.claimed:
+                    run.delete()
+                raise
+
+    def probe(self, name: str) -> Probe:
+        """Read the run's directory and the process table."""
+        run = self._run(name)
+        if run is None:
+            return Missing()
+        found = run.probe()
+        if isinstance(found, Running):
+            run.trim_logs(self._saved_log_size)  # nobody else looks at it while it runs
+        return found
+
+    def address(self, name: str) -> str:
+        """Return nothing: processes share the host's addresses."""
+        return ""  # processes share the host's
+
+    def written(self, name: str, most: int) -> Written:
+        """Measure the run's working directory; what it writes elsewhere is the gateway's user's."""
+        run = self._run(name)
+        return Written() if run is None else Written(*size_below(run.work, most))
+
+    def stop(self, name: str, grace: float) -> None:
+        """Signal the run's whole session; kill it after ``grace`` seconds."""
+        run = self._run(name)
+        if run is not None:
+            run.stop(grace)
+
+    def logs(self, name: str, tail: int | None = None) -> Logs:
+        """Read the run's own files."""
+        run = self._run(name)
+        if run is None:
+            return Logs()
+        return Logs(*(self._text(run, stream, tail) for stream in engines_logs.STREAMS))
+
+    def save_logs(self, name: str, directory: Path) -> None:
+        """Copy the run's own files, each as large as the settings allow."""
+        run = self._run(name)
+        if run is None:
+            return
+        with engines_logs.translated():
+            for stream in engines_logs.STREAMS:
+                engines_logs.save_file(directory, stream, run.log(stream), self._saved_log_size)
+
+    def _text(self, run: RunDirectory, stream: str, tail: int | None) -> bytes:
+        return engines_logs.read_ends(run.log(stream), tail, self._saved_log_size)
+
+    def remove(self, name: str) -> None:
+        """Move the run's directory away, then kill what runs in it and delete it."""
+        run = self._run(name)
+        if run is None:
+            return
+        gone = self._root / f"{_GONE}{name}-{os.urandom(4).hex()}"
+        with self._lock(name):
+            try:
+                run.path.rename(gone)  # from here on a supervisor that is still to claim the run finds nothing
+            except FileNotFoundError:
+                return
+            _bury(gone)
+
+    def list(self) -> Sequence[Found]:
+        """Return the runs whose directory says that they are this node's and installation's."""
+        return [Found(name, labels, run.probe()) for name, run, labels in self._owned()]
+
+    def watch(self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None) -> Watch:
+        """Watch runs started by this object, and those that an earlier one left. This engine is never away."""
+        for left in self._root.glob(f"{_GONE}*"):  # a removal that was cut short
+            _bury(left)
+        subscription = self._subscribers.add(on_exit)
+        for name, run, _ in self._owned():
+            if isinstance(run.probe(), Exited):
+                subscription.tell(name)
+            elif not self._exits.knows(name):
+                self._adopt(name, run)
+        return subscription
+
+    def close(self) -> None:
+        """Give back threads, files and the process that starts supervisors; runs go on."""
+        self._exits.close()
+        self._nursery.close()
+        self._subscribers.close()
+
+    def _command_of(self, image: str) -> tuple[str, ...]:
+        command = self._images.get(image)
+        if command is None:
+            raise ImageNotFound(
+                f"no command is configured for the image {image}", "name one under engine.process.images"
+            )
+        return command
+
+    def _resolved(self, spec: LaunchSpec, environment: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the command line with the path of its executable; a relative path starts where we did."""
+        configured = self._command_of(spec.image)
+        command = configured if spec.command is None else spec.command
+        if not command:
+            raise CommandNotFound(f"the image {spec.image} has no command")
+        first = command[0]
+        if any("\0" in part for part in command):
+            raise CreateFailed("the command contains a zero byte")
+        if "/" in first:
+            path = os.path.join(self._home, first)
+            found = path if os.path.isfile(path) and os.access(path, os.X_OK) else None
+        else:
+            found = shutil.which(first, path=environment["PATH"])
+        if found is None:
+            raise CommandNotFound(f"the image {spec.image} is to run {first}, which is no executable here")
+        return (found, *command[1:])
+
+    def _cores(self, wanted: int | None) -> tuple[tuple[int, ...] | None, tuple[str, ...]]:
+        """Choose cores in turn, so that runs share the machine evenly; say what could not be had."""
+        if wanted is None:
+            return None, ()
+        present = sorted(os.sched_getaffinity(0))
+        if wanted > len(present):
+            return None, (f"{wanted} cores were asked for, {len(present)} are there",)
+        with self._core_lock:
+            first = self._next_core
+            self._next_core += wanted
+        return tuple(present[(first + n) % len(present)] for n in range(wanted)), ()
+
+    def _start(self, name: str, run: RunDirectory) -> None:
+        """Start the supervisor and wait for its word. Raises the reason why the run could not start."""
+        reading, writing = os.pipe()
+        try:
+            try:
+                descriptor = self._nursery.start(run.path, writing)
+            finally:
+                os.close(writing)
+            word, *details = _first_line(reading)
+        finally:
+            os.close(reading)
+        if word == supervisor.STARTED:
+            self._exits.add(name, descriptor)
+            return
+        if word == _SILENCE:
+            send(descriptor, signal.SIGKILL)
+        ends_within(descriptor, _END_PATIENCE)
+        os.close(descriptor)
+        match word:
+            case supervisor.TAKEN:
+                return
+            case supervisor.REFUSED:
+                raise OSError(*details)
+            case supervisor.FAILED:
+                raise _StartFailed(_reason(*details))
+            case _:
+                said = engines_logs.read_tail(run.own_log, 2000).decode(errors="replace")
+                raise _StartFailed(
+                    CreateFailed(f"the run's supervisor did not start it: {said or 'no word from it'}")
+                )
+
+    def _adopt(self, name: str, run: RunDirectory) -> None:
+        descriptor = run.open_supervisor()
+        if descriptor is not None:
+            self._exits.add(name, descriptor)
+        elif isinstance(run.probe(), Exited):
+            self._subscribers.tell(name)
+
+    def _ended(self, name: str) -> None:
+        RunDirectory(self._root / name).probe()  # writes the end down where the supervisor could not
+        self._subscribers.tell(name)
+
+    def _run(self, name: str) -> RunDirectory | None:
+        """Return the run if it is one of ours."""
+        if not is_name(name):
+            return None
+        run = RunDirectory(self._root / name)
+        labels = run.labels()
+        return run if labels is not None and owned(labels, self._node, self._installation) else None
+
+    def _owned(self) -> Iterator[tuple[str, RunDirectory, Mapping[str, str]]]:
+        try:
+            names = sorted(os.listdir(self._root))
+        except FileNotFoundError:
+            return
+        for name in names:
+            run = self._run(name)
+            labels = None if run is None else run.labels()
+            if run is not None and labels is not None:
+                yield name, run, labels
+
+    def _lock(self, name: str) -> threading.Lock:
+        return self._locks[hash(name) % len(self._locks)]
+
+
+class _StartFailed(Exception):
+    """Our own supervisor could not start the run, so that its directory is ours to clear."""
+
+    def __init__(self, reason: EngineError) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def _reason(number: int, text: str) -> EngineError:
+    match number:
+        case errno.ENOENT | errno.ENOTDIR | errno.ELOOP:
+            return CommandNotFound(text)
+        case errno.ENOSPC | errno.EDQUOT:
+            return NoSpace(text)
+        case _:
+            return CreateFailed(text)
+
+
+def _whole_cores(cpu: float | None) -> int | None:
+    if cpu is None:
+        return None
+    if cpu != int(cpu):
+        raise NotSupported(f"cpu {cpu}: this engine gives whole cores only")
+    return int(cpu)
+
+
+def _first_line(descriptor: int) -> Any:
+    """Return what the supervisor says, as a list, or that it says nothing."""
+    line = b""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    while not line.endswith(b"\n"):
+        if not poll.poll(_START_PATIENCE * 1000):
+            return [_SILENCE]
+        chunk = os.read(descriptor, 65536)
+        if not chunk:
+            return [_SILENCE]
+        line += chunk
+    return json.loads(line)
+
+
+def _bury(gone: Path) -> None:
+    """End the run in a directory that was taken out of sight, then delete it."""
+    run = RunDirectory(gone)
+    run.kill()
+    run.delete()

@@ -1,0 +1,185 @@
+"""What is true of one local run, told from its directory and the process table alone."""
+
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from engines.base import FIRST_SIGNAL_CODE, KILLED, Exited, Missing, Probe, Running
+from engines.files import try_to_remove
+from engines.holes import give_back
+from engines.logs import STREAMS
+from engines.process import supervisor
+from engines.process.tracking import (
+    collect,
+    ends_within,
+    kill_session,
+    open_process,
+    opened,
+    same_machine,
+    send,
+)
+
+_PATIENCE = 5.0
+"""seconds that a supervisor may take to end a run it was told to kill"""
+
+
+class RunDirectory:
+    """One run's directory; `engines.process.supervisor` says what is in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write_spec(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        memory: int | None,
+        cores: Sequence[int] | None,
+        labels: Mapping[str, str],
+        notes: Sequence[str],
+    ) -> None:
+        """Lay out the directory. Raises OSError."""
+        self.work.mkdir(parents=True, exist_ok=True, mode=0o700)
+        spec = {
+            "command": command,
+            "environment": dict(environment),
+            "memory": memory,
+            "cores": cores,
+            "labels": dict(labels),
+            "notes": notes,
+        }
+        supervisor.write_json(self._file(supervisor.SPEC), spec)
+
+    @property
+    def work(self) -> Path:
+        """The folder in which the run was started."""
+        return self.path / supervisor.WORK
+
+    def log(self, stream: str) -> Path:
+        """Return the file of a stream, ``stdout`` or ``stderr``."""
+        return self.path / f"{stream}.log"
+
+    def trim_logs(self, most: int) -> None:
+        """Give the middle of a stream's file that has become too long back to the disk; both ends stay.
+
+        On a file system without holes it stays whole.
+        """
+        for stream in STREAMS:
+            with suppress(OSError):
+                give_back(self.log(stream), most)
+
+    @property
+    def own_log(self) -> Path:
+        """The supervisor's own log."""
+        return self.path / supervisor.OWN_LOG
+
+    @property
+    def claimed(self) -> bool:
+        """Whether the run was started, be it over or not."""
+        return os.path.exists(self._file(supervisor.SUPERVISOR))
+
+    def labels(self) -> dict[str, str] | None:
+        """Return the labels, None if there is no such run."""
+        spec = self._read(supervisor.SPEC)
+        return None if spec is None else dict(spec["labels"])
+
+    def probe(self) -> Probe:
+        """Say what became of the run; write it down if its supervisor could not."""
+        recorded = self._end()
+        if recorded is not None:
+            return recorded
+        identity = self._read(supervisor.SUPERVISOR)
+        if identity is None or not same_machine(identity):
+            return Missing()
+        with opened(identity) as descriptor:
+            if descriptor is not None:
+                return Running(_moment(self._started()))
+        return self._settle()
+
+    def stop(self, grace: float) -> None:
+        """Ask every process of the run to end; kill them after the grace; return when they are gone."""
+        with opened(self._read(supervisor.SUPERVISOR)) as descriptor:
+            if descriptor is None:
+                self.probe()
+                return
+            if grace > 0:
+                send(descriptor, signal.SIGTERM)
+            if not ends_within(descriptor, max(0.0, grace)):
+                self._kill(descriptor)
+        self.probe()
+
+    def kill(self) -> None:
+        """Kill every process of the run."""
+        with opened(self._read(supervisor.SUPERVISOR)) as descriptor:
+            if descriptor is not None:
+                self._kill(descriptor)
+        if self._end() is None:
+            kill_session(self._read(supervisor.CHILD))
+
+    def open_supervisor(self) -> int | None:
+        """Return a descriptor of the supervisor, which the caller closes; None if it is over."""
+        return open_process(self._read(supervisor.SUPERVISOR))
+
+    def delete(self) -> None:
+        """Delete it with all in it, as far as that is possible."""
+        try_to_remove(self.path)
+
+    def _kill(self, descriptor: int) -> None:
+        send(descriptor, supervisor.KILL_ALL)
+        if not ends_within(descriptor, _PATIENCE):
+            send(descriptor, signal.SIGKILL)
+            ends_within(descriptor, _PATIENCE)
+            kill_session(self._read(supervisor.CHILD))
+        collect(descriptor)
+
+    def _settle(self) -> Probe:
+        """Write down the end of a run whose supervisor is gone."""
+        recorded = self._end()  # it may have been written just before the supervisor ended
+        if recorded is not None:
+            return recorded
+        kill_session(self._read(supervisor.CHILD))
+        end: dict[str, Any] = {
+            "code": FIRST_SIGNAL_CODE + KILLED,
+            "signal": KILLED,
+            "started": self._started(),
+            "finished": time.time(),
+        }
+        try:
+            supervisor.write_json(self._file(supervisor.EXIT), end, exclusive=True)
+        except FileNotFoundError:
+            return Missing()
+        except OSError:  # the disk is full, for one: it is over all the same, and written down at a later look
+            return _exited(end)
+        return self._end() or Missing()
+
+    def _end(self) -> Exited | None:
+        end = self._read(supervisor.EXIT)
+        return None if end is None else _exited(end)
+
+    def _started(self) -> float | None:
+        child = self._read(supervisor.CHILD)
+        return None if child is None else float(child["started"])
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        return supervisor.read_json(self._file(name))
+
+    def _file(self, name: str) -> str:
+        return os.path.join(self.path, name)
+
+
+def _exited(end: dict[str, Any]) -> Exited:
+    return Exited(
+        code=end["code"],
+        signal=end["signal"],
+        started_at=_moment(end["started"]),
+        finished_at=_moment(end["finished"]),
+    )
+
+
+def _moment(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

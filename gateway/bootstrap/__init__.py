@@ -1,0 +1,1 @@
+"""Builds a node from its settings; the only package that sees everything."""

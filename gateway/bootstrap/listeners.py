@@ -1,0 +1,292 @@
+"""What each listener answers: peers, containers, operators. A path on the wrong listener is not there."""
+
+from typing import Any
+
+from anyio import CapacityLimiter
+from starlette.requests import Request
+from starlette.types import ASGIApp, Scope
+
+from adapter.bfia import data, envelope, headers, hello, interconn, job_audit, logs, platform, provider, relay
+from adapter.bfia.channel import router
+from adapter.bfia.channel.headers import read_ends
+from adapter.bfia.requests import known_first
+from adapter.json import JsonRoute
+from gateway.admin import datasets as admin_datasets
+from gateway.admin import deleting as admin_deleting
+from gateway.admin import events as admin_events
+from gateway.admin import foretelling as admin_foretelling
+from gateway.admin import job_actions as admin_archive
+from gateway.admin import logs as admin_logs
+from gateway.admin import models as admin_models
+from gateway.admin import node as admin_node
+from gateway.admin import output_facts as admin_output_facts
+from gateway.admin import providers as admin_providers
+from gateway.admin import settings as admin_settings
+from gateway.admin.deps import only_known
+from gateway.admin.jobs import router as admin_router
+from gateway.admin.parts import AdminParts
+from gateway.auth import Access
+from gateway.bootstrap import fate_tools, output_facts
+from gateway.bootstrap import foretelling as foreseeing
+from gateway.bootstrap.parts import Node
+from gateway.bootstrap.rules import approval_policy
+from gateway.domain.outward import for_others
+from gateway.http.app import LoopbackOnly, Mounted, NoBrowsers, create_app
+from gateway.http.audit import Refusals, RefusalsNoted
+from gateway.http.described import Tables, describe
+from gateway.http.duplicate_keys import once_each
+from gateway.http.guard import Guard
+from gateway.http.partner_quota import PartnerQuota
+from gateway.http.peer_identity import PeerIdentity, PeersChecked, shown
+from gateway.http.relay_audit import RelayAudit
+from gateway.http.strangers import StrangersFirst
+from gateway.jobs.audits import JobAudits
+from gateway.jobs.dry_run import Foretelling
+from gateway.origin import OriginNoted
+from gateway.ports import Limiters
+from route_table import certificates
+
+_CONTAINER_PATHS = frozenset(
+    [f"/v1/interconn/chan/{verb}" for verb in ("push", "pop", "peek", "release")]
+    + ["/v1/platform/schedule/task/callback"]
+)
+SMALL = 64 * 1024
+"""bytes of a body of our own paths, read on the event loop; those that take a job or a description take more"""
+
+
+def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
+    """Return what each listener answers."""
+    settings = node.settings
+    limiters = Limiters(CapacityLimiter(64), CapacityLimiter(8), CapacityLimiter(16))
+    body = settings.limits.body_bytes
+    platform_parts = platform.PlatformParts(
+        settings.node.id,
+        settings.node.coordinator or settings.node.id,
+        node.coordinator,
+        node.participant,
+        limiters,
+        node.neighbours.profile_of,
+        node.run_tokens.id_of,
+        by_address=settings.listen.container is not None,
+    )
+    chan = router.ChannelParts(
+        node=settings.node.id,
+        institution=settings.node.institution or settings.node.id,
+        broker=node.broker,
+        run_of=node.sessions.run_of,
+        route_of=node.neighbours.route_of,
+        known_sender=node.neighbours.knows,
+        session_open=node.sessions.is_open,
+        max_body=settings.limits.message_bytes * 4 // 3 + 65536,
+        courier=node.courier,
+        elsewhere=node.channel_elsewhere,
+        identity_here=node.neighbours.identity_here,
+        may_bring=lambda sender, session: node.fate.may_bring(sender, node.sessions.has_party(session, sender)),
+    )
+    between = interconn.InterconnParts(
+        settings.node.id,
+        node.coordinator,
+        node.participant,
+        limiters,
+        node.neighbours.profile_of,
+        node.neighbours.knows,
+    )
+    audits = JobAudits(
+        node.store, node.participant, node.coordinator, node.executor, approval_policy(settings), node.clock
+    )
+    auditing = job_audit.JobAuditParts(audits, limiters, node.neighbours.profile_of, node.neighbours.knows)
+    greeting = hello.HelloParts(
+        settings.node.id,
+        settings.node.institution or settings.node.id,
+        node.protocol.peer,
+        node.neighbours.knows,
+        node.neighbours.profile_of,
+        limiters,
+    )
+    facts = output_facts.facts_of(node)
+    for_peers = [  # what is asked for most comes first: each path before it is tried in vain
+        Mounted(router.peer_router(chan), None),
+        Mounted(interconn.router(between), body),
+        Mounted(job_audit.router(auditing), body),
+        Mounted(hello.router(greeting), body),
+        output_facts.for_peers(node, facts, limiters),
+    ]
+    for_containers = [
+        Mounted(router.container_router(chan), None),
+        Mounted(platform.container_router(platform_parts), body),
+    ]
+    model_parts = admin_models.ModelParts(node.models, node.storage, limiters, settings.data.max_upload_bytes)
+    admin_parts = AdminParts(
+        node=settings.node.id,
+        owner=node.owner,
+        store=node.store,
+        coordinator=node.coordinator,
+        participant=node.participant,
+        routes=node.routes,
+        try_route=node.protocol.try_route,
+        metrics=node.metrics,
+        tokens=node.tokens,
+        audit=node.audit,
+        registry=node.registry,
+        engine=node.engine,
+        broker=node.broker,
+        storage=node.storage,
+        run_logs=node.run_logs,
+        resources=node.resources,
+        limiters=limiters,
+    )
+    archiving = admin_archive.ArchiveParts(
+        admin_parts,
+        settings.state_dir / "runs",
+        lambda spec: node.peers.adapter(spec.protocol).request(spec),
+        node.launching.environment,
+        node.clock,
+        node.run_tokens,
+    )
+    dataset_parts = admin_datasets.DatasetParts(
+        node.datasets,
+        node.sharing,
+        node.storage,
+        node.wall,
+        limiters,
+        nodes=lambda: node.routes.table.routes,
+    )
+    uploads = data.Uploads(node.datasets, settings.data.max_upload_bytes)
+    for_operators = [
+        Mounted(platform.operator_router(platform_parts), body),
+        Mounted(logs.router(logs.LogParts(node.run_logs, limiters)), body),
+        Mounted(admin_logs.router(admin_logs.LogParts(node.run_logs, limiters)), SMALL),
+        Mounted(
+            admin_events.router(admin_events.EventParts(settings.node.id, node.feed, node.webhooks, limiters)),
+            SMALL,
+        ),
+        Mounted(
+            admin_deleting.router(
+                admin_deleting.DeletingParts(
+                    settings.node.id, node.store, node.coordinator, node.deleting, limiters
+                )
+            ),
+            SMALL,
+        ),
+        Mounted(admin_settings.router(settings), SMALL),
+        Mounted(admin_node.router(node.cleaner, node.drain, limiters), SMALL),
+        Mounted(admin_models.router(model_parts), SMALL),
+        Mounted(admin_models.import_router(model_parts), None),
+        Mounted(provider.router(node.providers, limiters), body),
+        Mounted(admin_providers.router(admin_providers.ProviderParts(node.providers, limiters)), body),
+        Mounted(data.router(uploads), None),
+        Mounted(admin_datasets.router(dataset_parts), SMALL),
+        Mounted(admin_output_facts.router(facts, limiters), SMALL),
+        Mounted(admin_router(admin_parts), SMALL),
+        Mounted(admin_archive.router(archiving), SMALL),
+        Mounted(admin_foretelling.router(foreseeing.parts(node, foretelling, limiters), JsonRoute), body),
+    ]
+    for_peers += node.fate.for_peers(
+        node.coordinator,
+        node.participant,
+        limiters,
+        node.neighbours.knows,
+        lambda job_id, by, words: node.participant.decide(job_id, True, by, words),
+    )
+    for_operators += fate_tools.mounted(node, uploads, facts, limiters)
+    apps: dict[str, Any] = {
+        "operator": create_app("operators", for_operators, documented=True, first=[only_known, once_each]),
+    }
+    signed = [node.fate.signed(lambda request: headers.incoming(request).source, limiters)]
+    if settings.listen.container is None:
+        both = [*for_containers, *for_peers]
+        apps["peer"] = create_app("peers and containers", both, documented=True, first=signed)
+    else:
+        apps["peer"] = create_app("peers", for_peers, documented=True, first=signed)
+        apps["container"] = create_app("containers", for_containers, documented=True)
+    for name, app in apps.items():
+        describe(app, _tables)
+        outside = for_others if name == "peer" else None
+        envelope.install(app, node.neighbours.as_200, node.fate.elsewhere, outside)
+        apps[name] = envelope.TooLargeInEnvelope(app, node.neighbours.as_200, node.fate.elsewhere)
+    refusals = Refusals(node.audit.add, node.clock)
+    noting = CapacityLimiter(2)
+    partners = (node.neighbours.knows, Refusals(node.audit.add, node.clock))
+    apps["peer"] = RefusalsNoted(apps["peer"], refusals, _claimed, noting, partners)  # a relay notes its own
+    passing = relay.RelayParts(
+        settings.node.id,
+        lambda: node.routes.table,
+        node.courier,
+        body,
+        chan.max_body,
+        RelayAudit(refusals).refused,
+    )
+    apps["peer"] = relay.Relay(apps["peer"], passing)
+    neighbours = node.neighbours
+
+    def counted(scope: Scope) -> str | None:
+        """Return whose quota a request counts against: without a certificate anybody can send a partner's id."""
+        if _of_container(scope):
+            return None
+        name = _claimed(scope) or (read_ends(scope["headers"]) or ("",))[0]
+        if not neighbours.knows(name):
+            name = ""
+        address = str((scope.get("client") or ("",))[0])
+        return name if name and shown(scope) else f"{name} at {address}"
+
+    apps["peer"] = PartnerQuota(apps["peer"], settings.limits.partner_requests_per_minute, counted)
+    denials = RelayAudit(refusals)
+    apps["peer"] = PeersChecked(
+        apps["peer"],
+        _identity(node),
+        lambda scope: frozenset() if _of_container(scope) else headers.claimed(scope["headers"]),
+        lambda scope: known_first(scope, neighbours.knows, settings.node.id),
+        lambda scope, error: envelope.denial(scope, error, node.fate.elsewhere),
+        lambda scope, claims, error: denials.denied(scope, claims, error.reason, error.message),
+        noting,
+    )
+    asking = CapacityLimiter(2)
+    for name, app in apps.items():
+        apps[name] = StrangersFirst(app, neighbours.is_stranger, neighbours.look, asking)
+    apps |= {name: NoBrowsers(app) for name, app in apps.items() if name != "operator"}
+    apps["peer"] = OriginNoted(apps["peer"])
+    guarded = settings.auth.mode == "on"
+    access = Access(node.tokens.find, node.wall, settings.auth.token) if guarded else None
+    signer = fate_tools.signed_by(node)
+    apps["operator"] = Guard(
+        apps["operator"], access, node.audit.add, node.clock, CapacityLimiter(4), signer, node.fate.elsewhere
+    )
+    if not guarded:
+        apps["operator"] = LoopbackOnly(apps["operator"])
+    apps["operator"] = RefusalsNoted(apps["operator"], refusals, _claimed, noting)
+    return apps
+
+
+def _identity(node: Node) -> PeerIdentity:
+    """Return what the claims of peers are held against."""
+    tls = node.settings.listen.peer.tls
+    revoked = None
+    if tls is not None and tls.client_ca is not None and tls.revoked is not None:
+        revoked = certificates.RevocationList(str(tls.revoked), str(tls.client_ca))
+    return PeerIdentity(
+        node.settings.node.id,
+        lambda: node.routes.table,
+        node.neighbours.former,
+        revoked.revokes if revoked else lambda _: False,
+        lambda scope: any(name == router.HANDED_ON.encode() for name, _ in scope["headers"]),
+        frozenset()
+        if tls is None
+        else frozenset({certificates.pin(certificates.certificates(str(tls.certificate))[0])}),
+    )
+
+
+def _tables() -> Tables:
+    # imported here, as only who asks for the description has to wait for the models to be built
+    from gateway.bootstrap.describing import answer_of, refusal_of  # noqa: PLC0415
+
+    return answer_of, refusal_of
+
+
+def _claimed(scope: Scope) -> str:
+    """Return the node that a request says that it comes from."""
+    return headers.incoming(Request(scope)).source
+
+
+def _of_container(scope: Scope) -> bool:
+    """Tell whether a request is for a path of containers, which the run's token guards, also in one-port mode."""
+    return scope["path"] in _CONTAINER_PATHS

@@ -1,0 +1,123 @@
+"""The commented configuration that ``init`` writes, made from the settings themselves."""
+
+import json
+import shutil
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from docker.errors import DockerException
+from docker.utils import kwargs_from_env
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from engines.docker.daemon import Client
+from engines.host import this_machine
+from gateway.config.schema import Settings
+from gateway.config.setting_values import DEFAULT_STORAGE
+from gateway.data.folders import nearest
+from gateway.domain.amounts import GIB
+
+ROUTES = """\
+# Node id -> how its gateway is reached. This node itself needs no entry.
+# Ids are text: quote those that YAML would read otherwise, such as "0123".
+#
+# JG0100001100000000:
+#   host: 127.0.0.1          # or  url: https://gateway.example.com/bfia
+#   port: 7380
+#   profile: spec            # spec | fate | kuscia | audited: its dialect; fate-partner: FATE's protocol
+#   deadline: 10             # seconds for one request
+# JG0100001100000005:
+#   via: JG0100001100000000  # that node passes on, where its own routes allow it
+# All keys: docs/routes.md
+{}
+"""
+
+_PROCESS_IMAGES = """\
+    # Image name -> the command that stands for it, such as
+    # images: {"unionpay:2.0.0": {command: [env, PYTHONPATH=/path/to/vendor, python3, -m, refvendor]}}
+    images: {}
+"""
+
+
+_PART = 0.75
+"""of the machine's memory and of the storage's disk, for jobs: the rest is for the gateway and the system"""
+
+
+def docker_answers() -> bool:
+    """Say whether a Docker daemon is reachable."""
+    return _memory_of_docker() is not None
+
+
+def _memory_of_docker() -> int | None:
+    """Return the bytes of memory of the daemon's machine; None where no daemon answers."""
+    try:
+        with closing(Client(version="auto", timeout=3, **kwargs_from_env())) as client:
+            return int(client.info()["MemTotal"])
+    except (DockerException, OSError):
+        return None
+
+
+def example(node: str, engine: str, routes: str, folder: Path) -> str:
+    """Return a configuration for a file in the folder: every setting with its meaning, bounded by this machine."""
+    storage = f"file://{folder.resolve() / DEFAULT_STORAGE}"
+    memory = (_memory_of_docker() if engine == "docker" else None) or this_machine().memory
+    chosen = {
+        "node.id": node,
+        "engine.kind": engine,
+        "route_table.file": routes,
+        "storage.url": storage,
+        "data.grants": "listed",
+        "resources.memory_gib": _part_of(memory),
+        "resources.disk_gib": _part_of(shutil.disk_usage(nearest(folder.resolve())).total),
+    }
+    lines = ["# Configuration of one BFIA interconnection gateway.", "# Environment variables go over this file:"]
+    lines += ["# BFIA_GATEWAY__ENGINE__KIND=process stands for engine.kind.", ""]
+    for name, field in Settings.model_fields.items():
+        lines += _setting(name, field, "", 0, chosen)
+    return "\n".join(lines) + "\n"
+
+
+def _part_of(size: int) -> float:
+    return max(round(size * _PART / GIB, 1), 0.1)
+
+
+def _setting(name: str, field: FieldInfo, path: str, depth: int, chosen: dict[str, Any]) -> list[str]:
+    pad = "  " * depth
+    full = f"{path}{name}"
+    default = field.get_default(call_default_factory=True)
+    if full == "engine.process":
+        return [f"{pad}process:", _PROCESS_IMAGES.rstrip()]
+    section = _section(field)
+    if section is not None and (isinstance(default, BaseModel) or default is PydanticUndefined):
+        about = (field.description or section.__doc__ or "").strip().partition("\n")[0]
+        lines = [f"{pad}# {about}"] if about else []
+        lines.append(f"{pad}{name}:")
+        for inner, inner_field in section.model_fields.items():
+            value = getattr(default, inner) if isinstance(default, BaseModel) else inner_field.default
+            shown = inner_field if value is PydanticUndefined else _with_default(inner_field, value)
+            lines += _setting(inner, shown, f"{full}.", depth + 1, chosen)
+        return lines
+    value = chosen.get(full, default)
+    about = f"  # {field.description}" if field.description else ""
+    return [f"{pad}{name}: {_yaml(value)}{about}"]
+
+
+def _with_default(field: FieldInfo, value: Any) -> FieldInfo:
+    return FieldInfo(annotation=field.annotation, default=value, description=field.description)
+
+
+def _section(field: FieldInfo) -> type[BaseModel] | None:
+    candidates = [field.annotation, *getattr(field.annotation, "__args__", ())]
+    return next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
+
+
+def _yaml(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, (bool, int, float)):
+        return json.dumps(value)
+    if isinstance(value, (list, dict)):
+        return json.dumps([str(v) for v in value]) if isinstance(value, list) else json.dumps(value)
+    return json.dumps(str(value), ensure_ascii=False)

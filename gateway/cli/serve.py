@@ -1,0 +1,162 @@
+"""Starts one node and keeps it up."""
+
+import asyncio
+import gc
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import MutableMapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import structlog
+import uvloop
+
+from gateway.bootstrap.node import Gateway
+from gateway.config.schema import load
+from gateway.http.server import serve
+from gateway.runtime.context import current_trace
+from gateway.store.announcing import without_tokens
+
+
+def run(config: Path, log_format: str, ready_file: Path | None) -> None:
+    """Serve until a signal. Raises `Invalid` for a configuration that cannot work."""
+    configure_logs(log_format)
+    sys.setswitchinterval(_TURN)
+    not_looked_for()
+    settings = load(config)
+    gateway = Gateway(settings)
+    log = structlog.get_logger("gateway")
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        def end_session(session: str) -> None:
+            asyncio.run_coroutine_threadsafe(gateway.broker.end_session(session), loop).result(30)
+
+        gateway.sessions.on_end(end_session)
+        gateway.drain.on_empty(lambda: os.kill(os.getpid(), signal.SIGTERM))
+        gateway.start()
+
+        def ready() -> None:
+            settle()
+            log.info("serving", node=settings.node.id, engine=settings.engine.kind, **gateway.addresses())
+            if ready_file is not None:
+                part = ready_file.with_suffix(".part")
+                part.write_text(json.dumps({"pid": os.getpid(), **gateway.addresses()}))
+                part.replace(ready_file)
+
+        following = asyncio.create_task(_follow_routes(gateway))
+        try:
+            await serve(gateway.apps, gateway.sockets, ready, arrivals=gateway.arrivals, tls=gateway.tls)
+        finally:
+            following.cancel()
+            await gateway.courier.close()
+            await asyncio.to_thread(gateway.stop)
+        log.info("stopped", node=settings.node.id)
+
+    uvloop.run(main())
+
+
+def settle() -> None:
+    """Have the collector of unused objects leave alone what is there now, and look less often.
+
+    It stops every thread while it looks. Code and settings are some hundred thousand objects that stay: looking
+    through them took 60 ms and more, again and again, in which nobody was answered.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_COLLECTED)
+
+
+def not_looked_for() -> None:
+    """Have what is not installed not be searched for again.
+
+    The client's library asks for this module four times in each request, and does well without it: each time the
+    interpreter looked through every folder.
+    """
+    for name in _OPTIONAL:
+        if name not in sys.modules and find_spec(name) is None:
+            sys.modules[name] = None  # type: ignore[assignment]  # the interpreter's own sign for that
+
+
+async def _follow_routes(gateway: Gateway, every: float = 1.0) -> None:
+    """Take up edits of the route table's file, and others' versions; a look that fails is not the last."""
+    log, wrong = structlog.get_logger("gateway"), ""
+    while True:
+        await asyncio.sleep(every)
+        try:
+            await asyncio.to_thread(gateway.routes.reload)
+            wrong = ""
+        except Exception as error:  # the database is away, for one
+            said = f"{type(error).__name__}: {error}"[:_MOST_SAID]
+            if said != wrong:
+                log.warning("the route table cannot be looked at just now", error=said)
+            wrong = said
+
+
+_MOST_SAID = 500
+_OPTIONAL = ("sniffio",)
+
+_TURN = 0.001
+"""seconds that a busy thread keeps the interpreter while others wait, so that answers need not wait for work"""
+
+_COLLECTED = 10_000, 10, 10
+"""new objects after which the collector looks at them; and how often, before it looks at older ones too"""
+
+_OURS = ("gateway", "adapter", "engines", "provider_registry", "route_table")
+
+
+def configure_logs(log_format: str) -> None:
+    """Write one line per fact to standard error, as text or JSON, with the trace id of the work under way.
+
+    Both ways of logging end here: the shells' own, and the standard library's with its ``extra`` fields, which the
+    rooms that know nothing of the gateway and other people's libraries use.
+    """
+    last: Any = structlog.processors.JSONRenderer(ensure_ascii=False, default=str)
+    if log_format != "json":
+        last = structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
+    common: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        _trace,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+        _hide_tokens,
+    ]
+    structlog.configure(
+        processors=[*common, last],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.ExtraAdder(), *common],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, last],
+        )
+    )
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    for room in _OURS:
+        logging.getLogger(room).setLevel(logging.INFO)
+    logging.captureWarnings(True)
+
+
+def _trace(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Add the trace id of the work under way where the line does not name one itself."""
+    if trace_id := current_trace():
+        event.setdefault("trace_id", trace_id)
+    return event
+
+
+def _hide_tokens(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    for name, value in event.items():
+        if isinstance(value, str) and name not in ("trace_id", "job"):  # others may choose those without a word
+            event[name] = without_tokens(value)
+    return event

@@ -1,0 +1,1 @@
+"""The settings of a node: schema, loading, effective values."""

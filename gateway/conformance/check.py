@@ -1,0 +1,184 @@
+"""Checks a registration, and the components of its image clause by clause."""
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gateway.conformance import samples
+from gateway.conformance.clauses import CLAUSES, STOPPED, TOGETHER, WITHOUT_DATA, Clause
+from gateway.conformance.evidence import Evidence, Finding, Result, Trace, Trial
+from gateway.conformance.sandbox import Plan, Sandbox
+from provider_registry import image_labels
+from provider_registry.model import Component, InvalidDescription, Problem, Provider
+from provider_registry.registration import provider_from_component, provider_from_request
+
+TRIALS = 3
+"""steps of progress per component"""
+_MOMENT = 2.0
+"""seconds"""
+_MORE_ATTEMPTS = 2
+"""to end a party that did not end as it should"""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One component against every clause."""
+
+    component: str
+    findings: tuple[tuple[Clause, Finding], ...]
+
+    @property
+    def good(self) -> bool:
+        """Whether no clause was broken; one that was not shown does not count against it."""
+        return all(finding.result is not Result.FAILED for _, finding in self.findings)
+
+
+@dataclass(frozen=True)
+class Described:
+    """What the registration checks say."""
+
+    provider: Provider | None
+    errors: tuple[Problem, ...] = ()
+    warnings: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the user gave, for all components alike."""
+
+    tables: Mapping[str, bytes] = field(default_factory=dict)
+    """role -> CSV, for each table that it reads"""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[tuple[str, str], bytes] = field(default_factory=dict)
+    """(role, input's name) -> what it holds, which need not be a table"""
+
+
+def described(body: Any) -> Described:
+    """Check a registration as a gateway does that receives it."""
+    single = isinstance(body, Mapping) and "imageUrl" in body
+    try:
+        provider = provider_from_component(body) if single else provider_from_request(body)
+    except InvalidDescription as error:
+        return Described(None, error.problems, error.warnings)
+    return Described(provider, warnings=provider.warnings)
+
+
+def labelled(found: Described, sandbox: Sandbox) -> Described:
+    """Add a warning for each place where the labels of the sandbox's image say something else."""
+    if found.provider is None:
+        return found
+    as_here = replace(found.provider, image=sandbox.image, images={})
+    return replace(
+        found, warnings=(*found.warnings, *image_labels.differences(sandbox.labels(), as_here, sandbox.image))
+    )
+
+
+def check(
+    sandbox: Sandbox,
+    component: Component,
+    given: Given,
+    told: Callable[[str], None],
+    clauses: Sequence[Clause] = CLAUSES,
+) -> Checked:
+    """Run a component and judge it. ``told`` hears of each step, `TRIALS` in all.
+
+    Only the trials that the clauses need are made. Raises `EngineError`, `OSError` where the sandbox cannot be
+    made, `Invalid` for a given table that is none.
+    """
+    seen = _evidence(sandbox, component, given, told, {clause.shown_by for clause in clauses})
+    found = {clause: clause.judge(seen) for clause in clauses}
+    broken = [c for c, f in found.items() if c.shown_by == TOGETHER and f.result is Result.FAILED]
+    if broken and seen.best.worked:
+        again = _evidence(sandbox, component, given, lambda _: None, {TOGETHER})
+        found |= {clause: _twice(found[clause], clause.judge(again)) for clause in broken}
+    return Checked(component.name, tuple(found.items()))
+
+
+def _twice(first: Finding, second: Finding) -> Finding:
+    """Join what two trials show: what a standing machine does to a run once is told, and breaks nothing."""
+    if second.result is not Result.OK:
+        return first
+    return replace(second, seen=f"{second.seen}; in an earlier trial: {first.seen}")
+
+
+def _evidence(
+    sandbox: Sandbox, component: Component, given: Given, told: Callable[[str], None], wanted: Set[str]
+) -> Evidence:
+    parties = tuple(f"{role}.0" for role in component.roles)
+    known = samples.required(component, given.parameters)
+    inputs = {role: held for role in component.roles if (held := _inputs(component, role, given))}
+
+    def tried(parameters: Mapping[str, Any]) -> Trial:
+        return Trial(sandbox.run(component, Plan(parties, parameters, inputs)))
+
+    together = tried({**known, samples.UNKNOWN: "1"})
+    known_only = all_given = None
+    if not together.worked and all(t.started for t in together.traces):
+        known_only = tried(known)
+        defaults = {**samples.defaults(component), **known}
+        if not known_only.worked and defaults != known:
+            all_given = tried(defaults)
+    told(f"{component.name}: together")
+    seen = Evidence(
+        component, together, known_only, all_given, confined=sandbox.confined, lacks=_lacking(component, inputs)
+    )
+    values = {**samples.defaults(component), **known} if seen.best is all_given else known
+    alone: tuple[Trace, ...] = ()
+    hungry: tuple[Trace, ...] = ()
+    if seen.best.worked and STOPPED in wanted:
+        alone = _stopped(sandbox, component, [Plan((p,), values, inputs, stop=True) for p in parties])
+    told(f"{component.name}: told to end")
+    if seen.best.worked and WITHOUT_DATA in wanted and inputs:
+        hungry = sandbox.run(component, Plan(parties, values, inputs, empty=True))
+    told(f"{component.name}: without data")
+    return replace(seen, alone=alone, without_data=hungry)
+
+
+def _stopped(sandbox: Sandbox, component: Component, plans: Sequence[Plan]) -> tuple[Trace, ...]:
+    """Tell each party to end as soon as it runs.
+
+    One that tells a success then is run again and left to itself for a moment: one so quick that it ends by
+    itself meanwhile was not told to, and has come to its end and not been ended. One that had to be killed is run
+    again, too: on a machine that stood still it may have had no time of its grace.
+    """
+    traces = list(_each(sandbox, component, plans))
+    for attempt in range(_MORE_ATTEMPTS):
+        late = [i for i, trace in enumerate(traces) if trace.was_stopped and trace.killed]
+        quick = [i for i, t in enumerate(traces) if t.was_stopped and not t.killed and t.told == "SUCCESS"]
+        again = [plans[i] for i in late] + [replace(plans[i], linger=_MOMENT * (attempt + 1)) for i in quick]
+        for i, trace in zip(late + quick, _each(sandbox, component, again), strict=True):
+            traces[i] = trace
+    return tuple(traces)
+
+
+def _each(sandbox: Sandbox, component: Component, plans: Sequence[Plan]) -> tuple[Trace, ...]:
+    """Make trials side by side: most of what they do is to wait."""
+    with ThreadPoolExecutor(max(len(plans), 1)) as pool:
+        try:
+            found = pool.map(lambda plan: sandbox.run(component, plan), plans)
+            return tuple(trace for traces in found for trace in traces)
+        except BaseException:
+            sandbox.give_up()  # else leaving this block would wait for what still runs
+            raise
+
+
+def _inputs(component: Component, role: str, given: Given) -> dict[str, bytes]:
+    """Return what a role finds at its inputs: what was given, else tables for those that are tables."""
+    tables = role != "arbiter" or role in given.tables
+    made = {}
+    for one in component.inputs:
+        if (own := given.files.get((role, one.name))) is not None:
+            made[one.name] = own
+        elif one.group == "data" and tables:
+            made[one.name] = given.tables.get(role) or samples.table(role)
+    return made
+
+
+def _lacking(component: Component, inputs: Mapping[str, Mapping[str, bytes]]) -> tuple[str, ...]:
+    """Return the inputs that nothing was found for, such as models."""
+    return tuple(
+        f"{one.name} ({one.category})"
+        for one in component.inputs
+        if not any(one.name in held for held in inputs.values())
+    )

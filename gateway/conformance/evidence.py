@@ -1,0 +1,210 @@
+"""What a trial has seen of a component: values only, so that judging them needs nothing running."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from gateway.domain.execution import exit_codes
+from gateway.domain.execution.last_line import result_of
+from provider_registry.model import Component
+
+KILLED = 9
+_LAST_LINES = 5
+
+
+class Result(StrEnum):
+    """How a component stands to a clause."""
+
+    OK = "ok"
+    FAILED = "failed"
+    NOT_SHOWN = "not shown"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """How it stands, and what was seen that says so."""
+
+    result: Result
+    seen: str = ""
+
+
+def ok(seen: str) -> Finding:
+    """Find that a clause is kept."""
+    return Finding(Result.OK, seen)
+
+
+def failed(seen: str) -> Finding:
+    """Find that a clause is broken."""
+    return Finding(Result.FAILED, seen)
+
+
+def not_shown(seen: str) -> Finding:
+    """Find that nothing was seen by which a clause could be judged."""
+    return Finding(Result.NOT_SHOWN, seen)
+
+
+@dataclass(frozen=True)
+class Said:
+    """One callback, as a gateway reads it."""
+
+    status: str
+    task_id: str
+    role: str
+    address: bool
+    """it came to the whole address that the component was told, the query included"""
+    result_code: str = ""
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """One request to the channel."""
+
+    operation: str
+    """push, pop, peek or release"""
+    session: str
+    token: str
+
+
+@dataclass(frozen=True)
+class Heard:
+    """Every request of one party to its gateway."""
+
+    said: tuple[Said, ...] = ()
+    refused: tuple[str, ...] = ()
+    """callbacks that a gateway does not take, with its words"""
+    spoken: tuple[Spoken, ...] = ()
+    strange: tuple[str, ...] = ()
+    """method and path of what containers have no business to ask for"""
+
+
+@dataclass(frozen=True)
+class Written:
+    """One output after the run."""
+
+    there: bool
+    form: str = ""
+    """what is wrong with its form; empty for nothing"""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """All that was seen of one party in one trial."""
+
+    party: str
+    task_id: str
+    session: str
+    token: str
+    heard: Heard = Heard()
+    not_started: str = ""
+    """the engine's reason and words, where the run could not be started"""
+    code: int | None = None
+    """the exit code; None: it never ended by itself and was not told to"""
+    signal: int | None = None
+    was_stopped: bool = False
+    """it ran on until it was told to end"""
+    in_time: bool = True
+    """False: it was told to end because the trial's time was over, or its partner had failed"""
+    stop_seconds: float = 0.0
+    """how long it took to end after it was told to"""
+    stdout: bytes = b""
+    stderr: bytes = b""
+    log_files: tuple[str, ...] = ()
+    outputs: Mapping[str, Written] = field(default_factory=dict)
+    strays: tuple[str, ...] = ()
+    """what else it wrote into the storage"""
+    changed: tuple[str, ...] = ()
+    """inputs that are not as they were"""
+
+    @property
+    def started(self) -> bool:
+        """Whether the component's own program ran; an interpreter that is missing ends a script before that."""
+        silent = not self.heard.said and not self.heard.spoken and not self.stdout
+        return not self.not_started and not (self.code in exit_codes.NEVER_BEGAN and silent)
+
+    @property
+    def told(self) -> str:
+        """The final state that it told; empty for none."""
+        finals = [s.status for s in self.heard.said if s.status in ("SUCCESS", "FAILED")]
+        return finals[-1] if finals else ""
+
+    @property
+    def result_code(self) -> str:
+        """The result code that it told, in a callback or else in its last line; empty for none."""
+        codes = [s.result_code for s in self.heard.said if s.result_code]
+        return codes[-1] if codes else result_of(self.stdout.splitlines())[0]
+
+    @property
+    def worked(self) -> bool:
+        """Whether a gateway takes the run for a success as far as it was told."""
+        if not self.started or self.was_stopped:
+            return False
+        return self.told == "SUCCESS" or (not self.told and self.code == 0)
+
+    @property
+    def killed(self) -> bool:
+        """Whether it ended by SIGKILL, told as a signal or as an exit code."""
+        return self.signal == KILLED or self.code == 128 + KILLED
+
+    @property
+    def end(self) -> str:
+        """Say in words how it ended."""
+        if self.not_started:
+            return f"{self.party} did not start: {self.not_started}"
+        if not self.started and self.code is not None:
+            said = exit_codes.meaning(self.code)
+            return f"{self.party} did not start: exit code {self.code}, {said}{self._last_words()}"
+        how = "was still running and was told to end" if self.was_stopped else f"ended with code {self.code}"
+        told = f", told {self.told}" if self.told else ", told no final state"
+        return f"{self.party} {how}{told}{self._last_words()}"
+
+    def _last_words(self) -> str:
+        for stream in (self.stderr, self.stdout):
+            lines = stream.decode("utf-8", "replace").strip().splitlines()[-_LAST_LINES:]
+            if lines:
+                shown = "\n".join(line[-300:] for line in lines)
+                return f"; its last lines:\n{shown}" if len(lines) > 1 else f"; its last line: {shown}"
+        return ""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One way in which a component was run, with what came of it at each party."""
+
+    traces: tuple[Trace, ...]
+
+    @property
+    def worked(self) -> bool:
+        """Whether every party ended well; not so where there was none."""
+        return bool(self.traces) and all(trace.worked for trace in self.traces)
+
+    @property
+    def end(self) -> str:
+        """How each party ended, for a sentence."""
+        return "; ".join(trace.end for trace in self.traces)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All trials of one component. One that was not made, or was not needed, is None."""
+
+    component: Component
+    together: Trial
+    """all parties with made-up data, told required parameters and one that the description does not know"""
+    known_only: Trial | None = None
+    """the same without the unknown parameter; made where the first did not work"""
+    all_given: Trial | None = None
+    """the same with the defaults of all optional parameters; made where the second did not work either"""
+    alone: tuple[Trace, ...] = ()
+    """each party without its partners, told to end while it runs"""
+    without_data: tuple[Trace, ...] = ()
+    """all parties, where their inputs hold nothing"""
+    confined: bool = False
+    """its runs can write into their outputs and nowhere else in the storage"""
+    lacks: tuple[str, ...] = ()
+    """inputs that could not be made up, such as models"""
+
+    @property
+    def best(self) -> Trial:
+        """The trial that shows most: the first that worked, else the last."""
+        tried = [t for t in (self.together, self.known_only, self.all_given) if t is not None]
+        return next((t for t in tried if t.worked), tried[-1])

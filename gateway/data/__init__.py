@@ -1,0 +1,1 @@
+"""Datasets, files, outputs, logs and models of this node."""

@@ -1,0 +1,259 @@
+"""The tables of this node: storing what is uploaded, and finding it again by id."""
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from gateway.data.dataset_document import dataset_of, metadata_of
+from gateway.data.dataset_roots import open_below
+from gateway.data.dataset_upload import SID, Upload
+from gateway.data.storage import METADATA, FileStorage, taken
+from gateway.data.storage_staging import Staging
+from gateway.data.upload import write_table
+from gateway.domain.dataset_model import Dataset, DatasetRepository
+from gateway.domain.problems import Problem
+from gateway.domain.run import Address
+from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, TooLarge
+
+_CHUNK = 1024 * 1024
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Reception:
+    """A file on its way in, written to the storage's own disk. Closing it deletes what was received."""
+
+    def __init__(self, staging: Staging, max_bytes: int | None = None) -> None:
+        self.staging = staging
+        self._path = staging.folder / "upload"
+        self._file: BinaryIO = self._path.open("wb")
+        self._max = max_bytes
+        self.size = 0
+
+    def write(self, data: bytes) -> None:
+        """Take in more bytes. Raises `TooLarge`, and `GatewayError` (STORAGE_FAILED) when the disk is full."""
+        self.size += len(data)
+        if self._max is not None and self.size > self._max:
+            raise TooLarge(f"the file is larger than {self._max} bytes, the setting data.max_upload_bytes")
+        try:
+            self._file.write(data)
+        except OSError as error:
+            raise _storage_failed(error) from error
+
+    def opened(self) -> BinaryIO:
+        """Return what was received, for reading. Raises `GatewayError` (STORAGE_FAILED)."""
+        try:
+            self._file.close()
+            return self._path.open("rb")
+        except OSError as error:
+            raise _storage_failed(error) from error
+
+    def close(self) -> None:
+        """Delete what was received; after it was taken over there is nothing left to delete."""
+        with suppress(OSError):
+            self._file.close()
+        self.staging.close()
+
+
+class Datasets:
+    """Use cases over the storage and the record of what is in it."""
+
+    def __init__(
+        self,
+        storage: FileStorage,
+        repository: DatasetRepository,
+        roots: Sequence[Path] = (),
+        clock: Callable[[], datetime] = _now,
+    ) -> None:
+        self._storage = storage
+        self._repository = repository
+        self._roots = tuple(roots)
+        self._clock = clock
+
+    # ------------------------------------------------------------ uploading
+
+    def upload_from_path(self, upload: Upload, path: str) -> Dataset:
+        """Store a file of this server. Raises `NotAllowed`, `Invalid`, `Conflict`; nothing is left then."""
+        with open_below(self._roots, path) as file:
+            self._refuse_taken(upload)
+            with self._staging() as staging:
+                return self._store(upload, file, f"path:{path}", staging)
+
+    def receive(self, max_bytes: int | None = None) -> Reception:
+        """Begin to take in a file. Raises `GatewayError` (STORAGE_FAILED)."""
+        staging = self._staging()
+        try:
+            return Reception(staging, max_bytes)
+        except OSError as error:
+            staging.close()
+            raise _storage_failed(error) from error
+
+    def upload_from_file(self, upload: Upload, received: Reception, filename: str) -> Dataset:
+        """Store a file that was received. Raises `Invalid`, `Conflict`; nothing is left then."""
+        self._refuse_taken(upload)
+        with received.opened() as file:
+            return self._store(upload, file, f"file:{filename}", received.staging)
+
+    def _refuse_taken(self, upload: Upload) -> None:
+        if not upload.overwrite and self._storage.taken(upload.address):
+            raise taken(upload.address)
+
+    def _staging(self) -> Staging:
+        try:
+            return self._storage.staging()
+        except OSError as error:
+            raise _storage_failed(error) from error
+
+    def _store(self, upload: Upload, file: BinaryIO, origin: str, staging: Staging) -> Dataset:
+        before = _state(file)
+        checksum, size = _digest(file)
+        address = upload.address
+        sid = hashlib.sha256(f"{address.namespace}#{address.name}\n{checksum}".encode()).hexdigest()[:16]
+        try:
+            written = write_table(file, size, upload, sid, staging.table, staging.folder / "ids")
+        except OSError as error:
+            raise _storage_failed(error) from error
+        if _state(file) != before:
+            raise Invalid([Problem("file", "must not change while it is read")], reason="FILE_CHANGED")
+        dataset = Dataset(
+            namespace=address.namespace,
+            name=address.name,
+            columns=written.columns,
+            count=written.count,
+            partitions=upload.partitions,
+            meta=upload.meta,
+            checksum=checksum,
+            size=size,
+            created_at=self._clock(),
+            origin=origin.encode(errors="replace").decode(),
+            types=written.types,
+            sid=SID if upload.extend_sid else "",
+            description=upload.description,
+        )
+        before_it = self._repository.get(address.namespace, address.name)
+        if before_it is not None:  # new content does not open what was closed
+            dataset = replace(dataset, disabled=before_it.disabled)
+        try:
+            (staging.table / METADATA).write_bytes(metadata_of(dataset))
+            with self._storage.published(staging, address, overwrite=upload.overwrite):
+                self._repository.put(dataset)
+        except OSError as error:
+            raise _storage_failed(error) from error
+        return dataset
+
+    # ------------------------------------------------------------ asking
+
+    def resolve(self, dataset_id: str = "", *, namespace: str = "", name: str = "") -> Address:
+        """Return where a dataset lies, by ``namespace#name`` or by both.
+
+        Raises `NotFound` (DATASET_UNKNOWN) for what does not lie in the storage, `NotAllowed` (DATASET_DISABLED).
+        """
+        address = _address(dataset_id, namespace, name)
+        known = self._repository.get(address.namespace, address.name)
+        if known is not None and known.disabled:
+            raise NotAllowed(f"dataset {known.dataset_id} is disabled", reason="DATASET_DISABLED")
+        if not self._storage.exists(address):
+            raise _unknown(address, "is not in this node's storage")
+        return address
+
+    def disabled(self, address: Address) -> bool:
+        """Tell whether a dataset was disabled for jobs."""
+        known = self._repository.get(address.namespace, address.name)
+        return known is not None and known.disabled
+
+    def uploaded(self, address: Address) -> bool:
+        """Tell whether a dataset was uploaded; what a job left there was not, whatever it says of itself."""
+        known = self._repository.get(address.namespace, address.name)
+        return known is not None and known.origin != ""
+
+    def exists(self, address: Address) -> bool:
+        """Tell whether anything lies at an address."""
+        return self._storage.exists(address)
+
+    def switch(self, address: Address, *, disabled: bool) -> tuple[Dataset, Dataset]:
+        """Disable a dataset for jobs, or enable it; return it before and after. Raises `NotFound`."""
+        before = self.get(namespace=address.namespace, name=address.name)
+        after = replace(before, disabled=disabled)
+        if after != before:
+            self._repository.put(after if self.uploaded(address) else replace(after, origin=""))
+        return before, after
+
+    def get(self, dataset_id: str = "", *, namespace: str = "", name: str = "") -> Dataset:
+        """Return what is known of a dataset. Raises `NotFound`.
+
+        What the storage says of itself is newer than the record where they differ: the storage changes first.
+        """
+        address = _address(dataset_id, namespace, name)
+        known = self._repository.get(address.namespace, address.name)
+        found = self._described(address)
+        if found is None or (known is not None and known.checksum == found.checksum):
+            if known is None:
+                raise _unknown(address, "is not known on this node")
+            return known
+        return replace(found, disabled=known.disabled) if known is not None else found
+
+    def list(self) -> list[Dataset]:
+        """Return every uploaded dataset, by namespace and name."""
+        return self._repository.list()
+
+    def delete(self, dataset_id: str = "", *, namespace: str = "", name: str = "") -> None:
+        """Delete a dataset and what is known of it. Raises `NotFound`."""
+        address = _address(dataset_id, namespace, name)
+        try:
+            there = self._storage.delete(address)
+        except OSError as error:
+            raise _storage_failed(error) from error
+        known = self._repository.delete(address.namespace, address.name)
+        if not (there or known):
+            raise _unknown(address, "is not known on this node")
+
+    def _described(self, address: Address) -> Dataset | None:
+        """Return what a table in the storage says of itself; None where there is none."""
+        if not self._storage.exists(address):
+            return None
+        metadata: Mapping[str, Any] = {}
+        with suppress(GatewayError):
+            metadata = self._storage.metadata(address)
+        return dataset_of(address, metadata)
+
+
+def _address(dataset_id: str, namespace: str, name: str) -> Address:
+    """Return the address named by either form. Raises `NotFound` for what cannot be one."""
+    if dataset_id:
+        namespace, hash_sign, name = dataset_id.partition("#")
+        if not hash_sign:
+            raise NotFound(
+                f"dataset {dataset_id!r} is not known on this node; an id is namespace#name",
+                reason="DATASET_UNKNOWN",
+            )
+    return Address(namespace, name)
+
+
+def _unknown(address: Address, why: str) -> NotFound:
+    return NotFound(f"dataset {address.namespace}#{address.name} {why}", reason="DATASET_UNKNOWN")
+
+
+def _digest(file: BinaryIO) -> tuple[str, int]:
+    """Return sha256 in hex and the number of bytes; leave the file at its beginning."""
+    digest, size = hashlib.sha256(), 0
+    while data := file.read(_CHUNK):
+        digest.update(data)
+        size += len(data)
+    file.seek(0)
+    return digest.hexdigest(), size
+
+
+def _state(file: BinaryIO) -> tuple[int, int]:
+    found = os.fstat(file.fileno())
+    return found.st_size, found.st_mtime_ns
+
+
+def _storage_failed(error: OSError) -> GatewayError:
+    return GatewayError(f"the storage cannot be used: {error.strerror or error}", reason="STORAGE_FAILED")

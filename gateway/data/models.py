@@ -1,0 +1,246 @@
+"""Use cases around models: who may predict with one, what a task gets of it, deploy, delete, export, import.
+
+A model's files lie where its training left them, or where an import put them; the row in the database is what
+makes them a model. Nothing here changes a file.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from gateway.data import model_archive
+from gateway.data.model_archive import Item
+from gateway.data.storage import FileStorage
+from gateway.domain import models
+from gateway.domain.dag import DagNode
+from gateway.domain.models import Kept, ModelPart
+from gateway.domain.names import name_rule
+from gateway.domain.problems import Problem
+from gateway.domain.run import Address, FileSum
+from gateway.domain.spec import JobSpec, NodeId, Party
+from gateway.errors import Conflict, Invalid, NotFound
+from gateway.ports import Clock
+from gateway.store.models import SqlModels
+from provider_registry.matching import match_inputs
+from provider_registry.model import Component
+
+MOST_GRANTED = 1000
+_AT = "config.job_params.common"
+
+
+class Refusal(NamedTuple):
+    """Why a job may not use, or make, the version of a model that it names."""
+
+    reason: str
+    problem: Problem
+
+
+class Models:
+    """The models at this node."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        kept: SqlModels,
+        storage: FileStorage,
+        unfinished: Callable[[], Iterable[JobSpec]],
+        clock: Clock,
+        reserve: int = 0,
+    ) -> None:
+        """``reserve``: bytes of the storage's disk that an import leaves free."""
+        self._reserve = reserve
+        self._node = node
+        self._kept = kept
+        self._storage = storage
+        self._unfinished = unfinished
+        self._clock = clock
+        self._needed: tuple[float, Mapping[Address, str]] | None = None
+
+    # ------------------------------------------------------------ for jobs
+
+    def refusal(self, spec: JobSpec) -> Refusal | None:
+        """Say why this node does not take a job because of its model; None where nothing speaks against it.
+
+        Reasons: MODEL_UNKNOWN, MODEL_NOT_AUTHORISED, MODEL_NOT_DEPLOYED, MODEL_DAMAGED (a file is gone),
+        MODEL_NOT_USED (no task of the flow takes any of it); for a job that trains MODEL_VERSION_TAKEN.
+        """
+        if models.check(spec):
+            return None  # told as problems of the job
+        name = models.named(spec)
+        found = self._kept.find(name.model_id, name.version)
+        what = f"version {name.version} of model {name.model_id}"
+        if not name.predicts:
+            if models.makes_model(spec) and any(k.model.job_id != spec.job_id for k in found):
+                return _refusal("MODEL_VERSION_TAKEN", f"{what} is another job's already", name.version)
+            return None
+        used = False
+        for party in spec.parties_at(self._node):
+            mine = _of(found, party)
+            if mine is None:
+                text = f"node {self._node} has nothing of {what} for {party.label}"
+                return _refusal("MODEL_UNKNOWN", text, name.model_id)
+            if strangers := models.not_allowed(spec, mine.model, mine.granted):
+                text = f"{', '.join(strangers)} may not use {what}: neither trained with it nor granted it here"
+                return _refusal("MODEL_NOT_AUTHORISED", text, name.model_id)
+            if mine.deployed_at is None:
+                return _refusal("MODEL_NOT_DEPLOYED", f"{what} is not deployed at node {self._node}", name.version)
+            parts = [part for node in spec.dag.nodes for part in models.part_for(mine.model, node)]
+            if gone := [part for part in parts if not self._storage.exists(part.address)]:
+                text = f"the file of task {gone[0].task} in {what} is gone at node {self._node}"
+                return _refusal("MODEL_DAMAGED", text, name.version)
+            used = used or bool(parts)
+        if not used:
+            tasks = ", ".join(sorted({part.task for k in found for part in k.model.parts}))
+            text = f"no task of the flow is called, or has the component of, a task that trained {what}: {tasks}"
+            return _refusal("MODEL_NOT_USED", text, [node.name for node in spec.dag.nodes][:20])
+        return None
+
+    def inputs(self, spec: JobSpec, party: Party, node: DagNode, component: Component) -> dict[str, Address]:
+        """Return what a task of a predicting job gets of the model: name of the input -> address.
+
+        The name is that of the component's input of category model; where its description declares none, that of
+        the output which the training wrote.
+        """
+        name = models.named(spec)
+        if not name.predicts:
+            return {}
+        mine = _of(self._kept.find(name.model_id, name.version), party)
+        parts = models.part_for(mine.model, node) if mine else ()
+        matched = match_inputs([("model", f"{part.task}.{part.output}") for part in parts], component.inputs)
+        return {matched.get(f"{part.task}.{part.output}", part.output): part.address for part in parts}
+
+    # ------------------------------------------------------------ for operators
+
+    def all(self, model_id: str | None = None) -> list[Kept]:
+        """Return every party's part of every version, newest first."""
+        return self._kept.all(model_id)
+
+    def of_job(self, job_id: str) -> list[Kept]:
+        """Return what a job left here."""
+        return self._kept.of_job(job_id)
+
+    def get(self, model_id: str, version: str) -> list[Kept]:
+        """Return the parts of a version that lie here. Raises `NotFound`."""
+        found = self._kept.find(model_id, version)
+        if not found:
+            raise NotFound(f"no version {version} of a model {model_id} lies here", reason="MODEL_UNKNOWN")
+        return found
+
+    def damaged(self, model_id: str, version: str) -> list[str]:
+        """Compare the files with their checksums; return what is gone or changed. Raises `NotFound`."""
+        parts = [part for kept in self.get(model_id, version) for part in kept.model.parts]
+        return [text for part in parts for text in _damage(self._storage, part)]
+
+    def deploy(self, model_id: str, version: str, nodes: Sequence[NodeId] | None = None) -> list[Kept]:
+        """Let jobs predict with a version. ``nodes``: who may beside its own parties; None leaves that as it is.
+
+        Raises `NotFound`, `Invalid`.
+        """
+        problems = [
+            Problem(f"nodes[{i}]", rule, node)
+            for i, node in enumerate((nodes or ())[:MOST_GRANTED])
+            if (rule := name_rule(node))
+        ]
+        if nodes is not None and len(nodes) > MOST_GRANTED:
+            problems.append(Problem("nodes", f"must not name more than {MOST_GRANTED}", len(nodes)))
+        if problems:
+            raise Invalid(problems)
+        granted = None if nodes is None else set(nodes)
+        self._kept.deploy(model_id, version, self._clock().timestamp(), granted)
+        return self.get(model_id, version)
+
+    def undeploy(self, model_id: str, version: str) -> list[Kept]:
+        """Take no further job that predicts with a version; those under way go on. Raises `NotFound`."""
+        self._kept.deploy(model_id, version, None, None)
+        return self.get(model_id, version)
+
+    def delete(self, model_id: str, version: str) -> list[Kept]:
+        """Delete a version with its files. Raises `NotFound`; `Conflict` while it is deployed or in use."""
+        found = self.get(model_id, version)
+        what = f"version {version} of model {model_id}"
+        if any(kept.deployed_at is not None for kept in found):
+            raise Conflict(f"{what} is deployed: undeploy it first", reason="MODEL_DEPLOYED")
+        users = [spec.job_id for spec in self._unfinished() if _uses(spec, model_id, version)]
+        if users:
+            raise Conflict(f"{what} is used by {', '.join(users[:5])}, not over yet", reason="MODEL_IN_USE")
+        if not self._kept.delete(model_id, version):
+            raise Conflict(f"{what} was deployed meanwhile", reason="MODEL_DEPLOYED")
+        needed = self._kept.addresses()
+        for kept in found:
+            for part in kept.model.parts:
+                if part.address not in needed:
+                    self._storage.delete(part.address)
+        return found
+
+    def keeper(self, address: Address) -> Sequence[str]:
+        """Say which model needs what lies at an address; nothing where none does. Read anew every second."""
+        now = time.monotonic()
+        if self._needed is None or now - self._needed[0] > 1.0:
+            self._needed = now, self._kept.addresses()
+        why = self._needed[1].get(address)
+        return (why,) if why else ()
+
+    def export(self, model_id: str, version: str) -> Iterator[bytes]:
+        """Return a version's archive, piece by piece. Raises `NotFound`, `Conflict` if a file has changed."""
+        found = self.get(model_id, version)
+        if damage := self.damaged(model_id, version):
+            raise Conflict("; ".join(damage[:5]), reason="MODEL_DAMAGED")
+        return model_archive.write(self._storage, [kept.model for kept in found])
+
+    def take_in(self, archive: Path) -> list[Kept]:
+        """Add what an archive holds; what is here already with the same content stays as it is.
+
+        Raises `Invalid` with every problem of the archive, `Conflict` where other content lies here, `TooLarge`
+        with NO_SPACE where its files have no room.
+        """
+        wanted = model_archive.read(archive)
+        new, others = self._new(wanted)
+        model_archive.check_room(new, self._storage.root, self._reserve)
+        deployed = others.deployed_at if others else None
+        granted = others.granted if others else (self._node,)
+        with model_archive.unpacked(archive, new, self._storage) as in_place:
+            try:
+                self._kept.add([Kept(item.model, deployed, granted) for item in new], inside=in_place)
+            except Conflict:  # the same version came in by another archive meanwhile
+                if self._new(wanted)[0]:
+                    raise
+        return self.get(*wanted[0].version_key)
+
+    def _new(self, wanted: Sequence[Item]) -> tuple[list[Item], Kept | None]:
+        """Return what of an archive is not here, and some part of its version that is. Raises `Conflict`."""
+        found = {kept.model.party.label: kept for kept in self._kept.find(*wanted[0].version_key)}
+        for item in wanted:
+            here = found.get(item.model.party.label)
+            if here is not None and here.model.fingerprint != item.model.fingerprint:
+                text = f"{item.model.party.label} of {item.model.model_id} lies here with other content"
+                raise Conflict(text, reason="MODEL_EXISTS")
+        new = [item for item in wanted if item.model.party.label not in found]
+        return new, next(iter(found.values()), None)
+
+
+def _refusal(reason: str, text: str, got: object) -> Refusal:
+    key = "model_version" if reason in ("MODEL_VERSION_TAKEN", "MODEL_NOT_DEPLOYED") else "model_id"
+    return Refusal(reason, Problem(f"{_AT}.{key}", f"{reason}: {text}", got))
+
+
+def _of(found: Sequence[Kept], party: Party) -> Kept | None:
+    return next((k for k in found if k.model.party.label == party.label), None)
+
+
+def _uses(spec: JobSpec, model_id: str, version: str) -> bool:
+    name = models.named(spec)
+    return name.predicts and (name.model_id, name.version) == (model_id, version)
+
+
+def _damage(storage: FileStorage, part: ModelPart) -> list[str]:
+    where = f"{part.address.namespace}#{part.address.name}"
+    try:
+        there = {file.name: file for file in storage.sums(part.address)}
+    except NotFound as error:
+        return [f"{where}: {error.message}"]
+    return [
+        f"{where}: {file.name} {'has changed' if file.name in there else 'is gone'}"
+        for file in part.files
+        if there.get(file.name) != FileSum(file.name, file.size, file.sha256)
+    ]

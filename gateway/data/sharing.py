@@ -1,0 +1,202 @@
+"""Use cases around who may use this node's datasets: grants to partner nodes, disabling, deleting.
+
+A job is checked when it comes and again before anything of it starts, because grants end and are revoked.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from gateway.data.datasets import Datasets
+from gateway.domain import datasets
+from gateway.domain.dag import once_per_component
+from gateway.domain.dataset_model import Dataset
+from gateway.domain.datasets import Default, Grant, RolesOf
+from gateway.domain.problems import Problem
+from gateway.domain.run import Address, job_of
+from gateway.domain.spec import JobSpec, NodeId
+from gateway.errors import Conflict, Invalid, NotAllowed, NotFound
+from gateway.ports import Clock
+from gateway.store.sharing import SqlGrants
+from route_table.entry import NODE_ID, NODE_RULE
+
+_SHOWN = 5
+
+
+class NotShared(NotAllowed):
+    """A job wants datasets of this node that are disabled, or not granted to all its nodes; tells all of them."""
+
+    def __init__(self, reason: str, problems: Sequence[Problem], why: str = "") -> None:
+        """``why``: what this node's own people read, where other nodes are told less."""
+        super().__init__("; ".join(map(str, problems)), reason=reason)
+        self._problems = tuple(problems)
+        self.why = why or self.message
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Each dataset that the job may not use, with its path in the job."""
+        return self._problems
+
+
+class Sharing:
+    """The datasets of this node as its admin and its partners see them."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        datasets: Datasets,
+        grants: SqlGrants,
+        default: Default,
+        roles_of: RolesOf,
+        unfinished: Callable[[], Iterable[JobSpec]],
+        clock: Clock,
+        job: Callable[[str], JobSpec | None] = lambda _: None,
+    ) -> None:
+        """``job`` returns what was submitted of a job that this node took part in."""
+        self._job = job
+        self._node = node
+        self._datasets = datasets
+        self._grants = grants
+        self.default = default
+        self._roles_of = roles_of
+        self._unfinished = unfinished
+        self._clock = clock
+
+    # ------------------------------------------------------------ for jobs
+
+    def refusal(self, spec: JobSpec) -> NotShared | None:
+        """Say why a job may not use the datasets of this node that it names; None where it may.
+
+        Reasons: DATASET_DISABLED, NOT_AUTHORISED (not granted to every other node of the job). A node that is not
+        granted a dataset is not told whether it exists.
+        """
+        others = datasets.partners(spec, self._node)
+        own = {spec.scheduler, spec.initiator} <= {self._node}
+        now = self._clock()
+        disabled, ungranted, whys = [], [], []
+        for want in datasets.wanted(spec, self._node, once_per_component(self._roles_of)):
+            if own and not self._datasets.exists(want.dataset):
+                continue  # told as a problem of the job
+            if others and (why := self._strangers(want.dataset, others, now, spec)):
+                seen_here = datasets.refused(want, self._node, why)
+                ungranted.append(seen_here if own else datasets.not_here(want, self._node, others))
+                whys.append(str(seen_here))
+            elif self._datasets.disabled(want.dataset):
+                disabled.append(datasets.closed(want, self._node))
+        if not disabled and not ungranted:
+            return None
+        reason = datasets.NOT_GRANTED if ungranted else datasets.DISABLED
+        return NotShared(reason, [*ungranted, *disabled], "; ".join([*whys, *map(str, disabled)]))
+
+    def users(self, dataset: Address) -> list[str]:
+        """Return the jobs here that are not over and name a dataset."""
+        return [
+            spec.job_id
+            for spec in self._unfinished()
+            if any(want.dataset == dataset for want in datasets.wanted(spec, self._node, self._roles_of))
+        ]
+
+    # ------------------------------------------------------------ for operators
+
+    def grants(self, dataset: Address) -> list[Grant]:
+        """Return what was granted of a dataset, ended grants too."""
+        return self._grants.of(dataset)
+
+    def all_grants(self, node: NodeId | None = None) -> list[Grant]:
+        """Return all that was granted, or all to one node."""
+        return self._grants.all(node)
+
+    def grant(
+        self,
+        dataset: Address,
+        node: NodeId,
+        by: str,
+        reason: str = "",
+        expires_at: datetime | None = None,
+        unknown: Callable[[NodeId], str | None] = lambda _: None,
+    ) -> tuple[Grant | None, Grant]:
+        """Let jobs with a node use a dataset; return the grant that was there and the new one.
+
+        ``unknown`` tells why a node is taken for none, None where it may be one.
+
+        Raises `NotFound` for an unknown dataset, `Invalid` with every problem.
+        """
+        known = self._datasets.get(namespace=dataset.namespace, name=dataset.name)
+        now = self._clock()
+        problems = []
+        if not NODE_ID.fullmatch(node):
+            problems.append(Problem("node", NODE_RULE, node))
+        elif node == self._node:
+            problems.append(Problem("node", "is this node itself, which needs no grant", node))
+        elif rule := unknown(node):
+            problems.append(Problem("node", rule, node))
+        if expires_at is not None and expires_at <= now:
+            problems.append(Problem("expires_at", f"must lie in the future; it is {now.isoformat()}", expires_at))
+        if problems:
+            raise Invalid(problems)
+        before = self._known(dataset, node)
+        made = Grant(known.address, node, now, by, reason, expires_at)
+        self._grants.put(made)
+        return before, made
+
+    def revoke(self, dataset: Address, node: NodeId, by: str) -> tuple[Grant, Grant]:
+        """End a grant: nothing further of a job with that node starts. Raises `NotFound` where there is none."""
+        before = self._granted(dataset, node)
+        if before.revoked_at is not None:
+            return before, before
+        after = replace(before, revoked_at=self._clock(), revoked_by=by)
+        self._grants.put(after)
+        return before, after
+
+    def forget(self, dataset: Address, node: NodeId) -> Grant:
+        """Take a grant off the record, as if it had never been, and return it. Raises `NotFound`."""
+        gone = self._granted(dataset, node)
+        self._grants.forget(dataset, node)
+        return gone
+
+    def _granted(self, dataset: Address, node: NodeId) -> Grant:
+        if (found := self._known(dataset, node)) is None:
+            name = f"{dataset.namespace}#{dataset.name}"
+            raise NotFound(f"dataset {name} was never granted to {node}", reason="GRANT_UNKNOWN")
+        return found
+
+    def switch(self, dataset: Address, *, disabled: bool) -> tuple[Dataset, Dataset]:
+        """Disable a dataset for jobs, or enable it; return it before and after. Raises `NotFound`."""
+        return self._datasets.switch(dataset, disabled=disabled)
+
+    def delete(self, dataset: Address) -> Dataset:
+        """Delete a dataset and its grants; return what it was. Raises `NotFound`, `Conflict` while jobs use it."""
+        before, _ = self._datasets.switch(dataset, disabled=True)  # no job begins to use it meanwhile
+        if users := self.users(dataset):
+            self._datasets.switch(dataset, disabled=before.disabled)
+            more = f" and {len(users) - _SHOWN} more" if len(users) > _SHOWN else ""
+            text = f"dataset {before.dataset_id} is used by {', '.join(users[:_SHOWN])}{more}, not over yet"
+            raise Conflict(f"{text}; stop it, or disable the dataset until then", reason="DATASET_IN_USE")
+        self._datasets.delete(namespace=dataset.namespace, name=dataset.name)
+        self._grants.forget(dataset)
+        return before
+
+    def _known(self, dataset: Address, node: NodeId) -> Grant | None:
+        return next((g for g in self._grants.of(dataset) if g.node == node), None)
+
+    def _strangers(
+        self, dataset: Address, others: Sequence[NodeId], now: datetime, spec: JobSpec
+    ) -> list[tuple[NodeId, str]]:
+        uploaded = self._datasets.uploaded(dataset)
+        if not uploaded and self._left_by(dataset, spec):
+            return []
+        default = self.default if uploaded else Default.LISTED
+        return datasets.strangers(self._grants.of(dataset), others, default, now)
+
+    def _left_by(self, output: Address, spec: JobSpec) -> bool:
+        """Tell whether an output was left by a job that this one is a rerun of, or takes over from."""
+        wanted, passed, earlier = job_of(output), set[str](), spec.old_job_id
+        while earlier and earlier not in passed:
+            passed.add(earlier)
+            old = self._job(earlier)
+            if old is None or not datasets.same_family(old, spec):
+                return False
+            if earlier == wanted:
+                return True
+            earlier = old.old_job_id
+        return False

@@ -1,0 +1,320 @@
+"""The one place that opens the bytes of tables, models and reports: ``file://`` storage.
+
+Written form: a folder ``<root>/<namespace>/<name>`` with ``data_0``, ``data_1``, … and a JSON file ``metadata``.
+Every ``data_<n>`` of a table is a complete CSV file (UTF-8, comma) with the header line of its own, so a
+component may read one partition alone or all of them in order. A plain file ``<root>/<namespace>/<name>`` is read
+too, as some algorithm images write it.
+
+Outputs are written by other people's images, so nothing here follows a symbolic link or opens what is not a file.
+"""
+
+import csv
+import hashlib
+import io
+import json
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from gateway.data.storage_staging import Staging, Taken, alone, clear_leftovers, drop_if_empty
+from gateway.domain.names import LARGEST_NAME as LARGEST_NAME
+from gateway.domain.names import name_rule as name_rule
+from gateway.domain.problems import Problem
+from gateway.domain.run import Address, FileSum
+from gateway.errors import Conflict, Invalid, NotFound, TooLarge
+from provider_registry.signs import counted
+
+METADATA = "metadata"
+PARTITION = "data_"
+LARGEST_JSON = 16 * 1024 * 1024
+"""bytes of a report or metadata that are read"""
+MOST_SIGNS = 400_000
+"""commas and opening brackets of one JSON file, commas of one row: the widest table of an upload has fewer"""
+LARGEST_ROW = 4 * 1024 * 1024
+"""characters of one row of a table"""
+_CHUNK = 1024 * 1024
+
+
+class FileStorage:
+    """Tables, models and reports below one folder. Opening it clears what a dead process was writing."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        clear_leftovers(self.root)
+
+    # ------------------------------------------------------------ reading
+
+    def path(self, address: Address) -> Path:
+        """Return the place of an address. Raises `Invalid` for a name that is no plain folder name."""
+        named = (("namespace", address.namespace), ("name", address.name))
+        wrong = [Problem(key, rule, text) for key, text in named if (rule := name_rule(text))]
+        if wrong:
+            raise Invalid(wrong, reason="NAME_NOT_ALLOWED")
+        return self.root / address.namespace / address.name
+
+    def exists(self, address: Address) -> bool:
+        """Tell whether data lies there; an empty folder is none, a name that is not allowed names none."""
+        try:
+            path = self.path(address)
+        except Invalid:
+            return False
+        return _is_file(path) or (_is_folder(path) and _is_file(path / f"{PARTITION}0"))
+
+    def taken(self, address: Address) -> bool:
+        """Tell whether anything but an empty folder lies there. Raises `Invalid`."""
+        path = self.path(address)
+        return os.path.lexists(path) and not (_is_folder(path) and not _names(path))
+
+    def partitions(self, address: Address) -> list[Path]:
+        """Return the files of the data, in order. Raises `NotFound` where there are none or one is missing."""
+        path = self.path(address)
+        if _is_file(path):
+            return [path]
+        found = []
+        for entry in _names(path) if _is_folder(path) else ():
+            number = entry.removeprefix(PARTITION)
+            if entry == f"{PARTITION}{number}" and number.isascii() and number.isdigit():
+                found.append(int(number))
+        for expected, there in enumerate(sorted(found)):
+            if there != expected:
+                raise NotFound(f"{_id(address)} lacks its part {PARTITION}{expected}", reason="DATA_MISSING")
+        if not found:
+            raise NotFound(f"nothing lies at {_id(address)} in the storage", reason="DATA_MISSING")
+        return [path / f"{PARTITION}{number}" for number in range(len(found))]
+
+    def metadata(self, address: Address, limit: int = LARGEST_JSON) -> dict[str, Any]:
+        """Return what is known of the data; empty where nothing is.
+
+        Raises `Invalid` if no JSON object, `TooLarge` beyond ``limit`` bytes or `MOST_SIGNS`.
+        """
+        path = self.path(address)
+        if not _is_folder(path) or not os.path.lexists(path / METADATA):
+            return {}
+        value = _json(path / METADATA, f"{_id(address)}/{METADATA}", limit)
+        if not isinstance(value, dict):
+            raise Invalid([Problem(f"{_id(address)}/{METADATA}", "must be a JSON object")], reason="DATA_BROKEN")
+        return value
+
+    def open_partition(self, address: Address, number: int = 0) -> BinaryIO:
+        """Open one file of the data. Raises `NotFound`."""
+        parts = self.partitions(address)
+        if not 0 <= number < len(parts):
+            raise NotFound(f"{_id(address)} has no part {PARTITION}{number}", reason="DATA_MISSING")
+        return _opened(parts[number], _id(address))
+
+    def sums(self, address: Address) -> tuple[FileSum, ...]:
+        """Fingerprint the data's files, and the metadata where there is some. Raises `NotFound`."""
+        names = [f"{PARTITION}{n}" for n in range(len(self.partitions(address)))]
+        path = self.path(address)
+        if _is_folder(path) and _is_file(path / METADATA):
+            names.append(METADATA)
+        found = []
+        for name in names:
+            with self.open_file(address, name) as file:
+                digest = hashlib.sha256()
+                while data := file.read(_CHUNK):
+                    digest.update(data)
+                found.append(FileSum(name, file.tell(), digest.hexdigest()))
+        return tuple(found)
+
+    def open_file(self, address: Address, name: str) -> BinaryIO:
+        """Open ``data_<n>`` or ``metadata``; a plain file is its own ``data_0``. Raises `NotFound`."""
+        path = self.path(address)
+        if _is_file(path) and name == f"{PARTITION}0":
+            return _opened(path, _id(address))
+        if not _is_folder(path):
+            raise NotFound(f"nothing lies at {_id(address)} in the storage", reason="DATA_MISSING")
+        return _opened(path / name, _id(address))
+
+    def read_json(self, address: Address, limit: int = LARGEST_JSON) -> Any:
+        """Return a report's content.
+
+        Raises `NotFound`, `TooLarge` above ``limit`` bytes or `MOST_SIGNS`, `Invalid` if no JSON.
+        """
+        return _json(self.partitions(address)[0], _id(address), limit)
+
+    def stream(
+        self, address: Address, chunk: int = _CHUNK, start: int = 0, length: int | None = None
+    ) -> Iterator[bytes]:
+        """Yield the bytes of all parts, one after the other. Raises `NotFound` before the first byte.
+
+        ``start`` and ``length`` narrow it to bytes of the whole.
+        """
+        left = sys.maxsize if length is None else length
+        for part in self.partitions(address):
+            with _opened(part, _id(address)) as file:
+                size = os.fstat(file.fileno()).st_size
+                if start >= size:
+                    start -= size
+                    continue
+                file.seek(start)
+                start = 0
+                while left > 0 and (data := file.read(min(chunk, left))):
+                    left -= len(data)
+                    yield data
+
+    def stamp(self, address: Address) -> tuple[int, str]:
+        """Return the length of what `stream` yields, and a text that changes with it. Raises `NotFound`."""
+        try:
+            seen = [part.lstat() for part in self.partitions(address)]
+        except FileNotFoundError as error:
+            raise NotFound(f"what lay at {_id(address)} was deleted meanwhile", reason="DATA_MISSING") from error
+        size = sum(one.st_size for one in seen)
+        return size, f"{size:x}-{len(seen):x}-{max(one.st_mtime_ns for one in seen):x}"
+
+    def checksum(self, address: Address) -> str:
+        """Return the sha256 of what `stream` yields, in hex. Raises `NotFound`."""
+        digest = hashlib.sha256()
+        for data in self.stream(address):
+            digest.update(data)
+        return digest.hexdigest()
+
+    def columns(self, address: Address) -> list[str]:
+        """Return the header of a table. Raises `NotFound`, `Invalid` where there is none or no CSV."""
+        header = next(self._records(address, 0), None)
+        if not header:
+            raise Invalid([Problem(_id(address), "has no header line")], reason="DATA_BROKEN")
+        return header
+
+    def iter_rows(self, address: Address) -> Iterator[list[str]]:
+        """Yield the rows of a table, part by part, without headers. Raises `NotFound`, `Invalid` if no CSV."""
+        header = self.columns(address)
+        for number in range(len(self.partitions(address))):
+            rows = self._records(address, number)
+            first = next(rows, header)
+            if first != header:
+                yield first
+            yield from rows
+
+    def _records(self, address: Address, number: int) -> Iterator[list[str]]:
+        with (
+            self.open_partition(address, number) as file,
+            io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text,
+        ):
+            part = f"{_id(address)}/{PARTITION}{number}"
+            lines = _Lines(text, part)
+            try:
+                for row in csv.reader(lines, strict=True):
+                    lines.next_row()
+                    if row:
+                        yield row
+            except (csv.Error, UnicodeDecodeError) as error:
+                raise Invalid([Problem(part, "is not CSV in UTF-8", str(error))], reason="DATA_BROKEN") from error
+
+    # ------------------------------------------------------------ writing
+
+    def staging(self) -> Staging:
+        """Begin a write; nothing of it is seen before `published`, nothing is left after its end."""
+        return Staging(self.root)
+
+    @contextmanager
+    def published(self, staging: Staging, address: Address, *, overwrite: bool) -> Iterator[None]:
+        """Put what was written into place for good once the block ends; if it raises, all is as before.
+
+        Raises `Conflict` where something lies there and ``overwrite`` is False, `Invalid` for a bad name.
+        """
+        self.path(address)
+        try:
+            with staging.published(address.namespace, address.name, overwrite=overwrite):
+                yield
+        except Taken:
+            raise taken(address) from None
+
+    def delete(self, address: Address) -> bool:
+        """Delete what lies at an address; False where nothing does. Raises `Invalid` for a bad name."""
+        path = self.path(address)
+        if not os.path.lexists(path):
+            return False
+        with self.staging() as staging, alone(self.root):
+            try:
+                staging.take(path)
+            except FileNotFoundError:
+                return False
+            drop_if_empty(path.parent)
+        return True
+
+
+class _Lines:
+    """The lines of a table. Raises `Invalid` where a row is larger than any that can be uploaded."""
+
+    def __init__(self, text: io.TextIOWrapper, part: str) -> None:
+        self._text = text
+        self._part = part
+        self.next_row()
+
+    def next_row(self) -> None:
+        """Begin to count anew."""
+        self._length = self._commas = 0
+
+    def __iter__(self) -> Iterator[str]:
+        while line := self._text.readline(LARGEST_ROW + 1):
+            self._length += len(line)
+            self._commas += line.count(",")
+            if self._length > LARGEST_ROW or self._commas > MOST_SIGNS:
+                rule = f"has a row of more than {LARGEST_ROW} characters or {MOST_SIGNS} commas"
+                raise Invalid([Problem(self._part, rule)], reason="DATA_BROKEN")
+            yield line
+
+
+def taken(address: Address) -> Conflict:
+    """Return the refusal to write where something lies."""
+    return Conflict(
+        f"{_id(address)} exists; to replace it say so: overwrite (or drop): true", reason="DATASET_EXISTS"
+    )
+
+
+def _id(address: Address) -> str:
+    return f"{address.namespace}#{address.name}"
+
+
+def _names(folder: Path) -> list[str]:
+    """List a folder; nothing where it has just been deleted."""
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
+
+
+def _is_file(path: Path) -> bool:
+    return _mode_is(path, stat.S_ISREG)
+
+
+def _is_folder(path: Path) -> bool:
+    return _mode_is(path, stat.S_ISDIR)
+
+
+def _mode_is(path: Path, kind: Any) -> bool:
+    try:
+        return bool(kind(path.lstat().st_mode))
+    except (OSError, ValueError):
+        return False
+
+
+def _opened(path: Path, what: str) -> BinaryIO:
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise NotFound(
+            f"{what}: {path.name} cannot be opened ({error.strerror})", reason="DATA_MISSING"
+        ) from error
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise NotFound(f"{what}: {path.name} is not a file", reason="DATA_MISSING")
+    return os.fdopen(handle, "rb")
+
+
+def _json(path: Path, what: str, limit: int) -> Any:
+    with _opened(path, what) as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise TooLarge(f"{what} has more than {limit} bytes")
+    if counted(data, b",[{", MOST_SIGNS) > MOST_SIGNS:  # values cost far more memory than their bytes
+        raise TooLarge(f"{what} has more than {MOST_SIGNS} commas and opening brackets")
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise Invalid([Problem(what, "is not JSON", str(error))], reason="DATA_BROKEN") from error

@@ -1,0 +1,165 @@
+"""Where a run finds its data and leaves its outputs, seen from the gateway and from inside the container."""
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from engines import files as engines_files
+from engines import logs as engines_logs
+from engines.base import Mount, Written
+from gateway.data import checkpoint_folders
+from gateway.data.log_trimming import trim
+from gateway.domain.names import name_rule
+from gateway.domain.run import Address, Run
+
+INSIDE = "/bfia/storage"
+"""Where a container sees its part of the storage."""
+
+INSIDE_LOG = "/bfia/log"
+INSIDE_CHECKPOINT = "/bfia/checkpoint"
+
+_MOST_LOGS = 10_000
+"""files and folders of a run's own log folder that are looked at"""
+
+
+class Unmeasurable(Exception):
+    """Folders are nested so deeply that the system takes no path to what lies in them."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """One run's view of the storage."""
+
+    storage_url: str
+    log_path: str
+    mounts: tuple[Mount, ...] = ()
+    checkpoint: str = ""
+    """the folder for checkpoints, as the run sees it; empty: it has none"""
+
+
+class Workspace:
+    """Prepares and clears the places of runs.
+
+    Contained: the container gets its inputs read-only and its own outputs read-write, never the storage's root.
+    Not contained (process engine): the run sees the root, with the gateway's own rights.
+    """
+
+    def __init__(self, root: Path, runs: Path, *, contained: bool, log_bytes: int = 32 * 1024**2) -> None:
+        self._root = root.absolute()
+        self._runs = runs.absolute()
+        self._contained = contained
+        self._log_bytes = log_bytes
+
+    def logs(self, run: Run) -> Path:
+        """Return the directory in which a run's logs are kept."""
+        return self._runs / run.name
+
+    def prepare(self, run: Run) -> Placement:
+        """Make the run's directories; say how the run sees them."""
+        log = self.logs(run) / "log"
+        _closed(log.parent)
+        log.mkdir(exist_ok=True)
+        self._make_outputs(run, log)
+        if run.checkpoint is not None:
+            source = self._path(run.checkpoint_from) if run.checkpoint_from else Path(os.devnull)
+            checkpoint_folders.take_over(source, self._path(run.checkpoint))
+        return self.placement(run)
+
+    def placement(self, run: Run) -> Placement:
+        """Say how a run sees its places; makes none of them."""
+        log = self.logs(run) / "log"
+        checkpoint = self._path(run.checkpoint) if run.checkpoint else None
+        if not self._contained:
+            return Placement(f"file://{self._root}", str(log), checkpoint=str(checkpoint or ""))
+        mounts = [Mount(log, INSIDE_LOG, read_only=False)]
+        mounts += [Mount(self._path(a), self._inside(a), read_only=True) for a in _once(run.inputs)]
+        mounts += [Mount(self._path(a), self._inside(a), read_only=False) for a in _once(run.outputs)]
+        if checkpoint is not None:
+            mounts.append(Mount(checkpoint, INSIDE_CHECKPOINT, read_only=False))
+        return Placement(f"file://{INSIDE}", INSIDE_LOG, tuple(mounts), INSIDE_CHECKPOINT if checkpoint else "")
+
+    def _make_outputs(self, run: Run, log: Path) -> None:
+        outputs = [self._path(address) for address in run.outputs.values()]
+        if not self._contained:
+            self._root.mkdir(parents=True, exist_ok=True)
+            return
+        log.chmod(0o777)  # the image's own user, whoever that is, writes here
+        for path in outputs:
+            _closed(path.parent)
+            path.mkdir(exist_ok=True)
+            path.chmod(0o777)  # as above; the folder around it lets nobody else on this machine in
+
+    def clear(self, run: Run) -> None:
+        """Close the run's outputs, take away what it left empty, and the middle of log files that are too long."""
+        self._shorten_logs(run)
+        for address in run.outputs.values():
+            path = self._path(address)
+            if self._contained and path.is_dir():
+                path.chmod(0o755)  # it is over: whoever reads it later changes nothing
+            if path.is_dir() and not any(path.iterdir()):
+                path.rmdir()
+                if path.parent != self._root and not any(path.parent.iterdir()):
+                    path.parent.rmdir()
+
+    def root(self) -> Path:
+        """Return the folder of the storage, or the nearest above it that is there."""
+        return next(path for path in (self._root, *self._root.parents) if path.is_dir())
+
+    def used(self, run: Run, most: int) -> Written:
+        """Return what the outputs, checkpoints and own log files of a run take; ``most`` + 1 files are counted.
+
+        Raises `Unmeasurable` where folders are nested too deeply to be looked into.
+        """
+        kept = [run.checkpoint] if run.checkpoint else []
+        outputs = {self._path(address) for address in (*run.outputs.values(), *kept)}
+        size = files = 0
+        for path in (*outputs, self.logs(run) / "log"):
+            try:
+                more, count = engines_files.size_below(path, most - files)
+            except OSError as error:
+                raise Unmeasurable from error
+            size, files = size + more, files + count
+            if files > most:
+                break
+        return Written(size, files)
+
+    def trim_logs(self, run: Run) -> int:
+        """Give the middle of log files that a running container has made too long back to the disk, in bytes."""
+        return trim(self.logs(run) / "log", self._log_bytes)
+
+    def _shorten_logs(self, run: Run) -> None:
+        """Keep both ends of what the run itself wrote to its log folder; what cannot be shortened stays whole."""
+        for entry in engines_files.walk(self.logs(run) / "log", _MOST_LOGS):
+            with suppress(OSError):
+                if entry.is_file(follow_symlinks=False):
+                    engines_logs.shorten(Path(entry.path), self._log_bytes)
+
+    def forget(self, run: Run) -> None:
+        """Delete a run's logs."""
+        engines_files.try_to_remove(self.logs(run))
+
+    def _path(self, address: Address) -> Path:
+        for name in (address.namespace, address.name):
+            if rule := name_rule(name):  # checked where jobs come in; a path outside the root must be impossible
+                raise ValueError(f"{name!r} {rule}")
+        return self._root / address.namespace / address.name
+
+    @staticmethod
+    def _inside(address: Address) -> str:
+        return f"{INSIDE}/{address.namespace}/{address.name}"
+
+
+def _closed(folder: Path) -> None:
+    """Make a folder that is the gateway's alone; one that is there stays as it is.
+
+    A container is given what lies in it by the engine, which needs no right to pass through it.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+
+
+def _once(addresses: Mapping[str, Address]) -> list[Address]:
+    return list(dict.fromkeys(addresses.values()))

@@ -1,0 +1,135 @@
+"""Whose jobs may use which of this node's datasets: what an admin granted to partner nodes, and what a job wants.
+
+A job shows what follows from a dataset to everybody who takes part, so every other node of the job counts, and the
+one whose platform handed it in. Jobs among the own parties alone need no grant.
+
+What a job left needs a grant as well, whatever the setting, except to the same job run again: see `same_family`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from gateway.domain.dag import DagNode
+from gateway.domain.parameters import data_location
+from gateway.domain.problems import Problem
+from gateway.domain.run import Address
+from gateway.domain.spec import JobSpec, NodeId
+
+DISABLED = "DATASET_DISABLED"
+NOT_GRANTED = "NOT_AUTHORISED"
+
+
+class Default(StrEnum):
+    """Who may use a dataset that was never granted to anybody."""
+
+    OPEN = "open"
+    """every node that may take part in jobs here; from its first grant on, only whom it is granted. For what was
+    uploaded only: an output of a job is always as if `LISTED`"""
+    LISTED = "listed"
+    """nobody"""
+
+
+@dataclass(frozen=True)
+class Grant:
+    """One partner node may use one dataset, until it ends or is revoked; it stays on record then."""
+
+    dataset: Address
+    node: NodeId
+    granted_at: datetime
+    granted_by: str
+    reason: str = ""
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+    revoked_by: str = ""
+
+    def holds(self, now: datetime) -> bool:
+        """Tell whether it is in force at a moment."""
+        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+    def state(self, now: datetime) -> str:
+        """Return in force, expired, or revoked."""
+        return "revoked" if self.revoked_at else "in force" if self.holds(now) else "expired"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A dataset of this node that a job names, and where it names it."""
+
+    path: str
+    dataset: Address
+
+
+RolesOf = Callable[[DagNode], Iterable[str] | None]
+"""roles that take part in a task; None where the component is not known"""
+
+
+def wanted(spec: JobSpec, node: NodeId, roles_of: RolesOf) -> Iterator[Wanted]:
+    """Yield the datasets of a node that a job names, in either form."""
+    for task in spec.dag.nodes:
+        if task.inputs:
+            continue
+        roles = roles_of(task)
+        for party in spec.parties_at(node):
+            where = data_location(spec.task_params, party, task.name)
+            if where is None or (roles is not None and party.role not in roles):
+                continue
+            namespace, _, name = where.get("dataset_id", "").partition("#")
+            key = "dataset_id" if "dataset_id" in where else "name"
+            address = Address(where.get("namespace", namespace), where.get("name", name))
+            yield Wanted(f"config.task_params.{party.label}.{task.name}.{key}", address)
+
+
+def partners(spec: JobSpec, node: NodeId) -> list[NodeId]:
+    """Return the other nodes of a job, who submitted it and who schedules it, each once."""
+    nodes = (*(party.node for party in spec.parties), spec.initiator, spec.scheduler)
+    return [other for other in dict.fromkeys(nodes) if other and other != node]
+
+
+def same_family(old: JobSpec, new: JobSpec) -> bool:
+    """Tell whether a job may go on with what an earlier one left: same scheduling node, same parties."""
+    return (new.scheduler, new.parties) == (old.scheduler, old.parties)
+
+
+def strangers(
+    grants: Sequence[Grant], others: Iterable[NodeId], default: Default, now: datetime
+) -> list[tuple[NodeId, str]]:
+    """Return the nodes that may not use the dataset of these grants, each with why."""
+    if not grants and default is Default.OPEN:
+        return []
+    by_node = {grant.node: grant for grant in grants}
+    found = []
+    for other in others:
+        grant = by_node.get(other)
+        if grant is None:
+            found.append((other, "was never granted it"))
+        elif grant.revoked_at is not None:
+            found.append(
+                (other, f"had it granted until {grant.revoked_at:%Y-%m-%d %H:%M} UTC, when it was revoked")
+            )
+        elif not grant.holds(now):
+            found.append((other, f"had it granted until {grant.expires_at:%Y-%m-%d %H:%M} UTC"))
+    return found
+
+
+def refused(want: Wanted, node: NodeId, why: Sequence[tuple[NodeId, str]]) -> Problem:
+    """Return the problem of a dataset that is not granted to all its users, as this node's people see it."""
+    dataset = f"{want.dataset.namespace}#{want.dataset.name}"
+    words = "; ".join(f"{other} {text}" for other, text in why)
+    rule = f"{NOT_GRANTED}: dataset {dataset} is not granted at node {node}: {words}; ask its admin for a grant"
+    return Problem(want.path, rule, dataset)
+
+
+def not_here(want: Wanted, node: NodeId, others: Sequence[NodeId]) -> Problem:
+    """Return the problem as other nodes see it: the same for a dataset that is not there."""
+    dataset = f"{want.dataset.namespace}#{want.dataset.name}"
+    rule = f"dataset {dataset} is not at node {node}, or is not granted there to {', '.join(others)}"
+    return Problem(want.path, f"{NOT_GRANTED}: {rule}; ask its admin", dataset)
+
+
+def closed(want: Wanted, node: NodeId) -> Problem:
+    """Return the problem of a dataset that is disabled."""
+    dataset = f"{want.dataset.namespace}#{want.dataset.name}"
+    rule = f"{DISABLED}: dataset {dataset} is disabled at node {node}; ask its admin to enable it"
+    return Problem(want.path, rule, dataset)

@@ -1,0 +1,122 @@
+"""What there is to do for a job's runs, and when."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import assert_never
+
+from gateway.domain import approval, auditing, borrowing, models, orphans, preparing
+from gateway.domain._memo import remembered
+from gateway.domain.execution.commands import (
+    Abandon,
+    AskScheduler,
+    Close,
+    Collect,
+    Command,
+    Confirm,
+    Expire,
+    Launch,
+    Prepare,
+    Probe,
+    Seal,
+    StopRun,
+    Tell,
+    Weigh,
+)
+from gateway.domain.run import LocalJob, Run
+from gateway.domain.spec import Call, CallState
+from gateway.domain.states import JOB, RunStatus, TaskStatus, ended
+from gateway.domain.timing import NOW, Timing
+
+
+@dataclass(frozen=True)
+class Due:
+    """A command and when it is due; `NOW` is at once."""
+
+    at: datetime
+    command: Command
+
+
+def agenda(local: LocalJob, timing: Timing) -> tuple[Due, ...]:
+    """Return everything there is to do, each with its earliest time."""
+    return remembered(local, "_agenda", timing, lambda: tuple(_of_job(local, timing)))
+
+
+def _of_job(local: LocalJob, timing: Timing) -> Iterator[Due]:
+    may_launch = borrowing.may_launch(local)
+    for run in local.runs:
+        if not run.done_with and (run.status is not RunStatus.WAITING or run.run_id in may_launch):
+            yield from remembered(run, "_agenda", timing, lambda r=run: tuple(_of_run(r, timing)))  # type: ignore[misc]
+    if (until := auditing.expires_at(local)) is not None:
+        yield Due(until, Expire())
+    if (fetch := preparing.to_fetch(local)) is not None:
+        yield from _when_due(fetch, Prepare(), timing.prepare_deadline)
+    if (confirm := approval.to_confirm(local)) is not None:
+        yield from _when_due(confirm, Confirm(), timing.call_deadline)
+    if orphans.watched(local) and orphans.given_up(local):
+        yield Due(NOW, Abandon())
+    else:
+        yield from (Due(when, AskScheduler()) for when in orphans.due(local, timing.orphan, timing.call_deadline))
+    if (
+        ended(JOB, local.status)
+        and not local.closed
+        and all(run.over and (not _to_collect(run) or _left_behind(local, run)) for run in local.runs)
+    ):
+        yield from _when_due(local.close, Close(), timing.call_deadline)
+
+
+def _of_run(run: Run, timing: Timing) -> Iterator[Due]:
+    match run.status:
+        case RunStatus.WAITING:
+            yield Due(NOW, Launch(run.run_id))
+        case RunStatus.LAUNCHING:
+            yield from _when_due(run.launch, Launch(run.run_id), timing.launch_deadline)
+        case RunStatus.RUNNING:
+            if run.exit is not None:
+                seen = run.exit.finished_at or run.reported_at or NOW
+                yield Due(seen + timedelta(seconds=timing.callback_grace), Weigh(run.run_id))
+            else:
+                yield Due(run.probe_at or NOW, Probe(run.run_id))
+                if run.away_at is not None and run.reported is not TaskStatus.SUCCESS:
+                    yield Due(run.away_at + timedelta(seconds=timing.engine_patience), Weigh(run.run_id))
+                if run.reported is TaskStatus.SUCCESS and run.reported_at is not None:
+                    yield Due(run.reported_at + timedelta(seconds=timing.linger), Weigh(run.run_id))
+        case RunStatus.STOPPING:
+            deadline = timing.stop_grace + timing.call_deadline
+            yield from _when_due(run.stop, StopRun(run.run_id, timing.stop_grace), deadline)
+            if run.stop.state is CallState.OK:  # and nobody could look whether it is gone
+                yield Due(run.probe_at or NOW, Probe(run.run_id))
+        case RunStatus.SUCCESS | RunStatus.FAILED:
+            if _to_collect(run):
+                deadline = timing.stop_grace + timing.call_deadline
+                yield from _when_due(run.collect, Collect(run.run_id), deadline)
+            if models.unsealed(run):
+                yield from _when_due(run.seal, Seal(run.run_id), timing.seal_deadline)
+        case _:
+            assert_never(run.status)
+    news = models.told_as(run)
+    worth_telling = news in (TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)
+    if worth_telling and run.told.status is not news and run.told.call.tries < timing.tell_tries:
+        yield from _when_due(run.told.call, Tell(run.run_id, news), timing.call_deadline)
+
+
+def _left_behind(local: LocalJob, run: Run) -> bool:
+    """Whether the run's container is with a gateway that the job has left: it is removed when that one returns."""
+    return bool(local.home and run.owner and run.owner != local.home)
+
+
+def _to_collect(run: Run) -> bool:
+    """Whether the engine may still hold something of the run; one that was never launched left nothing."""
+    return run.launch.state is not CallState.IDLE and run.collect.state is not CallState.OK
+
+
+def _when_due(call: Call, command: Command, deadline: float) -> Iterator[Due]:
+    match call.state:
+        case CallState.IDLE | CallState.LOST:
+            yield Due(call.due_at or NOW, command)
+        case CallState.SENT:
+            yield Due((call.sent_at or NOW) + timedelta(seconds=deadline), command)
+        case CallState.OK | CallState.REFUSED:
+            return
+        case _:
+            assert_never(call.state)

@@ -1,0 +1,167 @@
+"""What a job takes over from an earlier one: tasks that finished there and need not run again.
+
+A job names the earlier one by ``old_job_id``. Without more it takes over every task that is the same in both;
+with ``job_params.common.inherit`` exactly the tasks listed there, or it is refused. The node that schedules both
+compares the flows, every party its own side (`Acceptance.inherited`), and the job begins only when all agree.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from gateway.domain.dag import order
+from gateway.domain.job import Job, Lineage, Task
+from gateway.domain.names import LARGEST_NAME, name_rule
+from gateway.domain.parameters import data_location, effective
+from gateway.domain.problems import Problem
+from gateway.domain.spec import Failure, JobSpec, Party
+from gateway.domain.states import JOB, TASK, TaskStatus, ended, move
+
+REASON = "INHERITANCE_FAILED"
+
+
+def demanded(spec: JobSpec) -> tuple[str, ...] | None:
+    """Return the tasks that the job wants to take over, and no others; None: whatever is the same."""
+    common = spec.job_params.get("common")
+    asked = common.get("inherit") if isinstance(common, Mapping) else None
+    return None if not isinstance(asked, list) else tuple(str(name) for name in asked)
+
+
+def check(spec: JobSpec, path: str = "config") -> list[Problem]:
+    """Find what is wrong with ``old_job_id`` and ``inherit``: names, and tasks without what they need."""
+    problems = []
+    if spec.old_job_id:
+        if rule := name_rule(spec.old_job_id, LARGEST_NAME // 3):
+            problems.append(Problem("old_job_id", rule, spec.old_job_id))
+        elif spec.old_job_id == spec.job_id:
+            problems.append(Problem("old_job_id", "must be another job", spec.old_job_id))
+    common = spec.job_params.get("common")
+    asked = common.get("inherit") if isinstance(common, Mapping) else None
+    at = f"{path}.job_params.common.inherit"
+    if asked is None:
+        return problems
+    if not isinstance(asked, list) or not all(isinstance(name, str) for name in asked):
+        return [*problems, Problem(at, "must be a list of names of tasks", asked)]
+    if asked and not spec.old_job_id:
+        problems.append(Problem(at, "needs old_job_id: the job to inherit from", asked))
+    for i, name in enumerate(asked):
+        node = spec.dag.get(name)
+        if node is None:
+            problems.append(Problem(f"{at}[{i}]", "names a task that is not in the flow", name))
+        elif missing := sorted(node.upstream - set(asked)):
+            problems.append(
+                Problem(f"{at}[{i}]", f"needs the output of {', '.join(missing)}: inherit it too", name)
+            )
+    return problems
+
+
+def difference(old: JobSpec, new: JobSpec, task: str, parties: Iterable[Party]) -> str:
+    """Say in what a task differs between two jobs, at these parties; empty where it is the same."""
+    if old.parties != new.parties:
+        return f"the roles differ: {_roles(new)} instead of {_roles(old)}"
+    before, now = old.dag.get(task), new.dag.get(task)
+    if before is None or now is None:
+        return "there is no such task"
+    if before.component != now.component:
+        same = (before.component.provider, before.component.name) == (now.component.provider, now.component.name)
+        what = "version" if same else "component"
+        return f"the {what} differs: {now.component} instead of {before.component}"
+    if before.inputs != now.inputs:
+        return "the inputs differ"
+    if before.outputs != now.outputs:
+        return "the outputs differ"
+    for party in parties:
+        one, two = _values(old, party, task), _values(new, party, task)
+        names = sorted(name for name in one.keys() | two.keys() if one.get(name) != two.get(name))
+        if one.keys() != two.keys() or names:
+            names = names or sorted(one.keys() ^ two.keys())
+            return f"the parameters of {party.label} differ: {', '.join(names[:10])}"
+        if data_location(old.task_params, party, task) != data_location(new.task_params, party, task):
+            return f"the inputs of {party.label} differ: another dataset"
+    return ""
+
+
+def _roles(spec: JobSpec) -> str:
+    return ", ".join(f"{p.label}={p.node}" for p in spec.parties[:10])
+
+
+def _values(spec: JobSpec, party: Party, task: str) -> dict[str, Any]:
+    return {name: found.value for name, found in effective(spec.task_params, party, task).items()}
+
+
+def candidates(old: Job, spec: JobSpec) -> tuple[dict[str, Lineage], dict[str, str]]:
+    """Return the tasks that may be taken over, as far as the scheduling node knows, and why others may not."""
+    found: dict[str, Lineage] = {}
+    lacking: dict[str, str] = {}
+    wanted = demanded(spec)
+    for name in order(spec.dag):
+        if wanted is not None and name not in wanted:
+            continue
+        before = old.tasks.get(name)
+        if not ended(JOB, old.status):
+            lacking[name] = f"job {old.id} is still {old.status}"
+        elif before is None:
+            lacking[name] = f"job {old.id} has no such task"
+        elif before.status is not TaskStatus.SUCCESS:
+            lacking[name] = f"it has not succeeded in job {old.id}"
+        elif why := difference(old.spec, spec, name, spec.parties) or _lost(spec, name, found):
+            lacking[name] = why
+        else:
+            found[name] = before.lineage or Lineage(old.id, before.task_id)
+    return found, lacking
+
+
+def _lost(spec: JobSpec, task: str, found: Collection[str]) -> str:
+    """Name what a task needs and the job does not take over; empty where there is none."""
+    missing = sorted(spec.dag[task].upstream - set(found))
+    return f"it needs the output of {', '.join(missing)}, which is not inherited" if missing else ""
+
+
+def lost_upstream(spec: JobSpec, task: str, found: Collection[str]) -> str:
+    """Say which task's output is missing for another to be taken over; empty where none is."""
+    return _lost(spec, task, found)
+
+
+def agreed(job: Job, at: datetime) -> Job | Failure:
+    """Decide, once every node has accepted the job, which tasks it takes over.
+
+    A node that does not say what it can take over refuses by that; so does one that lacks a task which the job
+    demands. Without a demand such a task just runs.
+    """
+    wished = {name: task for name, task in job.tasks.items() if task.lineage is not None}
+    said = {node: job.nodes[node].holding.said.inherited for task in wished.values() for node in task.nodes}
+    silent = [node for node, names in said.items() if names is None]
+    if silent:
+        return Failure(
+            REASON, f"{silent[0]} does not say what it can inherit of job {job.spec.old_job_id}", silent[0]
+        )
+    kept: list[str] = []
+    for name in order(job.spec.dag):
+        task = wished.get(name)
+        if task is None:
+            continue
+        without = [node for node in task.nodes if name not in (said[node] or ())]
+        if not without and job.spec.dag[name].upstream <= set(kept):
+            kept.append(name)
+        elif demanded(job.spec) is not None:
+            where = without[0] if without else ""
+            return Failure(
+                REASON, f"task {name} of job {job.spec.old_job_id} cannot be inherited", where, task=name
+            )
+    tasks = {n: _settled(t, n in kept, at) if t.lineage is not None else t for n, t in job.tasks.items()}
+    job = replace(job, tasks=tasks)
+    for name, task in wished.items():
+        lineage = task.lineage
+        event = "task inherited" if name in kept else "task not inherited"
+        detail = {"from_job": lineage.job_id, "from_task_id": lineage.task_id} if lineage else {}
+        job = job.noted(at, event, task=name, **detail)
+    return job
+
+
+def _settled(task: Task, kept: bool, at: datetime) -> Task:
+    if not kept:
+        return replace(task, lineage=None)
+    done = TaskStatus.SUCCESS
+    nodes = {n: replace(part, roles=dict.fromkeys(part.roles, done)) for n, part in task.nodes.items()}
+    return replace(task, status=move(TASK, task.status, done), nodes=nodes, ended_at=at)

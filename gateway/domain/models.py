@@ -1,0 +1,285 @@
+"""Models: what a job that trains leaves at each party, and what a job that predicts asks for.
+
+A job says by ``job_params.common.job_type`` which of the two it is; absent is train. A job that trains and ends
+SUCCEEDED leaves one `PartyModel` per local party with an output of category model: named by ``model_id`` (given,
+else the flow's id, else the job's) and a version (given, else the job's id), alike at every node.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from gateway.domain.dag import ComponentRef, Dag, DagNode, group
+from gateway.domain.job import Job, NodeJob
+from gateway.domain.names import LARGEST_NAME, name_rule
+from gateway.domain.problems import Problem
+from gateway.domain.run import Address, FileSum, LocalJob, Run
+from gateway.domain.spec import CallState, Ending, JobSpec, NodeId, Party
+from gateway.domain.states import TASK_OF_RUN, Outcome, RunStatus, TaskStatus
+
+TRAIN, PREDICT = "train", "predict"
+LONGEST_ID = 128
+"""characters of a model's id and of a version"""
+SEAL_TRIES = 10
+"""how often files that cannot be read are tried before the model goes without them"""
+HOLD = timedelta(seconds=30)
+"""how long the end of a successful training waits for nodes that have not confirmed, and so not saved, yet"""
+
+
+@dataclass(frozen=True)
+class ModelPart:
+    """One output of category model of one task."""
+
+    task: str
+    component: ComponentRef
+    key: str
+    """in the flow that trained it"""
+    output: str
+    """in the component's description"""
+    address: Address
+    files: tuple[FileSum, ...] = ()
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PartyModel:
+    """One party's part of a version of a model. Never changes."""
+
+    model_id: str
+    version: str
+    party: Party
+    parties: tuple[Party, ...]
+    """all parties of the job that trained it"""
+    job_id: str
+    flow_id: str
+    created_at: datetime
+    parts: tuple[ModelPart, ...] = ()
+    imported: bool = False
+
+    @property
+    def fingerprint(self) -> tuple[Any, ...]:
+        """What two copies of a model must have in common."""
+        return tuple((p.task, p.key, p.output, str(p.component), p.files) for p in self.parts)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A party's part of a model, and what operators have said of it."""
+
+    model: PartyModel
+    deployed_at: float | None = None
+    """seconds since the epoch"""
+    granted: tuple[NodeId, ...] = ()
+    """nodes that may use it though they were no party of its training"""
+
+
+@dataclass(frozen=True)
+class Named:
+    """What a job says of models: the version that it makes, or predicts with."""
+
+    job_type: str
+    model_id: str
+    version: str
+
+    @property
+    def predicts(self) -> bool:
+        """Whether the job uses a model; else it trains one."""
+        return self.job_type == PREDICT
+
+
+def named(spec: JobSpec) -> Named:
+    """Return which version a job makes or uses; `check` says whether that can be."""
+    asked = _asked(spec)
+    given = asked.get("model_id")
+    fallback = spec.flow_id if not id_rule(spec.flow_id) else spec.job_id
+    return Named(
+        str(asked.get("job_type", TRAIN)),
+        str(fallback if given is None else given),
+        str(asked.get("model_version", spec.job_id)),
+    )
+
+
+def check(spec: JobSpec, path: str = "config") -> list[Problem]:
+    """Find what is wrong with ``job_type``, ``model_id`` and ``model_version``."""
+    asked = _asked(spec)
+    at = f"{path}.job_params.common"
+    problems = []
+    kind = asked.get("job_type", TRAIN)
+    if kind not in (TRAIN, PREDICT):
+        problems.append(Problem(f"{at}.job_type", f"must be {TRAIN} or {PREDICT}, or absent", kind))
+    for key in ("model_id", "model_version"):
+        if key not in asked:
+            if kind == PREDICT:
+                problems.append(Problem(f"{at}.{key}", "is required in a job that predicts"))
+            continue
+        value = asked[key]
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            problems.append(Problem(f"{at}.{key}", "must be a text", value))
+        elif rule := id_rule(str(value)):
+            problems.append(Problem(f"{at}.{key}", rule, value))
+    return problems
+
+
+def _asked(spec: JobSpec) -> dict[str, Any]:
+    """Return what a job says of models; null and an empty text say nothing."""
+    common = spec.job_params.get("common")
+    if not isinstance(common, Mapping):
+        return {}
+    keys = ("job_type", "model_id", "model_version")
+    return {key: common[key] for key in keys if common.get(key) not in (None, "")}
+
+
+def id_rule(text: str) -> str | None:
+    """Return the rule that a model's id or version breaks; it is part of paths."""
+    if len(text) > LONGEST_ID:
+        return f"must not be longer than {LONGEST_ID} characters"
+    return name_rule(text, LARGEST_NAME)
+
+
+def makes_model(spec: JobSpec) -> bool:
+    """Whether the job leaves a model if it succeeds."""
+    return not named(spec).predicts and any(model_keys(node) for node in spec.dag.nodes)
+
+
+def model_keys(node: DagNode) -> tuple[str, ...]:
+    """Return the keys of a task's outputs that are models."""
+    return tuple(output.key for output in node.outputs if group(output.type) == "model")
+
+
+# ---------------------------------------------------------------- at a participating node
+
+
+def to_seal(spec: JobSpec, node: DagNode, output_keys: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the outputs of a run, by their names in the description, that become part of a model."""
+    if named(spec).predicts:
+        return ()
+    return tuple(output_keys[key] for key in model_keys(node) if key in output_keys)
+
+
+def unsealed(run: Run) -> bool:
+    """Whether a run has succeeded, and its model's files still have to be fingerprinted."""
+    return run.status is RunStatus.SUCCESS and bool(run.to_seal) and not run.seal.settled
+
+
+def told_as(run: Run) -> TaskStatus:
+    """Return what other nodes are told of a run: success only once its model can be saved without delay."""
+    return TaskStatus.RUNNING if unsealed(run) else TASK_OF_RUN[run.status]
+
+
+def not_sealed(run: Run, at: datetime, pause: timedelta, message: str) -> Run:
+    """Return the run after its files could not be read: later once more, or for good without them."""
+    given_up = run.seal.tries >= SEAL_TRIES
+    state = CallState.REFUSED if given_up else CallState.LOST
+    seal = replace(run.seal, state=state, due_at=None if given_up else at + pause, message=message)
+    if not given_up:
+        return replace(run, seal=seal)
+    text = f"the model's files could not be read, so it is not saved: {message}"
+    return replace(run, seal=seal, warnings=(*run.warnings, text))
+
+
+def saves(local: LocalJob, ending: Ending | None) -> bool:
+    """Whether the end of the job here is a success that leaves a model.
+
+    Where the scheduling node does not say how the job ended: if all runs here succeeded, and every task that
+    nothing follows ran here.
+    """
+    if named(local.spec).predicts or not any(run.files for run in local.standing()):
+        return False
+    if ending is not None:
+        return ending.outcome is Outcome.SUCCEEDED
+    latest = {(run.task_name, run.party.label): run for run in local.standing()}
+    ran = {run.task_name for run in local.standing()}
+    return all(run.status is RunStatus.SUCCESS for run in latest.values()) and _last(local.spec.dag) <= ran
+
+
+def _last(dag: Dag) -> set[str]:
+    needed = {i.task for node in dag.nodes for i in node.inputs}
+    return {node.name for node in dag.nodes} - needed
+
+
+def left_by(local: LocalJob) -> list[PartyModel]:
+    """Return the models of a job that has succeeded here, one per party that has a part of it.
+
+    What a task left that was taken over from an older job is a part of this one's model too.
+    """
+    name = named(local.spec)
+    found = []
+    for party in local.spec.parties_at(local.node):
+        parts: dict[tuple[str, str], ModelPart] = {}
+        for run in local.standing():
+            if run.party == party and run.status is RunStatus.SUCCESS:
+                parts |= {(run.task_name, part.key): part for part in _parts(run)}
+        if parts:
+            found.append(
+                PartyModel(
+                    name.model_id,
+                    name.version,
+                    party,
+                    local.spec.parties,
+                    local.id,
+                    local.spec.flow_id,
+                    local.ended_at or local.created_at,
+                    tuple(parts.values()),
+                )
+            )
+    return found
+
+
+def _parts(run: Run) -> list[ModelPart]:
+    found = []
+    for key, output in run.output_keys.items():
+        files = tuple(replace(f, output="") for f in run.files if f.output == output)
+        if files:
+            found.append(
+                ModelPart(
+                    run.task_name, run.component, key, output, run.outputs[output], files, dict(run.parameters)
+                )
+            )
+    return found
+
+
+# ---------------------------------------------------------------- predicting
+
+
+def part_for(model: PartyModel, node: DagNode) -> tuple[ModelPart, ...]:
+    """Return the parts that a task of a predicting flow takes.
+
+    Those of the task of the same name; else those of the one task that has the same component.
+    """
+    same = tuple(p for p in model.parts if p.task == node.name)
+    if same:
+        return same
+    ref = node.component
+    alike = [p for p in model.parts if (p.component.provider, p.component.name) == (ref.provider, ref.name)]
+    return tuple(alike) if len({p.task for p in alike}) == 1 else ()
+
+
+def askers(spec: JobSpec) -> tuple[NodeId, ...]:
+    """Return the nodes that must be allowed to use a model: who hands the job in, and all who take part."""
+    return tuple(dict.fromkeys((spec.initiator, *spec.nodes)))
+
+
+def not_allowed(spec: JobSpec, model: PartyModel, granted: Sequence[NodeId]) -> list[NodeId]:
+    """Return the nodes of a job that may not use a model: neither among its own parties nor granted it."""
+    may = {p.node for p in model.parties} | set(granted)
+    return [node for node in askers(spec) if node not in may]
+
+
+# ---------------------------------------------------------------- at the scheduling node
+
+
+def may_conclude(job: Job, at: datetime) -> bool:
+    """Whether a job's end may be told: a successful training only once every node has saved its model.
+
+    A node saves it before it confirms the stop. One that does not answer is waited for no longer than `HOLD`.
+    """
+    ending = job.ending
+    if ending is None or ending.outcome is not Outcome.SUCCEEDED or not makes_model(job.spec):
+        return True
+    return at >= ending.at + HOLD or all(node.stop.settled or not _has_it(node) for node in job.nodes.values())
+
+
+def _has_it(node: NodeJob) -> bool:
+    """Whether a node takes part: the job was created there, and does not run without it."""
+    return node.excluded is None and node.create.state not in (CallState.IDLE, CallState.REFUSED)

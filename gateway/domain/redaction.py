@@ -1,0 +1,88 @@
+"""What a node is told of a failure at another one: not which data the others have, and not their own settings.
+
+A job's body goes to each node without the entries of the others (`JobSpec.for_node`); a message that quotes from
+such an entry, as "dataset x is not granted" does, would tell them after all. Who handed the job in wrote them, and
+the node that schedules it has them.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+from gateway.domain.problems import Problem
+from gateway.domain.spec import Ending, JobSpec, NodeId
+
+HIDDEN = "…"
+_SHORTEST = 4
+"""characters; a shorter text is left out only where it is all that was found, or a dataset's id"""
+
+
+def for_node(spec: JobSpec, node: NodeId, ending: Ending | None) -> Ending | None:
+    """Return how a job ends as one node is told: without what only the entries of other nodes say."""
+    if ending is None or ending.failure is None or node in (spec.initiator, spec.scheduler, ending.failure.node):
+        return ending
+    text = without_others(spec, node, ending.failure.message)
+    return replace(ending, failure=replace(ending.failure, message=text))
+
+
+def without_others(spec: JobSpec, node: NodeId, text: str) -> str:
+    """Return a text with … for each value that stands in it and in no entry that the node is told."""
+    entries = list(_of_others(spec, node))
+    values = list(chain.from_iterable(map(_values, entries)))
+    if "(got " in text:
+        for found in {Problem("", "", value).said.strip() for value in values}:
+            text = text.replace(found, f"(got {HIDDEN})") if found else text
+    words = {value for value in values if isinstance(value, str) and len(value) >= _SHORTEST}
+    words |= set(chain.from_iterable(map(_datasets, entries)))
+    secret = {word for word in words if word in text} - _known(spec, node)
+    if not secret:
+        return text
+    longest_first = "|".join(re.escape(word) for word in sorted(secret, key=lambda word: (-len(word), word)))
+    return re.sub(rf"(?<!\w)(?:{longest_first})(?!\w)", HIDDEN, text)
+
+
+def _of_others(spec: JobSpec, node: NodeId) -> Iterator[Any]:
+    mine = {party.label for party in spec.parties_at(node)}
+    for params in (spec.task_params, spec.job_params):
+        for role, by_index in params.items():
+            if role != "common" and isinstance(by_index, Mapping):
+                for key, entry in by_index.items():
+                    if mine.isdisjoint(f"{role}.{index}" for index in str(key).split("|")):
+                        yield entry
+
+
+def _known(spec: JobSpec, node: NodeId) -> set[str]:
+    """Return the words that the node is told: names in the flow, its parties, its own and the common entries."""
+    told = spec.for_node(node)
+    known = {spec.job_id, *spec.nodes, *(p.role for p in spec.parties), *(p.label for p in spec.parties)}
+    for task in spec.dag.nodes:
+        known |= {task.name, task.component.provider, task.component.name, task.component.version}
+    for params in (told.task_params, told.job_params):
+        known |= {value for value in _values(params) if isinstance(value, str)}
+        known |= set(_datasets(params))
+    return known
+
+
+def _values(entry: Any) -> Iterator[Any]:
+    """Yield an entry and everything in it, at any depth."""
+    left = [entry]
+    while left:
+        value = left.pop()
+        yield value
+        if isinstance(value, Mapping):
+            left += value.values()
+        elif isinstance(value, list | tuple):
+            left += value
+
+
+def _datasets(entry: Any) -> Iterator[str]:
+    """Yield the ids of the datasets that an entry names, as messages spell them."""
+    for value in _values(entry):
+        if not isinstance(value, Mapping):
+            continue
+        if isinstance(value.get("dataset_id"), str) and value["dataset_id"]:
+            yield from (value["dataset_id"], value["dataset_id"].replace("#", "/", 1))
+        if isinstance(value.get("namespace"), str) and isinstance(value.get("name"), str):
+            yield from (f"{value['namespace']}#{value['name']}", f"{value['namespace']}/{value['name']}")

@@ -1,0 +1,179 @@
+"""How a job comes to hold what it needs of its nodes before it starts: at all of them, or at none.
+
+The nodes are asked one after the other, in the order of their ids, which is the same whoever schedules: so of two
+jobs that need the same nodes one always gets them. Where one has to wait, what the others have granted is given
+back at once, and all are asked again after a pause, or when that node has something free. A job that has waited
+for as long as the ageing bound gives nothing back any more: else others could always be faster at one node while
+it waits for another. As all ask in the same order, no two jobs wait for each other. A node that says nothing
+of resources is not asked; it looks after itself when the job starts.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from gateway.domain.job import Acceptance, Holding, Job, NodeJob
+from gateway.domain.resources import parallelism
+from gateway.domain.spec import Call, CallState, Failure, NodeId
+from gateway.domain.states import JobStatus
+from gateway.domain.timeouts import Timing
+
+BUSY = "RESOURCES_BUSY"
+"""reason of a node that has too little free just now"""
+CANNOT_SCHEDULE = "CANNOT_SCHEDULE"
+"""reason of a job for which a node had too little free too often"""
+_ALL_NOTED = 3
+"""tries; of later ones every second, fourth, eighth and so on"""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A node's turn: to hold (``back`` False), or to take back."""
+
+    node: NodeId
+    back: bool
+    call: Call
+    after: datetime | None = None
+    """not before this"""
+
+
+def granted(job: Job) -> bool:
+    """Say whether every node that must hold something does."""
+    return all(n.holding.apply.state is CallState.OK for n in _holding(job))
+
+
+def turns(job: Job) -> Iterator[Asked]:
+    """Yield what is to be asked next of which node while the job is READY."""
+    nodes = _holding(job)
+    waiting = [n for n in nodes if _waits(n.holding.apply)]
+    back = [n for n in nodes if _gives_back(n, waiting)]
+    if back:
+        yield from (Asked(n.node, True, n.holding.give_back) for n in back)
+        return
+    for node in nodes:
+        if node.holding.apply.state is not CallState.OK:
+            dues = [n.holding.apply.due_at for n in waiting if n.holding.apply.due_at]
+            yield Asked(node.node, False, node.holding.apply, max(dues, default=None))
+            return
+
+
+def is_asked(job: Job, node: NodeJob) -> bool:
+    """Say whether the job waits for this node to let it hold something: no other is known to be busy."""
+    if job.status is not JobStatus.READY or node.holding.apply.state is CallState.OK:
+        return False
+    others = [n.holding.apply for n in _holding(job) if n.node != node.node]
+    return node in _holding(job) and not any(call.reason == BUSY for call in others)
+
+
+def _holding(job: Job) -> list[NodeJob]:
+    wanted = (n for n in job.nodes.values() if n.holding.said.holds and n.excluded is None)
+    return sorted(wanted, key=lambda n: n.node)
+
+
+def _waits(call: Call) -> bool:
+    """Whether the node said that it is busy, or gave no answer, when it was asked last."""
+    return call.state is CallState.LOST or (call.state is CallState.IDLE and call.sent_at is not None)
+
+
+def _gives_back(node: NodeJob, waiting: Iterable[NodeJob]) -> bool:
+    """Whether the node granted its part in a round in which a later one has to wait."""
+    apply = node.holding.apply
+    if node.holding.give_back.state in (CallState.SENT, CallState.LOST):
+        return True
+    began = apply.sent_at
+    return apply.state is CallState.OK and any(
+        began is not None and w.holding.apply.sent_at is not None and began <= w.holding.apply.sent_at
+        for w in waiting
+    )
+
+
+# ---------------------------------------------------------------- what news changes
+
+
+def accepted(node: NodeJob, said: Acceptance) -> NodeJob:
+    """Take in that a node accepted the job; it counts once all of them have."""
+    return replace(node, holding=replace(node.holding, said=said))
+
+
+def worth_noting(call: Call, failure: Failure, timing: Timing) -> bool:
+    """Say whether a node that has too little free has something to say that is to be written down.
+
+    To a job that waits as long as it takes, a node that repeats itself is written down ever more seldom.
+    """
+    if timing.hold_tries or (call.reason, call.message) != (failure.reason, failure.message):
+        return True
+    return call.tries <= _ALL_NOTED or call.tries & (call.tries - 1) == 0
+
+
+def busy(node: NodeJob, failure: Failure, at: datetime, timing: Timing) -> NodeJob:
+    """Take in that the node has too little free. Where it was asked often enough, that is a refusal."""
+    call = node.holding.apply
+    since = node.holding.waiting_since or at
+    if 0 < timing.hold_tries <= call.tries:
+        text = f"asked {call.tries} times since {since.isoformat()}, the last answer: {failure.message}"
+        call = replace(call, state=CallState.REFUSED, reason=CANNOT_SCHEDULE, message=text)
+        return replace(node, holding=replace(node.holding, apply=call, waiting_since=since))
+    pause = timedelta(seconds=min(timing.hold_first * 2.0 ** min(call.tries - 1, 20), timing.hold_most))
+    freed = node.holding.freed_at
+    if freed is not None and call.sent_at is not None and freed >= call.sent_at:
+        pause = timedelta()  # it has something free since it was asked
+    call = replace(call, state=CallState.IDLE, due_at=at + pause, reason=failure.reason, message=failure.message)
+    return replace(node, holding=replace(node.holding, apply=call, waiting_since=since))
+
+
+def kept(job: Job, at: datetime, timing: Timing) -> Job:
+    """Have a job that waits for a busy node, and has waited long, keep what others have granted.
+
+    They are asked once more in the next round, which changes nothing there and shows that it is still wanted.
+    """
+    since = [n.holding.waiting_since for n in _holding(job) if n.holding.waiting_since is not None]
+    if not since or at - min(since) < timedelta(seconds=timing.ageing):
+        return job
+    granted = [n for n in _holding(job) if n.holding.apply.state is CallState.OK]
+    anew = {n.node: replace(n, holding=replace(n.holding, apply=Call())) for n in granted}
+    return replace(job, nodes={**job.nodes, **anew}) if anew else job
+
+
+def returned(node: NodeJob, late: datetime) -> NodeJob:
+    """Take in that the node holds nothing for the job any more.
+
+    Where that was asked more than once, an earlier request may still arrive until ``late``, and would take back
+    what is held by then.
+    """
+    again = Call(due_at=late) if node.holding.give_back.tries > 1 else Call()
+    return replace(node, holding=Holding(node.holding.said, again, waiting_since=node.holding.waiting_since))
+
+
+def freed(job: Job, node: NodeId, at: datetime) -> NodeJob | None:
+    """Return the node, to be asked at once as it has something free now; None where the job does not wait."""
+    record = job.nodes.get(node)
+    if job.status is not JobStatus.READY or record is None:
+        return None
+    held = replace(record.holding, freed_at=at)
+    if held.apply.state is CallState.SENT:
+        return replace(record, holding=held)
+    if held.apply.state is not CallState.IDLE or held.apply.due_at is None or held.apply.due_at <= at:
+        return None
+    return replace(record, holding=replace(held, apply=replace(held.apply, due_at=at)))
+
+
+def waits_for(job: Job) -> tuple[str, datetime, datetime | None] | None:
+    """Return why a READY job waits for resources, since when, and when it asks again; None where it does not."""
+    if job.status is not JobStatus.READY or job.ending is not None or granted(job):
+        return None
+    for node in _holding(job):
+        call = node.holding.apply
+        if call.message and _waits(call):
+            since = node.holding.waiting_since or call.sent_at or job.created_at
+            return call.message, since, call.due_at
+    open_ = ", ".join(n.node for n in _holding(job) if n.holding.apply.state is not CallState.OK)
+    return f"is asking for resources at {open_}", job.created_at, None
+
+
+# ---------------------------------------------------------------- how many tasks at once
+
+
+def tasks_at_once(job: Job, most: int) -> int:
+    """Return how many tasks of the job may be under way: no more than the job wants, and than each node bears."""
+    bounds = (parallelism(job.spec), *(n.holding.said.tasks_at_once for n in job.nodes.values() if not n.excluded))
+    return min([most, *(b for b in bounds if b)])

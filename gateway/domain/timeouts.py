@@ -1,0 +1,65 @@
+"""How long the scheduling node waits for what, and what follows for a call."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from gateway.domain.backoff import shortened
+from gateway.domain.spec import Call
+
+NOW = datetime.min.replace(tzinfo=UTC)
+"""Stands for "at once" in an agenda."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long to wait for what, in seconds."""
+
+    call_deadline: float = 12.0
+    """a call without an answer counts as lost after this; longer than any client's own deadline"""
+    create_deadline: float = 10.0
+    """a node that cannot be reached for this long while a job is created refuses it"""
+    start_deadline: float = 60.0
+    """the same while a job is started"""
+    unreachable_limit: float = 600.0
+    """a running job whose node is silent for this long fails"""
+    retry_first: float = 0.2
+    """pause after the first failure; it doubles with each"""
+    retry_max: float = 10.0
+    """the longest such pause"""
+    jitter: float = 0.0
+    """the share of a pause between two tries by which it may be shorter, different for each request"""
+    poll_first: float = 0.05
+    """pause between the first two polls; it doubles while there is no news"""
+    poll_max: float = 2.0
+    """the longest such pause"""
+    poll_pushing: float = 2.0
+    """pause between polls of a node that reports by itself"""
+    abreast: int = 64
+    """tasks of one job under way at once"""
+    hold_first: float = 0.5
+    """pause before a node that had too little free is asked again; it doubles each time"""
+    hold_most: float = 30.0
+    """the longest such pause; a node of ours says by itself when it has something free"""
+    hold_tries: int = 0
+    """how often one node is asked before the job ends; 0: as long as it takes"""
+    ageing: float = 600.0
+    """a job that has waited for resources for this long keeps what it is granted until it has everything"""
+    stop_patience: float = 60.0
+    """how long a failed attempt may go on at a node that has answered its stop"""
+    redeliver_for: float = 86_400.0
+    """how long a stop that was not acknowledged is repeated after the end"""
+
+    def retry(self, tries: int, *whose: object) -> timedelta:
+        """Return the pause before the next try: it doubles with each, up to a bound.
+
+        ``whose`` names the request, so that its pauses are not those of others.
+        """
+        pause = min(self.retry_first * 2.0 ** min(tries, 20), self.retry_max)
+        return timedelta(seconds=shortened(pause, self.jitter, tries, *whose))
+
+
+def expiry(call: Call, timing: Timing) -> datetime:
+    """After this a call without a recorded answer can no longer be on its way."""
+    if call.sent_at is None:
+        return NOW
+    return call.sent_at + timedelta(seconds=timing.call_deadline)

@@ -1,0 +1,1 @@
+"""The HTTP application, its listeners and what guards them."""

@@ -1,0 +1,245 @@
+"""Runs the listeners of one node in one process and one event loop, until a signal ends them."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from gateway.http.connections import HEAD_SECONDS, Connection, Places, allow_descriptors, places
+
+log = logging.getLogger(__name__)
+
+_PAUSE = 0.1
+"""seconds until a listener that could not accept a connection tries again"""
+_WARN_EVERY = 60.0
+"""seconds between two warnings that a limit of connections is reached"""
+
+
+def bound(address: str) -> socket.socket:
+    """Bind ``host:port`` (port 0: any free one). Raises `OSError`, naming the address."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named, so that asyncio sets TCP_NODELAY
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, int(port)))
+    except OSError as error:
+        sock.close()
+        raise OSError(error.errno, f"cannot listen on {address}: {error.strerror}") from error
+    sock.listen(2048)
+    sock.set_inheritable(False)
+    return sock
+
+
+def port_of(sock: socket.socket) -> int:
+    """Return the port that a socket is bound to."""
+    return int(sock.getsockname()[1])
+
+
+def host_of(sock: socket.socket) -> str:
+    """Return the address that a socket is bound to, as addresses in URLs are written."""
+    host = str(sock.getsockname()[0])
+    return f"[{host}]" if ":" in host else host
+
+
+class Arrivals:
+    """Sockets that are bound only after serving has begun, put in by any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[str, socket.socket]] = []
+        self._take: Callable[[str, socket.socket], None] | None = None
+
+    def put(self, name: str, sock: socket.socket) -> None:
+        """Have the application of that name served on a further socket."""
+        with self._lock:
+            if self._take is None:
+                self._waiting.append((name, sock))
+            else:
+                self._take(name, sock)
+
+    def taken_by(self, take: Callable[[str, socket.socket], None]) -> None:
+        """Say who serves them: those that came before, now, and each that comes later."""
+        with self._lock:
+            self._take = take
+            for name, sock in self._waiting:
+                take(name, sock)
+            self._waiting.clear()
+
+
+@dataclass(frozen=True)
+class Tls:
+    """PEM files of a listener; with ``client_ca`` whoever connects has to show a certificate that it signed."""
+
+    certificate: str
+    key: str
+    client_ca: str | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """Return what TLS is served with. Raises `OSError` for files that cannot be used."""
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(self.certificate, self.key)
+        if self.client_ca is not None:
+            context.load_verify_locations(self.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+
+class _Server(uvicorn.Server):
+    """Accepts connections itself, so that those over the limit are closed before TLS or HTTP begins."""
+
+    def __init__(self, config: uvicorn.Config, places: Places) -> None:
+        super().__init__(config)
+        self._places = places
+        self._accepting: list[asyncio.Task[None]] = []
+        self._held: set[asyncio.Task[None]] = set()
+        self._warned = -_WARN_EVERY
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=[])
+        self._accepting = [asyncio.create_task(self._accept(sock)) for sock in sockets or ()]
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        ending = [*self._accepting, *self._held]  # connections that are open already are closed by the server
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+        await super().shutdown(sockets)
+
+    async def _accept(self, sock: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        sock.setblocking(False)
+        while True:
+            try:
+                client, address = await loop.sock_accept(sock)
+            except OSError as error:  # no descriptor is left, or the client is gone already
+                log.warning("a connection cannot be accepted", extra={"error": str(error)})
+                await asyncio.sleep(_PAUSE)
+                continue
+            if not self._places.take(address[0]):
+                client.close()
+                self._warn(address[0])
+                await asyncio.sleep(0)  # others have their turn, however many come
+                continue
+            task = loop.create_task(self._hold(client, address[0]))
+            self._held.add(task)
+            task.add_done_callback(self._held.discard)
+
+    def _warn(self, address: str) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._warned >= _WARN_EVERY:
+            self._warned = now
+            log.warning("connection limit reached, more are closed", extra={"address": address})
+
+    async def _hold(self, client: socket.socket, address: str) -> None:
+        """Serve a connection until it is closed."""
+        secure = self.config.ssl
+        seconds = None if secure is None else HEAD_SECONDS
+        connection = Connection(self.config, self.server_state, self.lifespan.state)
+        try:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: connection,
+                client,
+                ssl=secure,
+                ssl_handshake_timeout=seconds,
+                ssl_shutdown_timeout=seconds,
+            )
+            await connection.lost.wait()
+        except OSError as error:  # among them those of TLS
+            log.debug("a connection was not made", extra={"address": address, "error": str(error)})
+        finally:
+            self._places.free(address)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield  # one handler for all listeners, below
+
+
+async def serve(
+    apps: Mapping[str, ASGIApp],
+    sockets: Mapping[str, Sequence[socket.socket]],
+    ready: Callable[[], None],
+    stopping: asyncio.Event | None = None,
+    arrivals: Arrivals | None = None,
+    tls: Mapping[str, Tls] | None = None,
+) -> None:
+    """Serve each named application on its sockets, and on those that arrive; call ``ready`` once all answer.
+
+    Applications that ``tls`` names are served by https.
+
+    Return after a signal; where ``stopping`` is given, when that is set, and signals are left alone.
+    """
+    loop = asyncio.get_running_loop()
+    allow_descriptors()
+    room = {name: places(name) for name in apps}
+
+    def server_of(name: str) -> _Server:
+        secure = (tls or {}).get(name)
+        return _Server(
+            uvicorn.Config(
+                apps[name],
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,  # who asks is who has connected: a report is judged by that
+                timeout_keep_alive=75,
+                timeout_graceful_shutdown=5,
+                ws="none",
+                ssl_context_factory=None if secure is None else lambda _, _default: secure.context(),
+            ),
+            room[name],
+        )
+
+    servers = {name: server_of(name) for name in apps}
+    later: list[_Server] = []
+
+    def leave() -> None:
+        for server in (*servers.values(), *later):
+            if server.should_exit:
+                server.force_exit = True
+            server.should_exit = True
+
+    tasks = [asyncio.create_task(server.serve(sockets=list(sockets[n]))) for n, server in servers.items()]
+
+    def begin(name: str, sock: socket.socket) -> None:
+        server = server_of(name)
+        server.should_exit = servers[name].should_exit
+        later.append(server)
+        tasks.append(asyncio.create_task(server.serve(sockets=[sock])))
+
+    if arrivals is not None:
+        arrivals.taken_by(lambda name, sock: _safely(loop, begin, name, sock))
+    if stopping is None:
+        for sign in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(sign, leave)
+    else:
+        waiting = asyncio.create_task(stopping.wait())
+        waiting.add_done_callback(lambda _: leave())
+    while not all(server.started for server in servers.values()):
+        if any(task.done() for task in tasks):
+            break
+        await asyncio.sleep(0.01)
+    else:
+        ready()
+    while not all(task.done() for task in tasks):  # some may come in the meantime
+        await asyncio.gather(*tasks)
+
+
+def _safely(
+    loop: asyncio.AbstractEventLoop, begin: Callable[[str, socket.socket], None], name: str, sock: socket.socket
+) -> None:
+    try:
+        loop.call_soon_threadsafe(begin, name, sock)
+    except RuntimeError:  # the loop is closed: nobody serves any more
+        sock.close()

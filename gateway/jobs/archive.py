@@ -1,0 +1,197 @@
+"""Writes all that this node knows of a job as one zip file, piece by piece, however large it is.
+
+What opens something is masked: the secrets of runs wherever they stand, and values whose
+name says that they are secret.
+"""
+
+import hashlib
+import json
+import os
+import re
+import stat
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from engines import files
+from gateway.errors import GatewayError
+
+SUMS = "SHA256SUMS"
+MASK = "***"
+_CHUNK = 1024 * 1024
+_MOST = 10_000
+"""files and folders of a folder that are looked at"""
+_SECRET = re.compile(
+    r"pass(word|wd|phrase)|secret|token|credential|(access|private|api)_?key$|authori[sz]ation", re.I
+)
+
+_UNSAYABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+"""in the name of a file: line breaks and the like, and what is no UTF-8"""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file of an archive."""
+
+    name: str
+    content: Callable[[], Iterable[bytes]]
+    """opened when its turn comes; may raise `OSError` or `GatewayError`, then the archive says so instead"""
+
+
+def write(entries: Iterable[Entry], made_at: datetime) -> Iterator[bytes]:
+    """Yield the zip file of the entries, and at last the sums of all of them."""
+    sink = _Sink()
+    when = max(made_at.astimezone(UTC), datetime(1980, 1, 1, tzinfo=UTC)).timetuple()[:6]
+    sums: list[str] = []
+    missing: list[str] = []
+    names: set[str] = set()
+    with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive:  # type: ignore[call-overload]
+        for entry in entries:
+            digest, name = hashlib.sha256(), _sayable(entry.name, names)
+            with _member(archive, name, when) as member:
+                try:
+                    for piece in entry.content():
+                        digest.update(piece)
+                        member.write(piece)
+                        yield sink.take()
+                except (OSError, GatewayError) as error:
+                    missing.append(f"{name}: {_words(error)}\n")
+            yield sink.take()
+            sums.append(f"{digest.hexdigest()}  {name}\n")
+        if missing:
+            text = "".join(missing).encode()
+            sums.append(f"{hashlib.sha256(text).hexdigest()}  INCOMPLETE\n")
+            with _member(archive, "INCOMPLETE", when) as member:
+                member.write(text)
+        with _member(archive, SUMS, when) as member:
+            member.write("".join(sums).encode())
+        yield sink.take()
+    yield sink.take()
+
+
+def as_json(value: Any) -> bytes:
+    """Return a value as indented JSON; what JSON has no form for, as its text."""
+    return json.dumps(value, ensure_ascii=False, indent=1, default=str).encode("utf-8", "replace") + b"\n"
+
+
+def without_secrets(value: Any, secrets: Iterable[str] = ()) -> Any:
+    """Return plain data with masks for what its name calls secret, and for the given texts wherever they are."""
+    known = [secret for secret in secrets if secret]
+    return _masked(value, known)
+
+
+def of_files(folder: Path, prefix: str, secrets: Iterable[str]) -> Iterator[Entry]:
+    """Yield the regular files of a folder and below it; links are not followed."""
+    known = [secret.encode() for secret in secrets if secret]
+    found = (Path(entry.path) for entry in files.walk(folder, _MOST))
+    for path in sorted(path for path in found if _is_regular(path)):
+        inside = "/".join((prefix, *path.relative_to(folder).parts))
+        yield Entry(inside, lambda path=path: masked(_pieces(path), known))  # type: ignore[misc]
+
+
+def masked(pieces: Iterable[bytes], secrets: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield bytes with every secret masked, also one that lies across two pieces."""
+    known = [secret for secret in secrets if secret]
+    keep = max(map(len, known), default=1) - 1
+    held = b""
+    for piece in pieces:
+        held += piece
+        for secret in known:
+            held = held.replace(secret, b"*" * len(secret))
+        if len(held) > keep:
+            yield held[: len(held) - keep]
+            held = held[len(held) - keep :]
+    if held:
+        yield held
+
+
+def _masked(value: Any, secrets: list[str], hidden: bool = False) -> Any:
+    """Return the value masked; what is ``hidden`` belongs to a name that says so, with all below it."""
+    if isinstance(value, Mapping):
+        return {
+            str(k): _masked(v, secrets, (hidden and k != "origin") or bool(_SECRET.search(str(k))))
+            for k, v in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [_masked(v, secrets, hidden) for v in value]
+    if hidden and _is_scalar(value) and value != "":
+        return MASK
+    if isinstance(value, str):
+        for secret in secrets:
+            value = value.replace(secret, MASK)
+        return re.sub(r"(://[^/@\s:]*):[^/@\s]*@", rf"\1:{MASK}@", value)
+    return value
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, (str, int, float)) and not isinstance(value, bool)
+
+
+def _sayable(name: str, taken: set[str]) -> str:
+    """Return a name that a zip and a line of the sums can hold, another one than those before it."""
+    said = _UNSAYABLE.sub("?", name)
+    number = 1
+    while said in taken:
+        number += 1
+        said = f"{_UNSAYABLE.sub('?', name)} ({number})"
+    taken.add(said)
+    return said
+
+
+@contextmanager
+def _member(archive: zipfile.ZipFile, name: str, when: Any) -> Iterator[Any]:
+    info = zipfile.ZipInfo(name, when)
+    info.compress_type = zipfile.ZIP_DEFLATED
+    info.external_attr = 0o644 << 16
+    with archive.open(info, "w", force_zip64=True) as member:
+        yield member
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with _opened(path) as file:
+        while piece := file.read(_CHUNK):
+            yield piece
+
+
+def _opened(path: Path) -> BinaryIO:
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    return os.fdopen(handle, "rb")
+
+
+def _is_regular(path: Path) -> bool:
+    with suppress(OSError):
+        return stat.S_ISREG(path.lstat().st_mode)
+    return False
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, GatewayError):
+        return f"{error.reason} {error.message}"
+    return getattr(error, "strerror", None) or type(error).__name__
+
+
+class _Sink:
+    """What the zip writes, until it is taken. It cannot be sought in."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+        self._at = 0
+
+    def write(self, data: bytes) -> int:
+        self._held += data
+        self._at += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self._at
+
+    def flush(self) -> None: ...
+
+    def take(self) -> bytes:
+        taken = bytes(self._held)
+        self._held.clear()
+        return taken

@@ -1,0 +1,176 @@
+"""What the engines of a node have for jobs: one beside the main one is asked now and then, between as last known.
+
+An engine that does not answer keeps the totals that it last told, to this process or, before it, to the database.
+Of one beside the main one nothing more is held until it answers. The main one is asked until it has answered once.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+
+import structlog
+
+from engines.base import Capacity, Engine, EngineError
+from gateway.config.limit_settings import ResourceSettings
+from gateway.domain.amounts import GIB, Amounts
+from gateway.domain.needs import Room
+from gateway.domain.spec import NodeId
+from gateway.errors import GatewayError
+from gateway.ports import Clock
+from gateway.runtime.loop import Loop
+from gateway.store.engine_totals import EngineTotals
+
+log = structlog.get_logger(__name__)
+
+_EVERY = 15.0
+"""seconds between two looks at an engine"""
+_AT_ONCE = 4
+"""engines that are asked at the same time: one that hangs delays no other"""
+
+
+@dataclass(frozen=True)
+class Cap:
+    """What jobs may have of an engine at most; None is all that it has."""
+
+    cpu: float | None = None
+    """cores"""
+    memory_gib: float | None = None
+
+
+@dataclass(frozen=True)
+class _Seen:
+    capacity: Capacity | None
+    away_since: datetime | None = None
+    cause: str = ""
+
+
+class EngineRooms:
+    """Call it for what each engine has now; "" is the main one."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        engines: Mapping[str, Engine],
+        caps: Mapping[str, Cap],
+        settings: ResourceSettings,
+        kept: EngineTotals,
+        clock: Clock,
+        first_look: float = 10.0,
+        main: str = "main",
+    ) -> None:
+        """``first_look``: seconds that somebody waits for an engine after the start, whichever they ask about.
+
+        ``main``: what the main engine's totals are kept as; gateways of a node may have different ones.
+        """
+        self._node = node
+        self._engines = engines
+        self._caps = caps
+        self._settings = settings
+        self._kept = kept
+        self._clock = clock
+        self._first = first_look
+        self._main = main
+        self._main_again = 0.0
+        self._written: dict[str, Capacity] = {}
+        self._seen: dict[str, _Seen] = {}
+        self._looking = {name: threading.Lock() for name in engines}
+        self.changed: Callable[[], None] = lambda: None
+        """told when an engine has become another, or answers again: whoever waits may go on"""
+        further = [name for name in engines if name]
+        self._beside = bool(further)
+        self.loop = Loop(
+            "engines", self._advance, lambda _: further, every=_EVERY, workers=min(len(further), _AT_ONCE)
+        )
+
+    def start(self) -> None:
+        """Begin to look; where there are no further engines there is nothing to do."""
+        if self._beside:
+            self.loop.start()
+
+    def __call__(self) -> Mapping[str, Room]:
+        """Return the rooms as last seen. One that this process has not seen yet is waited for, once, briefly."""
+        if new := [name for name in self._engines if name not in self._seen]:
+            self._wait_for(new)
+        elif "" in self._seen and self._seen[""].away_since and time.monotonic() >= self._main_again:
+            self._main_again = time.monotonic() + _EVERY
+            threading.Thread(target=self._look_at_main, daemon=True).start()
+        return {name: self._room(name, self._seen[name]) for name in self._engines}
+
+    def look(self, name: str) -> None:
+        """Ask one engine what it has, and whether it answers at all."""
+        with self._looking[name]:
+            changed = self._look(name)
+        if changed:
+            self.changed()
+
+    def _advance(self, name: str) -> None:
+        self.look(name)
+
+    def _wait_for(self, names: list[str]) -> None:
+        """Have engines be looked at that were not; who takes longer has not answered so far."""
+        looks = [threading.Thread(target=self._first_look, args=(name,), daemon=True) for name in names]
+        for one in looks:
+            one.start()
+        end = time.monotonic() + self._first
+        for one in looks:
+            one.join(max(end - time.monotonic(), 0))
+        if late := [name for name in names if name not in self._seen]:
+            known, now = self._kept.known(), self._clock()
+            for name in late:
+                self._seen.setdefault(name, _Seen(known.get(name or self._main), now, "it has not answered yet"))
+
+    def _look_at_main(self) -> None:
+        with suppress(GatewayError):
+            self.look("")
+
+    def _first_look(self, name: str) -> None:
+        with suppress(GatewayError):  # a database that is away; it is tried again
+            with self._looking[name]:
+                changed = name not in self._seen and self._look(name)
+            if changed:
+                self.changed()
+
+    def _look(self, name: str) -> bool:
+        """Ask it; say whether that is news to who was told before."""
+        try:
+            found = _Seen(self._engines[name].capacity())
+        except EngineError as error:
+            before = self._seen.get(name)
+            known = before.capacity if before else self._kept.known().get(name or self._main)
+            since = before.away_since if before and before.away_since else self._clock()
+            found = _Seen(known, since, str(error))
+        before = self._seen.get(name)
+        self._seen[name] = found
+        if found.away_since and (before is None or before.away_since is None):
+            log.warning("an engine does not answer", engine=name or "main", cause=found.cause)
+        elif before is not None and before.away_since and not found.away_since:
+            log.info("an engine answers again", engine=name or "main")
+        if not found.away_since and found.capacity is not None and self._written.get(name) != found.capacity:
+            self._kept.keep(name or self._main, found.capacity, self._clock())
+            self._written[name] = found.capacity
+        return before is not None and _standing(before) != _standing(found)
+
+    def _room(self, name: str, seen: _Seen) -> Room:
+        away = ""
+        if seen.away_since is not None:
+            since = seen.away_since.isoformat(timespec="seconds")
+            away = f"engine {name} of node {self._node} has not answered since {since}"
+        if seen.capacity is None:
+            return Room(None, away=away, cause=seen.cause)
+        total = bounded(seen.capacity, self._caps.get(name, Cap()), self._settings)
+        return Room(total, seen.capacity.cpu, away, seen.cause)
+
+
+def bounded(has: Capacity, cap: Cap, settings: ResourceSettings) -> Amounts:
+    """Return what jobs may have of the cores and the memory of an engine."""
+    most = has.memory if cap.memory_gib is None else min(has.memory, int(cap.memory_gib * GIB))
+    return Amounts.of(
+        min(has.cpu, cap.cpu or has.cpu) * settings.cpu_overcommit, most * settings.memory_overcommit
+    )
+
+
+def _standing(seen: _Seen) -> tuple[Capacity | None, bool]:
+    return seen.capacity, seen.away_since is None

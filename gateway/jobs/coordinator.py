@@ -1,0 +1,441 @@
+"""Use cases of the scheduling node: take a job in, tell of it, take in news, stop it."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from queue import Empty, Queue
+from typing import Any
+
+from gateway.domain import consent, orphans, progress, quorum
+from gateway.domain.consent import Confirmed
+from gateway.domain.job import Job, Origin
+from gateway.domain.rerun import Order, RerunAnswer
+from gateway.domain.run import LocalJob
+from gateway.domain.scheduling.messages import Freed, Heard, StopAsked, SuspendAsked, TaskStopAsked
+from gateway.domain.spec import CallState, Failure, JobSpec, NodeId, Note
+from gateway.domain.states import JOB, JobStatus, Outcome, ended
+from gateway.errors import (
+    Conflict,
+    GatewayError,
+    NotAllowed,
+    NotFound,
+    PeerUnreachable,
+    Refused,
+)
+from gateway.jobs import any_version, reruns
+from gateway.jobs.scheduler import Scheduler
+from gateway.jobs.submission import NewJobs, digest
+from gateway.jobs.timeline import notes_of
+from gateway.jobs.views import unanswered_view, view, with_ids
+from gateway.ports import Clock, JobView, SchedulerApi, TaskReport
+from gateway.runtime.acting import acting_user, by_user
+from gateway.runtime.context import current_trace, listening, traced
+from gateway.runtime.executors import Lanes
+from gateway.runtime.peers import Peers
+from gateway.store.store import Store
+from provider_registry.registry import Registry, Unknown
+from route_table.live import LiveRoutes
+
+_SUBMIT = "asked to submit"
+"""event of a timeline; the actor is the person"""
+
+
+class Coordinator:
+    """Implements `gateway.ports.SchedulerApi`."""
+
+    def __init__(
+        self,
+        store: Store,
+        scheduler: Scheduler,
+        peers: Peers,
+        registry: Registry,
+        routes: LiveRoutes,
+        clock: Clock,
+        answer_within: float = 30.0,
+        list_within: float = 5.0,
+    ) -> None:
+        self._store = store
+        self._scheduler = scheduler
+        self._peers = peers
+        self._registry = registry
+        self._new = NewJobs(store, peers, registry, routes, clock)
+        self._clock = clock
+        self._answer_within = answer_within
+        self._list_within = list_within
+        self.admit: Callable[[], None] = lambda: None
+        """raises `Refused` while no new job is taken"""
+        self.admit_from: Callable[[NodeId], None] = lambda node: None
+        """raises `Busy` for a node that has submitted as many jobs as it may"""
+        self.new_id: Callable[[Iterable[NodeId]], str] = lambda nodes: reruns.new_id()
+        """makes an id for a job that all of its nodes can keep"""
+
+    def hand_in(self, spec: JobSpec) -> str:
+        """Take a job from this node's own platform to the node that schedules it; return its id.
+
+        Raises `Invalid` with every problem, `Refused` with each node's reason.
+        """
+        self.admit()
+        self._new.check(spec)
+        if spec.scheduler != self._peers.node:  # else the job itself is the record
+            self._store.add_submission(spec.job_id, spec.flow_id, spec.scheduler, self._clock())
+            self._asked(spec.job_id, "submit")  # before a peer can have it wait for approval here
+        try:
+            with traced(spec.trace_id), self._in_timeline(spec.job_id):
+                there = self._peers.scheduler(spec.scheduler, spec.protocol).submit_job(spec, self._peers.node)
+        except PeerUnreachable as error:
+            error.job_id = spec.job_id
+            raise  # it may have arrived: the record is how to find out
+        except GatewayError as error:
+            self._store.drop_submission(spec.job_id)
+            self._kept(spec.job_id, error)
+            raise
+        if there != spec.job_id:
+            self._handed_in_as(there, spec)
+        return there
+
+    def _kept(self, job_id: str, error: GatewayError) -> None:
+        """Name the job in what is said of its refusal, if this node keeps a record of it."""
+        if self._store.jobs.find(job_id) or self._store.local_jobs.find(job_id):
+            error.job_id = job_id
+
+    def _asked(self, job_id: str, what: str, **detail: Any) -> None:
+        """Write into the job's timeline which person asked for it here, where people say who they are."""
+        if person := acting_user():
+            self._store.note(job_id, "operator", [Note(self._clock(), f"asked to {what}", person, detail)])
+
+    def submitters(self, job_id: str) -> set[str]:
+        """Return the people here who submitted a job, or had it run again, where people say who they are."""
+        job = self._store.jobs.find(job_id)
+        noted = {e.by for e in self._store.timeline(job_id) if e.event == _SUBMIT}
+        return (noted | ({job.user} if job else set())) - {""}
+
+    def _handed_in_as(self, job_id: str, spec: JobSpec) -> None:
+        """Keep the id that the scheduling node gave a job. Raises `Refused` where it is another job's."""
+        self._store.drop_submission(spec.job_id)
+        job, local = self._store.jobs.find(job_id), self._store.local_jobs.find(job_id)
+        if job is not None or (local is not None and local.spec.scheduler != spec.scheduler):
+            text = f"{spec.scheduler} has taken the job under the id {job_id}, which is another job's here"
+            raise Refused(text, reason="JOB_ID_CONFLICT")
+        self._store.add_submission(job_id, spec.flow_id, spec.scheduler, self._clock())
+        self._asked(job_id, "submit")
+
+    def submit_job(self, spec: JobSpec, sender: NodeId) -> str:
+        """Take a job in from its initiator; return once every node has accepted it.
+
+        Beyond what the port says: raises `NotAllowed` for another sender than the initiator, and
+        `PeerUnreachable` where some node has not answered in time; the job may come about then.
+        """
+        if sender not in ("", spec.initiator, self._peers.node):
+            raise NotAllowed(f"only the initiator {spec.initiator} may submit this job, not {sender}")
+        self._take_in(spec, sender)
+        return spec.job_id
+
+    def _take_in(self, spec: JobSpec, sender: NodeId, origin: Origin | None = None) -> None:
+        """Store a job, begin it, and wait until every node has accepted it."""
+        if self._store.jobs.find(spec.job_id) is None:
+            self.admit()
+            if sender not in ("", self._peers.node):
+                self.admit_from(sender)
+        warnings = self._new.check(spec)
+        asked = digest(spec)
+        try:
+            spec, chosen = any_version.settled(spec, self._registry)
+        except Unknown as error:  # it was taken away since the check
+            raise Refused(error.message, reason=error.reason) from error
+        job = replace(self._new.made(spec, [*chosen, *warnings]), origin=origin, digest=asked)
+        if not self._scheduler.begin(job):
+            known = self._store.jobs.get(spec.job_id)
+            if known.digest != job.digest:
+                raise Conflict(f"job {spec.job_id} is here already, with another body", reason="JOB_ID_CONFLICT")
+        job = self._scheduler.wait(spec.job_id, _decided, self._answer_within)
+        if job.ending is not None and job.outcome in (Outcome.REJECTED, Outcome.STOPPED):
+            raise Refused(_refusal(job), reason=job.ending.failure.reason if job.ending.failure else "REFUSED")
+        if not _decided(job):
+            raise PeerUnreachable(f"not every node has answered within {self._answer_within:g} s")
+
+    def rerun(self, job_id: str, start: str, parameters: Mapping[str, Any]) -> RerunAnswer:
+        """Have the node that schedules a job run it again from a task on, as a new job.
+
+        ``start`` empty: from the first task that has not succeeded. Raises `NotFound`, `Conflict`, `Invalid`,
+        `Refused`, `PeerUnreachable`, `NotServed` where the scheduling node does not know of such a thing.
+        """
+        self.admit()
+        job, local = self._store.jobs.find(job_id), self._store.local_jobs.find(job_id)
+        record = job or local
+        node = record.spec.scheduler if record else self._store.scheduler_of(job_id) or ""
+        nodes = (node, *record.spec.nodes) if record else (node,)
+        wanted = Order(job_id, self.new_id(nodes), start, parameters)
+        if job is not None:
+            try:
+                made = self.rerun_job(wanted, self._peers.node)
+            except GatewayError as error:
+                self._kept(wanted.new_job_id, error)
+                raise
+            self._asked(job_id, "run again", new_job=made.job_id)
+            return made
+        scheduler = self._elsewhere_scheduled(job_id, local)
+        self._store.add_submission(wanted.new_job_id, local.spec.flow_id if local else "", node, self._clock())
+        self._asked(wanted.new_job_id, "submit", rerun_of=job_id)
+        try:
+            with traced(current_trace()), self._in_timeline(job_id):
+                made = scheduler.rerun_job(wanted, self._peers.node)
+        except PeerUnreachable:
+            raise  # it may have arrived
+        except GatewayError as error:
+            self._store.drop_submission(wanted.new_job_id)
+            self._kept(wanted.new_job_id, error)
+            raise
+        if made.job_id != wanted.new_job_id:  # some run it again under an id of their own
+            self._store.drop_submission(wanted.new_job_id)
+            self._asked(made.job_id, "submit", rerun_of=job_id)
+        self._asked(job_id, "run again", new_job=made.job_id)
+        return made
+
+    def rerun_job(self, wanted: Order, sender: NodeId) -> RerunAnswer:
+        """Plan the new job from the old one's record, and take it in like any other."""
+        old = self._scheduled(wanted.job_id, sender)
+        made = reruns.planned(old, wanted, sender or self._peers.node)
+        known = self._store.jobs.find(wanted.new_job_id)
+        self._take_in(made.spec, sender, made.origin)
+        if known is None:
+            self._store.jobs.update(old.id, lambda job: reruns.noted(job, made, self._clock()))
+        return RerunAnswer(made.spec.job_id, made.origin.start, made.runs, made.inherits)
+
+    def status_here(self, job_id: str) -> JobView | None:
+        """Tell of a job that this node schedules; None for others. Waits for nobody."""
+        job = self._store.jobs.find(job_id)
+        return None if job is None else view(job)
+
+    def status(self, job_id: str) -> JobView:
+        """Tell of a job, whichever node schedules it. Raises `NotFound`."""
+        job = self._store.jobs.find(job_id)
+        if job is not None:
+            return view(job)
+        local = self._store.local_jobs.find(job_id)
+        scheduler = self._elsewhere_scheduled(job_id, local)
+        try:
+            with traced(local.spec.trace_id if local else current_trace()):
+                found = scheduler.job_status(job_id, self._peers.node)
+        except GatewayError as error:  # silent, without a route by now, or without the job, which may be old
+            if local is None:
+                raise
+            return unanswered_view(local, error)
+        if local is None:
+            return found
+        if found.progress > local.progress and not ended(JOB, found.status):
+            with suppress(GatewayError):  # it is only for when that node does not answer
+                self._store.local_jobs.update(job_id, lambda local: progress.told(local, found.progress))
+        return with_ids(found, local)
+
+    def _elsewhere_scheduled(self, job_id: str, local: LocalJob | None) -> SchedulerApi:
+        """Return the way to the node that schedules a job which is not scheduled here. Raises `NotFound`."""
+        protocol = local.spec.protocol if local else "bfia"
+        scheduler = local.spec.scheduler if local else self._store.scheduler_of(job_id)
+        if scheduler is None:
+            raise NotFound(f"no job {job_id} was submitted, is scheduled or runs here", reason="JOB_UNKNOWN")
+        return self._peers.scheduler(scheduler, protocol)
+
+    def jobs(self, flow_id: str | None) -> Mapping[str, JobStatus]:
+        """Return every job this node submitted, schedules or takes part in, newest first."""
+        here = {one.job_id: one for one in self._store.local_jobs.list(flow_id)}
+        here |= {one.job_id: one for one in self._store.jobs.list(flow_id)}  # who schedules a job knows best
+        newest_first = sorted(here.values(), key=lambda one: one.created_at, reverse=True)
+        found = {one.job_id: JobStatus(one.status) for one in newest_first}
+        elsewhere = [(job_id, node) for job_id, node in self._store.submissions(flow_id) if job_id not in found]
+        return found | self._asked_elsewhere(elsewhere)
+
+    def _asked_elsewhere(self, jobs: Sequence[tuple[str, NodeId]]) -> dict[str, JobStatus]:
+        """Ask the nodes that schedule these jobs, all at once; whoever does not answer in time is not waited for.
+
+        A job that was refused there, or cannot be asked after now, is PENDING as far as this node knows.
+        """
+        found = {job_id: JobStatus.PENDING for job_id, _ in jobs}
+        silent: set[NodeId] = set()
+        answers: Queue[tuple[str, JobStatus | None]] = Queue()
+
+        def ask(job_id: str, node: NodeId) -> None:
+            try:
+                answer = None if node in silent else self.status(job_id).status
+            except PeerUnreachable:
+                silent.add(node)
+                answer = None
+            except GatewayError:
+                answer = None
+            answers.put((job_id, answer))
+
+        lanes = Lanes()
+        for job_id, node in jobs:
+            lanes.submit(node, partial(ask, job_id, node), job_id)
+        end = self._clock().timestamp() + self._list_within
+        try:
+            for _ in jobs:
+                job_id, status = answers.get(timeout=max(end - self._clock().timestamp(), 0.0))
+                found[job_id] = status or found[job_id]
+        except Empty:
+            pass
+        finally:
+            lanes.close(wait=False)
+        return found
+
+    def stop(self, job_id: str, task_name: str = "") -> None:
+        """Have the node that schedules a job stop it. Raises `NotFound`, `PeerUnreachable`."""
+        job = self._store.jobs.find(job_id)
+        if job is not None:
+            if task_name:
+                _known_task(job.spec, task_name)
+            if job.ending is None:
+                self._asked(job_id, "stop", task=task_name)
+            self.stop_job(job_id, task_name, self._peers.node)
+            return
+        local = self._store.local_jobs.find(job_id)
+        if local is not None and task_name:
+            _known_task(local.spec, task_name)
+        scheduler = self._elsewhere_scheduled(job_id, local)
+        if local is not None and ended(JOB, local.status) and self._over_there(scheduler, local):
+            return
+        self._asked(job_id, "stop", task=task_name)
+        with traced(local.spec.trace_id if local else current_trace()), self._in_timeline(job_id):
+            scheduler.stop_job(job_id, task_name, self._peers.node)
+
+    def _over_there(self, scheduler: SchedulerApi, local: LocalJob) -> bool:
+        """Say whether a job that has ended here has at the node that schedules it, as far as that can be asked.
+
+        It goes on there where this node was left out of it, or has ended its own part by itself. Raises
+        `PeerUnreachable` where it has for that node's silence, and that goes on.
+        """
+        try:
+            return ended(JOB, scheduler.job_status(local.id, self._peers.node).status)
+        except PeerUnreachable:
+            if local.ending and local.ending.failure and local.ending.failure.reason == orphans.UNREACHABLE:
+                raise
+            return True
+        except GatewayError:
+            return True
+
+    @contextmanager
+    def _in_timeline(self, job_id: str) -> Iterator[None]:
+        """Write the requests that this node's platform caused into the job's timeline, whatever they come to."""
+        with listening() as calls:
+            try:
+                yield
+            finally:
+                self._store.note(job_id, "initiator", notes_of(calls, self._clock(), **by_user()))
+
+    def stop_job(self, job_id: str, task_name: str, sender: NodeId) -> None:
+        """Record that it was asked for; the scheduler tells the nodes afterwards."""
+        job = self._scheduled(job_id, sender)
+        by, now = sender or self._peers.node, self._clock()
+        if not task_name:
+            self._scheduler.record(job_id, StopAsked(by, now))
+            return
+        _known_task(job.spec, task_name)
+        self._scheduler.record(job_id, TaskStopAsked(task_name, by, now))
+
+    def cancel_waiting(self, job_id: str, by: str) -> bool:
+        """Stop a job scheduled here of which nothing runs yet; False where it runs, or is over, by now."""
+        asked = StopAsked(by, self._clock(), f"cancelled by {by} while it waited", if_waiting=True)
+        job = self._scheduler.record(job_id, asked)
+        cancelled = job.ending is not None and job.ending.at == asked.at
+        if cancelled:
+            self._asked(job_id, "cancel while it waited")
+        return cancelled
+
+    def suspend(self, job_id: str, on: bool) -> None:
+        """Have the node that schedules a job start no further task of it, or go on.
+
+        Raises `NotFound`, `PeerUnreachable`, `Conflict` where the job has ended, `NotServed`.
+        """
+        if self._store.jobs.find(job_id) is not None:
+            self.suspend_job(job_id, on, self._peers.node)
+        else:
+            local = self._store.local_jobs.find(job_id)
+            scheduler = self._elsewhere_scheduled(job_id, local)
+            with traced(local.spec.trace_id if local else current_trace()):
+                scheduler.suspend_job(job_id, on, self._peers.node)
+        self._asked(job_id, "suspend" if on else "resume")
+
+    def suspend_job(self, job_id: str, on: bool, sender: NodeId) -> None:
+        """Record that it was asked for. Raises `Conflict` (JOB_ENDED) where that came too late."""
+        self._scheduled(job_id, sender)
+        asked = SuspendAsked(sender or self._peers.node, self._clock(), on)
+        job = self._scheduler.record(job_id, asked)
+        if (job.suspended is not None) is not on or ended(JOB, job.status):
+            raise Conflict(f"job {job_id} has ended, or is about to", reason="JOB_ENDED")
+
+    def confirm_job(self, job_id: str, failure: Failure | None, sender: NodeId, audit: str = "") -> None:
+        """Record what a node decided. Raises `Conflict` (ALREADY_DECIDED) for the opposite of before."""
+        job = self._scheduled(job_id, sender)
+        if sender not in job.nodes:
+            raise NotAllowed(f"node {sender or '(not named)'} has no part in job {job_id}")
+        if failure is not None:
+            failure = replace(failure, node=sender)
+        event = Confirmed(sender, self._clock(), failure)
+        if problem := consent.contradicts(job, event):
+            raise Conflict(f"job {job_id}: {problem}", reason="ALREADY_DECIDED")
+        self._scheduler.record(job_id, event)
+
+    def job_status(self, job_id: str, sender: NodeId) -> JobView:
+        """Tell of a job that this node schedules."""
+        return view(self._scheduled(job_id, sender))
+
+    def _scheduled(self, job_id: str, sender: NodeId) -> Job:
+        """Return a job that this node schedules. Raises `NotFound`, and `NotAllowed` for a node without a part."""
+        job = self._store.jobs.find(job_id)
+        if job is None:
+            raise NotFound(f"no job {job_id} is scheduled here", reason="JOB_UNKNOWN")
+        if sender and sender not in (self._peers.node, job.spec.initiator, *job.spec.nodes):
+            raise NotAllowed(f"node {sender} has no part in job {job_id}")
+        return job
+
+    def report_task(self, report: TaskReport, sender: NodeId) -> None:
+        """Record news of a task. Raises `NotAllowed` for a node without a part in it."""
+        job_id = self._store.job_of_task(report.task_id)
+        if job_id is None:
+            raise NotFound(f"no task {report.task_id} is scheduled here", reason="TASK_UNKNOWN")
+        job = self._store.jobs.get(job_id)
+        task = next(t for t in job.tasks.values() if t.has(report.task_id))
+        if sender not in task.nodes:
+            raise NotAllowed(f"node {sender or '(not named)'} has no part in task {report.task_id}")
+        heard = Heard(
+            report.task_id,
+            sender,
+            report.role,
+            report.status,
+            self._clock(),
+            report.failure,
+            pushed=True,
+        )
+        self._scheduler.record(job_id, heard)
+
+    def resources_free(self, job_id: str, sender: NodeId) -> None:
+        """Record that a node has something free; the job is then asked for again there."""
+        self._scheduled(job_id, sender)
+        self._scheduler.record(job_id, Freed(sender or self._peers.node, self._clock()))
+
+    def check(self, spec: JobSpec) -> list[str]:
+        """Return what is odd about a job as far as this node can tell. Raises `Invalid` with every problem."""
+        return self._new.check(spec)
+
+
+def _known_task(spec: JobSpec, name: str) -> None:
+    """Raise `NotFound` for a task that the flow does not have."""
+    if spec.dag.get(name) is None:
+        raise NotFound(f"job {spec.job_id} has no task {name}", reason="TASK_UNKNOWN")
+
+
+def _decided(job: Job) -> bool:
+    """Say whether every node has accepted the job or waits for somebody to, or the job has come to its end."""
+    return job.status is not JobStatus.PENDING or (
+        job.ending is None and all(n.create.state is CallState.OK for n in quorum.active(job))
+    )
+
+
+def _refusal(job: Job) -> str:
+    said = [
+        f"{n.node}: {n.create.reason} {n.create.message}".strip() for n in job.nodes.values() if n.create.reason
+    ]
+    if said:
+        return "; ".join(said)
+    failure = job.ending.failure if job.ending else None
+    return failure.message if failure and failure.message else "the job was stopped before every node accepted it"

@@ -1,0 +1,395 @@
+"""Carries out what `gateway.domain.execution` decides, on the engine; wakes on the engine's exit events.
+
+As in the scheduler there is one way in, `record`, which stores news and decisions in one write before
+anything is done in the world.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+
+import structlog
+
+from engines.base import Engine, EngineDown, EngineError, Exited, Missing, Watch
+from gateway.data.files import DiskWatch
+from gateway.data.workspace import Workspace
+from gateway.domain import orphans
+from gateway.domain.execution import machine
+from gateway.domain.execution.commands import (
+    Action,
+    AskScheduler,
+    Close,
+    Collect,
+    Confirm,
+    Launch,
+    Prepare,
+    Probe,
+    Seal,
+    StopRun,
+    Tell,
+)
+from gateway.domain.execution.last_line import result_of
+from gateway.domain.execution.messages import (
+    Broken,
+    Done,
+    Event,
+    Gone,
+    HasExited,
+    LaunchFailed,
+    Restarted,
+    Sealed,
+    Seen,
+    Unseen,
+)
+from gateway.domain.run import Exit, LocalJob, Run
+from gateway.domain.scheduling import healing
+from gateway.domain.spec import Failure, JobSpec, NodeId
+from gateway.domain.states import RunStatus
+from gateway.domain.timing import Timing
+from gateway.errors import GatewayError, NotFound, Unreadable
+from gateway.jobs.launcher import ImageIsFetched, Launching
+from gateway.jobs.prefetching import Prefetch
+from gateway.jobs.telling import Telling
+from gateway.jobs.timeline import with_calls
+from gateway.ports import Clock, Outputs
+from gateway.runtime.batching import Turns
+from gateway.runtime.context import listening, traced
+from gateway.runtime.executors import Lanes
+from gateway.runtime.loop import Loop
+from gateway.runtime.patience import while_away
+from gateway.runtime.peers import Peers
+from gateway.store.abandoning import abandon
+from gateway.store.database import outside_transaction
+from gateway.store.store import Store
+
+log = structlog.get_logger(__name__)
+
+Change = Callable[[LocalJob], LocalJob]
+
+_LAST_WORDS = 16 * 1024
+"""bytes at the end of standard output in which a result code is looked for"""
+
+
+class Executor:
+    """The shell around the execution rules."""
+
+    def __init__(
+        self,
+        store: Store,
+        engine: Engine,
+        peers: Peers,
+        workspace: Workspace,
+        outputs: Outputs,
+        clock: Clock,
+        lanes: Lanes,
+        launching: Launching,
+        close_session: Callable[[str], None],
+        release: Callable[[str], None],
+        disk: DiskWatch,
+        owner: str = "",
+        timing: Timing = Timing(),
+        oddities: Callable[[JobSpec, Run], tuple[str, ...]] = lambda spec, run: (),
+    ) -> None:
+        self._store = store
+        self._oddities = oddities
+        self._engine = engine
+        self._workspace = workspace
+        self._outputs = outputs
+        self._clock = clock
+        self._lanes = lanes
+        self._close_session = close_session
+        self._release = release
+        self._owner = owner
+        self._timing = timing
+        self._disk = disk
+        self._watch: Watch | None = None
+        self._turns = Turns(store.local_jobs.decide, self._decide, self._begin)
+        self.observe: Callable[[str, float], None] = lambda _action, _seconds: None
+        """told how long each action on the engine took"""
+        self._launching = launching
+        self.telling = Telling(peers, clock, self.heard)
+        self._prefetch = Prefetch(
+            lambda name: launching.engine_at(name),
+            store.local_jobs.get,
+            lambda job_id, event: self.record(job_id, event),
+            clock,
+        )
+        self.loop = Loop("executor", self.advance, self._overdue, clock=clock)
+
+    def start(self) -> None:
+        """Take up what an earlier process of this node left, then watch the engine."""
+        for job_id in self._store.local_jobs.unfinished():
+            try:
+                self.record(job_id, Restarted(self._clock(), self._owner))
+            except Unreadable as error:
+                self._abandon(job_id, error)
+        self._watch = self._engine.watch(self._on_exit, self._on_away)
+        self.loop.start()
+
+    def stop(self) -> None:
+        """End the watch and the loop; containers go on."""
+        if self._watch is not None:
+            self._watch.close()
+        self.loop.stop()
+
+    def advance(self, job_id: str) -> datetime | None:
+        """Do everything that is due for a job here; return when it is due next."""
+        try:
+            return machine.next_due(self._change(job_id, lambda local: local), self._timing, self._owner)
+        except Unreadable as error:
+            self._abandon(job_id, error)
+            return None
+        except NotFound:
+            if self._store.local_jobs.find(job_id) is not None:
+                raise
+            return None  # deleted since it was woken: nothing is left to do
+
+    def _abandon(self, job_id: str, error: Unreadable) -> None:
+        """End a job of which nothing can be read any more, with all that runs for it."""
+        log.error("a job ends as ABNORMAL", job=job_id, cause=error.message)
+        names = abandon(self._store, "participant", job_id, self._clock(), error.message)
+        self._lanes.submit("engine-end", partial(self._end_abandoned, job_id, names), job_id)
+
+    def _end_abandoned(self, job_id: str, names: list[str]) -> None:
+        for name in names:
+            with suppress(EngineError):  # what stays is found as an orphan
+                self._engine.stop(name, self._timing.stop_grace)
+                self._engine.remove(name)
+        self._close_session(job_id)
+        self._release(job_id)
+
+    def record(self, job_id: str, *events: Event) -> LocalJob:
+        """Take in news and do what follows from it."""
+        return self.change(job_id, self._applied(*events))
+
+    def _applied(self, *events: Event) -> Change:
+        def change(local: LocalJob) -> LocalJob:
+            for event in events:
+                local = machine.apply(local, event, self._timing)
+            return local
+
+        return change
+
+    def change(self, job_id: str, change: Change) -> LocalJob:
+        """Change the record of a job here and do what follows from it."""
+        local = self._change(job_id, change)
+        due = machine.next_due(local, self._timing, self._owner)
+        if due is not None:
+            self.loop.wake(job_id, due)
+        return local
+
+    def healed(self, node: NodeId) -> None:
+        """Tell a node at once what it has not heard, now that it can be reached again."""
+        for job_id in self._store.local_jobs.unfinished():
+            with suppress(NotFound):  # deleted meanwhile
+                self.change(job_id, lambda local: healing.heard_by(local, node))
+
+    def image_digest(self, image: str) -> str:
+        """Return the digest of an image as it is now. Raises `EngineError`."""
+        return self._engine.image_digest(image)
+
+    def address_of(self, run: Run) -> str:
+        """Return the address from which a run's requests come; empty where the engine does not tell."""
+        try:
+            return self._engine.address(run.name)
+        except EngineError:
+            return ""
+
+    def _overdue(self, now: datetime) -> Iterable[str]:
+        return self._store.local_jobs.due(now)
+
+    def _on_exit(self, name: str) -> None:
+        found = self._store.job_of_container(name)
+        if found is None:
+            return
+        job_id, run_id = found
+        self._lanes.submit("engine-exit", partial(self._look, job_id, run_id), job_id)
+
+    def _on_away(self, engine: str) -> None:
+        """Note it with the engine's containers: what it does to them when it comes back is not their failure."""
+        now = self._clock()
+        for job_id in self._store.local_jobs.unfinished():
+            local = self._store.local_jobs.find(job_id)  # deleted meanwhile, or not to be read
+            there = [r for r in local.runs if r.engine == engine] if local else []
+            mine = [r for r in there if r.status is RunStatus.RUNNING and r.owner in ("", self._owner)]
+            if mine:
+                self.record(job_id, *(Unseen(run.run_id, now) for run in mine))
+
+    def _look(self, job_id: str, run_id: str) -> None:
+        local = self._store.local_jobs.get(job_id)
+        run = next(r for r in local.runs if r.run_id == run_id)
+        if run.exit is None:
+            self.record(job_id, self._probe(run))
+
+    def _change(self, job_id: str, change: Change) -> LocalJob:
+        return self._turns.change(job_id, change)
+
+    def _decide(self, local: LocalJob) -> tuple[LocalJob, list[Action]]:
+        return machine.step(local, self._clock(), self._timing, self._owner)
+
+    def _begin(self, local: LocalJob, actions: list[Action]) -> None:
+        for action in actions:
+            lane = self._lane(local, action)
+            self._lanes.submit(lane, partial(self._perform, local, action), local.id)
+
+    def _lane(self, local: LocalJob, action: Action) -> str:
+        match action:
+            case Tell() | Confirm() | AskScheduler():
+                return local.spec.scheduler
+            case StopRun() | Collect():
+                return "engine-end"
+            case Seal():
+                return "seal"
+            case Prepare():
+                return "engine-pull"
+            case _:
+                return "engine"
+
+    def _perform(self, local: LocalJob, action: Action, *, fetching: bool = False) -> None:
+        with traced(local.spec.trace_id), listening() as calls:
+            began = time.monotonic()
+            try:
+                events = self._do(local, action, fetching)
+                if not isinstance(action, (Tell, Close)):
+                    self.observe(type(action).__name__.lower(), time.monotonic() - began)
+            except ImageIsFetched:  # which may take long: in a lane of its own
+                self._lanes.submit("engine-pull", partial(self._perform, local, action, fetching=True), local.id)
+                return
+            except Exception:
+                log.exception(
+                    "an action ended in a way nobody foresaw", job=local.id, action=type(action).__name__
+                )
+                events = [self._unforeseen(action)]
+            changes = with_calls(self._applied(*events), calls, self._clock(), _tries(local, action))
+            while_away(lambda: self.change(local.id, changes))  # else it would be done again, after its deadline
+
+    def _unforeseen(self, action: Action) -> Event:
+        """Return what a bug of ours means for the run: a launch has failed, all else is tried again."""
+        text = "an error inside the gateway; its log has the trace"
+        match action:
+            case Launch():
+                return LaunchFailed(action.run, Failure("INTERNAL", text), self._clock())
+            case Probe():
+                return Seen(action.run, self._clock())
+            case Seal():
+                return Sealed(action.run, None, self._clock(), text)
+            case _:
+                return Done(action, self._clock(), final=False, message=text)
+
+    def _do(self, local: LocalJob, action: Action, fetching: bool) -> list[Event]:
+        outside_transaction()
+        match action:
+            case Close():
+                self._close_session(local.id)
+                if local.pool is not None:
+                    self._release(local.id)
+                return [Done(action, self._clock())]
+            case Tell():
+                return [self.telling.tell(local, _run(local, action.run), action)]
+            case Confirm():
+                return self.telling.confirm(local, action)
+            case AskScheduler():
+                return self.telling.ask(local, action)
+            case Prepare():
+                return [self._prefetch.fetch(local, action)]
+            case Launch():
+                return [self._launching.launch(local, _run(local, action.run), fetching)]
+            case Probe():
+                return [self._probe(_run(local, action.run))]
+            case StopRun():
+                return self._stop(_run(local, action.run), action)
+            case Seal():
+                return [self._seal(_run(local, action.run))]
+            case Collect():
+                return [self._collect(local, _run(local, action.run), action)]
+
+    def _probe(self, run: Run) -> Event:
+        try:
+            probe = self._engine.probe(run.name)
+        except EngineDown:
+            return Unseen(run.run_id, self._clock())
+        except EngineError:
+            return Seen(run.run_id, self._clock())
+        if isinstance(probe, Missing):
+            return Gone(run.run_id, self._clock())
+        if not isinstance(probe, Exited):
+            if probe.cut_off and run.reported is None:  # else it has nothing more to say to anybody
+                return Broken(run.run_id, _without_network(run), self._clock())
+            too_much = self._disk.over(run)
+            return Broken(run.run_id, too_much, self._clock()) if too_much else Seen(run.run_id, self._clock())
+        missing = tuple(name for name, address in run.outputs.items() if not self._outputs.exists(address))
+        exit_ = Exit(probe.code, probe.signal, probe.oom_killed, probe.started_at, probe.finished_at, missing)
+        code, message = ("", "") if run.result_code else self._last_words(run)
+        return HasExited(run.run_id, exit_, self._clock(), code, message)
+
+    def _last_words(self, run: Run) -> tuple[str, str]:
+        """Return result code and message from the last line of standard output, where that is JSON with them."""
+        try:
+            lines = self._engine.logs(run.name, tail=_LAST_WORDS).stdout.splitlines()
+        except EngineError:
+            return "", ""
+        return result_of(lines)
+
+    def _stop(self, run: Run, action: StopRun) -> list[Event]:
+        try:
+            self._engine.stop(run.name, action.grace)
+        except EngineError as error:
+            return [Done(action, self._clock(), final=False, message=str(error))]
+        return [self._probe(run), Done(action, self._clock())]
+
+    def _collect(self, local: LocalJob, run: Run, action: Collect) -> Event:
+        try:
+            self._engine.stop(run.name, self._timing.stop_grace)
+            self._engine.save_logs(run.name, self._workspace.logs(run))
+            self._engine.remove(run.name)
+            warnings = self._oddities(local.spec, run) if run.status is RunStatus.SUCCESS else ()
+            self._workspace.clear(run)
+        except (EngineError, OSError) as error:
+            return Done(action, self._clock(), final=False, message=str(error))
+        return Done(action, self._clock(), warnings=warnings)
+
+    def _seal(self, run: Run) -> Event:
+        """Fingerprint the files of a run's model; an output that was never written is no part of it."""
+        try:
+            there = [(name, run.outputs[name]) for name in run.to_seal if self._outputs.exists(run.outputs[name])]
+            files = tuple(replace(f, output=name) for name, address in there for f in self._outputs.sums(address))
+        except (GatewayError, OSError) as error:
+            return Sealed(run.run_id, None, self._clock(), str(error))
+        return Sealed(run.run_id, files, self._clock())
+
+    def watch_job(self, local: LocalJob) -> None:
+        """Have a job that was stored just now looked at when it is due."""
+        due = machine.next_due(local, self._timing, self._owner)
+        if due is not None:
+            self.loop.wake(local.id, due)
+
+    def heard(self, local: LocalJob) -> None:
+        """Note that the scheduling node of a job was heard of."""
+        now = self._clock()
+        if orphans.worth_noting(local, now, self._timing.orphan):
+            self.record(local.id, orphans.Heard(now))
+
+
+def _tries(local: LocalJob, action: Action) -> int:
+    """Return how often the request of an action was made, with this time."""
+    match action:
+        case Tell():
+            return _run(local, action.run).told.call.tries
+        case Confirm():
+            return local.approval.confirm.tries if local.approval else 1
+        case AskScheduler():
+            return local.ask.tries
+        case _:
+            return 1
+
+
+def _without_network(run: Run) -> Failure:
+    who = f"the container of {run.party.label} in task {run.task_name}"
+    return Failure("NETWORK_LOST", f"{who} was taken off its network, and can reach nobody")
+
+
+def _run(local: LocalJob, run_id: str) -> Run:
+    return next(r for r in local.runs if r.run_id == run_id)

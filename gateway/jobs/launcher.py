@@ -1,0 +1,191 @@
+"""Starts the container of a run: its image, its folders, its environment, its limits."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import structlog
+
+from engines.base import Engine, EngineError, HostMoved, ImageNotFound, LaunchSpec, Limits
+from engines.naming import labels
+from gateway.data.files import DiskWatch
+from gateway.data.workspace import Placement, Workspace
+from gateway.domain.execution.messages import Event, Launched, LaunchFailed
+from gateway.domain.outward import for_others
+from gateway.domain.run import LocalJob, Run
+from gateway.domain.spec import Failure, NodeId
+from gateway.errors import EngineFailed, GatewayError
+from gateway.jobs.grants import NOTHING, Grant
+from gateway.ports import Clock, Site
+from gateway.run_tokens import RunTokens
+from gateway.runtime.patience import while_away
+from gateway.runtime.peers import Peers
+from gateway.store.store import Store
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Place:
+    """What every container of this node is told alike; known once the listeners are up."""
+
+    callback_base: str
+    transport: str
+    institution_of: Callable[[NodeId], str]
+    host: str = ""
+    """this host's address in the main engine's own network, where the above names that"""
+
+
+class Launching:
+    """Launches runs on the node's engines."""
+
+    def __init__(
+        self,
+        store: Store,
+        engine: Engine,
+        peers: Peers,
+        workspace: Workspace,
+        clock: Clock,
+        place: Callable[[], Place],
+        installation: str,
+        disk: DiskWatch,
+        grants: Mapping[str, Grant],
+        tokens: RunTokens,
+    ) -> None:
+        self._store = store
+        self._engine = engine
+        self._peers = peers
+        self._workspace = workspace
+        self._clock = clock
+        self._place = place
+        self._installation = installation
+        self._disk = disk
+        self._grants = grants
+        self._tokens = tokens
+        self.engine_at: Callable[[str], Engine] = lambda name: engine
+        """finds one of several engines by its name; without a name the main one"""
+        self.signed: Callable[[str, str, Engine], str] = lambda provider, image, engine: ""
+        """returns the digest of a provider's image that has to be signed; raises `EngineError` where it is not"""
+        self.pinned: Callable[[str, str, str, str], str] = lambda provider, version, image, digest: digest
+        """approves the digest of an image that none was approved of; returns the one that is approved then"""
+        self.bounds: Callable[[Run], Mapping[str, float | None]] = lambda run: run.limits
+        """tells the limits of a run"""
+
+    def launch(self, local: LocalJob, run: Run, fetching: bool) -> Event:
+        """Start the container of a run; return what came of it.
+
+        Raises `ImageIsFetched` where the image is not here, unless ``fetching``: then it is fetched first.
+        """
+        try:
+            self._disk.check_room(run)
+            digest = self._image(local, run, fetching)
+            signed = self.signed(run.component.provider, run.image, self.engine_at(run.engine))
+            if self._given_up(local, run):
+                raise _NotWanted
+            expected = run.expected_digest or self._pinned(run, signed)
+            try:
+                self._engine.launch(self._spec(local, run, expected))
+            except HostMoved:  # once more, with the address that holds now
+                self._engine.launch(self._spec(local, run, expected))
+        except _NotWanted:
+            return LaunchFailed(run.run_id, Failure("STOPPED", "stopped on request"), self._clock())
+        except EngineError as error:
+            return self._not_launched(run, error.reason, str(error))
+        except EngineFailed as error:
+            return self._not_launched(run, error.reason, error.message)
+        except (OSError, GatewayError) as error:
+            return self._not_launched(run, "CREATE_FAILED", str(error))
+        return Launched(run.run_id, self._clock(), digest, self._grant(run).described)
+
+    def _not_launched(self, run: Run, reason: str, text: str) -> LaunchFailed:
+        """Return the failure in words for every party; the whole of them stays in the timeline here."""
+        words = for_others(text)
+        return LaunchFailed(run.run_id, Failure(reason, words), self._clock(), text if text != words else "")
+
+    def _image(self, local: LocalJob, run: Run, fetching: bool) -> str:
+        """Return the digest of the run's image, which is here afterwards."""
+        try:
+            return self.engine_at(run.engine).image_digest(run.image)
+        except ImageNotFound:
+            if not fetching:
+                raise ImageIsFetched from None
+
+        def told(progress: str) -> None:
+            log.info("an image is fetched", image=run.image, job=local.id, task=run.task_name, progress=progress)
+            current = self._store.local_jobs.get(local.id)
+            if any(r.run_id == run.run_id and r.stop_at is not None for r in current.runs):
+                raise _NotWanted
+
+        return self.engine_at(run.engine).ensure_image(run.image, told)
+
+    def _pinned(self, run: Run, signed: str) -> str:
+        """Return the approved digest of an image that was not here when its provider was registered.
+
+        The first start approves it. Empty for an engine that tells none. Raises `EngineError`.
+        """
+        digest = signed or self.engine_at(run.engine).image_facts(run.image).digest
+        ref = run.component
+        if not digest:
+            return ""
+        return while_away(lambda: self.pinned(ref.provider, ref.version, run.image, digest))
+
+    def _given_up(self, local: LocalJob, run: Run) -> bool:
+        """Say whether the run is over: a process that was frozen may since have been given up by another."""
+        current = while_away(lambda: self._store.local_jobs.get(local.id))
+        return any(r.run_id == run.run_id and r.over for r in current.runs)
+
+    def _grant(self, run: Run) -> Grant:
+        return self._grants.get(run.component.provider, NOTHING)
+
+    def environment(self, local: LocalJob, run: Run) -> dict[str, str]:
+        """Return the variables of a run's container, secrets included. Raises `EngineFailed`."""
+        return self._environment(local, run, self._workspace.placement(run), self._place())
+
+    def _environment(self, local: LocalJob, run: Run, placement: Placement, place: Place) -> dict[str, str]:
+        secret = self._tokens.issue(run.run_id)
+        site = Site(
+            storage_url=placement.storage_url,
+            callback_url=f"{place.callback_base}/v1/platform/schedule/task/callback?run={secret}",
+            transport=place.transport,
+            log_path=placement.log_path,
+            checkpoint=placement.checkpoint,
+            institution_of={n: place.institution_of(n) for n in local.spec.nodes},
+        )
+        run = replace(run, token=self._tokens.issue(run.token))
+        return self._peers.adapter(local.spec.protocol).environment(local, run, site)
+
+    def _spec(self, local: LocalJob, run: Run, expected: str) -> LaunchSpec:
+        """Return what to launch; ``expected`` is the digest that the image has to have."""
+        placement, place = self._workspace.prepare(run), self._place()
+        party = run.party
+        return LaunchSpec(
+            name=run.name,
+            image=run.image,
+            environment=self._environment(local, run, placement, place),
+            labels=labels(
+                local.node, self._installation, local.id, run.task_id, party.role, party.index, run.attempt
+            ),
+            limits=_limits(self.bounds(run)),
+            mounts=(*placement.mounts, *self._grant(run).mounts),
+            digest=expected,  # else another image could come in between
+            capabilities=self._grant(run).capabilities,
+            engine=run.engine,
+            host="" if run.engine else place.host,
+        )
+
+
+class ImageIsFetched(Exception):
+    """The image is not here and has to be fetched first."""
+
+
+class _NotWanted(Exception):
+    """The run was stopped while its image was fetched."""
+
+
+def _limits(limits: Mapping[str, float | None]) -> Limits:
+    memory = limits.get("memory")
+    pids = limits.get("pids")
+    return Limits(
+        cpu=limits.get("cpu"),
+        memory=None if memory is None else int(memory),
+        pids=None if pids is None else int(pids),
+    )

@@ -1,0 +1,296 @@
+"""Use cases of the node's resources: check what a job needs, hold it, take it back, tell who has what.
+
+What is held lies in the database and is changed under one lock, so several gateways on it share one pool. The
+totals are each process's own: what each engine has, bounded by the settings. After a change of the totals what is
+left is the new total less what is held.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+
+from gateway.domain import admission, needs, resources
+from gateway.domain.amounts import Pool
+from gateway.domain.needs import Means, Never, Seat
+from gateway.domain.resources import Claim, ClaimState, Ledger
+from gateway.domain.run import LocalJob
+from gateway.domain.spec import JobSpec
+from gateway.errors import Conflict, Refused, Unreadable
+from gateway.jobs.resource_views import engines_view, held_by, pool_view
+from gateway.ports import Clock
+from gateway.runtime.loop import Loop
+from gateway.store.ledger import Claims, again, ended
+from gateway.store.store import Store
+
+log = structlog.get_logger(__name__)
+
+_EVERY = 15.0
+"""seconds between two looks of the reconciler"""
+_AFTER_END = timedelta(seconds=30)
+"""an ended job returns what it holds by itself; after this it is done for it"""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How long is waited for what, in seconds."""
+
+    rules: admission.Rules = field(default_factory=admission.Rules)
+    lease: float = 900.0
+    """what is held for a job that its scheduling node neither starts nor asks for again is returned after this"""
+
+
+class Resources:
+    """The node's pool and its rules."""
+
+    def __init__(
+        self,
+        means: Callable[[], Means],
+        store: Store,
+        clock: Clock,
+        freed: Callable[[list[str]], None],
+        bounds: Bounds = Bounds(),
+        seats: Callable[[JobSpec], Mapping[str, Seat]] = lambda spec: {},
+    ) -> None:
+        """``freed`` is told the waiting jobs that may hold what they need now; ``seats``: where each task runs."""
+        self._means = means
+        self._store = store
+        self._claims = Claims(store)
+        self._clock = clock
+        self._freed = freed
+        self._bounds = bounds
+        self._seats = seats
+        self.loop = Loop("resources", self._reconcile, lambda _: ["all"], every=_EVERY, workers=1)
+
+    @property
+    def means(self) -> Means:
+        """What the node has, and how it is given."""
+        return self._means()
+
+    def pool_for(self, spec: JobSpec) -> Pool | None:
+        """Return what a job will hold here; None for nothing. Raises `Refused` with RESOURCES_NEVER."""
+        means = self.means
+        if not means.further and not needs.asks(spec, means.node, means.defaults):
+            return None
+        try:
+            return needs.pool(needs.demand(spec, means.node, means.defaults, self._seats(spec)), means)
+        except Never as error:
+            raise Refused(str(error), reason="RESOURCES_NEVER") from error
+
+    def foretold(self, spec: JobSpec) -> tuple[Pool | None, str]:
+        """Return what a job would hold here, and what it would wait for now: empty for nothing.
+
+        Holds nothing. Raises `Refused` with RESOURCES_NEVER.
+        """
+        pool = self.pool_for(spec)
+        if pool is None:
+            return None, ""
+        now = self._clock()
+        claim = _claim(spec, pool, now)
+        ledger, held = admission.apply(self._claims.ledger(self.means), claim, now, self._bounds.rules)
+        return pool, "" if held else ledger.claims[claim.job_id].reason
+
+    def hold(self, local: LocalJob) -> None:
+        """Have a job hold what it needs here. Repeated, or where it needs nothing: nothing to do.
+
+        Raises `Refused` with RESOURCES_BUSY, which says what it waits for, or RESOURCES_NEVER where an engine
+        turned out to be too small; `Conflict` for an ended job.
+        """
+        if local.pool is None:
+            return
+        now, means = self._clock(), self.means
+        if never := needs.outgrown(local.pool, means):
+            known = self._claims.find(local.id)
+            if known is None or known.state is not ClaimState.HELD:
+                raise Refused(never, reason="RESOURCES_NEVER")
+        claim = _claim(local.spec, local.pool, now)
+
+        def decide(ledger: Ledger, status: str | None) -> tuple[Ledger, tuple[bool, str]]:
+            if ended(status):
+                raise Conflict(f"job {local.id} has ended here", reason="JOB_ENDED")
+            was = local.id in ledger.claims and ledger.claims[local.id].state is ClaimState.HELD
+            ledger, held = admission.apply(ledger, claim, now, self._bounds.rules)
+            return ledger, (held and not was, "" if held else ledger.claims[local.id].reason)
+
+        # who cannot have it with nobody else waiting cannot have it at all
+        news, reason = self._claims.decide(means, local.id, decide, lambda decided: bool(decided[1]))
+        if reason:
+            raise Refused(reason, reason="RESOURCES_BUSY")
+        if news:
+            detail = held_by(claim)
+            self._note(local.id, "resources held", **{key: value for key, value in detail.items() if value != {}})
+
+    def give_back(self, job_id: str) -> None:
+        """Take back what a job holds that has not begun. Without anything held: counted, nothing changes."""
+        now = self._clock()
+
+        def decide(ledger: Ledger, status: str | None) -> tuple[Ledger, tuple[bool, list[str]]]:
+            new = ledger.give_back(job_id)
+            return new, (new.held != ledger.held, self._next(new, now))
+
+        news, jobs = self._claims.decide(self.means, job_id, decide)
+        if news:
+            self._note(job_id, "resources returned")
+            self._freed(jobs)
+
+    def release(self, job_id: str) -> None:
+        """Forget a job that is over, with all that it holds. Repeated, it changes nothing."""
+        if self._claims.find(job_id) is None:
+            return
+        if self._forget(job_id):
+            self._note(job_id, "resources returned")
+
+    def _forget(self, job_id: str, **counted: int) -> bool:
+        now = self._clock()
+
+        def decide(ledger: Ledger, status: str | None) -> tuple[Ledger, tuple[bool, list[str]]]:
+            new = ledger.without(job_id)
+            if new is ledger:
+                return ledger, (False, [])
+            held = ledger.claims[job_id].state is ClaimState.HELD
+            return again(new, **counted) if held else new, (held, self._next(new, now))
+
+        held, jobs = self._claims.decide(self.means, job_id, decide)
+        self._freed(jobs)
+        return held
+
+    def _next(self, ledger: Ledger, now: datetime) -> list[str]:
+        return admission.admissible(ledger, now, self._bounds.rules)
+
+    def _note(self, job_id: str, event: str, **detail: Any) -> None:
+        with suppress(Unreadable):  # nothing can be added to such a record
+            self._store.local_jobs.update(job_id, lambda local: local.noted(self._clock(), event, **detail))
+
+    def look_again(self) -> None:
+        """Tell the waiting jobs that may go on now that an engine has become another."""
+        self.loop.wake("all")
+
+    # ------------------------------------------------------------ what went wrong
+
+    def _reconcile(self, _: str) -> datetime | None:
+        self.reconcile()
+        return None
+
+    def reconcile(self) -> None:
+        """Return what ended jobs still hold, and what was held for jobs that nobody ever started."""
+        now = self._clock()
+        for found in self._claims.claimants():
+            claim, status = found.claim, found.status
+            if ended(status):
+                local = self._store.local_jobs.find(claim.job_id)
+                if local is None or _is_over(local, now):
+                    self._repair(claim, local)
+            elif status == "READY" and self._is_forgotten(claim, now):
+                self._expire(claim)
+        self._freed(self._next(self.ledger(), now))  # once more, where a word of it was lost
+
+    def _is_forgotten(self, claim: Claim, now: datetime) -> bool:
+        return claim.state is ClaimState.HELD and now - claim.asked_at > timedelta(seconds=self._bounds.lease)
+
+    def _repair(self, claim: Claim, local: LocalJob | None) -> None:
+        if not self._forget(claim.job_id, repaired=1):
+            return
+        log.warning("an ended job still held resources", job=claim.job_id, amounts=claim.amounts.text())
+        if local is not None:
+            self._note(claim.job_id, "resources returned by the reconciler")
+
+    def _expire(self, claim: Claim) -> None:
+        now = self._clock()
+
+        def decide(ledger: Ledger, status: str | None) -> tuple[Ledger, tuple[bool, list[str]]]:
+            known = ledger.claims.get(claim.job_id)
+            if known is None or status != "READY" or not self._is_forgotten(known, now):
+                return ledger, (False, [])
+            new = again(ledger.give_back(claim.job_id), expired=1)
+            return new, (True, self._next(new, now))
+
+        news, jobs = self._claims.decide(self.means, claim.job_id, decide)
+        if news:
+            self._note(claim.job_id, "resources returned, the job was not started")
+            self._freed(jobs)
+
+    # ------------------------------------------------------------ views
+
+    def ledger(self) -> Ledger:
+        """Return the pool as it is: totals, and what is held and waited for."""
+        return self._claims.ledger(self.means)
+
+    def view(self) -> dict[str, Any]:
+        """Return the totals, what is held by whom since when, and who waits, why and in which order.
+
+        The totals at the top are the main engine's, and the disk of all; ``engines`` has each of them.
+        """
+        now, means = self._clock(), self.means
+        ledger = self._claims.ledger(means)
+        waiting = admission.queue(ledger, now, self._bounds.rules)
+        return {
+            "node": means.node,
+            "engine_cores": means.cores,
+            "total": ledger.total.as_dict(),
+            "held": ledger.held.as_dict(),
+            "remaining": ledger.remaining.as_dict(),
+            "job_share": means.share,
+            "engines": engines_view(means, ledger),
+            "holders": [self._holder(c) for c in sorted(ledger.holders, key=lambda c: c.held_at or c.since)],
+            "waiting": [_waiting(c) for c in waiting],
+            "returns_ignored": ledger.ignored,
+            "returned_by_reconciler": ledger.repaired,
+            "expired": ledger.expired,
+        }
+
+    def _holder(self, claim: Claim) -> dict[str, Any]:
+        local = self._store.local_jobs.find(claim.job_id)
+        return {
+            "job_id": claim.job_id,
+            **held_by(claim),
+            "since": claim.held_at.isoformat() if claim.held_at else None,
+            "priority": claim.priority,
+            "scheduler": claim.scheduler,
+            "pool": None if local is None else pool_view(local),
+        }
+
+    def of_job(self, local: LocalJob) -> dict[str, Any] | None:
+        """Return what a job holds of this node or waits for, and its own pool; None where it needs nothing."""
+        if local.pool is None:
+            return None
+        claim = self._claims.find(local.id)
+        return {
+            "state": str(claim.state) if claim else "NONE",
+            "reason": claim.reason if claim else "",
+            "since": (claim.held_at or claim.since).isoformat() if claim else None,
+            **pool_view(local),
+        }
+
+
+def _claim(spec: JobSpec, pool: Pool, now: datetime) -> Claim:
+    return Claim(
+        spec.job_id,
+        pool.amounts,
+        ClaimState.WAITING,
+        now,
+        now,
+        resources.priority(spec),
+        spec.scheduler,
+        further=pool.further,
+    )
+
+
+def _waiting(claim: Claim) -> dict[str, Any]:
+    return {
+        "job_id": claim.job_id,
+        **held_by(claim),
+        "since": claim.since.isoformat(),
+        "asked_at": claim.asked_at.isoformat(),
+        "priority": claim.priority,
+        "scheduler": claim.scheduler,
+        "reason": claim.reason,
+    }
+
+
+def _is_over(local: LocalJob, now: datetime) -> bool:
+    """Whether the job is over here for so long that it should have returned everything by itself."""
+    runs_over = local.closed or all(run.over for run in local.runs)
+    return runs_over and (local.ended_at is None or now - local.ended_at > _AFTER_END)

@@ -1,0 +1,294 @@
+"""Carries out what `gateway.domain.scheduling` decides: records, calls the nodes, records what came back.
+
+There is one way in, `record`: it applies the news, takes every decision that is now due, stores both in one
+write (which is the claim on the calls), and only then hands the calls to the lane of each node.
+"""
+
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+
+import structlog
+
+from gateway.domain import consent, quorum
+from gateway.domain.job import Job
+from gateway.domain.scheduling import healing, machine
+from gateway.domain.scheduling.commands import (
+    CreateAt,
+    HoldAt,
+    PollTaskAt,
+    Request,
+    ReturnAt,
+    StartAt,
+    StartTaskAt,
+    StopAt,
+    StopTaskAt,
+)
+from gateway.domain.scheduling.messages import (
+    Answered,
+    Delayed,
+    Denied,
+    Event,
+    Heard,
+    Lost,
+    NotPlayed,
+    UnknownThere,
+)
+from gateway.domain.scheduling.records import quiet_polls, tries_of
+from gateway.domain.scheduling.transitions import exclude, is_claimed
+from gateway.domain.spec import Failure, NodeId
+from gateway.domain.timeouts import Timing
+from gateway.errors import Busy, GatewayError, Invalid, NotFound, PeerUnreachable, Unreadable
+from gateway.jobs.timeline import with_calls, with_news
+from gateway.ports import Clock
+from gateway.runtime.batching import Turns
+from gateway.runtime.context import Exchange, listening, traced
+from gateway.runtime.executors import Lanes
+from gateway.runtime.loop import Loop
+from gateway.runtime.patience import while_away
+from gateway.runtime.peers import Peers
+from gateway.store.abandoning import abandon
+from gateway.store.store import Store
+
+log = structlog.get_logger(__name__)
+
+Change = Callable[[Job], Job]
+
+_LONGEST_WAIT = timedelta(seconds=1)
+"""between the claim of a task start and its sending; the rest of `Timing.call_deadline` is the call's own"""
+
+_DATED = (CreateAt, HoldAt, ReturnAt, StartAt, StartTaskAt, StopTaskAt)
+"""requests that do harm when they come late, after others or the job's end: from a process that was frozen, say"""
+
+
+class Scheduler:
+    """The shell around the scheduling rules."""
+
+    def __init__(self, store: Store, peers: Peers, clock: Clock, lanes: Lanes, timing: Timing = Timing()) -> None:
+        self._store = store
+        self._peers = peers
+        self._clock = clock
+        self._lanes = lanes
+        self._timing = timing
+        self._waiting = _Waiting()
+        self._turns = Turns(store.jobs.decide, self._decide, self._follow)
+        self.silent: Callable[[NodeId], None] = lambda node: None
+        """told of every node that a call did not reach"""
+        self.loop = Loop("scheduler", self.advance, self._overdue, clock=clock)
+
+    def advance(self, job_id: str) -> datetime | None:
+        """Do everything that is due for a job; return when it is due next."""
+        try:
+            return machine.next_due(self._change(job_id, lambda job: job), self._timing)
+        except Unreadable as error:
+            log.error("a job ends as ABNORMAL", job=job_id, cause=error.message)
+            abandon(self._store, "scheduler", job_id, self._clock(), error.message)
+            return None
+        except NotFound:
+            if self._store.jobs.find(job_id) is not None:
+                raise
+            return None  # deleted since it was woken: nothing is left to do
+
+    def begin(self, job: Job) -> bool:
+        """Store a new job and do what is due at once. Returns False, and does nothing, when its id is taken."""
+        now = self._clock()
+        job, requests = machine.step(job, now, self._timing)
+        if not self._store.jobs.add(job, job.spec.flow_id):
+            return False
+        self._send(job, requests, now)
+        return True
+
+    def record(self, job_id: str, *events: Event) -> Job:
+        """Take in news of a job and do what follows from it."""
+
+        def change(job: Job) -> Job:
+            for event in events:
+                job = machine.apply(job, event, self._timing)
+            return job
+
+        job = self._change(job_id, change)
+        due = machine.next_due(job, self._timing)
+        if due is not None:
+            self.loop.wake(job_id, due)
+        return job
+
+    def healed(self, node: NodeId) -> None:
+        """Take up at once what waits for a node that can be reached again."""
+        for job_id in self._store.jobs.unfinished():
+            with suppress(NotFound):  # deleted meanwhile
+                job = self._change(job_id, lambda job: healing.reached(job, node))
+                due = machine.next_due(job, self._timing)
+                if due is not None:
+                    self.loop.wake(job_id, due)
+
+    def wait(self, job_id: str, until: Callable[[Job], bool], timeout: float) -> Job:
+        """Wait until the job is as wanted, or the time is over; return it as it is then."""
+        future = self._waiting.add(job_id, until)
+        try:
+            job = self._store.jobs.get(job_id)
+            end = self._clock().timestamp() + timeout
+            while not until(job) and (left := end - self._clock().timestamp()) > 0:
+                try:
+                    return future.result(min(left, 1.0))
+                except FutureTimeout:  # another process on this database may have moved it
+                    job = self._store.jobs.get(job_id)
+            return job
+        finally:
+            self._waiting.drop(job_id, future)
+
+    def _overdue(self, now: datetime) -> Iterable[str]:
+        return self._store.jobs.due(now)
+
+    def _change(self, job_id: str, change: Change) -> Job:
+        return self._turns.change(job_id, change)
+
+    def _decide(self, job: Job) -> tuple[Job, tuple[list[Request], datetime]]:
+        now = self._clock()
+        job, requests = machine.step(job, now, self._timing)
+        return job, (requests, now)
+
+    def _follow(self, job: Job, decided: tuple[list[Request], datetime]) -> None:
+        self._send(job, *decided)
+        self._waiting.tell(job)
+
+    def _send(self, job: Job, requests: list[Request], claimed: datetime) -> None:
+        for request in requests:
+            work = partial(self._perform, job, request, claimed)
+            self._lanes.submit(request.node, work, job.id)
+
+    def _still_mine(self, job: Job, request: Request, claimed: datetime) -> bool:
+        """Renew the claim of a request that waited long in its lane; False where it is not to be sent any more.
+
+        Its deadline is counted from the claim: asking after a task's start too early would start the task twice,
+        and a late stop of one attempt would reach the next.
+        """
+        while (now := self._clock()) - claimed > _LONGEST_WAIT:
+            job = self._change(job.id, self._applied(Delayed(request, claimed, now)))
+            if not is_claimed(job, request, now):
+                return False
+            claimed = now
+        return True
+
+    def _perform(self, job: Job, request: Request, claimed: datetime) -> None:
+        """Make one call and record its end."""
+        with traced(job.spec.trace_id), listening() as calls:
+            try:
+                if isinstance(request, _DATED) and not self._still_mine(job, request, claimed):
+                    return
+                changes = self._call(job, request)
+            except (Invalid, NotFound) as error:
+                changes = self._refused(request, error)
+            except (PeerUnreachable, Busy) as error:
+                if isinstance(error, PeerUnreachable):
+                    self.silent(request.node)
+                delivered = error.delivered if isinstance(error, PeerUnreachable) else False
+                changes = self._applied(Lost(request, self._clock(), delivered, error.message))
+            except GatewayError as error:
+                changes = self._refused(request, error)
+            except Exception:
+                log.exception("a call ended in a way nobody foresaw", job=job.id, request=str(request))
+                failure = Failure("INTERNAL", "an error inside the gateway; its log has the trace")
+                changes = self._applied(Denied(request, failure, self._clock()))
+            changes = self._with_calls(job, request, changes, calls)
+            recorded = while_away(lambda: self._change(job.id, changes))
+            due = machine.next_due(recorded, self._timing)
+            if due is not None:
+                self.loop.wake(job.id, due)
+
+    def _with_calls(self, job: Job, request: Request, change: Change, calls: list[Exchange]) -> Change:
+        now = self._clock()
+        if isinstance(request, PollTaskAt):
+            return with_news(change, calls, now, lambda job: quiet_polls(job, request))
+        return with_calls(change, calls, now, tries_of(job, request))
+
+    def _applied(self, *events: Event) -> Change:
+        def change(job: Job) -> Job:
+            for event in events:
+                job = machine.apply(job, event, self._timing)
+            return job
+
+        return change
+
+    def _refused(self, request: Request, error: GatewayError) -> Change:
+        now = self._clock()
+        if isinstance(request, PollTaskAt) and error.reason == "TASK_UNKNOWN":
+            return self._applied(UnknownThere(request, now))
+        if isinstance(request, StartTaskAt) and error.reason == "NO_ROLE_HERE":
+            return lambda job: exclude(job, request, now)
+        failure = Failure(error.reason, error.message, request.node)
+        return self._applied(Denied(request, failure, now))
+
+    def _call(self, job: Job, request: Request) -> Change:
+        peer = self._peers.participant(request.node, job.spec.protocol)
+        me = self._peers.node
+        match request:
+            case CreateAt():
+                spec = job.spec.for_node(request.node)
+                asked = job.nodes[request.node].consent is not None
+                said = None if asked else peer.ask_first(spec, me)
+                said = said or peer.create_job(spec, me)
+                return self._applied(Answered(request, self._clock(), said))
+            case HoldAt():
+                peer.hold(job.id, me)
+            case ReturnAt():
+                peer.give_back(job.id, me)
+            case StartAt():
+                peer.start_job(job.id, me, quorum.left_out(job))
+            case StartTaskAt():
+                peer.start_task(job.id, job.tasks[request.task].task_id, request.task, me)
+            case StopAt() if consent.asks_only(job.nodes[request.node]):
+                peer.withdraw(job.id, quorum.ending_for(job, request.node), me)
+            case StopAt():
+                peer.stop_job(job.id, "", quorum.ending_for(job, request.node), me)
+            case StopTaskAt():
+                peer.stop_task(job.id, job.tasks[request.task].task_id, request.task, me)
+            case PollTaskAt():
+                task_id = job.tasks[request.task].task_id
+                heard: list[Event] = []
+                for role in request.roles:
+                    try:
+                        news = peer.poll_task(task_id, role, me)
+                    except NotFound as error:
+                        if error.reason != "ROLE_UNKNOWN" or len(request.roles) == 1:
+                            raise
+                        heard.append(NotPlayed(task_id, request.node, role, self._clock()))
+                        continue
+                    now = self._clock()
+                    heard.append(Heard(task_id, request.node, role, news.status, now, news.failure))
+                return self._applied(*heard, Answered(request, self._clock()))
+        return self._applied(Answered(request, self._clock()))
+
+
+class _Waiting:
+    """Requests that wait for a job to change."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._futures: dict[str, list[tuple[Callable[[Job], bool], Future[Job]]]] = {}
+
+    def add(self, job_id: str, until: Callable[[Job], bool]) -> Future[Job]:
+        future: Future[Job] = Future()
+        with self._lock:
+            self._futures.setdefault(job_id, []).append((until, future))
+        return future
+
+    def drop(self, job_id: str, future: Future[Job]) -> None:
+        with self._lock:
+            left = [entry for entry in self._futures.get(job_id, []) if entry[1] is not future]
+            if left:
+                self._futures[job_id] = left
+            else:
+                self._futures.pop(job_id, None)
+
+    def tell(self, job: Job) -> None:
+        with self._lock:
+            entries = list(self._futures.get(job.id, ()))
+        for until, future in entries:
+            if until(job):
+                with suppress(InvalidStateError):  # told by another thread just now
+                    future.set_result(replace(job, notes=()))

@@ -1,0 +1,128 @@
+"""How a job that was submitted begins at the node that schedules it: what is checked, and its first record."""
+
+import hashlib
+import json
+from dataclasses import asdict, replace
+from uuid import uuid4
+
+from gateway.domain import dag as flow
+from gateway.domain import idle_roles, inheritance, parameters, quorum, strictness, task_ids
+from gateway.domain.job import Job, Lineage, NodeJob, NodeTask, Task
+from gateway.domain.problems import Problem
+from gateway.domain.spec import JobSpec, NodeId
+from gateway.domain.states import JOB, JobStatus, TaskStatus, ended
+from gateway.errors import Invalid
+from gateway.jobs import any_version
+from gateway.ports import Clock
+from gateway.runtime.acting import acting_user, by_user
+from gateway.runtime.peers import Peers
+from gateway.store.store import Store
+from provider_registry.registry import Registry, Unknown
+from route_table.live import LiveRoutes
+from route_table.model import UnknownNode
+
+
+class NewJobs:
+    """Says whether a job can be scheduled here, and makes its record."""
+
+    def __init__(self, store: Store, peers: Peers, registry: Registry, routes: LiveRoutes, clock: Clock) -> None:
+        self._store = store
+        self._peers = peers
+        self._registry = registry
+        self._routes = routes
+        self._clock = clock
+
+    def check(self, spec: JobSpec) -> list[str]:
+        """Return what is odd about a job as far as this node can tell. Raises `Invalid` with every problem."""
+        problems = flow.check(spec.dag)
+        more, warnings = parameters.check(spec)
+        no_role, idle = strictness.applied(spec, *idle_roles.check(spec, self._roles))
+        warnings += idle
+        problems += [*more, *no_role, *quorum.check(spec), *inheritance.check(spec)]
+        for role in dict.fromkeys(p.role for p in spec.parties):
+            for party in (p for p in spec.parties if p.role == role and p.node != self._peers.node):
+                try:
+                    self._routes.table.resolve(party.node)
+                except UnknownNode as error:
+                    problems.append(Problem(f"config.role.{role}[{party.index}]", str(error), party.node))
+        if spec.scheduler == self._peers.node:
+            problems += any_version.unsettled(spec, self._registry)
+        if problems:
+            unknown_only = all(_names_a_party(p) for p in problems)
+            raise Invalid(problems, reason="NODE_UNKNOWN" if unknown_only else None)
+        return [str(w) for w in warnings]
+
+    def made(self, spec: JobSpec, warnings: list[str]) -> Job:
+        """Return the record of a job that begins. Raises `Invalid` where it cannot begin at all."""
+        lineage, not_inherited = self._inherited(spec)
+        tell = self._peers.numbers_tasks(spec)
+        tasks = {}
+        roles_of = flow.once_per_component(self._roles)
+        for node in spec.dag.nodes:
+            roles = roles_of(node)
+            here: dict[NodeId, dict[str, TaskStatus]] = {}
+            for party in spec.parties:
+                if roles is None or party.role in roles:
+                    here.setdefault(party.node, {})[party.role] = TaskStatus.PENDING
+            tasks[node.name] = Task(
+                node.name,
+                task_ids.telling(spec.job_id, node.name, 0) if tell else f"task_{uuid4().hex}",
+                TaskStatus.PENDING,
+                {name: NodeTask(name, states) for name, states in here.items()},
+                lineage=lineage.get(node.name),
+            )
+        idle = [name for name, task in tasks.items() if not task.nodes]
+        if idle:
+            raise Invalid(
+                Problem(f"dag.components.{n}", "no node of the job has a role in this component", n) for n in idle
+            )
+        return Job(
+            spec,
+            JobStatus.PENDING,
+            self._clock(),
+            {n: NodeJob(n) for n in spec.nodes},
+            tasks,
+            warnings=(*warnings, *not_inherited),
+            digest=digest(spec),
+            user=acting_user(),
+        ).noted(self._clock(), "job PENDING", spec.initiator, **by_user())
+
+    def _inherited(self, spec: JobSpec) -> tuple[dict[str, Lineage], list[str]]:
+        """Return what the job may take over as far as this node knows, and why it may not take over more.
+
+        Raises `Invalid` with INHERITANCE_FAILED where the job demands what it cannot have.
+        """
+        if not spec.old_job_id:
+            return {}, []
+        old = self._store.jobs.find(spec.old_job_id)
+        if old is None or not ended(JOB, old.status):
+            state = "no such job is scheduled here" if old is None else f"it is still {old.status}"
+            raise Invalid([Problem("old_job_id", state, spec.old_job_id)], reason=inheritance.REASON)
+        found, lacking = inheritance.candidates(old, spec)
+        if lacking and inheritance.demanded(spec) is not None:
+            at = "config.job_params.common.inherit"
+            problems = [Problem(at, f"task {n} of job {old.id}: {why}", n) for n, why in lacking.items()]
+            raise Invalid(problems, reason=inheritance.REASON)
+        return found, [f"task {name} is not inherited: {why}" for name, why in lacking.items()]
+
+    def _roles(self, node: flow.DagNode) -> tuple[str, ...] | None:
+        ref = node.component
+        try:
+            _, component = self._registry.find(ref.provider, ref.version, ref.name)
+        except Unknown:
+            return None  # we ask every node; one without a role says so
+        return component.roles
+
+
+def _names_a_party(problem: Problem) -> bool:
+    return problem.path.startswith("config.role.") and problem.path.endswith("]")
+
+
+def digest(spec: JobSpec) -> str:
+    """Return a fingerprint of what was submitted; the trace id is no part of it."""
+    body = asdict(replace(spec, trace_id=""))
+    body["dag"].pop("_by_name", None)
+    body.pop("unread")  # no other node has it
+    if not spec.old_job_id:
+        body.pop("old_job_id")  # as it was before there was such a field
+    return hashlib.sha256(json.dumps(body, sort_keys=True, ensure_ascii=False).encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""Registration of providers and the images they name."""

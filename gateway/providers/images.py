@@ -1,0 +1,134 @@
+"""Images that have to be signed: which, by whom, and whether they are.
+
+The admin names public keys per provider or registry. A signature is cosign's: ECDSA, RSA or Ed25519 over a text
+that names the digest of the image's manifest. An image that was found to be signed is not asked after again while
+the gateway runs: its content cannot change.
+"""
+
+import json
+import threading
+from base64 import b64decode
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec, padding
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+from engines.base import Engine, SignatureInvalid
+from engines.docker.signatures import Signed, registry_of, signatures_of
+from gateway.config.engine_settings import SignatureRule
+from gateway.data.whole_files import MIB, whole
+from gateway.domain.problems import Problem
+from gateway.errors import Invalid
+
+PublicKey = ec.EllipticCurvePublicKey | RSAPublicKey | Ed25519PublicKey
+
+
+@dataclass(frozen=True)
+class Signer:
+    """Whose signature counts for which images; patterns in which ``*`` stands for anything."""
+
+    provider: str
+    registry: str
+    keys: tuple[PublicKey, ...]
+
+    def is_for(self, provider: str, registry: str) -> bool:
+        """Tell whether it counts for images of a provider from a registry."""
+        return fnmatchcase(provider, self.provider) and fnmatchcase(registry, self.registry)
+
+
+class Signatures:
+    """Checks images before they are registered and before they start."""
+
+    def __init__(
+        self,
+        signers: Sequence[Signer] = (),
+        find: Callable[[str, Sequence[str]], Sequence[Signed]] = signatures_of,
+    ) -> None:
+        self._signers = tuple(signers)
+        self._find = find
+        self._lock = threading.Lock()
+        self._known: set[tuple[str, int]] = set()
+
+    def check(self, provider: str, image: str, engine: Engine) -> str:
+        """Return the digest of an image that is signed as it has to be; empty where no rule is about it.
+
+        The first rule that is about it decides. Raises `EngineError`: SIGNATURE_ABSENT, SIGNATURE_INVALID,
+        SIGNATURE_UNCHECKED, IMAGE_NOT_FOUND.
+        """
+        registry = registry_of(image)
+        number = next((n for n, s in enumerate(self._signers) if s.is_for(provider, registry)), None)
+        if number is None:
+            return ""
+        facts = engine.image_facts(image)
+        with self._lock:
+            if (facts.digest, number) in self._known:
+                return facts.digest
+        wrong = [_wrong(one, self._signers[number].keys) for one in self._find(image, facts.repo_digests)]
+        if all(wrong):
+            causes = "; ".join(dict.fromkeys(wrong))
+            raise SignatureInvalid(f"no signature of {image} counts for provider {provider}: {causes}")
+        with self._lock:
+            self._known.add((facts.digest, number))
+        return facts.digest
+
+
+def signers_of(rules: Sequence[SignatureRule], at: str = "engine.docker.signatures") -> tuple[Signer, ...]:
+    """Read the keys that a configuration names. Raises `Invalid` with every file that holds no public key."""
+    found, problems = [], []
+    for number, rule in enumerate(rules):
+        keys = []
+        for index, path in enumerate(rule.keys):
+            try:
+                keys.append(_key(path))
+            except (OSError, ValueError, UnsupportedAlgorithm) as error:
+                words = error.strerror if isinstance(error, OSError) else str(error)
+                text = f"must be a file with a public key in PEM, ECDSA, RSA or Ed25519 ({words})"
+                problems.append(Problem(f"{at}[{number}].keys[{index}]", text, str(path)))
+        found.append(Signer(rule.provider, rule.registry, tuple(keys)))
+    if problems:
+        raise Invalid(problems)
+    return tuple(found)
+
+
+def _key(path: Path) -> PublicKey:
+    key = load_pem_public_key(whole(path, MIB))
+    if not isinstance(key, (ec.EllipticCurvePublicKey, RSAPublicKey, Ed25519PublicKey)):
+        raise ValueError(f"it is a key of another kind, {type(key).__name__}")
+    return key
+
+
+def _wrong(one: Signed, keys: Sequence[PublicKey]) -> str:
+    """Say why a signature does not count; empty where it does."""
+    try:
+        signature = b64decode(one.signature, validate=True)
+    except ValueError:
+        return "one is no base64"
+    if not any(_made_by(key, signature, one.payload) for key in keys):
+        return "one was made with another key, or over something else"
+    try:
+        critical = json.loads(one.payload)["critical"]
+        named = critical["image"]["docker-manifest-digest"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return "one signs a text that names no image"
+    return "" if named == one.digest else f"one is for another image, {str(named)[:80]}"
+
+
+def _made_by(key: PublicKey, signature: bytes, payload: bytes) -> bool:
+    try:
+        match key:
+            case RSAPublicKey():
+                key.verify(signature, payload, padding.PKCS1v15(), SHA256())
+            case Ed25519PublicKey():
+                key.verify(signature, payload)
+            case _:
+                key.verify(signature, payload, ec.ECDSA(SHA256()))
+    except InvalidSignature:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Loops, executors, clocks, metrics: what runs beside any job."""

@@ -1,0 +1,133 @@
+"""Several gateways on one database: each says that it lives, and sees to what a dead one leaves behind.
+
+Jobs need nothing of this: whoever finds one due advances it. Containers do: they, and their channel, belong to one
+gateway. When it is silent for long, its runs fail with CHANNEL_LOST and the retry rule decides what follows.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+import structlog
+
+from gateway.domain.execution.messages import Event, OwnerLost
+from gateway.domain.run import LocalJob
+from gateway.ports import Clock
+from gateway.store.gateways import Gateways, KnownGateway
+
+log = structlog.get_logger(__name__)
+
+
+class Heartbeat:
+    """Beats for one gateway, and answers where a job's channel is.
+
+    ``record`` takes news of a job's runs; ``lost_after`` and ``away_after`` are in seconds: when a gateway counts
+    as lost with what it has, and when jobs that have nothing there yet are begun elsewhere.
+    """
+
+    def __init__(
+        self,
+        gateways: Gateways,
+        owner: str,
+        record: Callable[[str, Event], object],
+        clock: Clock,
+        *,
+        lost_after: float = 60.0,
+        away_after: float = 8.0,
+        every: float = 2.0,
+    ) -> None:
+        self._gateways = gateways
+        self._owner = owner
+        self._record = record
+        self._clock = clock
+        self._lost_after = lost_after
+        self._away_after = away_after
+        self._every = min(every, lost_after / 3)
+        self._url = ""
+        self._known: dict[str, KnownGateway] = {}
+        self._left: set[str] = set()
+        """lost gateways whose jobs have all got another home"""
+        self._steady_since: float | None = None
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, url: str) -> None:
+        """Begin; ``url`` is where the other gateways reach this one."""
+        self._url = url
+        self.beat()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the beats; the other gateways notice by their silence."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(timeout=10)
+
+    def beat(self) -> None:
+        """Say that this gateway lives, and see to those that are lost.
+
+        Only a gateway that has beaten without a break for as long as others must be silent may say so: after an
+        outage of the database, or a start of all machines at once, nobody was heard of for long. Nor after a
+        freeze: whatever held this process for long may have held the others as well.
+        """
+        try:
+            silent = self._gateways.beat(self._owner, self._url, self._clock())
+            self._known = {found.owner: found for found in self._gateways.known()}
+        except Exception as error:  # the database is away: nothing can be said of anybody
+            if self._steady_since is not None:
+                log.warning("cannot write the heartbeat", cause=str(error)[:500])
+            self._steady_since = None
+            return
+        now = time.monotonic()
+        if self._steady_since is None or silent > self._lost_after / 2:
+            self._steady_since = now
+        if now - self._steady_since < self._lost_after:
+            return
+        for other in self._known.values():
+            if other.owner != self._owner and other.silent > self._lost_after:
+                self._take_over(other.owner)
+            else:
+                self._left.discard(other.owner)
+
+    def home_of(self, local: LocalJob) -> str:
+        """Return the gateway that the runs of a job here belong to: its own, while that lives or has some."""
+        home = local.home
+        if home in ("", self._owner):
+            return self._owner
+        known = self._known.get(home)
+        away = known is None or known.silent > self._away_after
+        has_runs = any(run.owner == home and not run.over for run in local.runs)
+        return self._owner if away and not has_runs else home
+
+    def elsewhere(self, home: str) -> str | None:
+        """Return where another gateway is reached; None for this one and for unknown ones."""
+        known = self._known.get(home)
+        return None if home == self._owner or known is None else known.url
+
+    def has_files(self, owner: str) -> str:
+        """Say which other gateway has what lies in the state folder of a run's owner; empty for this one."""
+        if owner.rpartition("/")[0] in ("", self._owner.rpartition("/")[0]):
+            return ""
+        known = self._known.get(owner)
+        return f"the gateway {known.url}" if known is not None and known.url else "another gateway"
+
+    def _take_over(self, owner: str) -> None:
+        """Fail the runs of a lost gateway, and have its jobs done with here; the latter are looked for once."""
+        jobs = dict.fromkeys(self._gateways.jobs_of(owner))
+        first = owner not in self._left
+        if first:
+            jobs |= dict.fromkeys(self._gateways.jobs_at(owner))
+        done = True
+        for job_id in jobs:
+            try:
+                self._record(job_id, OwnerLost(owner, self._owner, self._clock()))
+            except Exception:
+                log.exception("cannot take over", job=job_id, owner=owner)
+                done = False
+        if first and done:
+            self._left.add(owner)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._every):
+            self.beat()

@@ -1,0 +1,169 @@
+"""The ledger of the node's resources in the database: every change under one lock, whoever shares it."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+
+from gateway.domain.amounts import Amounts
+from gateway.domain.needs import Means
+from gateway.domain.resources import Claim, ClaimState, Ledger
+from gateway.domain.states import JobStatus
+from gateway.store import schema
+from gateway.store.database import repeating
+from gateway.store.store import Store
+
+X = TypeVar("X")
+_POOL = 1
+"""id of the one row that is locked"""
+_COUNTS = ("ignored", "repaired", "expired")
+
+
+@dataclass(frozen=True)
+class Claimant:
+    """A job that holds or waits, and what this node's record of it says."""
+
+    claim: Claim
+    status: str | None
+    """None: there is no record"""
+
+
+class Claims:
+    """Who holds what of this node, and who waits."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def decide(
+        self,
+        means: Means,
+        job_id: str,
+        change: Callable[[Ledger, str | None], tuple[Ledger, X]],
+        enough: Callable[[X], bool] = lambda _: False,
+    ) -> X:
+        """Change the ledger; return what the change decided beside it. It may be called more than once.
+
+        ``change`` is told the state of the job's record here as well, None where there is none. With ``enough`` it
+        first sees only this job and those that hold something; where that decides it, nobody else is looked at.
+        """
+        return repeating(partial(self._decide, means, job_id, change, enough))
+
+    def ledger(self, means: Means) -> Ledger:
+        """Return the ledger as it is, without a lock."""
+        with self._store.read() as connection:
+            return self._load(connection, means, connection.execute(sa.select(schema.resource_pool)).one())
+
+    def find(self, job_id: str) -> Claim | None:
+        """Return what a job holds or waits for; None: neither."""
+        t = schema.resource_claim
+        with self._store.read() as connection:
+            row = connection.execute(sa.select(t).where(t.c.job_id == job_id)).first()
+        return _claim(row) if row else None
+
+    def claimants(self) -> list[Claimant]:
+        """Return every claim with the state of its job here."""
+        t, job = schema.resource_claim, schema.local_job
+        query = sa.select(t, job.c.status).select_from(t.outerjoin(job, job.c.job_id == t.c.job_id))
+        with self._store.read() as connection:
+            return [Claimant(_claim(row), row.status) for row in connection.execute(query)]
+
+    def _decide(
+        self,
+        means: Means,
+        job_id: str,
+        change: Callable[[Ledger, str | None], tuple[Ledger, X]],
+        enough: Callable[[X], bool],
+    ) -> X:
+        t, job = schema.resource_claim, schema.local_job
+        with self._store.write() as connection:
+            # the lock comes first: what is read after it was written by whoever had it before
+            row = connection.execute(
+                sa.select(schema.resource_pool).where(schema.resource_pool.c.id == _POOL).with_for_update()
+            ).one()
+            status = connection.execute(sa.select(job.c.status).where(job.c.job_id == job_id)).scalar()
+            old = self._load(connection, means, row, sa.or_(t.c.state == ClaimState.HELD, t.c.job_id == job_id))
+            new, decided = change(old, status)
+            if not enough(decided):
+                old = self._load(connection, means, row)
+                new, decided = change(old, status)
+            self._save(connection, old, new)
+        return decided
+
+    @staticmethod
+    def _load(connection: sa.Connection, means: Means, counts: Any, *only: sa.ColumnElement[bool]) -> Ledger:
+        claims = map(_claim, connection.execute(sa.select(schema.resource_claim).where(*only)))
+        counted = {name: getattr(counts, name) for name in _COUNTS}
+        known = {name: room.total for name, room in means.further.items() if room.total is not None}
+        away = {name: room.away for name, room in means.further.items() if room.away}
+        by_job = {c.job_id: c for c in claims}
+        return Ledger(means.total, by_job, node=means.node, further=known, away=away, **counted)
+
+    @staticmethod
+    def _save(connection: sa.Connection, old: Ledger, new: Ledger) -> None:
+        t = schema.resource_claim
+        for job_id in old.claims.keys() - new.claims.keys():
+            connection.execute(t.delete().where(t.c.job_id == job_id))
+        for job_id, claim in new.claims.items():
+            known = old.claims.get(job_id)
+            if known is None:
+                connection.execute(t.insert().values(**_row(claim)))
+            elif known != claim:
+                connection.execute(t.update().where(t.c.job_id == job_id).values(**_row(claim)))
+        counts = {name: getattr(new, name) for name in _COUNTS if getattr(new, name) != getattr(old, name)}
+        if counts:
+            connection.execute(schema.resource_pool.update().values(**counts))
+
+
+def _claim(row: Any) -> Claim:
+    return Claim(
+        row.job_id,
+        Amounts(row.cpu, row.memory, row.disk),
+        ClaimState(row.state),
+        _time(row.since),
+        _time(row.asked_at),
+        row.priority,
+        row.scheduler,
+        None if row.held_at is None else _time(row.held_at),
+        row.reason,
+        {name: Amounts(*amounts) for name, amounts in json.loads(row.further or "{}").items()},
+    )
+
+
+def _row(claim: Claim) -> dict[str, Any]:
+    return {
+        "job_id": claim.job_id,
+        "state": str(claim.state),
+        "cpu": claim.amounts.cpu,
+        "memory": claim.amounts.memory,
+        "disk": claim.amounts.disk,
+        "priority": claim.priority,
+        "since": claim.since.timestamp(),
+        "asked_at": claim.asked_at.timestamp(),
+        "held_at": None if claim.held_at is None else claim.held_at.timestamp(),
+        "scheduler": claim.scheduler,
+        "reason": claim.reason,
+        "further": _further(claim),
+    }
+
+
+def _further(claim: Claim) -> str | None:
+    by_engine = {name: [a.cpu, a.memory, a.disk] for name, a in claim.further.items()}
+    return json.dumps(by_engine) if by_engine else None
+
+
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def ended(status: str | None) -> bool:
+    """Say whether a job of this state needs nothing any more; one without a record does not either."""
+    return status in (None, JobStatus.FINISHED, JobStatus.REJECTED)
+
+
+def again(ledger: Ledger, **more: int) -> Ledger:
+    """Count something that happened."""
+    return replace(ledger, **{name: getattr(ledger, name) + n for name, n in more.items()})

@@ -1,0 +1,151 @@
+"""What an image says of its components in its labels, held against what was registered.
+
+Three forms are read, each as far as it goes: ``bfia.description``, JSON of one description or of several by
+component name; the numbered names of the standard, ``component.1.name``, ``component.1.parameter.2.type``, …; and
+the short ``bfia.provider``, ``bfia.version``, ``bfia.components``. Labels never refuse a registration.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from provider_registry import description
+from provider_registry.limits import as_text, bounded, join, refuse_unfit, shorten
+from provider_registry.model import InvalidDescription, Problem, Provider
+
+JSON_LABEL = "bfia.description"
+_MOST_LABELS = 20_000
+_NUMBERED = re.compile(r"component\.(\d{1,4})\.(?:(parameter|input|output)\.(\d{1,4})\.)?([A-Za-z_]{1,64})")
+_LISTS = {"parameter": "inputParam", "input": "inputData", "output": "outputData"}
+_TOP = {"name": "componentName", "module_name": "componentName"}
+_SPELLED_LISTS = ("roleList", "storageEngine", "dataFormat", "groupTag", "dependsOn")
+"""fields that a label can only give as one text, with commas or as JSON"""
+
+Said = tuple[str, str, Any]
+"""(the label, a path below the component, what it says there)"""
+
+
+def differences(labels: Mapping[str, str], provider: Provider, image: str) -> tuple[Problem, ...]:
+    """Return a warning for each place where an image's labels say something else than what is registered."""
+    return bounded(_differences(labels, provider, image))
+
+
+def _differences(labels: Mapping[str, str], provider: Provider, image: str) -> Iterator[Problem]:
+    here = {name: c for name, c in provider.components.items() if provider.image_for(name) == image}
+    for label, path, registered in (
+        ("bfia.provider", "name", provider.name),
+        ("bfia.version", "version", provider.version),
+    ):
+        if label in labels and labels[label] != registered:
+            yield _differs(path, label, image, labels[label], registered)
+    named = labels.get("bfia.components", "").replace(",", " ").split()
+    said: dict[str, dict[str, Any]] = {name: {} for name in named}
+    label = "bfia.components"
+    if JSON_LABEL in labels:
+        described, problem = _described(labels[JSON_LABEL])
+        label = JSON_LABEL
+        if problem:
+            yield Problem("metadata.image", f"has a label {JSON_LABEL} that {problem}", image)
+        said.update(described)
+    elif numbered := _numbered(labels):
+        label = "component.*"
+        said.update(numbered)
+    if not said:
+        return
+    for name in here.keys() - said.keys():
+        rule = f"is registered for {image}, whose label {label} does not name it"
+        yield Problem(join("components_description", name), rule, name)
+    for name, document in said.items():
+        path = join("components_description", name)
+        if name not in here:
+            rule = f"is not registered, though the label {label} of {image} names it"
+            yield Problem(path, rule, None)
+            continue
+        yield from _compared(path, document, here[name].document, label, image)
+
+
+def _compared(path: str, said: Any, registered: Any, label: str, image: str) -> Iterator[Problem]:
+    """Compare what a label gives; what it leaves out is not compared."""
+    if isinstance(said, Mapping) and isinstance(registered, Mapping):
+        for field, value in said.items():
+            yield from _compared(join(path, field), value, registered.get(field), label, image)
+        return
+    field = path.rpartition(".")[2]
+    if isinstance(said, list) and isinstance(registered, list) and _named(said) and _named(registered):
+        by_name = {entry["name"]: (i, entry) for i, entry in enumerate(registered)}
+        for entry in said:
+            i, own = by_name.get(entry["name"], (-1, None))
+            if own is None:
+                rule = f"has no entry {shorten(entry['name'])}, which the label {label} of {image} describes"
+                yield Problem(path, rule, None)
+            else:
+                yield from _compared(join(path, i), entry, own, label, image)
+        missing = [entry["name"] for entry in registered if entry["name"] not in {e["name"] for e in said}]
+        if missing:
+            yield Problem(path, f"lists what the label {label} of {image} does not describe", missing)
+        return
+    if field in _SPELLED_LISTS:
+        said, registered = _texts(said), _texts(registered)
+    if _plain(said) != _plain(registered):
+        yield _differs(path, label, image, said, registered)
+
+
+def _differs(path: str, label: str, image: str, said: Any, registered: Any) -> Problem:
+    there, here = (as_text(shorten(value)) for value in (said, registered))
+    return Problem(path, f"is {here} as registered and {there} in the label {label} of {image}", registered)
+
+
+def _described(text: str) -> tuple[dict[str, dict[str, Any]], str]:
+    """Read the JSON label: (descriptions by name, what is wrong with it)."""
+    try:
+        found = json.loads(text)
+        refuse_unfit(found)
+    except (ValueError, RecursionError, InvalidDescription):
+        return {}, "is no JSON that may be read here"
+    if isinstance(found, dict) and isinstance(found.get("componentName"), str):
+        found = {found["componentName"]: found}
+    if not isinstance(found, dict) or not all(isinstance(value, dict) for value in found.values()):
+        return {}, "is neither a description nor an object of descriptions by component name"
+    return found, ""
+
+
+def _numbered(labels: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Read the standard's numbered names into descriptions; entries without a name are left out."""
+    tops: dict[str, dict[str, Any]] = {}
+    parts: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for label, value in list(labels.items())[:_MOST_LABELS]:
+        match = _NUMBERED.fullmatch(label)
+        if match is None:
+            continue
+        component, kind, part, entry = match.groups()
+        top = tops.setdefault(component, {})
+        if kind is None:
+            top[_TOP.get(entry, entry)] = value
+        else:
+            parts.setdefault((component, _LISTS[kind]), {}).setdefault(part, {})[entry] = value
+    for (component, field), entries in parts.items():
+        tops[component][field] = [
+            entry for _, entry in sorted(entries.items(), key=lambda e: int(e[0])) if "name" in entry
+        ]
+    return {top["componentName"]: top for top in tops.values() if "componentName" in top}
+
+
+def _named(entries: list[Any]) -> bool:
+    return all(isinstance(entry, Mapping) and isinstance(entry.get("name"), str) for entry in entries)
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return (value,)
+    if isinstance(value, str):
+        value = value.split(",")
+    return description.texts([v for v in value or () if isinstance(v, str)])
+
+
+def _plain(value: Any) -> str:
+    """Return a value as labels spell it, so that true and "true" are the same."""
+    return "" if value is None else as_text(value).strip()
