@@ -19,8 +19,7 @@ from fastapi.routing import APIRoute
 from gateway.domain.problems import Problem
 from gateway.http.duplicate_keys import AT_ONCE
 from gateway.ports import as_mapping
-from provider_registry.limits import encodable, join
-from provider_registry.signs import counted, pieces
+from provider_registry.model import counted, encodable, join, pieces
 
 MOST_SIGNS = 100_000
 """commas and opening brackets in one body, those inside of texts included"""

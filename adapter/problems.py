@@ -10,8 +10,8 @@ from fastapi.exceptions import RequestValidationError
 from adapter.json import NotFit
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
-from gateway.plain_words import join as join
-from gateway.plain_words import problems_of as problems_of
+from gateway.errors import join as join
+from gateway.errors import problems_of as problems_of
 
 
 def refusal(request: Request, error: RequestValidationError) -> Invalid:

@@ -33,10 +33,11 @@ from engines.base import (
     check_digest,
     check_environment,
     check_limits,
+    is_name,
+    owned,
     signal_of,
 )
 from engines.host import this_machine
-from engines.naming import is_name, owned
 from engines.watch import Subscribers
 
 TERMINATED = 15

@@ -1,13 +1,22 @@
 """Who may do what on the operators' listener: roles, tokens, and the table of what each role may ask for."""
 
 import hashlib
+import hmac
 import re
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from functools import lru_cache
+from typing import Any, TypeVar, cast
 
+from cryptography import x509
+from cryptography.hazmat.primitives.hashes import SHA256
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gateway.domain.spec import NodeId, Note
 from gateway.errors import GatewayError
 
 PREFIX = "bfia_"
@@ -158,3 +167,123 @@ class Access:
 def allowed(method: str, path: str) -> list[str]:
     """Return the roles that may make a request, for a refusal that says so."""
     return [str(role) for role in Role if may(role, method, path)]
+
+
+X = TypeVar("X")
+
+
+@dataclass
+class RequestOrigin:
+    """What is known of the sender of the request under way; empty where it is not."""
+
+    address: str = ""
+    certificate: str = ""
+    """the subject of the certificate that its TLS connection showed"""
+    fingerprint: str = ""
+    """SHA-256 of that certificate"""
+    node: NodeId = ""
+    """set once the node may speak here"""
+    key: str = ""
+    """id of the FATE application that signed the request, once the signature was checked"""
+
+    def detail(self) -> dict[str, str]:
+        """Return what the timeline and the audit say of it."""
+        found = {
+            "from": self.address,
+            "certificate": self.certificate,
+            "sha256": self.fingerprint,
+            "key": self.key,
+        }
+        return {name: text for name, text in found.items() if text}
+
+
+_ORIGIN: ContextVar[RequestOrigin | None] = ContextVar("origin", default=None)
+
+
+def origin() -> RequestOrigin:
+    """Return where the request under way comes from; an empty one outside of peers' requests."""
+    return _ORIGIN.get() or RequestOrigin()
+
+
+def proven(note: Note, asked: RequestOrigin | None = None) -> Note:
+    """Return a line of a timeline with where the request under way comes from, if its node caused it."""
+    asked = asked or origin()
+    if not note.by or note.by != asked.node:
+        return note
+    return replace(note, detail={**note.detail, "origin": asked.detail()})
+
+
+def with_proof(change: Callable[[X], X]) -> Callable[[X], X]:
+    """Return a change of a job's record that proves its lines; another thread may make it."""
+    asked = origin()
+    if not asked.node:
+        return change
+
+    def proved(record: X) -> X:
+        before: Any = record
+        after: Any = change(record)
+        if len(after.notes) <= len(before.notes):
+            return cast(X, after)
+        added = after.notes[len(before.notes) :]
+        return cast(X, replace(after, notes=(*before.notes, *(proven(note, asked) for note in added))))
+
+    return proved
+
+
+class OriginNoted:
+    """An ASGI application before another one: notes the origin of each request."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on with its origin noted."""
+        found = None
+        if scope["type"] == "http":
+            found = RequestOrigin((scope.get("client") or ("",))[0], *_certificate(scope))
+        before = _ORIGIN.set(found)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            _ORIGIN.reset(before)
+
+
+def _certificate(scope: Scope) -> tuple[str, str]:
+    """Return subject and fingerprint of the client's certificate; empty where it showed none."""
+    chain = scope.get("extensions", {}).get("tls", {}).get("client_cert_chain") or ("",)
+    return _read(chain[0]) if chain[0] else ("", "")
+
+
+@lru_cache(maxsize=256)
+def _read(pem: str) -> tuple[str, str]:
+    certificate = x509.load_pem_x509_certificate(pem.encode("ascii"))
+    return certificate.subject.rfc4514_string(), certificate.fingerprint(SHA256()).hex()
+
+
+# The tokens by which a container proves which run it is.
+#
+# A token is a random id, which the database keeps, and a code over it, which only the gateway that starts the
+# container can compute: whoever reads the database, or a copy of it, cannot make a token.
+
+_CODE = 32
+"""characters"""
+
+
+class RunTokens:
+    """Issues and checks the tokens of the runs that one gateway starts."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def issue(self, id_: str) -> str:
+        """Return the token that belongs to an id."""
+        return id_ + self._code(id_)
+
+    def id_of(self, token: str) -> str | None:
+        """Return the id that a token belongs to; None for one that was not issued here."""
+        id_, code = token[:-_CODE], token[-_CODE:]
+        genuine = hmac.compare_digest(code.encode("utf-8", "replace"), self._code(id_).encode())
+        return id_ if genuine else None
+
+    def _code(self, id_: str) -> str:
+        return hmac.digest(self._key, id_.encode("utf-8", "replace"), "sha256").hex()[:_CODE]

@@ -18,9 +18,14 @@ else that is raised is a bug: it is logged with its trace and answered without i
         └── DatabaseAway   the database does not answer just now
 """
 
+import re
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from itertools import islice
+from typing import Any, get_args
+
+from pydantic import BaseModel
 
 from gateway.domain.problems import Problem as Problem
 
@@ -165,3 +170,157 @@ def brief(error: GatewayError) -> GatewayError:
     found = GatewayError(error.message[:500], reason=error.reason)
     found.code = error.code
     return found
+
+
+# Problems of an input, from the validation library's words into ours: one place for requests, files and settings.
+#
+# Each has the path, a rule that begins with a verb, what was found, and what was probably meant.
+
+MISSING = "is missing"
+_SHOWN = 12
+"""how many known keys a rule lists"""
+_CERTAIN = 0.8
+"""how alike a key must be to one that is missing"""
+_RULES = {
+    "missing": MISSING,
+    "string_type": "must be text",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_parsing_size": "must be a whole number of fewer digits",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "list_type": "must be a list",
+    "tuple_type": "must be a list",
+    "set_type": "must be a list",
+    "frozen_set_type": "must be a list",
+    "iterable_type": "must be a list",
+    "dict_type": "must be an object (name: value)",
+    "mapping_type": "must be an object (name: value)",
+    "model_type": "must be an object (name: value)",
+    "model_attributes_type": "must be an object (name: value)",
+    "dataclass_type": "must be an object (name: value)",
+    "json_type": "must be JSON",
+    "json_invalid": "must be JSON",
+    "none_required": "must be left out, or null",
+    "path_type": "must be a path",
+    "url_type": "must be a URL as text",
+    "string_unicode": "must be text in UTF-8",
+    "datetime_type": "must be a time such as 2026-01-31T12:00:00Z",
+    "recursion_loop": "must not contain itself",
+}
+_COMPARED = {
+    "greater_than": ("gt", "must be more than {}"),
+    "greater_than_equal": ("ge", "must be at least {}"),
+    "less_than": ("lt", "must be less than {}"),
+    "less_than_equal": ("le", "must be at most {}"),
+    "multiple_of": ("multiple_of", "must be a multiple of {}"),
+    "string_too_short": ("min_length", "must have at least {} characters"),
+    "string_too_long": ("max_length", "must not have more than {} characters"),
+    "string_pattern_mismatch": ("pattern", "must have the form {}"),
+    "too_short": ("min_length", "must have at least {} entries"),
+    "too_long": ("max_length", "must not have more than {} entries"),
+}
+
+
+def problems_of(errors: Iterable[Any], model: Any = None) -> list[Problem]:
+    """Turn the library's list of errors into problems; ``model``: what was read, where it is known.
+
+    A path that begins with ``body``, ``query``, ``path`` or ``header`` begins after that.
+    """
+    found = []
+    for error in errors:
+        where = list(error.get("loc", ()))
+        if where and where[0] in ("body", "query", "path", "header"):
+            where = where[1:]
+        found.append(_problem(error, where, model))
+    return found
+
+
+def join(parts: Iterable[Any]) -> str:
+    """Join keys and indices into a path such as ``config.role.guest[0]``."""
+    path = ""
+    for part in parts:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
+    return path
+
+
+def near(word: str, known: Iterable[str], certain: float = 0.6) -> str:
+    """Return which of the known words somebody meant; empty where that is not clear."""
+    by_lower = {name.lower(): name for name in reversed(list(known))}
+    found = get_close_matches(str(word)[:64].lower(), list(by_lower), n=1, cutoff=certain)
+    return by_lower[found[0]] if found else ""
+
+
+def _problem(error: Mapping[str, Any], where: Sequence[Any], model: Any) -> Problem:
+    kind, got, limits = str(error.get("type", "")), error.get("input"), error.get("ctx") or {}
+    at = join(where) or "body"
+    if kind == "missing":
+        return Problem(at, MISSING, None, _instead(str(where[-1]) if where else "", got, _keys(model, where[:-1])))
+    if kind == "extra_forbidden":
+        keys = _keys(model, where[:-1])
+        shown = ", ".join(keys[:_SHOWN]) + (", …" if len(keys) > _SHOWN else "")
+        rule = "is not known here" + (f"; known are {shown}" if keys else "")
+        return Problem(at, rule, got, near(str(where[-1]), keys) if where else "")
+    if kind in ("literal_error", "enum"):
+        allowed = [a.strip("'") for a in re.split(r", | or ", str(limits.get("expected", "")))]
+        return Problem(at, f"must be one of {', '.join(allowed)}", got, near(str(got), allowed))
+    return Problem(at, _rule(error, kind, limits), got)
+
+
+def _rule(error: Mapping[str, Any], kind: str, limits: Mapping[str, Any]) -> str:
+    if kind in _COMPARED:
+        name, words = _COMPARED[kind]
+        return words.format(limits.get(name))
+    if kind in ("value_error", "assertion_error"):  # our own words, after the library's prefix
+        return str(limits.get("error") or error.get("msg", "is not valid"))
+    if kind.startswith(("datetime_", "date_")):
+        return _RULES["datetime_type"]
+    if kind.startswith("url_"):
+        return "must be a URL such as https://host:port"
+    return _RULES.get(kind) or str(error.get("msg") or "is not valid")
+
+
+def _instead(name: str, found: Any, known: Sequence[str]) -> str:
+    """Return which key of an object may stand for one that is missing."""
+    others = [key for key in found if isinstance(key, str) and key not in known] if _object(found) else []
+    meant = near(name, others, _CERTAIN)
+    return f"{name} instead of {meant}" if meant and meant != name else ""
+
+
+def _keys(model: Any, where: Sequence[Any]) -> list[str]:
+    """Return the keys that an object at this place of what was read may have; none where that is not known."""
+    inner = list(_models(model))
+    for part in where:
+        inner = [one for outer in inner for one in _below(outer, part)]
+    return sorted({_written(name, field) for one in inner for name, field in one.model_fields.items()})
+
+
+def _below(model: type[BaseModel], part: Any) -> Iterator[type[BaseModel]]:
+    if not isinstance(part, str):  # an entry of a list, whose models stand for its entries already
+        yield model
+        return
+    for name, field in model.model_fields.items():
+        if part in (name, _written(name, field)):
+            yield from _models(field.annotation)
+            return
+    yield model  # a key of a mapping of models
+
+
+def _written(name: str, field: Any) -> str:
+    return field.validation_alias if isinstance(field.validation_alias, str) else field.alias or name
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Return the models in an annotation such as ``list[Model] | None``."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models(inner)
+
+
+def _object(value: Any) -> bool:
+    return isinstance(value, Mapping)

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from provider_registry.limits import join
-from provider_registry.model import Problem
+from provider_registry.model import Problem, join
 
 _MOST = 50
 """problems that are told of one document"""

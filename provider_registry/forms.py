@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from provider_registry import description, regex
-from provider_registry.limits import not_json, too_large
-from provider_registry.model import Component, Parameter
+from provider_registry.model import Component, Parameter, not_json, too_large
 from provider_registry.types import Kind, kind_of, number, reads_as
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -11,8 +11,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from provider_registry import description
-from provider_registry.limits import as_text, bounded, join, refuse_unfit, shorten
-from provider_registry.model import InvalidDescription, Problem, Provider
+from provider_registry.model import (
+    InvalidDescription,
+    Problem,
+    Provider,
+    as_text,
+    bounded,
+    join,
+    refuse_unfit,
+    shorten,
+)
 
 JSON_LABEL = "bfia.description"
 _MOST_LABELS = 20_000

@@ -14,9 +14,8 @@ from typing import Any
 from jsonschema import Draft202012Validator, validators
 from jsonschema.exceptions import ValidationError
 
-from provider_registry.limits import MAX_PROBLEMS, ROOT, join, shorten
-from provider_registry.model import Problem
-from provider_registry.quick import Check, compiled
+from provider_registry.model import MAX_PROBLEMS, ROOT, Problem, join, shorten
+from provider_registry.schema import Check, compiled
 
 _BOOLEANS = {"yes": "true", "y": "true", "1": "true", "on": "true", "no": "false", "n": "false", "0": "false"}
 _KINDS = {

@@ -3,8 +3,14 @@
 All are frozen. Mappings inside them are for reading; whoever wants another one builds another value.
 """
 
-from collections.abc import Mapping
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from itertools import islice
 from typing import Any, NamedTuple
 
 DATA_CATEGORIES = ("data", "training_set", "test_set", "validate_set")
@@ -196,3 +202,326 @@ class Provider:
             "components_description": {name: dict(c.document) for name, c in self.components.items()},
             "warnings": [list(w) for w in self.warnings],
         }
+
+
+# How much of a document is looked at, and how little of it is quoted back.
+#
+# Descriptions come from other institutions. The bounds here are checked by walking the document once, without
+# recursion, before anything else reads it.
+
+MAX_DEPTH = 24
+MAX_VALUES = 100_000
+MAX_TEXT = 4 * 1024 * 1024
+"""characters in all texts and keys together"""
+MAX_BITS = 4096
+"""size of an integer; the interpreter refuses to write out much longer ones"""
+MAX_COMPONENTS = 500
+MAX_PROBLEMS = 200
+MAX_QUOTE = 200
+"""characters of a found value that a problem repeats"""
+
+ROOT = "(document)"
+MORE = Problem(ROOT, f"has more than the {MAX_PROBLEMS} problems listed here")
+_PLAIN_KEY = re.compile(r"[\w-]{1,128}")
+
+
+def too_large(document: Any) -> Problem | None:
+    """Say which bound a JSON value exceeds: depth, number of values, characters of text; None if none."""
+    text = 0
+    for values, (depth, value) in enumerate(_walk(document), 1):
+        if isinstance(value, str):
+            text += len(value)
+        if depth > MAX_DEPTH:
+            return Problem(ROOT, f"must not nest deeper than {MAX_DEPTH} levels", depth)
+        if values > MAX_VALUES:
+            return Problem(ROOT, f"must not hold more than {MAX_VALUES} values", values)
+        if text > MAX_TEXT:
+            return Problem(ROOT, f"must not hold more than {MAX_TEXT} characters of text", text)
+    return None
+
+
+def not_json(document: Any) -> Problem | None:
+    """Say what in a value cannot be stored as JSON in UTF-8: NaN, half a surrogate pair, foreign types,
+    integers of thousands of digits."""
+    for _, value in _walk(document):
+        if isinstance(value, str):
+            if not encodable(value):
+                return Problem(ROOT, "must be text that UTF-8 can hold", shorten(value))
+        elif isinstance(value, float):
+            if not math.isfinite(value):
+                return Problem(ROOT, "must hold finite numbers only", repr(value))
+        elif isinstance(value, int):
+            if value.bit_length() > MAX_BITS:
+                return Problem(ROOT, f"must not hold integers beyond {MAX_BITS} bits", shorten(value))
+        elif not isinstance(value, (Mapping, list, tuple, type(None))):
+            return Problem(ROOT, "must hold JSON values only", type(value).__name__)
+    return None
+
+
+def refuse_unfit(document: Any) -> None:
+    """Raise InvalidDescription if a document is too large or is not JSON."""
+    problem = None if _fits(document) else too_large(document) or not_json(document)
+    if problem:
+        raise InvalidDescription((problem,))
+
+
+def _fits(document: Any) -> bool:
+    """Tell whether a document is certainly within all bounds: the quick look, level by level, at what is usual."""
+    level: list[Any] = [document]
+    values = text = 0
+    for _ in range(MAX_DEPTH):
+        below: list[Any] = []
+        for value in level:
+            kind = type(value)
+            if kind is str:
+                text += len(value)
+                if not (value.isascii() or encodable(value)):
+                    return False
+            elif kind is dict:
+                below.extend(value)
+                below.extend(value.values())
+            elif kind is list:
+                below.extend(value)
+            elif kind is int:
+                if value.bit_length() > MAX_BITS:
+                    return False
+            elif not (value is None or kind is bool or (kind is float and math.isfinite(value))):
+                return False
+        values += len(level)
+        if values > MAX_VALUES or text > MAX_TEXT:
+            return False
+        if not below:
+            return True
+        level = below
+    return False
+
+
+def shorten(value: Any) -> Any:
+    """Return a JSON value that shows what was found, small enough to be repeated in an answer."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else repr(value)
+    if isinstance(value, int):
+        return value if abs(value) < 10**18 else "an integer of many digits"
+    if isinstance(value, str):
+        text = value if encodable(value) else value.encode("utf-8", "replace").decode()
+        return text if len(text) <= MAX_QUOTE else text[:MAX_QUOTE] + "…"
+    if isinstance(value, (Mapping, list, tuple)) and not value:
+        return {} if isinstance(value, Mapping) else []
+    if _few(value) and too_large(value) is None and not_json(value) is None:
+        text = as_text(value)
+        if len(text) <= MAX_QUOTE:
+            return json.loads(text)
+    if isinstance(value, Mapping):
+        return f"an object with {len(value)} fields"
+    if isinstance(value, (list, tuple)):
+        return f"a list of {len(value)} values"
+    return f"a {type(value).__name__}"
+
+
+def as_text(value: Any) -> str:
+    """Return the text form of a JSON value: text as it is, anything else as JSON.
+
+    A value nested too deeply for the encoder, or with an integer too long for it, gives an empty text.
+    """
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (RecursionError, ValueError, TypeError):
+        return ""
+
+
+def _few(value: Any) -> bool:
+    """Tell whether an object or a list may fit into a quote: each value, and each key, takes a character."""
+    return isinstance(value, (Mapping, list, tuple)) and next(islice(_walk(value), MAX_QUOTE, None), None) is None
+
+
+def join(path: str, *steps: str | int) -> str:
+    """Extend a path: ``join("a", "b", 3)`` is ``a.b[3]``; odd keys are quoted."""
+    for step in steps:
+        if isinstance(step, int):
+            path += f"[{step}]"
+        elif _PLAIN_KEY.fullmatch(step):
+            path += f".{step}" if path else step
+        else:
+            path += f"[{json.dumps(shorten(step), ensure_ascii=False)}]"
+    return path
+
+
+def bounded(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """Return the problems with what they found cut short, and at most MAX_PROBLEMS of them."""
+    kept = [Problem(p.path, p.rule, shorten(p.got), p.suggestion) for p in islice(problems, MAX_PROBLEMS + 1)]
+    if len(kept) > MAX_PROBLEMS:
+        kept[MAX_PROBLEMS] = MORE
+    return tuple(kept)
+
+
+def _walk(document: Any) -> Iterator[tuple[int, Any]]:
+    """Go through every value and key with its depth. Children are opened lazily, so that a bound ends it."""
+    stack: list[Iterator[tuple[int, Any]]] = [iter([(1, document)])]
+    while stack:
+        item = next(stack[-1], None)
+        if item is None:
+            stack.pop()
+            continue
+        yield item
+        depth, value = item
+        if isinstance(value, Mapping):
+            stack.append(_children(depth + 1, (part for pair in value.items() for part in pair)))
+        elif isinstance(value, (list, tuple)):
+            stack.append(_children(depth + 1, value))
+
+
+def _children(depth: int, values: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+    return ((depth, value) for value in values)
+
+
+def encodable(text: str) -> bool:
+    """Tell whether UTF-8 can hold a text: JSON's escapes can spell half a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+MOST_CHANGES = 200
+_NAMES = ("name", "value", "resultCode")
+"""by which of its fields an entry of a list is recognised, if each entry has it"""
+_ABSENT: Any = object()
+
+
+class Action(StrEnum):
+    """What somebody did to a provider."""
+
+    REGISTERED = "registered"
+    UPDATED = "updated"
+    RETIRED = "retired"
+    UNRETIRED = "unretired"
+    APPROVED = "approved"
+    PINNED = "pinned"
+    """the node itself, when an image that was not here at the registration was here for the first time"""
+    DELETED = "deleted"
+
+
+@dataclass(frozen=True)
+class Revision:
+    """A state of a provider and who made it so. Numbers count from 1 per key, and go on after a deletion."""
+
+    key: str
+    number: int
+    at: datetime
+    author: str
+    action: Action
+    reason: str
+    provider: Provider
+    """as it was from then on; of a deletion, as it was until then"""
+
+
+class Change(NamedTuple):
+    """One difference. ``before`` is None where something is new, ``after`` where it is gone."""
+
+    path: str
+    before: Any
+    after: Any
+
+    def __str__(self) -> str:
+        if self.before is None:
+            return f"+ {self.path}: {as_text(self.after)}"
+        if self.after is None:
+            return f"- {self.path}: {as_text(self.before)}"
+        before, after = as_text(self.before), as_text(self.after)
+        if before == after:  # of another type
+            before, after = json.dumps(self.before), json.dumps(self.after)
+        return f"~ {self.path}: {before} → {after}"
+
+
+def changes(before: Provider | None, after: Provider | None) -> tuple[Change, ...]:
+    """Return how two states of a provider differ, each place with both values cut short; `MOST_CHANGES` at most.
+
+    Entries of lists are compared by their names, so that moving one is no change. Warnings are not compared.
+    """
+    old, new = _plain(before), _plain(after)
+    return tuple(islice(_differences("", old, new), MOST_CHANGES))
+
+
+def _plain(provider: Provider | None) -> dict[str, Any]:
+    if provider is None:
+        return {}
+    document = provider.document()
+    del document["warnings"]
+    return document
+
+
+def _differences(path: str, old: Any, new: Any) -> Iterator[Change]:
+    if old == new and type(old) is type(new):
+        return
+    old_parts, new_parts = _parts(old), _parts(new)
+    if old_parts is None or new_parts is None:
+        yield Change(path, _shown(old), _shown(new))
+        return
+    for name in dict.fromkeys((*old_parts, *new_parts)):
+        at = f"{path}[{name}]" if isinstance(new, list) else join(path, name)
+        yield from _differences(at, old_parts.get(name, _ABSENT), new_parts.get(name, _ABSENT))
+
+
+def _parts(value: Any) -> Mapping[str, Any] | None:
+    """Return an object, or a list whose entries have names, as parts by name; None for anything else."""
+    if isinstance(value, Mapping):
+        return value
+    if not isinstance(value, list) or not value or not all(isinstance(entry, Mapping) for entry in value):
+        return None
+    for field_here in _NAMES:
+        names = [entry.get(field_here) for entry in value]
+        if all(isinstance(name, str) for name in names) and len(set(names)) == len(names):
+            return {str(name)[:128]: entry for name, entry in zip(names, value, strict=True)}
+    return None
+
+
+def _shown(value: Any) -> Any:
+    return None if value is _ABSENT else "null" if value is None else shorten(value)
+
+
+ANY = "*"
+"""a version in a job that stands for the newest one in use"""
+
+_PARTS = re.compile(r"[0-9]+|[^0-9.]+")
+_Part = tuple[int, int, str]
+
+
+def order(version: str) -> tuple[tuple[_Part, ...], bool, tuple[_Part, ...], str]:
+    """Return what versions are sorted by: 1.9 before 1.10, 2.0.0-rc1 before 2.0.0; no two versions are alike.
+
+    What stands behind a ``+`` says nothing of the order, but decides between what is the same otherwise.
+    """
+    main, _, before = version.partition("+")[0].removeprefix("v").partition("-")
+    return _parts_versions(main), not before, _parts_versions(before), version
+
+
+def _parts_versions(text: str) -> tuple[_Part, ...]:
+    found: list[_Part] = [(1, int(p), "") if p.isdecimal() else (0, 0, p) for p in _PARTS.findall(text)]
+    while found and found[-1] == (1, 0, ""):
+        found.pop()
+    return tuple(found)
+
+
+_PIECE = 512 * 1024
+"""bytes that are looked at in one go: less than a millisecond's work"""
+
+
+def counted(text: bytes, signs: bytes, most: int) -> int:
+    """Return how often any of the signs stands in a text, exactly up to ``most``; beyond, some larger number."""
+    found = 0
+    for start, end in pieces(text):  # of a text that is nothing but signs a part is enough
+        found += sum(text.count(sign, start, end) for sign in signs)
+        if found > most:
+            break
+    return found
+
+
+def pieces(text: bytes) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of each piece."""
+    for start in range(0, len(text), _PIECE):
+        yield start, min(start + _PIECE, len(text))

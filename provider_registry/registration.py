@@ -6,9 +6,20 @@ Two requests exist: one provider with all its components, and one component with
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from provider_registry import describe, lint, schema
-from provider_registry.limits import MAX_COMPONENTS, MAX_PROBLEMS, ROOT, bounded, join, refuse_unfit, shorten
-from provider_registry.model import Component, InvalidDescription, Problem, Provider
+from provider_registry import description, lint, schema
+from provider_registry.model import (
+    MAX_COMPONENTS,
+    MAX_PROBLEMS,
+    ROOT,
+    Component,
+    InvalidDescription,
+    Problem,
+    Provider,
+    bounded,
+    join,
+    refuse_unfit,
+    shorten,
+)
 from provider_registry.regex import one_document
 
 DEVICE = "docker"
@@ -86,7 +97,7 @@ def provider_from_component(body: Any) -> Provider:
     info = body.get("component_info") if isinstance(body, Mapping) else None
     if isinstance(info, Mapping):
         try:
-            read, warnings = describe.judged(info, "component_info")
+            read, warnings = description.judged(info, "component_info")
         except InvalidDescription as error:
             told = {(p.path, p.rule) for p in problems}
             problems += [p for p in error.problems if (p.path, p.rule) not in told]
@@ -124,7 +135,7 @@ def from_document(document: Mapping[str, Any]) -> Provider:
             base_url=metadata.get("base_url") or "",
             metadata=dict(metadata),
             components={
-                key: describe.from_valid(described, provider=name, version=version)[0]
+                key: description.from_valid(described, provider=name, version=version)[0]
                 for key, described in document["components_description"].items()
             },
             warnings=tuple(Problem(*warning) for warning in document["warnings"]),
@@ -155,13 +166,13 @@ def _component(
         )
         problems, warnings = _of_component(document, path)
         raise InvalidDescription((remarks[0], *problems), warnings)
-    read, warnings = describe.judged(document, path, provider=outer.get("name"), version=outer.get("version"))
+    read, warnings = description.judged(document, path, provider=outer.get("name"), version=outer.get("version"))
     return read, (*remarks, *warnings)
 
 
 def _of_component(document: Mapping[str, Any], path: str) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:
     try:
-        return (), describe.judged(document, path)[1]
+        return (), description.judged(document, path)[1]
     except InvalidDescription as error:
         return error.problems, error.warnings
 

@@ -1,18 +1,65 @@
 """The providers that are registered here, and how a job's component is found among them."""
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
+from typing import Any, TypeVar
 
-from provider_registry.limits import bounded, join, shorten
-from provider_registry.model import Component, InvalidDescription, Problem, Provider
+from provider_registry.model import (
+    ANY,
+    Action,
+    Change,
+    Component,
+    InvalidDescription,
+    Problem,
+    Provider,
+    Revision,
+    bounded,
+    changes,
+    join,
+    order,
+    shorten,
+)
 from provider_registry.registration import DEVICE
 from provider_registry.repository import Repository, Stale
-from provider_registry.revisions import Action, Change, Revision, changes
-from provider_registry.versions import ANY, order
-from provider_registry.view import View
+
+T = TypeVar("T")
+
+
+class View(threading.local):
+    """Keeps, per thread, what was read since a view was opened; nothing where none is open.
+
+    It is for the work of one request: whatever another gateway registers meanwhile, the request judges a job by
+    one state of each provider. The next request reads anew.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, Any] | None = None
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Begin a view; inside another one that one goes on."""
+        if self._known is not None:
+            yield
+            return
+        self._known = {}
+        try:
+            yield
+        finally:
+            self._known = None
+
+    def of(self, key: Hashable, read: Callable[[], T]) -> T:
+        """Return what was read for this key in the open view, or read it."""
+        if self._known is None:
+            return read()
+        if key not in self._known:
+            self._known[key] = read()
+        found: T = self._known[key]
+        return found
+
 
 PROVIDER_UNKNOWN = "PROVIDER_UNKNOWN"
 VERSION_UNKNOWN = "VERSION_UNKNOWN"

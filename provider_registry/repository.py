@@ -5,8 +5,7 @@ from datetime import datetime
 from threading import Lock
 from typing import Protocol
 
-from provider_registry.model import Provider
-from provider_registry.revisions import Action, Revision
+from provider_registry.model import Action, Provider, Revision
 
 
 class Stale(Exception):

@@ -12,8 +12,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from provider_registry import regex
-from provider_registry.limits import as_text, bounded, join
-from provider_registry.model import Component, Parameter, Problem
+from provider_registry.model import Component, Parameter, Problem, as_text, bounded, join
 from provider_registry.types import Kind, kind_of, number, reads_as
 
 _SHOWN = 20

@@ -5,18 +5,45 @@ INPUT is the request's body as it came, RESULT is written whole: ``{"problems": 
 """
 
 import json
+import re
 import resource
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from provider_registry import lenient
 from provider_registry.duplicate_keys import loaded, twice
-from provider_registry.limits import ROOT, bounded
-from provider_registry.model import InvalidDescription, Problem, Provider
+from provider_registry.model import ROOT, InvalidDescription, Problem, Provider, bounded, counted
 from provider_registry.registration import provider_from_component, provider_from_request
-from provider_registry.signs import counted
+
+LAST_COMMA = re.compile(rb",\s*+[\]}]")
+"""what such a comma looks like, also inside of a text"""
+_STRING_OR_COMMA = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|,(?=\s*+[\]}])', re.DOTALL)
+"""a text runs to the end where nothing closes it, so that every sign is looked at once"""
+
+
+def without_last_commas(text: str) -> tuple[str, int]:
+    """Return JSON without the commas before a closing bracket, and how many there were."""
+    count = 0
+
+    def kept(found: re.Match[str]) -> str:
+        nonlocal count
+        if found[0] != ",":
+            return found[0]
+        count += 1
+        return ""
+
+    return _STRING_OR_COMMA.sub(kept, text), count
+
+
+def comma_warning(count: int) -> str:
+    """Say so of a document."""
+    return (
+        f"has {count} commas before a closing bracket, which JSON does not know; read without"
+        if count > 1
+        else ("has a comma before a closing bracket, which JSON does not know; read without")
+    )
+
 
 MOST_BYTES = 16 * 1024**2
 """of a body: four times the characters of text that a description may hold"""
@@ -65,7 +92,7 @@ def read(text: bytes) -> tuple[Provider, bool]:
         raise _refused(f"must be JSON: {str(error)[:200]}") from None
     provider, single = read_value(body)
     if commas:
-        provider = replace(provider, warnings=bounded([Problem(ROOT, lenient.told(commas)), *provider.warnings]))
+        provider = replace(provider, warnings=bounded([Problem(ROOT, comma_warning(commas)), *provider.warnings]))
     return provider, single
 
 
@@ -82,9 +109,9 @@ def _parsed(text: bytes) -> tuple[Any, int]:
     try:
         return _loaded(text), 0
     except ValueError:
-        if not lenient.LAST_COMMA.search(text):
+        if not LAST_COMMA.search(text):
             raise
-        cleaned, commas = lenient.without_last_commas(text.decode())
+        cleaned, commas = without_last_commas(text.decode())
         if not commas:
             raise
     return _loaded(cleaned), commas

@@ -15,8 +15,8 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
+from route_table.document import short
 from route_table.model import Bearer, Identity, Problem
-from route_table.tree import short
 
 log = logging.getLogger(__name__)
 

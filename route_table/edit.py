@@ -13,9 +13,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.error import YAMLError
 
-from route_table.document import dump, parse, read
+from route_table.document import Entries, Node, dump, parse, read
 from route_table.model import InvalidRoutes, RouteTable
-from route_table.tree import Entries, Node
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,9 @@ import yaml
 
 from route_table import certificates
 from route_table import edit as route_table_edit
-from route_table.document import MAX_TEXT, dump, parse
+from route_table.document import MAX_TEXT, ROOT, dump, parse, step
 from route_table.edit import Change
 from route_table.model import Identity, InvalidRoutes, Problem, Route, RouteTable, UnknownNode
-from route_table.tree import ROOT, step
 from route_table.versions import Export, MemoryVersions, Repository, Version
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from gateway.config.schema import load
 from gateway.domain.run import Told
 from gateway.domain.states import RunStatus, TaskStatus
 from gateway.http.server import serve
-from gateway.store.migrate import opened
+from gateway.store.database import opened
 from tests.builders import OK, a_local_job, a_run, a_spec
 from tests.e2e.nodes import wait_for
 from tests.plain import NO_TLS

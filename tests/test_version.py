@@ -15,8 +15,8 @@ def nothing(name):
     raise importlib.metadata.PackageNotFoundError(name)
 importlib.metadata.version = importlib.metadata.distribution = nothing
 from pathlib import Path
-import gateway.bootstrap.fate_tools, gateway.diagnostics.doctor, adapter.bfia.hello
-from gateway.http.own_ports import claimed, serving
+import gateway.bootstrap.listeners, gateway.diagnostics.doctor, adapter.bfia.interconn
+from gateway.http.server import claimed, serving
 here = Path(sys.argv[1])
 with claimed(here, []):
     print(serving(here).version)

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from adapter.bfia import half_read
+from adapter.bfia import validation
 from adapter.bfia.channel import responses
 from adapter.bfia.profiles import Profile
 from adapter.problems import Words, listed, model_of, refusal, shown, words_for
@@ -92,7 +92,7 @@ def install(
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         release(error)
         wrong = refusal(request, error)
-        wrong = Invalid([*wrong.problems, *half_read.faults(error.body, model_of(request))])
+        wrong = Invalid([*wrong.problems, *validation.faults(error.body, model_of(request))])
         request.state.refused = brief(wrong)
         status = decided(request, wrong.code)
         return _answer(request, status, wrong.code, wrong.reason, wrong.message, wrong.problems)

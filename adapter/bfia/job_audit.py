@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from fastapi import Body, Depends, Query, Request
 
-from adapter.bfia import examples, requests, translate, wire
+from adapter.bfia import requests, responses, translate, wire
 from adapter.bfia.envelope import ok
 from adapter.bfia.extensions import JOB_AUDIT
 from adapter.bfia.headers import described
@@ -21,7 +21,7 @@ from adapter.bfia.requests import Sender, asked, on, required
 from adapter.json import JsonRoute
 from gateway.domain.run import Audit
 from gateway.domain.spec import NodeId
-from gateway.http.paths import Paths
+from gateway.http.app import Paths
 from gateway.ports import JobAuditApi, Limiters
 from gateway.runtime.context import new_trace_id
 
@@ -48,7 +48,7 @@ def router(parts: JobAuditParts) -> Paths:
         f"{JOB_AUDIT}/apply", summary="A node asks whether this one would take part in a job (management 8)"
     )
     async def apply(
-        body: Annotated[wire.ApplyAudit, Body(openapi_examples=examples.APPLY_AUDIT)], sender: Sender
+        body: Annotated[wire.ApplyAudit, Body(openapi_examples=responses.APPLY_AUDIT)], sender: Sender
     ) -> dict[str, Any]:
         source = known(sender)
         spec = translate.job_spec(body, body.job_id, source, sender.trace_id or new_trace_id())
@@ -60,7 +60,7 @@ def router(parts: JobAuditParts) -> Paths:
         f"{JOB_AUDIT}/confirm", summary="A node that this one asked says whether it takes part (management 8)"
     )
     async def confirm(
-        body: Annotated[wire.ConfirmAudit, Body(openapi_examples=examples.CONFIRM_AUDIT)], sender: Sender
+        body: Annotated[wire.ConfirmAudit, Body(openapi_examples=responses.CONFIRM_AUDIT)], sender: Sender
     ) -> dict[str, Any]:
 
         def work(source: NodeId) -> None:
@@ -71,7 +71,7 @@ def router(parts: JobAuditParts) -> Paths:
 
     @router.post(f"{JOB_AUDIT}/terminate", summary="A node takes back its question, or its answer (management 8)")
     async def terminate(
-        body: Annotated[wire.TerminateAudit, Body(openapi_examples=examples.TERMINATE_AUDIT)], sender: Sender
+        body: Annotated[wire.TerminateAudit, Body(openapi_examples=responses.TERMINATE_AUDIT)], sender: Sender
     ) -> dict[str, Any]:
 
         def work(source: NodeId) -> None:

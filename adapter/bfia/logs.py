@@ -1,7 +1,7 @@
 """``/v1/platform/schedule/task/get_log_line`` and ``get_log``: a task's log, by level (control layer 5.4 and 5.5).
 
 The standard leaves open how lines are numbered, what makes a line's level, and whose lines a node with several
-roles gives. Here: from 0; see `gateway.data.log_levels`; those of all its roles, unless ``role`` picks one.
+roles gives. Here: from 0; see `gateway.data.log_index`; those of all its roles, unless ``role`` picks one.
 ``data.data`` is one text as the standard says, each line with a line break behind it.
 """
 
@@ -15,11 +15,11 @@ from fastapi import Query, Request
 from adapter.bfia.envelope import ok
 from adapter.bfia.requests import Sender, given, on
 from adapter.json import JsonRoute
-from gateway.data.log_levels import LEVELS, Level
+from gateway.data.log_index import LEVELS, Level
 from gateway.data.logs import Excerpt, RunLogs
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
-from gateway.http.paths import Paths
+from gateway.http.app import Paths
 from gateway.ports import Limiters
 
 TASK = "/v1/platform/schedule/task"

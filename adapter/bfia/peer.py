@@ -4,17 +4,20 @@ A call is made once. Who repeats it, and when, is the scheduler's to decide, by 
 a failure only becomes an exception that says whether the request can have arrived.
 """
 
+import functools
 import json
 import re
+import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import httpx
 
-from adapter.bfia import headers, secure
+from adapter.bfia import headers
 from adapter.bfia.extensions import Command
 from adapter.bfia.profiles import SUCCESS_CODES, Profile, profile_named
 from adapter.bfia.relay_protocol import NEXT_HOP_UNREACHABLE, WITHIN, told_by_relay
@@ -36,6 +39,53 @@ from gateway.ports import as_mapping
 from gateway.runtime.context import Exchange, exchanged
 from route_table.live import LiveRoutes
 from route_table.model import NO_IDENTITY, Identity, Route, UnknownNode
+
+Stamp = tuple[tuple[int, int], ...]
+"""what tells that a file is the one that was read: its time and size"""
+
+
+def stamp(identity: Identity) -> Stamp:
+    """Return what changes when a file of an identity does; a renewed certificate needs no restart."""
+    files = (identity.ca, identity.certificate, identity.key)
+    return tuple(_seen(Path(file)) for file in files if file is not None)
+
+
+def context(identity: Identity) -> ssl.SSLContext:
+    """Return the context of an identity. Raises `PeerUnreachable`, undelivered, where a file cannot be used."""
+    if identity == NO_IDENTITY:
+        return _usual()
+    try:
+        if identity.ca is None:
+            made = httpx.create_ssl_context(trust_env=False)
+        else:
+            made = ssl.create_default_context(cafile=identity.ca)
+        made.minimum_version = ssl.TLSVersion.TLSv1_2
+        if identity.certificate is not None and identity.key is not None:
+            made.load_cert_chain(identity.certificate, identity.key, password=lambda: "")
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        text = f"the certificates that the route names cannot be used: {getattr(error, 'reason', None) or error}"
+        raise PeerUnreachable(text, delivered=False) from error
+    return made
+
+
+@functools.cache
+def _usual() -> ssl.SSLContext:
+    """The machine's certificate authorities; reading them takes some 20 ms of a processor, so once is enough."""
+    return httpx.create_ssl_context(trust_env=False)
+
+
+def asked_name(identity: Identity) -> dict[str, str]:
+    """Return the extensions of a request that ask for the certificate's name where that is not the host's."""
+    return {} if identity.server_name is None else {"sni_hostname": identity.server_name}
+
+
+def _seen(file: Path) -> tuple[int, int]:
+    try:
+        found = file.stat()
+    except OSError:
+        return (0, 0)
+    return (found.st_mtime_ns, found.st_size)
+
 
 INTERCONN = "/v1/interconn/schedule"
 
@@ -60,23 +110,23 @@ class Connections:
     def __init__(self, observe: Callable[[Exchange], None] = lambda _: None) -> None:
         """``observe`` is told of every request, whoever makes it."""
         self._lock = threading.Lock()
-        self._clients: dict[tuple[str, Identity], tuple[secure.Stamp, httpx.Client]] = {}
+        self._clients: dict[tuple[str, Identity], tuple[Stamp, httpx.Client]] = {}
         self._former: list[httpx.Client] = []
         self.observe = observe
 
     def to(self, url: str, identity: Identity = NO_IDENTITY) -> httpx.Client:
         """Return the client for an address. Raises `PeerUnreachable` where the identity's files cannot be used."""
-        stamp = secure.stamp(identity)
+        stamp_here = stamp(identity)
         with self._lock:
             known = self._clients.get((url, identity))
-            if known is not None and known[0] == stamp:
+            if known is not None and known[0] == stamp_here:
                 return known[1]
             limits = httpx.Limits(max_connections=32, max_keepalive_connections=8, keepalive_expiry=4)
-            verify = secure.context(identity if url.startswith("https") else NO_IDENTITY)
+            verify = context(identity if url.startswith("https") else NO_IDENTITY)
             client = httpx.Client(base_url=url, limits=limits, trust_env=False, verify=verify)
             if known is not None:
                 self._former.append(known[1])  # calls may be under way in it
-            self._clients[url, identity] = (stamp, client)
+            self._clients[url, identity] = (stamp_here, client)
             return client
 
     def close(self) -> None:
@@ -184,7 +234,7 @@ class Peer:
             content=json.dumps(body, ensure_ascii=False).encode(),
             params=query,
             headers=sent,
-            extensions=secure.asked_name(route.identity),
+            extensions=asked_name(route.identity),
             timeout=httpx.Timeout(seconds, connect=min(3.0, seconds), pool=min(1.0, seconds)),
         )
         began = time.monotonic()

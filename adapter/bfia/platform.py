@@ -9,16 +9,16 @@ from fastapi import Body, Query, Request
 
 from adapter.bfia import translate, wire
 from adapter.bfia.envelope import ok
-from adapter.bfia.examples import CALLBACK, CREATE_ALL, STOP_ALL, STOP_TASK_OF_JOB
 from adapter.bfia.profiles import PROFILES, Profile
 from adapter.bfia.requests import Sender, asked, on, required
+from adapter.bfia.responses import CALLBACK, CREATE_ALL, STOP_ALL, STOP_TASK_OF_JOB
 from adapter.bfia.validation import unread
 from adapter.json import JsonRoute
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
 from gateway.domain.states import TaskStatus
 from gateway.errors import Invalid, NotAllowed, NotFound
-from gateway.http.paths import Paths
+from gateway.http.app import Paths
 from gateway.ports import Callback, Limiters, OwnJobs, OwnRuns
 from gateway.runtime.context import new_trace_id
 

@@ -6,18 +6,18 @@ from typing import Any
 from fastapi import Body, Request
 
 from adapter.bfia.envelope import ok
-from adapter.bfia.examples import DELETE, REGISTER, REGISTER_COMPONENT
 from adapter.bfia.requests import Sender, asked, on
+from adapter.bfia.responses import DELETE, REGISTER, REGISTER_COMPONENT
 from adapter.json import JsonRequest, JsonRoute, NotFit, read_json
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
+from gateway.http.app import Paths
 from gateway.http.duplicate_keys import refused
-from gateway.http.paths import Paths
 from gateway.ports import Limiters
-from gateway.providers.provider_reading import SMALL
+from gateway.providers.images import SMALL
 from gateway.providers.registration import By, Providers, asking, audited, shown_problem
-from provider_registry.lenient import LAST_COMMA, without_last_commas
 from provider_registry.registry import Written
+from provider_registry.worker import LAST_COMMA, without_last_commas
 
 KEYS = ("name", "device", "version", "provider_name")
 

@@ -12,10 +12,10 @@ from adapter.bfia.envelope import ok
 from adapter.bfia.headers import Incoming, incoming
 from adapter.bfia.profiles import Profile
 from adapter.json import NotFit, read_aside
+from gateway.auth import origin
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
 from gateway.errors import Invalid, NotAllowed
-from gateway.origin import origin
 from gateway.runtime.context import new_trace_id, traced
 
 X = TypeVar("X")

@@ -2,21 +2,180 @@
 
 import contextlib
 import socket
+import ssl
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from adapter.bfia import trial_port, trial_tls
+from adapter.bfia import peer
 from adapter.bfia.extensions import EXTENSIONS
-from adapter.bfia.peer import Peer
+from adapter.bfia.peer import INTERCONN, Peer
 from adapter.bfia.relay_protocol import CODES, LOOP, NOT_ALLOWED, TARGET_UNREACHABLE, told_by_relay
 from gateway.domain.spec import NodeId
 from gateway.errors import GatewayError, NotServed, PeerUnreachable
 from gateway.ports import as_mapping
 from gateway.runtime.checks import Result, Step, Stopped, Trial
-from route_table.model import DEFAULT_ENTRY, Route, RouteTable, UnknownNode
+from route_table.certificates import expiries
+from route_table.model import DEFAULT_ENTRY, Identity, Route, RouteTable, UnknownNode
+
+EXPIRES_SOON = 14
+"""days"""
+
+_UNTRUSTED = {2, 18, 19, 20, 21, 27}
+"""what OpenSSL's checks answer where an authority is missing, or the certificate is its own"""
+_EXPIRED, _NOT_YET = 10, 9
+_OTHER_NAME = {62, 63, 64}
+_WANTED = ("CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE", "BAD_CERTIFICATE")
+_NOT_TAKEN = ("UNKNOWN_CA", "CERTIFICATE_UNKNOWN", "CERTIFICATE_EXPIRED", "ACCESS_DENIED")
+
+
+def tried(parts: SplitResult, identity: Identity, seconds: float) -> Step:
+    """Shake hands and ask for a page, as a peer that wants a certificate may say so only then."""
+    name = identity.server_name or parts.hostname or ""
+    version = ""
+    try:
+        with (
+            socket.create_connection((parts.hostname, parts.port or 443), seconds) as plain,
+            peer.context(identity).wrap_socket(plain, server_hostname=name) as conn,
+        ):
+            certificate = conn.getpeercert() or {}
+            version = conn.version() or "TLS"
+            request = f"GET / HTTP/1.1\r\nhost: {parts.hostname}\r\nconnection: close\r\n\r\n"
+            conn.sendall(request.encode("latin-1", "replace"))
+            conn.recv(1)
+    except PeerUnreachable as error:
+        return _failed_trial_tls(error.message, "correct ca, certificate and key of the entry")
+    except ssl.SSLCertVerificationError as error:
+        return _not_trusted(error, name, identity)
+    except (ssl.SSLEOFError, ConnectionError) as error:
+        if version:  # the newer TLS looks at certificates only when its client is done with the handshake
+            return _refused(f"ALERT {_WANTED[0]}, or so it seems, as it hangs up", identity)
+        return _failed_trial_tls(
+            f"the connection ended in the handshake: {error}", "look at the peer's TLS settings"
+        )
+    except ssl.SSLError as error:
+        return _refused(error.reason or str(error), identity)
+    except TimeoutError:
+        return _failed_trial_tls(
+            f"no TLS within {seconds:g} s", "use scheme http, or look at the peer's TLS settings"
+        )
+    except OSError as error:
+        return _failed_trial_tls(
+            f"the connection ended in the handshake: {error}", "look at the peer's TLS settings"
+        )
+    return _good(certificate, version, identity)
+
+
+def _good(certificate: Mapping[str, object], version: str, identity: Identity) -> Step:
+    now = datetime.now(UTC)
+    ends = datetime.fromtimestamp(ssl.cert_time_to_seconds(str(certificate["notAfter"])), UTC)
+    left = (ends - now).days
+    if left < EXPIRES_SOON:
+        text = f"the peer's certificate expires in {left} days"
+        return Step("tls", Result.WARNING, version, text, "have the peer renew it")
+    for found in expiries(identity, "entry"):
+        own = (found.ends - now).days
+        if own < EXPIRES_SOON:
+            text = f"{found.path.partition('.')[2]} in {found.file} expires in {own} days"
+            return Step("tls", Result.WARNING, version, text, "renew it; the file is read again by itself")
+    return Step("tls", Result.OK, f"{version}, certificate valid until {ends.date()}")
+
+
+def _not_trusted(error: ssl.SSLCertVerificationError, name: str, identity: Identity) -> Step:
+    said = error.verify_message
+    if error.verify_code in _OTHER_NAME:
+        text = f"the peer's certificate is for another name than {name}: {said}"
+        return _failed_trial_tls(
+            text, "set server_name in the entry to a name of that certificate, or correct the address"
+        )
+    if error.verify_code == _EXPIRED:
+        return _failed_trial_tls(
+            f"the peer's certificate, or an authority of it, has expired: {said}", "have the peer renew it"
+        )
+    if error.verify_code == _NOT_YET:
+        return _failed_trial_tls(f"the peer's certificate is not valid yet: {said}", "look at both clocks")
+    text = f"the peer's certificate is not trusted: {said}"
+    if error.verify_code in _UNTRUSTED:
+        file = "the file that ca names does not have its authority" if identity.ca else "set ca in the entry"
+        return _failed_trial_tls(text, f"{file}: ask the peer for the certificate of its authority")
+    return _failed_trial_tls(text, "have the peer install a valid certificate for that name")
+
+
+def _refused(reason: str, identity: Identity) -> Step:
+    """Tell what an alert of the peer, or what is no TLS, means."""
+    if any(word in reason for word in _NOT_TAKEN):
+        if identity.certificate:
+            text = f"the peer does not take the certificate in {identity.certificate}: {reason}"
+            return _failed_trial_tls(
+                text, "have its admin take the authority of it into listen.peer.tls.client_ca"
+            )
+        return _failed_trial_tls(
+            f"the peer ends the handshake: {reason}", "ask its admin which certificates it takes"
+        )
+    if "ALERT" in reason and any(word in reason for word in _WANTED):
+        if identity.certificate:
+            text = f"the peer does not take the certificate in {identity.certificate}: {reason}"
+            return _failed_trial_tls(text, "ask its admin which authorities it takes")
+        text = f"the peer wants a certificate of this node: {reason}"
+        return _failed_trial_tls(
+            text, "set certificate and key in the entry to one that the peer's authority has signed"
+        )
+    return _failed_trial_tls(f"no TLS there: {reason}", "use scheme http, or another port")
+
+
+def _failed_trial_tls(cause: str, remedy: str) -> Step:
+    return Step("tls", Result.FAILED, "", cause, remedy)
+
+
+_EVERYBODY_HAS = f"{INTERCONN}/task/poll"
+"""a path between nodes that every product of the standard serves (control layer 3.9)"""
+_NOBODY_HAS = f"{INTERCONN}/no/such/path"
+_OF_ANOTHER_PROTOCOL = "fate-partner"
+
+
+def for_operators(peer: Peer, route: Route) -> bool:
+    """Tell whether a gateway's operators' listener is there: it tells its health to everybody."""
+    if route.via:
+        return False  # it is the next hop that answers
+    try:
+        status, body = peer.raw("GET", "/health/live", {})
+    except PeerUnreachable:
+        return False
+    return status == 200 and as_mapping(body).get("status") == "ok"
+
+
+def judged(peer: Peer, route: Route) -> Step:
+    """Judge what answers, and does not know our own greeting."""
+    if for_operators(peer, route):
+        text = f"at {route.url} the operators' listener of a gateway answers; it serves nothing to other nodes"
+        return _failed_trial_port(
+            text, "let the entry lead to that gateway's peer port (listen.peer of its configuration)"
+        )
+    try:
+        known, unknown = _said(peer, _EVERYBODY_HAS), _said(peer, _NOBODY_HAS)
+    except PeerUnreachable as error:
+        return _failed_trial_port(error.message, "try again, then look at the peer")
+    if known == unknown and route.profile != _OF_ANOTHER_PROTOCOL:
+        text = f"nothing between nodes is served at {route.url}: HTTP {known[0]} to {_EVERYBODY_HAS}"
+        return _failed_trial_port(
+            text, "correct host, port and path of the entry: they must lead to the node's peer port"
+        )
+    text = "the peer answers, and lacks the path that tells more of it: another product, or an older version"
+    return Step("answer", Result.WARNING, text)
+
+
+def _said(peer: Peer, path: str) -> tuple[int, str]:
+    """Return the status of an answer and its code, by which unknown paths are told from known ones."""
+    status, body = peer.raw("POST", path, {})
+    return status, str(as_mapping(body).get("code"))
+
+
+def _failed_trial_port(cause: str, remedy: str) -> Step:
+    return Step("answer", Result.FAILED, "", cause, remedy)
+
 
 HELLO = EXTENSIONS["/node/hello"]
 STEPS = (
@@ -63,7 +222,7 @@ def _try(
     trial.take("dns", lambda: _dns(parts))
     trial.take("tcp", lambda: _tcp(parts))
     if parts.scheme == "https":
-        trial.take("tls", lambda: trial_tls.tried(parts, route.identity, _CONNECT_SECONDS))
+        trial.take("tls", lambda: tried(parts, route.identity, _CONNECT_SECONDS))
     else:
         trial.take("tls", lambda: Step("tls", Result.SKIPPED, "the route is plain http"))
     if route.via:
@@ -159,7 +318,7 @@ def _answer(peer: Peer, me: NodeId, said: dict[str, Any], node: NodeId, route: R
     try:
         said |= hello(peer, me)
     except NotServed:
-        return trial_port.judged(peer, route)
+        return judged(peer, route)
     except PeerUnreachable as error:
         remedy = "look at the peer's gateway and at what stands before it (proxy, load balancer)"
         return _failed("answer", error.message, remedy)
@@ -170,8 +329,8 @@ def _answer(peer: Peer, me: NodeId, said: dict[str, Any], node: NodeId, route: R
         if error.reason == LOOP and _answers(peer) == me:
             text = f"this address is this node itself ({me}): what is sent there comes back"
             return _failed("answer", text, f"put the address of {node} into its entry, not this node's own")
-        if trial_port.for_operators(peer, route):  # it may have wanted a token
-            return trial_port.judged(peer, route)
+        if for_operators(peer, route):  # it may have wanted a token
+            return judged(peer, route)
         said_so = error.message.startswith(f"{error.reason}:")
         text = error.message if said_so else f"{error.reason}: {error.message}"
         return _failed("answer", text, "check that the address is a gateway's peer port")

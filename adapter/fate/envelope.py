@@ -12,12 +12,14 @@ import structlog
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from adapter.fate.codes import OF_REASON, Code
 from adapter.json import JsonRoute
 from adapter.problems import Words, listed, refusal, shown, words_for
 from gateway.errors import DatabaseAway, GatewayError, brief, release
+from gateway.http.app import Paths
 
 log = structlog.get_logger(__name__)
 
@@ -99,3 +101,65 @@ class FateRoute(JsonRoute):
 def coded(codes: Codes) -> dict[str, Any]:
     """Return what a path declares as ``openapi_extra`` to answer with codes of its own."""
     return {"x-codes": {reason: int(code) for reason, code in codes.items()}}
+
+
+_ALL = ["GET", "POST", "PUT", "DELETE", "PATCH"]
+
+FOR_WORKERS: Mapping[str, str] = {
+    "/v2/worker/task/status": "a container reports to /v1/platform/schedule/task/callback",
+    "/v2/worker/model/save": "a container writes its models to the storage that its environment names",
+    "/v2/worker/model/download": "a container reads models from the storage that its environment names",
+    "/v2/worker/data/tracking/query": "a container's inputs stand in its environment",
+    "/v2/worker/data/tracking/save": "a container writes its tables to the storage that its environment names",
+    "/v2/worker/metric/save": "a container writes its reports to the storage that its environment names",
+    "/v2/worker": "what a container needs stands in its environment, and it reports to its callback",
+}
+"""Path of FATE's own workers -> what a component does here instead."""
+
+
+def router(prefixes: Mapping[str, str], tag: str = "not served") -> Paths:
+    """Return paths that answer "not served here": prefix -> why, and what to use instead."""
+    router = Paths(tags=[tag], route_class=FateRoute)
+    for prefix, instead in prefixes.items():
+
+        async def refuse(request: Request, instead: str = instead) -> None:
+            raise NotServedHere(f"{request.url.path} is not served here: {instead}")
+
+        for path in (prefix, prefix + "/{rest:path}"):
+            router.add_api_route(path, refuse, methods=_ALL, include_in_schema=False)
+    return router
+
+
+# What is answered before or beside FATE's paths: an unknown path, a wrong method, a body too large, no token.
+#
+# FATE's own nodes and tools read FATE's envelope only, and its nodes ask three times where the HTTP status is not
+# 200. So whatever lies below ``/v2`` and is not the standard's is answered as FATE answers it.
+
+_FATES = "/v2/"
+_NOT_FATES = ("/v2/schedule", "/v2/provider", "/v2/component")
+"""the standard's own below ``/v2``, and the users' interface"""
+_AS_200 = (404, 405, 413)
+
+
+def in_fates_words(path: str, error: GatewayError, status: int) -> JSONResponse | None:
+    """Return FATE's answer to a request that no path of FATE's has taken, which else would have this HTTP status.
+
+    None where the path is none of FATE's.
+    """
+    if not path.startswith(_FATES) or _below(path, _NOT_FATES):
+        return None
+    return JSONResponse(fault(error), status_code=200 if status in _AS_200 else status)
+
+
+def _below(path: str, prefixes: tuple[str, ...]) -> bool:
+    return any(path == prefix or path.startswith(prefix + "/") for prefix in prefixes)
+
+
+class Told(BaseModel):
+    """FATE's envelope. A refusal has the same form, with HTTP 200 and another code."""
+
+    model_config = ConfigDict(extra="allow", defer_build=True)
+
+    code: int = Field(examples=[0], description="0, or one of FATE's codes")
+    message: str = Field(examples=["success"])
+    data: Any = Field(default=None, description="as FATE-Flow has it for this path; absent where there is none")

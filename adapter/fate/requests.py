@@ -12,11 +12,11 @@ from adapter.fate.dag.description import Descriptions
 from adapter.fate.ports import JobOf, LocalOf
 from adapter.fate.reruns import newest
 from adapter.fate.signing import Signatures
+from gateway.auth import origin
 from gateway.domain.run import LocalJob
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.errors import NotAllowed, NotFound
 from gateway.http.peer_identity import check_claim
-from gateway.origin import origin
 from gateway.ports import Limiters, ParticipantApi, SchedulerApi
 from gateway.runtime.context import new_trace_id, traced
 

@@ -6,18 +6,18 @@ from typing import Any
 from fastapi import Request
 
 from adapter.fate import wire
+from adapter.fate.client import failure_of
 from adapter.fate.endpoints import BY_PATH, SCHEDULER
 from adapter.fate.envelope import FateRoute, coded, ok
 from adapter.fate.keys import Key, id_of
 from adapter.fate.requests import FateParts, asker, on, trace_of
-from adapter.fate.said import failure_of
 from adapter.fate.states import OUR_TASK, TaskWord
 from gateway.domain.job import Job
 from gateway.domain.problems import Problem
 from gateway.domain.rerun import Order
 from gateway.domain.spec import NodeId
 from gateway.errors import Invalid, NotAllowed, NotFound
-from gateway.http.paths import Paths
+from gateway.http.app import Paths
 from gateway.ports import TaskReport, as_mapping
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from provider_registry.limits import not_json, too_large
+from provider_registry.model import not_json, too_large
 
 
 class Body(BaseModel):

@@ -9,11 +9,23 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+from docker import APIClient
+from docker.errors import TLSParameterError
+from docker.tls import TLSConfig
+from docker.transport import UnixHTTPAdapter
+from docker.transport.unixconn import UnixHTTPConnection, UnixHTTPConnectionPool
+from docker.utils import kwargs_from_env, parse_host
+from requests.adapters import BaseAdapter
+
 from engines.base import EngineDown
+from engines.docker.errors import translated
 
 SCHEME = "ssh://"
 SOCKET = "/var/run/docker.sock"
@@ -102,3 +114,112 @@ def _listens(path: Path) -> bool:
         except OSError:
             return False
     return True
+
+
+class Client(APIClient):
+    """Takes no proxy and no authorities' certificates from the environment: those would win over ours.
+
+    And leaves nothing open where no daemon listens: the library drops a socket that could not connect without
+    closing it.
+    """
+
+    trust_env = property(lambda self: False, lambda self, value: None)
+
+    def mount(self, prefix: str | bytes, adapter: BaseAdapter) -> None:
+        """Take our adapter for the daemon's socket, whichever the library brings."""
+        if isinstance(adapter, UnixHTTPAdapter):  # the library has no other place where one could be given
+            adapter = self._custom_adapter = _Adapter(
+                f"http+unix://{adapter.socket_path}", adapter.timeout, max_pool_size=adapter.max_pool_size
+            )
+        super().mount(prefix, adapter)
+
+
+class _Adapter(UnixHTTPAdapter):
+    def get_connection(self, url: bytes | str, proxies: object = None) -> UnixHTTPConnectionPool:
+        with self.pools.lock:
+            pool = self.pools.get(url)
+            if pool is None:
+                pool = self.pools[url] = _Pool(str(url), self.socket_path, self.timeout, self.max_pool_size)
+        return pool
+
+
+class _Pool(UnixHTTPConnectionPool):
+    def _new_conn(self) -> UnixHTTPConnection:  # type: ignore[override]  # as in the class above it
+        return _Connection(self.base_url, self.socket_path, self.timeout)  # type: ignore[arg-type]
+
+
+class _Connection(UnixHTTPConnection):
+    def connect(self) -> None:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(self.timeout)
+            sock.connect(self.unix_socket)
+        except BaseException:
+            sock.close()
+            raise
+        self.sock = sock
+
+
+_TIMEOUT = 60
+"""seconds for one call; starting a container takes some on a busy machine"""
+_POOL = 64
+"""connections, of which every stop and every watch holds one for long"""
+
+
+class Connection:
+    """Call it for the client."""
+
+    def __init__(self, base_url: str, tls: Mapping[str, str]) -> None:
+        self._base_url = base_url
+        self._tunnel = Tunnel(base_url) if base_url.startswith(SCHEME) else None
+        self._tls = dict(tls)
+        self._lock = threading.Lock()
+        self._api: APIClient | None = None
+        self._here = False
+        self._tunnelled = ""
+
+    def __call__(self) -> APIClient:
+        """Return the client. Raises `EngineDown`."""
+        with self._lock, translated(EngineDown):
+            base_url = self._base_url if self._tunnel is None else f"unix://{self._tunnel.open()}"
+            if self._tunnel is not None and base_url != self._tunnelled:
+                self._drop()  # it was made anew, elsewhere
+                self._tunnelled = base_url
+            if self._api is None:
+                options: dict[str, Any] = {"base_url": base_url} if base_url else {**kwargs_from_env()}
+                if self._tls:
+                    options["tls"] = _config(self._tls)
+                self._here = _on_this_machine(options.get("base_url"), bool(options.get("tls")))
+                self._api = Client(version="auto", timeout=_TIMEOUT, max_pool_size=_POOL, **options)
+            return self._api
+
+    def is_here(self) -> bool:
+        """Whether the daemon's host is the one we run on, as far as can be told. Raises `EngineDown`."""
+        self()
+        return self._here and self._tunnel is None
+
+    def close(self) -> None:
+        """Close the client and the tunnel; the next call makes new ones."""
+        with self._lock:
+            self._drop()
+            if self._tunnel is not None:
+                self._tunnel.close()
+
+    def _drop(self) -> None:
+        api, self._api = self._api, None
+        if api is not None:
+            api.close()
+
+
+def _config(files: Mapping[str, str]) -> TLSConfig:
+    """Raises `EngineDown`, naming the file that cannot be used."""
+    pair = (files["cert"], files["key"]) if "cert" in files else None
+    try:
+        return TLSConfig(client_cert=pair, ca_cert=files["ca"], verify=True)
+    except TLSParameterError as error:
+        raise EngineDown(f"engine.docker.tls: {error}") from error
+
+
+def _on_this_machine(base_url: str | None, tls: bool) -> bool:
+    """Say whether the daemon is reached by a socket of this machine and not by network."""
+    return str(parse_host(base_url, tls=tls)).startswith("http+unix://")

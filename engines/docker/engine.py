@@ -9,10 +9,14 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path, PurePosixPath
+from struct import unpack
 from typing import Any
 
+from docker import APIClient
 from docker.errors import APIError, NotFound
 from docker.types import LogConfig
 from docker.types import Mount as DockerMount
@@ -20,33 +24,143 @@ from docker.types import Mount as DockerMount
 from engines import logs as engines_logs
 from engines.base import (
     CAPABILITIES,
+    INSTALLATION,
+    NODE,
     Capacity,
     CreateFailed,
     EngineDown,
     EngineError,
+    Exited,
     Found,
     ImageFacts,
     Isolation,
     LaunchSpec,
     Logs,
     Missing,
+    Mount,
     Probe,
+    Running,
     Watch,
     Written,
     check_digest,
     check_environment,
     check_limits,
+    is_name,
+    owned,
+    safe_name,
+    signal_of,
 )
-from engines.docker.connection import Connection
-from engines.docker.errors import image_is_gone, network_is_gone, translated
-from engines.docker.images import PullRules
-from engines.docker.isolating import NOT_AT_ALL, Surroundings
-from engines.docker.local_images import Image, Images
+from engines.docker.client import Connection
+from engines.docker.errors import check_answer, image_is_gone, network_is_gone, translated
+from engines.docker.images import Image, Images, PullRules
+from engines.docker.isolation import NOT_AT_ALL, Surroundings
 from engines.docker.network import NodeNetwork
-from engines.docker.state import changes_of, labels_of, log_of, probe_of
-from engines.docker.view import as_the_daemon_sees, source_of
 from engines.docker.watch import EventWatch
-from engines.naming import INSTALLATION, NODE, is_name, owned, safe_name
+
+_NEVER = "0001-"
+_FRAME_HEAD = 8
+_CHANGE = b'"Kind":'
+"""is once in each change; in a name its quotes would be escaped"""
+
+
+def labels_of(container: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return a container's labels; the daemon says null where there are none."""
+    return container["Config"].get("Labels") or {}
+
+
+def probe_of(state: Mapping[str, Any], network: Mapping[str, Any] | None = None) -> Probe:
+    """Say what the daemon's record of a container's state means, and of its networks, if that is known.
+
+    A container that ends keeps its network in the record; one that was taken off it has none.
+    """
+    started = _moment(state.get("StartedAt"))
+    match state["Status"]:
+        case "created":
+            return Missing()
+        case "running" | "paused" | "restarting":
+            return Running(started, cut_off=(network or {}).get("Networks") == {})
+        case _:
+            code = int(state["ExitCode"])
+            killed = bool(state.get("OOMKilled"))
+            finished = _moment(state.get("FinishedAt"))
+            if started is not None and finished is not None and finished < started:
+                started = finished  # the daemon notes the start of a very short run after its end
+            return Exited(code, signal_of(code), killed, started, finished)
+
+
+def log_of(api: APIClient, container: str, stream: str) -> Iterator[bytes]:
+    """Yield what a container wrote to a stream, piece by piece. Raises APIError, OSError."""
+    url = f"{api.base_url}/v{api.api_version}/containers/{container}/logs"
+    answer = api.get(url, params={stream: "1", "tail": "all"}, stream=True, timeout=api.timeout)
+    with closing(answer):
+        check_answer(answer)
+        while len(head := answer.raw.read(_FRAME_HEAD)) == _FRAME_HEAD:
+            left = unpack(">xxxxL", head)[0]
+            while left and (piece := answer.raw.read(left)):
+                left -= len(piece)
+                yield piece
+
+
+def changes_of(api: APIClient, container: str, most: int) -> int:
+    """Count what a container made, changed or deleted in its own layer; stop soon after ``most``.
+
+    Read piece by piece: the list is as long as the container likes. Raises APIError, OSError.
+    """
+    url = f"{api.base_url}/v{api.api_version}/containers/{container}/changes"
+    answer = api.get(url, stream=True, timeout=api.timeout)
+    found, rest = 0, b""
+    with closing(answer):
+        check_answer(answer)
+        while found <= most and (piece := answer.raw.read(65536)):
+            piece = rest + piece
+            found += piece.count(_CHANGE)
+            rest = piece[-len(_CHANGE) + 1 :]
+    return found
+
+
+def _moment(text: str | None) -> datetime | None:
+    """Read the daemon's time, which has nanoseconds; the year 1 stands for never."""
+    if not text or text.startswith(_NEVER):
+        return None
+    whole, _, fraction = text.rstrip("Z").partition(".")
+    return datetime.fromisoformat(f"{whole}.{fraction[:6].ljust(6, '0')}+00:00")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A folder of the gateway that comes from the daemon's host or from a volume."""
+
+    root: Path
+    """as the gateway sees it"""
+    bind: str = ""
+    volume: str = ""
+
+
+def source_of(root: Path | None, configured: Mapping[str, str] | None) -> tuple[Source, ...]:
+    """Return the source that ``{"bind": folder}`` or ``{"volume": name}`` describes, none for None.
+
+    Raises ValueError if it describes neither or both, or no root is given.
+    """
+    if configured is None:
+        return ()
+    if root is None or len(configured) != 1 or not set(configured) <= {"bind", "volume"}:
+        raise ValueError("a source is one of bind and volume, and has a root")
+    return (Source(root.absolute(), configured.get("bind", ""), configured.get("volume", "")),)
+
+
+def as_the_daemon_sees(mount: Mount, sources: tuple[Source, ...], mountpoint: Callable[[str], str]) -> DockerMount:
+    """Return the mount in the daemon's view; ``mountpoint`` tells where a volume lies. Raises `CreateFailed`."""
+    if ".." in mount.source.parts or ".." in PurePosixPath(mount.target).parts:
+        raise CreateFailed(f"a mount of {mount.source} at {mount.target} leads out of its folder")
+    path = mount.source.absolute()
+    seen = str(path)
+    for source in sources:
+        if path.is_relative_to(source.root):
+            root = source.bind or mountpoint(source.volume)
+            seen = str(PurePosixPath(root) / path.relative_to(source.root).as_posix())
+            break
+    return DockerMount(target=mount.target, source=seen, type="bind", read_only=mount.read_only)
+
 
 NOBODY = "65534:65534"
 DEAD_RESOLVER = "127.0.0.1"

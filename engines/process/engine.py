@@ -41,15 +41,15 @@ from engines.base import (
     check_digest,
     check_environment,
     check_limits,
+    is_name,
+    owned,
 )
 from engines.files import size_below
 from engines.host import this_machine
-from engines.naming import is_name, owned
 from engines.process import supervisor
-from engines.process.exits import Exits
 from engines.process.run_directory import RunDirectory
 from engines.process.spawner import Nursery
-from engines.process.tracking import ends_within, send
+from engines.process.tracking import Exits, ends_within, send
 from engines.watch import Subscribers
 
 log = logging.getLogger(__name__)

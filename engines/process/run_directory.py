@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.base import FIRST_SIGNAL_CODE, KILLED, Exited, Missing, Probe, Running
-from engines.files import try_to_remove
-from engines.holes import give_back
+from engines.files import give_back, try_to_remove
 from engines.logs import STREAMS
 from engines.process import supervisor
 from engines.process.tracking import (

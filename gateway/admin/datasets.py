@@ -11,21 +11,17 @@ from fastapi.openapi.models import Example
 from fastapi.responses import Response
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
-from gateway.admin.answers import Answer, answering, named, noted
-from gateway.admin.deps import AfterText, Limit
-from gateway.admin.downloading import Asked, IfRange, Range, prepared, sent
-from gateway.admin.preview import MOST_ROWS, preview
+from gateway.admin.deps import AfterText, Answer, Limit, answering, named, noted
+from gateway.admin.outputs import MOST_ROWS, Asked, IfRange, Range, prepared, preview, sent
 from gateway.data.datasets import Datasets
 from gateway.data.sharing import Sharing
 from gateway.data.storage import FileStorage
-from gateway.domain.dataset_model import Dataset
-from gateway.domain.datasets import Grant
+from gateway.domain.datasets import Dataset, Grant
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address
-from gateway.errors import Invalid
+from gateway.errors import Invalid, near
+from gateway.http.app import Paths
 from gateway.http.pagination import page_of
-from gateway.http.paths import Paths
-from gateway.plain_words import near
 from gateway.ports import Clock, Limiters
 
 _LONG_AGO = datetime(1970, 1, 2, tzinfo=UTC)

@@ -11,14 +11,13 @@ from fastapi import Header, Query
 from fastapi.responses import Response
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 
-from gateway.admin.answers import answering, refusal
+from gateway.admin.deps import answering, refusal
 from gateway.domain.events import NAMES
-from gateway.domain.names import index_of
-from gateway.domain.problems import Problem
+from gateway.domain.problems import Problem, index_of
 from gateway.errors import GatewayError, Invalid
 from gateway.events.feed import Feed, Page
 from gateway.events.webhooks import Webhooks
-from gateway.http.paths import Paths
+from gateway.http.app import Paths
 from gateway.ports import Limiters
 
 LOOK_EVERY = 0.5

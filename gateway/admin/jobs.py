@@ -1,38 +1,288 @@
 """``/api/v1`` and ``/health``: a job in full, its timeline, its runs and logs. Real HTTP statuses."""
 
-from datetime import datetime
-from typing import Any
+import math
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import anyio.to_thread
-from fastapi import Request
+from fastapi import Body, Query, Request
 from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, ConfigDict, Field
 
 from engines.base import EngineError
-from gateway.admin.answers import answering
-from gateway.admin.audit import add_audit
-from gateway.admin.decisions import add_decisions, approval_of
-from gateway.admin.listing import add_listing
+from gateway.admin.deps import AdminParts, AfterText, Answer, Limit, answering, moments, named, noted
 from gateway.admin.models import model_of
-from gateway.admin.orphans import count, orphans
-from gateway.admin.outputs import add_outputs
-from gateway.admin.parts import AdminParts
-from gateway.admin.reports import add_reports
-from gateway.admin.reruns import add_reruns
+from gateway.admin.node import add_audit
+from gateway.admin.outputs import add_outputs, add_reports
 from gateway.admin.routes import add_routes
 from gateway.auth import Role
-from gateway.data.log_copies import STREAMS
+from gateway.data.logs import STREAMS
 from gateway.domain import waiting
 from gateway.domain.dag import DagNode
 from gateway.domain.parameters import effective
+from gateway.domain.problems import Problem
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import CallState, JobSpec, Party
-from gateway.domain.states import RunStatus
-from gateway.errors import NotFound
-from gateway.http.paths import Paths
+from gateway.domain.states import JobStatus, Outcome, RunStatus
+from gateway.errors import EngineFailed, Invalid, NotAllowed, NotFound
+from gateway.http.app import Paths
+from gateway.http.pagination import page_of
 from gateway.ports import JobView
+from gateway.store.queries import Place, Wanted, page
 from gateway.store.serialization import to_plain
 from provider_registry.registry import Unknown
+
+
+class Decision(BaseModel):
+    """Who decides, and why; the reason of a refusal goes to every node of the job."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    by: str = Field(default="", max_length=100, description="Name of the person, for the timeline.")
+    reason: str = Field(default="", max_length=1000, description="Why.")
+
+
+_EXAMPLE = {"by": "li", "reason": "agreed with the data's owner"}
+_NONE = Decision()
+Said = Annotated[Decision, Body(description="May be left out.", examples=[_EXAMPLE])]
+
+
+class Nothing(BaseModel):
+    """An object without fields, or no body at all."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+Empty = Annotated[Nothing, Body(examples=[{}])]
+
+
+def add_decisions(router: Paths, parts: AdminParts, run: Answer) -> None:
+    """Add the paths of decisions to the operators' router."""
+
+    @router.get("/api/v1/approvals", summary="Jobs here that wait for a person", response_model=None)
+    async def approvals(after: AfterText = "", limit: Limit = 100) -> Any:
+        """The oldest first. ``next``: what to send as ``after`` for the next page; null on the last one."""
+
+        def work() -> dict[str, Any]:
+            page = page_of(parts.participant.waiting(), _place, after, limit)
+            return {"approvals": [_asked(one) for one in page.entries], "total": page.total, "next": page.next}
+
+        return await run(work)
+
+    @router.post("/api/v1/jobs/{job_id}/approve", summary="Agree to a job at this node", response_model=None)
+    async def approve(request: Request, job_id: str, said: Said = _NONE) -> Any:
+        by = named(request, said.by)
+        return await run(lambda: _decide(request, parts, job_id, True, by, said.reason))
+
+    @router.post("/api/v1/jobs/{job_id}/reject", summary="Refuse a job at this node", response_model=None)
+    async def reject(request: Request, job_id: str, said: Said = _NONE) -> Any:
+        by = named(request, said.by)
+        return await run(lambda: _decide(request, parts, job_id, False, by, said.reason))
+
+    @router.post(
+        "/api/v1/jobs/{job_id}/suspend", summary="Start no further task; what runs, ends", response_model=None
+    )
+    async def suspend(request: Request, job_id: str, body: Empty = Nothing()) -> Any:
+        return await run(lambda: _suspend(request, parts, job_id, True))
+
+    @router.post("/api/v1/jobs/{job_id}/resume", summary="Go on with a suspended job", response_model=None)
+    async def resume(request: Request, job_id: str, body: Empty = Nothing()) -> Any:
+        return await run(lambda: _suspend(request, parts, job_id, False))
+
+
+def _decide(
+    request: Request, parts: AdminParts, job_id: str, approve: bool, by: str, reason: str
+) -> dict[str, Any]:
+    before = parts.store.local_jobs.find(job_id)
+    person = named(request, "")
+    if approve and person and person in parts.coordinator.submitters(job_id):
+        text = f"{person} submitted job {job_id}: somebody else has to agree to it"
+        raise NotAllowed(text, reason="SAME_PERSON")
+    local, taken = parts.participant.decide(job_id, approve, by or "an operator", reason)
+    noted(request, {"local_status": before and str(before.status)}, {"local_status": str(local.status)}, reason)
+    approval = approval_of(local)
+    return {"job_id": job_id, "local_status": str(local.status), "approval": approval, "repeated": not taken}
+
+
+def _suspend(request: Request, parts: AdminParts, job_id: str, on: bool) -> dict[str, Any]:
+    job = parts.store.jobs.find(job_id)
+    before = job.suspended is not None if job else None  # another node schedules it: not known here
+    parts.coordinator.suspend(job_id, on)
+    noted(request, {"suspended": before}, {"suspended": on})
+    return {"job_id": job_id, "suspended": on}
+
+
+def approval_of(local: LocalJob) -> dict[str, Any] | None:
+    """Return who had to agree to a job here, until when, and what was decided; None where nobody had to."""
+    if local.approval is None:
+        return None
+    shown = to_plain(local.approval)
+    shown.pop("confirm")
+    return dict(shown)
+
+
+def _place(local: LocalJob) -> tuple[str, str]:
+    return local.created_at.astimezone(UTC).isoformat(timespec="microseconds"), local.id
+
+
+def _asked(local: LocalJob) -> dict[str, Any]:
+    spec = local.spec
+    return {
+        "job_id": local.id,
+        "flow_id": spec.flow_id,
+        "initiator": spec.initiator,
+        "scheduler": spec.scheduler,
+        "roles": [p.label for p in spec.parties_at(local.node)],
+        "components": sorted({f"{n.component.provider}/{n.component.name}" for n in spec.dag.nodes}),
+        "approval": approval_of(local),
+    }
+
+
+_STATUSES = [str(status) for status in JobStatus]
+_OUTCOMES = [str(outcome) for outcome in Outcome]
+
+
+def add_listing(router: Paths, parts: AdminParts, run: Answer) -> None:
+    """Add the path."""
+
+    @router.get("/api/v1/jobs", summary="Jobs scheduled here or taken part in, newest first", response_model=None)
+    async def jobs(
+        status: Annotated[str, Query(description=f"one or more of {', '.join(_STATUSES)}, with commas")] = "",
+        outcome: Annotated[str, Query(description=f"one or more of {', '.join(_OUTCOMES)}")] = "",
+        flow_id: Annotated[str | None, Query(description="only of this flow")] = None,
+        partner: Annotated[str | None, Query(description="only with this node in a role")] = None,
+        since: Annotated[str, Query(description="only created then or later, such as 2026-11-21T08:00Z")] = "",
+        until: Annotated[str, Query(description="only created before that")] = "",
+        after: AfterText = "",
+        limit: Limit = 100,
+    ) -> Any:
+        """``sides``: what this node is to the job; ``next``: what to send as ``after``, null on the last page."""
+
+        def work() -> dict[str, Any]:
+            problems: list[Problem] = []
+            wanted = Wanted(
+                _among(status, _STATUSES, "status", problems),
+                _among(outcome, _OUTCOMES, "outcome", problems),
+                flow_id,
+                partner,
+                *moments(problems, since=since, until=until),
+            )
+            place = _place_listing(after, problems)
+            if problems:
+                raise Invalid(problems)
+            found = page(parts.store, wanted, limit, place)
+            return {
+                "jobs": [to_plain(entry) for entry in found.entries],
+                "next": f"{found.next.created_at!r}~{found.next.job_id}" if found.next else None,
+            }
+
+        return await run(work)
+
+
+def _among(text: str, words: list[str], path: str, problems: list[Problem]) -> list[str]:
+    asked = [word.strip().upper() for word in text.split(",") if word.strip()]
+    if wrong := [word for word in asked if word not in words]:
+        problems.append(Problem(path, f"must be among {', '.join(words)}", ", ".join(wrong)))
+    return asked
+
+
+def _place_listing(text: str, problems: list[Problem]) -> Place | None:
+    if not text:
+        return None
+    created, mark, job_id = text.partition("~")
+    with suppress(ValueError):
+        if mark and math.isfinite(float(created)):
+            return Place(float(created), job_id)
+    problems.append(Problem("after", "must be what an answer said in next", text))
+    return None
+
+
+def orphans(parts: AdminParts) -> dict[str, list[dict[str, Any]]]:
+    """Return ``unknown`` (in the engine, not in the store) and ``lost`` (the other way round).
+
+    Only runs of this node and installation; ``lost`` only those of this gateway. Raises `EngineFailed`.
+    """
+    believed = parts.store.launched(parts.owner)  # before the engine is asked: what starts meanwhile is not lost
+    try:
+        there = {found.name: found for found in parts.engine.list()}
+    except EngineError as error:
+        raise EngineFailed(str(error), reason=error.reason) from error
+    missing = [run for run in believed if run.name not in there]
+    still = {run.name for run in parts.store.launched(parts.owner)} if missing else set()
+    return {
+        "unknown": [
+            {
+                "name": name,
+                "state": type(found.probe).__name__.lower(),
+                **{key: found.labels.get(f"bfia.{key}") for key in ("job", "task", "role", "index", "attempt")},
+            }
+            for name, found in sorted(there.items())
+            if parts.store.job_of_container(name) is None
+        ],
+        "lost": [
+            {
+                "name": run.name,
+                "state": run.status,
+                "job": run.job_id,
+                "task": run.task_id,
+                "role": run.role,
+                "index": str(run.index),
+                "attempt": str(run.attempt),
+            }
+            for run in missing
+            if run.name in still  # and not ended while we looked
+        ],
+    }
+
+
+def count(parts: AdminParts) -> dict[str, Any]:
+    """Return how many there are, as a check of readiness that never fails."""
+    try:
+        found = orphans(parts)
+    except EngineFailed as error:
+        return {"ok": True, "cause": f"{error.reason}: {error.message}"}
+    return {"ok": True, **{kind: len(runs) for kind, runs in found.items()}}
+
+
+_RERUNS_EXAMPLE = {"from": "train", "parameters": {"common": {"train": {"epochs": 5}}}}
+
+
+class RerunBody(BaseModel):
+    """What to run again, and what to change."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    start: str = Field(
+        default="", alias="from", max_length=200, description="a task; else the first that has not succeeded"
+    )
+    parameters: dict[str, Any] = Field(
+        default_factory=dict,
+        description="changes of tasks that run again, as in task_params: common, then role, index, task",
+    )
+
+
+def add_reruns(router: Paths, parts: AdminParts, answer: Answer) -> None:
+    """Add the path. ``answer`` runs work in a thread and turns refusals into answers."""
+
+    @router.post(
+        "/api/v1/jobs/{job_id}/rerun",
+        summary="Run an ended job again from a task on; what came before is taken over",
+        response_model=None,
+    )
+    async def rerun(
+        job_id: str, body: Annotated[RerunBody | None, Body(examples=[_RERUNS_EXAMPLE])] = None
+    ) -> Any:
+        wanted = body or RerunBody()
+
+        def work() -> dict[str, Any]:
+            made = parts.coordinator.rerun(job_id, wanted.start, wanted.parameters)
+            shown = {"job_id": made.job_id, "old_job_id": job_id, "from": made.start}
+            return {**shown, "runs": list(made.runs), "inherits": list(made.inherits)}
+
+        return await answer(work)
+
 
 DEFAULT = "component default"
 """origin of a value that the job does not set; the component takes it by itself, it is never handed over"""

@@ -12,8 +12,7 @@ import anyio.to_thread
 from fastapi import Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from gateway.admin.answers import Answer, answering, noted
-from gateway.admin.deps import AfterText, Limit
+from gateway.admin.deps import AfterText, Answer, Limit, answering, noted
 from gateway.data.model_archive import part_as_dict
 from gateway.data.models import Models
 from gateway.data.storage import FileStorage
@@ -22,9 +21,9 @@ from gateway.domain.models import Kept
 from gateway.domain.problems import Problem
 from gateway.domain.spec import JobSpec
 from gateway.errors import Invalid, TooLarge
+from gateway.http.app import Paths
 from gateway.http.duplicate_keys import keys_once
 from gateway.http.pagination import page_of
-from gateway.http.paths import Paths
 from gateway.ports import Limiters
 
 ONE = "/api/v1/models/{model_id}/{version}"

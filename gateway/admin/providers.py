@@ -9,18 +9,16 @@ from fastapi import Body, Path, Query, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
-from gateway.admin.answers import answering, named, refusal
-from gateway.admin.deps import NUMBER, AfterNumber, AfterText, Limit
+from gateway.admin.deps import NUMBER, AfterNumber, AfterText, Limit, answering, named, refusal
 from gateway.errors import GatewayError, NotFound
+from gateway.http.app import Paths
 from gateway.http.pagination import page_of
-from gateway.http.paths import Paths
 from gateway.ports import Limiters
 from gateway.providers.registration import By, Providers, asking, audited, shown_changes, shown_problem
 from provider_registry import schema
 from provider_registry.forms import form
-from provider_registry.model import Provider
+from provider_registry.model import Provider, Revision, changes
 from provider_registry.registry import COMPONENT_UNKNOWN, Unknown, Written
-from provider_registry.revisions import Revision, changes
 
 ONE = "/api/v1/providers/{provider_name}"
 _SCHEMA = "application/schema+json"

@@ -10,13 +10,11 @@ import anyio.to_thread
 from fastapi import Body, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.admin.answers import Answer, named, refusal
-from gateway.admin.deps import NUMBER, AfterNumber, AfterText, Limit
-from gateway.admin.parts import AdminParts
+from gateway.admin.deps import NUMBER, AdminParts, AfterNumber, AfterText, Answer, Limit, named, refusal
 from gateway.domain.problems import Problem
 from gateway.errors import Conflict, Invalid, NotFound, PeerUnreachable
+from gateway.http.app import Paths
 from gateway.http.pagination import page_of
-from gateway.http.paths import Paths
 from gateway.runtime.checks import good
 from gateway.store.serialization import to_plain
 from route_table.document import parse

@@ -1,50 +1,234 @@
 """What each listener answers: peers, containers, operators. A path on the wrong listener is not there."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
+from uuid import uuid4
 
 from anyio import CapacityLimiter
-from starlette.requests import Request
+from fastapi import Request
+from pydantic import BaseModel
 from starlette.types import ASGIApp, Scope
 
-from adapter.bfia import data, envelope, headers, hello, interconn, job_audit, logs, platform, provider, relay
+from adapter.bfia import data, envelope, headers, interconn, job_audit, logs, platform, provider, relay
+from adapter.bfia import responses as bfia
 from adapter.bfia.channel import router
 from adapter.bfia.channel.headers import read_ends
 from adapter.bfia.requests import known_first
+from adapter.bfia.responses import A_JOB
+from adapter.fate import envelope as fate_envelope
+from adapter.fate.envelope import Told
+from adapter.fate.tools import deps as client
+from adapter.fate.tools import outputs as tools_outputs
+from adapter.fate.tools import router as tools_router
+from adapter.fate.tools.auth import ClientApp, ClientSignatures
+from adapter.fate.tools.deps import ClientParts
 from adapter.json import JsonRoute
 from gateway.admin import datasets as admin_datasets
-from gateway.admin import deleting as admin_deleting
 from gateway.admin import events as admin_events
-from gateway.admin import foretelling as admin_foretelling
 from gateway.admin import job_actions as admin_archive
+from gateway.admin import job_actions as admin_deleting
+from gateway.admin import job_actions as admin_foretelling
 from gateway.admin import logs as admin_logs
 from gateway.admin import models as admin_models
 from gateway.admin import node as admin_node
-from gateway.admin import output_facts as admin_output_facts
+from gateway.admin import node as admin_settings
+from gateway.admin import outputs as admin_output_facts
 from gateway.admin import providers as admin_providers
-from gateway.admin import settings as admin_settings
-from gateway.admin.deps import only_known
+from gateway.admin.deps import AdminParts, only_known
+from gateway.admin.job_actions import ForetellingParts
 from gateway.admin.jobs import router as admin_router
-from gateway.admin.parts import AdminParts
-from gateway.auth import Access
-from gateway.bootstrap import fate_tools, output_facts
-from gateway.bootstrap import foretelling as foreseeing
-from gateway.bootstrap.parts import Node
-from gateway.bootstrap.rules import approval_policy
-from gateway.domain.outward import for_others
-from gateway.http.app import LoopbackOnly, Mounted, NoBrowsers, create_app
-from gateway.http.audit import Refusals, RefusalsNoted
-from gateway.http.described import Tables, describe
+from gateway.admin.schemas import ANSWERS, Refusal
+from gateway.auth import Access, Identity, OriginNoted
+from gateway.bootstrap.parts import Node, approval_policy, engines_by_address
+from gateway.data.files import storage_look
+from gateway.data.outputs import OutputFacts
+from gateway.domain.datasets import Dataset
+from gateway.domain.redaction import for_others
+from gateway.domain.spec import JobSpec
+from gateway.http.app import LoopbackOnly, Mounted, NoBrowsers, Tables, create_app, describe
+from gateway.http.audit import Refusals, RefusalsNoted, RelayAudit
 from gateway.http.duplicate_keys import once_each
 from gateway.http.guard import Guard
 from gateway.http.partner_quota import PartnerQuota
 from gateway.http.peer_identity import PeerIdentity, PeersChecked, shown
-from gateway.http.relay_audit import RelayAudit
 from gateway.http.strangers import StrangersFirst
+from gateway.jobs import submission
 from gateway.jobs.audits import JobAudits
-from gateway.jobs.dry_run import Foretelling
-from gateway.origin import OriginNoted
+from gateway.jobs.deletion import cancel_waiting
+from gateway.jobs.dry_run import Foresight, Foretelling, OwnSide
+from gateway.jobs.readiness import Fetching, Readiness
 from gateway.ports import Limiters
+from gateway.runtime.context import current_trace, new_trace_id
+from gateway.version import VERSION
+from provider_registry.registry import Unknown
 from route_table import certificates
+
+
+def settle(node: Node) -> Foretelling:
+    """Have the node tell its own side to whoever may ask; return what asks all nodes of a job."""
+    settings = node.settings
+    docker = settings.engine.docker
+    rules = Foresight(
+        node.drain.admit,
+        node.participant.judged,
+        node.sharing.refusal,
+        node.neighbours.takes_confirm,
+        lambda other: other == node.settings.node.id or node.neighbours.knows(other),
+        settings.engine.kind == "docker" and docker.pull == "missing",
+        node.engine_for,
+        lambda provider, image, engine: node.launching.signed(provider, image, engine),
+    )
+    own = OwnSide(
+        settings.node.id,
+        node.planner,
+        node.registry,
+        node.engine,
+        node.storage,
+        node.resources,
+        node.models,
+        rules,
+    )
+    fetching = Fetching(rules.fetches, docker.pull_seconds)
+    ready = Readiness(
+        settings.node.id,
+        node.registry,
+        node.engine_for,
+        lambda base_url: engines_by_address(settings).get(base_url, ""),
+        storage_look(node.storage.staging, settings.storage.path, settings.limits.storage_reserve_bytes),
+        settings.state_dir / "channel",
+        node.door.address,
+        fetching,
+    )
+    node.participant.looked, node.participant.patience = ready.look, ready.patience
+    node.participant.refuse_missing = settings.providers.image == "require"
+    own.places = ready.places
+    node.participant.lacks = lambda: ready.places()[1]
+    node.participant.foretelling = own.tell
+    node.participant.oddities = own.oddities
+
+    def settled(spec: JobSpec) -> JobSpec:
+        try:
+            return submission.settled(spec, node.registry)[0]
+        except Unknown:  # told as a problem of the job
+            return spec
+
+    return Foretelling(settings.node.id, node.peers, node.coordinator.check, node.protocol.try_route, settled)
+
+
+def parts(node: Node, foretelling: Foretelling, limiters: Limiters) -> ForetellingParts:
+    """Return what the operators' path works with."""
+    scheduler = node.settings.node.coordinator or node.settings.node.id
+    return ForetellingParts(
+        lambda body: node.protocol.specified(
+            {**body, "job_id": f"job-{uuid4().hex}"}, scheduler, current_trace() or new_trace_id()
+        ),
+        foretelling.plan,
+        A_JOB,
+        limiters,
+    )
+
+
+PROTOCOLS = {"bfia": "bfia", "fate": "fate"}
+"""kind of a description of FATE's -> the protocol that runs its jobs"""
+
+
+def mounted(node: Node, uploads: data.Uploads, facts: OutputFacts, limiters: Limiters) -> list[Mounted]:
+    """Return the routers for the operators' listener: none while FATE's protocol is switched off."""
+    settings = node.settings
+    if not settings.fate.enabled:
+        return []
+    body = settings.limits.body_bytes
+    parts = ClientParts(
+        node=settings.node.id,
+        coordinator_node=settings.node.coordinator or settings.node.id,
+        instance=node.owner,
+        version=VERSION,
+        jobs=node.coordinator,
+        kept=node.store,
+        registry=node.registry,
+        run_logs=node.run_logs,
+        storage=node.storage,
+        datasets=node.datasets,
+        facts_of=facts.known,
+        tidy=node.deleting,
+        cancel_waiting=lambda dry: cancel_waiting(node.store, node.coordinator, settings.node.id, dry),
+        protocols=PROTOCOLS,
+        new_job_id=node.coordinator.new_id,
+        drop_table=node.sharing.delete,
+        limiters=limiters,
+        clock=node.clock,
+    )
+    return [
+        *(Mounted(router, body) for router in tools_router.routers(parts)),
+        Mounted(tools_outputs.upload_router(_Uploads(uploads)), None),
+        Mounted(fate_envelope.router({**tools_router.NOT_FOR_TOOLS, **fate_envelope.FOR_WORKERS}), body),
+    ]
+
+
+def signed_by(node: Node) -> Callable[[Mapping[str, str], str], Identity | None]:
+    """Return what tells by a request's headers, and the question of a look, which application signed it."""
+    fate = node.settings.fate
+    apps = {name: ClientApp(app.app_token, app.role) for name, app in fate.clients.items()}
+    return ClientSignatures(apps if fate.enabled else {}, node.wall, node.fate.heard).identify
+
+
+class _Uploads:
+    """The uploads that this node has anyhow, for FATE's paths."""
+
+    def __init__(self, uploads: data.Uploads) -> None:
+        self._uploads = uploads
+
+    async def from_path(self, document: Mapping[str, Any]) -> Dataset:
+        return await self._uploads.from_path(_NOBODY, document)
+
+    async def from_form(self, request: Request, change: Callable[[dict[str, str]], dict[str, str]]) -> Dataset:
+        return await self._uploads.from_form(headers.incoming(request), request, change)
+
+
+_NOBODY = headers.Incoming("", "", "")
+
+
+_OURS = ("/api/", "/health/", "/metrics")
+
+
+def answer_of(method: str, path: str) -> type[BaseModel] | None:
+    """Return what an operation answers in JSON; None where it answers something else, or says so itself."""
+    if path.startswith(_OURS):
+        return ANSWERS.get((method, path))
+    if (found := bfia.answer_of(path)) is not None:
+        return found
+    tools = path.startswith("/v2/") and not path.startswith("/v2/component") and "download" not in path
+    return client.answer_of(path) if tools else None
+
+
+def refusal_of(path: str) -> type[BaseModel]:
+    """Return how a path refuses."""
+    if path.startswith(_OURS):
+        return Refusal
+    if path.startswith("/v2/") and not path.startswith(("/v2/provider", "/v2/component")):
+        return Told
+    return bfia.refusal_of(path)
+
+
+def facts_of(node: Node) -> OutputFacts:
+    """Return what tells this node's people, and its partners, what outputs are like."""
+    return OutputFacts(
+        node.settings.node.id,
+        node.store,
+        node.storage,
+        node.datasets,
+        node.sharing,
+        lambda at, wanted: interconn.asked(node.protocol.peer(at), wanted),
+        node.audit.add,
+        node.wall,
+    )
+
+
+def for_peers(node: Node, facts: OutputFacts, limiters: Limiters) -> Mounted:
+    """Return the path at which other nodes ask."""
+    parts = interconn.OutputParts(facts, limiters, node.neighbours.profile_of, node.neighbours.knows)
+    return Mounted(interconn.outputs_router(parts), node.settings.limits.body_bytes)
+
 
 _CONTAINER_PATHS = frozenset(
     [f"/v1/interconn/chan/{verb}" for verb in ("push", "pop", "peek", "release")]
@@ -95,7 +279,7 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
         node.store, node.participant, node.coordinator, node.executor, approval_policy(settings), node.clock
     )
     auditing = job_audit.JobAuditParts(audits, limiters, node.neighbours.profile_of, node.neighbours.knows)
-    greeting = hello.HelloParts(
+    greeting = interconn.HelloParts(
         settings.node.id,
         settings.node.institution or settings.node.id,
         node.protocol.peer,
@@ -103,13 +287,13 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
         node.neighbours.profile_of,
         limiters,
     )
-    facts = output_facts.facts_of(node)
-    for_peers = [  # what is asked for most comes first: each path before it is tried in vain
+    facts = facts_of(node)
+    for_peers_here = [  # what is asked for most comes first: each path before it is tried in vain
         Mounted(router.peer_router(chan), None),
         Mounted(interconn.router(between), body),
         Mounted(job_audit.router(auditing), body),
-        Mounted(hello.router(greeting), body),
-        output_facts.for_peers(node, facts, limiters),
+        Mounted(interconn.hello_router(greeting), body),
+        for_peers(node, facts, limiters),
     ]
     for_containers = [
         Mounted(router.container_router(chan), None),
@@ -161,14 +345,14 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
             SMALL,
         ),
         Mounted(
-            admin_deleting.router(
+            admin_deleting.deletion_router(
                 admin_deleting.DeletingParts(
                     settings.node.id, node.store, node.coordinator, node.deleting, limiters
                 )
             ),
             SMALL,
         ),
-        Mounted(admin_settings.router(settings), SMALL),
+        Mounted(admin_settings.settings_router(settings), SMALL),
         Mounted(admin_node.router(node.cleaner, node.drain, limiters), SMALL),
         Mounted(admin_models.router(model_parts), SMALL),
         Mounted(admin_models.import_router(model_parts), None),
@@ -179,25 +363,25 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
         Mounted(admin_output_facts.router(facts, limiters), SMALL),
         Mounted(admin_router(admin_parts), SMALL),
         Mounted(admin_archive.router(archiving), SMALL),
-        Mounted(admin_foretelling.router(foreseeing.parts(node, foretelling, limiters), JsonRoute), body),
+        Mounted(admin_foretelling.dry_run_router(parts(node, foretelling, limiters), JsonRoute), body),
     ]
-    for_peers += node.fate.for_peers(
+    for_peers_here += node.fate.for_peers(
         node.coordinator,
         node.participant,
         limiters,
         node.neighbours.knows,
         lambda job_id, by, words: node.participant.decide(job_id, True, by, words),
     )
-    for_operators += fate_tools.mounted(node, uploads, facts, limiters)
+    for_operators += mounted(node, uploads, facts, limiters)
     apps: dict[str, Any] = {
         "operator": create_app("operators", for_operators, documented=True, first=[only_known, once_each]),
     }
     signed = [node.fate.signed(lambda request: headers.incoming(request).source, limiters)]
     if settings.listen.container is None:
-        both = [*for_containers, *for_peers]
+        both = [*for_containers, *for_peers_here]
         apps["peer"] = create_app("peers and containers", both, documented=True, first=signed)
     else:
-        apps["peer"] = create_app("peers", for_peers, documented=True, first=signed)
+        apps["peer"] = create_app("peers", for_peers_here, documented=True, first=signed)
         apps["container"] = create_app("containers", for_containers, documented=True)
     for name, app in apps.items():
         describe(app, _tables)
@@ -247,7 +431,7 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
     apps["peer"] = OriginNoted(apps["peer"])
     guarded = settings.auth.mode == "on"
     access = Access(node.tokens.find, node.wall, settings.auth.token) if guarded else None
-    signer = fate_tools.signed_by(node)
+    signer = signed_by(node)
     apps["operator"] = Guard(
         apps["operator"], access, node.audit.add, node.clock, CapacityLimiter(4), signer, node.fate.elsewhere
     )
@@ -277,7 +461,6 @@ def _identity(node: Node) -> PeerIdentity:
 
 def _tables() -> Tables:
     # imported here, as only who asks for the description has to wait for the models to be built
-    from gateway.bootstrap.describing import answer_of, refusal_of  # noqa: PLC0415
 
     return answer_of, refusal_of
 

@@ -6,13 +6,12 @@ from datetime import UTC, datetime
 import structlog
 
 from engines.base import Engine
-from gateway.bootstrap import foretelling
-from gateway.bootstrap.engine import engine_of
+from gateway.bootstrap import listeners
 from gateway.bootstrap.listeners import applications
-from gateway.bootstrap.parts import Node
-from gateway.config import peer_tls
+from gateway.bootstrap.parts import Node, engine_of
+from gateway.config import schema
 from gateway.config.schema import Settings
-from gateway.data.room import full, try_to_write
+from gateway.data.files import full, try_to_write
 from gateway.http.server import host_of, port_of
 from gateway.runtime.clock import SteadyClock
 
@@ -36,14 +35,14 @@ class Gateway(Node):
     ) -> None:
         """Build the node. ``engine`` makes its engine from the settings and the installation's id."""
         super().__init__(settings, clock or SteadyClock(), engine or engine_of)
-        self.foretelling = foretelling.settle(self)
+        self.foretelling = listeners.settle(self)
         self.door.try_open()
         self.apps = applications(self, self.foretelling)
 
     def start(self) -> None:
         """Take up what an earlier process left, then begin."""
         self._look_at_storage()
-        if gap := peer_tls.unproven(self.settings.listen.peer.bind, self.settings.listen.peer.tls):
+        if gap := schema.unproven(self.settings.listen.peer.bind, self.settings.listen.peer.tls):
             log.warning("peers are not authenticated", cause=gap, remedy="listen.peer.tls with client_ca")
         self.broker.recover()
         self.heartbeat.start(self.settings.listen.peer.advertise or self.addresses()["peer"])

@@ -5,6 +5,6 @@ here knows how a message travels or what a body looks like on the wire.
 """
 
 from gateway.broker.broker import Broker
-from gateway.broker.model import BrokerLimits, BufferFull, Message, SessionReleased, Usage
+from gateway.broker.mailbox import BrokerLimits, BufferFull, Message, SessionReleased, Usage
 
 __all__ = ["Broker", "BrokerLimits", "BufferFull", "Message", "SessionReleased", "Usage"]

@@ -17,11 +17,9 @@ from typing import IO
 import anyio
 import anyio.to_thread
 
-from gateway.broker.journal import Kind, Spool, folder_name, folders, remove_tree
-from gateway.broker.mailbox import Channel, Stored
-from gateway.broker.model import BrokerLimits, BufferFull, Message, SessionReleased, Usage
+from gateway.broker.journal import Kind, Spool, Tombstones, folder_name, folders, remove_tree
+from gateway.broker.mailbox import BrokerLimits, BufferFull, Channel, Message, SessionReleased, Stored, Usage
 from gateway.broker.session import Pool, Session
-from gateway.broker.tombstones import Tombstones
 from gateway.errors import Busy, GatewayError, TooLarge
 
 log = logging.getLogger(__name__)

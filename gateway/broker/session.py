@@ -15,10 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.broker.journal import Kind, Record, Spool
-from gateway.broker.mailbox import Channel, Mailbox, Stored
-from gateway.broker.model import BrokerLimits
-from gateway.broker.rewriting import Entry, Rewrite
+from gateway.broker.journal import Entry, Kind, Record, Rewrite, Spool
+from gateway.broker.mailbox import BrokerLimits, Channel, Mailbox, Stored
 
 _DIGEST = 16
 

@@ -18,13 +18,13 @@ from gateway.cli.client import (
     Config,
     Url,
     connect,
+    nodes,
     reporting,
     segment,
     settings_of,
     show,
     table,
 )
-from gateway.cli.completing import nodes
 
 _PATHS = {"the process answers": "/health/live", "a page of jobs": "/api/v1/jobs", "the routes": "/api/v1/routes"}
 _MIB = 1024 * 1024

@@ -94,8 +94,7 @@ def check(
         from gateway.conformance.check import Given, described, labelled
         from gateway.conformance.clauses import CLAUSES
         from gateway.conformance.sandbox import Patience
-        from provider_registry.limits import ROOT
-        from provider_registry.model import Problem
+        from provider_registry.model import ROOT, Problem
 
         if image and command and engine is None:
             text = "--image and --command name two programs: leave one out, or say with --engine which one runs"

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import IO, TYPE_CHECKING, Annotated, Any, Self
 from urllib.parse import quote, urlsplit
 
 import httpx
@@ -19,7 +19,7 @@ import typer
 
 from gateway.cli.console import harmless, say, say_json
 from gateway.cli.inputs import content, opened, token
-from gateway.data.whole_files import NotFit
+from gateway.data.files import NotFit
 
 if TYPE_CHECKING:
     from gateway.config.schema import Settings
@@ -285,9 +285,9 @@ def read_remarked(file: Path) -> tuple[dict[str, Any], str]:
     """
     import yaml
 
-    from gateway.cli.only_json import misfits
+    from gateway.cli.inputs import misfits
     from gateway.config.loader import KeyTwice, each_once, half_a_letter, load_yaml, wrong_in
-    from provider_registry.lenient import told, without_last_commas
+    from provider_registry.worker import comma_warning, without_last_commas
 
     try:
         with fitting():
@@ -319,7 +319,7 @@ def read_remarked(file: Path) -> tuple[dict[str, Any], str]:
     if wrong_there := misfits(body):
         text = "\n".join([f"{file} holds what JSON cannot say:", *(f"  {one}" for one in wrong_there)])
         raise CallFailed(text, EXIT_BAD_INPUT)
-    return body, told(commas) if commas else ""
+    return body, comma_warning(commas) if commas else ""
 
 
 _JSON_BEGINS = re.compile(r'\s*(\[|\{\s*["}])')
@@ -398,3 +398,124 @@ def amount(count: int) -> str:
 
 def _plain(query: Mapping[str, Any]) -> dict[str, Any]:
     return {k: ("1" if v is True else v) for k, v in query.items() if v is not None and v is not False}
+
+
+Moved = Callable[[int], None]
+"""takes how many bytes more have been moved"""
+
+
+class Watched:
+    """A file for reading that tells how far its reader is."""
+
+    def __init__(self, file: IO[bytes], moved: Moved, whole: Callable[[], None]) -> None:
+        self._file = file
+        self._moved = moved
+        self._whole = whole
+
+    def read(self, size: int = -1) -> bytes:
+        """Read on, and tell how much, or (at the end) that it was all."""
+        data = self._file.read(size)
+        if data:
+            self._moved(len(data))
+        else:
+            self._whole()
+        return data
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to a place; the reader asks so for the length, and nothing is told."""
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        """Return where the reader is."""
+        return self._file.tell()
+
+
+class Bar:
+    """A progress bar on standard error; nothing at all where that is no terminal."""
+
+    def __init__(self, quiet: bool) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            SpinnerColumn,
+            TextColumn,
+            TransferSpeedColumn,
+        )
+
+        console = Console(stderr=True)
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+        )
+        self._progress = Progress(
+            *columns, console=console, transient=True, disable=quiet or not console.is_terminal
+        )
+        self._task = self._progress.add_task("", total=None)
+
+    def begin(self, text: str, total: int | None) -> None:
+        """Say what is moved, and how many bytes of it there are; None: not known."""
+        self._progress.reset(self._task, description=harmless(text), total=total)
+
+    def moved(self, count: int) -> None:
+        """Move it on by so many bytes."""
+        self._progress.advance(self._task, count)
+
+    def says(self, text: str) -> None:
+        """Change what it says."""
+        self._progress.update(self._task, description=harmless(text))
+
+    @contextmanager
+    def shown(self) -> Iterator["Bar"]:
+        """Show it until the block ends."""
+        with self._progress:
+            yield self
+
+
+@contextmanager
+def bar(text: str, total: int | None, quiet: bool) -> Iterator[Bar]:
+    """Show a progress bar until the block ends. ``quiet``: never."""
+    with Bar(quiet).shown() as one:
+        one.begin(text, total)
+        yield one
+
+
+_PATIENCE = 2.0
+"""seconds"""
+_MOST = 100
+
+Offer = Callable[[typer.Context, str], list[str]]
+
+
+def _offering(path: str, names: Callable[[Any], Iterable[str]], **query: Any) -> Offer:
+    def offer(ctx: typer.Context, incomplete: str) -> list[str]:
+        config = Path(str(ctx.params.get("config") or DEFAULT_CONFIG))
+        with suppress(CallFailed, OSError, LookupError, TypeError):
+            with connect(config, str(ctx.params.get("url") or ""), timeout=_PATIENCE) as node:
+                found = dict.fromkeys(names(node.get(path, **query)))
+            return [name for name in found if name.startswith(incomplete)][:_MOST]
+        return []
+
+    return offer
+
+
+jobs = _offering("/api/v1/jobs", lambda found: (job["job_id"] for job in found["jobs"]), limit=_MOST)
+JobId = Annotated[str, typer.Argument(help="The job's id.", autocompletion=jobs)]
+"""the argument of every command about one job"""
+nodes = _offering("/api/v1/routes", lambda found: (route["node"] for route in found["routes"]), limit=1000)
+datasets = _offering(
+    "/api/v1/datasets", lambda found: (one["dataset_id"] for one in found["datasets"]), limit=1000
+)
+components = _offering(
+    "/api/v1/providers",
+    lambda found: (f"{p['name']}:{p['version']}/{name}" for p in found["providers"] for name in p["components"]),
+    retired="false",
+    limit=1000,
+)
+providers = _offering(
+    "/api/v1/providers", lambda found: (one["provider_name"] for one in found["providers"]), limit=1000
+)

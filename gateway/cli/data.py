@@ -1,11 +1,12 @@
 """``bfia-gateway data …``: this node's datasets, and which partner nodes may use them."""
 
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from gateway.cli import data_grants
 from gateway.cli.client import (
     DEFAULT_CONFIG,
     EXIT_BAD_INPUT,
@@ -16,16 +17,158 @@ from gateway.cli.client import (
     Url,
     amount,
     connect,
+    datasets,
     fitting,
+    nodes,
     reporting,
+    segment,
     show,
     table,
 )
-from gateway.cli.console import say
-from gateway.cli.data_grants import print_grants, ungranted
-from gateway.cli.data_ids import DatasetId, Reason, address_of, path_of
-from gateway.cli.inputs import new_file, opened
+from gateway.cli.console import PAGE, After, Limit, print_more, say
+from gateway.cli.inputs import finite, new_file, opened
 from gateway.text import counted
+
+DatasetId = Annotated[
+    str, typer.Argument(metavar="NAMESPACE#NAME", help="The dataset's id.", autocompletion=datasets)
+]
+Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; kept in the audit.")]
+
+
+def address_of(dataset: str) -> tuple[str, str]:
+    """Return namespace and name. Raises `CallFailed` for what is no dataset's id."""
+    namespace, hash_sign, name = dataset.partition("#")
+    if not (namespace and hash_sign and name):
+        raise CallFailed(f"{dataset!r} is no dataset's id; it reads namespace#name", EXIT_BAD_INPUT)
+    return namespace, name
+
+
+def path_of(dataset: str, what: str = "") -> str:
+    """Return a dataset's path on the operators' listener, with ``what`` behind it. Raises `CallFailed`."""
+    namespace, name = address_of(dataset)
+    return f"/api/v1/datasets/{segment(namespace)}/{segment(name)}{what}"
+
+
+Partner = Annotated[str, typer.Argument(help="Id of the partner node.", autocompletion=nodes)]
+
+
+def add_grants(app: typer.Typer) -> None:
+    """Add the commands to those of datasets."""
+    app.command("grant")(grant)
+    app.command("revoke")(revoke)
+    app.command("grants")(grants)
+
+
+def grant(
+    dataset: DatasetId,
+    node_id: Partner,
+    days: Annotated[
+        float,
+        typer.Option(min=0, help="Days until it ends; 0: when it is revoked.", callback=finite()),
+    ] = 0.0,
+    until: Annotated[
+        datetime | None, typer.Option(formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M"], help="When it ends, UTC.")
+    ] = None,
+    reason: Reason = "",
+    force: Annotated[bool, typer.Option("--force", help="Also to a node that has no route here.")] = False,
+    config: Config = DEFAULT_CONFIG,
+    url: Url = "",
+    as_json: AsJson = False,
+) -> None:
+    """Let jobs with a partner node use a dataset; from its first grant on it serves no job with others.
+
+    A node without a route here is refused: its id may be a slip.
+
+    Example: bfia-gateway data grant experiment#breast_hetero_guest JG0100002200000020 --days 90
+    """
+    body: dict[str, Any] = {"reason": reason, **({"force": True} if force else {})}
+    if days:
+        body["days"] = days
+    if until is not None:
+        body["expires_at"] = until.replace(tzinfo=UTC).isoformat()
+    with reporting(as_json), connect(config, url) as node:
+        found = node.call("PUT", path_of(dataset, f"/grants/{segment(node_id)}"), body)
+        if as_json:
+            show(found)
+        else:
+            say(f"{dataset} is granted to {node_id} {_until(found)}")
+            for warning in found.get("warnings", []):
+                say(f"warning: {warning}", err=True)
+
+
+def revoke(
+    dataset: DatasetId,
+    node_id: Partner,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Take it off the record too, as if it had never been.")
+    ] = False,
+    config: Config = DEFAULT_CONFIG,
+    url: Url = "",
+    as_json: AsJson = False,
+) -> None:
+    """End a grant at once: nothing further starts of a job with that node that uses the dataset.
+
+    It stays on record and keeps the dataset from serving others; `--forget` undoes one that was a slip.
+
+    Example: bfia-gateway data revoke experiment#breast_hetero_guest JG0100002200000020
+    """
+    with reporting(as_json), connect(config, url) as node:
+        if not forget:
+            found = node.delete(path_of(dataset, f"/grants/{segment(node_id)}"))
+            show(found) if as_json else say(f"{dataset} is no longer granted to {node_id}")
+            return
+        found = node.delete(path_of(dataset, f"/grants/{segment(node_id)}"), forget="true")
+        if as_json:
+            show(found)
+            return
+        say(f"the grant of {dataset} to {node_id} is forgotten")
+        left = node.get(path_of(dataset))
+        if not left["grants"]:
+            say(ungranted(left["grants_default"]))
+
+
+def grants(
+    dataset: Annotated[
+        str, typer.Argument(metavar="[NAMESPACE#NAME]", help="Only of this one.", autocompletion=datasets)
+    ] = "",
+    node_id: Annotated[str, typer.Option("--node", help="Only to this node.", autocompletion=nodes)] = "",
+    after: After = "",
+    limit: Limit = PAGE,
+    config: Config = DEFAULT_CONFIG,
+    url: Url = "",
+    as_json: AsJson = False,
+) -> None:
+    """List what was granted to whom, until when; ended grants too.
+
+    Example: bfia-gateway data grants --node JG0100002200000020
+    """
+    with reporting(as_json), connect(config, url) as node:
+        narrow = {"node": node_id or None, "dataset_id": dataset or None}
+        found = node.get("/api/v1/dataset-grants", **narrow, after=after or None, limit=limit)
+        if as_json:
+            show(found)
+            return
+        print_grants(found["grants"])
+        print_more(found)
+        say(ungranted(found["default"]))
+
+
+def print_grants(found: list[Mapping[str, Any]]) -> None:
+    """Print grants as a table."""
+    rows = [[g["dataset_id"], g["node"], g["state"], _until(g), g["granted_by"], g["reason"]] for g in found]
+    table(counted(len(rows), "grant"), ["dataset", "node", "state", "until", "by", "why"], rows)
+
+
+def _until(found: Mapping[str, Any]) -> str:
+    end = found["revoked_at"] or found["expires_at"]
+    return f"until {end[:16].replace('T', ' ')} UTC" if end else "until it is revoked"
+
+
+def ungranted(default: str) -> str:
+    """Say whom a dataset serves that was granted to nobody; ``default`` is the node's ``data.grants``."""
+    who = "jobs with every node" if default == "open" else "no job with another node"
+    return f"a dataset that was never granted serves {who} (data.grants: {default})"
+
 
 commands = typer.Typer(
     help="Datasets of this node, and which partner nodes may use them.",
@@ -62,7 +205,7 @@ def upload(
     """
     import json
 
-    from gateway.cli.transfer import Watched, bar
+    from gateway.cli.client import Watched, bar
 
     meta = {"delimiter": delimiter, "match_id_name": match_id, "label_name": label}
     fields = {
@@ -214,7 +357,7 @@ def download(
 
     Example: bfia-gateway data download experiment#breast_hetero_guest -o guest.csv
     """
-    from gateway.cli.transfer import bar
+    from gateway.cli.client import bar
 
     with reporting(as_json), connect(config, url) as node, bar(f"fetching {dataset}", None, as_json) as shown:
         target = output or Path(address_of(dataset)[1] + ".csv")
@@ -286,7 +429,7 @@ def enable(
     _switch(dataset, "enable", reason, config, url, as_json)
 
 
-data_grants.add(commands)
+add_grants(commands)
 
 
 def _switch(dataset: str, what: str, reason: str, config: Path, url: str, as_json: bool) -> None:

@@ -18,10 +18,9 @@ from gateway.cli.client import (
     reporting,
     settings_of,
 )
-from gateway.cli.completing import components as component_names
+from gateway.cli.client import components as component_names
 from gateway.cli.console import say
-from gateway.cli.described import chosen, components_of
-from gateway.cli.parameters import allowed
+from gateway.cli.providers import allowed, chosen, components_of
 
 if TYPE_CHECKING:
     from provider_registry.model import Component

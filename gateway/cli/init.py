@@ -12,12 +12,11 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from engines.docker.daemon import Client
+from engines.docker.client import Client
 from engines.host import this_machine
-from gateway.config.schema import Settings
-from gateway.config.setting_values import DEFAULT_STORAGE
-from gateway.data.folders import nearest
-from gateway.domain.amounts import GIB
+from gateway.config.schema import DEFAULT_STORAGE, Settings
+from gateway.data.files import nearest
+from gateway.domain.resources import GIB
 
 ROUTES = """\
 # Node id -> how its gateway is reached. This node itself needs no entry.

@@ -1,17 +1,21 @@
 """What is given on a command line, checked before it is used: words, tokens, numbers, files."""
 
 import getpass
+import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import date
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
 import typer
 
-from gateway.data.whole_files import MIB, NotFit, bounded, check_readable, whole
+from gateway.data.files import MIB, NotFit, bounded, check_readable, whole
+from provider_registry.model import join, shorten
 
 LARGEST = 32 * MIB
 """bytes of a file that is read whole: jobs, registrations, small tables"""
@@ -94,3 +98,47 @@ def new_file(target: Path, force: bool) -> None:
         raise NotFit(f"{target} is a folder, a device or a pipe, and is never replaced; name a file")
     if there and not force:
         raise NotFit(f"{target} exists already; give --force to overwrite, or another -o")
+
+
+_MOST = 20
+"""misfits that are told of one file"""
+
+
+def misfits(value: Any) -> list[str]:
+    """Return a line for each thing in a file's content that cannot be sent: where, what it is, what to do."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (ValueError, TypeError, RecursionError):
+        return list(islice(_found(value), _MOST)) or ["it holds itself, by an alias; write it out"]
+    return []
+
+
+def _found(value: Any) -> Iterator[str]:
+    """Go through every value once, also where one is reached by several ways."""
+    todo, seen = [("", value)], set[int]()
+    while todo:
+        path, one = todo.pop()
+        if isinstance(one, Mapping | list):
+            if id(one) in seen:
+                continue
+            seen.add(id(one))
+        if isinstance(one, Mapping):
+            for key in one:
+                if not isinstance(key, str | int | float | None):
+                    yield f"{join(path, str(key))}: the name is {_kind(key)}; put it in quotes"
+            todo += reversed([(join(path, str(key)), inner) for key, inner in one.items()])
+        elif isinstance(one, list):
+            todo += reversed([(join(path, number), inner) for number, inner in enumerate(one)])
+        elif isinstance(one, float) and not math.isfinite(one):
+            yield f"{path} is {one}, which JSON has no word for; give a number"
+        elif not isinstance(one, str | int | float | None):
+            yield f"{path} is {_kind(one)} ({shorten(str(one))}); put it in quotes, as text"
+
+
+def _kind(one: Any) -> str:
+    if isinstance(one, date):
+        return "a date"
+    return _KINDS.get(type(one), f"a {type(one).__name__}")
+
+
+_KINDS: dict[type, str] = {bytes: "binary data", set: "a set", tuple: "a list"}

@@ -1,7 +1,8 @@
 """``bfia-gateway job …``: hand a job in, watch it, see what it wrote and left, stop it."""
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,29 +13,164 @@ from gateway.cli.client import (
     DEFAULT_CONFIG,
     EXIT_BAD_INPUT,
     EXIT_FAILED,
+    EXIT_NO_ANSWER,
     AsJson,
     CallFailed,
     Client,
     Config,
     Force,
+    JobId,
     Url,
     amount,
     connect,
     fitting,
+    nodes,
     read_object,
     reporting,
     segment,
     show,
     table,
 )
-from gateway.cli.completing import JobId, nodes
 from gateway.cli.console import harmless_in, say
 from gateway.cli.inputs import new_file
-from gateway.cli.job_ends import last_words
-from gateway.cli.job_looks import OVER, looks
-from gateway.cli.job_made import in_short, lineage, made, told, warnings, warnings_after
-from gateway.data.log_levels import Level
+from gateway.data.log_index import Level
 from gateway.text import counted
+
+PATIENCE = 300.0
+"""seconds for which a node that was there may be silent, such as while it is brought up to date"""
+COMING_UP = 30.0
+"""seconds for which a node may be silent at the first look: it has just been started, or its address is wrong"""
+PAUSE = 0.3
+"""seconds between two looks"""
+OVER = ("FINISHED", "REJECTED")
+_PASSING = ("DATABASE_AWAY",)
+
+
+def looks(
+    ask: Callable[[], dict[str, Any]],
+    *,
+    now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Yield the job as it is until it is over; with a word where that is how it was, as the node is silent.
+
+    ``tell`` takes what there is to say while nothing was seen yet. Raises `CallFailed` where the node says no, and
+    where it is silent for too long.
+    """
+    known = _first(ask, now, sleep, tell)
+    yield known, ""
+    since: float | None = None
+    while known["status"] not in OVER:
+        sleep(PAUSE)
+        try:
+            known, since, trouble = ask(), None, ""
+        except CallFailed as error:
+            since = now() if since is None else since
+            if not _passes(error) or now() - since >= PATIENCE:
+                raise
+            trouble = f"the node does not answer now; it is asked again for up to {PATIENCE:g} s"
+        yield known, trouble
+
+
+def _first(
+    ask: Callable[[], dict[str, Any]],
+    now: Callable[[], float],
+    sleep: Callable[[float], None],
+    tell: Callable[[str], None],
+) -> dict[str, Any]:
+    since: float | None = None
+    while True:
+        try:
+            return ask()
+        except CallFailed as error:
+            if since is None and _passes(error):
+                since = now()
+                tell(f"{error}; it is asked again for up to {COMING_UP:g} s")
+            elif since is None or not _passes(error) or now() - since >= COMING_UP:
+                raise
+        sleep(PAUSE)
+
+
+def _passes(error: CallFailed) -> bool:
+    return error.code == EXIT_NO_ANSWER or error.reason in _PASSING
+
+
+_AT_ONCE = 3
+"""warnings that are shown of a job that is watched"""
+
+
+def made(node: Client, path: str, body: Mapping[str, Any]) -> Any:
+    """Ask for a new job; return the answer. A refusal names the job where one is kept. Raises `CallFailed`."""
+    try:
+        return node.post(path, body)
+    except CallFailed as error:
+        kept = error.data.get("job_id") if isinstance(error.data, Mapping) else None
+        if kept:
+            text = f"{error}\nIt is kept as {kept}: bfia-gateway job show {kept}"
+            raise CallFailed(text, error.code, error.reason, error.data) from None
+        raise
+
+
+def warnings_after(node: Client, job_id: str) -> list[str]:
+    """Return what the node warns of, and who has still to agree.
+
+    Nothing where it cannot be asked: the job is made all the same.
+    """
+    try:
+        job = node.get(f"/api/v1/jobs/{segment(job_id)}")
+    except CallFailed:
+        return []
+    waiting = job.get("waiting") or {}
+    return [*warnings(job), *([waiting["message"]] if waiting.get("reason") == "APPROVAL" else [])]
+
+
+def warnings(job: Mapping[str, Any]) -> list[str]:
+    """Return the warnings of the scheduling node and of this one, each once."""
+    return list(dict.fromkeys([*job.get("warnings", []), *job.get("local_warnings", [])]))
+
+
+def told(job_id: str, odd: list[str]) -> None:
+    """Print the id, for scripts alone on standard output, and what is odd on standard error."""
+    say(job_id)
+    for warning in odd:
+        say(f"warning: {warning}", err=True)
+
+
+def in_short(odd: Sequence[str], job_id: str) -> list[str]:
+    """Return the first warnings as lines, and where the rest is: many of them hide what else there is to see."""
+    more = len(odd) - _AT_ONCE
+    rest = [f"{counted(more, 'more warning')}: bfia-gateway job show {job_id}"] if more > 0 else []
+    return [*(f"warning: {warning}" for warning in odd[:_AT_ONCE]), *rest]
+
+
+def lineage(job: Mapping[str, Any]) -> str:
+    """Say which job this one runs again, and what it takes over; empty where it runs for itself."""
+    taken = ", ".join(dict.fromkeys(run["task_name"] for run in job.get("inherited_runs", [])))
+    taken = f"; taken over: {taken}" if taken else ""
+    origin = job.get("origin")
+    if origin:
+        changed = f", other parameters for {', '.join(origin['changed'])}" if origin["changed"] else ""
+        return f"runs {origin['job_id']} again from {origin['start']}{changed}{taken}"
+    return f"continues {job['old_job_id']}{taken}" if job.get("old_job_id") else ""
+
+
+_LINES = 10
+_RUNS = 3
+_LONGEST = 300
+
+
+def last_words(job: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the end of what each failed run here wrote, and where the whole is; nothing of a stopped job."""
+    if job.get("outcome") == "STOPPED":
+        return  # whoever stopped it does not ask why it ended
+    failed = [run for run in job["runs"] if run.get("last_lines")][-_RUNS:]
+    for run in failed:
+        where = f"--task {run['task_name']} --party {run['party']}"
+        yield f"last lines of {run['task_name']} as {run['party']} (all: job logs {job['job_id']} {where}):"
+        for line in run["last_lines"][-_LINES:]:
+            yield "  " + "".join(c if c.isprintable() else " " for c in line[:_LONGEST])
+
 
 commands = typer.Typer(help="Hand a job in, watch it, see what it wrote and left, stop it.", no_args_is_help=True)
 

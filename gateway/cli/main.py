@@ -10,28 +10,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli import (
-    audit,
-    bench,
-    check,
-    data,
-    doctor,
-    draft,
-    job_admin,
-    job_cleaning,
-    job_metadata,
-    job_planning,
-    jobs,
-    maintenance,
-    models,
-    node,
-    outputs,
-    parameters,
-    providers,
-    resources,
-    routes,
-    settings,
-)
+from gateway.cli import bench, check, data, draft, job_admin, jobs, models, node, outputs, providers, routes
 from gateway.cli.console import say
 from gateway.cli.inputs import no_text
 from gateway.version import VERSION
@@ -92,7 +71,7 @@ def init(
     Example: bfia-gateway init --node JG0100001100000010 -o node.yml
     """
     from gateway.cli.init import ROUTES, docker_answers, example
-    from gateway.config.setting_values import NODE_RULE, is_node
+    from gateway.config.schema import NODE_RULE, is_node
 
     name = EXAMPLE_NODE if node is None else node
     if not is_node(name):
@@ -183,26 +162,26 @@ def version() -> None:
     say(VERSION)
 
 
-maintenance.add(app)
-doctor.add(app)
+node.add_maintenance(app)
+node.add_doctor(app)
 data.add(app)
 jobs.add(app)
-job_cleaning.add(jobs.commands)
+job_admin.add_cleaning(jobs.commands)
 job_admin.add(jobs.commands)
-job_planning.add(jobs.commands)
-job_metadata.add(jobs.commands)
+job_admin.add_planning(jobs.commands)
+outputs.add_metadata(jobs.commands)
 outputs.add(jobs.commands)
 draft.add(jobs.commands)
-resources.add(app)
+node.add_resources(app)
 routes.add(app)
-settings.add(app)
-audit.add(app)
+node.add_settings(app)
+node.add_audit(app)
 bench.add(app)
 node.add(app)
 models.add(app)
 providers.add(app)
 check.add(providers.commands)
-parameters.add(providers.commands)
+providers.add_parameters(providers.commands)
 
 
 def _fail(text: str) -> None:

@@ -20,9 +20,8 @@ from gateway.cli.client import (
     show,
     table,
 )
-from gateway.cli.console import say
+from gateway.cli.console import PAGE, After, Limit, of_all, print_more, say
 from gateway.cli.inputs import new_file
-from gateway.cli.paging import PAGE, After, Limit, of_all, print_more
 
 commands = typer.Typer(help="Models that trainings left here: look, deploy, export, import.", no_args_is_help=True)
 

@@ -1,8 +1,10 @@
 """``bfia-gateway provider …``: algorithm images, the components in them, and what became of them."""
 
 import json
+import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
@@ -16,17 +18,19 @@ from gateway.cli.client import (
     Config,
     Url,
     connect,
+    providers,
     read_object,
     reporting,
     segment,
     show,
     table,
 )
-from gateway.cli.completing import providers
-from gateway.cli.console import say
+from gateway.cli.console import PAGE, After, Limit, of_all, print_more, say
 from gateway.cli.inputs import who
-from gateway.cli.paging import PAGE, After, Limit, of_all, print_more
 from gateway.text import counted
+
+if TYPE_CHECKING:
+    from provider_registry.model import Component
 
 commands = typer.Typer(
     help="Algorithm images, the components in them, and what became of them. A provider's full name is "
@@ -297,3 +301,131 @@ def path_of(node: Client, name: str) -> str:
             raise CallFailed(text, EXIT_BAD_INPUT, "PROVIDER_AMBIGUOUS" if keys else "PROVIDER_UNKNOWN")
         name = keys[0]
     return f"/api/v1/providers/{quote(name, safe=':@')}"
+
+
+Components = Mapping[str, "Component"]
+"""by name"""
+
+
+def components_of(name: str, config: Path, url: str) -> Components:
+    """Return the components of a provider by its name, perhaps in part, or of a registration's file.
+
+    Raises `CallFailed`.
+    """
+    if os.path.isfile(name):  # False, too, for what is too long to be a file's name
+        return from_file(Path(name))
+    with connect(config, url) as node:
+        return from_node(node, name)
+
+
+def from_file(file: Path) -> Components:
+    """Read a registration from a file. Raises `CallFailed` with every problem of it."""
+    from provider_registry.model import InvalidDescription
+    from provider_registry.registration import provider_from_component, provider_from_request
+
+    body = read_object(file)
+    try:
+        return (provider_from_component(body) if "imageUrl" in body else provider_from_request(body)).components
+    except InvalidDescription as error:
+        text = "\n".join([f"{file} would be refused:", *(f"  {p}" for p in error.problems)])
+        raise CallFailed(text, EXIT_BAD_INPUT, "INVALID") from None
+
+
+def from_node(node: Client, name: str) -> Components:
+    """Read what a node has registered. Raises `CallFailed` where the name does not stand for one provider."""
+    from provider_registry import description
+
+    found = node.get(path_of(node, name))
+    return {
+        key: description.component(document, provider=found["name"], version=found["version"])[0]
+        for key, document in found["components_description"].items()
+    }
+
+
+def chosen(components: Components, component: str, provider: str) -> "Component":
+    """Return the component of that name; where none is named, the only one. Raises `CallFailed`."""
+    if component in components:
+        return components[component]
+    if not component and len(components) == 1:
+        return next(iter(components.values()))
+    there = ", ".join(components) or "none"
+    text = f"{provider} has no component {component}" if component else f"say which component of {provider}"
+    raise CallFailed(f"{text}; there are: {there}", EXIT_BAD_INPUT, "COMPONENT_UNKNOWN")
+
+
+def add_parameters(commands: typer.Typer) -> None:
+    """Add the command to ``provider``."""
+    commands.command("parameters")(parameters)
+
+
+def parameters(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="name:version@device, such as unionpay; or a registration's file.", autocompletion=providers
+        ),
+    ],
+    component: Annotated[str, typer.Argument(help="Which of its components; default: the only one.")] = "",
+    config: Config = DEFAULT_CONFIG,
+    url: Url = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show what a job may tell a component: kinds, defaults, allowed values. With --json as a JSON Schema.
+
+    The schema is what a form or an editor works with; a node serves it, too. Of a file it is shown without a node.
+
+    Example: bfia-gateway provider parameters unionpay HeteroLR
+
+    Example: bfia-gateway provider parameters register.json HeteroLR --json > hetero_lr.schema.json
+    """
+    with reporting(as_json):
+        from provider_registry.forms import form
+
+        found = form(chosen(components_of(name, config, url), component, name))
+        if as_json:
+            show(found)
+            return
+        rows = [
+            [name, _kind(field), _needed(name, found, field), _default(field), allowed(field), field["title"]]
+            for name, field in found["properties"].items()
+        ]
+        said = found["x-bfia"]
+        table(
+            f"{said['componentName']} of {said['provider']} {said['version']}",
+            ["parameter", "kind", "needed", "default", "allowed", "what it is"],
+            rows,
+        )
+
+
+def allowed(field: Mapping[str, Any]) -> str:
+    """Return in a line which values a field of a form may have; empty where any."""
+    labels = field["x-bfia"].get("labels", {})
+    if (values := field.get("enum", field.get("items", {}).get("enum"))) is not None:
+        texts = [value if isinstance(value, str) else _json(value) for value in values]
+        return ", ".join(f"{text} ({labels[text]})" if text in labels else text for text in texts)
+    if validator := field["x-bfia"].get("validator"):
+        return str(validator)
+    source = field["x-bfia"].get("choicesFrom")
+    return f"what {source}() offers" if source else ""
+
+
+def _kind(field: Mapping[str, Any]) -> str:
+    return str(field["x-bfia"]["type"])
+
+
+def _needed(name: str, schema: Mapping[str, Any], field: Mapping[str, Any]) -> str:
+    conditions = field["x-bfia"].get("dependsOn")
+    if name in schema.get("required", ()):
+        return "yes"
+    if any(name in one["then"]["required"] for one in schema.get("allOf", ())):
+        return f"where {' or '.join(conditions)}"
+    return f"no; goes with {' or '.join(conditions)}" if conditions else "no"
+
+
+def _default(field: Mapping[str, Any]) -> str:
+    value = field.get("default", "")
+    return value if isinstance(value, str) else _json(value)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -5,8 +5,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from gateway.config.loader import origin_of
 from gateway.config.schema import Settings, without_password
-from gateway.config.setting_origins import origin_of
 
 MASKED = "***"
 _SECRET = ("token", "secret", "password")

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gateway.conformance import samples
+from gateway.conformance import sandbox as conformance_sandbox
 from gateway.conformance.clauses import CLAUSES, STOPPED, TOGETHER, WITHOUT_DATA, Clause
 from gateway.conformance.evidence import Evidence, Finding, Result, Trace, Trial
 from gateway.conformance.sandbox import Plan, Sandbox
@@ -106,24 +106,24 @@ def _evidence(
     sandbox: Sandbox, component: Component, given: Given, told: Callable[[str], None], wanted: Set[str]
 ) -> Evidence:
     parties = tuple(f"{role}.0" for role in component.roles)
-    known = samples.required(component, given.parameters)
+    known = conformance_sandbox.required(component, given.parameters)
     inputs = {role: held for role in component.roles if (held := _inputs(component, role, given))}
 
     def tried(parameters: Mapping[str, Any]) -> Trial:
         return Trial(sandbox.run(component, Plan(parties, parameters, inputs)))
 
-    together = tried({**known, samples.UNKNOWN: "1"})
+    together = tried({**known, conformance_sandbox.UNKNOWN: "1"})
     known_only = all_given = None
     if not together.worked and all(t.started for t in together.traces):
         known_only = tried(known)
-        defaults = {**samples.defaults(component), **known}
+        defaults = {**conformance_sandbox.defaults(component), **known}
         if not known_only.worked and defaults != known:
             all_given = tried(defaults)
     told(f"{component.name}: together")
     seen = Evidence(
         component, together, known_only, all_given, confined=sandbox.confined, lacks=_lacking(component, inputs)
     )
-    values = {**samples.defaults(component), **known} if seen.best is all_given else known
+    values = {**conformance_sandbox.defaults(component), **known} if seen.best is all_given else known
     alone: tuple[Trace, ...] = ()
     hungry: tuple[Trace, ...] = ()
     if seen.best.worked and STOPPED in wanted:
@@ -171,7 +171,7 @@ def _inputs(component: Component, role: str, given: Given) -> dict[str, bytes]:
         if (own := given.files.get((role, one.name))) is not None:
             made[one.name] = own
         elif one.group == "data" and tables:
-            made[one.name] = given.tables.get(role) or samples.table(role)
+            made[one.name] = given.tables.get(role) or conformance_sandbox.table(role)
     return made
 
 

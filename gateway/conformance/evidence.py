@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from gateway.domain.execution import exit_codes
-from gateway.domain.execution.last_line import result_of
+from gateway.domain.execution import transitions
+from gateway.domain.execution.transitions import result_of
 from provider_registry.model import Component
 
 KILLED = 9
@@ -119,7 +119,7 @@ class Trace:
     def started(self) -> bool:
         """Whether the component's own program ran; an interpreter that is missing ends a script before that."""
         silent = not self.heard.said and not self.heard.spoken and not self.stdout
-        return not self.not_started and not (self.code in exit_codes.NEVER_BEGAN and silent)
+        return not self.not_started and not (self.code in transitions.NEVER_BEGAN and silent)
 
     @property
     def told(self) -> str:
@@ -151,7 +151,7 @@ class Trace:
         if self.not_started:
             return f"{self.party} did not start: {self.not_started}"
         if not self.started and self.code is not None:
-            said = exit_codes.meaning(self.code)
+            said = transitions.meaning(self.code)
             return f"{self.party} did not start: exit code {self.code}, {said}{self._last_words()}"
         how = "was still running and was told to end" if self.was_stopped else f"ended with code {self.code}"
         told = f", told {self.told}" if self.told else ", told no final state"

@@ -1,24 +1,171 @@
 """The tables of this node: storing what is uploaded, and finding it again by id."""
 
 import hashlib
+import json
 import os
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
-from gateway.data.dataset_document import dataset_of, metadata_of
-from gateway.data.dataset_roots import open_below
-from gateway.data.dataset_upload import SID, Upload
-from gateway.data.storage import METADATA, FileStorage, taken
-from gateway.data.storage_staging import Staging
-from gateway.data.upload import write_table
-from gateway.domain.dataset_model import Dataset, DatasetRepository
+from gateway.data.storage import METADATA, FileStorage, Staging, taken
+from gateway.data.upload import SID, Upload, write_table
+from gateway.domain.datasets import Dataset, DatasetRepository
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, TooLarge
+
+# A dataset as the JSON file ``metadata`` beside its partitions, and back.
+#
+# The keys of the interconnection standard are name, namespace, count, partitions, column_info, data_type,
+# description, create_time, expire_time and file_type. Ours besides: ``meta`` as uploaded but with the delimiter
+# that the partitions have; ``origin`` with what the uploaded file was like; which columns are id, label and sid.
+
+
+def metadata_of(dataset: Dataset) -> bytes:
+    """Return the file's content."""
+    meta = dict(dataset.meta)
+    columns = zip(dataset.columns, dataset.types, strict=True)
+    document = {
+        "name": dataset.name,
+        "namespace": dataset.namespace,
+        "count": dataset.count,
+        "partitions": dataset.partitions,
+        "column_info": [{"name": name, "type": kind} for name, kind in columns],
+        "data_type": "dense",
+        "description": dataset.description,
+        "create_time": dataset.created_at.timestamp(),
+        "expire_time": None,
+        "file_type": "csv",
+        "id_column": meta.get("match_id_name"),
+        "label_column": meta.get("label_name"),
+        "sid_column": dataset.sid or None,
+        "meta": {**meta, "delimiter": ","},
+        "origin": {
+            "source": dataset.origin,
+            "delimiter": meta.get("delimiter"),
+            "checksum": dataset.checksum,
+            "size": dataset.size,
+        },
+    }
+    return json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1).encode()
+
+
+def dataset_of(address: Address, document: Mapping[str, Any]) -> Dataset:
+    """Return what a metadata file tells, as far as it does: other programs write some too."""
+    origin = _mapping(document.get("origin"))
+    columns = [c for c in _list(document.get("column_info")) if isinstance(c, Mapping)]
+    meta = dict(_mapping(document.get("meta")))
+    if "delimiter" in origin:
+        meta["delimiter"] = origin["delimiter"]
+    return Dataset(
+        namespace=address.namespace,
+        name=address.name,
+        columns=tuple(str(c.get("name", "")) for c in columns),
+        types=tuple(str(c.get("type", "string")) for c in columns),
+        count=_number(document.get("count")),
+        partitions=_number(document.get("partitions")) or 1,
+        meta=meta,
+        checksum=_text(origin.get("checksum")),
+        size=_number(origin.get("size")),
+        created_at=_time(document.get("create_time")),
+        origin=_text(origin.get("source")),
+        sid=_text(document.get("sid_column")),
+        description=_text(document.get("description")),
+    )
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
+
+
+def _time(value: Any) -> datetime:
+    try:
+        return datetime.fromtimestamp(float(value), UTC)
+    except (TypeError, ValueError, OverflowError, OSError):
+        return datetime.fromtimestamp(0, UTC)
+
+
+OTHER_WAY = "to send a file from your own machine use POST /v2/component/upload/file"
+
+
+def open_below(roots: Sequence[Path], asked: str) -> BinaryIO:
+    """Open a regular file; a relative path is looked up below each root in order.
+
+    Raises `NotAllowed` (PATH_NOT_ALLOWED) for what lies elsewhere, whether it exists or not, `Invalid`
+    (FILE_NOT_FOUND) for what is not there.
+    """
+    if not roots:
+        raise NotAllowed(
+            f"uploading by server path is off on this node: data.roots is empty in its settings; {OTHER_WAY}",
+            reason="PATH_NOT_ALLOWED",
+        )
+    path = PurePosixPath(asked)
+    if not asked.strip() or "\0" in asked or path == PurePosixPath("."):
+        raise Invalid([Problem("file", "must be the path of a file on this server", asked)])
+    if ".." in path.parts:
+        raise _elsewhere(asked, "must not go up with ..")
+    for root in roots:
+        try:
+            found = _found(root, path, asked)
+        except (OSError, ValueError):
+            continue  # too long, unreadable, not encodable: not there
+        if found is not None:
+            return found
+    if path.is_absolute() and not any(path.is_relative_to(r) for root in roots for r in (root, _real(root))):
+        raise _elsewhere(asked, "must lie below one of the folders in data.roots")
+    rule = f"must be a file on this server, below one of the folders in data.roots; there is none; {OTHER_WAY}"
+    raise Invalid([Problem("file", rule, asked)], reason="FILE_NOT_FOUND")
+
+
+def _found(root: Path, path: PurePosixPath, asked: str) -> BinaryIO | None:
+    real = _real(root)
+    if path.is_absolute() and not (path.is_relative_to(root) or path.is_relative_to(real)):
+        return None
+    target = Path(os.path.realpath(root / path, strict=True))
+    if not target.is_relative_to(real):
+        raise _elsewhere(asked, "must not lead out of data.roots by a symbolic link")
+    return _opened(real, target.relative_to(real).parts, asked)
+
+
+def _opened(root: Path, parts: Sequence[str], asked: str) -> BinaryIO:
+    """Open step by step without following links: what was checked is what is opened. Raises `OSError`."""
+    handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in parts:
+            inner = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=handle)
+            os.close(handle)
+            handle = inner
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise Invalid([Problem("file", "must be a regular file", asked)])
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def _real(root: Path) -> Path:
+    return Path(os.path.realpath(root))
+
+
+def _elsewhere(asked: str, rule: str) -> NotAllowed:
+    return NotAllowed(f"file: {rule} (got {asked!r}); {OTHER_WAY}", reason="PATH_NOT_ALLOWED")
+
 
 _CHUNK = 1024 * 1024
 

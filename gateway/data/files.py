@@ -1,16 +1,24 @@
 """Keeps containers from filling a disk: looks before each start, and at what running ones have written."""
 
+import errno
+import os
 import shutil
+import stat
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
 
 import structlog
 
 from engines.base import EngineError, NoSpace, Written
 from gateway.data.workspace import Unmeasurable, Workspace
+from gateway.domain.problems import Problem
 from gateway.domain.run import Run
 from gateway.domain.spec import Failure
+from gateway.errors import Invalid
 
 log = structlog.get_logger(__name__)
 
@@ -134,3 +142,89 @@ class DiskWatch:
 
 def _gib(size: float) -> str:
     return f"{size / GIB:.3f} GiB"
+
+
+MIB = 1024 * 1024
+_OPENED = ("/dev/stdin", "/dev/fd/", "/proc/")
+"""where what a shell has opened for a command is found, such as ``<(jq …)``"""
+
+
+class NotFit(ValueError):
+    """What was given cannot be used; the text says why, and what can."""
+
+
+def check_readable(file: Path) -> None:
+    """Raise `OSError` where there is no such file, `NotFit` for a folder, a device, a pipe that is not open."""
+    mode = file.stat().st_mode
+    if not (stat.S_ISREG(mode) or (stat.S_ISFIFO(mode) and str(file).startswith(_OPENED))):
+        raise NotFit(f"{file} is {'a folder' if stat.S_ISDIR(mode) else 'a device or a pipe'}, and no file")
+
+
+def whole(file: Path, most: int) -> bytes:
+    """Return what a file holds, at most ``most`` bytes. Raises `OSError`, `NotFit` for no file and too much."""
+    check_readable(file)
+    with file.open("rb") as source:
+        return bounded(source.read(most + 1), str(file), most)
+
+
+def bounded(found: bytes, name: str, most: int) -> bytes:
+    """Return what was read. Raises `NotFit` where it is more than ``most`` bytes."""
+    if len(found) > most:
+        raise NotFit(f"{name} is larger than {most // MIB} MiB, which is the most that is read")
+    return found
+
+
+def nearest(folder: Path) -> Path:
+    """Return the folder itself, or the nearest one above it that there is."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return folder
+
+
+def made(folder: Path, setting: str, mode: int = 0o777) -> None:
+    """Make the folder that a setting names, unless it is there. Raises `Invalid` naming the setting."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=mode)
+    except OSError as error:
+        there = nearest(folder)
+        if there.is_dir():
+            rule = f"user {os.getuid()} cannot make it in {there}: {error.strerror}; give the right to, or choose"
+        else:
+            rule = f"cannot be a folder: {there} is a file; choose"
+        problem = Problem(setting, f"{rule} another {setting}", str(folder))
+        raise Invalid([problem], reason="FOLDER_UNUSABLE") from error
+
+
+_TRIED = b"\0" * 64 * 1024
+"""more than a disk that is full has left over in blocks begun; a folder can be made on many a full disk"""
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def full(error: OSError) -> bool:
+    """Tell whether room was lacking, and not a right."""
+    return error.errno in _FULL
+
+
+def try_to_write(folder: Path) -> None:
+    """Write some bytes that are thrown away at once. Raises `OSError`."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(_TRIED)
+        file.flush()
+
+
+def storage_look(
+    begun: Callable[[], AbstractContextManager[object]], root: Path, reserve: int
+) -> Callable[[], None]:
+    """Return a look at the storage: whether a task could begin there and write what it makes.
+
+    ``begun`` begins a write that is thrown away, ``reserve`` is limits.storage_reserve_bytes. The look raises
+    `OSError` where nothing can be written, and `NoSpace` where no container would be started for want of room.
+    """
+
+    def look() -> None:
+        with begun():
+            try_to_write(root)
+        if reserve > 0 and shutil.disk_usage(nearest(root)).free < reserve:
+            raise NoSpace("its disk has less free than limits.storage_reserve_bytes")
+
+    return look

@@ -9,13 +9,84 @@ found is the order for good. The ledger is a text file with one segment per line
 A segment that begins where the one above it begins replaces it, grown.
 """
 
+import json
 import os
+import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from gateway.data.log_levels import LEVELS, LONGEST_LINE, Level, level_of
+from engines.files import Punch, give_back, punch_hole
+
+# Says how serious a line of a vendor's log is. Nothing prescribes how a line tells; this is how it is read here.
+#
+# 1. A line that is a JSON object tells by its field ``level``, ``severity`` or ``levelname``.
+# 2. Else a level word at its beginning tells, in any case, also in brackets, after a time, or coloured.
+#    So does glog's letter with the date (``E1121 10:00:00 …``).
+# 3. Else a line of stdout is info, and one of stderr error: that is where tracebacks and the last words of a
+#    crash end up.
+#
+# Warnings count as info: the protocol knows no level of that name, and a job with warnings is no failed one.
+
+LONGEST_LINE = 64 * 1024
+"""bytes of a line that are looked at, and shown"""
+
+
+class Level(StrEnum):
+    """What may be asked for: ``debug`` gives every line, ``info`` what is info or worse, ``error`` only errors."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    ERROR = "error"
+
+
+LEVELS = tuple(Level)
+"""from all lines to the fewest"""
+
+_WORDS = {
+    Level.DEBUG: "trace debug verbose",
+    Level.INFO: "info information notice warn warning",
+    Level.ERROR: "err error severe crit critical fatal alert emerg emergency panic traceback",
+}
+_LEVEL_OF = {word: level for level, words in _WORDS.items() for word in words.split()}
+_FIELDS = ("level", "severity", "levelname")
+_COLOUR = rb"\x1b\[[0-9;]*m"
+_LEADING = re.compile(
+    rb"(?:[\s0-9\[\](){}<>|:.,/+*-]|(?<=[0-9])[TZ](?=[0-9\s\])]|$)|(?<=[0-9])UTC|" + _COLOUR + rb")*+"
+    rb"([A-Za-z]+)(?![A-Za-z0-9_])"
+)
+_GLOG = re.compile(rb"([IWEF])[0-9]{4,8} [0-9]{2}:")
+_GLOG_LEVEL = {b"I": Level.INFO, b"W": Level.INFO, b"E": Level.ERROR, b"F": Level.ERROR}
+_HEAD = 200
+"""bytes within which a leading word has to begin"""
+
+
+def level_of(line: bytes, stream: str) -> Level:
+    """Return the level of a line, whose first `LONGEST_LINE` bytes are enough."""
+    otherwise = Level.ERROR if stream == "stderr" else Level.INFO
+    if line.lstrip()[:1] == b"{":
+        return _level_of_object(line) or otherwise
+    if glog := _GLOG.match(line):
+        return _GLOG_LEVEL[glog[1]]
+    word = _LEADING.match(line[:_HEAD])
+    return _LEVEL_OF.get(word[1].decode().lower(), otherwise) if word else otherwise
+
+
+def _level_of_object(line: bytes) -> Level | None:
+    try:
+        said = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(said, dict):
+        return None
+    words = (said.get(field) for field in _FIELDS)
+    return next((_LEVEL_OF[w.lower()] for w in words if isinstance(w, str) and w.lower() in _LEVEL_OF), None)
+
 
 LARGEST_SEGMENT = 256 * 1024
 """bytes after which a new segment begins; a longer line has one of its own"""
@@ -166,3 +237,53 @@ def _goes_on(old: Segment, new: Segment) -> bool:
 def _joined(old: Segment, new: Segment) -> Segment:
     a, b = old.counts, new.counts
     return replace(old, end=new.end, counts=(a[0] + b[0], a[1] + b[1], a[2] + b[2]))
+
+
+# Keeps the log files that a container writes by itself from filling the disk while it runs.
+#
+# The middle of a file that has become too long is given back to the file system as a hole (`engines.files`). At
+# the end of the run `engines.logs.shorten` closes it.
+
+_MOST = 10_000
+"""files and folders that are looked at in one go"""
+_DEEPEST = 32
+"""levels of folders below which nothing is looked at"""
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def trim(folder: Path, most: int, punch: Punch = punch_hole) -> int:
+    """Give back the middle of every file below ``folder`` that takes more than twice ``most`` bytes of disk.
+
+    Both ends stay, ``most`` bytes of each. The folder is the container's, which may change it meanwhile: no
+    symbolic link is followed, a file with several names is left alone, and so is whatever we may not change, or a
+    file system without holes; what lies too deep, or comes after too much else, stays whole. Returns how many
+    bytes were given back.
+    """
+    given_back, left = 0, _MOST
+    folders: deque[tuple[str, ...]] = deque([()])
+    while folders and left > 0:
+        names = folders.popleft()
+        with suppress(OSError), _opened_log_trimming(folder, names) as here:
+            with os.scandir(here) as entries:
+                found = list(islice(entries, left))
+            left -= len(found)
+            for entry in found:
+                with suppress(OSError):
+                    if not entry.is_dir(follow_symlinks=False):
+                        given_back += give_back(entry.name, most, punch, folder=here)
+                    elif len(names) < _DEEPEST:
+                        folders.append((*names, entry.name))
+    return given_back
+
+
+@contextmanager
+def _opened_log_trimming(folder: Path, names: tuple[str, ...]) -> Iterator[int]:
+    """Open a folder some levels below another, through no link on the way. Raises OSError."""
+    here = os.open(folder, _FOLDER)
+    try:
+        for name in names:
+            above, here = here, os.open(name, _FOLDER, dir_fd=here)
+            os.close(above)
+        yield here
+    finally:
+        os.close(here)

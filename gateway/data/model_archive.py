@@ -20,16 +20,14 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gateway.data.folders import nearest
+from gateway.data.files import nearest
 from gateway.data.storage import METADATA, FileStorage
 from gateway.domain.dag import ComponentRef
 from gateway.domain.models import LONGEST_ID, ModelPart, PartyModel, id_rule
-from gateway.domain.names import LARGEST_NAME
-from gateway.domain.problems import Problem
+from gateway.domain.problems import LARGEST_NAME, Problem
 from gateway.domain.run import Address, FileSum
 from gateway.domain.spec import Party
-from gateway.errors import Invalid, TooLarge
-from gateway.plain_words import problems_of
+from gateway.errors import Invalid, TooLarge, problems_of
 
 MANIFEST = "manifest.json"
 FORMAT = "bfia-gateway model 1"

@@ -15,13 +15,12 @@ from gateway.data.storage import FileStorage
 from gateway.domain import models
 from gateway.domain.dag import DagNode
 from gateway.domain.models import Kept, ModelPart
-from gateway.domain.names import name_rule
-from gateway.domain.problems import Problem
+from gateway.domain.problems import Problem, name_rule
 from gateway.domain.run import Address, FileSum
 from gateway.domain.spec import JobSpec, NodeId, Party
 from gateway.errors import Conflict, Invalid, NotFound
 from gateway.ports import Clock
-from gateway.store.models import SqlModels
+from gateway.store.repositories import SqlModels
 from provider_registry.matching import match_inputs
 from provider_registry.model import Component
 

@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from gateway.data.dataset_document import dataset_of
-from gateway.data.datasets import Datasets
+from gateway.data.datasets import Datasets, dataset_of
 from gateway.data.sharing import Sharing
 from gateway.data.storage import FileStorage
 from gateway.domain import datasets

@@ -1,15 +1,240 @@
 """A report as a picture: SVG without script, foreign fonts or links, whatever stands in the report."""
 
+import csv
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import cycle, pairwise
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle, islice, pairwise
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement, tostring
 
-from gateway.data.report_tables import Report, Scalar, Series
-from gateway.errors import NotFound
+from gateway.data.storage import LARGEST_JSON, METADATA, PARTITION, FileStorage
+from gateway.domain.dag import group
+from gateway.domain.run import Address, Run
+from gateway.domain.spec import JobSpec
+from gateway.errors import GatewayError, NotFound, TooLarge
 from gateway.text import counted
+
+# What runs report about themselves, as numbers and as tables for plots, and what is odd about their outputs.
+#
+# The standard names neither the form of a report nor its content. Read are JSON and CSV; whatever numbers and
+# tables are in them is found by its shape, so a vendor need not know of this.
+
+MOST_POINTS_READ = 10_000
+MOST_CELLS = 500_000
+"""cells of all tables of a report together"""
+MOST_VALUES = 1_000
+MOST_SERIES = 100
+DEEPEST = 20
+MOST_WARNINGS = 20
+LONGEST_WARNING = 300
+
+Scalar = float | str | bool | None
+
+
+@dataclass(frozen=True)
+class Series:
+    """A table of a report: its name is the path to it, empty for the report as a whole."""
+
+    name: str
+    columns: tuple[str, ...]
+    points: tuple[tuple[Scalar, ...], ...]
+    left_out: int = 0
+    """points beyond `MOST_POINTS` or `MOST_CELLS`"""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report as it can be shown; ``problem`` says why nothing of it can, empty otherwise."""
+
+    format: str = ""
+    """json or csv"""
+    values: Mapping[str, Scalar] = field(default_factory=dict)
+    """single values by their path, such as ``local_baseline.auc``"""
+    series: tuple[Series, ...] = ()
+    problem: str = ""
+
+
+def read_report(storage: FileStorage, address: Address) -> Report:
+    """Read a report, whatever is in it."""
+    try:
+        size = sum(path.lstat().st_size for path in storage.partitions(address))
+    except (GatewayError, OSError) as error:
+        return Report(problem=f"cannot be read: {error}")
+    if size > LARGEST_JSON:
+        return Report(problem=f"has {size} bytes; reports are read up to {LARGEST_JSON}")
+    try:
+        value = storage.read_json(address, LARGEST_JSON)
+    except TooLarge as error:
+        return _csv(storage, address) if _is_table(storage, address) else Report(problem=f"is not read: {error}")
+    except GatewayError:
+        return _csv(storage, address)
+    values: dict[str, Scalar] = {}
+    series: list[Series] = []
+    _gather(value, "", values, series, 0)
+    return Report("json", values, tuple(series))
+
+
+def _is_table(storage: FileStorage, address: Address) -> bool:
+    """Tell whether what is too much for JSON may still be CSV."""
+    with storage.open_partition(address) as file:
+        return file.read(1024).lstrip()[:1] not in (b"{", b"[")
+
+
+def _csv(storage: FileStorage, address: Address) -> Report:
+    try:
+        columns = storage.columns(address)
+        points: list[tuple[Scalar, ...]] = []
+        left_out = 0
+        for row in storage.iter_rows(address):
+            if len(row) != len(columns):
+                return Report(problem="is neither JSON nor CSV with rows of one length")
+            if len(points) < min(MOST_POINTS_READ, MOST_CELLS // len(columns)):
+                points.append(tuple(map(_cell, row)))
+            else:
+                left_out += 1
+    except (GatewayError, csv.Error, OSError):
+        return Report(problem="is neither JSON nor CSV")
+    if len(columns) < 2:
+        return Report(problem="is neither JSON nor CSV of two columns or more")
+    return Report("csv", {}, (Series("", tuple(columns), tuple(points), left_out),))
+
+
+def _gather(value: Any, name: str, values: dict[str, Scalar], series: list[Series], depth: int) -> None:
+    """Collect the single values and the tables below a value."""
+    if isinstance(value, dict) and depth < DEEPEST:
+        for key, inner in value.items():
+            path = f"{name}.{_clean(key)}" if name else _clean(key)
+            _gather(inner, path, values, series, depth + 1)
+    elif isinstance(value, list):
+        room = MOST_CELLS - sum(len(s.points) * len(s.columns) for s in series)
+        if len(series) < MOST_SERIES and (found := _table(value, name, room)):
+            series.append(found)
+        elif len(values) < MOST_VALUES:
+            nested = any(isinstance(entry, dict | list) for entry in value)
+            values[name or "value"] = _scalar(value if nested else ", ".join(map(str, value)))
+    elif len(values) < MOST_VALUES and not isinstance(value, dict):
+        values[name or "value"] = _scalar(value)
+
+
+def _table(entries: Sequence[Any], name: str, room: int) -> Series | None:
+    """Read a list as a table: of objects, of lists of one length, or of numbers; None for what is none.
+
+    No more than ``room`` cells of it.
+    """
+    shown = entries[:MOST_POINTS_READ]
+    columns: tuple[str, ...]
+    rows: Iterator[Sequence[Any]]
+    if not entries:
+        return None
+    if all(isinstance(e, dict) for e in entries):
+        keys = tuple(dict.fromkeys(key for e in shown for key in e))
+        rows = ([e.get(key) for key in keys] for e in shown)
+        columns = tuple(map(_clean, keys))
+    elif all(isinstance(e, list) and len(e) == len(entries[0]) for e in entries):
+        columns = tuple(str(n) for n in range(len(entries[0])))
+        rows = iter(shown)
+    elif all(_is_number(e) for e in entries):
+        columns = ("index", "value")
+        rows = ((i, e) for i, e in enumerate(shown))
+    else:
+        return None
+    most = min(len(shown), room // max(1, len(columns)))
+    points = tuple(tuple(map(_scalar, row)) for row in islice(rows, most))
+    if not any(_is_number(cell) for point in points for cell in point):
+        return None
+    return Series(name, columns, points, len(entries) - most)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _scalar(value: Any) -> Scalar:
+    """Return a value that every reader of JSON takes; what is nested is named, not shown."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, bool | float):
+        return value
+    if isinstance(value, int):
+        return value if abs(value) < 2**53 else str(value)
+    if isinstance(value, str):
+        return _clean(value)
+    return f"({len(value)} entries)"
+
+
+def _clean(text: str) -> str:
+    return text[:1000].encode("utf-8", "replace").decode()
+
+
+def _cell(text: str) -> Scalar:
+    try:
+        number = float(text)
+    except ValueError:
+        return text[:1000]
+    return number if math.isfinite(number) else text
+
+
+# ---------------------------------------------------------------- what is odd
+
+
+def oddities(storage: FileStorage, spec: JobSpec, run: Run) -> tuple[str, ...]:
+    """Say what is odd about the outputs of a run that has succeeded: missing, malformed, or declared by nobody."""
+    found: list[str] = []
+    try:
+        for warning in _oddities(storage, spec, run):
+            if len(found) == MOST_WARNINGS:
+                found.append("and more")
+                break
+            found.append(warning[:LONGEST_WARNING])
+    except (GatewayError, OSError) as error:
+        found.append(f"the outputs cannot be looked at: {error}"[:LONGEST_WARNING])
+    return tuple(found)
+
+
+def _oddities(storage: FileStorage, spec: JobSpec, run: Run) -> Iterator[str]:
+    node = spec.dag.get(run.task_name)
+    types = {output.key: output.type for output in node.outputs} if node else {}
+    for key, name in run.output_keys.items():
+        address = run.outputs[name]
+        if not storage.exists(address):
+            yield f"output {key} was not written"
+        elif group(types.get(key, "")) == "metric" and (problem := read_report(storage, address).problem):
+            yield f"report {key} {problem}"
+        if problem := _metadata_problem(storage, address):
+            yield f"metadata of output {key}: {problem}"
+        yield from (f"output {key} holds {extra!r}, which is no part of it" for extra in _beside(storage, address))
+    declared = {address.name for address in run.outputs.values()}
+    for namespace in {address.namespace for address in run.outputs.values()}:
+        for entry in _names(storage, Address(namespace, "x"), parent=True):
+            if entry.startswith(f"{run.task_id}-") and entry not in declared:
+                yield f"undeclared output {entry.removeprefix(f'{run.task_id}-')!r}"
+
+
+def _metadata_problem(storage: FileStorage, address: Address) -> str:
+    """Say why the metadata that a task wrote cannot be read; empty where it can, or where there is none."""
+    try:
+        storage.metadata(address)
+    except GatewayError as error:
+        return error.message
+    return ""
+
+
+def _beside(storage: FileStorage, address: Address) -> list[str]:
+    """Return the names in an output's folder that are neither its parts nor its metadata."""
+    names = _names(storage, address)
+    return [
+        n for n in names if n != METADATA and not (n.startswith(PARTITION) and n[len(PARTITION) :].isdecimal())
+    ]
+
+
+def _names(storage: FileStorage, address: Address, parent: bool = False) -> list[str]:
+    path = storage.path(address)
+    folder = path.parent if parent else path
+    if folder.is_symlink() or not folder.is_dir():
+        return []
+    return sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
+
 
 MOST_POINTS = 400
 """points of a line that are drawn; of more every nth"""

@@ -10,15 +10,14 @@ from datetime import datetime
 from gateway.data.datasets import Datasets
 from gateway.domain import datasets
 from gateway.domain.dag import once_per_component
-from gateway.domain.dataset_model import Dataset
-from gateway.domain.datasets import Default, Grant, RolesOf
+from gateway.domain.datasets import Dataset, Default, Grant, RolesOf
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address, job_of
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.errors import Conflict, Invalid, NotAllowed, NotFound
 from gateway.ports import Clock
-from gateway.store.sharing import SqlGrants
-from route_table.entry import NODE_ID, NODE_RULE
+from gateway.store.repositories import SqlGrants
+from route_table.document import NODE_ID, NODE_RULE
 
 _SHOWN = 5
 

@@ -1,6 +1,7 @@
 """Where a run finds its data and leaves its outputs, seen from the gateway and from inside the container."""
 
 import os
+import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,10 +10,44 @@ from pathlib import Path
 from engines import files as engines_files
 from engines import logs as engines_logs
 from engines.base import Mount, Written
-from gateway.data import checkpoint_folders
-from gateway.data.log_trimming import trim
-from gateway.domain.names import name_rule
+from gateway.data.log_index import trim
+from gateway.domain.problems import name_rule
 from gateway.domain.run import Address, Run
+
+_FOLDER, _FILE = 0o777, 0o666
+"""the next container may run as another user than the one that wrote them"""
+
+
+def take_over(source: Path, target: Path) -> None:
+    """Copy what lies in one folder into another that is not there yet, or leave that empty.
+
+    Files and folders only: what a container left as a link or a device is not followed. Raises OSError.
+    """
+    if target.exists():
+        return
+    part = target.with_name(f".{target.name}.part")
+    engines_files.try_to_remove(part)
+    part.mkdir(parents=True)
+    if source.is_dir() and not source.is_symlink():
+        _copy(source, part)
+    part.chmod(_FOLDER)
+    part.rename(target)
+
+
+def _copy(source: Path, target: Path) -> None:
+    for entry in engines_files.walk(source, troubled=_stop):
+        to = target / Path(entry.path).relative_to(source)
+        if entry.is_dir(follow_symlinks=False):
+            to.mkdir()
+            to.chmod(_FOLDER)
+        elif entry.is_file(follow_symlinks=False):
+            shutil.copyfile(entry.path, to, follow_symlinks=False)
+            to.chmod(_FILE)
+
+
+def _stop(error: OSError) -> None:
+    raise error
+
 
 INSIDE = "/bfia/storage"
 """Where a container sees its part of the storage."""
@@ -64,7 +99,7 @@ class Workspace:
         self._make_outputs(run, log)
         if run.checkpoint is not None:
             source = self._path(run.checkpoint_from) if run.checkpoint_from else Path(os.devnull)
-            checkpoint_folders.take_over(source, self._path(run.checkpoint))
+            take_over(source, self._path(run.checkpoint))
         return self.placement(run)
 
     def placement(self, run: Run) -> Placement:

@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from gateway.domain.amounts import Amounts, Portions
-from gateway.domain.resources import Claim, ClaimState, Ledger
+from gateway.domain.resources import Amounts, Claim, ClaimState, Ledger, Portions
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ The first rule that matches a piece decides on it; a piece that no rule matches 
 is rejected rejects the job, and one that has to be asked for makes the job wait.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -13,9 +13,9 @@ from fnmatch import fnmatchcase
 
 from gateway.domain.dag import DagNode
 from gateway.domain.parameters import data_location
-from gateway.domain.run import Approval, LocalJob
-from gateway.domain.spec import Call, CallState, Failure, JobSpec, NodeId
-from gateway.domain.states import JOB, JobStatus, ended, move
+from gateway.domain.run import Approval, Audit, LocalJob, Preparation
+from gateway.domain.spec import Call, CallState, Ending, Failure, JobSpec, NodeId
+from gateway.domain.states import JOB, JobStatus, Outcome, ended, move
 
 REJECTED, NOT_AUTHORISED, TIMEOUT = "APPROVAL_REJECTED", "NOT_AUTHORISED", "APPROVAL_TIMEOUT"
 LATE = "PULL_TIMEOUT"
@@ -222,3 +222,182 @@ def confirming(local: LocalJob, change: Callable[[Call], Call]) -> LocalJob:
     if local.approval is None:
         return local
     return replace(local, approval=replace(local.approval, confirm=change(local.approval.confirm)))
+
+
+# A job that another node asks about before it creates it here (management layer, job audit).
+#
+# The question makes the job's record at once, so that rules, people, deadlines and the way a decision is told are
+# those of every approval; what is missing is only the word that creates the job. Until that comes nothing is held,
+# nobody is asked whether the job still exists, and an approval that is not used ends with its deadline.
+
+WITHDRAWN, UNUSED = "AUDIT_WITHDRAWN", "AUDIT_UNUSED"
+_PREFIX = "audit_"
+
+
+class AuditStatus(StrEnum):
+    """The words of the management layer."""
+
+    APPLIED = "APPLIED"
+    APPROVED = "APPROVED"
+    REJECTED = "REJECTED"
+    TERMINATED = "TERMINATED"
+
+
+def id_for(job_id: str) -> str:
+    """Return the id of this node's question about a job; the same whoever of several gateways asks."""
+    return _PREFIX + job_id
+
+
+def job_of(audit_id: str) -> str:
+    """Return the job that one of this node's questions is about."""
+    return audit_id.removeprefix(_PREFIX)
+
+
+def asked(local: LocalJob, audit: Audit, policy: Policy, verdict: Verdict, words: str, at: datetime) -> LocalJob:
+    """Return a new job as one that was asked about, decided on at once where the rules do so."""
+    local = replace(local, audit=audit).noted(at, "asked before creation", local.spec.scheduler, audit=audit.id)
+    local = opened(local, policy, words, at)
+    return local if verdict is Verdict.ASK else by_rule(local, verdict is Verdict.APPROVE, words, at)
+
+
+def asked_late(local: LocalJob, audit: Audit, at: datetime) -> LocalJob:
+    """Return a job that was created before anybody asked: what was decided on it, or will be, is told as asked."""
+    known = local.approval or Approval(at, at, JobStatus.READY, decided_at=at)
+    local = replace(local, audit=replace(audit, created=True), approval=known)
+    return local.noted(at, "asked after creation", local.spec.scheduler, audit=audit.id)
+
+
+def unused(local: LocalJob) -> bool:
+    """Say whether the job was asked about and has not been created since."""
+    return local.audit is not None and not local.audit.created
+
+
+def is_same(local: LocalJob, spec: JobSpec) -> bool:
+    """Say whether a job is the one that was asked about, as far as it concerns this node.
+
+    What is meant for other nodes is left out of the comparison: it may be shown with the question and not later.
+    """
+    one, other = (replace(s.for_node(local.node), trace_id="") for s in (local.spec, spec))
+    return one == other
+
+
+def created(local: LocalJob, at: datetime, by: str) -> LocalJob:
+    """Return the job once it is created."""
+    if local.audit is None or local.audit.created or ended(JOB, local.status):
+        return local
+    local = replace(local, audit=replace(local.audit, created=True), heard_at=at)
+    return local.noted(at, f"job {local.status} here", by)
+
+
+def withdrawal(by: str, at: datetime, told: Ending | None = None) -> Ending:
+    """Return how a job ends of which the node that asked thinks better: as it tells, where it tells why."""
+    if told is not None and told.failure is not None:
+        return told
+    return Ending(Outcome.STOPPED, at, Failure(WITHDRAWN, f"{by} does not ask for the job any more", by), by)
+
+
+def lapses_at(local: LocalJob) -> datetime | None:
+    """Return when silence ends the job: nobody's decision, or nobody's use of it; None where neither is due."""
+    known = local.approval
+    if known is not None and known.decided_at is not None and unused(local) and not ended(JOB, local.status):
+        return known.decided_at + (known.until - known.since)
+    return expires_at(local)
+
+
+def expired(local: LocalJob, now: datetime, end: Callable[[LocalJob, Ending], LocalJob]) -> LocalJob:
+    """Return the job after that silence."""
+    if local.status is JobStatus.PENDING:
+        return timed_out(local, now)
+    text = f"{local.spec.scheduler} has not created the job within the time after which an approval ends"
+    return end(local, Ending(Outcome.STOPPED, now, Failure(UNUSED, text, local.node), local.node))
+
+
+def status(local: LocalJob) -> AuditStatus:
+    """Return what has become of the question."""
+    decision = local.approval.decision if local.approval else JobStatus.READY
+    if decision is JobStatus.REJECTED:
+        return AuditStatus.REJECTED
+    if ended(JOB, local.status) and (decision is JobStatus.PENDING or unused(local)):
+        return AuditStatus.TERMINATED
+    return AuditStatus.APPLIED if decision is JobStatus.PENDING else AuditStatus.APPROVED
+
+
+# What a participating node fetches before it says that a job is READY: images that are not here and may be had.
+#
+# To the scheduling node this looks like the wait for a person: the creation is answered PENDING, and the word
+# follows once everything is here, or cannot be had. Where a person has to agree as well, both have to be done.
+
+
+def with_preparation(local: LocalJob, images: Mapping[str, str], seconds: float, at: datetime) -> LocalJob:
+    """Return a new job as one that waits for its images, for so many seconds at most; without any, as it is."""
+    if not images:
+        return local
+    from_person = local.status is JobStatus.PENDING
+    until = at + timedelta(seconds=seconds)
+    preparation = Preparation(dict(images), at, until, agreed=not from_person)
+    local = replace(local, preparation=preparation)
+    if not from_person:
+        local = replace(local, status=JobStatus.PENDING, approval=Approval(at, until))
+    return local.noted(at, "images are fetched", images=sorted(images), until=until.isoformat())
+
+
+def told(local: LocalJob, progress: str) -> LocalJob:
+    """Note how far the fetching has come; nothing changes once it is over."""
+    if not prepares(local) or local.preparation is None:
+        return local
+    return replace(local, preparation=replace(local.preparation, progress=progress))
+
+
+def finished(local: LocalJob, failure: Failure | None, at: datetime) -> LocalJob:
+    """Return the job once everything is here, or (with a failure) cannot be had."""
+    if not prepares(local) or local.preparation is None:
+        return local
+    state = CallState.REFUSED if failure else CallState.OK
+    fetch = replace(local.preparation.fetch, state=state, due_at=None)
+    local = replace(local, preparation=replace(local.preparation, fetch=fetch))
+    seconds = round((at - local.preparation.since).total_seconds(), 1) if local.preparation else 0.0
+    if failure is not None:
+        local = local.noted(at, "images not fetched", **failure.as_dict())
+        return concluded(local, False, "", replace(failure, node=local.node), failure.message, at)
+    local = local.noted(at, "images fetched", seconds=seconds)
+    if not local.preparation or not local.preparation.agreed:
+        return local  # a person has still to agree
+    known = local.approval
+    return concluded(local, True, known.by if known else "", None, "", at)
+
+
+def alone(local: LocalJob) -> bool:
+    """Say whether the job waits, or waited, for its images and for no person."""
+    known = local.preparation
+    return known is not None and known.agreed and (local.approval is None or not local.approval.by)
+
+
+def to_fetch(local: LocalJob) -> Call | None:
+    """Return the fetching as far as it has come; None where there is nothing to fetch."""
+    return local.preparation.fetch if prepares(local) and local.preparation else None
+
+
+def fetching(local: LocalJob, fetch: Call) -> LocalJob:
+    """Return the job with the fetching as it is now."""
+    return replace(local, preparation=replace(local.preparation, fetch=fetch)) if local.preparation else local
+
+
+_PATTERNS = ("source", "component", "dataset", "role", "command")
+
+
+def idle(policy: Policy) -> Iterator[tuple[int, str]]:
+    """Yield the number of each such rule, and why it never counts."""
+    for number, rule in enumerate(policy.rules):
+        earlier = next((i for i, other in enumerate(policy.rules[:number]) if _covers(other, rule)), None)
+        if earlier is not None:
+            yield number, f"approval.rules[{earlier}] comes first and matches all that it matches"
+        elif rule.decide is Verdict.REJECT or any(r.decide is Verdict.REJECT for r in policy.rules[number + 1 :]):
+            continue  # what it matches is kept from a later refusal
+        elif policy.mode is Mode.OFF:
+            yield number, f"{rule.decide} changes nothing while approval.mode is off"
+        elif rule.command == START:
+            yield number, f"{rule.decide} changes nothing about a start, of which only a reject counts"
+
+
+def _covers(one: Rule, other: Rule) -> bool:
+    return all(getattr(one, name) in ("*", getattr(other, name)) for name in _PATTERNS)

@@ -6,8 +6,7 @@ from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from typing import TypeVar
 
-from gateway.domain.names import LARGEST_NAME, name_rule
-from gateway.domain.problems import Problem
+from gateway.domain.problems import LARGEST_NAME, Problem, name_rule
 
 X = TypeVar("X")
 

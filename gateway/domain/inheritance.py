@@ -12,9 +12,8 @@ from typing import Any
 
 from gateway.domain.dag import order
 from gateway.domain.job import Job, Lineage, Task
-from gateway.domain.names import LARGEST_NAME, name_rule
 from gateway.domain.parameters import data_location, effective
-from gateway.domain.problems import Problem
+from gateway.domain.problems import LARGEST_NAME, Problem, name_rule
 from gateway.domain.spec import Failure, JobSpec, Party
 from gateway.domain.states import JOB, TASK, TaskStatus, ended, move
 

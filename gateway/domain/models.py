@@ -12,8 +12,7 @@ from typing import Any
 
 from gateway.domain.dag import ComponentRef, Dag, DagNode, group
 from gateway.domain.job import Job, NodeJob
-from gateway.domain.names import LARGEST_NAME, name_rule
-from gateway.domain.problems import Problem
+from gateway.domain.problems import LARGEST_NAME, Problem, name_rule
 from gateway.domain.run import Address, FileSum, LocalJob, Run
 from gateway.domain.spec import CallState, Ending, JobSpec, NodeId, Party
 from gateway.domain.states import TASK_OF_RUN, Outcome, RunStatus, TaskStatus

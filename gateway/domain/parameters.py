@@ -7,9 +7,9 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Any
 
-from gateway.domain import checkpoints, foreign, lifetimes, models, resources, strictness, validation
-from gateway.domain.names import LARGEST_NAME, index_of, name_rule
-from gateway.domain.problems import Problem
+from gateway.domain import checkpoints, models, resources, validation
+from gateway.domain import spec as domain_spec
+from gateway.domain.problems import LARGEST_NAME, Problem, index_of, name_rule
 from gateway.domain.spec import JobSpec, NodeId, Party
 
 MOST_KEYS = 1000
@@ -104,7 +104,7 @@ def check(spec: JobSpec, path: str = "config") -> tuple[list[Problem], list[Prob
     count = Counter(p.role for p in spec.parties)
     tasks = {node.name: None for node in spec.dag.nodes}
     meant = _Meant()
-    problems += lifetimes.check(spec.job_params.get("common"), tasks, f"{path}.job_params.common")
+    problems += domain_spec.check(spec.job_params.get("common"), tasks, f"{path}.job_params.common")
     problems += checkpoints.check(spec.job_params.get("common"), f"{path}.job_params.common")
     for name, params in (("job_params", spec.job_params), ("task_params", spec.task_params)):
         for role, by_index in params.items():
@@ -128,11 +128,11 @@ def check(spec: JobSpec, path: str = "config") -> tuple[list[Problem], list[Prob
                         if isinstance(by_task, Mapping):
                             warnings += _unknown_tasks(by_task, tasks, f"{at}.{key}", meant)
     problems += resources.check(spec, f"{path}.job_params")
-    problems += foreign.check(spec.job_params, f"{path}.job_params")
+    problems += validation.check_foreign(spec.job_params, f"{path}.job_params")
     warnings += [key.problem for key in spec.unread]
     warnings += validation.check(spec, f"{path}.job_params")
-    problems += strictness.check(spec, f"{path}.job_params.common")
-    return strictness.applied(spec, problems, warnings[:MOST_WARNINGS])
+    problems += validation.check_strictness(spec, f"{path}.job_params.common")
+    return validation.applied(spec, problems, warnings[:MOST_WARNINGS])
 
 
 def _unknown_tasks(

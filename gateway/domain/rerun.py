@@ -10,9 +10,8 @@ from typing import Any
 
 from gateway.domain.dag import downstream, order
 from gateway.domain.job import Job, Origin
-from gateway.domain.names import index_of
 from gateway.domain.parameters import overlay
-from gateway.domain.problems import Problem
+from gateway.domain.problems import Problem, index_of
 from gateway.domain.spec import JobSpec, NodeId, Party
 from gateway.domain.states import TaskStatus
 

@@ -1,20 +1,187 @@
 """What a job asks of a node, and the ledger of who holds what there.
 
 Two pools. The node's is for jobs: a job holds, before it starts, what its tasks here can need at once
-(`gateway.domain.needs`), at each engine that they run at. The job's own is for its tasks: a run borrows its part
-while it is launched (`gateway.domain.borrowing`). Nothing is counted up and down: what is left is always the
+(`gateway.domain.resources`), at each engine that they run at. The job's own is for its tasks: a run borrows its
+part while it is launched (`gateway.domain.run`). Nothing is counted up and down: what is left is always the
 total less what the holders hold.
 """
 
-from collections.abc import Mapping
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
-from gateway.domain.amounts import GIB, Amounts, Defaults, Portions, total
+from gateway.domain.dag import Dag, order
 from gateway.domain.problems import Problem
 from gateway.domain.spec import JobSpec, NodeId, Party
+
+CORE = 1000
+GIB = 1024**3
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """CPU, memory and disk together."""
+
+    cpu: int = 0
+    """thousandths of a core"""
+    memory: int = 0
+    """bytes"""
+    disk: int = 0
+    """bytes"""
+
+    @classmethod
+    def of(cls, cpu: float | None = None, memory: float | None = None, disk: float | None = None) -> Self:
+        """Count cores and bytes; what is not limited counts as nothing, any other share at least as one unit."""
+        return cls(math.ceil((cpu or 0) * CORE), math.ceil(memory or 0), math.ceil(disk or 0))
+
+    def __add__(self, other: "Amounts") -> "Amounts":
+        return Amounts(self.cpu + other.cpu, self.memory + other.memory, self.disk + other.disk)
+
+    def __sub__(self, other: "Amounts") -> "Amounts":
+        return Amounts(self.cpu - other.cpu, self.memory - other.memory, self.disk - other.disk)
+
+    def __mul__(self, times: int) -> "Amounts":
+        return Amounts(self.cpu * times, self.memory * times, self.disk * times)
+
+    def __bool__(self) -> bool:
+        return bool(self.cpu or self.memory or self.disk)
+
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        yield from (("cpu", self.cpu), ("memory", self.memory), ("disk", self.disk))
+
+    def scaled(self, share: float) -> "Amounts":
+        """Return this share of everything, rounded down."""
+        return Amounts(int(self.cpu * share), int(self.memory * share), int(self.disk * share))
+
+    def fits(self, room: "Amounts") -> bool:
+        """Say whether the room is large enough; of what is not needed there may be none, or less."""
+        return not self.lacking(room)
+
+    def lacking(self, room: "Amounts") -> tuple[str, ...]:
+        """Return the kinds of which the room has too little."""
+        have = dict(room)
+        return tuple(kind for kind, amount in self if amount > max(have[kind], 0))
+
+    def times_in(self, room: "Amounts") -> int | None:
+        """Return how often this fits into the room; None for nothing at all, which fits without end."""
+        have = dict(room)
+        return min((max(have[kind], 0) // amount for kind, amount in self if amount), default=None)
+
+    def as_dict(self) -> dict[str, float]:
+        """Return cores and GiB."""
+        return {
+            "cpu": self.cpu / CORE,
+            "memory_gib": round(self.memory / GIB, 3),
+            "disk_gib": round(self.disk / GIB, 3),
+        }
+
+    def text(self, kinds: Iterable[str] = ()) -> str:
+        """Return the amounts of these kinds (none named: those that are not 0) for a sentence."""
+        wanted = tuple(kinds) or tuple(kind for kind, amount in self if amount) or ("cpu",)
+        return ", ".join(_said(kind, amount) for kind, amount in self if kind in wanted)
+
+
+def total(amounts: Iterable[Amounts]) -> Amounts:
+    """Return all amounts together; nothing of nothing."""
+    return sum(amounts, Amounts())
+
+
+def _said(kind: str, amount: int) -> str:
+    if kind == "cpu":
+        return f"cpu {amount / CORE:g}"
+    return f"{kind} {amount / GIB:.4g} GiB"
+
+
+@dataclass(frozen=True)
+class Portions:
+    """Amounts by engine. Under the name "" is the node's main one, and what all share: the storage's disk."""
+
+    at: Mapping[str, Amounts] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, main: Amounts, further: Mapping[str, Amounts]) -> Self:
+        """Return what is of the main engine and of each further one."""
+        return cls({"": main, **further} if further else {"": main})
+
+    def __getitem__(self, engine: str) -> Amounts:
+        return self.at.get(engine, _NOTHING)
+
+    def __iter__(self) -> Iterator[tuple[str, Amounts]]:
+        """Yield each engine of which there is something."""
+        yield from ((engine, amounts) for engine, amounts in self.at.items() if amounts)
+
+    def __bool__(self) -> bool:
+        return any(self.at.values())
+
+    def __add__(self, other: "Portions") -> "Portions":
+        return Portions({**self.at, **{engine: self[engine] + more for engine, more in other.at.items()}})
+
+    def __sub__(self, other: "Portions") -> "Portions":
+        return Portions({**self.at, **{engine: self[engine] - less for engine, less in other.at.items()}})
+
+    def fits(self, room: "Portions") -> bool:
+        """Say whether there is room at every engine of which something is needed."""
+        return all(amounts.fits(room[engine]) for engine, amounts in self)
+
+    def text(self) -> str:
+        """Return the amounts for a sentence, each with its engine where it is not the main one."""
+        said = [amounts.text() + (f" at engine {engine}" if engine else "") for engine, amounts in self]
+        return "; ".join(said) or _NOTHING.text()
+
+
+def together(portions: Iterable[Portions]) -> Portions:
+    """Return the portions of several, added engine by engine."""
+    found: dict[str, Amounts] = {}
+    for one in portions:
+        for engine, amounts in one:
+            found[engine] = found[engine] + amounts if engine in found else amounts
+    return Portions(found)
+
+
+_NOTHING = Amounts()
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What a job holds at a node for its tasks, and how many of them that is enough for at once."""
+
+    amounts: Amounts
+    """of the main engine, and the disk of all"""
+    tasks_at_once: int
+    """how many of its tasks that is enough for"""
+    further: Mapping[str, Amounts] = field(default_factory=dict)
+    """of each further engine that its tasks run at; that may be nothing"""
+
+    @property
+    def portions(self) -> Portions:
+        """The same by engine."""
+        return Portions.of(self.amounts, self.further)
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What a task gets where the job leaves it open (-1 or absent); None is no limit, and counts nothing."""
+
+    cpu: float | None = None
+    """cores"""
+    memory: int | None = None
+    """bytes"""
+    pids: int | None = 512
+    disk: int | None = None
+    """bytes"""
+    roles: "Mapping[str, Defaults] | None" = None
+    """instead of these, for parties of a role such as ``arbiter``"""
+
+    def for_role(self, role: str) -> "tuple[Defaults, str]":
+        """Return the defaults of a role, and what they are called."""
+        if self.roles and role in self.roles:
+            return self.roles[role], f"site default for {role}"
+        return self, "site default"
+
 
 MOST = 2.0**32
 """cores or GiB that no machine has"""
@@ -28,7 +195,7 @@ _UNITS = {"cpu": 1, "memory": GIB, "disk": GIB}
 
 @dataclass(frozen=True)
 class Granted:
-    """What each run of a party may use; None is as much as the node lets it (`gateway.jobs.ceilings`)."""
+    """What each run of a party may use; None is as much as the node lets it (`gateway.jobs.capacity`)."""
 
     cpu: float | None = None
     """cores"""
@@ -248,3 +415,219 @@ class Ledger:
 
 def _at_least_none(amounts: Amounts) -> Amounts:
     return Amounts(**{kind: max(amount, 0) for kind, amount in amounts})
+
+
+# What a job needs at a node, by the engines that its tasks run at, and how much of it the job is to hold.
+#
+# Each engine has cores and memory of its own. The disk is the storage's, which all engines of a node share: it is
+# held with the main engine's part, wherever a task runs.
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Where a task of a job runs at the node, and whose."""
+
+    engine: str = ""
+    roles: Set[str] | None = None
+    """that the component has; None: every one"""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a job's tasks at one engine need."""
+
+    parties: Mapping[str, Amounts]
+    """party -> what one of its tasks may use"""
+    most: int
+    """no more of these tasks can ever run at once"""
+    engine: str = ""
+
+    @property
+    def one(self) -> Amounts:
+        """What one task needs at all parties of the node together."""
+        return total(self.parties.values())
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a job needs at one node."""
+
+    parts: tuple[Part, ...]
+    width: int
+    """tasks of the job that may want to run at once"""
+
+    def __bool__(self) -> bool:
+        return any(part.one for part in self.parts)
+
+
+def asks(spec: JobSpec, node: NodeId, defaults: Defaults) -> bool:
+    """Say whether a job needs anything at the node that is counted."""
+    return any(granted(spec, party, defaults).amounts for party in spec.parties_at(node))
+
+
+def demand(spec: JobSpec, node: NodeId, defaults: Defaults, seats: Mapping[str, Seat] | None = None) -> Demand:
+    """Return what a job needs at a node, all roles there counted together. ``seats``: task -> where it runs.
+
+    Where tasks run at several engines, a party counts at those at which it has a role in any task.
+    The width is what the flow allows by its levels, or what the job bounds it to: independent tasks overlap by
+    default, and a job holds enough for that.
+    """
+    places = seats or {}
+    parties = {p: granted(spec, p, defaults).amounts for p in spec.parties_at(node)}
+    by_engine: dict[str, list[str]] = {}
+    for name in (task.name for task in spec.dag.nodes):
+        by_engine.setdefault(places.get(name, Seat()).engine, []).append(name)
+    parts = []
+    for engine, names in by_engine.items():
+        roles = [places.get(name, Seat()).roles for name in names]
+        everybody = len(by_engine) == 1 or None in roles
+        here = {p.label: a for p, a in parties.items() if everybody or any(p.role in r for r in roles if r)}
+        most = len(names) if len(by_engine) == 1 else breadth(spec.dag, set(names))
+        parts.append(Part(here, most, engine))
+    return Demand(tuple(parts), min(widest_level(spec.dag), parallelism(spec) or len(spec.dag.nodes) or 1))
+
+
+def widest_level(dag: Dag) -> int:
+    """Return the largest number of tasks that are equally far from the flow's beginning: they may run at once."""
+    levels: dict[str, int] = {}
+    counts: Counter[int] = Counter()
+    for name in order(dag):
+        levels[name] = max((levels[up] + 1 for up in dag[name].upstream if up in levels), default=0)
+        counts[levels[name]] += 1
+    return max(counts.values(), default=1)
+
+
+def breadth(dag: Dag, names: Set[str]) -> int:
+    """Return a number of which no more of these tasks can ever run at once: of chains that they all belong to.
+
+    It may be more than the least such number, which is costly to find.
+    """
+    above: dict[str, int] = {}
+    ends, found = 0, 0
+    for i, name in enumerate(order(dag)):
+        before = 0
+        for up in dag[name].upstream & above.keys():
+            before |= above[up]
+        above[name] = before | 1 << i
+        if name in names:
+            continued = before & ends
+            ends ^= continued & -continued  # the lowest bit of them, none for none
+            ends |= 1 << i
+            found += not continued
+    return found
+
+
+@dataclass(frozen=True)
+class Room:
+    """What one further engine has for jobs."""
+
+    total: Amounts | None
+    """None: it has not answered yet, so nobody knows"""
+    cores: float = 0.0
+    """of its machine: no container can have more"""
+    away: str = ""
+    """why nothing can be held of it now, since when; empty while it answers"""
+    cause: str = ""
+    """what its silence was told as, for this node's own people"""
+
+
+@dataclass(frozen=True)
+class Means:
+    """What a node has for jobs."""
+
+    node: NodeId
+    total: Amounts
+    """of the main engine, and the disk of all"""
+    cores: float
+    """of the main engine: no container can have more"""
+    share: float = 1.0
+    """of the total, what one job may hold"""
+    defaults: Defaults = field(default_factory=Defaults)
+    further: Mapping[str, Room] = field(default_factory=dict)
+    """the further engines by their names"""
+    engine: str = "main"
+    """what the main engine is called where there are several"""
+
+    def room(self, engine: str) -> Room:
+        """Return what an engine has, with the disk that it shares with the others."""
+        if not engine:
+            return Room(self.total, self.cores)
+        found = self.further.get(engine, Room(None))
+        return replace(found, total=found.total and replace(found.total, disk=self.total.disk))
+
+    def named(self, engine: str) -> str:
+        """Return what a refusal calls an engine of this node."""
+        return f"engine {engine} of node {self.node}" if engine else f"node {self.node}"
+
+
+class Never(Exception):
+    """What the job needs can never be had here; the text says it with numbers."""
+
+
+def pool(needed: Demand, means: Means) -> Pool | None:
+    """Return what the job is to hold at the node; None where it needs nothing that is counted.
+
+    A further engine at which tasks run is counted, even if they need nothing of it: the job waits for its answer.
+    What is held is enough for all tasks which the flow lets run at once, or for fewer where an engine, or a job's
+    share of it, is too small: for as many as are under way, whichever they are. Raises `Never` where one is too
+    small for one task; what an engine has that never answered is not judged.
+    """
+    if not needed:
+        further = {part.engine: Amounts() for part in needed.parts if part.engine}
+        return Pool(Amounts(), sum(part.most for part in needed.parts), further) if further else None
+    if never := [said for part in needed.parts for said in _never(part, means)]:
+        raise Never("; ".join(never))
+    at_once = min([needed.width, *(bound for part in needed.parts for bound in _bounds(part, means))])
+    held = {part.engine: part.one * min(at_once, part.most) for part in needed.parts}
+    disk = min(total(held.values()).disk, max(part.one.disk for part in needed.parts) * at_once)
+    further = {engine: replace(amounts, disk=0) for engine, amounts in held.items() if engine}
+    return Pool(replace(held.get("", Amounts()), disk=disk), at_once, further)
+
+
+def outgrown(held: Pool, means: Means) -> str:
+    """Say of which further engine a job is to hold more than it has: it had more at creation, or was not known.
+
+    One that was taken out of the settings meanwhile has nothing, and never will: no job waits for it.
+    """
+    for engine, needed in held.further.items():
+        if engine not in means.further:
+            return f"needs {needed.text()} of engine {engine}, which node {means.node} has no longer"
+        room = means.room(engine)
+        if room.total is not None and not room.away and (lacks := needed.lacking(room.total)):
+            return f"needs {needed.text(lacks)}, {means.named(engine)} has {room.total.text(lacks)}"
+    return ""
+
+
+def _bounds(part: Part, means: Means) -> Iterator[int]:
+    """Yield how many tasks may be under way so that those of this part always fit."""
+    room = means.room(part.engine).total
+    most = (room or means.total).scaled(means.share)
+    disk = Amounts(disk=part.one.disk).times_in(most)
+    if disk is not None:  # which the tasks of every part need
+        yield disk
+    times = replace(part.one, disk=0).times_in(most)
+    if room is not None and times is not None and times < part.most:
+        yield times
+
+
+def _never(part: Part, means: Means) -> Iterator[str]:
+    room = means.room(part.engine)
+    where = means.named(part.engine)
+    too_wide = {
+        label: amounts
+        for label, amounts in part.parties.items()
+        if room.total is not None and amounts.cpu > Amounts.of(cpu=room.cores).cpu
+    }
+    engine = where if part.engine else f"the engine of {where}"
+    for label, amounts in too_wide.items():
+        yield f"{label} asks for {amounts.text(['cpu'])}, {engine} has {room.cores:g}"
+    one = part.one if room.total is not None else Amounts(disk=part.one.disk)
+    has = room.total if room.total is not None else means.total
+    most = has.scaled(means.share)
+    lacks = one.lacking(most)
+    if not lacks or too_wide:
+        return
+    each = "; ".join(f"{label} {a.text(lacks)}" for label, a in part.parties.items() if a)
+    parties = f" ({each})" if len(part.parties) > 1 else f" ({', '.join(part.parties)})"
+    said = f"one task at a time needs {one.text(lacks)}{parties}, {where} has {has.text(lacks)}"
+    yield said if one.lacking(has) else f"{said}, of which one job may hold {most.text(lacks)}"

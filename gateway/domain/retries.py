@@ -5,14 +5,35 @@ still be on its way, the task begins again under a new id: nodes take a known id
 Until the last attempt has failed the task's own state stays what it was: none of the standard's states goes back.
 """
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from gateway.domain import task_ids
 from gateway.domain.job import Attempt, Job, NodeTask, Task
 from gateway.domain.spec import Call, CallState, Ending, Failure
 from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended, merge
+
+# The ids of a task's attempts: opaque, or such that they tell the task and the attempt.
+#
+# Nodes that know a task only by its name and the number of its attempt need the second kind; a job whose first
+# attempts have it keeps to it.
+
+
+def telling(job_id: str, task: str, attempt: int) -> str:
+    """Return an id that tells what it is the id of."""
+    return f"{job_id}_{task}_{attempt}"
+
+
+def following(job_id: str, task: str, attempt: int, before: str) -> str:
+    """Return the id of an attempt after the one with the id ``before``: of the same kind.
+
+    It is always the same one, so that two planners agree on it.
+    """
+    if before == telling(job_id, task, attempt - 1):
+        return telling(job_id, task, attempt)
+    return "task_" + hashlib.sha256(f"{job_id}\n{task}\n{attempt}".encode()).hexdigest()[:32]
+
 
 NOT_WORTH_IT = frozenset(
     {
@@ -168,7 +189,7 @@ def begun_again(job: Job, name: str, at: datetime) -> Job:
     number = task.attempt + 1
     changed = replace(
         task,
-        task_id=task_ids.following(job.id, name, number, task.task_id),
+        task_id=following(job.id, name, number, task.task_id),
         attempt=number,
         attempts=(*task.attempts, past),
         again_from=None,

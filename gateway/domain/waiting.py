@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from gateway.domain import approval, auditing, borrowing, consent, orphans, quorum, reservations
+from gateway.domain import approval, consent, orphans, quorum, reservations
+from gateway.domain import run as domain_run
 from gateway.domain._memo import remembered
 from gateway.domain.execution import machine
 from gateway.domain.execution.agenda import agenda as agenda_here
@@ -17,8 +18,7 @@ from gateway.domain.scheduling import machine as scheduling_machine
 from gateway.domain.scheduling.agenda import agenda
 from gateway.domain.spec import Call, CallState
 from gateway.domain.states import JOB, TASK, JobStatus, RunStatus, TaskStatus, ended
-from gateway.domain.timeouts import Timing
-from gateway.domain.timing import Timing as RunTiming
+from gateway.domain.timeouts import RunTiming, Timing
 
 UNREACHABLE = "UNREACHABLE"
 DECIDED_HERE = frozenset({"APPROVAL", "PREPARING", "CONFIRMING", "CLEANING"})
@@ -222,7 +222,7 @@ def of_local(local: LocalJob, timing: RunTiming = RunTiming()) -> Waiting | None
     if local.approval is not None and local.status is JobStatus.PENDING:
         text = f"somebody here has to agree until {local.approval.until.isoformat()}"
         return Waiting("APPROVAL", text, local.approval.since, due)
-    if local.status is JobStatus.READY and auditing.unused(local):
+    if local.status is JobStatus.READY and approval.unused(local):
         text = f"approved; {local.spec.scheduler} has not created the job yet"
         since = local.approval.decided_at if local.approval and local.approval.decided_at else local.created_at
         return Waiting("CREATION", text, since, due)
@@ -252,7 +252,7 @@ def _of_run(local: LocalJob, run: Run, due: datetime | None) -> Waiting | None:
     due = _moment(due, run.created_at)
     match run.status:
         case RunStatus.WAITING:
-            if due is None and (lacks := borrowing.waits_for(local, run)):
+            if due is None and (lacks := domain_run.waits_for(local, run)):
                 return Waiting("RESOURCES", lacks, run.created_at)
             return Waiting("LAUNCH", "its container is to be started", run.created_at, due)
         case RunStatus.LAUNCHING:

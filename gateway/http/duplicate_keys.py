@@ -9,7 +9,7 @@ from fastapi import Request
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 from provider_registry.duplicate_keys import twice
-from provider_registry.signs import counted
+from provider_registry.model import counted
 
 AT_ONCE = 64 * 1024
 """bytes of a body that is looked at on the event loop"""

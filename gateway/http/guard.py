@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.auth import Access, Identity, NotLetIn, Role, allowed, may
 from gateway.errors import GatewayError, NotAllowed
-from gateway.runtime.acting import acting
+from gateway.runtime.context import acting
 
 log = structlog.get_logger(__name__)
 

@@ -1,8 +1,7 @@
 """Use cases of the job audit: other nodes ask about a job before they create it, or answer when this one asks."""
 
-from gateway.domain import auditing
-from gateway.domain.approval import Policy
-from gateway.domain.auditing import AuditStatus
+from gateway.domain import approval
+from gateway.domain.approval import AuditStatus, Policy
 from gateway.domain.execution import machine
 from gateway.domain.execution.messages import StopAsked
 from gateway.domain.run import Audit, LocalJob
@@ -12,7 +11,7 @@ from gateway.errors import Conflict, NotFound
 from gateway.jobs.executor import Executor
 from gateway.jobs.participant import Participant
 from gateway.ports import Clock, SchedulerApi
-from gateway.store.audits import SqlJobAudits
+from gateway.store.repositories import SqlJobAudits
 from gateway.store.store import Store
 
 
@@ -43,14 +42,14 @@ class JobAudits:
             raise Conflict(f"audit {audit.id} of {sender} is about another job", reason="AUDIT_ID_CONFLICT")
         verdict, words = self._participant.judged(spec, sender)
         now = self._clock()
-        new = auditing.asked(local, audit, self._policy, verdict, words, now)
+        new = approval.asked(local, audit, self._policy, verdict, words, now)
         if not self._store.local_jobs.add(new, spec.flow_id):
             new = self._executor.change(spec.job_id, lambda known: self._again(known, local, audit))
         self._executor.watch_job(new)
 
     def _again(self, known: LocalJob, asked: LocalJob, audit: Audit) -> LocalJob:
         """Return a job that is here already after it was asked about. Raises `Conflict`."""
-        same = auditing.is_same(known, asked.spec)
+        same = approval.is_same(known, asked.spec)
         if not same or (known.audit is not None and known.audit.id != audit.id):
             text = f"job {known.id} is here already, with another body or another audit"
             raise Conflict(text, reason="JOB_ID_CONFLICT")
@@ -58,11 +57,11 @@ class JobAudits:
             return known
         if ended(JOB, known.status):
             raise Conflict(f"job {known.id} has ended here", reason="JOB_ENDED")
-        return auditing.asked_late(known, audit, self._clock())
+        return approval.asked_late(known, audit, self._clock())
 
     def confirm(self, audit_id: str, failure: Failure | None, sender: NodeId) -> None:
         """Hand the answer to the job that it is about."""
-        job_id = auditing.job_of(audit_id)
+        job_id = approval.job_of(audit_id)
         if self._store.jobs.find(job_id) is None:
             raise _unknown(audit_id, sender)
         self._scheduler.confirm_job(job_id, failure, sender)
@@ -73,7 +72,7 @@ class JobAudits:
         if job_id is not None:
             self._take_back(self._of(job_id, audit_id, sender), sender, ending)
             return
-        job = self._store.jobs.find(auditing.job_of(audit_id))
+        job = self._store.jobs.find(approval.job_of(audit_id))
         if job is None:
             raise _unknown(audit_id, sender)
         if sender not in job.nodes or not ended(JOB, job.status):
@@ -85,7 +84,7 @@ class JobAudits:
                 text = f"job {local.id} runs here already; job/stop ends it"
                 raise Conflict(text, reason="JOB_STARTED")
             now = self._clock()
-            ending = auditing.withdrawal(sender, now, told)
+            ending = approval.withdrawal(sender, now, told)
             return machine.apply(local, StopAsked(now, None, ending, sender))
 
         self._executor.change(local.id, change)
@@ -95,7 +94,7 @@ class JobAudits:
         job_id = self._audits.job_of(sender, audit_id)
         if job_id is None:
             raise _unknown(audit_id, sender)
-        return auditing.status(self._of(job_id, audit_id, sender))
+        return approval.status(self._of(job_id, audit_id, sender))
 
     def _of(self, job_id: str, audit_id: str, sender: NodeId) -> LocalJob:
         local = self._store.local_jobs.find(job_id)

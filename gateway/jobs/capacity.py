@@ -4,24 +4,28 @@ An engine that does not answer keeps the totals that it last told, to this proce
 Of one beside the main one nothing more is held until it answers. The main one is asked until it has answered once.
 """
 
+import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 
 import structlog
 
 from engines.base import Capacity, Engine, EngineError
-from gateway.config.limit_settings import ResourceSettings
-from gateway.domain.amounts import GIB, Amounts
-from gateway.domain.needs import Room
+from engines.host import this_machine
+from gateway.config.schema import LimitSettings, ResourceSettings
+from gateway.data.files import nearest
+from gateway.domain.resources import CORE, GIB, Amounts, Defaults, Means, Room
+from gateway.domain.run import Run
 from gateway.domain.spec import NodeId
 from gateway.errors import GatewayError
 from gateway.ports import Clock
 from gateway.runtime.loop import Loop
-from gateway.store.engine_totals import EngineTotals
+from gateway.store.repositories import EngineTotals
 
 log = structlog.get_logger(__name__)
 
@@ -174,3 +178,81 @@ def bounded(has: Capacity, cap: Cap, settings: ResourceSettings) -> Amounts:
 
 def _standing(seen: _Seen) -> tuple[Capacity | None, bool]:
     return seen.capacity, seen.away_since is None
+
+
+def defaults_of(limits: LimitSettings, resources: ResourceSettings) -> Defaults:
+    """Return what tasks get that ask for nothing, by role where a role has something of its own."""
+    roles = {
+        role: Defaults(own.cpu, _bytes(own.memory_gib), limits.pids, _bytes(own.disk_gib))
+        for role, own in resources.roles.items()
+    }
+    return Defaults(limits.cpu, _bytes(limits.memory_gib), limits.pids, _bytes(limits.disk_gib), roles or None)
+
+
+def detecting(
+    node: NodeId,
+    rooms: Callable[[], Mapping[str, Room]],
+    storage: Path,
+    settings: ResourceSettings,
+    defaults: Defaults,
+    kind: str = "main",
+) -> Callable[[], Means]:
+    """Return what tells the node's means from what its engines have; ``kind`` is what the main one is called.
+
+    Until the main engine has answered for the first time, this machine stands for it.
+    """
+    found: list[int] = []
+
+    def disk() -> int:
+        if not found:
+            has = _disk(storage)
+            found.append(min(has, _bytes(settings.disk_gib) or has))
+        return found[0]
+
+    def means() -> Means:
+        further = dict(rooms())
+        main = further.pop("")
+        if main.total is None:
+            has = this_machine()
+            main = Room(bounded(has, Cap(settings.cpu, settings.memory_gib), settings), has.cpu)
+        total = replace(main.total or Amounts(), disk=disk())
+        return Means(node, total, main.cores, settings.job_share, defaults, further, kind)
+
+    return means
+
+
+def _disk(storage: Path) -> int:
+    """Return the size of the file system in which the storage lies, or is to lie."""
+    return shutil.disk_usage(nearest(storage)).total
+
+
+def _bytes(gib: float | None) -> int | None:
+    return None if gib is None else int(gib * GIB)
+
+
+SHARE = 0.75
+"""of the node's memory and disk for jobs, that a run may use which asks for none"""
+
+
+class Ceilings:
+    """Call it for the bounds of a run. Nothing is held for them: only what is asked for is."""
+
+    def __init__(self, means: Callable[[], Means], *, part_of_a_core: bool) -> None:
+        """``part_of_a_core``: the engine can bound the cores of a run to a number that is not whole."""
+        self._means = means
+        self._part_of_a_core = part_of_a_core
+
+    def __call__(self, run: Run) -> Mapping[str, float | None]:
+        """Return the run's limits, none of them left open but the cores of an engine that cannot bound them."""
+        if None not in map(run.limits.get, ("cpu", "memory", "disk")):
+            return run.limits
+        means = self._means()
+        room = means.room(run.engine)
+        total, cores = room.total or means.total, room.cores or means.cores
+        most: dict[str, float | None] = {
+            "cpu": min(total.cpu / CORE, cores) if self._part_of_a_core else None,
+            "memory": int(total.memory * SHARE),
+            "disk": int(total.disk * SHARE),
+        }
+        given = {kind: amount for kind, amount in run.limits.items() if amount is not None}
+        return {**dict.fromkeys(run.limits), **most, **given}

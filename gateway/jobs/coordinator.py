@@ -7,7 +7,7 @@ from functools import partial
 from queue import Empty, Queue
 from typing import Any
 
-from gateway.domain import consent, orphans, progress, quorum
+from gateway.domain import consent, orphans, quorum, run
 from gateway.domain.consent import Confirmed
 from gateway.domain.job import Job, Origin
 from gateway.domain.rerun import Order, RerunAnswer
@@ -23,14 +23,13 @@ from gateway.errors import (
     PeerUnreachable,
     Refused,
 )
-from gateway.jobs import any_version, reruns
+from gateway.jobs import submission
 from gateway.jobs.scheduler import Scheduler
 from gateway.jobs.submission import NewJobs, digest
 from gateway.jobs.timeline import notes_of
 from gateway.jobs.views import unanswered_view, view, with_ids
 from gateway.ports import Clock, JobView, SchedulerApi, TaskReport
-from gateway.runtime.acting import acting_user, by_user
-from gateway.runtime.context import current_trace, listening, traced
+from gateway.runtime.context import acting_user, by_user, current_trace, listening, traced
 from gateway.runtime.executors import Lanes
 from gateway.runtime.peers import Peers
 from gateway.store.store import Store
@@ -67,7 +66,7 @@ class Coordinator:
         """raises `Refused` while no new job is taken"""
         self.admit_from: Callable[[NodeId], None] = lambda node: None
         """raises `Busy` for a node that has submitted as many jobs as it may"""
-        self.new_id: Callable[[Iterable[NodeId]], str] = lambda nodes: reruns.new_id()
+        self.new_id: Callable[[Iterable[NodeId]], str] = lambda nodes: submission.new_id()
         """makes an id for a job that all of its nodes can keep"""
 
     def hand_in(self, spec: JobSpec) -> str:
@@ -140,7 +139,7 @@ class Coordinator:
         warnings = self._new.check(spec)
         asked = digest(spec)
         try:
-            spec, chosen = any_version.settled(spec, self._registry)
+            spec, chosen = submission.settled(spec, self._registry)
         except Unknown as error:  # it was taken away since the check
             raise Refused(error.message, reason=error.reason) from error
         job = replace(self._new.made(spec, [*chosen, *warnings]), origin=origin, digest=asked)
@@ -195,11 +194,11 @@ class Coordinator:
     def rerun_job(self, wanted: Order, sender: NodeId) -> RerunAnswer:
         """Plan the new job from the old one's record, and take it in like any other."""
         old = self._scheduled(wanted.job_id, sender)
-        made = reruns.planned(old, wanted, sender or self._peers.node)
+        made = submission.planned(old, wanted, sender or self._peers.node)
         known = self._store.jobs.find(wanted.new_job_id)
         self._take_in(made.spec, sender, made.origin)
         if known is None:
-            self._store.jobs.update(old.id, lambda job: reruns.noted(job, made, self._clock()))
+            self._store.jobs.update(old.id, lambda job: submission.noted(job, made, self._clock()))
         return RerunAnswer(made.spec.job_id, made.origin.start, made.runs, made.inherits)
 
     def status_here(self, job_id: str) -> JobView | None:
@@ -225,7 +224,7 @@ class Coordinator:
             return found
         if found.progress > local.progress and not ended(JOB, found.status):
             with suppress(GatewayError):  # it is only for when that node does not answer
-                self._store.local_jobs.update(job_id, lambda local: progress.told(local, found.progress))
+                self._store.local_jobs.update(job_id, lambda local: run.told(local, found.progress))
         return with_ids(found, local)
 
     def _elsewhere_scheduled(self, job_id: str, local: LocalJob | None) -> SchedulerApi:

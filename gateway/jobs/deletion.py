@@ -20,8 +20,7 @@ from gateway.domain.scheduling import machine
 from gateway.domain.spec import NodeId
 from gateway.domain.states import JOB, ended
 from gateway.errors import Busy, Conflict, GatewayError, NotAllowed, NotFound, PeerUnreachable
-from gateway.jobs.cleaning import Item
-from gateway.jobs.retention import JobTimes, Outputs, outputs_of, present_of, size_of, text_of
+from gateway.jobs.retention import Item, JobTimes, Outputs, outputs_of, present_of, size_of, text_of
 from gateway.ports import Clock
 from gateway.runtime.peers import Peers
 from gateway.store import queries

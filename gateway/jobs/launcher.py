@@ -5,21 +5,37 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from engines.base import Engine, EngineError, HostMoved, ImageNotFound, LaunchSpec, Limits
-from engines.naming import labels
+from engines.base import Engine, EngineError, HostMoved, ImageNotFound, LaunchSpec, Limits, Mount, labels
+from gateway.auth import RunTokens
 from gateway.data.files import DiskWatch
 from gateway.data.workspace import Placement, Workspace
 from gateway.domain.execution.messages import Event, Launched, LaunchFailed
-from gateway.domain.outward import for_others
+from gateway.domain.redaction import for_others
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import Failure, NodeId
 from gateway.errors import EngineFailed, GatewayError
-from gateway.jobs.grants import NOTHING, Grant
 from gateway.ports import Clock, Site
-from gateway.run_tokens import RunTokens
-from gateway.runtime.patience import while_away
+from gateway.runtime.batching import while_away
 from gateway.runtime.peers import Peers
 from gateway.store.store import Store
+
+
+@dataclass(frozen=True)
+class Grant:
+    """Folders of the host and Linux capabilities; nothing is the ordinary."""
+
+    mounts: tuple[Mount, ...] = ()
+    capabilities: tuple[str, ...] = ()
+
+    @property
+    def described(self) -> tuple[str, ...]:
+        """Return it in words, for those who look at a run."""
+        mounts = (f"{m.source} at {m.target}, {'read-only' if m.read_only else 'writable'}" for m in self.mounts)
+        return (*mounts, *(f"capability {name}" for name in self.capabilities))
+
+
+NOTHING = Grant()
+
 
 log = structlog.get_logger(__name__)
 

@@ -7,15 +7,14 @@ from typing import Any
 
 from gateway.data.models import Models
 from gateway.data.sharing import NotShared
-from gateway.domain import approval, auditing, inheritance, parameters, preparing, quorum
+from gateway.domain import approval, inheritance, parameters, quorum
 from gateway.domain import dag as flow
 from gateway.domain.approval import Policy, Verdict
 from gateway.domain.dry_run import Item
 from gateway.domain.execution.messages import Decided, Reported, StopAsked
 from gateway.domain.execution.transitions import merge_runs
 from gateway.domain.job import Acceptance
-from gateway.domain.names import LARGEST_NAME, index_of, name_rule
-from gateway.domain.problems import Problem
+from gateway.domain.problems import LARGEST_NAME, Problem, index_of, name_rule
 from gateway.domain.run import LocalJob
 from gateway.domain.spec import Ending, JobSpec, NodeId
 from gateway.domain.states import JOB, JobStatus, RunStatus, ended, move
@@ -27,7 +26,7 @@ from gateway.jobs.readiness import Lack, Looked
 from gateway.jobs.resources import Resources
 from gateway.jobs.submission import digest
 from gateway.ports import Callback, Clock, TaskNews
-from gateway.runtime.patience import while_away
+from gateway.runtime.batching import while_away
 from gateway.store.store import Store
 from provider_registry.registry import Registry, Unknown
 
@@ -100,16 +99,16 @@ class Participant:
         now = self._clock()
         looked = self._looked(local)
         local = replace(self._approved(local, sender, now, looked), checks=looked.checks)
-        local = preparing.opened(local, looked.to_fetch, self.patience(len(looked.to_fetch)), now)
+        local = approval.with_preparation(local, looked.to_fetch, self.patience(len(looked.to_fetch)), now)
         if not self._store.local_jobs.add(local, spec.flow_id):
             known = self._store.local_jobs.get(spec.job_id)
-            same = auditing.is_same(known, spec) if auditing.unused(known) else known.digest == local.digest
+            same = approval.is_same(known, spec) if approval.unused(known) else known.digest == local.digest
             if not same:
                 raise Conflict(f"job {spec.job_id} is here already, with another body", reason="JOB_ID_CONFLICT")
             local = known
-            if auditing.unused(known):
+            if approval.unused(known):
                 local = self._executor.change(
-                    known.id, lambda local: replace(auditing.created(local, now, sender), checks=looked.checks)
+                    known.id, lambda local: replace(approval.created(local, now, sender), checks=looked.checks)
                 )
         self._executor.watch_job(local)
         return self._acceptance(local)
@@ -189,7 +188,7 @@ class Participant:
     def _looked(self, local: LocalJob) -> Looked:
         """Look what is not here of what a new job needs. Raises `Invalid`, `Refused` where that is a refusal."""
         known = self._store.local_jobs.find(local.id)
-        if known is not None and not auditing.unused(known):
+        if known is not None and not approval.unused(known):
             return Looked()
         looked = self.looked(local.spec)
         if looked.lacks:
@@ -222,7 +221,7 @@ class Participant:
 
     def _acceptance(self, local: LocalJob) -> Acceptance:
         refused = local.approval.failure if local.approval else None
-        if refused is None and auditing.unused(local) and local.ending is not None:
+        if refused is None and approval.unused(local) and local.ending is not None:
             refused = local.ending.failure
         if refused is not None:  # and the creation was repeated, or follows a question that was answered so
             raise Refused(refused.message, reason=refused.reason)
@@ -247,7 +246,7 @@ class Participant:
         before, whose words stay.
         """
         local = self._store.local_jobs.get(job_id)
-        if local.approval is None or preparing.alone(local):
+        if local.approval is None or approval.alone(local):
             raise Conflict(f"job {job_id} does not wait for approval at {self._node}", reason="NOT_WAITING")
         event = Decided(approve, by, words, self._clock())
         known = self._executor.record(job_id, event).approval

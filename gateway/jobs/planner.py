@@ -9,21 +9,19 @@ from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
-from engines.naming import run_name
+from engines.base import run_name
 from gateway.data.datasets import Datasets
 from gateway.data.models import Models
-from gateway.domain import checkpoints, models, parameters, resources, strictness
-from gateway.domain.amounts import Defaults
+from gateway.domain import checkpoints, models, parameters, resources, validation
 from gateway.domain.dag import DagNode, once_per_component
-from gateway.domain.needs import Seat
 from gateway.domain.problems import Problem
+from gateway.domain.resources import Defaults, Seat
 from gateway.domain.run import Address, LocalJob, Run
 from gateway.domain.spec import JobSpec, NodeId, Party
 from gateway.errors import GatewayError, Invalid, Refused
 from gateway.ports import Clock, Outputs
-from provider_registry.limits import join
 from provider_registry.matching import format_problem, match_inputs, match_outputs
-from provider_registry.model import Component, Provider
+from provider_registry.model import Component, Provider, join
 from provider_registry.regex import SECONDS as PATTERN_SECONDS
 from provider_registry.registry import Registry, Unknown
 from provider_registry.values import check as check_values
@@ -102,7 +100,7 @@ class TaskPlanner:
                 problems += plan.problems
                 warnings += plan.warnings
                 warnings += self._format_warnings(spec, node, party, component)
-        return strictness.applied(spec, _once(problems), _once([*elsewhere.values(), *warnings]))
+        return validation.applied(spec, _once(problems), _once([*elsewhere.values(), *warnings]))
 
     def _format_warnings(self, spec: JobSpec, node: DagNode, party: Party, component: Component) -> list[Problem]:
         """Warn of data in a format that the declared input does not list, naming both."""

@@ -13,18 +13,81 @@ from typing import Any
 
 import structlog
 
-from gateway.domain import admission, needs, resources
-from gateway.domain.amounts import Pool
-from gateway.domain.needs import Means, Never, Seat
-from gateway.domain.resources import Claim, ClaimState, Ledger
+from gateway.domain import admission, resources
+from gateway.domain import run as domain_run
+from gateway.domain.resources import Amounts, Claim, ClaimState, Ledger, Means, Never, Pool, Seat
 from gateway.domain.run import LocalJob
 from gateway.domain.spec import JobSpec
 from gateway.errors import Conflict, Refused, Unreadable
-from gateway.jobs.resource_views import engines_view, held_by, pool_view
 from gateway.ports import Clock
 from gateway.runtime.loop import Loop
 from gateway.store.ledger import Claims, again, ended
 from gateway.store.store import Store
+
+
+def engines_view(means: Means, ledger: Ledger) -> list[dict[str, Any]]:
+    """Return each engine with what it has and what is held of it, the main one first; null: not known yet.
+
+    One that the settings no longer name is there for as long as something is held of it.
+    """
+    still_held = {name for claim in ledger.holders for name in claim.further}
+    totals = {"": ledger.total, **ledger.further}
+    found = []
+    for name in ("", *means.further, *sorted(still_held - means.further.keys())):
+        total, held, room = totals.get(name), ledger.held_at(name), means.further.get(name)
+        found.append(
+            {
+                "engine": name or means.engine,
+                "main": not name,
+                "cores": means.cores if not name else room.cores if room and room.total is not None else None,
+                "total": None if total is None else _of(name, total),
+                "held": _of(name, held),
+                "remaining": None if total is None else _of(name, total - held),
+                "away": ledger.away.get(name, ""),
+                "cause": room.cause if room else "the settings name no such engine any more" if name else "",
+            }
+        )
+    return found
+
+
+def held_by(claim: Claim) -> dict[str, Any]:
+    """Return what a job holds or waits for: of the main engine, and under ``engines`` of each further one."""
+    return {**claim.amounts.as_dict(), "engines": _plain(claim.further)}
+
+
+def pool_view(local: LocalJob) -> dict[str, Any]:
+    """Return a job's own pool: what it has, what its runs have borrowed, and who of them waits."""
+    pool, borrowed, left = local.pool, domain_run.borrowed(local), domain_run.remaining(local)
+    further = pool.further if pool else {}
+    return {
+        "total": (pool.amounts if pool else Amounts()).as_dict(),
+        "borrowed": borrowed[""].as_dict(),
+        "remaining": left[""].as_dict(),
+        "engines": {
+            name: {
+                "total": _of(name, most),
+                "borrowed": _of(name, borrowed[name]),
+                "remaining": _of(name, left[name]),
+            }
+            for name, most in further.items()
+        },
+        "tasks_at_once": pool.tasks_at_once if pool else None,
+        "waiting": [
+            {"task": run.task_name, "role": run.party.label, "reason": reason}
+            for run in local.runs
+            if (reason := domain_run.waits_for(local, run))
+        ],
+    }
+
+
+def _plain(further: Mapping[str, Amounts]) -> dict[str, dict[str, float]]:
+    return {name: _of(name, amounts) for name, amounts in further.items() if amounts}
+
+
+def _of(engine: str, amounts: Amounts) -> dict[str, float]:
+    """Return the amounts without the disk, where that is not the engine's but the node's."""
+    return {kind: amount for kind, amount in amounts.as_dict().items() if not engine or kind != "disk_gib"}
+
 
 log = structlog.get_logger(__name__)
 
@@ -73,10 +136,10 @@ class Resources:
     def pool_for(self, spec: JobSpec) -> Pool | None:
         """Return what a job will hold here; None for nothing. Raises `Refused` with RESOURCES_NEVER."""
         means = self.means
-        if not means.further and not needs.asks(spec, means.node, means.defaults):
+        if not means.further and not resources.asks(spec, means.node, means.defaults):
             return None
         try:
-            return needs.pool(needs.demand(spec, means.node, means.defaults, self._seats(spec)), means)
+            return resources.pool(resources.demand(spec, means.node, means.defaults, self._seats(spec)), means)
         except Never as error:
             raise Refused(str(error), reason="RESOURCES_NEVER") from error
 
@@ -102,7 +165,7 @@ class Resources:
         if local.pool is None:
             return
         now, means = self._clock(), self.means
-        if never := needs.outgrown(local.pool, means):
+        if never := resources.outgrown(local.pool, means):
             known = self._claims.find(local.id)
             if known is None or known.state is not ClaimState.HELD:
                 raise Refused(never, reason="RESOURCES_NEVER")

@@ -17,10 +17,18 @@ import structlog
 
 from gateway.domain import consent, quorum
 from gateway.domain.job import Job
-from gateway.domain.scheduling import healing, machine
-from gateway.domain.scheduling.commands import (
+from gateway.domain.scheduling import machine, transitions
+from gateway.domain.scheduling.agenda import quiet_polls, tries_of
+from gateway.domain.scheduling.messages import (
+    Answered,
     CreateAt,
+    Delayed,
+    Denied,
+    Event,
+    Heard,
     HoldAt,
+    Lost,
+    NotPlayed,
     PollTaskAt,
     Request,
     ReturnAt,
@@ -28,31 +36,20 @@ from gateway.domain.scheduling.commands import (
     StartTaskAt,
     StopAt,
     StopTaskAt,
-)
-from gateway.domain.scheduling.messages import (
-    Answered,
-    Delayed,
-    Denied,
-    Event,
-    Heard,
-    Lost,
-    NotPlayed,
     UnknownThere,
 )
-from gateway.domain.scheduling.records import quiet_polls, tries_of
 from gateway.domain.scheduling.transitions import exclude, is_claimed
 from gateway.domain.spec import Failure, NodeId
 from gateway.domain.timeouts import Timing
 from gateway.errors import Busy, GatewayError, Invalid, NotFound, PeerUnreachable, Unreadable
 from gateway.jobs.timeline import with_calls, with_news
 from gateway.ports import Clock
-from gateway.runtime.batching import Turns
+from gateway.runtime.batching import Turns, while_away
 from gateway.runtime.context import Exchange, listening, traced
 from gateway.runtime.executors import Lanes
 from gateway.runtime.loop import Loop
-from gateway.runtime.patience import while_away
 from gateway.runtime.peers import Peers
-from gateway.store.abandoning import abandon
+from gateway.store.queries import abandon
 from gateway.store.store import Store
 
 log = structlog.get_logger(__name__)
@@ -121,7 +118,7 @@ class Scheduler:
         """Take up at once what waits for a node that can be reached again."""
         for job_id in self._store.jobs.unfinished():
             with suppress(NotFound):  # deleted meanwhile
-                job = self._change(job_id, lambda job: healing.reached(job, node))
+                job = self._change(job_id, lambda job: transitions.reached(job, node))
                 due = machine.next_due(job, self._timing)
                 if due is not None:
                     self.loop.wake(job_id, due)

@@ -2,24 +2,66 @@
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, replace
+from datetime import datetime
 from uuid import uuid4
 
 from gateway.domain import dag as flow
-from gateway.domain import idle_roles, inheritance, parameters, quorum, strictness, task_ids
+from gateway.domain import inheritance, parameters, quorum, rerun, retries, validation
+from gateway.domain.dag import Dag, DagNode
 from gateway.domain.job import Job, Lineage, NodeJob, NodeTask, Task
 from gateway.domain.problems import Problem
+from gateway.domain.rerun import Order, Rerun
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.domain.states import JOB, JobStatus, TaskStatus, ended
-from gateway.errors import Invalid
-from gateway.jobs import any_version
+from gateway.errors import Conflict, Invalid
 from gateway.ports import Clock
-from gateway.runtime.acting import acting_user, by_user
+from gateway.runtime.context import acting_user, by_user, current_trace, new_trace_id
 from gateway.runtime.peers import Peers
 from gateway.store.store import Store
+from provider_registry.model import ANY
 from provider_registry.registry import Registry, Unknown
 from route_table.live import LiveRoutes
 from route_table.model import UnknownNode
+
+
+def unsettled(spec: JobSpec, registry: Registry) -> Iterator[Problem]:
+    """Yield a problem for every task whose open version this node cannot fill in."""
+    for node in _open(spec):
+        try:
+            _newest(node, registry)
+        except Unknown as error:
+            rule = f"stands for the newest version that the scheduling node has in use, but here {error.message}"
+            yield Problem(f"dag.components.{node.name}.version", rule, ANY, "a version by its number")
+
+
+def settled(spec: JobSpec, registry: Registry) -> tuple[JobSpec, list[str]]:
+    """Return the job with the versions that its tasks use, and what was chosen, in words.
+
+    Raises `Unknown` where there is nothing to choose from, which `unsettled` tells before.
+    """
+    chosen = {node.name: _newest(node, registry) for node in _open(spec)}
+    if not chosen:
+        return spec, []
+    nodes = tuple(
+        replace(node, component=replace(node.component, version=chosen.get(node.name, node.component.version)))
+        for node in spec.dag.nodes
+    )
+    words = [
+        f"task {node.name} uses {node.component}, the newest version in use when the job was created (asked for *)"
+        for node in nodes
+        if node.name in chosen
+    ]
+    return replace(spec, dag=Dag(nodes, spec.dag.version)), words
+
+
+def _open(spec: JobSpec) -> Iterator[DagNode]:
+    return (node for node in spec.dag.nodes if node.component.version == ANY)
+
+
+def _newest(node: DagNode, registry: Registry) -> str:
+    return registry.newest(node.component.provider, node.component.name)
 
 
 class NewJobs:
@@ -36,7 +78,7 @@ class NewJobs:
         """Return what is odd about a job as far as this node can tell. Raises `Invalid` with every problem."""
         problems = flow.check(spec.dag)
         more, warnings = parameters.check(spec)
-        no_role, idle = strictness.applied(spec, *idle_roles.check(spec, self._roles))
+        no_role, idle = validation.applied(spec, *validation.check_idle_roles(spec, self._roles))
         warnings += idle
         problems += [*more, *no_role, *quorum.check(spec), *inheritance.check(spec)]
         for role in dict.fromkeys(p.role for p in spec.parties):
@@ -46,7 +88,7 @@ class NewJobs:
                 except UnknownNode as error:
                     problems.append(Problem(f"config.role.{role}[{party.index}]", str(error), party.node))
         if spec.scheduler == self._peers.node:
-            problems += any_version.unsettled(spec, self._registry)
+            problems += unsettled(spec, self._registry)
         if problems:
             unknown_only = all(_names_a_party(p) for p in problems)
             raise Invalid(problems, reason="NODE_UNKNOWN" if unknown_only else None)
@@ -66,7 +108,7 @@ class NewJobs:
                     here.setdefault(party.node, {})[party.role] = TaskStatus.PENDING
             tasks[node.name] = Task(
                 node.name,
-                task_ids.telling(spec.job_id, node.name, 0) if tell else f"task_{uuid4().hex}",
+                retries.telling(spec.job_id, node.name, 0) if tell else f"task_{uuid4().hex}",
                 TaskStatus.PENDING,
                 {name: NodeTask(name, states) for name, states in here.items()},
                 lineage=lineage.get(node.name),
@@ -126,3 +168,25 @@ def digest(spec: JobSpec) -> str:
     if not spec.old_job_id:
         body.pop("old_job_id")  # as it was before there was such a field
     return hashlib.sha256(json.dumps(body, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+def planned(old: Job, wanted: Order, by: NodeId) -> Rerun:
+    """Return the job that a request makes. Raises `Conflict` for a job that has not ended, `Invalid`."""
+    if not ended(JOB, old.status):
+        raise Conflict(f"job {old.id} is still {old.status}: stop it, or wait for its end", reason="JOB_NOT_ENDED")
+    found, problems = rerun.plan(old, wanted, by, current_trace() or new_trace_id())
+    if found is None:
+        raise Invalid(problems)
+    return found
+
+
+def new_id() -> str:
+    """Return an id for a job; made where the request comes in, so that asking again makes no second job."""
+    return f"job-{uuid4().hex}"
+
+
+def noted(old: Job, made: Rerun, at: datetime) -> Job:
+    """Write into the old job's timeline which job runs it again, from where, with which changes."""
+    origin = made.origin
+    detail = {"new_job": made.spec.job_id, "from": origin.start, "parameters": dict(origin.parameters)}
+    return old.noted(at, "run again as another job", origin.by, **detail)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gateway.domain import progress, quorum, waiting
+from gateway.domain import quorum, run, waiting
 from gateway.domain.execution.transitions import merge_runs
 from gateway.domain.job import Job
 from gateway.domain.run import LocalJob
@@ -88,7 +88,7 @@ def local_view(local: LocalJob) -> JobView:
         tasks,
         local.ending.outcome if local.ending else None,
         local.ending.failure if local.ending else None,
-        progress=progress.of(local),
+        progress=run.of(local),
         flow_id=local.spec.flow_id,
         scheduler=local.spec.scheduler,
         warnings=local.warnings,

@@ -6,12 +6,19 @@ the gateway runs: its content cannot change.
 """
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 import threading
+import time
+import uuid
 from base64 import b64decode
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, padding
@@ -20,12 +27,17 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-from engines.base import Engine, SignatureInvalid
+from engines.base import Engine, EngineError, ImageFacts, SignatureInvalid
 from engines.docker.signatures import Signed, registry_of, signatures_of
-from gateway.config.engine_settings import SignatureRule
-from gateway.data.whole_files import MIB, whole
+from gateway.config.schema import SignatureRule
+from gateway.data.files import MIB, whole
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
+from provider_registry import image_labels
+from provider_registry.model import ROOT, InvalidDescription, Provider, bounded
+from provider_registry.model import Problem as DescriptionProblem
+from provider_registry.registration import from_document
+from provider_registry.worker import MOST_BYTES, read, read_value, too_many_values
 
 PublicKey = ec.EllipticCurvePublicKey | RSAPublicKey | Ed25519PublicKey
 
@@ -132,3 +144,164 @@ def _made_by(key: PublicKey, signature: bytes, payload: bytes) -> bool:
     except InvalidSignature:
         return False
     return True
+
+
+NOT_PINNED = "the first job that starts it pins it, unless `bfia-gateway provider approve` comes first"
+
+
+class _TooLong(Exception):
+    """Fetching takes longer than somebody who registers is to wait."""
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What was found of one image. ``reason`` is empty if it is here."""
+
+    image: str
+    facts: ImageFacts = field(default_factory=ImageFacts)
+    reason: str = ""
+    message: str = ""
+
+    @property
+    def unsigned(self) -> bool:
+        """It is here, and not signed as it has to be, or nobody can tell."""
+        return self.reason.startswith("SIGNATURE_")
+
+
+class Images:
+    """Looks at images where they will run."""
+
+    def __init__(
+        self,
+        engine_at: Callable[[str], Engine | None],
+        seconds: float,
+        signed: Callable[[str, str, Engine], str] = lambda provider, image, engine: "",
+    ) -> None:
+        """``engine_at`` returns the engine for a provider's base_url, None for one that the admin has not allowed.
+
+        ``seconds`` bound the fetching of all images of one registration, where fetching is allowed at all.
+        ``signed`` raises `EngineError` for an image that is not signed as it has to be.
+        """
+        self._engine_at = engine_at
+        self._signed = signed
+        self._seconds = seconds
+
+    def look(self, images: Iterable[str], base_url: str = "", provider: str = "") -> tuple[Looked, ...]:
+        """Look at each image of a provider, and fetch it if the engine's settings allow that. Raises nothing."""
+        until = time.monotonic() + self._seconds
+        try:
+            engine = self._engine_at(base_url)
+        except EngineError as error:
+            return tuple(Looked(image, reason=error.reason, message=str(error)) for image in images)
+        if engine is None:
+            text = f"{base_url} is not among engine.docker.daemons"
+            return tuple(Looked(image, reason="DAEMON_NOT_ALLOWED", message=text) for image in images)
+        return tuple(self._one(engine, image, provider, until) for image in images)
+
+    def _one(self, engine: Engine, image: str, provider: str, until: float) -> Looked:
+        def told(progress: str) -> None:
+            if time.monotonic() >= until:
+                raise _TooLong(
+                    f"{image} did not come within {self._seconds:g} s (providers.fetch_seconds); {progress}"
+                )
+
+        try:
+            engine.ensure_image(image, told)
+            self._signed(provider, image, engine)
+            return Looked(image, engine.image_facts(image))
+        except EngineError as error:
+            return Looked(image, reason=error.reason, message=str(error))
+        except _TooLong as error:
+            return Looked(image, reason="PULL_TIMEOUT", message=str(error))
+
+
+def pinned(provider: Provider, looked: Iterable[Looked]) -> Provider:
+    """Return the provider with the digests of what was found, and a warning for each image that is odd."""
+    digests: dict[str, str] = {}
+    warnings: list[DescriptionProblem] = []
+    for one in looked:
+        if one.reason:
+            rule = f"cannot be looked at ({one.reason}: {one.message}); {NOT_PINNED}"
+            warnings.append(DescriptionProblem("metadata.image", rule, one.image))
+            continue
+        if one.facts.digest:
+            digests[one.image] = one.facts.digest
+        warnings += image_labels.differences(one.facts.labels, provider, one.image)
+    return replace(provider, digests=digests, warnings=bounded([*warnings, *provider.warnings]))
+
+
+# Reads registrations of others: small ones here, large ones in a process with a limit of time and memory.
+#
+# However a description is built, the gateway goes on answering: its interpreter runs one thread at a time, so work
+# that vendors can make long must not be done in it.
+
+SMALL = 64 * 1024
+"""bytes of a body that is read here: a few milliseconds' work"""
+_MOST_KEPT = 20
+"""folders of workers that failed"""
+
+
+class Reader:
+    """Turns the body of a registration into a provider."""
+
+    def __init__(self, folder: Path, seconds: float) -> None:
+        """``folder`` is where workers leave their output, ``seconds`` how long one may take."""
+        self._folder = folder
+        self._seconds = seconds
+
+    def read(self, body: bytes | Mapping[str, Any]) -> tuple[Provider, bool]:
+        """Return (provider, whether the body is one component with its image). Raises `Invalid`.
+
+        The reason is NOT_CHECKED where a worker did not come to an end; the problem tells where its output is.
+        """
+        try:
+            if not isinstance(body, bytes):
+                return read_value(body)
+            small = len(body) <= SMALL
+            refused = len(body) > MOST_BYTES or too_many_values(body)  # at once, without a process
+            return read(body) if small or refused else self._in_worker(body)
+        except InvalidDescription as error:
+            raise Invalid([Problem(*p) for p in error.problems]) from error
+
+    def _in_worker(self, body: bytes) -> tuple[Provider, bool]:
+        place = self._folder / uuid.uuid4().hex
+        place.mkdir(parents=True, mode=0o700)
+        (place / "request.json").write_bytes(body)
+        result = place / "result.json"
+        cause = self._run(place, result)
+        if cause:
+            self._forget_old()
+            rule = f"could not be checked: {cause}; the worker's output is in {place}"
+            raise Invalid([Problem(ROOT, rule, f"{len(body)} bytes")], reason="NOT_CHECKED")
+        said = json.loads(result.read_text(encoding="utf-8"))
+        shutil.rmtree(place, ignore_errors=True)
+        if "problems" in said:
+            raise Invalid([Problem(*p) for p in said["problems"]])
+        return from_document(said["provider"]), bool(said["single"])
+
+    def _run(self, place: Path, result: Path) -> str:
+        """Have a process read the request; return why there is no result, or nothing."""
+        command = [sys.executable, "-P", "-m", "provider_registry.worker", "request.json", result.name]
+        environment = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PATH": os.defpath}
+        try:
+            with (place / "output.log").open("wb") as log:
+                done = subprocess.run(
+                    command,
+                    cwd=place,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    timeout=self._seconds,
+                    check=False,
+                )
+        except subprocess.TimeoutExpired:
+            return f"it took longer than {self._seconds:g} s (providers.check_seconds)"
+        except OSError as error:
+            return f"no process can be started ({error.strerror})"
+        return "" if result.exists() else f"the worker ended with {done.returncode}"
+
+    def _forget_old(self) -> None:
+        places = sorted(self._folder.iterdir(), key=lambda place: place.stat().st_mtime)
+        for place in places[:-_MOST_KEPT]:
+            shutil.rmtree(place, ignore_errors=True)

@@ -9,11 +9,9 @@ from anyio import CapacityLimiter
 from gateway.domain.problems import Problem
 from gateway.domain.spec import JobSpec
 from gateway.errors import Invalid, NotAllowed, NotFound, Refused
-from gateway.providers.provider_images import Images, Looked, pinned
-from gateway.providers.provider_reading import Reader
-from provider_registry.model import InvalidDescription, Provider
+from gateway.providers.images import Images, Looked, Reader, pinned
+from provider_registry.model import Change, InvalidDescription, Provider
 from provider_registry.registry import Registry, Unknown, Written
-from provider_registry.revisions import Change
 
 _SHOWN = 5
 """how many jobs a reason names"""

@@ -5,11 +5,13 @@ and waits for a turn; whoever gets the turn makes all that were left, decides on
 """
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from gateway.origin import with_proof
+from gateway.auth import with_proof
+from gateway.errors import DatabaseAway
 
 R = TypeVar("R")
 X = TypeVar("X")
@@ -99,3 +101,15 @@ class Turns(Generic[R, X]):
         finally:
             for entry in entries:
                 entry.done = True
+
+
+def while_away(work: Callable[[], X], seconds: float = 20.0, pause: float = 0.2) -> X:
+    """Do the work again until the database answers. Raises `DatabaseAway` if it does not in so many seconds."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return work()
+        except DatabaseAway:
+            if time.monotonic() + pause > end:
+                raise
+            time.sleep(pause)

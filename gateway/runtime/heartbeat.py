@@ -13,7 +13,7 @@ import structlog
 from gateway.domain.execution.messages import Event, OwnerLost
 from gateway.domain.run import LocalJob
 from gateway.ports import Clock
-from gateway.store.gateways import Gateways, KnownGateway
+from gateway.store.repositories import Gateways, KnownGateway
 
 log = structlog.get_logger(__name__)
 

@@ -8,11 +8,13 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from gateway.broker.model import Usage
-from gateway.domain.amounts import CORE
-from gateway.domain.resources import ClaimState, Ledger
+from gateway.broker.mailbox import Usage
+from gateway.domain.resources import CORE, ClaimState, Ledger
+from gateway.domain.spec import Note
+from gateway.ports import Clock
 from gateway.runtime.context import Exchange
-from gateway.store.counting import Counts
+from gateway.store.queries import Counts
+from gateway.store.store import Store
 
 _CALLS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _ACTIONS = (*_CALLS, 30.0, 60.0, 120.0)
@@ -166,3 +168,24 @@ def _of_engines(ledger: Ledger) -> Iterator[GaugeMetricFamily]:
     for engine in sorted(ledger.further.keys() | ledger.away.keys()):
         answers.add_metric([engine], engine not in ledger.away)
     yield answers
+
+
+EVENT = "cannot go on"
+
+
+def telling(
+    store: Store, side: str, clock: Clock, count: Callable[[str], None]
+) -> Callable[[str, Exception, int], None]:
+    """Return what a loop of this side tells of a failure. ``side``: ``scheduler`` or ``participant``.
+
+    Of failures in a row the first is written into the job's timeline.
+    """
+
+    def failed(job_id: str, error: Exception, times: int) -> None:
+        count(side)
+        if times == 1:
+            name = type(error).__name__
+            text = f"{name} inside the gateway; it is tried again every second, and the gateway's log tells more"
+            store.note(job_id, side, [Note(clock(), EVENT, "", {"reason": "INTERNAL", "message": text})])
+
+    return failed

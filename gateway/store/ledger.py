@@ -9,9 +9,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from gateway.domain.amounts import Amounts
-from gateway.domain.needs import Means
-from gateway.domain.resources import Claim, ClaimState, Ledger
+from gateway.domain.resources import Amounts, Claim, ClaimState, Ledger, Means
 from gateway.domain.states import JobStatus
 from gateway.store import schema
 from gateway.store.database import repeating

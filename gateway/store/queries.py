@@ -1,16 +1,16 @@
 """What cleaning asks of the database, and how a job is taken out of it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from gateway.domain.spec import Note
-from gateway.origin import proven
+from gateway.auth import proven
+from gateway.domain.spec import JobSpec, NodeId, Note
 from gateway.store import schema
-from gateway.store.rows import note_row
+from gateway.store.serialization import as_time, dumps, loads, note_row
 from gateway.store.store import Store
 
 _OVER = ("FINISHED", "REJECTED")
@@ -149,3 +149,197 @@ def _line(
     made = connection.execute(schema.timeline.insert().values(**row)).inserted_primary_key
     assert made is not None
     return int(made[0])
+
+
+_AT_A_TIME = 500
+
+
+class Place(NamedTuple):
+    """Behind which job a page begins."""
+
+    created_at: float
+    """seconds since the epoch"""
+    job_id: str
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which jobs; what is empty or None leaves them all."""
+
+    statuses: Sequence[str] = ()
+    outcomes: Sequence[str] = ()
+    flow_id: str | None = None
+    partner: NodeId | None = None
+    """a node that plays a role in the job"""
+    since: datetime | None = None
+    before: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A job in a list."""
+
+    job_id: str
+    flow_id: str
+    status: str
+    outcome: str | None
+    created_at: datetime
+    sides: tuple[str, ...]
+    """scheduler, participant: what this node is to the job; the state is that of the first"""
+
+
+class Page(NamedTuple):
+    """Some jobs, newest first."""
+
+    entries: list[Entry]
+    next: Place | None
+    """where the next page begins; None on the last one"""
+
+
+def page(store: Store, wanted: Wanted, limit: int, after: Place | None = None) -> Page:
+    """Return one page of jobs."""
+    found: list[Any] = []
+    with store.read() as connection:
+        for side, query in _queries(wanted):
+            found += _first(connection, side, query, wanted, limit + 1, after)
+        found.sort(key=lambda r: (r[1].created_at, r[1].job_id), reverse=True)
+        shown = found[:limit]
+        both = _taking_part(connection, [r.job_id for side, r in shown if side == "scheduler"])
+    entries = [
+        Entry(
+            r.job_id,
+            r.flow_id,
+            r.status,
+            r.outcome,
+            as_time(r.created_at),
+            (side, "participant") if r.job_id in both else (side,),
+        )
+        for side, r in shown
+    ]
+    more = len(found) > limit and bool(shown)
+    return Page(entries, Place(shown[-1][1].created_at, shown[-1][1].job_id) if more else None)
+
+
+def _queries(wanted: Wanted) -> list[tuple[str, sa.Select[Any]]]:
+    job, local = schema.job, schema.local_job
+    mine = job.c.job_id == local.c.job_id
+    return [
+        ("scheduler", _narrowed(job, wanted)),
+        ("participant", _narrowed(local, wanted).outerjoin(job, mine).where(job.c.job_id.is_(None))),
+    ]
+
+
+def _narrowed(t: sa.Table, wanted: Wanted) -> sa.Select[Any]:
+    columns = [t.c.job_id, t.c.flow_id, t.c.status, t.c.outcome, t.c.created_at]
+    query = sa.select(*columns, *([t.c.spec] if wanted.partner is not None else []))
+    if wanted.statuses:
+        query = query.where(t.c.status.in_(wanted.statuses))
+    if wanted.outcomes:
+        query = query.where(t.c.outcome.in_(wanted.outcomes))
+    if wanted.flow_id is not None:
+        query = query.where(t.c.flow_id == wanted.flow_id)
+    if wanted.partner is not None:  # the database looks for the word: few jobs are handed over in vain
+        query = query.where(sa.func.instr(t.c.spec, dumps(wanted.partner)) > 0)
+    if wanted.since is not None:
+        query = query.where(t.c.created_at >= wanted.since.timestamp())
+    if wanted.before is not None:
+        query = query.where(t.c.created_at < wanted.before.timestamp())
+    return query
+
+
+def _first(
+    connection: sa.Connection, side: str, query: sa.Select[Any], wanted: Wanted, count: int, after: Place | None
+) -> list[tuple[str, Any]]:
+    """Return the first rows behind a place; who takes part is looked up in the job, piece by piece."""
+    created, job_id = query.selected_columns.created_at, query.selected_columns.job_id
+    query = query.order_by(
+        created.desc(), job_id.desc()
+    )  # both alike: the index on the time has them in that order
+    found: list[tuple[str, Any]] = []
+    at_once = count if wanted.partner is None else max(count, _AT_A_TIME)
+    while len(found) < count:
+        behind = query
+        if after is not None:
+            same = sa.and_(created == after.created_at, job_id < after.job_id)
+            behind = query.where(sa.or_(created < after.created_at, same))
+        rows = connection.execute(behind.limit(at_once)).all()
+        found += [(side, r) for r in rows if wanted.partner is None or _takes_part(r.spec, wanted.partner)]
+        if len(rows) < at_once:
+            break
+        after = Place(rows[-1].created_at, rows[-1].job_id)
+    return found[:count]
+
+
+def _takes_part(spec: str, node: NodeId) -> bool:
+    return node in spec and any(party.node == node for party in loads(JobSpec, spec).parties)
+
+
+def _taking_part(connection: sa.Connection, jobs: Sequence[str]) -> set[str]:
+    t = schema.local_job
+    return set(connection.execute(sa.select(t.c.job_id).where(t.c.job_id.in_(jobs))).scalars())
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Jobs, tasks and runs by state."""
+
+    jobs: Mapping[tuple[str, str, str], int]
+    """(scheduler or participant, status, outcome or "") -> number"""
+    tasks: Mapping[str, int]
+    runs: Mapping[str, int]
+    oldest_waiting: float | None
+    """when the oldest job was created that has not begun to run; seconds since the epoch"""
+
+
+def count(store: Store) -> Counts:
+    """Count everything; each query is answered from an index."""
+    jobs: dict[tuple[str, str, str], int] = {}
+    with store.read() as connection:
+        for side, t in (("scheduler", schema.job), ("participant", schema.local_job)):
+            query = sa.select(t.c.status, t.c.outcome, sa.func.count()).group_by(t.c.status, t.c.outcome)
+            for status, outcome, number in connection.execute(query):
+                jobs[side, status, outcome or ""] = number
+        waiting = sa.select(sa.func.min(schema.job.c.created_at)).where(
+            schema.job.c.status.in_(("PENDING", "READY"))
+        )
+        oldest = connection.execute(waiting).scalar()
+        return Counts(jobs, _by_status(connection, schema.task), _by_status(connection, schema.run), oldest)
+
+
+def _by_status(connection: sa.Connection, t: sa.Table) -> dict[str, int]:
+    query = sa.select(t.c.status, sa.func.count()).group_by(t.c.status)
+    return {row[0]: row[1] for row in connection.execute(query)}
+
+
+ABNORMAL = "ABNORMAL"
+
+
+def abandon(store: Store, side: str, job_id: str, at: datetime, why: str) -> list[str]:
+    """End the job as FAILED, by its columns alone; return the names of its containers here.
+
+    ``side``: ``scheduler`` or ``participant``. What it did is in its timeline; the unread record stays as it is.
+    """
+    t = schema.job if side == "scheduler" else schema.local_job
+    with store.write() as connection:
+        changed = connection.execute(
+            t.update()
+            .where(t.c.job_id == job_id, t.c.status.not_in(("FINISHED", "REJECTED")))
+            .values(status="FINISHED", outcome="FAILED", due_at=None, version=t.c.version + 1)
+        )
+        connection.execute(t.update().where(t.c.job_id == job_id).values(due_at=None))
+        if changed.rowcount:
+            line = {"event": "job ABNORMAL", "actor": "", "detail": dumps({"reason": ABNORMAL, "message": why})}
+            connection.execute(
+                schema.timeline.insert().values(job_id=job_id, side=side, at=at.timestamp(), **line)
+            )
+        if side == "scheduler":
+            return []
+        r = schema.run
+        names = connection.execute(sa.select(r.c.name).where(r.c.job_id == job_id)).scalars()
+        return list(names)
+
+
+def database_time(store: Store) -> float:
+    """Return seconds since 1970. For databases with a clock of their own: SQLite has none."""
+    with store.read() as connection:
+        return float(connection.execute(sa.select(sa.func.unix_timestamp(sa.func.now(6)))).scalar_one())

@@ -4,26 +4,228 @@ One verb changes state: `Records.update` loads the value, calls the pure change,
 ``WHERE version = :seen``; on a lost race it loads and calls again, which is safe because the change is pure.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache, partial
 from typing import Any, Generic, Literal, TypeVar
 
 import sqlalchemy as sa
+import structlog
 
+from gateway.auth import proven, with_proof
+from gateway.domain import models
 from gateway.domain.job import Job
+from gateway.domain.models import Kept, PartyModel
 from gateway.domain.run import LocalJob
-from gateway.domain.spec import JobSpec
+from gateway.domain.spec import JobSpec, Note
 from gateway.errors import NotFound, Unreadable
-from gateway.origin import proven, with_proof
-from gateway.store import statements
-from gateway.store.announcing import announce
+from gateway.store import schema
 from gateway.store.database import Database, repeating
-from gateway.store.rows import as_time, note_row
-from gateway.store.seen import Entry, Seen
-from gateway.store.serialization import dumps, loads, record
-from gateway.store.statements import JobStatements, RowStatements
+from gateway.store.serialization import as_time, dumps, loads, note_row, record
+
+# The statements that every step of every job makes, built once.
+#
+# Building a statement costs several times what the database takes to answer it.
+
+OVER = ("FINISHED", "REJECTED")
+UNDER_WAY = ("PENDING", "READY", "RUNNING")
+"""asked for by name: what is over is the most, and "not over" would read all of it"""
+
+
+class JobStatements:
+    """Those of one of the two tables of jobs."""
+
+    def __init__(self, table: sa.Table) -> None:
+        c = table.c
+        job = c.job_id == sa.bindparam("job")
+        same = sa.and_(c.version == sa.bindparam("version"), c.created_at == sa.bindparam("created"))
+        self.load = sa.select(
+            c.version,
+            c.created_at,
+            sa.case((same, None), else_=c.state).label("state"),
+            sa.case((same, None), else_=c.spec).label("spec"),
+        ).where(job)
+        """``version`` and ``created`` are what is known of it: the same is not read again"""
+        self.save = (
+            table.update()
+            .where(job, c.version == sa.bindparam("seen"), c.created_at == sa.bindparam("created"))
+            .values(
+                {name: sa.bindparam(f"new_{name}") for name in ("version", "status", "outcome", "due_at", "state")}
+            )
+        )
+        self.add = table.insert()
+        self.due = (
+            sa.select(c.job_id)
+            .where(c.due_at <= sa.bindparam("now"))
+            .order_by(c.due_at)
+            .limit(sa.bindparam("most", type_=sa.Integer))
+        )
+        self.under_way_naming = sa.select(c.spec).where(
+            c.status.in_(UNDER_WAY), sa.func.instr(c.spec, sa.bindparam("word", type_=sa.Text)) > 0
+        )
+        """the database looks for the word: to hand over every job would take a thousand times as long"""
+        self.unfinished = sa.union(
+            sa.select(c.job_id).where(c.status.in_(UNDER_WAY)), sa.select(c.job_id).where(c.due_at >= 0)
+        )
+
+
+class RowStatements:
+    """Those of a table that repeats a part of a job's record."""
+
+    def __init__(self, table: sa.Table) -> None:
+        key = table.primary_key.columns[0]
+        self.key = str(key.name)
+        self.add = table.insert()
+        self.change = (
+            table.update()
+            .where(key == sa.bindparam("row_key"))
+            .values({c.name: sa.bindparam(c.name) for c in table.columns})
+        )
+
+
+def _by(column: str, table: sa.Table, *wanted: str) -> sa.Select[Any]:
+    return sa.select(*(table.c[name] for name in wanted)).where(table.c[column] == sa.bindparam("key"))
+
+
+ADD_NOTES = schema.timeline.insert()
+JOB_OF_TASK = _by("task_id", schema.task, "job_id")
+LOCAL_JOB_OF_TASK = _by("task_id", schema.run, "job_id").limit(1)
+JOB_OF_RUN = _by("run_id", schema.run, "job_id")
+RUN_OF_TOKEN = _by("token", schema.run, "job_id", "run_id")
+JOB_OF_CONTAINER = _by("name", schema.run, "job_id", "run_id")
+PROVIDER = _by("provider_key", schema.provider, "document")
+
+
+def _last_revision(*conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    t = schema.provider_revision
+    own = t.c.provider_key == sa.bindparam("key")
+    return sa.select(t).where(own, *conditions).order_by(t.c.number.desc()).limit(1)
+
+
+_REVISED = schema.provider_revision.c
+REVISED = _last_revision().with_only_columns(_REVISED.number, _REVISED.at)
+REVISION_THEN = _last_revision(_REVISED.at <= sa.bindparam("moment"))
+
+
+# Says in the log what was written into the timelines: one line per note, under the job's trace id.
+#
+# A run's token is the container's credential; wherever a text shows one, asterisks stand in its place.
+
+log = structlog.get_logger(__name__)
+
+TOLD = (
+    "task",
+    "tasks",
+    "task_id",
+    "role",
+    "status",
+    "attempt",
+    "outcome",
+    "reason",
+    "exit_code",
+    "node",
+    "message",
+    "path",
+    "code",
+    "said",
+    "seconds",
+)
+"""what of a note's detail a log line tells; the timeline has all of it"""
+LONGEST_TEXT = 500
+_TOKEN = re.compile(r"[0-9a-fA-F]{64,}|(?<![\w-])[0-9a-fA-F]{32}(?![\w-])")
+"""both kinds of a run; ids of jobs, tasks and traces have a word before their digits"""
+
+
+def announce(side: str, spec: JobSpec, notes: Iterable[Note]) -> None:
+    """Log the notes of a job; whatever goes wrong with that is let go, for they are stored already."""
+    for note in notes:
+        try:
+            told = {"job": spec.job_id, "side": side, "by": note.by, "trace_id": spec.trace_id}
+            log.info(note.event, **_main(note.detail), **told)
+        except Exception:  # a full disk or a closed stream must not undo what was decided
+            return
+
+
+def without_tokens(text: str) -> str:
+    """Return the text with asterisks in place of whatever looks like a run's token."""
+    return _TOKEN.sub("***", text)
+
+
+def _main(detail: Mapping[str, Any]) -> dict[str, Any]:
+    failure = detail.get("failure")
+    fields = {**(failure if isinstance(failure, Mapping) else {}), **detail}
+    return {name: _shown(fields[name]) for name in TOLD if fields.get(name) not in (None, "", ())}
+
+
+def _shown(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    text = without_tokens(", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
+    return text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + "…"
+
+
+# Keeps records as they were last read or written here, so that an unchanged one is not read as text again.
+#
+# Only a memory aid: whoever uses an entry asks the database first whether its version is still the newest.
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True)
+class Entry(Generic[V]):
+    """A record and the version at which it was so; ``size`` is in characters of its text."""
+
+    version: int
+    created_at: float
+    """a record that was deleted and made anew begins with version 1 again"""
+    value: V
+    size: int
+
+
+class Seen(Generic[V]):
+    """The records used last, up to so many characters of their texts."""
+
+    def __init__(self, room: int = 64 * 1024**2) -> None:
+        self._room = room
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[str, Entry[V]] = OrderedDict()
+        self._used = 0
+
+    def get(self, job_id: str) -> Entry[V] | None:
+        """Return what is remembered, and remember it for longer; None: nothing."""
+        with self._lock:
+            entry = self._entries.get(job_id)
+            if entry is not None:
+                self._entries.move_to_end(job_id)
+            return entry
+
+    def put(self, job_id: str, entry: Entry[V]) -> None:
+        """Keep a record; an older version never takes a newer one's place."""
+        with self._lock:
+            known = self._entries.get(job_id)
+            if known is not None and known.created_at == entry.created_at and known.version > entry.version:
+                return
+            self._forget(job_id)
+            self._entries[job_id] = entry
+            self._used += entry.size
+            while self._used > self._room and len(self._entries) > 1:
+                self._forget(next(iter(self._entries)))
+
+    def drop(self, job_id: str) -> None:
+        """Forget a record."""
+        with self._lock:
+            self._forget(job_id)
+
+    def _forget(self, job_id: str) -> None:
+        entry = self._entries.pop(job_id, None)
+        if entry is not None:
+            self._used -= entry.size
+
 
 R = TypeVar("R", Job, LocalJob)
 X = TypeVar("X")
@@ -166,7 +368,7 @@ class Records(Generic[R]):
     def under_way_for(self, whose: Literal["initiator", "scheduler"], node: str, most: int) -> bool:
         """Tell whether so many jobs that have not ended have a node as their initiator or scheduling node."""
         c = self._table.c
-        under_way = sa.select(sa.func.count()).where(c.status.in_(statements.UNDER_WAY))
+        under_way = sa.select(sa.func.count()).where(c.status.in_(UNDER_WAY))
         told = sa.func.json_extract(c.spec, f"$.{whose}")  # MariaDB returns it in quotes
         with self._database.read() as connection:
             if connection.execute(under_way).scalar_one() < most:
@@ -253,9 +455,56 @@ class Records(Generic[R]):
         if not value.notes:
             return
         notes = [note_row(value.id, self._side, note) for note in value.notes]
-        connection.execute(statements.ADD_NOTES, notes)
+        connection.execute(ADD_NOTES, notes)
 
 
 @lru_cache(maxsize=4096)
 def _spec(text: str) -> JobSpec:
     return loads(JobSpec, text)
+
+
+def publish(connection: sa.Connection, old: LocalJob | None, new: LocalJob) -> None:
+    """Store what a job leaves, in the write that says it has succeeded; a version that is there stays as it is."""
+    if not new.model_saved or (old is not None and old.model_saved):
+        return
+    t = schema.model
+    for model in models.left_by(new):
+        here = (
+            one_version(model.model_id, model.version)
+            & (t.c.role == model.party.role)
+            & (t.c.idx == model.party.index)
+        )
+        if connection.execute(sa.select(t.c.job_id).where(here)).first() is None:
+            connection.execute(t.insert().values(**row_of(Kept(model))))
+        else:
+            log.warning("the model was there before", job=new.id, model_id=model.model_id, version=model.version)
+
+
+def one_version(model_id: str, version: str) -> sa.ColumnElement[bool]:
+    """Return the condition for all parties' parts of one version of a model."""
+    return (schema.model.c.model_id == model_id) & (schema.model.c.version == version)
+
+
+def row_of(kept: Kept) -> dict[str, Any]:
+    """Return a party's model as a row; one whose time is not known counts as made now."""
+    model = kept.model
+    return {
+        "model_id": model.model_id,
+        "version": model.version,
+        "role": model.party.role,
+        "idx": model.party.index,
+        "job_id": model.job_id,
+        "created_at": model.created_at.timestamp() if model.created_at.year > 1 else time.time(),
+        "deployed_at": kept.deployed_at,
+        "granted": dumps(list(kept.granted)),
+        "document": dumps(model),
+    }
+
+
+def kept_of(row: Any) -> Kept:
+    """Return a row as a party's model."""
+    return Kept(
+        loads(PartyModel, row.document),
+        row.deployed_at,
+        tuple(loads(list, row.granted)),
+    )

@@ -16,14 +16,11 @@ from gateway.domain.run import LocalJob
 from gateway.domain.scheduling import machine as scheduling_machine
 from gateway.domain.spec import Note
 from gateway.domain.states import RunStatus
-from gateway.domain.timeouts import Timing
-from gateway.domain.timing import Timing as RunTiming
-from gateway.store import schema, statements
+from gateway.domain.timeouts import RunTiming, Timing
+from gateway.store import records, schema
 from gateway.store.database import Database
-from gateway.store.publishing import publish
-from gateway.store.records import Records
-from gateway.store.rows import as_time, note_row, run_rows, runs_of, task_rows, tasks_of
-from gateway.store.serialization import loads
+from gateway.store.records import Records, publish
+from gateway.store.serialization import as_time, loads, note_row, run_rows, runs_of, task_rows, tasks_of
 
 
 @dataclass(frozen=True)
@@ -96,28 +93,28 @@ class Store(Database):
     def job_of_task(self, task_id: str) -> str | None:
         """Return the job that this node schedules and the task belongs to."""
         with self.read() as connection:
-            return connection.execute(statements.JOB_OF_TASK, {"key": task_id}).scalar()
+            return connection.execute(records.JOB_OF_TASK, {"key": task_id}).scalar()
 
     def local_job_of_task(self, task_id: str) -> str | None:
         """Return the job that this node takes part in and the task's runs belong to."""
         with self.read() as connection:
-            return connection.execute(statements.LOCAL_JOB_OF_TASK, {"key": task_id}).scalar()
+            return connection.execute(records.LOCAL_JOB_OF_TASK, {"key": task_id}).scalar()
 
     def job_of_run(self, run_id: str) -> str | None:
         """Return the job that this node takes part in and the run belongs to."""
         with self.read() as connection:
-            return connection.execute(statements.JOB_OF_RUN, {"key": run_id}).scalar()
+            return connection.execute(records.JOB_OF_RUN, {"key": run_id}).scalar()
 
     def run_of_token(self, token: str) -> tuple[str, str] | None:
         """Return (job id, run id) of the run whose token on the channel begins with this."""
         with self.read() as connection:
-            row = connection.execute(statements.RUN_OF_TOKEN, {"key": token}).first()
+            row = connection.execute(records.RUN_OF_TOKEN, {"key": token}).first()
         return (row.job_id, row.run_id) if row else None
 
     def job_of_container(self, name: str) -> tuple[str, str] | None:
         """Return (job id, run id) of the run whose container has this name."""
         with self.read() as connection:
-            row = connection.execute(statements.JOB_OF_CONTAINER, {"key": name}).first()
+            row = connection.execute(records.JOB_OF_CONTAINER, {"key": name}).first()
         return (row.job_id, row.run_id) if row else None
 
     def launched(self, owner: str) -> list[LaunchedRun]:
@@ -140,7 +137,7 @@ class Store(Database):
         """Write lines into the timeline of a job of which this node need not have a record."""
         if notes:
             with self.write() as connection:
-                connection.execute(statements.ADD_NOTES, [note_row(job_id, side, note) for note in notes])
+                connection.execute(records.ADD_NOTES, [note_row(job_id, side, note) for note in notes])
 
     def add_submission(self, job_id: str, flow_id: str, scheduler: str, at: datetime) -> None:
         """Note which node schedules a job that was handed in here; the first note stays."""

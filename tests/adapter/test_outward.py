@@ -13,11 +13,10 @@ from adapter.bfia import client as bfia
 from adapter.bfia import interconn
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import audit_answer_body, ending_fields
-from adapter.fate import scheduler_client as fate
+from adapter.fate import client as fate
 from adapter.fate import wire
-from adapter.fate.calling import Caller
-from adapter.fate.client import ParticipantClient
-from adapter.fate.partner_words import collected
+from adapter.fate.client import Caller, ParticipantClient
+from adapter.fate.partner import collected
 from adapter.fate.states import TaskWord
 from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import JobStatus, Outcome, TaskStatus

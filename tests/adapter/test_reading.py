@@ -7,7 +7,7 @@ import pytest
 
 from adapter import json as adapter_json
 from adapter.json import MOST_SIGNS, NotFit, read_aside, read_json
-from provider_registry.signs import counted, pieces
+from provider_registry.model import counted, pieces
 from tests.aside import watch
 
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from adapter.bfia.examples import CREATE_ALL, REGISTER
+from adapter.bfia.responses import CREATE_ALL, REGISTER
 from gateway.auth import Role, new_token
 from gateway.domain.spec import Call, CallState
 from gateway.domain.states import JobStatus

@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 import pytest
 from typer.testing import CliRunner, Result
 
-from adapter.bfia.examples import CREATE_ALL, REGISTER
+from adapter.bfia.responses import CREATE_ALL, REGISTER
 from gateway.bootstrap.node import Gateway
 from gateway.cli.data import commands
 from gateway.cli.main import app
 from gateway.data.sharing import NotShared
-from gateway.data.storage_staging import FOLDER
+from gateway.data.storage import FOLDER
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
 from gateway.domain.run import Address
 from gateway.domain.spec import JobSpec

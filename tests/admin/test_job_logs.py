@@ -11,9 +11,8 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from gateway.store.announcing import LONGEST_TEXT
-from gateway.store.database import connect
-from gateway.store.migrate import migrate
+from gateway.store.database import connect, migrate
+from gateway.store.records import LONGEST_TEXT
 from gateway.store.store import Store
 from tests.builders import T0, a_job, a_local_job, a_run
 from tests.e2e.nodes import ROOT, Federation, wait_for

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from adapter.bfia.examples import CREATE_ALL, REGISTER
+from adapter.bfia.responses import CREATE_ALL, REGISTER
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER, ask, running
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from engines.base import LaunchSpec
-from engines.naming import labels
-from gateway.admin.preview import MOST_BYTES
+from engines.base import LaunchSpec, labels
+from gateway.admin.outputs import MOST_BYTES
 from gateway.bootstrap.node import Gateway
 from gateway.domain.dag import Dag, DagOutput
 from gateway.domain.run import Address, LocalJob, Told

@@ -9,12 +9,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from adapter.bfia.outputs import _facts, _Said
+from adapter.bfia.interconn import _facts, _Said
 from gateway.bootstrap.node import Gateway
 from gateway.cli.main import app
 from gateway.domain.datasets import Grant
 from gateway.domain.run import Address
-from gateway.store.sharing import SqlGrants
+from gateway.store.repositories import SqlGrants
 from tests.cleaning.ended import a_job_over, ago, left_behind
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER, ask, running

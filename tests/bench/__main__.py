@@ -25,7 +25,7 @@ from typing import Any
 
 import httpx
 
-from adapter.bfia.examples import REGISTER
+from adapter.bfia.responses import REGISTER
 from tests.bench import fate, load, readme
 from tests.bench.failover import failover
 from tests.bench.floor import IMAGE, Floor, build

@@ -6,8 +6,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from gateway.store.migrate import opened
-from gateway.store.routes import SqlRouteVersions
+from gateway.store.database import opened
+from gateway.store.repositories import SqlRouteVersions
 from gateway.store.store import Store
 from route_table.live import LiveRoutes
 

@@ -21,7 +21,7 @@ from typing import TypeVar
 import pymysql
 import yaml
 
-from adapter.bfia.examples import REGISTER
+from adapter.bfia.responses import REGISTER
 from tests.chaos import pair
 from tests.chaos.containers import Containers, DockerContainers, Processes
 from tests.chaos.proxy import Proxy

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from engines.naming import run_name
+from engines.base import run_name
 from gateway.bootstrap.node import Gateway
 from gateway.domain.dag import Dag, DagOutput
 from gateway.domain.run import Address, LocalJob, Run, Told

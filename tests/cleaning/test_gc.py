@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from adapter.bfia.environment import session_id
-from engines.base import LaunchSpec
-from engines.naming import labels
+from engines.base import LaunchSpec, labels
 from gateway.bootstrap.node import Gateway
-from gateway.data.storage_staging import Staging
+from gateway.data.storage import Staging
 from gateway.domain.run import Address
 from gateway.domain.states import JobStatus
 from gateway.jobs.inheritance import Offer

@@ -10,8 +10,8 @@ from typing import Any
 import docker
 import pytest
 
-from adapter.bfia.examples import CREATE_ALL, REGISTER
-from engines.naming import NODE
+from adapter.bfia.responses import CREATE_ALL, REGISTER
+from engines.base import NODE
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, Node, process_engine, wait_for
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from adapter.bfia.examples import REGISTER
+from adapter.bfia.responses import REGISTER
 from tests.e2e import jobs, test_stop
 from tests.e2e.nodes import Federation, process_engine, wait_for
 

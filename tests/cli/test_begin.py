@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from gateway.cli import jobs
 from gateway.cli.client import Client
-from gateway.cli.job_made import in_short
+from gateway.cli.jobs import in_short
 from gateway.cli.main import app
 from tests.inprocess import running
 

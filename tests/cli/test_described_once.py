@@ -14,7 +14,7 @@ import yaml
 from engines.base import LaunchSpec
 from engines.memory import MemoryEngine, Script
 from gateway.bootstrap.node import Gateway
-from gateway.cli import completing
+from gateway.cli import client
 from tests import forks
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, ask, running
@@ -105,10 +105,10 @@ def test_a_changed_description_changes_the_form_the_draft_the_check_and_the_envi
 
 def test_components_are_offered_to_the_shell(node: Gateway, monkeypatch: pytest.MonkeyPatch):
     described(node, "scores", a_parameter())
-    monkeypatch.setattr(completing, "_PATIENCE", 60)
+    monkeypatch.setattr(client, "_PATIENCE", 60)
     asked = cast(typer.Context, SimpleNamespace(params={"url": node.addresses()["operator"]}))
-    assert completing.components(asked, "acme:1") == ["acme:1.0.0/Algo"]
-    assert completing.components(asked, "other") == []
+    assert client.components(asked, "acme:1") == ["acme:1.0.0/Algo"]
+    assert client.components(asked, "other") == []
 
 
 def test_a_component_that_is_not_there_has_no_form(node: Gateway):

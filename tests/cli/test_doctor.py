@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from docker import DockerClient
 from typer.testing import CliRunner
 
-from adapter.bfia.examples import REGISTER
+from adapter.bfia.responses import REGISTER
 from engines.base import Capacity, Engine, PullDenied
 from engines.memory import MemoryEngine, MemoryWorld, Script
 from engines.multi import SeveralEngines
@@ -28,17 +28,13 @@ from gateway.bootstrap import node
 from gateway.bootstrap.node import Gateway
 from gateway.cli.main import app
 from gateway.config.schema import load
-from gateway.data import room
+from gateway.data import files
 from gateway.data.storage import FileStorage
-from gateway.diagnostics.checkup_certificates import certificates_of
-from gateway.diagnostics.checkup_clock import clock_of
-from gateway.diagnostics.checkup_routes import routes_of
-from gateway.diagnostics.doctor import look
-from gateway.domain.amounts import GIB
+from gateway.diagnostics.doctor import certificates_of, clock_of, look, routes_of
+from gateway.domain.resources import GIB
 from gateway.errors import Invalid
 from gateway.runtime.checks import Result, Step
-from gateway.store.database import connect
-from gateway.store.migrate import opened
+from gateway.store.database import connect, opened
 from gateway.store.repositories import SqlProviders
 from gateway.store.store import Store
 from gateway.version import VERSION
@@ -269,7 +265,7 @@ def test_a_node_is_not_begun_where_a_folder_is_a_file(config: Path, setting: str
 
 
 def test_a_full_disk_is_told_as_one_and_not_as_a_lack_of_rights(config: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(room.tempfile, "TemporaryFile", lambda dir: open("/dev/full", "wb"))  # noqa: SIM115
+    monkeypatch.setattr(files.tempfile, "TemporaryFile", lambda dir: open("/dev/full", "wb"))  # noqa: SIM115
     _, steps = doctor(config)
     assert failed(steps) == ["storage", "state folder"]
     assert "is full" in steps["storage"]["cause"] and steps["storage"]["remedy"].startswith("make room")

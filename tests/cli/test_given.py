@@ -17,7 +17,7 @@ from gateway.cli.client import TOKEN, URL, CallFailed, Client, reporting, show, 
 from gateway.cli.console import say
 from gateway.cli.inputs import LARGEST, content, new_file
 from gateway.cli.jobs import _print, _tree
-from gateway.data.whole_files import NotFit
+from gateway.data.files import NotFit
 
 SECRET = "bfia_0123456789abcdef"
 NOBODY = "http://127.0.0.1:9"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gateway.cli.client import EXIT_FAILED, EXIT_NO_ANSWER, CallFailed
-from gateway.cli.job_looks import PATIENCE, looks
+from gateway.cli.jobs import PATIENCE, looks
 
 SILENT = CallFailed("no answer", EXIT_NO_ANSWER, "NO_ANSWER")
 AWAY = CallFailed("the database is away", EXIT_FAILED, "DATABASE_AWAY")

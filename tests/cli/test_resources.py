@@ -7,7 +7,7 @@ from typer.testing import CliRunner, Result
 
 from gateway.bootstrap.node import Gateway
 from gateway.cli.main import app
-from gateway.domain.amounts import Amounts, Pool
+from gateway.domain.resources import Amounts, Pool
 from gateway.domain.states import JobStatus
 from gateway.errors import Refused
 from tests.builders import a_local_job, a_spec

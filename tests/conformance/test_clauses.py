@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 
 from engines.process.engine import ProcessEngine
-from gateway.conformance import samples
+from gateway.conformance import sandbox
 from gateway.conformance.check import Given, described
 from gateway.conformance.clauses import CLAUSES, TOGETHER
 from gateway.conformance.evidence import Evidence, Heard, Said, Trace, Trial
-from gateway.conformance.loopback import Loopback, Station
-from gateway.conformance.sandbox import NODE, Patience, Plan, Sandbox
-from gateway.conformance.tap import Ear
+from gateway.conformance.sandbox import NODE, Ear, Loopback, Patience, Plan, Sandbox, Station
 from gateway.errors import Invalid
 from tests.conformance.conftest import Run, registration
 
@@ -180,8 +178,8 @@ def test_a_required_parameter_gets_a_value_that_its_description_allows(fields: d
     provider = described(body).provider
     assert provider is not None
     component = provider.components["Count"]
-    assert samples.required(component, {}) == {"needed": value}
-    assert samples.required(component, {"needed": "mine", "greeting": "hi"}) == {
+    assert sandbox.required(component, {}) == {"needed": value}
+    assert sandbox.required(component, {"needed": "mine", "greeting": "hi"}) == {
         "needed": "mine",
         "greeting": "hi",
     }

@@ -8,8 +8,7 @@ import pytest
 
 from engines.files import try_to_remove
 from gateway.cli.check import Engines, _sandbox
-from gateway.conformance.outputs import files_in
-from gateway.conformance.sandbox import Patience
+from gateway.conformance.sandbox import Patience, files_in
 from tests.contracts.test_folders import nest, put
 
 

@@ -10,9 +10,7 @@ from typing import cast
 from gateway.conformance.check import Checked, Given, check, described
 from gateway.conformance.clauses import CLAUSES
 from gateway.conformance.evidence import Heard, Said, Trace, Written
-from gateway.conformance.loopback import Loopback, Station
-from gateway.conformance.sandbox import Plan, Sandbox
-from gateway.conformance.tap import Ear
+from gateway.conformance.sandbox import Ear, Loopback, Plan, Sandbox, Station
 from provider_registry.model import Component
 from tests.conformance.conftest import registration
 

@@ -13,12 +13,11 @@ from typing import Any
 
 import yaml
 
-from adapter.bfia.client import ParticipantClient, SchedulerClient
+from adapter.bfia.client import BfiaProtocol, ParticipantClient, SchedulerClient
 from adapter.bfia.peer import Connections, Peer
-from adapter.bfia.protocol import BfiaProtocol
-from adapter.fate.dag.components import Catalogue
+from adapter.fate.client import FateProtocol
 from adapter.fate.dag.description import Descriptions
-from adapter.fate.protocol import FateProtocol
+from adapter.fate.dag.read import Catalogue
 from adapter.fate.signing import Signatures
 from engines.memory import MemoryEngine, Script
 from gateway.bootstrap.node import Gateway

@@ -16,9 +16,10 @@ from engines.base import (
     Exited,
     LaunchSpec,
     Missing,
+    labels,
+    run_name,
 )
 from engines.memory import Inside, Script
-from engines.naming import labels, run_name
 
 LONG = 180.0
 """seconds that a test waits at most for what has to come"""

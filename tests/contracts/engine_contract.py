@@ -26,8 +26,8 @@ from engines.base import (
     Mount,
     NotSupported,
     Running,
+    run_name,
 )
-from engines.naming import run_name
 from tests.contracts.engine_acts import (
     COPIES,
     ENDS_WELL_ON_TERM,

@@ -17,7 +17,7 @@ from engines.memory import MemoryEngine, MemoryWorld, Script
 from engines.multi import SeveralEngines
 from gateway.bootstrap.node import Gateway
 from gateway.cli.main import app
-from gateway.domain.amounts import GIB
+from gateway.domain.resources import GIB
 from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import Outcome, RunStatus
 from gateway.errors import Invalid, Refused

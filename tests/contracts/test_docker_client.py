@@ -9,7 +9,7 @@ import requests
 
 from engines.base import EngineDown
 from engines.docker import ContainerdEngine
-from engines.docker.daemon import Client
+from engines.docker.client import Client
 from gateway.cli.init import docker_answers
 
 

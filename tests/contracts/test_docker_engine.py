@@ -35,8 +35,8 @@ from engines.base import (
     Running,
 )
 from engines.docker import ContainerdEngine
+from engines.docker.engine import Source, as_the_daemon_sees, source_of
 from engines.docker.errors import translated
-from engines.docker.view import Source, as_the_daemon_sees, source_of
 from engines.memory import Script
 from tests.contracts.engine_acts import (
     COPIES,

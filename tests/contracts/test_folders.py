@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from engines import files
-from gateway.data import checkpoint_folders
+from gateway.data import workspace as data_workspace
 from gateway.data.files import DiskWatch
-from gateway.data.log_trimming import trim
+from gateway.data.log_index import trim
 from gateway.data.workspace import Workspace
 from gateway.domain.run import Address, Run
 from gateway.jobs.archive import of_files
@@ -106,7 +106,7 @@ def test_no_more_folders_are_looked_through_than_a_bounded_number(tmp_path: Path
 def test_deep_checkpoints_are_taken_over(tmp_path: Path, workspace: Workspace) -> None:
     (source := tmp_path / "storage").mkdir()
     put(nest(source, 1100), 10)
-    checkpoint_folders.take_over(source, tmp_path / "runs")
+    data_workspace.take_over(source, tmp_path / "runs")
     (copied,) = (e for e in files.walk(tmp_path / "runs") if e.is_file())
     assert copied.path == str(tmp_path / "runs" / ("d/" * 1100 + "data"))
 

@@ -12,10 +12,9 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from adapter.bfia.extensions import EXTENSIONS
-from adapter.bfia.foreseen import body, items
 from adapter.bfia.peer import INTERCONN
 from adapter.bfia.profiles import PROFILES
-from adapter.bfia.translate import create_body
+from adapter.bfia.translate import body, create_body, items
 from engines.base import Engine, SignatureInvalid
 from gateway.cli.main import app
 from gateway.domain.dag import ComponentRef, Dag

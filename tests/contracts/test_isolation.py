@@ -14,12 +14,11 @@ from typing import Any
 import docker
 import pytest
 
-from engines.base import CreateFailed, Isolation, Limits, Mount
+from engines.base import INSTALLATION, NODE, CreateFailed, Isolation, Limits, Mount
 from engines.docker import ContainerdEngine
 from engines.docker.isolation import Firewall
 from engines.docker.network import NodeNetwork
 from engines.memory import Script
-from engines.naming import INSTALLATION, NODE
 from tests.contracts.engine_acts import (
     WAITS,
     a_spec,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gateway.domain.auditing import id_for
+from gateway.domain.approval import id_for
 from gateway.domain.job import Job
 from gateway.domain.spec import Failure, JobSpec
 from gateway.domain.states import JobStatus, Outcome

@@ -8,10 +8,9 @@ import pytest
 
 from gateway.domain.datasets import Grant
 from gateway.domain.run import Address
-from gateway.store import listing
-from gateway.store.access import SqlAudit
-from gateway.store.listing import Wanted, page
-from gateway.store.sharing import SqlGrants
+from gateway.store import queries
+from gateway.store.queries import Wanted, page
+from gateway.store.repositories import SqlAudit, SqlGrants
 from gateway.store.store import Store
 from tests.builders import a_job, a_local_job, a_spec, at
 from tests.contracts.databases import careless_database
@@ -46,9 +45,9 @@ def test_a_grant_takes_the_place_of_the_earlier_one_and_names_are_exact(store: S
 
 def test_jobs_are_listed_once_by_pages(store: Store, monkeypatch: pytest.MonkeyPatch):
     looked_at: list[str] = []
-    takes_part = listing._takes_part
+    takes_part = queries._takes_part
     monkeypatch.setattr(
-        listing, "_takes_part", lambda spec, node: looked_at.append(spec) or takes_part(spec, node)
+        queries, "_takes_part", lambda spec, node: looked_at.append(spec) or takes_part(spec, node)
     )
     for i in range(5):
         spec = a_spec("a", {"guest": ("n1",), "host": ("n2" if i % 2 else "n3",)}, job_id=f"job-{i}")

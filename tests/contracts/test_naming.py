@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.naming import is_name, labels, owned, run_name, safe_name
+from engines.base import is_name, labels, owned, run_name, safe_name
 
 texts = st.text(max_size=40)
 identities = st.tuples(texts, texts, texts, texts, st.integers(0, 9), st.integers(1, 9))

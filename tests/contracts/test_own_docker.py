@@ -15,9 +15,9 @@ from engines.base import EngineDown, Exited, Missing, Running
 from engines.docker import ContainerdEngine
 from engines.multi import SeveralEngines
 from gateway.config.schema import ResourceSettings
-from gateway.domain.amounts import GIB, Amounts
+from gateway.domain.resources import GIB, Amounts
 from gateway.jobs.capacity import Cap, EngineRooms
-from gateway.store.engine_totals import EngineTotals
+from gateway.store.repositories import EngineTotals
 from tests.contracts.engine_acts import (
     LONG,
     WAITS,

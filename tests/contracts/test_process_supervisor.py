@@ -12,9 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from engines.base import CommandNotFound, CreateFailed, Exited, LaunchSpec, Limits, Missing, NotSupported, Running
+from engines.base import (
+    CommandNotFound,
+    CreateFailed,
+    Exited,
+    LaunchSpec,
+    Limits,
+    Missing,
+    NotSupported,
+    Running,
+    labels,
+)
 from engines.memory import Script
-from engines.naming import labels
 from engines.process import supervisor
 from engines.process.engine import ProcessEngine
 from tests.contracts.engine_acts import (

@@ -12,7 +12,7 @@ from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
 from engines.base import EngineDown
 from gateway.bootstrap.node import Gateway
-from gateway.data import room
+from gateway.data import files
 from gateway.domain.dry_run import Standing
 from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus
@@ -99,9 +99,9 @@ def test_such_a_party_refuses_the_job_wherever_it_is(world: World, place: str, r
 
 
 def test_a_disk_without_room_takes_no_job_though_it_takes_folders(world: World, monkeypatch: pytest.MonkeyPatch):
-    real = room.tempfile.TemporaryFile
+    real = files.tempfile.TemporaryFile
     full = lambda dir: real(dir=dir) if "channel" in str(dir) else open("/dev/full", "wb")  # noqa: E731, SIM115
-    monkeypatch.setattr(room.tempfile, "TemporaryFile", full)
+    monkeypatch.setattr(files.tempfile, "TemporaryFile", full)
     seen(world.me, 1)
     with pytest.raises(Refused) as refused:
         world.me.participant.create_job(a_job(), PEER)

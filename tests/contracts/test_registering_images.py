@@ -12,11 +12,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from engines.base import DigestChanged
 from engines.docker import ContainerdEngine, PullRules
-from gateway.config.engine_settings import SignatureRule
+from gateway.config.schema import SignatureRule
 from gateway.errors import Invalid
-from gateway.providers.images import Signatures, signers_of
-from gateway.providers.provider_images import Images
-from gateway.providers.provider_reading import Reader
+from gateway.providers.images import Images, Reader, Signatures, signers_of
 from gateway.providers.registration import By, Providers
 from provider_registry.model import Provider
 from provider_registry.registry import Registry

@@ -9,18 +9,15 @@ from typing import Any
 
 import pytest
 
-from gateway.domain.dataset_model import Dataset, DatasetRepository, MemoryDatasets
+from gateway.domain.datasets import Dataset, DatasetRepository, MemoryDatasets
 from gateway.store import schema
-from gateway.store.database import connect
-from gateway.store.leaves import SqlDatasets
-from gateway.store.migrate import migrate
-from gateway.store.repositories import SqlProviders
+from gateway.store.database import connect, migrate
+from gateway.store.repositories import SqlDatasets, SqlProviders
 from gateway.store.store import Store
-from provider_registry.model import Provider
+from provider_registry.model import Action, Provider, Revision
 from provider_registry.registration import provider_from_component, provider_from_request
 from provider_registry.registry import Registry
 from provider_registry.repository import MemoryRepository, Repository, Stale
-from provider_registry.revisions import Action, Revision
 from tests.contracts.databases import careless_database
 from tests.e2e.nodes import example
 from tests.registry.builders import a_component_request, a_description, a_provider

@@ -18,11 +18,9 @@ from engines.base import EngineError, ImageFacts, SignatureUnchecked
 from engines.docker import signatures
 from engines.docker.signatures import signatures_of
 from engines.memory import MemoryEngine, Script
-from gateway.config.engine_settings import SignatureRule
+from gateway.config.schema import SignatureRule
 from gateway.errors import Invalid, Refused
-from gateway.providers.images import Signatures, signers_of
-from gateway.providers.provider_images import Images
-from gateway.providers.provider_reading import Reader
+from gateway.providers.images import Images, Reader, Signatures, signers_of
 from gateway.providers.registration import By, Providers
 from provider_registry.registry import Registry
 from provider_registry.repository import MemoryRepository

@@ -14,9 +14,8 @@ from fastapi import Body, Depends, Request
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
-from gateway.admin import answers
-from gateway.http.app import Mounted, PathTaken, create_app
-from gateway.http.paths import Paths
+from gateway.admin import deps
+from gateway.http.app import Mounted, Paths, PathTaken, create_app
 from gateway.ports import Limiters
 from tests.aside import watch
 
@@ -81,11 +80,11 @@ def test_a_path_is_built_once_with_what_its_router_says_of_all_of_its_paths(monk
 
 
 def test_an_answer_is_written_out_where_it_was_found_and_not_on_the_event_loop(monkeypatch: pytest.MonkeyPatch):
-    on_the_loop = watch(monkeypatch, answers, "to_json")
+    on_the_loop = watch(monkeypatch, deps, "to_json")
     found = {"at": datetime(2026, 1, 2, tzinfo=UTC).isoformat(), "of": MappingProxyType({"余": (1, None)})}
 
     async def answer() -> bytes:
-        run = answers.answering(Limiters(CapacityLimiter(1), CapacityLimiter(1), CapacityLimiter(1)))
+        run = deps.answering(Limiters(CapacityLimiter(1), CapacityLimiter(1), CapacityLimiter(1)))
         return (await run(lambda: found)).body
 
     assert json.loads(asyncio.run(answer())) == {"at": "2026-01-02T00:00:00+00:00", "of": {"余": [1, None]}}

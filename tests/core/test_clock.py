@@ -13,7 +13,7 @@ from adapter.fate.tools.auth import signature
 from engines.memory import MemoryEngine, Script
 from gateway.auth import Role, new_token
 from gateway.bootstrap.node import Gateway
-from gateway.data.dataset_upload import Upload
+from gateway.data.upload import Upload
 from gateway.domain.run import Address
 from gateway.domain.states import JobStatus
 from gateway.errors import GatewayError

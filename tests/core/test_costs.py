@@ -24,10 +24,10 @@ from gateway.cli.serve import not_looked_for, settle
 from gateway.domain.job import Attempt, Job
 from gateway.domain.spec import Failure
 from gateway.domain.states import JobStatus
-from gateway.http.paths import build_all
-from gateway.store import listing, schema
-from gateway.store.listing import Wanted
-from gateway.store.migrate import opened
+from gateway.http.app import build_all
+from gateway.store import queries, schema
+from gateway.store.database import opened
+from gateway.store.queries import Wanted
 from gateway.store.store import Store
 from tests.builders import a_job, a_local_job, a_spec, at
 from tests.contracts.apis import ME, PEER, World, two_nodes
@@ -237,7 +237,7 @@ def test_a_page_of_jobs_reads_little_more_than_what_it_shows(mariadb_url):
         with store.write() as connection:
             connection.exec_driver_sql("ANALYZE TABLE job, local_job")
         with told(store) as asked:
-            shown = listing.page(store, Wanted(), 10)
+            shown = queries.page(store, Wanted(), 10)
         assert [entry.job_id for entry in shown.entries[1:4]] == [
             "local_job-old-1999",
             "job-old-1999",

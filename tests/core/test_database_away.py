@@ -9,9 +9,8 @@ import sqlalchemy as sa
 
 from engines.memory import MemoryEngine, Script
 from gateway.errors import DatabaseAway
-from gateway.runtime.patience import while_away
-from gateway.store.database import connect
-from gateway.store.migrate import opened
+from gateway.runtime.batching import while_away
+from gateway.store.database import connect, opened
 from gateway.store.store import Store
 from tests.core.test_shells import submit
 from tests.e2e.nodes import free_ports, wait_for

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from adapter.bfia.examples import CREATE_ALL, REGISTER
+from adapter.bfia.responses import CREATE_ALL, REGISTER
 from engines.base import (
     CreateFailed,
     EngineError,

@@ -9,8 +9,8 @@ import pytest
 from gateway.domain.execution.messages import Event, OwnerLost
 from gateway.domain.states import JobStatus, RunStatus
 from gateway.runtime.heartbeat import Heartbeat
-from gateway.store.gateways import Gateways
-from gateway.store.migrate import opened
+from gateway.store.database import opened
+from gateway.store.repositories import Gateways
 from gateway.store.store import Store
 from tests.builders import OK, T0, a_local_job, a_run, at
 

@@ -14,9 +14,8 @@ from gateway.domain.models import Kept, ModelPart, PartyModel
 from gateway.domain.run import Address
 from gateway.domain.spec import Party
 from gateway.errors import Conflict, Invalid, TooLarge
-from gateway.store.database import connect
-from gateway.store.migrate import migrate
-from gateway.store.models import SqlModels
+from gateway.store.database import connect, migrate
+from gateway.store.repositories import SqlModels
 from gateway.store.store import Store
 from tests.builders import T0, at
 

@@ -10,15 +10,13 @@ import pytest
 
 from gateway.domain.job import Job
 from gateway.domain.scheduling import machine
-from gateway.domain.scheduling.commands import CreateAt
-from gateway.domain.scheduling.messages import Heard, StopAsked
+from gateway.domain.scheduling.messages import CreateAt, Heard, StopAsked
 from gateway.domain.spec import CallState
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.jobs.scheduler import Scheduler
 from gateway.runtime.executors import Lanes
 from gateway.runtime.peers import Peers
-from gateway.store.database import connect
-from gateway.store.migrate import migrate
+from gateway.store.database import connect, migrate
 from gateway.store.store import Store
 from tests.builders import T0, a_job
 from tests.e2e.nodes import wait_for

@@ -13,8 +13,7 @@ import yaml
 from engines.base import Capacity
 from engines.memory import MemoryEngine, MemoryWorld, Script
 from gateway.bootstrap.node import Gateway
-from gateway.domain.amounts import GIB, Amounts
-from gateway.domain.resources import Claim, ClaimState
+from gateway.domain.resources import GIB, Amounts, Claim, ClaimState
 from gateway.domain.run import LocalJob
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
 from gateway.errors import Refused

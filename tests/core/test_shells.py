@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from adapter.bfia.examples import CREATE_ALL, REGISTER
+from adapter.bfia.responses import CREATE_ALL, REGISTER
 from engines.base import ImageFacts, LaunchSpec
 from engines.process.engine import ProcessEngine
 from gateway.bootstrap.node import Gateway

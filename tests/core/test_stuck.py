@@ -12,7 +12,7 @@ from gateway.domain.scheduling import machine as scheduling_machine
 from gateway.domain.states import JobStatus
 from gateway.errors import DatabaseAway, NotFound
 from gateway.runtime.loop import Loop
-from gateway.runtime.stuck import EVENT, telling
+from gateway.runtime.metrics import EVENT, telling
 from gateway.store.store import Store
 from tests.builders import a_job, a_local_job
 from tests.core.test_shells import submit

@@ -4,11 +4,10 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.domain.execution.commands import AskScheduler, Confirm
-from gateway.domain.execution.messages import Done, Event
+from gateway.domain.execution.messages import AskScheduler, Confirm, Done, Event
 from gateway.domain.run import LocalJob
 from gateway.errors import Refused
-from gateway.jobs.telling import Telling
+from gateway.jobs.executor import Telling
 from gateway.runtime.peers import Peers
 from tests.builders import a_local_job, at
 

@@ -18,12 +18,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.data.dataset_reader import Findings
-from gateway.data.dataset_upload import Upload
 from gateway.data.datasets import Datasets
-from gateway.data.storage import FileStorage
-from gateway.data.storage_staging import FOLDER
-from gateway.domain.dataset_model import Dataset, MemoryDatasets
+from gateway.data.storage import FOLDER, FileStorage
+from gateway.data.upload import Findings, Upload
+from gateway.domain.datasets import Dataset, MemoryDatasets
 from gateway.domain.run import Address
 from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, NotFound
 
@@ -517,7 +515,7 @@ def test_a_large_upload_needs_no_more_memory_than_a_small_one(tmp_path: Path) ->
     code = textwrap.dedent("""
         import re, sys
         from pathlib import Path
-        from gateway.data.dataset_upload import Upload
+        from gateway.data.upload import Upload
         from gateway.errors import Invalid
         from tests.data.test_datasets import HERE, Site
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.data import report_tables
-from gateway.data.report_tables import Series, oddities, read_report
+from gateway.data import reports
+from gateway.data.reports import Series, oddities, read_report
 from gateway.data.storage import FileStorage
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
 from gateway.domain.run import Address
@@ -30,7 +30,7 @@ def written(root: Path, content: bytes, address: Address = PLACE) -> FileStorage
     return storage
 
 
-def read(root: Path, value: Any) -> report_tables.Report:
+def read(root: Path, value: Any) -> reports.Report:
     return read_report(written(root, json.dumps(value).encode()), PLACE)
 
 
@@ -60,8 +60,8 @@ def test_a_csv_report_is_a_table_with_numbers(tmp_path: Path):
 
 
 def test_a_long_curve_is_cut_and_says_so(tmp_path: Path):
-    (series,) = read(tmp_path, list(range(report_tables.MOST_POINTS + 5))).series
-    assert (len(series.points), series.left_out) == (report_tables.MOST_POINTS, 5)
+    (series,) = read(tmp_path, list(range(reports.MOST_POINTS_READ + 5))).series
+    assert (len(series.points), series.left_out) == (reports.MOST_POINTS_READ, 5)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"{", b"just words", b'a,b\n1,"2', b"a,b\n1,2\n3\n"])
@@ -118,4 +118,4 @@ def test_a_flood_of_oddities_is_cut(tmp_path: Path):
     for number in range(100):
         (storage.root / "ns" / f"{run.task_id}-{number}").mkdir()
     found = oddities(storage, a_spec(FLOW), run)
-    assert len(found) == report_tables.MOST_WARNINGS + 1 and found[-1] == "and more"
+    assert len(found) == reports.MOST_WARNINGS + 1 and found[-1] == "and more"

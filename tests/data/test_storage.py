@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.data.storage import FileStorage, name_rule
-from gateway.data.storage_staging import FOLDER
+from gateway.data.storage import FOLDER, FileStorage, name_rule
 from gateway.domain.run import Address
 from gateway.errors import Conflict, Invalid, NotFound, TooLarge
 
@@ -244,7 +243,7 @@ def test_deleting_leaves_nothing(storage: FileStorage) -> None:
 WRITER = """
     import os, signal, sys
     from pathlib import Path
-    from gateway.data import storage_staging
+    from gateway.data import storage as data_storage
     from gateway.domain.run import Address
     from gateway.data.storage import FileStorage
 

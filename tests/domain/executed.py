@@ -5,10 +5,10 @@ from gateway.domain.execution.messages import Event, HasExited, Reported, StopAs
 from gateway.domain.run import Exit, LocalJob, Run
 from gateway.domain.spec import Ending
 from gateway.domain.states import Outcome, RunStatus, TaskStatus
-from gateway.domain.timing import Timing
+from gateway.domain.timeouts import RunTiming
 from tests.builders import T0, at
 
-TIMING = Timing()
+TIMING = RunTiming()
 
 ID = "run-a-guest.0"
 

@@ -9,8 +9,12 @@ from gateway.domain.consent import Confirmed
 from gateway.domain.dag import downstream
 from gateway.domain.job import Acceptance, Job
 from gateway.domain.scheduling import machine
-from gateway.domain.scheduling.commands import (
+from gateway.domain.scheduling.messages import (
+    Answered,
     CreateAt,
+    Denied,
+    Event,
+    Heard,
     HoldAt,
     PollTaskAt,
     Request,
@@ -19,8 +23,8 @@ from gateway.domain.scheduling.commands import (
     StartTaskAt,
     StopAt,
     StopTaskAt,
+    UnknownThere,
 )
-from gateway.domain.scheduling.messages import Answered, Denied, Event, Heard, UnknownThere
 from gateway.domain.scheduling.transitions import exclude
 from gateway.domain.spec import Failure, NodeId
 from gateway.domain.states import JOB, TASK, JobStatus, TaskStatus, ended

@@ -1,9 +1,8 @@
 """A job as the scheduling rules take it on: what is due is claimed, answered, heard of."""
 
 from gateway.domain.job import Job
-from gateway.domain.scheduling.commands import PollTaskAt
 from gateway.domain.scheduling.machine import apply, plan, step
-from gateway.domain.scheduling.messages import Answered, Event, Heard
+from gateway.domain.scheduling.messages import Answered, Event, Heard, PollTaskAt
 from gateway.domain.spec import Failure
 from gateway.domain.states import JobStatus, TaskStatus
 from gateway.domain.timeouts import Timing

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from gateway.domain import admission
 from gateway.domain.admission import Rules
-from gateway.domain.amounts import GIB, Amounts
-from gateway.domain.resources import Claim, ClaimState, Ledger
+from gateway.domain.resources import GIB, Amounts, Claim, ClaimState, Ledger
 from tests.builders import at
 
 TOTAL = Amounts.of(16, 64 * GIB)

@@ -4,18 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.domain import approval, auditing, orphans
-from gateway.domain.approval import Mode, Policy, Verdict
-from gateway.domain.auditing import AuditStatus
+from gateway.domain import approval, orphans
+from gateway.domain.approval import AuditStatus, Mode, Policy, Verdict
 from gateway.domain.consent import Confirmed
 from gateway.domain.execution import machine
-from gateway.domain.execution.commands import Confirm
-from gateway.domain.execution.messages import Decided, StopAsked
+from gateway.domain.execution.messages import Confirm, Decided, StopAsked
 from gateway.domain.job import Acceptance, Job
 from gateway.domain.run import Audit, LocalJob
-from gateway.domain.scheduling.commands import CreateAt, StartAt, StopAt
 from gateway.domain.scheduling.machine import apply, plan
-from gateway.domain.scheduling.messages import Answered, Denied, Lost
+from gateway.domain.scheduling.messages import Answered, CreateAt, Denied, Lost, StartAt, StopAt
 from gateway.domain.spec import CallState, Failure
 from gateway.domain.states import JobStatus, Outcome
 from tests.builders import a_job, a_spec, at
@@ -31,7 +28,7 @@ ASKED = Acceptance(waits=True, asked_only=True)
 def asked(verdict: Verdict = Verdict.ASK, seconds: float = 60.0) -> LocalJob:
     spec = a_spec("a", {"guest": ("n9",), "host": ("n1",)}, scheduler="n9")
     new = LocalJob(spec, "n1", READY, at(0), "digest")
-    return auditing.asked(new, Audit("q-1"), Policy(Mode.PERSON, seconds), verdict, "a rule", at(0))
+    return approval.asked(new, Audit("q-1"), Policy(Mode.PERSON, seconds), verdict, "a rule", at(0))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +43,7 @@ def test_what_the_rules_decide_is_told_as_a_persons_decision_is(
     verdict: Verdict, status: JobStatus, word: AuditStatus
 ):
     job = asked(verdict)
-    assert (job.status, auditing.status(job)) == (status, word)
+    assert (job.status, approval.status(job)) == (status, word)
     assert (Confirm() in machine.plan(job, at(0))) is (verdict is not Verdict.ASK)
     if verdict is Verdict.REJECT:
         assert job.approval.failure.reason == "NOT_AUTHORISED" and "a rule" in job.approval.failure.message
@@ -57,22 +54,22 @@ def test_an_approval_that_is_not_used_ends_and_one_that_is_does_not():
     assert machine.step(job, at(69.9))[0].status is READY
     over, _ = machine.step(job, at(70))
     assert (over.status, over.ending.failure.reason) == (JobStatus.FINISHED, "AUDIT_UNUSED")
-    assert auditing.status(over) is AuditStatus.TERMINATED
-    assert auditing.created(over, at(71), "n9") == over
-    used = auditing.created(job, at(20), "n9")
+    assert approval.status(over) is AuditStatus.TERMINATED
+    assert approval.created(over, at(71), "n9") == over
+    used = approval.created(job, at(20), "n9")
     assert machine.step(used, at(1000))[0].status is READY
-    assert auditing.status(used) is AuditStatus.APPROVED
+    assert approval.status(used) is AuditStatus.APPROVED
 
 
 def test_nobody_is_asked_whether_it_still_has_a_job_that_it_has_not_created():
     job = machine.apply(asked(), Decided(True, "li", "", at(10)))
     assert not orphans.watched(job)
-    assert orphans.watched(auditing.created(job, at(20), "n9"))
+    assert orphans.watched(approval.created(job, at(20), "n9"))
 
 
 def test_a_question_taken_back_needs_no_decision():
-    job = machine.apply(asked(), StopAsked(at(5), None, auditing.withdrawal("n9", at(5)), "n9"))
-    assert (job.status, auditing.status(job)) == (REJECTED, AuditStatus.TERMINATED)
+    job = machine.apply(asked(), StopAsked(at(5), None, approval.withdrawal("n9", at(5)), "n9"))
+    assert (job.status, approval.status(job)) == (REJECTED, AuditStatus.TERMINATED)
     assert machine.apply(job, Decided(True, "li", "", at(6))) == job
     assert Confirm() not in machine.plan(job, at(1000))
 
@@ -80,17 +77,17 @@ def test_a_question_taken_back_needs_no_decision():
 def test_what_is_meant_for_other_nodes_may_be_shown_with_the_question_only():
     job = asked()
     told = replace(job.spec, trace_id="later", task_params={"guest": {"0": {"a": {"secret": 1}}}})
-    assert auditing.is_same(replace(job, spec=told), replace(told, task_params={"guest": {"0": {}}}))
-    assert not auditing.is_same(job, replace(job.spec, version="9"))
+    assert approval.is_same(replace(job, spec=told), replace(told, task_params={"guest": {"0": {}}}))
+    assert not approval.is_same(job, replace(job.spec, version="9"))
 
 
 def test_who_was_told_of_a_job_before_it_was_asked_about_answers_as_well():
     spec = asked().spec
-    job = auditing.asked_late(LocalJob(spec, "n1", READY, at(0), "digest"), Audit("q-1"), at(3))
-    assert Confirm() in machine.plan(job, at(3)) and auditing.status(job) is AuditStatus.APPROVED
+    job = approval.asked_late(LocalJob(spec, "n1", READY, at(0), "digest"), Audit("q-1"), at(3))
+    assert Confirm() in machine.plan(job, at(3)) and approval.status(job) is AuditStatus.APPROVED
     waits = approval.opened(LocalJob(spec, "n1", READY, at(0), "digest"), Policy(Mode.PERSON), "", at(0))
-    waits = auditing.asked_late(waits, Audit("q-1"), at(3))
-    assert waits.status is PENDING and auditing.status(waits) is AuditStatus.APPLIED
+    waits = approval.asked_late(waits, Audit("q-1"), at(3))
+    assert waits.status is PENDING and approval.status(waits) is AuditStatus.APPLIED
 
 
 # ---------------------------------------------------------------- the node that asks

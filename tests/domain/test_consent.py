@@ -5,18 +5,15 @@ from dataclasses import replace
 import pytest
 
 from gateway.domain import approval, waiting
-from gateway.domain.approval import CREATE, START, Mode, Piece, Policy, Rule, Verdict, judge, pieces
+from gateway.domain.approval import CREATE, START, Mode, Piece, Policy, Rule, Verdict, idle, judge, pieces
 from gateway.domain.consent import DEADLINE, Confirmed, contradicts
 from gateway.domain.execution import machine
-from gateway.domain.execution.commands import Confirm
-from gateway.domain.execution.messages import Decided, Done, Restarted
+from gateway.domain.execution.messages import Confirm, Decided, Done, Restarted
 from gateway.domain.execution.messages import StopAsked as StopAskedHere
-from gateway.domain.idle_rules import idle
 from gateway.domain.job import GRACE, Acceptance, Job
 from gateway.domain.run import LocalJob
-from gateway.domain.scheduling.commands import CreateAt, StartAt, StopAt
 from gateway.domain.scheduling.machine import apply, next_due, plan
-from gateway.domain.scheduling.messages import Answered, Lost, StopAsked
+from gateway.domain.scheduling.messages import Answered, CreateAt, Lost, StartAt, StopAsked, StopAt
 from gateway.domain.spec import CallState, Failure
 from gateway.domain.states import JobStatus, Outcome
 from tests.builders import a_job, a_spec, at

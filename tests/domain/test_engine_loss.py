@@ -6,15 +6,14 @@ from datetime import timedelta
 import pytest
 
 from gateway.domain.execution import machine
-from gateway.domain.execution.commands import Collect, Probe, Weigh
-from gateway.domain.execution.messages import Broken, Event, HasExited, Seen, Unseen
+from gateway.domain.execution.messages import Broken, Collect, Event, HasExited, Probe, Seen, Unseen, Weigh
 from gateway.domain.run import Exit, LocalJob, Run
 from gateway.domain.spec import Failure
 from gateway.domain.states import RunStatus, TaskStatus
-from gateway.domain.timing import Timing
+from gateway.domain.timeouts import RunTiming
 from tests.builders import T0, a_local_job, a_run, at
 
-TIMING = Timing(engine_patience=60)
+TIMING = RunTiming(engine_patience=60)
 
 
 def running(**changes: object) -> LocalJob:

@@ -7,20 +7,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.execution import machine
-from gateway.domain.execution.commands import Close, Collect, Launch, Probe, StopRun, Tell
 from gateway.domain.execution.machine import next_due, step
 from gateway.domain.execution.messages import (
+    Close,
+    Collect,
     Done,
     Event,
     Gone,
     HasExited,
+    Launch,
     Launched,
     LaunchFailed,
     OwnerLost,
+    Probe,
     Reported,
     Restarted,
     Seen,
     StopAsked,
+    StopRun,
+    Tell,
 )
 from gateway.domain.execution.transitions import merge_runs
 from gateway.domain.run import Exit, Run, Told

@@ -5,9 +5,8 @@ from itertools import product
 
 import pytest
 
-from gateway.domain.execution.commands import Collect, Probe, Tell, Weigh
 from gateway.domain.execution.machine import step
-from gateway.domain.execution.messages import Gone, Launched, Reported, Seen
+from gateway.domain.execution.messages import Collect, Gone, Launched, Probe, Reported, Seen, Tell, Weigh
 from gateway.domain.run import Exit
 from gateway.domain.states import TaskStatus
 from tests.builders import a_local_job, a_run, at

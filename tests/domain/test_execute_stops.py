@@ -4,9 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.domain.execution.commands import Probe, StopRun, Tell
 from gateway.domain.execution.machine import step
-from gateway.domain.execution.messages import Done, Gone, Launched, LaunchFailed, Seen, StopAsked
+from gateway.domain.execution.messages import (
+    Done,
+    Gone,
+    Launched,
+    LaunchFailed,
+    Probe,
+    Seen,
+    StopAsked,
+    StopRun,
+    Tell,
+)
 from gateway.domain.run import Approval, Told
 from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import JobStatus, Outcome, TaskStatus

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.domain import foreign, parameters
+from gateway.domain import parameters, validation
 from tests.builders import a_spec
 
 PATH = "config.job_params"
@@ -46,4 +46,4 @@ def test_all_of_them_are_told_at_once():
     ],
 )
 def test_whatever_does_not_ask_for_one_is_left_alone(job_params):
-    assert list(foreign.check(job_params, PATH)) == []
+    assert list(validation.check_foreign(job_params, PATH)) == []

@@ -5,16 +5,15 @@ from dataclasses import replace
 import pytest
 
 from gateway.domain import orphans
-from gateway.domain.execution.commands import AskScheduler
 from gateway.domain.execution.machine import apply, next_due, plan, step
-from gateway.domain.execution.messages import Done, Restarted, StopAsked
+from gateway.domain.execution.messages import AskScheduler, Done, Restarted, StopAsked
 from gateway.domain.run import LocalJob
 from gateway.domain.spec import CallState
 from gateway.domain.states import JobStatus, Outcome, RunStatus
-from gateway.domain.timing import Timing
+from gateway.domain.timeouts import RunTiming
 from tests.builders import a_local_job, a_run, a_spec, at
 
-TIMING = Timing(orphan=100.0)
+TIMING = RunTiming(orphan=100.0)
 ASK_AT = 110.0
 """what is stored of the last news may be a tenth of the limit old"""
 

@@ -4,15 +4,27 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from gateway.bootstrap.rules import admission_rules, call_timing
+from gateway.bootstrap.parts import admission_rules, call_timing
 from gateway.domain import admission, reservations
 from gateway.domain.admission import Rules
-from gateway.domain.amounts import Amounts
 from gateway.domain.job import Acceptance, Holding, Job
-from gateway.domain.resources import Claim, ClaimState, Ledger
+from gateway.domain.resources import Amounts, Claim, ClaimState, Ledger
 from gateway.domain.scheduling import machine
-from gateway.domain.scheduling.commands import CreateAt, HoldAt, Request, ReturnAt, StartAt, StartTaskAt, StopAt
-from gateway.domain.scheduling.messages import Answered, Denied, Event, Freed, Lost, StopAsked
+from gateway.domain.scheduling.messages import (
+    Answered,
+    CreateAt,
+    Denied,
+    Event,
+    Freed,
+    HoldAt,
+    Lost,
+    Request,
+    ReturnAt,
+    StartAt,
+    StartTaskAt,
+    StopAsked,
+    StopAt,
+)
 from gateway.domain.spec import CallState, Failure
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.domain.timeouts import Timing

@@ -12,8 +12,7 @@ from gateway.domain.job import Acceptance, Job, Lineage, Task
 from gateway.domain.parameters import effective
 from gateway.domain.rerun import Order
 from gateway.domain.scheduling import machine
-from gateway.domain.scheduling.commands import CreateAt, StartTaskAt
-from gateway.domain.scheduling.messages import Answered
+from gateway.domain.scheduling.messages import Answered, CreateAt, StartTaskAt
 from gateway.domain.spec import Failure, JobSpec
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from tests.builders import a_job, a_node, a_spec, at, parties

@@ -2,15 +2,15 @@
 
 import pytest
 
-from gateway.domain import lifetimes, parameters
-from gateway.domain.lifetimes import Lifetime, Lifetimes
+from gateway.domain import parameters, spec
+from gateway.domain.spec import Lifetime, Lifetimes
 from tests.builders import a_spec
 
 
 def test_a_job_that_asks_for_nothing_has_no_limits_and_no_retries():
     for common in (None, {}, {"sync_type": "poll"}, {"timeout": None, "auto_retries": None, "tasks": None}):
-        assert lifetimes.read(common) == Lifetimes() and lifetimes.read(common).none
-        assert lifetimes.check(common, ["a"]) == []
+        assert spec.read(common) == Lifetimes() and spec.read(common).none
+        assert spec.check(common, ["a"]) == []
 
 
 def test_a_task_has_what_the_job_says_of_all_tasks_unless_it_is_named():
@@ -21,8 +21,8 @@ def test_a_task_has_what_the_job_says_of_all_tasks_unless_it_is_named():
         "auto_retry_delay": 3,
         "tasks": {"a": {"timeout": 5, "auto_retries": 0}, "b": {"auto_retry_delay": 0}},
     }
-    found = lifetimes.read(common)
-    assert lifetimes.check(common, ["a", "b", "c"]) == []
+    found = spec.read(common)
+    assert spec.check(common, ["a", "b", "c"]) == []
     assert found.job_timeout == 3600
     assert found.of("a") == Lifetime(5, 0, 3)
     assert found.of("b") == Lifetime(60.5, 2, 0)
@@ -32,16 +32,16 @@ def test_a_task_has_what_the_job_says_of_all_tasks_unless_it_is_named():
 @pytest.mark.parametrize("value", [0, -1, "5", True, float("nan"), float("inf"), 1e10, [], {}])
 def test_what_is_no_time_is_refused_by_its_path_and_counts_as_absent(value):
     common = {"timeout": value, "task_timeout": value, "tasks": {"a": {"timeout": value}}}
-    paths = [p.path.removeprefix("config.job_params.common.") for p in lifetimes.check(common, ["a"])]
+    paths = [p.path.removeprefix("config.job_params.common.") for p in spec.check(common, ["a"])]
     assert paths == ["timeout", "task_timeout", "tasks.a.timeout"]
-    assert lifetimes.read(common).job_timeout is None and lifetimes.read(common).of("a").timeout is None
+    assert spec.read(common).job_timeout is None and spec.read(common).of("a").timeout is None
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, "1", True, 101])
 def test_what_is_no_number_of_retries_is_refused(value):
-    (problem,) = lifetimes.check({"auto_retries": value}, [])
+    (problem,) = spec.check({"auto_retries": value}, [])
     assert (problem.path, problem.got) == ("config.job_params.common.auto_retries", value)
-    assert lifetimes.read({"auto_retries": value}).usual.retries == 0
+    assert spec.read({"auto_retries": value}).usual.retries == 0
 
 
 def test_every_problem_is_told_at_once_when_a_job_comes_in():

@@ -6,12 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain import admission, borrowing, needs
-from gateway.domain.amounts import GIB, Amounts, Pool, Portions
+from gateway.domain import admission, resources
+from gateway.domain import run as domain_run
 from gateway.domain.execution import machine
-from gateway.domain.execution.commands import Launch
-from gateway.domain.needs import Means, Never, Room, Seat
-from gateway.domain.resources import Claim, ClaimState, Ledger
+from gateway.domain.execution.messages import Launch
+from gateway.domain.resources import (
+    GIB,
+    Amounts,
+    Claim,
+    ClaimState,
+    Ledger,
+    Means,
+    Never,
+    Pool,
+    Portions,
+    Room,
+    Seat,
+)
 from gateway.domain.spec import JobSpec
 from tests.builders import T0, a_local_job, a_run, a_spec, at
 from tests.domain.strategies import dags
@@ -28,7 +39,7 @@ def means(cpu: float = 4, far: float = 16, **more: object) -> Means:
 def held(spec: JobSpec, has: Means, **engines: str) -> Pool | None:
     """Return what the job is to hold; ``engines``: task -> engine."""
     seats = {task: Seat(engine, frozenset({"guest", "host"})) for task, engine in engines.items()}
-    return needs.pool(needs.demand(spec, has.node, has.defaults, seats), has)
+    return resources.pool(resources.demand(spec, has.node, has.defaults, seats), has)
 
 
 def asking(dag: str, common: object = None, **asked: float) -> JobSpec:
@@ -95,7 +106,7 @@ def test_a_party_counts_at_the_engines_where_it_has_a_role_in_a_task():
     spec = a_spec("a -> b", {"guest": ("n1",), "arbiter": ("n1",)}, job_params=params)
     seats = {"a": Seat("", frozenset({"guest"})), "b": Seat(FAR, frozenset({"guest", "arbiter"}))}
     has = means()
-    assert needs.pool(needs.demand(spec, "n1", has.defaults, seats), has) == Pool(
+    assert resources.pool(resources.demand(spec, "n1", has.defaults, seats), has) == Pool(
         Amounts.of(3), 1, {FAR: Amounts.of(6)}
     )
 
@@ -104,17 +115,17 @@ def test_of_an_engine_that_never_answered_nothing_is_said_to_be_too_much():
     unknown = means(further={FAR: Room(None, away="engine ssh://far has not answered")})
     pool = held(asking("a; b", cpu=1000), unknown, a=FAR, b=FAR)
     assert pool == Pool(Amounts(), 2, {FAR: Amounts.of(2000)})
-    assert needs.outgrown(pool, unknown) == ""
-    assert needs.outgrown(pool, means()) == f"needs cpu 2000, engine {FAR} of node n1 has cpu 16"
+    assert resources.outgrown(pool, unknown) == ""
+    assert resources.outgrown(pool, means()) == f"needs cpu 2000, engine {FAR} of node n1 has cpu 16"
 
 
 def test_nobody_waits_for_an_engine_that_was_taken_out_of_the_settings():
     gone = means(further={})
-    assert needs.outgrown(Pool(Amounts(), 1, {FAR: Amounts.of(2)}), gone) == (
+    assert resources.outgrown(Pool(Amounts(), 1, {FAR: Amounts.of(2)}), gone) == (
         f"needs cpu 2 of engine {FAR}, which node n1 has no longer"
     )
     for none in (Pool(Amounts.of(2), 1, {FAR: Amounts()}), Pool(Amounts(), 1, {FAR: Amounts()})):
-        assert needs.outgrown(none, gone) == f"needs cpu 0 of engine {FAR}, which node n1 has no longer"
+        assert resources.outgrown(none, gone) == f"needs cpu 0 of engine {FAR}, which node n1 has no longer"
 
 
 def test_a_job_that_needs_nothing_waits_for_a_further_engine_and_is_bounded_by_none():
@@ -127,7 +138,7 @@ def test_a_job_that_needs_nothing_waits_for_a_further_engine_and_is_bounded_by_n
     assert why == "ENGINE_DOWN: it has not answered"
     assert ask(replace(there, away={}), asked)[1] == ""
     runs = [a_run(name, engine=engine) for name, engine in (("a", ""), ("b", ""), ("c", FAR))]
-    assert borrowing.may_launch(a_local_job(*runs, pool=pool)) == {run.run_id for run in runs}
+    assert domain_run.may_launch(a_local_job(*runs, pool=pool)) == {run.run_id for run in runs}
 
 
 @given(dags(), st.randoms())
@@ -137,7 +148,7 @@ def test_the_breadth_is_no_less_than_any_set_of_tasks_that_can_run_together(dag,
     for name in sorted(names, key=lambda _: random.random()):
         if all(not related(dag, name, other) for other in together):
             together.append(name)
-    assert len(together) <= needs.breadth(dag, names) <= len(names)
+    assert len(together) <= resources.breadth(dag, names) <= len(names)
 
 
 @given(dags(), st.randoms(), st.integers(1, 3), st.integers(0, 9))
@@ -153,7 +164,7 @@ def test_whichever_tasks_are_under_way_fit_into_what_the_job_holds_and_that_into
         if len(under_way) < pool.tasks_at_once and all(not related(dag, name, other) for other in under_way):
             under_way.append(name)
     runs = [a_run(name, limits={"cpu": cpu, "disk": disk * GIB}, engine=engines[name]) for name in under_way]
-    assert borrowing.may_launch(a_local_job(*runs, pool=pool)) == {run.run_id for run in runs}
+    assert domain_run.may_launch(a_local_job(*runs, pool=pool)) == {run.run_id for run in runs}
 
 
 def related(dag, one: str, other: str) -> bool:
@@ -248,8 +259,8 @@ def test_a_run_borrows_of_its_engines_part_and_says_where_it_waits():
     )
     local, actions = machine.step(a_local_job(near, far, late, pool=pool), T0)
     assert actions == [Launch(near.run_id), Launch(far.run_id)]
-    assert borrowing.remaining(local) == Portions({"": Amounts.of(2), FAR: Amounts()})
-    assert borrowing.waits_for(local, local.runs[2]) == (
+    assert domain_run.remaining(local) == Portions({"": Amounts.of(2), FAR: Amounts()})
+    assert domain_run.waits_for(local, local.runs[2]) == (
         f"needs cpu 2 of the job's pool at engine {FAR}, free cpu 0, borrowed by b"
     )
 
@@ -258,4 +269,4 @@ def test_a_job_of_a_version_that_did_not_count_further_engines_goes_on():
     run = a_run("a", limits={"cpu": 4.0}, engine=FAR)
     local, actions = machine.step(a_local_job(run, pool=Pool(Amounts.of(4), 1)), T0)
     assert actions == [Launch(run.run_id)]
-    assert borrowing.remaining(local)[""] == Amounts()
+    assert domain_run.remaining(local)[""] == Amounts()

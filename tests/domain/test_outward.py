@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.outward import for_others, told
+from gateway.domain.redaction import for_others, told
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.parameters import MOST_MEANT, Effective, check, data_location, effective
-from gateway.domain.spec import Party
-from gateway.domain.unread import Unread
+from gateway.domain.spec import Party, Unread
 from tests.builders import a_spec
 from tests.domain.strategies import REPEATABLE
 

@@ -2,15 +2,16 @@
 
 from dataclasses import replace
 
-from gateway.domain import approval, preparing, waiting
+from gateway.domain import approval, waiting
 from gateway.domain.approval import Mode, Policy
 from gateway.domain.execution import machine
-from gateway.domain.execution.commands import Confirm, Prepare
 from gateway.domain.execution.messages import (
+    Confirm,
     Decided,
     Done,
     Fetching,
     OwnerLost,
+    Prepare,
     Prepared,
     Restarted,
     StopAsked,
@@ -30,14 +31,14 @@ def fresh() -> LocalJob:
 
 def fetched(local: LocalJob | None = None) -> LocalJob:
     """Return a job whose images are being fetched."""
-    local = local or preparing.opened(fresh(), IMAGES, 100, at(0))
+    local = local or approval.with_preparation(fresh(), IMAGES, 100, at(0))
     local, actions = machine.step(local, at(1))
     assert actions == [Prepare()]
     return local
 
 
 def test_a_job_that_lacks_nothing_stays_as_it_is():
-    assert preparing.opened(fresh(), {}, 100, at(0)) == fresh()
+    assert approval.with_preparation(fresh(), {}, 100, at(0)) == fresh()
 
 
 def test_images_are_fetched_once_and_then_the_node_says_that_it_is_ready():
@@ -79,13 +80,13 @@ def test_an_engine_that_is_away_and_a_gateway_that_begins_anew_are_tried_again()
 
 def test_a_stop_ends_it():
     local = machine.apply(fetched(), StopAsked(at(2), None, None, "n2"))
-    assert preparing.to_fetch(local) is None
+    assert approval.to_fetch(local) is None
     assert machine.apply(local, Prepared(None, at(3))).status is local.status is not JobStatus.READY
 
 
 def with_person() -> LocalJob:
     asked = approval.opened(fresh(), Policy(Mode.PERSON, 500), "a person", at(0))
-    return fetched(preparing.opened(asked, IMAGES, 100, at(0)))
+    return fetched(approval.with_preparation(asked, IMAGES, 100, at(0)))
 
 
 def test_where_a_person_has_to_agree_both_are_waited_for_in_any_order():

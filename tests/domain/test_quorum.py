@@ -7,17 +7,22 @@ import pytest
 from gateway.domain import quorum
 from gateway.domain.consent import Confirmed
 from gateway.domain.job import Acceptance, Job
-from gateway.domain.scheduling.commands import (
+from gateway.domain.scheduling.machine import apply, next_due, plan, step
+from gateway.domain.scheduling.messages import (
+    Answered,
     CreateAt,
+    Denied,
+    Heard,
     HoldAt,
+    Lost,
     PollTaskAt,
     StartAt,
     StartTaskAt,
+    StopAsked,
     StopAt,
     StopTaskAt,
+    SuspendAsked,
 )
-from gateway.domain.scheduling.machine import apply, next_due, plan, step
-from gateway.domain.scheduling.messages import Answered, Denied, Heard, Lost, StopAsked, SuspendAsked
 from gateway.domain.spec import Failure, JobSpec
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.domain.timeouts import Timing

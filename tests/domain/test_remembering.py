@@ -11,8 +11,8 @@ from gateway.domain.scheduling import agenda as scheduling
 from gateway.domain.scheduling import machine
 from gateway.domain.scheduling.messages import Heard, SuspendAsked
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
+from gateway.domain.timeouts import RunTiming as Execution
 from gateway.domain.timeouts import Timing
-from gateway.domain.timing import Timing as Execution
 from tests.builders import a_job, a_local_job, a_run, at
 from tests.domain.plot import Plot
 from tests.domain.strategies import PLAYED, plots, shifts

@@ -5,28 +5,47 @@ from random import Random
 
 import pytest
 
-from gateway.domain import admission, borrowing, needs, resources
-from gateway.domain.amounts import GIB, Amounts, Defaults, Pool, Portions, together, total
+from gateway.domain import admission, resources
+from gateway.domain import run as domain_run
 from gateway.domain.execution import machine
 from gateway.domain.execution.agenda import agenda
-from gateway.domain.execution.commands import Close, Collect, Launch, StopRun, Tell
 from gateway.domain.execution.messages import (
+    Close,
+    Collect,
     Done,
     Event,
     Gone,
     HasExited,
+    Launch,
     Launched,
     LaunchFailed,
     Reported,
     Restarted,
     StopAsked,
+    StopRun,
+    Tell,
 )
-from gateway.domain.needs import Demand, Means, Never, Part, Room
-from gateway.domain.resources import Claim, ClaimState, Ledger
+from gateway.domain.resources import (
+    GIB,
+    Amounts,
+    Claim,
+    ClaimState,
+    Defaults,
+    Demand,
+    Ledger,
+    Means,
+    Never,
+    Part,
+    Pool,
+    Portions,
+    Room,
+    together,
+    total,
+)
 from gateway.domain.run import Exit, LocalJob, Run
 from gateway.domain.spec import Ending, Failure, JobSpec, Party
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
-from gateway.domain.timing import NOW, Timing
+from gateway.domain.timeouts import NOW, RunTiming
 from tests.builders import T0, a_local_job, a_run, a_spec, at
 
 SIX = "a -> b -> c -> d -> e -> f"
@@ -46,7 +65,7 @@ def means(cpu: float = 8, memory: float = 64, disk: float = 100, **more: object)
 
 
 def pool_of(spec: JobSpec, has: Means) -> Pool | None:
-    return needs.pool(needs.demand(spec, has.node, has.defaults), has)
+    return resources.pool(resources.demand(spec, has.node, has.defaults), has)
 
 
 # ---------------------------------------------------------------- what a job needs
@@ -139,9 +158,9 @@ def test_a_priority_is_a_whole_number(value: object):
 
 
 def test_the_width_of_a_flow():
-    assert needs.widest_level(a_spec(SIX).dag) == 1
-    assert needs.widest_level(a_spec("a; b; c").dag) == 3
-    assert needs.widest_level(a_spec("a -> b; a -> c; b -> d; c -> d").dag) == 2
+    assert resources.widest_level(a_spec(SIX).dag) == 1
+    assert resources.widest_level(a_spec("a; b; c").dag) == 3
+    assert resources.widest_level(a_spec("a -> b; a -> c; b -> d; c -> d").dag) == 2
 
 
 def test_amounts_are_never_counted_as_less_than_asked():
@@ -161,11 +180,11 @@ def test_a_task_borrows_from_its_job_and_the_jobs_pool_reads_4_0_4():
     local = with_pool(cpu=4)
     six = [a_run(name, limits={"cpu": 4.0}) for name in "abcdef"]
     for run in six:
-        assert borrowing.remaining(local)[""] == Amounts.of(4)
+        assert domain_run.remaining(local)[""] == Amounts.of(4)
         local = replace(local, runs=(*local.runs, run))
         local, actions = machine.step(local, T0)
         assert actions == [Launch(run.run_id)]
-        assert borrowing.remaining(local)[""] == Amounts()
+        assert domain_run.remaining(local)[""] == Amounts()
         for event in (
             Launched(run.run_id, T0),
             Reported(run.run_id, TaskStatus.SUCCESS, T0),
@@ -176,7 +195,7 @@ def test_a_task_borrows_from_its_job_and_the_jobs_pool_reads_4_0_4():
         ):
             local = machine.apply(local, event)
         local, _ = machine.step(local, T0)
-    assert borrowing.remaining(local)[""] == Amounts.of(4)
+    assert domain_run.remaining(local)[""] == Amounts.of(4)
 
 
 def test_a_run_waits_with_a_reason_until_its_jobs_pool_has_enough():
@@ -184,21 +203,21 @@ def test_a_run_waits_with_a_reason_until_its_jobs_pool_has_enough():
     local, actions = machine.step(with_pool(first, second, cpu=4), T0)
     assert actions == [Launch(first.run_id)]
     waiting = local.runs[1]
-    assert borrowing.waits_for(local, waiting) == "needs cpu 3 of the job's pool, free cpu 1, borrowed by a"
+    assert domain_run.waits_for(local, waiting) == "needs cpu 3 of the job's pool, free cpu 1, borrowed by a"
     assert machine.next_due(local) != NOW  # it is not asked again and again
     local = machine.apply(local, LaunchFailed(first.run_id, Failure("X"), T0))
     local, actions = machine.step(local, T0)
     assert Launch(second.run_id) in actions
-    assert borrowing.waits_for(local, local.runs[1]) == ""
+    assert domain_run.waits_for(local, local.runs[1]) == ""
 
 
 def test_the_runs_of_one_task_borrow_together_or_not_at_all():
     host = Party("host", 0, "n1")
     both = [a_run("a", limits={"cpu": 2.0}), a_run("a", party=host, limits={"cpu": 2.0})]
-    assert borrowing.may_launch(with_pool(*both, cpu=3)) == set()
-    assert borrowing.may_launch(with_pool(*both, cpu=4)) == {run.run_id for run in both}
+    assert domain_run.may_launch(with_pool(*both, cpu=3)) == set()
+    assert domain_run.may_launch(with_pool(*both, cpu=4)) == {run.run_id for run in both}
     small = a_run("b", limits={"cpu": 1.0})
-    assert borrowing.may_launch(with_pool(*both, small, cpu=3)) == {small.run_id}
+    assert domain_run.may_launch(with_pool(*both, small, cpu=3)) == {small.run_id}
 
 
 def test_without_a_pool_nothing_waits():
@@ -264,10 +283,10 @@ class Node:
 
     def check_job(self, local: LocalJob) -> None:
         assert local.pool is not None
-        left = borrowing.remaining(local)
+        left = domain_run.remaining(local)
         for engine, most in local.pool.portions:
-            used = total(borrowing.amounts(r) for r in self.up(local) if r.engine == engine)
-            disk = 0 if engine else sum(borrowing.amounts(r).disk for r in self.up(local))
+            used = total(domain_run.amounts(r) for r in self.up(local) if r.engine == engine)
+            disk = 0 if engine else sum(domain_run.amounts(r).disk for r in self.up(local))
             assert most - left[engine] == replace(used, disk=disk)
             assert least(left[engine]) >= 0
 
@@ -290,7 +309,7 @@ class Node:
         ]
         further = {FAR: Room(TOTAL[FAR], 16)}
         needed = Demand(tuple(parts), choose((1, 1, 3)))
-        pool = needs.pool(needed, means(8, 32, 50, further=further))
+        pool = resources.pool(needed, means(8, 32, 50, further=further))
         spec = a_spec(SIX, job_id=f"job-{self.made}")
         self.demands[spec.job_id] = needed
         self.jobs[spec.job_id] = LocalJob(spec, "n1", JobStatus.READY, at(self.now), "d", pool=pool)
@@ -392,7 +411,7 @@ class Node:
 
     def close(self) -> None:
         local = self.one(JobStatus.FINISHED, JobStatus.REJECTED)
-        if local and any(due.command == Close() and due.at <= at(self.now) for due in agenda(local, Timing())):
+        if local and any(due.command == Close() and due.at <= at(self.now) for due in agenda(local, RunTiming())):
             held = next((c.portions for c in self.ledger.holders if c.job_id == local.id), Portions())
             for _ in range(self.random.choice((1, 2))):  # a crash may make it happen again
                 before = self.ledger

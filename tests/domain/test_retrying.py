@@ -7,8 +7,17 @@ import pytest
 from gateway.domain import retries
 from gateway.domain.job import Job
 from gateway.domain.scheduling import machine
-from gateway.domain.scheduling.commands import PollTaskAt, StartTaskAt, StopTaskAt
-from gateway.domain.scheduling.messages import Answered, Denied, Heard, Lost, StopAsked, TaskStopAsked
+from gateway.domain.scheduling.messages import (
+    Answered,
+    Denied,
+    Heard,
+    Lost,
+    PollTaskAt,
+    StartTaskAt,
+    StopAsked,
+    StopTaskAt,
+    TaskStopAsked,
+)
 from gateway.domain.scheduling.transitions import exclude
 from gateway.domain.spec import CallState, Failure
 from gateway.domain.states import JobStatus, Outcome, TaskStatus

@@ -6,11 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.bootstrap.rules import call_timing, run_timing
+from gateway.bootstrap.parts import call_timing, run_timing
 from gateway.domain.job import Job
-from gateway.domain.scheduling.commands import CreateAt, PollTaskAt, StartAt, StartTaskAt, StopAt
 from gateway.domain.scheduling.machine import apply, next_due, step
-from gateway.domain.scheduling.messages import Answered, Denied, Event, Heard, Lost, StopAsked, UnknownThere
+from gateway.domain.scheduling.messages import (
+    Answered,
+    CreateAt,
+    Denied,
+    Event,
+    Heard,
+    Lost,
+    PollTaskAt,
+    StartAt,
+    StartTaskAt,
+    StopAsked,
+    StopAt,
+    UnknownThere,
+)
 from gateway.domain.scheduling.transitions import exclude
 from gateway.domain.spec import CallState, Failure
 from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, ended, may

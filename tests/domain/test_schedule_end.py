@@ -6,9 +6,17 @@ from itertools import combinations_with_replacement
 import pytest
 
 from gateway.domain.dag import Dag
-from gateway.domain.scheduling.commands import PollTaskAt, StartTaskAt, StopAt
 from gateway.domain.scheduling.machine import apply, next_due, step
-from gateway.domain.scheduling.messages import Answered, Denied, Lost, StopAsked, TaskStopAsked
+from gateway.domain.scheduling.messages import (
+    Answered,
+    Denied,
+    Lost,
+    PollTaskAt,
+    StartTaskAt,
+    StopAsked,
+    StopAt,
+    TaskStopAsked,
+)
 from gateway.domain.spec import Failure
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.domain.timeouts import Timing

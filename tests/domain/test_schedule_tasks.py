@@ -5,19 +5,25 @@ from dataclasses import replace
 import pytest
 
 from gateway.domain.job import Job
-from gateway.domain.scheduling.commands import CreateAt, HoldAt, PollTaskAt, ReturnAt, StartAt, StartTaskAt, StopAt
+from gateway.domain.scheduling.agenda import with_call
 from gateway.domain.scheduling.machine import next_due, step
 from gateway.domain.scheduling.messages import (
     Answered,
+    CreateAt,
     Delayed,
     Denied,
+    HoldAt,
     Lost,
     NotPlayed,
+    PollTaskAt,
+    ReturnAt,
+    StartAt,
+    StartTaskAt,
     StopAsked,
+    StopAt,
     TaskStopAsked,
     UnknownThere,
 )
-from gateway.domain.scheduling.records import with_call
 from gateway.domain.scheduling.transitions import exclude, is_claimed
 from gateway.domain.states import JobStatus, Outcome
 from gateway.domain.timeouts import Timing

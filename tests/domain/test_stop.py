@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from gateway.domain.dag import downstream
 from gateway.domain.job import Job
-from gateway.domain.scheduling.commands import PollTaskAt, StartTaskAt, StopAt, StopTaskAt
 from gateway.domain.scheduling.machine import apply, next_due, plan, step
 from gateway.domain.scheduling.messages import (
     Answered,
@@ -17,7 +16,11 @@ from gateway.domain.scheduling.messages import (
     Event,
     Heard,
     Lost,
+    PollTaskAt,
+    StartTaskAt,
     StopAsked,
+    StopAt,
+    StopTaskAt,
     TaskStopAsked,
     UnknownThere,
 )

@@ -8,16 +8,14 @@ from gateway.domain import models, parameters
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
 from gateway.domain.execution import machine
 from gateway.domain.execution.agenda import agenda
-from gateway.domain.execution.commands import Collect, Seal, Tell
-from gateway.domain.execution.messages import Done, Restarted, Sealed, StopAsked
+from gateway.domain.execution.messages import Collect, Done, Restarted, Seal, Sealed, StopAsked, Tell
 from gateway.domain.execution.transitions import merge_runs
 from gateway.domain.run import Address, FileSum
 from gateway.domain.scheduling import machine as scheduling_machine
-from gateway.domain.scheduling.commands import StopAt
-from gateway.domain.scheduling.messages import Answered, Lost
+from gateway.domain.scheduling.messages import Answered, Lost, StopAt
 from gateway.domain.spec import CallState, Ending, Failure, Party
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
-from gateway.domain.timing import Timing
+from gateway.domain.timeouts import RunTiming
 from tests.builders import OK, T0, a_job, a_local_job, a_run, a_spec, at
 from tests.domain.workshop import Program, Shift, Workshop
 
@@ -98,7 +96,7 @@ def test_files_that_cannot_be_read_are_tried_again_and_then_left_out_with_a_warn
     now = 0.0
     for _ in range(models.SEAL_TRIES):
         assert models.unsealed(job.runs[0])
-        due = next(d.at for d in agenda(job, Timing()) if isinstance(d.command, Seal))
+        due = next(d.at for d in agenda(job, RunTiming()) if isinstance(d.command, Seal))
         now = max(now + 1, (due - T0).total_seconds() if due.year > 1 else 0.0)
         job, actions = machine.step(job, at(now))
         assert Seal(run) in actions

@@ -5,11 +5,10 @@ from itertools import combinations_with_replacement, permutations, product
 
 import pytest
 
-from adapter.bfia.job_views import outcome_of, progress_of, status_of
+from adapter.bfia.translate import outcome_of, progress_of, status_of
 from gateway.domain.job import Job
 from gateway.domain.scheduling import machine
-from gateway.domain.scheduling.commands import StopAt
-from gateway.domain.scheduling.messages import Answered, Heard
+from gateway.domain.scheduling.messages import Answered, Heard, StopAt
 from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, ended, may, merge
 from tests.builders import a_job, at
 

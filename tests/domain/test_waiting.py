@@ -5,14 +5,26 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.domain import approval, auditing, waiting
+from gateway.domain import approval, waiting
 from gateway.domain.approval import Mode, Policy, Verdict
 from gateway.domain.execution import machine
 from gateway.domain.execution.messages import Decided
 from gateway.domain.job import Acceptance, Job
 from gateway.domain.run import Audit, LocalJob
-from gateway.domain.scheduling.commands import CreateAt, HoldAt, PollTaskAt, StartAt, StartTaskAt, StopAt
-from gateway.domain.scheduling.messages import Answered, Denied, Heard, Lost, StopAsked, SuspendAsked
+from gateway.domain.scheduling.messages import (
+    Answered,
+    CreateAt,
+    Denied,
+    Heard,
+    HoldAt,
+    Lost,
+    PollTaskAt,
+    StartAt,
+    StartTaskAt,
+    StopAsked,
+    StopAt,
+    SuspendAsked,
+)
 from gateway.domain.spec import Failure
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from tests.builders import a_job, a_local_job, a_run, a_spec, at
@@ -155,7 +167,7 @@ def silent() -> LocalJob:
 
 def unused() -> LocalJob:
     new = LocalJob(asked().spec, "n1", READY, at(0), "d")
-    return auditing.asked(new, Audit("q"), Policy(Mode.RULES), Verdict.APPROVE, "a rule", at(1))
+    return approval.asked(new, Audit("q"), Policy(Mode.RULES), Verdict.APPROVE, "a rule", at(1))
 
 
 LOCALS: dict[str, tuple[Callable[[], LocalJob], str]] = {

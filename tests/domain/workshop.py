@@ -11,25 +11,32 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from gateway.domain.execution import machine
-from gateway.domain.execution.commands import Action, Close, Collect, Launch, Probe, Seal, StopRun, Tell
 from gateway.domain.execution.messages import (
+    Action,
+    Close,
+    Collect,
     Done,
     Event,
     Gone,
     HasExited,
+    Launch,
     Launched,
     LaunchFailed,
+    Probe,
     Reported,
     Restarted,
+    Seal,
     Sealed,
     Seen,
     StopAsked,
+    StopRun,
+    Tell,
 )
 from gateway.domain.models import unsealed
 from gateway.domain.run import Exit, FileSum, LocalJob, Run
 from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import JOB, RUN, Outcome, RunStatus, TaskStatus, ended, may
-from gateway.domain.timing import Timing
+from gateway.domain.timeouts import RunTiming
 from tests.builders import T0
 from tests.domain.clockwork import Broken, Clockwork, Life, Process, Stored
 
@@ -92,7 +99,7 @@ class Box:
 class Workshop:
     """Plays a shift."""
 
-    def __init__(self, shift: Shift, timing: Timing = Timing()) -> None:
+    def __init__(self, shift: Shift, timing: RunTiming = RunTiming()) -> None:
         self.shift = shift
         self.timing = timing
         self.works = Clockwork(shift.seed)

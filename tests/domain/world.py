@@ -9,23 +9,28 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from gateway.domain import quorum, task_ids
+from gateway.domain import quorum, retries
 from gateway.domain.consent import Confirmed
 from gateway.domain.dag import downstream
 from gateway.domain.job import Job, Task
 from gateway.domain.scheduling import machine
-from gateway.domain.scheduling.commands import (
+from gateway.domain.scheduling.messages import (
     CreateAt,
+    Denied,
+    Heard,
     HoldAt,
+    Lost,
     PollTaskAt,
     Request,
     ReturnAt,
     StartAt,
     StartTaskAt,
+    StopAsked,
     StopAt,
+    SuspendAsked,
     TaskRequest,
+    TaskStopAsked,
 )
-from gateway.domain.scheduling.messages import Denied, Heard, Lost, StopAsked, SuspendAsked, TaskStopAsked
 from gateway.domain.spec import Failure, NodeId
 from gateway.domain.states import JOB, TASK, Outcome, TaskStatus, ended, may
 from gateway.domain.timeouts import Timing
@@ -61,7 +66,7 @@ class World:
         return self.store.value
 
     def task_id(self, name: str, attempt: int) -> str:
-        return task_ids.following(self.job.id, name, attempt, "") if attempt else f"task_{name}"
+        return retries.following(self.job.id, name, attempt, "") if attempt else f"task_{name}"
 
     @property
     def trouble(self) -> bool:

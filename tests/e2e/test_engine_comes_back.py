@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from adapter.bfia.examples import CREATE_ALL, REGISTER
+from adapter.bfia.responses import CREATE_ALL, REGISTER
 from tests.e2e.nodes import ROOT, Federation, Node, wait_for
 from tests.services.own_docker import BASE, Daemon, OwnDocker, enter
 

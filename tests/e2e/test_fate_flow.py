@@ -15,7 +15,7 @@ import httpx
 import pytest
 import yaml
 
-from adapter.bfia.examples import REGISTER
+from adapter.bfia.responses import REGISTER
 from adapter.fate.signing import App, Signatures, Site
 from tests.e2e.fate_pair import CAREFUL, ENDED, OURS, PARTNER, THEIRS, Pair
 from tests.e2e.fate_site import PYTHON, FateSite, Proxy

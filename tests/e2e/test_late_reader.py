@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from adapter.bfia.examples import CREATE_ALL, REGISTER
+from adapter.bfia.responses import CREATE_ALL, REGISTER
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, process_engine, wait_for
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from adapter.bfia.examples import REGISTER
+from adapter.bfia.responses import REGISTER
 from gateway.errors import NotFound
 from gateway.ports import JobView
 from tests.bench.load import asked_meanwhile, at_once

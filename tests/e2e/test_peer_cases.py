@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 from adapter.bfia import peer as calls
-from adapter.bfia.examples import CREATE_ALL, REGISTER
+from adapter.bfia.responses import CREATE_ALL, REGISTER
 from engines.memory import MemoryEngine
 from gateway.domain.job import Job
 from gateway.domain.states import JobStatus, Outcome, TaskStatus

@@ -9,7 +9,7 @@ from pathlib import Path
 import docker
 import pytest
 
-from adapter.bfia.examples import CREATE_ALL, REGISTER
+from adapter.bfia.responses import CREATE_ALL, REGISTER
 from tests.e2e.nodes import ROOT, Federation, wait_for
 from tests.services.registry import Gate, registry
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from adapter.bfia.examples import CREATE_ALL, REGISTER
+from adapter.bfia.responses import CREATE_ALL, REGISTER
 from tests.certificates import Authority
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, process_engine, wait_for

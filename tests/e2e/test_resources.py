@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from adapter.bfia.examples import REGISTER
+from adapter.bfia.responses import REGISTER
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, Node, process_engine, wait_for
 from tests.e2e.test_stop import STOP, job_of, running

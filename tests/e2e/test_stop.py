@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from adapter.bfia.examples import CREATE_ALL, REGISTER
+from adapter.bfia.responses import CREATE_ALL, REGISTER
 from tests.e2e import jobs
 from tests.e2e.conftest import EngineChoice
 from tests.e2e.nodes import Federation, Node, alive, process_engine, wait_for

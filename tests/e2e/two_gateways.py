@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from adapter.bfia.examples import REGISTER
+from adapter.bfia.responses import REGISTER
 from tests.contracts.databases import careless_database
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, Node, process_engine, wait_for

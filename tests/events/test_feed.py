@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from gateway.domain.events import KINDS, NAME_OF, NAMES, entries, table
 from gateway.events.feed import Feed
 from gateway.store import queries, schema
-from gateway.store.migrate import opened
+from gateway.store.database import opened
 from gateway.store.store import Store
 from tests.builders import T0
 

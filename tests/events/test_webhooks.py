@@ -7,7 +7,7 @@ import pytest
 from gateway.bootstrap.node import now
 from gateway.events.feed import Feed
 from gateway.events.webhooks import Hook, Pace, Webhooks, signature
-from gateway.store.migrate import opened
+from gateway.store.database import opened
 from gateway.store.store import Store
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, example, process_engine, wait_for

@@ -10,7 +10,7 @@ import httpx
 import structlog
 import yaml
 
-from adapter.bfia.examples import REGISTER
+from adapter.bfia.responses import REGISTER
 from gateway.bootstrap.node import Gateway
 from tests.e2e.nodes import ROOT
 from tests.inprocess import ME, ask, running

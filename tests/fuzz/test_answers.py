@@ -8,9 +8,9 @@ import jsonschema
 import pytest
 
 from adapter.bfia.data import EXAMPLE as UPLOAD
-from adapter.bfia.examples import CREATE_ALL, REGISTER
+from adapter.bfia.responses import CREATE_ALL, REGISTER
 from gateway.bootstrap.node import Gateway
-from gateway.http.described import operations
+from gateway.http.app import operations
 from tests.e2e.nodes import wait_for
 from tests.fuzz.nodes import LISTENERS, NEIGHBOUR, a_node, described
 from tests.inprocess import ask

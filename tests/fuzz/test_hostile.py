@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from adapter.bfia.examples import CREATE_ALL, CREATE_JOB, JOB, REGISTER, START_JOB, START_TASK, TASK
+from adapter.bfia.responses import CREATE_ALL, CREATE_JOB, JOB, REGISTER, START_JOB, START_TASK, TASK
 from gateway.bootstrap.node import Gateway
 from tests.adapter.bfia.channel.nodes import Node
 from tests.e2e.nodes import wait_for

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from adapter.bfia.data import EXAMPLE as UPLOAD
-from adapter.bfia.examples import JOB, JOB_ASKED, JOB_HERE, TASK_HERE
+from adapter.bfia.responses import JOB, JOB_ASKED, JOB_HERE, TASK_HERE
 from gateway.bootstrap.node import Gateway
 from tests.fuzz.nodes import LISTENERS, a_node, described, judged
 from tests.inprocess import ME, containers

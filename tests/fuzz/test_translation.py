@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from starlette.requests import Request
 
 from adapter.bfia import translate, wire
-from adapter.bfia.examples import CREATE_JOB
 from adapter.bfia.headers import incoming, outgoing
 from adapter.bfia.profiles import PROFILES
+from adapter.bfia.responses import CREATE_JOB
 from adapter.json import read_json
 from gateway.domain import dag as flow
 from gateway.domain import parameters

@@ -15,10 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapter.bfia import logs
-from engines.base import LaunchSpec
+from engines.base import LaunchSpec, labels
 from engines.memory import MemoryEngine, Script
-from engines.naming import labels
-from gateway.data.log_levels import LEVELS, LONGEST_LINE, Level
+from gateway.data.log_index import LEVELS, LONGEST_LINE, Level
 from gateway.data.logs import MOST_BYTES, MOST_LINES, Excerpt, RunLogs
 from gateway.data.workspace import Workspace
 from gateway.domain.run import Exit, LocalJob, Run
@@ -27,8 +26,7 @@ from gateway.domain.states import RunStatus
 from gateway.errors import NotFound
 from gateway.http.app import Mounted, create_app
 from gateway.ports import Limiters
-from gateway.store.database import connect
-from gateway.store.migrate import migrate
+from gateway.store.database import connect, migrate
 from gateway.store.store import Store
 from tests.builders import OK, a_job, a_local_job, a_run, a_spec
 

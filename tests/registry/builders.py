@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from provider_registry import describe, registration
+from provider_registry import description, registration
 from provider_registry.model import Component, InvalidDescription, Provider
 
 
@@ -49,7 +49,7 @@ def a_component(*parameters: dict[str, Any], **changes: Any) -> Component:
     document = a_description(**changes)
     if parameters:
         document["inputParam"] = list(parameters)
-    return describe.component(document)[0]
+    return description.component(document)[0]
 
 
 def a_provider(*descriptions: dict[str, Any], **changes: Any) -> Provider:

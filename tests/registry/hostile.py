@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gateway.providers.provider_reading import SMALL
+from gateway.providers.images import SMALL
 from provider_registry.forms import form
-from provider_registry.limits import MAX_TEXT, MAX_VALUES
+from provider_registry.model import MAX_TEXT, MAX_VALUES
 from provider_registry.worker import MOST_BYTES, told
 from tests.registry.builders import a_component, a_data, a_description, a_parameter, a_request
 

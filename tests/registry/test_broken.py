@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from provider_registry import describe
+from provider_registry import description
 from provider_registry.model import InvalidDescription
 from tests.e2e.nodes import example
 
@@ -32,7 +32,7 @@ def changed(document: Any, change: dict[str, Any]) -> Any:
 
 def told(document: Any) -> tuple[str, list[tuple[str, str, str]]]:
     try:
-        _, found = describe.component(document, provider="acme", version="1.0.0")
+        _, found = description.component(document, provider="acme", version="1.0.0")
         kind = "warned"
     except InvalidDescription as error:
         found, kind = error.problems, "refused"

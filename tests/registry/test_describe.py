@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from provider_registry import describe
+from provider_registry import description
 from provider_registry.model import InvalidDescription, Problem, ResultCode, Validator, group_of
 from tests.registry.builders import a_component, a_data, a_description, a_parameter, refused
 
@@ -12,7 +12,7 @@ NAME = 'must be a name: not empty, without spaces, control characters or "="'
 
 
 def remarks(**changes):
-    _, warnings = describe.component(a_description(**changes))
+    _, warnings = description.component(a_description(**changes))
     return [(w.path, w.rule) for w in warnings]
 
 
@@ -37,7 +37,7 @@ def test_a_description_is_read_into_a_component():
             )
         ],
     )
-    component, warnings = describe.component(document)
+    component, warnings = description.component(document)
     assert warnings == ()
     assert (component.name, component.provider, component.version) == ("HeteroLR", "acme", "1.0.0")
     assert component.description == "regression"
@@ -268,28 +268,28 @@ def test_a_group_tag_is_a_text_or_a_list(spelled, groups):
     ],
 )
 def test_a_broken_description_is_refused_with_one_problem_at_its_place(changes, path, rule):
-    assert refused(describe.component, a_description(**changes)) == [(path, rule)]
+    assert refused(description.component, a_description(**changes)) == [(path, rule)]
 
 
 @pytest.mark.parametrize("name", ["componentName", "roleList", "inputParam", "inputData", "outputData"])
 def test_what_the_gateway_needs_to_run_a_component_is_required(name):
     document = a_description()
     del document[name]
-    assert refused(describe.component, document) == [(name, "is missing")]
+    assert refused(description.component, document) == [(name, "is missing")]
 
 
 @pytest.mark.parametrize("name", ["title", "storageEngine", "result", "provider", "version"])
 def test_what_is_only_shown_or_known_from_elsewhere_is_missed_with_a_remark(name):
     document = a_description()
     del document[name]
-    _, warnings = describe.component(document)
+    _, warnings = description.component(document)
     assert warnings == (Problem(name, "is missing"),)
 
 
 def test_every_problem_is_told_at_once_below_the_given_path():
     document = a_description(roleList=[], inputParam=[{"name": ""}, a_parameter("x"), a_parameter("x")])
     del document["outputData"]
-    problems = refused(lambda d: describe.component(d, "components_description.Algo"), document)
+    problems = refused(lambda d: description.component(d, "components_description.Algo"), document)
     assert sorted(problems) == [
         ("components_description.Algo.inputParam[0].name", NAME),
         ("components_description.Algo.inputParam[0].type", "is missing"),
@@ -301,12 +301,12 @@ def test_every_problem_is_told_at_once_below_the_given_path():
 
 @pytest.mark.parametrize("document", [None, 1, "x", [], [[]], True])
 def test_what_is_no_object_is_refused(document):
-    assert refused(describe.component, document) == [("(document)", "must be an object")]
+    assert refused(description.component, document) == [("(document)", "must be an object")]
 
 
 def test_what_was_found_is_repeated_only_in_part():
     with pytest.raises(InvalidDescription) as raised:
-        describe.component(a_description(title=["x" * 5000], roleList="x" * 5000))
+        description.component(a_description(title=["x" * 5000], roleList="x" * 5000))
     found = {p.path: p.got for p in raised.value.problems}
     assert found == {"title": "a list of 1 values", "roleList": "x" * 200 + "…"}
 
@@ -432,7 +432,7 @@ def test_what_is_usual_is_not_remarked(changes):
 
 
 def test_the_outer_provider_and_version_win_and_a_difference_is_remarked():
-    component, warnings = describe.component(
+    component, warnings = description.component(
         a_description(provider="inner", version="0.9"), "c", provider="acme", version="1.0.0"
     )
     assert (component.provider, component.version) == ("acme", "1.0.0")
@@ -452,7 +452,7 @@ def test_the_number_of_remarks_is_bounded():
 def test_problems_and_remarks_can_be_sent_as_json():
     document = a_description(title={"a": 10**400}, version=["\x00"])
     with pytest.raises(InvalidDescription) as raised:
-        describe.component(document)
+        description.component(document)
     assert json.loads(json.dumps(raised.value.problems)) == [
         ["title", "must be text", "an object with 1 fields", ""],
         ["version", "must be text", ["\x00"], ""],

@@ -10,11 +10,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from provider_registry import describe, schema
-from provider_registry.limits import MAX_DEPTH, MAX_TEXT, MAX_VALUES, not_json, shorten, too_large
-from provider_registry.model import InvalidDescription, Problem
-from provider_registry.quick import compiled
+from provider_registry import description, schema
+from provider_registry.model import (
+    MAX_DEPTH,
+    MAX_TEXT,
+    MAX_VALUES,
+    InvalidDescription,
+    Problem,
+    not_json,
+    shorten,
+    too_large,
+)
 from provider_registry.registration import from_document, provider_from_component, provider_from_request
+from provider_registry.schema import compiled
 from provider_registry.values import check
 from tests.registry.builders import (
     a_component_request,
@@ -38,7 +46,7 @@ def test_deep_nesting_is_refused(depth):
     deep = nested(depth)
     assert refused(provider_from_request, a_request(metadata={"image": "a", "x": deep})) == [rule]
     assert refused(provider_from_component, a_component_request(result=deep)) == [rule]
-    assert refused(describe.component, deep) == [rule]
+    assert refused(description.component, deep) == [rule]
 
 
 def test_a_value_that_holds_itself_is_refused():
@@ -124,14 +132,14 @@ def test_a_catastrophic_expression_is_registered_without_being_tried(pattern):
     document = a_description(
         inputParam=[a_parameter(validator=f"regular:'{pattern}'", defaultValue="a" * 60 + "!")]
     )
-    component, warnings = describe.component(document)
+    component, warnings = description.component(document)
     assert component.parameters[0].validator.pattern == pattern
     assert warnings == ()
 
 
 def test_many_catastrophic_expressions_share_one_deadline():
     document = a_description(inputParam=[a_parameter(f"p{i}", validator="regular:'(a+)+$'") for i in range(100)])
-    component, _ = describe.component(document)
+    component, _ = description.component(document)
     findings = check({f"p{i}": "a" * 60 + "!" for i in range(100)}, component, "t", seconds=0.3)
     assert findings.errors == ()
     assert len(findings.warnings) == 100
@@ -164,11 +172,11 @@ def test_a_flood_of_problems_is_cut():
 def test_blanks_without_end_do_not_slow_the_reading():
     spaces = " " * 200_000
     problems = refused(
-        describe.component,
+        description.component,
         a_description(inputParam=[a_parameter(optional=spaces + "x", bindingData="x" * 99_999)]),
     )
     assert problems == [("inputParam[0].optional", "must be true or false, as a boolean or as text")]
-    component, _ = describe.component(
+    component, _ = description.component(
         a_description(
             inputParam=[
                 a_parameter(validator="(" + spaces[:19_000] + ",", bindingData="call_function" + spaces[:90_000])
@@ -179,7 +187,7 @@ def test_blanks_without_end_do_not_slow_the_reading():
 
 
 def test_a_job_with_hostile_values_is_judged():
-    component, _ = describe.component(
+    component, _ = description.component(
         a_description(
             inputParam=[
                 a_parameter("i", type="int", bindingData=["1"], validator="(0,5)"),
@@ -287,7 +295,7 @@ def test_a_schema_that_asks_for_more_than_the_quick_look_knows_is_noticed():
 @given(json_values)
 @settings(max_examples=300)
 def test_any_value_at_all_is_refused_with_its_reasons(value):
-    for read in (provider_from_request, provider_from_component, describe.component):
+    for read in (provider_from_request, provider_from_component, description.component):
         with suppress(InvalidDescription):
             read(value)
             raise AssertionError(f"{value!r} was accepted")

@@ -8,8 +8,7 @@ from engines.base import ImageFacts
 from engines.memory import MemoryEngine, Script
 from gateway.domain.dag import ComponentRef, Dag, DagNode
 from gateway.errors import Invalid, NotAllowed, NotFound, Refused
-from gateway.providers.provider_images import Images
-from gateway.providers.provider_reading import Reader
+from gateway.providers.images import Images, Reader
 from gateway.providers.registration import By, Providers, asking, audited
 from provider_registry.registry import Registry
 from provider_registry.repository import MemoryRepository

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import Invalid
-from gateway.providers.provider_reading import SMALL, Reader
+from gateway.providers.images import SMALL, Reader
 from provider_registry import worker
 from tests.registry.builders import a_component_request, a_description, a_request
 

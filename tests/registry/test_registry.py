@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from provider_registry.model import InvalidDescription
+from provider_registry.model import InvalidDescription, order
 from provider_registry.registration import provider_from_component
 from provider_registry.registry import (
     COMPONENT_UNKNOWN,
@@ -16,7 +16,6 @@ from provider_registry.registry import (
     Unknown,
 )
 from provider_registry.repository import MemoryRepository
-from provider_registry.versions import order
 from tests.registry.builders import a_component_request, a_description, a_provider
 
 

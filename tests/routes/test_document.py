@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from route_table.document import MAX_TEXT, dump, parse
-from route_table.entry import KEYS
+from route_table.document import KEYS, MAX_TEXT, dump, parse
 from route_table.model import PROFILES, InvalidRoutes, Problem, Route, RouteTable, UnknownNode
 
 SEED = """\

@@ -18,7 +18,7 @@ from pathlib import Path
 import docker
 from docker.utils import kwargs_from_env
 
-from engines.docker.daemon import Client
+from engines.docker.client import Client
 
 PROGRAMS = ("/usr/sbin/dockerd", "ip", "nsenter", "openssl")
 BASE = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")

@@ -8,10 +8,9 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl, TypeAdapter, ValidationError, ValidationInfo
 from pydantic import field_validator as validates
 
-from adapter.bfia.examples import CREATE_ALL
+from adapter.bfia.responses import CREATE_ALL
 from gateway.config.schema import load
-from gateway.errors import Invalid
-from gateway.plain_words import problems_of
+from gateway.errors import Invalid, problems_of
 from tests.inprocess import ask, running
 
 

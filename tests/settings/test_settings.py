@@ -18,7 +18,7 @@ from gateway.cli.main import app
 from gateway.config.effective import effective, shown
 from gateway.config.schema import Settings, load, without_password
 from gateway.errors import Invalid
-from gateway.store.migrate import opened
+from gateway.store.database import opened
 from tests import forks
 from tests.e2e.nodes import ROOT, free_ports
 from tests.inprocess import ask, running, settings

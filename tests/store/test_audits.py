@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.store.audits import SqlJobAudits
+from gateway.store.repositories import SqlJobAudits
 from tests.contracts.databases import careless_database
 from tests.contracts.test_repositories import a_store
 

@@ -13,17 +13,15 @@ import pytest
 from engines.base import Capacity
 from engines.host import this_machine
 from engines.memory import MemoryEngine
-from gateway.config.limit_settings import ResourceSettings
-from gateway.domain.amounts import GIB, Amounts, Defaults, Pool
-from gateway.domain.needs import Means
+from gateway.config.schema import ResourceSettings
+from gateway.domain.resources import GIB, Amounts, Defaults, Means, Pool
 from gateway.domain.states import JobStatus
 from gateway.errors import Conflict, Refused
-from gateway.jobs.capacity import Cap, EngineRooms
-from gateway.jobs.resource_totals import detecting
+from gateway.jobs.capacity import Cap, EngineRooms, detecting
 from gateway.jobs.resources import _EVERY as ONCE
 from gateway.jobs.resources import Resources
 from gateway.store import schema
-from gateway.store.engine_totals import EngineTotals
+from gateway.store.repositories import EngineTotals
 from gateway.store.store import Store
 from tests.builders import a_local_job, a_spec, at
 from tests.contracts.databases import careless_database

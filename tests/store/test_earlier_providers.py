@@ -6,8 +6,7 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
 
-from gateway.store.database import connect
-from gateway.store.migrate import migrate
+from gateway.store.database import connect, migrate
 from gateway.store.repositories import SqlProviders
 from gateway.store.serialization import dumps
 from gateway.store.store import Store

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from adapter.fate.heard import Heard
-from adapter.fate.signing import App, Signatures, Site
+from adapter.fate.signing import App, Heard, Signatures, Site
 from gateway.errors import NotAllowed
 from gateway.store import schema
-from gateway.store.heard_signatures import SqlHeardSignatures
+from gateway.store.repositories import SqlHeardSignatures
 from gateway.store.store import Store
 from tests.contracts.databases import careless_database
 from tests.contracts.test_repositories import a_store

@@ -12,8 +12,8 @@ from gateway.domain.run import Address, FileSum
 from gateway.domain.spec import Ending
 from gateway.domain.states import Outcome, RunStatus
 from gateway.errors import Conflict
-from gateway.store.migrate import opened
-from gateway.store.models import SqlModels
+from gateway.store.database import opened
+from gateway.store.repositories import SqlModels
 from gateway.store.store import Store
 from tests.builders import OK, a_local_job, a_run, a_spec, at
 

@@ -19,8 +19,7 @@ from gateway.domain.spec import Call, CallState, Ending, Failure, JobSpec, Party
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from gateway.errors import NotFound
 from gateway.store import records, schema
-from gateway.store.database import connect, outside_transaction
-from gateway.store.migrate import migrate
+from gateway.store.database import connect, migrate, outside_transaction
 from gateway.store.serialization import dumps, loads, record
 from gateway.store.store import Store
 

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from adapter.bfia.examples import CREATE_ALL, REGISTER
+from adapter.bfia.responses import CREATE_ALL, REGISTER
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, process_engine, wait_for
 from tests.services.own_docker import BASE

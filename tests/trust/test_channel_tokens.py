@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from engines.memory import MemoryEngine
-from gateway.bootstrap.identity import key_of
+from gateway.auth import RunTokens
 from gateway.bootstrap.node import Gateway
-from gateway.run_tokens import RunTokens
+from gateway.bootstrap.parts import key_of
 from tests.adapter.bfia.site import FATE, KUSCIA, SPEC, Site, serving_site
 from tests.builders import a_spec
 from tests.inprocess import ME, ask, containers, running

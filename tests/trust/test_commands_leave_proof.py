@@ -13,9 +13,9 @@ from starlette.types import Message, Receive, Scope, Send
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
 from adapter.fate.signing import App, Signatures, Site
+from gateway.auth import OriginNoted, origin
 from gateway.domain.spec import JobSpec
 from gateway.http.audit import MOST
-from gateway.origin import OriginNoted, origin
 from tests.adapter.fate.flowing import SIGNS, Flow, dag, fate_world, party
 from tests.builders import a_spec
 from tests.certificates import Authority

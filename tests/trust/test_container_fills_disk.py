@@ -14,7 +14,7 @@ from engines.process.engine import ProcessEngine
 from gateway.bootstrap.node import Gateway
 from gateway.data.files import DiskWatch
 from gateway.data.workspace import Workspace
-from gateway.domain.amounts import GIB
+from gateway.domain.resources import GIB
 from gateway.domain.spec import Failure
 from tests.builders import a_run
 from tests.contracts.engine_acts import a_spec, exits, said

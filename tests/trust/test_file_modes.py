@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from gateway.cli.main import app
 from gateway.config.schema import load
-from gateway.diagnostics.checkup_modes import modes_of
+from gateway.diagnostics.doctor import modes_of
 from gateway.runtime.checks import Result
 from tests import forks
 from tests.certificates import Authority

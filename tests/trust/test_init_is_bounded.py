@@ -12,9 +12,8 @@ from engines.host import this_machine
 from engines.memory import MemoryEngine, Script
 from gateway.cli.main import app
 from gateway.config.schema import load
-from gateway.domain.amounts import CORE, GIB, Amounts
-from gateway.domain.needs import Means
-from gateway.jobs.ceilings import SHARE, Ceilings
+from gateway.domain.resources import CORE, GIB, Amounts, Means
+from gateway.jobs.capacity import SHARE, Ceilings
 from tests.builders import a_run
 from tests.core.test_engine_failures import IMAGE, ended
 from tests.core.test_shells import submit

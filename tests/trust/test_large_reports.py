@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.data.report_tables import oddities, read_report
+from gateway.data.reports import oddities, read_report
 from gateway.data.storage import LARGEST_JSON, LARGEST_ROW
 from tests.builders import a_spec
 from tests.data.test_reports import FLOW, PLACE, run_with, written
@@ -21,7 +21,7 @@ import resource, sys
 from pathlib import Path
 from gateway.domain.run import Address
 from gateway.errors import GatewayError
-from gateway.data.report_tables import read_report
+from gateway.data.reports import read_report
 from gateway.data.storage import FileStorage
 
 storage, place = FileStorage(Path(sys.argv[1])), Address("ns", "report")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import anyio
 import httpx
 
-from adapter.bfia import secure
+from adapter.bfia import peer
 from adapter.bfia.channel.codec import Answer, decode_answer
 from adapter.bfia.channel.headers import INVOKE
 from gateway.errors import GatewayError, Invalid, PeerUnreachable
@@ -47,7 +47,7 @@ class Courier:
     """Kept connections to all peers, by TLS identity. Belongs to one event loop; close it there."""
 
     def __init__(self) -> None:
-        self._clients: dict[Identity, tuple[secure.Stamp, httpx.AsyncClient]] = {}
+        self._clients: dict[Identity, tuple[peer.Stamp, httpx.AsyncClient]] = {}
         self._former: list[httpx.AsyncClient] = []
 
     async def invoke(
@@ -81,7 +81,7 @@ class Courier:
                 content=body,
                 headers=headers,
                 timeout=timeout,
-                extensions=secure.asked_name(route.identity),
+                extensions=peer.asked_name(route.identity),
             ) as response:
                 said = await _read_bounded(response)
         except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
@@ -96,7 +96,7 @@ class Courier:
 
     def to(self, identity: Identity) -> httpx.AsyncClient:
         """Returns the client for peers with an identity. Raises PeerUnreachable where its files cannot be used."""
-        stamp = secure.stamp(identity)
+        stamp = peer.stamp(identity)
         known = self._clients.get(identity)
         if known is not None and known[0] == stamp:
             return known[1]
@@ -104,7 +104,7 @@ class Courier:
             limits=httpx.Limits(max_connections=256, max_keepalive_connections=64, keepalive_expiry=4.0),
             headers={"accept": "application/json", "accept-encoding": "identity"},
             trust_env=False,
-            verify=secure.context(identity),
+            verify=peer.context(identity),
         )
         if known is not None:
             self._former.append(known[1])  # requests may be under way in it

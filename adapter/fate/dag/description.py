@@ -10,8 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from adapter.fate.dag import wire, write
-from adapter.fate.dag.components import Catalogue
-from adapter.fate.dag.dag_schema import Place, job_spec
+from adapter.fate.dag.read import Catalogue, Place, job_spec
 from adapter.fate.ports import Standard
 from adapter.problems import problems_of
 from gateway.domain.problems import Problem

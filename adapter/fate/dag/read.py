@@ -1,13 +1,370 @@
 """The tasks of a job description, as this gateway's flows have them."""
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from adapter.fate.dag import wire
-from adapter.fate.dag.components import Found
-from adapter.fate.dag.dag_data import from_model_warehouse, from_reader, from_warehouse
-from adapter.fate.dag.dag_settings import settings_of_task
-from adapter.fate.dag.dag_work import Work, named
-from gateway.domain.dag import ComponentRef, DagInput, DagNode, DagOutput
+from gateway.domain.dag import ComponentRef, Dag, DagInput, DagNode, DagOutput
+from gateway.domain.problems import Problem
+from gateway.domain.spec import JobSpec, NodeId, Party
+from gateway.errors import Invalid, near
+from provider_registry.model import ANY, Component
+from provider_registry.registry import Registry, Unknown
+
+_SHOWN = 10
+
+
+class Found(NamedTuple):
+    """The component that a task means."""
+
+    provider: str
+    version: str
+    component: Component | None
+    """its description; None where it is not registered here: whoever schedules the job may know it"""
+
+
+class Catalogue:
+    """The registered providers, asked in FATE's way."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def find(self, component: str, provider: str = "", version: str = "") -> Found | str:
+        """Return the component, or in words what is wrong with its name.
+
+        ``provider`` may be ``name``, ``name:version`` or ``name:version@device``. Without a version, and without a
+        provider, there has to be exactly one that has the component.
+        """
+        name, _, rest = provider.partition("@")[0].partition(":")
+        version = version or rest
+        if name and version == ANY:  # the node that schedules fills it in
+            return Found(name, version, self._newest(name, component))
+        if name and version:
+            return self._exactly(name, version, component)
+        have = [
+            (p.name, p.version, p.components[component])
+            for p in self._registry.query(name=name or None, version=version or None)
+            if component in p.components and not p.retired
+        ]
+        if len({(p, v) for p, v, _ in have}) == 1:
+            return Found(*have[0])
+        whose = f"of provider {name} " if name else ""
+        if not have:
+            meant = self._meant(name, component)
+            hint = f"did you mean {meant}? Else register it" if meant else "register it"
+            return f"no component {component} {whose}is registered here: {hint}, or name provider and version"
+        known = ", ".join(f"{p}:{v}" for p, v, _ in have[:_SHOWN])
+        return f"several providers have component {component}: name one of them ({known}) as conf.provider"
+
+    def _meant(self, name: str, component: str) -> str:
+        """Return what was probably meant by a component of a provider; empty where that is not clear."""
+        there = [p for p in self._registry.query() if not p.retired]
+        provider = name if any(p.name == name for p in there) else near(name, [p.name for p in there])
+        mine = [p for p in there if p.name == provider] or there
+        found = near(component, [word for p in mine for word in p.components])
+        owner = next((p for p in mine if found in p.components), None)
+        return f"{found} of provider {owner.name}:{owner.version}" if owner else ""
+
+    def _newest(self, name: str, component: str) -> Component | None:
+        try:
+            return self._registry.find(name, self._registry.newest(name, component), component)[1]
+        except Unknown:
+            return None
+
+    def _exactly(self, name: str, version: str, component: str) -> Found:
+        try:
+            return Found(name, version, self._registry.find(name, version, component)[1])
+        except Unknown:
+            return Found(name, version, None)
+
+
+ROOT = "dag_schema.dag"
+READER = "reader"
+"""component of FATE that stands for a dataset"""
+
+
+@dataclass
+class Work:
+    """A translation under way, with all that is wrong so far."""
+
+    dag: wire.DagSpec
+    catalogue: Catalogue
+    parties: tuple[Party, ...]
+    problems: list[Problem] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    common: dict[str, Any] = field(default_factory=dict)
+    """settings of the job for all"""
+    task_params: dict[str, Any] = field(default_factory=dict)
+    found: dict[str, Found | None] = field(default_factory=dict)
+
+    def wrong(self, at: str, rule: str, got: Any = None) -> None:
+        """Note a problem; ``at`` is the path below the description."""
+        self.problems.append(Problem(f"{ROOT}.{at}", rule, got))
+
+    def own(self, party: Party, task: str) -> dict[str, Any]:
+        """Return the party's own entry of a task, to be filled."""
+        entry = self.task_params.setdefault(party.role, {}).setdefault(str(party.index), {})
+        found: dict[str, Any] = entry.setdefault(task, {})
+        return found
+
+
+def parties_of(specs: wire.Parties) -> Iterator[Party]:
+    """Number the parties of each role, in the order in which they are named."""
+    numbers: dict[str, int] = {}
+    for spec in specs:
+        for node in spec.party_id:
+            index = numbers.get(spec.role, 0)
+            numbers[spec.role] = index + 1
+            yield Party(spec.role, index, node)
+
+
+def named(work: Work, specs: wire.Parties | None, at: str) -> tuple[Party, ...]:
+    """Return the parties that a list names; all where there is no list."""
+    if specs is None:
+        return work.parties
+    found: list[Party] = []
+    for i, spec in enumerate(specs):
+        for node in spec.party_id:
+            same = [p for p in work.parties if (p.role, p.node) == (spec.role, node)]
+            if not same:
+                work.wrong(f"{at}[{i}]", "must name a party of the job", f"{spec.role} {node}")
+            found += same
+    return tuple(dict.fromkeys(found))
+
+
+_NAME = r"[\w-]+"
+_SITE = r"([\w-]{1,64}?)_(\d{1,9})_[\w-]{1,200}"
+"""Role, place and node. Bounded: part of a text comes from other nodes, and each may end where the next begins."""
+_OLD = (  # in this order: FATE 2's place -> that of FATE 1's dsl and runtime_conf
+    (rf"tasks\.({_NAME})\.parameters", r"runtime_conf.component_parameters.common.\1"),
+    (rf"party_tasks\.{_SITE}\.tasks\.({_NAME})\.parameters", None),
+    (rf"party_tasks\.{_SITE}\.conf", r"runtime_conf.job_parameters.role.\1.\2"),
+    (rf"tasks\.({_NAME})", r"dsl.components.\1"),
+    (r"conf\.extra\.initiator", "runtime_conf.initiator"),
+    (r"conf", "runtime_conf.job_parameters.common"),
+    (r"stage", "runtime_conf.job_parameters.common.job_type"),
+)
+_OF_PARTY = r"runtime_conf.component_parameters.role.\1.\2.\3"
+
+
+class Written:
+    """A description, asked for the places of what became of it."""
+
+    def __init__(self, dag: wire.DagSpec, old: bool = False) -> None:
+        """``old``: it was translated from the form of FATE 1."""
+        self._dag = dag
+        self._old = old
+
+    def problem(self, found: Problem, spec: JobSpec | None = None) -> Problem:
+        """Return a problem with the place in the description as its path."""
+        return found._replace(path=self.words(found.path, spec))
+
+    def words(self, text: str, spec: JobSpec | None = None) -> str:
+        """Return a text in which every path stands as the description has it; ``spec`` is what became of it."""
+        if spec is not None:
+            for pattern, place in self._places(spec):
+                text = re.sub(pattern, place, text)
+        if self._old:
+            for at, there in _OLD:
+                text = re.sub(rf"{re.escape(ROOT)}\.{at}", there or _OF_PARTY, text)
+            text = re.sub(rf"{re.escape(ROOT)}\.parties(\[(\d{{1,9}})\])?(\.party_id)?", self._role, text)
+        return text
+
+    def _places(self, spec: JobSpec) -> Iterator[tuple[str, str | Callable[[re.Match[str]], str]]]:
+        numbered = {str(i): node.name for i, node in enumerate(spec.dag.nodes)}
+        yield r"dag\.components\[(\d+)\]", lambda m: f"{ROOT}.tasks.{numbered.get(m[1], m[1])}"
+        yield rf"\bdag\.components\.({_NAME})", rf"{ROOT}.tasks.\1"
+        yield rf"config\.role\.({_NAME})\[(\d{{1,9}})\]", lambda m: self._party(m[1], int(m[2]))
+        yield r"config\.role", f"{ROOT}.parties"
+        yield rf"config\.task_params\.common\.({_NAME})", rf"{ROOT}.tasks.\1.parameters"
+        whose = rf"({_NAME})\.(\d{{1,9}})"
+        yield (
+            rf"config\.task_params\.{whose}\.({_NAME})(\.dataset_id)?",
+            lambda m: self._own(m[1], int(m[2]), m[3], m[4] or "", spec),
+        )
+        yield r"config\.task_params", f"{ROOT}.tasks"
+        yield r"config\.job_params\.common", f"{ROOT}.conf"
+        yield rf"config\.job_params\.{whose}", lambda m: self._of_party(m[1], int(m[2]), "", spec) + ".conf"
+        yield r"config\.job_params", f"{ROOT}.party_tasks"
+        yield r"config\.initiator(\.node_id)?", f"{ROOT}.conf.extra.initiator"
+        yield r"(?<![\w.])old_job_id\b", f"{ROOT}.conf.inheritance.job_id"
+
+    def _party(self, role: str, index: int) -> str:
+        before = 0
+        for i, party in enumerate(self._dag.parties):
+            if party.role == role:
+                if index < before + len(party.party_id):
+                    return f"{ROOT}.parties[{i}].party_id[{index - before}]"
+                before += len(party.party_id)
+        return f"{ROOT}.parties"
+
+    def _of_party(self, role: str, index: int, task: str, spec: JobSpec) -> str:
+        """Return the entry of ``party_tasks`` that says something to a party, of a task where one is named."""
+        node = next((p.node for p in spec.parties if (p.role, p.index) == (role, index)), "")
+        for site, own in self._dag.party_tasks.items():
+            named = any(p.role == role and node in p.party_id for p in own.parties)
+            if named and (not task or task in own.tasks):
+                return f"{ROOT}.party_tasks.{site}"
+        return "" if task else f"{ROOT}.party_tasks"
+
+    def _own(self, role: str, index: int, task: str, rest: str, spec: JobSpec) -> str:
+        """Return where a party's parameter of a task stands: a dataset may be a reader's, or the task's input."""
+        reader = self._reader(task) if rest else ""
+        name = reader or task
+        if site := self._of_party(role, index, name, spec):
+            return f"{site}.tasks.{name}.parameters{'' if reader else rest}"
+        if rest and not reader:
+            return f"{ROOT}.tasks.{task}.inputs.data"
+        return f"{ROOT}.tasks.{name}.parameters{'' if reader else rest}"
+
+    def _reader(self, task: str) -> str:
+        """Return the reader whose dataset a task takes; empty where there is none."""
+        tasks: Mapping[str, wire.TaskSpec] = self._dag.tasks
+        sources = tasks[task].inputs.data.values() if task in tasks else ()
+        names = (channel.producer_task for source in sources for channel in source.task_output_artifact)
+        return next((n for n in names if n in tasks and tasks[n].component_ref == READER), "")
+
+    def _role(self, found: re.Match[str]) -> str:
+        place = int(found[2]) if found[2] else None
+        if place is None or place >= len(self._dag.parties):
+            return "runtime_conf.role"
+        return f"runtime_conf.role.{self._dag.parties[place].role}"
+
+
+def from_reader(work: Work, name: str, channel: wire.Channel, at: str) -> None:
+    """Give a task the datasets that a reader names, each party its own."""
+    reader = work.dag.tasks[channel.producer_task]
+    for party in named(work, channel.parties or reader.parties, f"{at}.parties"):
+        params = {**reader.parameters, **party_parameters(work, party, channel.producer_task)}
+        if params.get("namespace") and params.get("name"):
+            _give(work, name, party, f"{params['namespace']}#{params['name']}", at)
+        elif party.role != "arbiter":
+            rule = f"must have namespace and name for {party.label}: the dataset that it reads"
+            work.wrong(f"tasks.{channel.producer_task}.parameters", rule, params)
+
+
+def from_warehouse(work: Work, name: str, channel: wire.Channel, at: str) -> None:
+    """Give each party of a task the dataset that an input names; all of them where it names no party."""
+    dataset = channel.dataset_id or (
+        f"{channel.namespace}#{channel.name}" if channel.namespace and channel.name else ""
+    )
+    if not dataset:
+        work.wrong(at, "must have dataset_id, or namespace and name")
+        return
+    for party in named(work, channel.parties or work.dag.tasks[name].parties, f"{at}.parties"):
+        _give(work, name, party, dataset, at)
+
+
+def _give(work: Work, name: str, party: Party, dataset: str, at: str) -> None:
+    entry = work.own(party, name)
+    if entry.setdefault("dataset_id", dataset) != dataset:
+        rule = f"must be the only dataset of {party.label}: a task takes one of each party"
+        work.wrong(at, rule, [entry["dataset_id"], dataset])
+
+
+def from_model_warehouse(work: Work, channel: wire.Channel, at: str) -> None:
+    """Have the job predict with the model that an input names, or else the job's settings."""
+    warehouse = work.dag.conf.model_warehouse
+    model_id = channel.model_id or (warehouse.model_id if warehouse else "")
+    version = channel.model_version or (warehouse.model_version if warehouse else "")
+    if not model_id or not version:
+        work.wrong(at, "must have model_id and model_version, here or in conf.model_warehouse")
+        return
+    predicting(work, model_id, version, at)
+
+
+def predicting(work: Work, model_id: str, version: str, at: str) -> None:
+    """Have the job predict with a model; a job uses one, so another one named elsewhere is a problem."""
+    wanted = {"job_type": "predict", "model_id": model_id, "model_version": version}
+    known = {key: work.common.setdefault(key, value) for key, value in wanted.items()}
+    if known != wanted:
+        work.wrong(at, "must be the model that the rest of the job uses", f"{model_id} {version}")
+
+
+def party_parameters(work: Work, party: Party, task: str) -> dict[str, Any]:
+    """Return what the description says of a task for one party alone; the last to name a parameter wins."""
+    found: dict[str, Any] = {}
+    for site, own in work.dag.party_tasks.items():
+        if task in own.tasks and party in named(work, own.parties, f"party_tasks.{site}.parties"):
+            found |= own.tasks[task].parameters
+    return found
+
+
+KEPT: Mapping[str, str] = {
+    name: name
+    for name in ("sync_type", "priority", "auto_retries", "auto_retry_delay", "task_parallelism", "engine")
+}
+"""settings of a job that mean the same here; ``engine`` so that a foreign one is refused by its name"""
+
+STAGES = ("train", "predict", "default", "cross_validation")
+"""FATE's; only predict means anything here. A slip of the pen would train where somebody wanted to predict"""
+UNUSED = ("cores", "computing_partitions", "federated_status_collect_type", "engine_run", "launcher_name")
+"""settings of a job or a task that steer FATE's own engines; told as warnings"""
+
+
+def job_params_of(work: Work) -> dict[str, Any]:
+    """Return the settings of the job, for all and for single parties, and take up their parameters of tasks."""
+    conf = work.dag.conf
+    said = conf.model_extra or {}
+    work.common.update({ours: said[theirs] for theirs, ours in KEPT.items() if said.get(theirs) is not None})
+    if conf.task.timeout is not None:
+        work.common["task_timeout"] = conf.task.timeout
+    if conf.inheritance and conf.inheritance.task_list:
+        work.common["inherit"] = conf.inheritance.task_list
+    if conf.model_warehouse:
+        predicting(work, conf.model_warehouse.model_id, conf.model_warehouse.model_version, "conf.model_warehouse")
+    else:
+        names = {"model_id": conf.model_id, "model_version": conf.model_version}
+        for key, value in names.items():
+            if value:
+                work.common.setdefault(key, value)
+    _stage(work, "stage", work.dag.stage)
+    if work.dag.stage == "predict":
+        work.common.setdefault("job_type", "predict")
+    _unused(work, said, "conf")
+    _unused(work, conf.task.model_extra or {}, "conf.task")
+    params: dict[str, Any] = {"common": work.common}
+    for site, own in work.dag.party_tasks.items():
+        for party in named(work, own.parties, f"party_tasks.{site}.parties"):
+            settings = {key: value for key, value in own.conf.items() if value is not None}
+            if settings:
+                entry = params.setdefault(party.role, {}).setdefault(str(party.index), {})
+                entry.update(settings)
+            for task, given in own.tasks.items():
+                if task not in work.dag.tasks:
+                    work.wrong(f"party_tasks.{site}.tasks.{task}", "must be a task of the job", task)
+                elif work.dag.tasks[task].component_ref != READER and given.parameters:
+                    work.own(party, task).update(given.parameters)
+    return params
+
+
+def settings_of_task(work: Work, name: str) -> None:
+    """Take over a task's timeout (seconds) and retries; note its other settings as unused."""
+    conf = work.dag.tasks[name].conf
+    own = {k: conf[k] for k in ("timeout", "auto_retries", "auto_retry_delay") if conf.get(k) is not None}
+    if own:
+        work.common.setdefault("tasks", {})[name] = own
+    _unused(work, conf, f"tasks.{name}.conf")
+    _stage(work, f"tasks.{name}.stage", work.dag.tasks[name].stage)
+
+
+def _stage(work: Work, at: str, said: str) -> None:
+    if said and said not in STAGES:
+        meant = near(said, STAGES)
+        hint = f": did you mean {meant}?" if meant else ""
+        work.wrong(at, f"must be one of {', '.join(STAGES)}, or absent{hint}", said)
+
+
+def _unused(work: Work, said: Mapping[str, Any], at: str) -> None:
+    for key in UNUSED:
+        if said.get(key) not in (None, {}, "", "default"):
+            text = (
+                "steers FATE's own engines and is not used here; amounts are set by party_tasks.….conf.resources"
+            )
+            work.warnings.append(f"{ROOT}.{at}.{key}: {text}")
+
 
 TYPE_OF: Mapping[str, str] = {"data": "dataset", "model": "model", "metric": "report"}
 """FATE's groups of artefacts -> the types that flows here have"""
@@ -124,3 +481,60 @@ def outputs_of(work: Work, name: str) -> Iterator[DagOutput]:
 
 def _type(alias: str, group: str) -> str:
     return TYPE_OF.get(alias or group, alias)
+
+
+# FATE's job description -> what this gateway runs.
+#
+# The two say the same in different ways; where FATE can say more (a task at fewer parties than its component has
+# roles, an order without data) the job is refused rather than run otherwise. Readers are no component here:
+# whoever takes a reader's output takes the dataset that the reader names.
+
+
+class Place(NamedTuple):
+    """Where a job comes in."""
+
+    job_id: str
+    node: NodeId
+    scheduler: NodeId
+    trace_id: str
+    protocols: Mapping[str, str]
+    """which protocol runs jobs of each kind"""
+
+
+@dataclass(frozen=True)
+class Translated:
+    """The job, and the paths of what the description says in vain."""
+
+    spec: JobSpec
+    warnings: tuple[str, ...]
+
+
+def job_spec(schema: wire.DagSchema, place: Place, catalogue: Catalogue) -> Translated:
+    """Return the job that a description asks for. Raises `Invalid` with every problem."""
+    dag = schema.dag
+    parties = tuple(parties_of(dag.parties))
+    work = Work(dag, catalogue, parties)
+    readers = {name for name, task in dag.tasks.items() if task.component_ref == READER}
+    nodes = tuple(task_of(work, name, readers) for name in dag.tasks if name not in readers)
+    job_params = job_params_of(work)
+    if work.problems:
+        raise Invalid({str(p): p for p in work.problems}.values())  # what two tasks refer to is told once
+    who = dag.conf.extra.initiator
+    initiator = who.party_id if who else dag.conf.initiator_party_id or place.node
+    role = who.role if who else next((p.role for p in parties if p.node == initiator), "")
+    inherit = dag.conf.inheritance
+    spec = JobSpec(
+        job_id=place.job_id,
+        flow_id=dag.conf.extra.flow_id,
+        dag=Dag(nodes),
+        parties=parties,
+        initiator=initiator,
+        initiator_role=role,
+        scheduler=dag.conf.scheduler_party_id or place.scheduler,
+        protocol=place.protocols[schema.kind],
+        trace_id=place.trace_id,
+        job_params=job_params,
+        task_params=work.task_params,
+        old_job_id=inherit.job_id if inherit else dag.conf.extra.old_job_id,
+    )
+    return Translated(spec, tuple(work.warnings))

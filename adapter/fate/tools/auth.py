@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import uuid4
 
-from adapter.fate.heard import VALID_MS, Heard
+from adapter.fate.signing import VALID_MS, Heard
 from gateway.auth import Identity, NotLetIn, Role
 from gateway.ports import Clock
 

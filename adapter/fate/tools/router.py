@@ -1,13 +1,15 @@
 """``/v2/site`` and ``/v2/server``: which site this is, and which gateways serve it."""
 
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import Request
 
 from adapter.fate.envelope import FateRoute, ok
+from adapter.fate.tools import jobs, outputs
 from adapter.fate.tools.deps import ClientParts, base_of
-from gateway.http.paths import Paths
+from gateway.http.app import Paths
 
 
 def router(parts: ClientParts) -> Paths:
@@ -32,3 +34,32 @@ def router(parts: ClientParts) -> Paths:
         return ok([about])
 
     return router
+
+
+# What FATE 2.2's own tools, its ``flow`` command and its pipeline, ask of a FATE-Flow server.
+#
+# Providers and uploads are the first users' interface, `adapter.bfia` has them; the rest is here.
+
+NOT_FOR_TOOLS: Mapping[str, str] = {
+    "/v2/app": "the setting fate.clients (or bfia-gateway token create) says who may ask, routes which sites may",
+    "/v2/permission": "who may ask is told by tokens: bfia-gateway token create --role platform",
+    "/v2/model": "models are deployed, exported and imported by bfia-gateway model",
+    "/v2/table/bind": "upload the file instead: flow data upload-file, or bfia-gateway data upload",
+    "/v2/data/component/dataframe": "a table is in the storage's form as soon as it is uploaded",
+    "/v2/server/query": "services of other programs are not registered here",
+    "/v2/server/registry": "services of other programs are not registered here",
+    "/v2/server/delete": "services of other programs are not registered here",
+    "/v2/server/service": "services of other programs are not registered here",
+}
+"""Paths of FATE's client API that are not served -> what to use instead."""
+
+
+def routers(parts: ClientParts) -> list[Paths]:
+    """Return the paths of FATE's client API that are served."""
+    return [
+        jobs.router(parts),
+        outputs.router(parts),
+        outputs.log_router(parts),
+        outputs.data_router(parts),
+        router(parts),
+    ]

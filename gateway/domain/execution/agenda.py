@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from gateway.domain import approval, auditing, borrowing, models, orphans, preparing
+from gateway.domain import approval, models, orphans
+from gateway.domain import run as domain_run
 from gateway.domain._memo import remembered
-from gateway.domain.execution.commands import (
+from gateway.domain.execution.messages import (
     Abandon,
     AskScheduler,
     Close,
@@ -26,7 +27,7 @@ from gateway.domain.execution.commands import (
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import Call, CallState
 from gateway.domain.states import JOB, RunStatus, TaskStatus, ended
-from gateway.domain.timing import NOW, Timing
+from gateway.domain.timeouts import NOW, RunTiming
 
 
 @dataclass(frozen=True)
@@ -37,19 +38,19 @@ class Due:
     command: Command
 
 
-def agenda(local: LocalJob, timing: Timing) -> tuple[Due, ...]:
+def agenda(local: LocalJob, timing: RunTiming) -> tuple[Due, ...]:
     """Return everything there is to do, each with its earliest time."""
     return remembered(local, "_agenda", timing, lambda: tuple(_of_job(local, timing)))
 
 
-def _of_job(local: LocalJob, timing: Timing) -> Iterator[Due]:
-    may_launch = borrowing.may_launch(local)
+def _of_job(local: LocalJob, timing: RunTiming) -> Iterator[Due]:
+    may_launch = domain_run.may_launch(local)
     for run in local.runs:
         if not run.done_with and (run.status is not RunStatus.WAITING or run.run_id in may_launch):
             yield from remembered(run, "_agenda", timing, lambda r=run: tuple(_of_run(r, timing)))  # type: ignore[misc]
-    if (until := auditing.expires_at(local)) is not None:
+    if (until := approval.lapses_at(local)) is not None:
         yield Due(until, Expire())
-    if (fetch := preparing.to_fetch(local)) is not None:
+    if (fetch := approval.to_fetch(local)) is not None:
         yield from _when_due(fetch, Prepare(), timing.prepare_deadline)
     if (confirm := approval.to_confirm(local)) is not None:
         yield from _when_due(confirm, Confirm(), timing.call_deadline)
@@ -65,7 +66,7 @@ def _of_job(local: LocalJob, timing: Timing) -> Iterator[Due]:
         yield from _when_due(local.close, Close(), timing.call_deadline)
 
 
-def _of_run(run: Run, timing: Timing) -> Iterator[Due]:
+def _of_run(run: Run, timing: RunTiming) -> Iterator[Due]:
     match run.status:
         case RunStatus.WAITING:
             yield Due(NOW, Launch(run.run_id))

@@ -8,65 +8,71 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from gateway.domain import approval, auditing, orphans, preparing
+from gateway.domain import approval, orphans
 from gateway.domain.execution.agenda import Due, agenda
-from gateway.domain.execution.answers import done, sealed
-from gateway.domain.execution.commands import (
+from gateway.domain.execution.messages import (
     Abandon,
     Action,
     AskScheduler,
+    Broken,
     Close,
     Collect,
     Command,
     Confirm,
-    Expire,
-    Launch,
-    Prepare,
-    Probe,
-    Seal,
-    StopRun,
-    Tell,
-    Weigh,
-)
-from gateway.domain.execution.ending import abandoned, ended_by, stop_asked
-from gateway.domain.execution.messages import (
-    Broken,
     Decided,
     Done,
     Event,
+    Expire,
     Fetching,
     Gone,
     HasExited,
+    Launch,
     Launched,
     LaunchFailed,
     OwnerLost,
+    Prepare,
     Prepared,
+    Probe,
     Reported,
     Restarted,
+    Seal,
     Sealed,
     Seen,
     StopAsked,
+    StopRun,
+    Tell,
     Unseen,
+    Weigh,
 )
-from gateway.domain.execution.owners import owner_lost, restarted
-from gateway.domain.execution.records import sent, with_run
-from gateway.domain.execution.transitions import heard, weighed
+from gateway.domain.execution.transitions import (
+    abandoned,
+    done,
+    ended_by,
+    heard,
+    owner_lost,
+    restarted,
+    sealed,
+    sent,
+    stop_asked,
+    weighed,
+    with_run,
+)
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.states import RUN, RunStatus, move
-from gateway.domain.timing import Timing
+from gateway.domain.timeouts import RunTiming
 
 
-def plan(local: LocalJob, now: datetime, timing: Timing = Timing(), owner: str = "") -> list[Command]:
+def plan(local: LocalJob, now: datetime, timing: RunTiming = RunTiming(), owner: str = "") -> list[Command]:
     """Return everything that should be done by now; with an owner, nothing about runs of another one."""
     return [due.command for due in _mine(local, timing, owner) if due.at <= now]
 
 
-def next_due(local: LocalJob, timing: Timing = Timing(), owner: str = "") -> datetime | None:
+def next_due(local: LocalJob, timing: RunTiming = RunTiming(), owner: str = "") -> datetime | None:
     """Return when there is something to do next, or None when only news can change the job."""
     return min((due.at for due in _mine(local, timing, owner)), default=None)
 
 
-def _mine(local: LocalJob, timing: Timing, owner: str) -> Iterator[Due]:
+def _mine(local: LocalJob, timing: RunTiming, owner: str) -> Iterator[Due]:
     others = {run.run_id for run in local.runs if owner and run.owner and run.owner != owner}
     elsewhere = bool(owner and local.home and local.home != owner)
     for due in agenda(local, timing):
@@ -81,7 +87,7 @@ _OF_THE_JOB = (Close, Confirm, Prepare, AskScheduler, Expire, Abandon)
 
 
 def step(
-    local: LocalJob, now: datetime, timing: Timing = Timing(), owner: str = ""
+    local: LocalJob, now: datetime, timing: RunTiming = RunTiming(), owner: str = ""
 ) -> tuple[LocalJob, list[Action]]:
     """Take every decision that is due and mark every action that is due as begun."""
     actions: list[Action] = []
@@ -119,15 +125,15 @@ def step(
                 local = approval.confirming(local, lambda call: sent(call, now))
                 actions.append(command)
             case Prepare():
-                fetch = preparing.to_fetch(local)
+                fetch = approval.to_fetch(local)
                 if fetch is not None:
-                    local = preparing.fetching(local, sent(fetch, now))
+                    local = approval.fetching(local, sent(fetch, now))
                     actions.append(command)
             case AskScheduler():
                 local = replace(local, ask=sent(local.ask, now))
                 actions.append(command)
             case Expire():
-                local = auditing.expired(local, now, ended_by)
+                local = approval.expired(local, now, ended_by)
             case Abandon():
                 local = abandoned(local, orphans.UNREACHABLE, local.ask.message, now)
             case _:
@@ -142,7 +148,7 @@ def _begin_launch(run: Run, now: datetime) -> Run:
     return replace(run, status=status, launch=sent(run.launch, now))
 
 
-def apply(local: LocalJob, event: Event, timing: Timing = Timing()) -> LocalJob:
+def apply(local: LocalJob, event: Event, timing: RunTiming = RunTiming()) -> LocalJob:
     """Return the job after the event. Late or repeated news changes nothing but the timeline."""
     match event:
         case StopAsked():
@@ -158,9 +164,9 @@ def apply(local: LocalJob, event: Event, timing: Timing = Timing()) -> LocalJob:
         case Decided():
             return approval.decided(local, event.approve, event.by, event.words, event.at)
         case Fetching():
-            return preparing.told(local, event.progress)
+            return approval.told(local, event.progress)
         case Prepared():
-            return preparing.finished(local, event.failure, event.at)
+            return approval.finished(local, event.failure, event.at)
         case orphans.Heard():
             return orphans.heard(local, event.at)
         case LaunchFailed() if event.said:

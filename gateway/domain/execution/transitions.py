@@ -4,32 +4,253 @@ A reported failure is final, a reported success needs exit code 0, and an exit w
 after a short grace if the outputs are there.
 """
 
-from collections.abc import Iterable
+import json
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from gateway.domain import models
-from gateway.domain.execution import engine_loss, exit_codes
+from gateway.domain import approval, models, orphans
 from gateway.domain.execution.messages import (
+    AskScheduler,
     Broken,
+    Close,
+    Collect,
+    Confirm,
+    Done,
     Gone,
     HasExited,
     Launched,
     LaunchFailed,
     OfRun,
+    OwnerLost,
+    Prepare,
     Reported,
+    Restarted,
+    Sealed,
     Seen,
+    StopAsked,
+    StopRun,
+    Tell,
     Unseen,
 )
-from gateway.domain.execution.records import with_news
-from gateway.domain.run import Run
-from gateway.domain.spec import Call, CallState, Failure
-from gateway.domain.states import RUN, RunStatus, TaskStatus, merge, move
-from gateway.domain.timing import Timing
+from gateway.domain.run import LocalJob, Run, Told
+from gateway.domain.spec import Call, CallState, Ending, Failure
+from gateway.domain.states import JOB, RUN, JobStatus, Outcome, RunStatus, TaskStatus, ended, merge, move
+from gateway.domain.timeouts import RunTiming
+
+# What becomes of a run whose engine stops to answer.
+#
+# A container outlives a daemon that dies; a daemon that comes back without live-restore ends it, by SIGTERM or
+# SIGKILL, or does not know how it ended (255). One that is told to end takes no more questions, then ends its
+# containers, and only then is seen to be gone. Such an end is the engine's failure, not the container's.
+
+_BY_THE_DAEMON = frozenset({255, 137, 143})
+_ENDING = timedelta(seconds=15)
+"""so long Docker gives its containers when it ends; a run of which the end was seen before is not in question"""
 
 
-def heard(run: Run, event: OfRun, timing: Timing) -> Run:
+def unseen(run: Run, at: datetime, again: timedelta) -> Run:
+    """Note that nobody could look; the first time counts."""
+    if run.over:
+        return run
+    due = at + again
+    if run.probe_at is not None and run.probe_at > at:  # a connection that breaks over and over puts off no look
+        due = min(due, run.probe_at)
+    return replace(run, probe_at=due, away_at=run.away_at or at)
+
+
+def too_long(run: Run, now: datetime, patience: timedelta) -> bool:
+    """Tell whether a run's engine has been silent for longer than we wait."""
+    return run.away_at is not None and now >= run.away_at + patience
+
+
+def took_it_along(run: Run) -> bool:
+    """Whether the container ended because the daemon did."""
+    exit_ = run.exit
+    if exit_ is None or run.away_at is None or exit_.oom_killed or exit_.code not in _BY_THE_DAEMON:
+        return False
+    return exit_.finished_at is None or exit_.finished_at >= run.away_at - _ENDING
+
+
+def silent(run: Run) -> Failure:
+    """Return the failure of a run whose engine did not answer for too long."""
+    since = run.away_at.isoformat(timespec="seconds") if run.away_at else ""
+    return Failure("ENGINE_DOWN", f"the container engine has not answered since {since}")
+
+
+def killed(run: Run) -> Failure:
+    """Return the failure of a run that ended because its engine did."""
+    code = run.exit.code if run.exit else None
+    text = f"the container engine went away and took the container along (exit code {code})"
+    return Failure("ENGINE_DOWN", text, exit_code=code)
+
+
+def sent(call: Call, now: datetime) -> Call:
+    """Return the call as made just now."""
+    return replace(call, state=CallState.SENT, sent_at=now, due_at=None, tries=call.tries + 1)
+
+
+def due_again(call: Call) -> Call:
+    """Return a call that may be under way as one to be made again, at once."""
+    if call.state is CallState.SENT:
+        return replace(call, state=CallState.LOST, due_at=None)
+    return call
+
+
+def with_news(run: Run) -> Run:
+    """A call that tells an older state need not be waited for."""
+    return replace(run, told=replace(run.told, call=Call()))
+
+
+def with_run(local: LocalJob, run_id: str, change: Callable[[Run], Run], at: datetime | None = None) -> LocalJob:
+    """Change one run, and write its moves into the timeline."""
+    for i, old in enumerate(local.runs):
+        if old.run_id != run_id:
+            continue
+        new = change(old)
+        if new is old:
+            return local
+        local = replace(local, runs=(*local.runs[:i], new, *local.runs[i + 1 :]))
+        if new.status is not old.status:
+            when = at or new.ended_at or new.launch.sent_at or new.created_at
+            detail = new.failure.as_dict() if new.failure else {}
+            detail = {**detail, "task": new.task_name, "role": new.party.label, "attempt": new.attempt}
+            local = local.noted(when, f"run {new.status}", **detail)
+        return local
+    return local
+
+
+def done(local: LocalJob, event: Done, timing: RunTiming) -> LocalJob:
+    """Take in the end of an action that has no news of its own; what did not work is due again after a pause."""
+
+    def settled(call: Call) -> Call:
+        if call.settled:
+            return call  # a repeat that failed takes nothing back
+        if event.final:
+            return replace(call, state=CallState.OK, message=event.message)
+        due = event.at + timing.retry(call.tries - 1, local.id, event.action)
+        return replace(call, state=CallState.LOST, due_at=due, message=event.message)
+
+    local = _not_finished(local, event)
+    match event.action:
+        case Close():
+            return replace(local, close=settled(local.close), closed=local.closed or event.final)
+        case Confirm():
+            local = approval.confirming(local, settled)
+            return local.noted(event.at, "decision told", message=event.message) if event.final else local
+        case Prepare():
+            fetch = approval.to_fetch(local)
+            return local if fetch is None else approval.fetching(local, settled(fetch))
+        case AskScheduler():
+            return _asked(local, event, timing)
+        case Collect():
+            return with_run(local, event.action.run, lambda r: _collected(r, settled(r.collect), event.warnings))
+        case StopRun():
+            return with_run(local, event.action.run, lambda r: replace(r, stop=settled(r.stop)))
+        case Tell():
+            status = event.action.status
+            return with_run(local, event.action.run, lambda r: _told(r, status, settled))
+        case _:
+            assert_never(event.action)
+
+
+def _not_finished(local: LocalJob, event: Done) -> LocalJob:
+    """Write into the timeline that a step of the tidying up did not work; the same words once in a row."""
+    match event.action:
+        case Close():
+            call, words, run = local.close, "closing failed", None
+        case Collect(name) | StopRun(name):
+            run = next((run for run in local.runs if run.run_id == name), None)
+            if run is None:
+                return local
+            stopping = isinstance(event.action, StopRun)
+            call, words = (run.stop, "stopping failed") if stopping else (run.collect, "removing failed")
+        case _:
+            return local
+    if event.final or call.settled or not event.message or event.message == call.message:
+        return local
+    if run is None:
+        return local.noted(event.at, words, message=event.message)
+    return local.noted(event.at, words, message=event.message, task=run.task_name, role=run.party.label)
+
+
+def _collected(run: Run, collect: Call, warnings: tuple[str, ...]) -> Run:
+    return replace(run, collect=collect, warnings=tuple(dict.fromkeys((*run.warnings, *warnings))))
+
+
+def sealed(run: Run, event: Sealed, timing: RunTiming) -> Run:
+    """Take in the fingerprints of a run's model, or that its files could not be read."""
+    if not models.unsealed(run):
+        return run
+    if event.files is None:
+        run = models.not_sealed(run, event.at, timing.retry(run.seal.tries - 1, run.name), event.message)
+    else:
+        run = replace(run, files=event.files, seal=replace(run.seal, state=CallState.OK, message=""))
+    return with_news(run)
+
+
+def _asked(local: LocalJob, event: Done, timing: RunTiming) -> LocalJob:
+    """Take in the answer of the scheduling node; not ``final``: there was none."""
+    if not orphans.watched(local):
+        return local
+    if event.final:
+        return orphans.heard(local, event.at)
+    again = timing.retry(local.ask.tries - 1, local.id, event.action)
+    return orphans.unanswered(local, event.at, event.message, max(again, orphans.pause(timing.orphan)))
+
+
+def _told(run: Run, status: TaskStatus, settled: Callable[[Call], Call]) -> Run:
+    if status is not models.told_as(run) or status is run.told.status:
+        return run  # there is newer news, which has its own call
+    call = settled(run.told.call)
+    told = Told(status, Call()) if call.state is CallState.OK else replace(run.told, call=call)
+    return replace(run, told=told)
+
+
+LONGEST_CODE = 100
+LONGEST_MESSAGE = 1000
+
+
+def result_of(lines: Sequence[bytes]) -> tuple[str, str]:
+    """Return result code and message where the last line is a JSON object with them; else empty texts.
+
+    The names are ``result_code`` and ``result_message``, or as in descriptions ``resultCode`` and
+    ``resultMessage``.
+    """
+    try:
+        said = json.loads(lines[-1]) if lines else None
+    except (ValueError, RecursionError):
+        return "", ""
+    if not isinstance(said, dict):
+        return "", ""
+    code = said.get("result_code") or said.get("resultCode")
+    message = said.get("result_message") or said.get("resultMessage")
+    return str(code or "")[:LONGEST_CODE], str(message or "")[:LONGEST_MESSAGE]
+
+
+NEVER_BEGAN = (126, 127)
+_WANTS_MEMORY = (6, 7, 9, 11)
+"""signals of which a program ends that gets no more memory: it gives up, meets what is not there, or is killed"""
+_MEANINGS = {
+    126: "what it was to run is there and cannot be executed: a file without the right to be, or one that was "
+    "built for another kind of machine",
+    127: "what it was to run was not found: a program that the image does not have, such as the interpreter in a "
+    "script's first line or the program behind env",
+}
+
+
+def meaning(code: int) -> str:
+    """Return in words what a code says by convention; empty for one that is the program's own."""
+    return _MEANINGS.get(code, "")
+
+
+def under_a_limit(code: int) -> str:
+    """Return what a code may say of a program whose memory is limited; empty for one that says nothing of it."""
+    return "its memory is limited, and programs that get no more end so" if code - 128 in _WANTS_MEMORY else ""
+
+
+def heard(run: Run, event: OfRun, timing: RunTiming) -> Run:
     """Take in news of one run."""
     match event:
         case Launched():
@@ -44,7 +265,7 @@ def heard(run: Run, event: OfRun, timing: Timing) -> Run:
                 return run
             return replace(run, probe_at=event.at + timedelta(seconds=timing.probe_every), away_at=None)
         case Unseen():
-            return engine_loss.unseen(run, event.at, timedelta(seconds=timing.probe_every))
+            return unseen(run, event.at, timedelta(seconds=timing.probe_every))
         case Broken():
             return run if run.status is not RunStatus.RUNNING else failed(run, event.failure, event.at)
         case HasExited():
@@ -65,7 +286,7 @@ def heard(run: Run, event: OfRun, timing: Timing) -> Run:
             assert_never(event)
 
 
-def _launched(run: Run, event: Launched, timing: Timing) -> Run:
+def _launched(run: Run, event: Launched, timing: RunTiming) -> Run:
     if run.over and run.collect.state is not CallState.IDLE:  # by a gateway that was frozen meanwhile
         return replace(run, collect=Call())
     if run.status is not RunStatus.LAUNCHING:
@@ -85,7 +306,7 @@ def _launched(run: Run, event: Launched, timing: Timing) -> Run:
     return weighed(run, event.at, timing, last=False)
 
 
-def _reported(run: Run, event: Reported, timing: Timing) -> Run:
+def _reported(run: Run, event: Reported, timing: RunTiming) -> Run:
     if run.over or run.reported in (TaskStatus.SUCCESS, TaskStatus.FAILED):
         return run
     run = replace(
@@ -108,7 +329,7 @@ def _gone(run: Run, event: Gone) -> Run:
     return run
 
 
-def weighed(run: Run, now: datetime, timing: Timing, *, last: bool) -> Run:
+def weighed(run: Run, now: datetime, timing: RunTiming, *, last: bool) -> Run:
     """Decide a running container's fate from what it reported and how it exited; ``last``: nothing more comes."""
     if run.status is RunStatus.STOPPING and run.exit is not None:
         return failed(run, stopped(run), now)
@@ -119,12 +340,12 @@ def weighed(run: Run, now: datetime, timing: Timing, *, last: bool) -> Run:
     if run.exit is None:
         if last and run.reported is TaskStatus.SUCCESS:
             return succeeded(run, now)
-        if last and engine_loss.too_long(run, now, timedelta(seconds=timing.engine_patience)):
-            return failed(run, engine_loss.silent(run), now)
+        if last and too_long(run, now, timedelta(seconds=timing.engine_patience)):
+            return failed(run, silent(run), now)
         return run
     if run.exit.code != 0:
-        if engine_loss.took_it_along(run):
-            return failed(run, engine_loss.killed(run), now)
+        if took_it_along(run):
+            return failed(run, killed(run), now)
         return failed(run, exit_failure(run), now)
     if run.reported is TaskStatus.SUCCESS:
         return succeeded(run, now)
@@ -154,8 +375,8 @@ def exit_failure(run: Run) -> Failure:
         return Failure("OOM_KILLED", text or "the container used more memory than it may", exit_code=exit_.code)
     signal = f" by signal {exit_.signal}" if exit_.signal else ""
     said = f" after it reported {run.reported}" if run.reported else ""
-    usual = "" if said else exit_codes.meaning(exit_.code)
-    memory = exit_codes.under_a_limit(exit_.code) if run.limits.get("memory") else ""
+    usual = "" if said else meaning(exit_.code)
+    memory = under_a_limit(exit_.code) if run.limits.get("memory") else ""
     full = f"exit code {exit_.code}{signal}{said}" + "".join(f"; {part}" for part in (usual, memory, text) if part)
     return Failure(f"EXIT_{exit_.code}", full, exit_code=exit_.code)
 
@@ -179,3 +400,123 @@ def failed(run: Run, failure: Failure, at: datetime) -> Run:
 def merge_runs(runs: Iterable[Run]) -> TaskStatus:
     """Fold the runs of a task (or of one role in it) into what other nodes are told."""
     return merge(models.told_as(run) for run in runs)
+
+
+def stop_asked(local: LocalJob, event: StopAsked) -> LocalJob:
+    """End the runs of some tasks, or of all and the job with them."""
+    changed = local
+    for run in local.runs:
+        if event.tasks is None or run.task_name in event.tasks:
+            changed = with_run(changed, run.run_id, lambda r: _stop_run(r, event.at), at=event.at)
+    if event.tasks is not None:
+        same = changed.runs == local.runs
+        return changed if same else changed.noted(event.at, "task stop asked", event.by, tasks=sorted(event.tasks))
+    if ended(JOB, local.status):
+        return _explained(changed, event)
+    final = JobStatus.REJECTED if local.status is JobStatus.PENDING else JobStatus.FINISHED
+    ending = event.ending or _ending_by_runs(local, event)
+    outcome = ending.outcome if ending else ""
+    changed = replace(changed, status=move(JOB, local.status, final), ended_at=event.at, ending=ending)
+    if models.saves(changed, ending):
+        name = models.named(local.spec)
+        changed = replace(changed, model_saved=True)
+        changed = changed.noted(event.at, "model saved", model_id=name.model_id, version=name.version)
+    return changed.noted(event.at, f"job {final} here", event.by, outcome=outcome)
+
+
+def _explained(local: LocalJob, event: StopAsked) -> LocalJob:
+    """Take up how the job ended where that is told only after the stop, as FATE tells it."""
+    ending = event.ending
+    if local.ending is not None or ending is None or ending.outcome is Outcome.SUCCEEDED:
+        return local
+    if local.approval is not None and local.approval.failure is not None:  # it ended by the no from here
+        ending = replace(ending, outcome=Outcome.REJECTED, failure=local.approval.failure)
+    changed = replace(local, ending=ending)
+    return changed.noted(event.at, "job's end explained", event.by, outcome=ending.outcome)
+
+
+def _ending_by_runs(local: LocalJob, event: StopAsked) -> Ending | None:
+    """Return how the job ended where the scheduling node does not say: what the runs here tell, or nothing.
+
+    The standard has no message for a success; the stop of a job whose every task has succeeded here is one.
+    """
+    last = {(run.task_name, run.party): run for run in local.runs}.values()
+    failed = next((run.failure for run in last if run.failure is not None), None)
+    if failed is not None:
+        return Ending(
+            Outcome.STOPPED if failed.reason == "STOPPED" else Outcome.FAILED, event.at, failed, event.by
+        )
+    complete = {run.task_name for run in last} == {node.name for node in local.spec.dag.nodes}
+    return Ending(Outcome.SUCCEEDED, event.at, None, event.by) if complete and all(r.over for r in last) else None
+
+
+def _stop_run(run: Run, at: datetime) -> Run:
+    if run.over or run.stop_at is not None:
+        return run
+    run = replace(run, stop_at=at)
+    if run.status is RunStatus.WAITING or (run.status is RunStatus.RUNNING and run.exit is not None):
+        return failed(run, stopped(run), at)
+    if run.status is RunStatus.RUNNING:
+        return replace(run, status=move(RUN, run.status, RunStatus.STOPPING))
+    return run
+
+
+def ended_by(local: LocalJob, ending: Ending) -> LocalJob:
+    """End the job here, as somebody here decided."""
+    return stop_asked(local, StopAsked(ending.at, None, ending, ending.by))
+
+
+def abandoned(local: LocalJob, reason: str, words: str, at: datetime) -> LocalJob:
+    """End the job here without the scheduling node's word."""
+    text = f"the scheduling node {local.spec.scheduler} does not answer: {words}"
+    ending = Ending(Outcome.STOPPED, at, Failure(reason, text, local.node), local.node)
+    return stop_asked(local, StopAsked(at, None, ending, local.node))
+
+
+def restarted(local: LocalJob, event: Restarted) -> LocalJob:
+    """Have what a gateway had in hand when it ended done again."""
+    mine = event.owner in ("", local.home) or not local.home
+    if mine:
+        told = approval.confirming(local, due_again).approval
+        local = replace(local, close=due_again(local.close), ask=due_again(local.ask), approval=told)
+        local = _fetched_again(local)
+    runs = tuple(_let_go(run) if event.owner in ("", run.owner) else run for run in local.runs)
+    return replace(local, runs=runs)
+
+
+def owner_lost(local: LocalJob, event: OwnerLost) -> LocalJob:
+    """Give what a lost gateway had not begun to its heir; what it had begun has failed with it."""
+    changed = local
+    for run in local.runs:
+        if run.owner == event.owner and not run.over:
+            changed = with_run(changed, run.run_id, lambda r: _without_owner(r, event), at=event.at)
+    if local.home == event.owner:
+        changed = _fetched_again(replace(changed, home=event.heir))
+    return changed
+
+
+def _fetched_again(local: LocalJob) -> LocalJob:
+    """Have images fetched anew: what fetched them ended with its gateway."""
+    fetch = approval.to_fetch(local)
+    return local if fetch is None else approval.fetching(local, due_again(fetch))
+
+
+def _without_owner(run: Run, event: OwnerLost) -> Run:
+    if run.status is RunStatus.WAITING:
+        return replace(run, owner=event.heir)
+    if run.status is RunStatus.STOPPING or run.stop_at is not None:
+        return failed(run, stopped(run), event.at)
+    text = "the gateway that ran the container, and its channel with it, did not come back in time"
+    return failed(run, Failure("CHANNEL_LOST", text), event.at)
+
+
+def _let_go(run: Run) -> Run:
+    return replace(
+        run,
+        launch=due_again(run.launch),
+        stop=due_again(run.stop),
+        collect=due_again(run.collect),
+        seal=due_again(run.seal),
+        told=replace(run.told, call=due_again(run.told.call)),
+        probe_at=None if run.exit is None else run.probe_at,
+    )

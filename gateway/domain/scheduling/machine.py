@@ -16,40 +16,48 @@ from typing import assert_never
 from gateway.domain import consent, reservations, retries, stopping
 from gateway.domain.consent import Confirmed
 from gateway.domain.job import Job
-from gateway.domain.scheduling.agenda import agenda
-from gateway.domain.scheduling.commands import (
+from gateway.domain.scheduling.agenda import agenda, call_of, with_begun, with_call, with_node
+from gateway.domain.scheduling.messages import (
+    Answered,
     Command,
     CreateAt,
     Decision,
+    Delayed,
+    Denied,
+    Event,
     Expire,
+    Freed,
     GiveUp,
+    Heard,
     HoldAt,
+    Lost,
+    NotPlayed,
     PollTaskAt,
     Request,
     ReturnAt,
     StartAt,
     StartTaskAt,
+    StopAsked,
     StopAt,
     StopTaskAt,
-)
-from gateway.domain.scheduling.messages import (
-    Answered,
-    Delayed,
-    Denied,
-    Event,
-    Freed,
-    Heard,
-    Lost,
-    NotPlayed,
-    StopAsked,
     SuspendAsked,
     TaskStopAsked,
     UnknownThere,
 )
-from gateway.domain.scheduling.records import call_of, with_begun, with_call, with_node
-from gateway.domain.scheduling.reports import heard, not_played
-from gateway.domain.scheduling.settling import ended_as, given_up, settled, with_suspension
-from gateway.domain.scheduling.transitions import answered, awaited, delayed, denied, lost, unknown_there
+from gateway.domain.scheduling.transitions import (
+    answered,
+    awaited,
+    delayed,
+    denied,
+    ended_as,
+    given_up,
+    heard,
+    lost,
+    not_played,
+    settled,
+    unknown_there,
+    with_suspension,
+)
 from gateway.domain.spec import CallState, Ending, Failure
 from gateway.domain.states import JobStatus, Outcome
 from gateway.domain.timeouts import Timing

@@ -1,27 +1,17 @@
 """What the answers to our own requests change, and what their absence does."""
 
-from dataclasses import replace
-from datetime import datetime
-from typing import assert_never
+from dataclasses import fields, replace
+from datetime import datetime, timedelta
+from typing import Any, TypeVar, assert_never
 
-from gateway.domain import consent, reservations, stopping
-from gateway.domain.job import Job, NodeTask
-from gateway.domain.scheduling.commands import (
-    NAMES,
-    CreateAt,
-    HoldAt,
-    PollTaskAt,
-    Request,
-    ReturnAt,
-    StartAt,
-    StartTaskAt,
-    StopAt,
-    StopTaskAt,
-    TaskRequest,
-)
-from gateway.domain.scheduling.messages import Answered, Delayed, Denied, Lost, UnknownThere
-from gateway.domain.scheduling.records import (
+from gateway.domain import consent, inheritance, models, quorum, reservations, retries, stopping
+from gateway.domain._memo import remembered
+from gateway.domain.job import Job, NodeJob, NodeTask, Suspension, Task
+from gateway.domain.run import LocalJob, Run
+from gateway.domain.scheduling.agenda import (
+    agenda,
     call_of,
+    needs_stop,
     of_this_attempt,
     with_call,
     with_node,
@@ -29,12 +19,314 @@ from gateway.domain.scheduling.records import (
     with_reached,
     with_task,
 )
-from gateway.domain.scheduling.reports import pause
-from gateway.domain.scheduling.settling import ended_as, settled
-from gateway.domain.scheduling.silence import is_asked
-from gateway.domain.spec import UNTOLD, Call, CallState, Ending, Failure
-from gateway.domain.states import JOB, TASK, Outcome, TaskStatus, ended
+from gateway.domain.scheduling.messages import (
+    NAMES,
+    Answered,
+    CreateAt,
+    Delayed,
+    Denied,
+    Heard,
+    HoldAt,
+    Lost,
+    NotPlayed,
+    PollTaskAt,
+    Request,
+    ReturnAt,
+    StartAt,
+    StartTaskAt,
+    StopAt,
+    StopTaskAt,
+    SuspendAsked,
+    TaskRequest,
+    UnknownThere,
+)
+from gateway.domain.spec import UNTOLD, Call, CallState, Ending, Failure, NodeId
+from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, ended, may, merge, move
 from gateway.domain.timeouts import NOW, Timing, expiry
+
+
+def not_played(job: Job, event: NotPlayed) -> Job:
+    """Take a role out of a node's part of a task, as the node does not play it there."""
+    task = next((t for t in job.tasks.values() if t.task_id == event.task_id), None)
+    part = task.nodes.get(event.node) if task else None
+    if task is None or part is None or event.role not in part.roles or len(part.roles) == 1:
+        return job
+    roles = {role: status for role, status in part.roles.items() if role != event.role}
+    job = with_part(job, task.name, replace(part, roles=roles))
+    return job.noted(event.at, "role not in this task", event.node, task=task.name, role=event.role)
+
+
+def heard(job: Job, event: Heard, timing: Timing) -> Job:
+    """Take in the state of a task at a node. What the table of states does not allow is late and ignored."""
+    task = next((t for t in job.tasks.values() if t.task_id == event.task_id), None)
+    part = task.nodes.get(event.node) if task else None
+    role = event.role.partition(".")[0]
+    if task is None or part is None or (role and role not in part.roles) or not part.start.tries:
+        return job.noted(event.at, "report ignored", event.node, task=event.task_id, role=event.role)
+    node = job.nodes[event.node]
+    job = with_reached(job, event.node)
+    if event.pushed and not node.pushes:
+        job = with_node(job, replace(job.nodes[event.node], pushes=True))
+    if ended(JOB, job.status):
+        return job.noted(event.at, "late report ignored", event.node, task=task.name, status=event.status)
+    roles = dict(part.roles)
+    for name in (role,) if role else tuple(roles):
+        if roles[name] is event.status:
+            continue
+        if may(TASK, roles[name], event.status):
+            roles[name] = event.status
+        else:
+            job = job.noted(event.at, "late report ignored", event.node, task=task.name, status=event.status)
+    if roles == part.roles:
+        return job
+    start = part.start
+    if start.state in (CallState.IDLE, CallState.SENT, CallState.LOST):
+        start = replace(start, state=CallState.OK)
+    part = replace(part, roles=roles, heard_at=event.at, polls=0, start=start)
+    if part.poll.state is not CallState.SENT:
+        part = replace(part, poll=replace(part.poll, due_at=event.at + pause(job, part, timing)))
+    job = with_part(job, task.name, part)
+    job = job.noted(event.at, "heard", event.node, task=task.name, role=role, status=event.status)
+    if event.status is TaskStatus.FAILED and task.failure is None:
+        failure = event.failure or Failure("FAILED", "the party reports a failure")
+        failure = replace(failure, node=event.node, task=task.name, role=failure.role or role)
+        failure = stopping.cause(job, task, failure)
+        job = with_task(job, replace(job.tasks[task.name], failure=failure))
+    return job
+
+
+def pause(job: Job, part: NodeTask, timing: Timing) -> timedelta:
+    """Return how long to wait before asking again: growing while there is no news, long where news is pushed."""
+    pushing = job.spec.by_callback or job.nodes[part.node].pushes or part.node == job.spec.scheduler
+    if pushing:
+        return timedelta(seconds=timing.poll_pushing)
+    return timedelta(seconds=min(timing.poll_first * 2.0 ** min(part.polls, 20), timing.poll_max))
+
+
+# What is due at once when a node can be reached again: every call to it that got no answer.
+#
+# When it is tried again by itself grows with the number of tries; a partition that is over need not be waited for.
+
+R = TypeVar("R", NodeJob, NodeTask)
+
+
+def reached(job: Job, node: NodeId) -> Job:
+    """Return the scheduling node's job with every unanswered call to a node due now."""
+    known = job.nodes.get(node)
+    if known is None:
+        return job
+    nodes, tasks = {**job.nodes, node: _hurried(known)}, dict(job.tasks)
+    for name, task in job.tasks.items():
+        part = task.nodes.get(node)
+        if part is not None and (soon := _hurried(part)) is not part:
+            tasks[name] = replace(task, nodes={**task.nodes, node: soon})
+    if nodes[node] is known and all(tasks[name] is task for name, task in job.tasks.items()):
+        return job
+    return replace(job, nodes=nodes, tasks=tasks)
+
+
+def heard_by(local: LocalJob, node: NodeId) -> LocalJob:
+    """Return a participating node's job with every report that the scheduling node did not hear due now."""
+    if local.spec.scheduler != node:
+        return local
+    runs = tuple(map(_telling, local.runs))
+    return local if all(a is b for a, b in zip(runs, local.runs, strict=True)) else replace(local, runs=runs)
+
+
+def _telling(run: Run) -> Run:
+    call = _soon(run.told.call)
+    return run if call is run.told.call else replace(run, told=replace(run.told, call=call))
+
+
+def _hurried(record: R) -> R:
+    changed: dict[str, Any] = {}
+    for field in fields(record):
+        value = getattr(record, field.name)
+        if isinstance(value, Call) and (soon := _soon(value)) is not value:
+            changed[field.name] = soon
+    return replace(record, **changed) if changed else record
+
+
+def _soon(call: Call) -> Call:
+    """Return a call that was tried and got no answer as due now; any other as it is."""
+    waits = call.state is CallState.LOST or (call.state is CallState.IDLE and call.tries > 0)
+    return replace(call, due_at=None) if waits and call.due_at is not None else call
+
+
+# A node's silence counts only while something is asked of it.
+#
+# Who is asked nothing cannot answer: its part of a task may be over while another party's goes on for hours, the
+# job may be suspended, or wait for resources elsewhere. Its silence begins anew with the next request that is
+# lost.
+
+_USUAL = Timing()  # when something is due is not asked here
+
+
+def is_asked(job: Job, node: NodeJob) -> bool:
+    """Say whether a request to the node is under way, or comes next."""
+    requests = (due.command for due in agenda(job, _USUAL) if isinstance(due.command, Request))
+    return any(request.node == node.node for request in requests) or reservations.is_asked(job, node)
+
+
+def forgiven(job: Job) -> Job:
+    """Return the job with the silence forgotten of every node of which nothing is asked any more."""
+    for node in quorum.active(job):
+        if node.unreachable_since is not None and not is_asked(job, node):
+            job = with_node(job, replace(node, unreachable_since=None))
+    return job
+
+
+def settled(job: Job, at: datetime) -> Job:
+    """Draw every conclusion that the facts allow: ready, running, a task's state, the end."""
+    if ended(JOB, job.status):
+        return job
+    for name in job.tasks:
+        task = job.tasks[name]
+        if task.ending is not None or not ended(TASK, task.status):
+            job = _settle_task(job, task, at)
+    if job.ending is None:
+        job = _settle_open(job, at)
+    if job.ending is None:
+        job = forgiven(job)
+    elif all(map(_quiet, job.nodes.values())) and models.may_conclude(job, at):
+        job = _conclude(job, job.ending, at)
+    return job
+
+
+def _says_nothing_new(task: Task) -> bool:
+    """Say whether nothing follows from the task's facts, whatever else is known of its job."""
+    if task.ending is not None or task.again_from is not None:
+        return False
+    new = merge(part.status for part in task.nodes.values())
+    return not task.nodes or new is task.status or not may(TASK, task.status, new)
+
+
+def _settle_task(job: Job, task: Task, at: datetime) -> Job:
+    if remembered(task, "_settled", None, lambda: _says_nothing_new(task)):
+        return job
+    known, task = task, stopping.without_rest(retries.called_off(task))
+    if task is not known:
+        job = with_task(job, task)
+    if task.again_from is not None:
+        return job
+    new = merge(part.status for part in task.nodes.values())
+    if not task.nodes or new is task.status or not may(TASK, task.status, new):
+        return job
+    if new is TaskStatus.FAILED and retries.wanted(job, task):
+        return retries.set_back(job, task, at)
+    over = ended(TASK, new)
+    task = replace(task, status=move(TASK, task.status, new), ended_at=at if over else None)
+    if new is TaskStatus.RUNNING and task.started_at is None:
+        task = replace(task, started_at=at)
+    if new is TaskStatus.FAILED and task.failure is None:
+        task = replace(task, failure=stopping.cause(job, task, Failure("FAILED", task=task.name)))
+    detail = {**(task.failure.as_dict() if task.failure else {}), "task": task.name}
+    job = with_task(job, task).noted(at, f"task {new}", **detail)
+    if new is TaskStatus.FAILED and job.ending is None and task.ending is None:
+        job = quorum.tolerated(job, task, at) or ended_as(
+            job, Ending(stopping.outcome(task.failure), at, task.failure)
+        )
+    return job
+
+
+def _settle_open(job: Job, at: datetime) -> Job:
+    for node in job.nodes.values():
+        if job.ending is None and node.excluded is None and (failure := _refused(node)) is not None:
+            job = _without(job, node, failure, at)
+    if job.ending is not None:
+        return job
+    nodes = quorum.active(job)
+    accepted = all(n.create.state is CallState.OK and not consent.is_open(n) for n in nodes)
+    if job.status is JobStatus.PENDING and accepted:
+        taken_over = inheritance.agreed(job, at)
+        if isinstance(taken_over, Failure):
+            return ended_as(job, Ending(Outcome.REJECTED, at, taken_over))
+        job = taken_over
+        tasks = {name: _made_ready(task) for name, task in job.tasks.items()}
+        job = replace(job, status=move(JOB, job.status, JobStatus.READY), tasks=tasks).noted(at, "job READY")
+    if job.status is JobStatus.READY and all(n.start.state is CallState.OK for n in nodes):
+        job = replace(job, status=move(JOB, job.status, JobStatus.RUNNING), started_at=at).noted(at, "job RUNNING")
+    if job.tasks and all(t.status is TaskStatus.SUCCESS for t in job.tasks.values()):
+        return ended_as(job, Ending(Outcome.SUCCEEDED, at))
+    stopped = stopping.ending_by_tasks(job, at)
+    return job if stopped is None else ended_as(job, stopped)
+
+
+def _made_ready(task: Task) -> Task:
+    if ended(TASK, task.status):
+        return task
+    return replace(task, status=move(TASK, task.status, TaskStatus.READY))
+
+
+def _refused(node: NodeJob) -> Failure | None:
+    """Return why a node takes no part; None while it may."""
+    for call in (node.create, node.start, node.holding.apply):
+        if call.state is CallState.REFUSED:
+            return Failure(call.reason, call.message, node.node)
+    if node.consent is not None and node.consent.status is JobStatus.REJECTED:
+        return Failure(node.create.reason, node.create.message, node.node)
+    return None
+
+
+def _without(job: Job, node: NodeJob, failure: Failure, at: datetime) -> Job:
+    """Go on without a node that takes no part, or end the job, telling how every party stands to it."""
+    if (smaller := quorum.exclude(job, node.node, failure, at)) is not None:
+        return smaller
+    if job.status is JobStatus.PENDING:
+        return ended_as(job, Ending(Outcome.REJECTED, at, failure))
+    text = f"not every node started the job: {quorum.in_words(job)}"
+    reason = failure.reason if failure.reason == reservations.CANNOT_SCHEDULE else "FAILED_TO_RUN"
+    return ended_as(job, Ending(Outcome.FAILED, at, Failure(reason, text, node.node)))
+
+
+def with_suspension(job: Job, event: SuspendAsked) -> Job:
+    """Hold back all further task starts, or let them go on."""
+    if job.ending is not None or ended(JOB, job.status) or (job.suspended is not None) is event.on:
+        return job
+    suspended = Suspension(event.by, event.at) if event.on else None
+    return replace(job, suspended=suspended).noted(event.at, "suspended" if event.on else "resumed", event.by)
+
+
+def ended_as(job: Job, ending: Ending) -> Job:
+    """Write down the decision that the job ends; its stops are due from then on."""
+    detail = ending.failure.as_dict() if ending.failure else {}
+    return replace(job, ending=ending).noted(ending.at, f"ending as {ending.outcome}", ending.by, failure=detail)
+
+
+def _quiet(node: NodeJob) -> bool:
+    """Whether the end need not wait for this node: it is stopped, holds nothing, or does not answer."""
+    return (
+        not needs_stop(node)
+        or node.stop.settled
+        or node.stop.state is CallState.LOST
+        or (node.unreachable_since is not None and node.create.state is not CallState.SENT)
+    )
+
+
+def _conclude(job: Job, ending: Ending, at: datetime) -> Job:
+    final = JobStatus.REJECTED if job.status is JobStatus.PENDING else JobStatus.FINISHED
+    tasks = {name: stopping.closed(job, task, at) for name, task in job.tasks.items()}
+    job = replace(job, status=move(JOB, job.status, final), outcome=ending.outcome, tasks=tasks, ended_at=at)
+    return job.noted(at, f"job {final}", outcome=ending.outcome)
+
+
+def given_up(job: Job, node: NodeId, now: datetime) -> Job:
+    """Draw the consequence of a node's silence: it is left out where that is allowed, or the job ends."""
+    record = job.nodes[node]
+    if record.excluded is not None:
+        return job
+    since = record.unreachable_since or now
+    if job.status is JobStatus.RUNNING:
+        failure = Failure("UNREACHABLE", f"no answer since {since.isoformat()}", node)
+        return job if job.ending is not None else ended_as(job, Ending(Outcome.FAILED, now, failure))
+    creating = job.status is JobStatus.PENDING
+    call = record.create if creating else record.start
+    failure = Failure("PEER_UNREACHABLE", call.message or "no answer", node)
+    call = replace(call, reason=failure.reason)
+    record = replace(record, create=call) if creating else replace(record, start=call)
+    job = with_node(job, record)
+    return job if job.ending is not None else settled(_without(job, record, failure, now), now)
+
 
 _MAX_UNKNOWNS = 5
 _MAX_DENIALS = 10

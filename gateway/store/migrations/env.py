@@ -1,4 +1,4 @@
-"""Runs the revisions on the connection that `gateway.store.migrate` hands over."""
+"""Runs the revisions on the connection that `gateway.store.database` hands over."""
 
 from alembic import context
 

@@ -9,7 +9,7 @@ from unittest.mock import ANY
 import httpx
 import pytest
 
-from adapter.bfia.examples import REGISTER_COMPONENT
+from adapter.bfia.responses import REGISTER_COMPONENT
 from gateway.domain.states import JobStatus, Outcome
 from tests.adapter.bfia import contract, test_contract_peer
 from tests.adapter.bfia.contract import DONE, AtLeast, Caller, Endpoint, envelope, refused, wrong_listeners

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from adapter.bfia.examples import CREATE_ALL, REGISTER, REGISTER_COMPONENT
+from adapter.bfia.responses import CREATE_ALL, REGISTER, REGISTER_COMPONENT
 from gateway.bootstrap.node import Gateway
 from gateway.domain.run import Address
 from tests.e2e.nodes import example, wait_for

@@ -13,11 +13,10 @@ from fastapi import FastAPI
 
 from adapter.bfia import data, envelope
 from gateway.data.datasets import Datasets
-from gateway.data.storage import FileStorage
-from gateway.data.storage_staging import FOLDER
-from gateway.domain.dataset_model import MemoryDatasets
+from gateway.data.storage import FOLDER, FileStorage
+from gateway.domain.datasets import MemoryDatasets
 from gateway.domain.run import Address
-from gateway.http.paths import build_all
+from gateway.http.app import build_all
 
 ROOT = Path(__file__).resolve().parents[3]
 USERS = json.loads((ROOT / "examples/upload_breast_hetero_guest.json").read_text())

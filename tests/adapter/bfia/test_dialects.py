@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from adapter.bfia.examples import CREATE_ALL
 from adapter.bfia.profiles import PROFILES as PROFILE_OF
+from adapter.bfia.responses import CREATE_ALL
 from adapter.bfia.translate import create_body
 from engines.memory import MemoryEngine
 from gateway.domain.spec import JobSpec

@@ -4,11 +4,11 @@ import copy
 from typing import Any
 
 from adapter.bfia import wire
-from adapter.bfia.examples import CREATE_ALL
 from adapter.bfia.profiles import PROFILES
+from adapter.bfia.responses import CREATE_ALL
 from adapter.bfia.translate import create_body
 from adapter.bfia.validation import unread
-from gateway.domain.unread import MOST
+from gateway.domain.spec import MOST
 from tests.builders import a_spec
 from tests.e2e.nodes import example
 

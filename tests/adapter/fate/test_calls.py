@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 
-from adapter.fate.calling import Caller
-from adapter.fate.client import ParticipantClient
-from adapter.fate.scheduler_client import SchedulerClient
+from adapter.fate.client import Caller, ParticipantClient, SchedulerClient
 from gateway.domain.job import Acceptance, Job
 from gateway.domain.rerun import Order
 from gateway.domain.spec import Ending, Failure

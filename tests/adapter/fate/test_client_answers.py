@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from adapter.fate.answers import Told
-from adapter.fate.tools.client_answers import answer_of
+from adapter.fate.envelope import Told
+from adapter.fate.tools.deps import answer_of
 
 EXCHANGES = json.loads((Path(__file__).parent / "golden" / "client-exchanges.json").read_text(encoding="utf-8"))
 GOOD = [one for one in EXCHANGES if one["answers"].get("code") == 0]

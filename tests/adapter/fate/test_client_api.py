@@ -21,10 +21,9 @@ import httpx
 import pytest
 import yaml
 
-from adapter.fate.tools import client_api
-from adapter.fate.tools.client_rows import job_rows, task_rows
-from adapter.fate.tools.deps import sight
-from adapter.fate.tools.examples import DAG_SCHEMA
+from adapter.fate.tools import router
+from adapter.fate.tools.deps import DAG_SCHEMA, sight
+from adapter.fate.tools.jobs import job_rows, task_rows
 from gateway.bootstrap.node import Gateway
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.ports import JobView, TaskView
@@ -119,7 +118,7 @@ def test_every_path_has_an_exchange(node: Gateway):
 
 
 def test_what_is_not_served_says_so_by_name(node: Gateway):
-    for prefix in client_api.NOT_FOR_TOOLS:
+    for prefix in router.NOT_FOR_TOOLS:
         said = asked(node, "POST", f"{prefix}/anything", {}).json()
         assert (said["code"], said["data"]["reason"]) == (6001, "NOT_SERVED_HERE")
         assert f"{prefix}/anything" in said["message"]

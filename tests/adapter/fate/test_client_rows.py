@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from adapter.fate.tools.client_rows import task_rows
 from adapter.fate.tools.deps import Sight
+from adapter.fate.tools.jobs import task_rows
 from gateway.domain.spec import Failure, Party
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
 from gateway.ports import JobView, TaskView

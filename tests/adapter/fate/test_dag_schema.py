@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from adapter.fate.dag import dsl_v1, write
-from adapter.fate.dag.components import Catalogue
-from adapter.fate.dag.dag_paths import Written
-from adapter.fate.dag.dag_schema import Place, Translated, job_spec
+from adapter.fate.dag.read import Catalogue, Place, Translated, Written, job_spec
 from adapter.fate.dag.wire import DagSchema
 from gateway.domain import dag as flow
 from gateway.domain import parameters

@@ -7,7 +7,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.testclient import TestClient
 from pydantic import BaseModel
 
-from adapter.fate import unserved
+from adapter.fate import envelope
 from adapter.fate.codes import Code
 from adapter.fate.envelope import FateRoute, coded, ok
 from gateway.domain.problems import Problem
@@ -41,7 +41,7 @@ def client() -> TestClient:
 
     app = FastAPI()
     app.include_router(router)
-    unserved.router(unserved.FOR_WORKERS).put_into(app.router, None)
+    envelope.router(envelope.FOR_WORKERS).put_into(app.router, None)
     return TestClient(app, raise_server_exceptions=False)
 
 
@@ -81,7 +81,7 @@ def test_an_outage_is_told_as_one_so_that_fate_tries_again(client: TestClient):
     assert (answer.status_code, answer.json()["data"]["reason"]) == (503, "DATABASE_AWAY")
 
 
-@pytest.mark.parametrize("path", [*unserved.FOR_WORKERS, "/v2/worker/metric/save/one"])
+@pytest.mark.parametrize("path", [*envelope.FOR_WORKERS, "/v2/worker/metric/save/one"])
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_what_only_fates_workers_ask_is_not_served(client: TestClient, path: str, method: str):
     answer = client.request(method, path)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapter.fate.keys import Key, id_of, key_of, name_of
-from gateway.domain.task_ids import following, telling
+from gateway.domain.retries import following, telling
 
 _JOBS = st.from_regex(r"[0-9]{5,25}|job-[0-9a-f]{8}", fullmatch=True)
 _NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,20}", fullmatch=True)

@@ -15,10 +15,8 @@ from typing import Any
 
 import pytest
 
-from adapter.fate.calling import Caller
-from adapter.fate.client import ParticipantClient
+from adapter.fate.client import Caller, ParticipantClient, SchedulerClient
 from adapter.fate.endpoints import ENDPOINTS
-from adapter.fate.scheduler_client import SchedulerClient
 from gateway.domain.rerun import Order
 from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import JobStatus, Outcome, TaskStatus

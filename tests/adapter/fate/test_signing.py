@@ -4,8 +4,7 @@ import hashlib
 
 import pytest
 
-from adapter.fate.heard import VALID_MS
-from adapter.fate.signing import App, Signatures, Site, signature
+from adapter.fate.signing import VALID_MS, App, Signatures, Site, signature
 from gateway.errors import NotAllowed
 
 APP = App("12345678", "token")

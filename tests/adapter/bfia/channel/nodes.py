@@ -10,11 +10,10 @@ import time
 import uvicorn
 from fastapi import FastAPI
 
-from adapter.bfia.channel.router import ChannelParts, container_router, peer_router
-from adapter.bfia.channel.sessions import Member
+from adapter.bfia.channel.router import ChannelParts, Member, container_router, peer_router
 from gateway.broker import Broker, BrokerLimits
 from gateway.errors import NotAllowed
-from gateway.http.paths import build_all
+from gateway.http.app import build_all
 
 OK = "E0000000000"
 CHAN = "/v1/interconn/chan/"
