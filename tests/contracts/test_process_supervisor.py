@@ -230,7 +230,7 @@ GATEWAY = """
 import os, sys
 from pathlib import Path
 from engines.base import LaunchSpec
-from engines.process.engine.engine import ProcessEngine
+from engines.process.engine import ProcessEngine
 
 engine = ProcessEngine(node="alpha", installation="first", images={"base:1": ("sh",)}, run_root=Path(sys.argv[1]))
 labels = {"bfia.node": "alpha", "bfia.installation": "first"}
