@@ -45,7 +45,7 @@ def test_the_examples_of_the_readme_exist():
 
 def test_every_link_between_documents_leads_somewhere():
     gone = []
-    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("compose/*.md")]:
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("compose/*.md")]:
         for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             if not (page.parent / link).exists():
                 gone.append(f"{page.relative_to(ROOT)} links {link}")
