@@ -226,6 +226,8 @@ def test_a_model_that_is_missing_foreign_or_not_deployed_is_refused_for_three_di
         assert refusal(three, body) == "MODEL_NOT_DEPLOYED"
     deployed(three, version)
     swapped = jobs.predict_job(jobs.HOST, jobs.GUEST, version)  # whose parts of the model they do not have
+    for role, dataset in (("guest", "testspace#test_host"), ("host", "testspace#test_guest")):
+        swapped["config"]["task_params"][role]["0"]["intersect_rsa_1"]["dataset_id"] = dataset
     assert refusal(three, swapped, jobs.HOST) == "MODEL_UNKNOWN"
     archive = call(three[jobs.GUEST], "GET", url(version, "/export")).content
     try:
