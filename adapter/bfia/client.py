@@ -17,7 +17,6 @@ from adapter.bfia.profiles import PROFILES, Profile
 from adapter.bfia.route_test import HELLO, try_route
 from adapter.bfia.translate import PROTOCOL, create_body, job_spec, job_view
 from adapter.bfia.validation import unread
-from adapter.problems import problems_of
 from gateway.domain import approval
 from gateway.domain.dry_run import Item
 from gateway.domain.job import Acceptance
@@ -26,7 +25,7 @@ from gateway.domain.rerun import Order, RerunAnswer
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import UNTOLD, Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus
-from gateway.errors import GatewayError, Invalid, NotFound, NotServed, PeerUnreachable, Refused
+from gateway.errors import GatewayError, Invalid, NotFound, NotServed, PeerUnreachable, Refused, problems_of
 from gateway.ports import JobView, ParticipantApi, SchedulerApi, Site, TaskNews, TaskReport, as_mapping
 from gateway.runtime.checks import Step
 from gateway.runtime.context import Exchange, traced

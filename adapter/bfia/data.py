@@ -31,14 +31,13 @@ from starlette.requests import ClientDisconnect
 
 from adapter.bfia.headers import Incoming
 from adapter.bfia.requests import Sender, on
-from adapter.problems import problems_of
 from gateway.data.datasets import Datasets
 from gateway.data.storage import name_rule
 from gateway.data.upload import MAX_PARTITIONS, Upload, delimiter_rule, meta_rule, namespace_rule, text_rule
 from gateway.domain.datasets import Dataset
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address
-from gateway.errors import Invalid, TooLarge
+from gateway.errors import Invalid, TooLarge, problems_of
 from gateway.http.app import Paths
 
 FILE = "file"

@@ -19,7 +19,7 @@ from adapter.bfia.profiles import Profile
 from adapter.bfia.requests import NO_ROUTE, Sender, on, required
 from adapter.bfia.requests import asked as asked_of
 from adapter.bfia.route_test import called_back
-from adapter.json import JsonRoute
+from adapter.body import JsonRoute
 from gateway.data.outputs import Column, Facts, OutputFacts, Wanted
 from gateway.domain.redaction import told
 from gateway.domain.rerun import Order

@@ -18,7 +18,7 @@ from adapter.bfia.extensions import JOB_AUDIT
 from adapter.bfia.headers import described
 from adapter.bfia.profiles import Profile
 from adapter.bfia.requests import Sender, asked, on, required
-from adapter.json import JsonRoute
+from adapter.body import JsonRoute
 from gateway.domain.run import Audit
 from gateway.domain.spec import NodeId
 from gateway.http.app import Paths

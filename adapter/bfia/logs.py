@@ -14,7 +14,7 @@ from fastapi import Query, Request
 
 from adapter.bfia.envelope import ok
 from adapter.bfia.requests import Sender, given, on
-from adapter.json import JsonRoute
+from adapter.body import JsonRoute
 from gateway.data.log_index import LEVELS, Level
 from gateway.data.logs import Excerpt, RunLogs
 from gateway.domain.problems import Problem

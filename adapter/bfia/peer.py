@@ -21,7 +21,6 @@ from adapter.bfia import headers
 from adapter.bfia.extensions import Command
 from adapter.bfia.profiles import SUCCESS_CODES, Profile, profile_named
 from adapter.bfia.relay_protocol import NEXT_HOP_UNREACHABLE, WITHIN, told_by_relay
-from adapter.json import HALF_PAIR
 from adapter.problems import shown
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
@@ -349,10 +348,7 @@ def _shown(code: Any) -> Any:
 def _json(content: bytes) -> Any:
     """Read JSON; None for what is none. Halves of surrogate pairs, which no database holds, become ``?``."""
     try:
-        said = json.loads(content)
-        if HALF_PAIR.search(content):
-            said = json.loads(json.dumps(said, ensure_ascii=False).encode("utf-8", "replace"))
-        return said
+        return json.loads(json.dumps(json.loads(content), ensure_ascii=False).encode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return None
 

@@ -13,7 +13,7 @@ from adapter.bfia.profiles import PROFILES, Profile
 from adapter.bfia.requests import Sender, asked, on, required
 from adapter.bfia.responses import CALLBACK, CREATE_ALL, STOP_ALL, STOP_TASK_OF_JOB
 from adapter.bfia.validation import unread
-from adapter.json import JsonRoute
+from adapter.body import JsonRoute
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
 from gateway.domain.states import TaskStatus

@@ -8,7 +8,7 @@ from fastapi import Body, Request
 from adapter.bfia.envelope import ok
 from adapter.bfia.requests import Sender, asked, on
 from adapter.bfia.responses import DELETE, REGISTER, REGISTER_COMPONENT
-from adapter.json import JsonRequest, JsonRoute, NotFit, read_json
+from adapter.body import JsonRequest, JsonRoute, read_json
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 from gateway.http.app import Paths
@@ -35,7 +35,7 @@ class _Tolerant(JsonRequest):
             return {}
         try:
             return await super().json()
-        except NotFit:
+        except Invalid:
             if len(text) > SMALL or not LAST_COMMA.search(text):  # to read more of it takes too long here
                 raise
             cleaned, commas = without_last_commas(text.decode("utf-8", "replace"))
@@ -43,7 +43,7 @@ class _Tolerant(JsonRequest):
                 raise
             self._json = read_json(cleaned.encode())
             if found := refused(cleaned.encode()):
-                raise NotFit(*found) from None
+                raise Invalid(found) from None
             self.state.written_oddly = True
             return self._json
 

@@ -11,7 +11,7 @@ from starlette.types import Scope
 from adapter.bfia.envelope import ok
 from adapter.bfia.headers import Incoming, incoming
 from adapter.bfia.profiles import Profile
-from adapter.json import NotFit, read_aside
+from adapter.body import read_json
 from gateway.auth import origin
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
@@ -97,13 +97,8 @@ async def given(request: Request, *names: str) -> dict[str, Any]:
 
     Null and absent are the same: None. Raises `Invalid` for a body that is no JSON object.
     """
-    body: Any = {}
-    try:
-        raw = await request.body()
-        if raw.strip():
-            body = await read_aside(raw)
-    except NotFit as error:
-        raise Invalid(error.problems) from None
+    raw = await request.body()
+    body = read_json(raw) if raw.strip() else {}
     if not isinstance(body, dict):
         raise Invalid([Problem("body", "must be a JSON object, or absent", body)])
     return {name: request.query_params.get(name, body.get(name)) for name in names}

@@ -15,8 +15,8 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
+from adapter.body import JsonRoute
 from adapter.fate.codes import OF_REASON, Code
-from adapter.json import JsonRoute
 from adapter.problems import Words, listed, refusal, shown, words_for
 from gateway.errors import DatabaseAway, GatewayError, brief, release
 from gateway.http.app import Paths

@@ -15,6 +15,7 @@ from adapter.bfia.channel import router
 from adapter.bfia.channel.headers import read_ends
 from adapter.bfia.requests import known_first
 from adapter.bfia.responses import A_JOB
+from adapter.body import JsonRoute
 from adapter.fate import envelope as fate_envelope
 from adapter.fate.envelope import Told
 from adapter.fate.tools import deps as client
@@ -22,7 +23,6 @@ from adapter.fate.tools import outputs as tools_outputs
 from adapter.fate.tools import router as tools_router
 from adapter.fate.tools.auth import ClientApp, ClientSignatures
 from adapter.fate.tools.deps import ClientParts
-from adapter.json import JsonRoute
 from gateway.admin import datasets as admin_datasets
 from gateway.admin import events as admin_events
 from gateway.admin import job_actions as admin_archive

@@ -1,14 +1,10 @@
-"""However large and strange JSON of others is, it is looked through in pieces, and not on the event loop."""
-
-import asyncio
-import json
+"""JSON of others that cannot be stored, or would take the process down, is refused."""
 
 import pytest
 
-from adapter import json as adapter_json
-from adapter.json import MOST_SIGNS, NotFit, read_aside, read_json
+from adapter.body import read_json
+from gateway.errors import Invalid
 from provider_registry.model import counted, pieces
-from tests.aside import watch
 
 
 class Counting(bytes):
@@ -31,28 +27,27 @@ def test_a_text_is_counted_in_pieces_and_no_further_than_needed():
     assert [end - start for start, end in pieces(b"x" * (1 << 20) + b"y")][-1] == 1
 
 
-@pytest.mark.parametrize("size", [10, 70_000])
-def test_a_large_text_is_read_in_a_thread(monkeypatch: pytest.MonkeyPatch, size: int):
-    on_the_loop = watch(monkeypatch, adapter_json, "read_json")
-    said = {"a": [1.5, {"b": None}], "text": "中" * size}
-    assert asyncio.run(read_aside(json.dumps(said, ensure_ascii=False).encode())) == said
-    assert on_the_loop == [size == 10]
-
-
-def test_half_a_pair_is_found_wherever_pieces_meet():
-    whole = '"\\ud83d\\ude00",' * 50_000  # whole pairs look alike and are none
-    assert len(read_json(f"[{whole}1]".encode())) == 50_001
-    for shift in range(12):
-        text = f'["{"x" * shift}{"x" * ((1 << 19) - 10)}\\ud800"]'.encode()
-        with pytest.raises(NotFit, match="half of a surrogate pair"):
-            read_json(text)
-
-
-@pytest.mark.parametrize("text", [b"[" * 5_000_000, b"[" + b"0," * MOST_SIGNS + b"0]", b"{}," * 200_000])
-def test_more_values_than_anybody_needs_are_refused_before_they_are_parsed(
-    monkeypatch: pytest.MonkeyPatch, text: bytes
-):
-    parsed = watch(monkeypatch, json, "loads")
-    with pytest.raises(NotFit, match=f"must not hold more than {MOST_SIGNS} commas and opening brackets"):
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"{",
+        b'{"a": 1,}',
+        b"NaN",
+        b"-Infinity",
+        b"9" * 5000,
+        b"[" * 5_000_000,
+        b'{"a":' * 100_000,
+        rb'"\ud800"',
+        b'"\xed\xa0\x80"',
+        b'"\xff"',
+    ],
+    ids=str,
+)
+def test_what_no_reader_of_json_takes_is_refused(text: bytes):
+    with pytest.raises(Invalid, match="body: must be JSON: "):
         read_json(text)
-    assert parsed == []
+
+
+def test_utf_8_with_a_byte_order_mark_and_whole_surrogate_pairs_are_read():
+    assert read_json(b'\xef\xbb\xbf{"a": "\\ud83d\\ude00"}') == {"a": "\N{GRINNING FACE}"}

@@ -11,7 +11,7 @@ import fastapi.applications as openapi
 import httpx
 import pytest
 
-from adapter import json as adapter_json
+from adapter import body as adapter_body
 from gateway.auth import Role, new_token
 from gateway.bootstrap.node import Gateway
 from gateway.errors import Invalid
@@ -147,7 +147,7 @@ def test_a_large_description_is_read_as_a_small_one_is(node: Gateway, as_: Calla
 def test_no_large_registration_holds_up_others(
     node: Gateway, as_: Callable[[str], Send], monkeypatch: pytest.MonkeyPatch
 ):
-    parsed = watch(monkeypatch, adapter_json, "read_json")
+    parsed = watch(monkeypatch, adapter_body, "read_json")
     compared = watch(monkeypatch, registry, "changes")
     body = a_request(a_description(description="d" * 10_000), name="aside")
     for number, path in enumerate(("/v2/provider/register", "/api/v1/providers")):

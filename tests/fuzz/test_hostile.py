@@ -303,7 +303,7 @@ def test_amounts_that_no_machine_has(target: Target, resource: str, amount: str)
 def test_half_of_a_surrogate_pair(target: Target, text: str):
     found = target.submit(with_parameter(text))
     assert found["code"] == 400
-    assert found["data"]["problems"][0]["path"].startswith("config.task_params.common.echo_1.wild")
+    assert found["data"]["problems"][0]["path"] == "body"
     raw = text.encode("utf-8", "surrogatepass")
     for listener, path, field in (
         ("operator", SUBMIT, b"flow_id"),

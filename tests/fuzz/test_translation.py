@@ -14,7 +14,7 @@ from adapter.bfia import translate, wire
 from adapter.bfia.headers import incoming, outgoing
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.responses import CREATE_JOB
-from adapter.json import read_json
+from adapter.body import read_json
 from gateway.domain import dag as flow
 from gateway.domain import parameters
 from gateway.domain.spec import JobSpec, Party

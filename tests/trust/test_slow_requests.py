@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from starlette.responses import PlainTextResponse
 
-from adapter import json
+from adapter import body
 from gateway.http.connections import allow_descriptors
 from gateway.http.server import Tls
 from tests.certificates import Authority
@@ -155,7 +155,7 @@ def test_a_head_of_60_kib_is_read() -> None:
 
 
 def test_a_body_that_never_ends_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(json, "BODY_SECONDS", 0.5)
+    monkeypatch.setattr(body, "BODY_SECONDS", 0.5)
     with running(tmp_path) as gateway:
         for listener, path in (("container", "/v1/platform/schedule/task/callback"), ("operator", CREATE_ALL)):
             with socket.create_connection(

@@ -12,10 +12,9 @@ from pydantic import ValidationError
 from adapter.fate.dag import wire, write
 from adapter.fate.dag.read import Catalogue, Place, job_spec
 from adapter.fate.ports import Standard
-from adapter.problems import problems_of
 from gateway.domain.problems import Problem
 from gateway.domain.spec import JobSpec, NodeId
-from gateway.errors import Invalid
+from gateway.errors import Invalid, problems_of
 from provider_registry.registration import DEVICE
 
 PROTOCOL = "fate"

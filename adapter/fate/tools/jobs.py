@@ -17,14 +17,13 @@ from adapter.fate.envelope import FateRoute, coded, ok
 from adapter.fate.states import job_word, task_word
 from adapter.fate.tools import deps as wire
 from adapter.fate.tools.deps import NOTED, SUBMIT, ClientParts, Sight, base_of, by, on, sight
-from adapter.problems import problems_of
 from gateway.domain.models import named
 from gateway.domain.parameters import data_location, effective
 from gateway.domain.problems import Problem
 from gateway.domain.run import Run
 from gateway.domain.spec import Failure, Note, Party
 from gateway.domain.states import JOB, TASK_OF_RUN, JobStatus, Outcome, ended
-from gateway.errors import Conflict, Invalid, NotFound, Refused
+from gateway.errors import Conflict, Invalid, NotFound, Refused, problems_of
 from gateway.http.app import Paths
 from gateway.ports import TaskView
 from gateway.runtime.context import current_trace

@@ -1,0 +1,72 @@
+"""JSON bodies of requests: what is read as JSON, and how long a body may take to arrive."""
+
+from codecs import BOM_UTF8
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import anyio
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from pydantic_core import from_json
+from starlette.exceptions import HTTPException
+
+from gateway.domain.problems import Problem
+from gateway.errors import Invalid
+
+BODY_SECONDS = 60.0
+"""for a body of JSON to arrive"""
+_AUDITED = ("job_id", "task_id", "task_name")
+"""fields that the audit log records"""
+
+
+def read_json(text: bytes) -> Any:
+    """Return the value of a JSON text; lone surrogates, NaN, deep nesting and huge integers are `Invalid`."""
+    try:
+        return from_json(text.removeprefix(BOM_UTF8), allow_inf_nan=False)
+    except ValueError as error:
+        raise Invalid([Problem("body", f"must be JSON: {error}")]) from None
+
+
+class JsonRequest(Request):
+    """A request whose body must arrive within `BODY_SECONDS`."""
+
+    async def body(self) -> bytes:
+        """Return the body. Raises `HTTPException` (408) when it does not arrive in time."""
+        try:
+            with anyio.fail_after(BODY_SECONDS):
+                return await super().body()
+        except TimeoutError:
+            raise HTTPException(408, f"the body must arrive within {BODY_SECONDS:g} s") from None
+
+    async def json(self) -> Any:
+        """Return the body's JSON, parsed once. Raises `Invalid`."""
+        if not hasattr(self, "_json"):
+            self._json = read_json(await self.body())
+            if isinstance(self._json, dict):
+                ids = {name: self._json.get(name) for name in _AUDITED}
+                self.state.asked = {name: value[:200] for name, value in ids.items() if isinstance(value, str)}
+        return self._json
+
+
+class JsonRoute(APIRoute):
+    """A path whose body is read as a `JsonRequest` reads it."""
+
+    request = JsonRequest
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the path's handler; the body is parsed before it, so that `Invalid` gets out as it is."""
+        handle = super().get_route_handler()
+
+        async def read_and_handle(request: Request) -> Response:
+            request = self.request(request.scope, request.receive)
+            if self.body_field is not None and (await request.body()).strip() and _is_json(request):
+                await request.json()
+            return await handle(request)
+
+        return read_and_handle
+
+
+def _is_json(request: Request) -> bool:
+    """Whether the framework would parse the body: its content type is JSON or missing."""
+    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
