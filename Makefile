@@ -69,15 +69,15 @@ fmt: setup ## put the code into form
 	$(VENV)/bin/ruff check --fix .
 
 docs: setup ## write the pages that follow from the code: settings, reasons, endpoints
-	$(RUN) -m gateway.documents
+	$(RUN) -m tools.docs
 
 bench: setup ## measure against bare containers, in one run
-	$(RUN) -m tests.bench $(ARGS)
+	$(RUN) -m tools.bench $(ARGS)
 
 SEED ?= 1
 COUNT ?= 0
 chaos: setup ## every fault in every phase of a job, on two real nodes, by processes and by Docker, with one gateway and with two; needs root (SEED=1 COUNT=0: all)
-	$(RUN) -m tests.chaos --seed $(SEED) --count $(COUNT) $(ARGS)
+	$(RUN) -m tools.chaos --seed $(SEED) --count $(COUNT) $(ARGS)
 
 lock: ## renew the hash-pinned requirement files
 	$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.documents import __main__ as documents
-from gateway.documents.reasons import groups, names
+from tools.docs import __main__ as documents
+from tools.docs.reasons import groups, names
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("gateway", "adapter", "provider_registry", "route_table", "engines")
@@ -34,7 +34,7 @@ def test_a_page_is_what_the_code_makes_of_it(name: str):
 def test_every_reason_in_the_code_is_explained():
     used = {word: where for word, where in reasons_in_code() if word not in ELSEWHERE}
     missing = {word: where for word, where in used.items() if word not in names()}
-    assert missing == {}, "add them to gateway/documents/reasons.yml, then: make docs"
+    assert missing == {}, "add them to tools/docs/reasons.yml, then: make docs"
 
 
 def test_no_reason_is_explained_that_is_gone():

@@ -6,11 +6,11 @@ import os
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
-from gateway.cli import bench, check, data, draft, job_admin, jobs, models, node, outputs, providers, routes
+from gateway.cli import check, data, draft, job_admin, jobs, models, node, outputs, providers, routes
 from gateway.cli.console import say
 from gateway.cli.inputs import no_text
 from gateway.version import VERSION
@@ -143,9 +143,11 @@ def demo(
 
     Example: bfia-gateway demo --data credit
     """
-    from gateway.cli.demo import Options, run
-    from gateway.cli.demo_nodes import DemoFailed
-
+    try:
+        from examples.demo.nodes import DemoFailed
+        from examples.demo.training import Options, run
+    except ModuleNotFoundError:
+        _fail("the demo is not part of the installed package: run it from a checkout of the project (make demo)")
     try:
         run(Options(str(engine), str(data), keep, directory, base_image, key_length))
     except DemoFailed as error:
@@ -176,7 +178,6 @@ node.add_resources(app)
 routes.add(app)
 node.add_settings(app)
 node.add_audit(app)
-bench.add(app)
 node.add(app)
 models.add(app)
 providers.add(app)
@@ -184,7 +185,7 @@ check.add(providers.commands)
 providers.add_parameters(providers.commands)
 
 
-def _fail(text: str) -> None:
+def _fail(text: str) -> NoReturn:
     say(text, err=True)
     raise typer.Exit(EXIT_BAD_INPUT)
 

@@ -92,28 +92,6 @@ def test_a_route_is_tried_and_the_exit_code_tells(node: Gateway, tmp_path: Path)
         assert json.loads(cli(node, "test", PEER, "--json").stdout)["good"] is True
 
 
-def test_a_node_and_a_link_are_measured(node: Gateway, tmp_path: Path):
-    url = node.addresses()["operator"]
-    done = CliRunner().invoke(app, ["bench", "--requests", "10", "--url", url, "--json"])
-    figures = json.loads(done.stdout[done.stdout.index("{") :])["figures"]
-    assert done.exit_code == 0 and len(figures) == 3 and all(f["median"].endswith(" ms") for f in figures)
-    broken = CliRunner().invoke(app, ["bench", "JG404", "--requests", "10", "--url", url])
-    assert broken.exit_code == 1 and "route: " in broken.stdout and "route test JG404" in broken.stdout
-    config = tmp_path / "node.yml"
-    storage = {"url": f"file://{tmp_path / 'storage'}"}
-    operator = {"bind": url.removeprefix("http://")}
-    text = {
-        "node": {"id": ME},
-        "engine": {"kind": "process"},
-        "storage": storage,
-        "listen": {"operator": operator},
-    }
-    config.write_text(json.dumps(text))
-    own = CliRunner().invoke(app, ["bench", "--requests", "10", "--mib", "1", "--config", str(config)])
-    assert own.exit_code == 0 and "MiB/s" in own.stdout, own.output
-    assert not list(tmp_path.glob("**/bench-*"))
-
-
 def test_every_command_shows_an_example():
     for name in ("list", "add", "edit", "disable", "enable", "remove", "history", "diff", "rollback", "test"):
         text = CliRunner().invoke(app, ["route", name, "--help"]).stdout

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
-from gateway.cli import demo as demo_command
-from gateway.cli.demo_nodes import NodeProcess
+from examples.demo import training as demo_command
+from examples.demo.nodes import NodeProcess
+from gateway.cli.main import app
 from tests.e2e.nodes import ROOT, alive, wait_for
 from tests.plain import NO_TLS
 
@@ -124,6 +126,12 @@ def test_the_result_comes_from_answers_and_no_nodes_disk(tmp_path: Path, monkeyp
     node = NodeProcess("JG1", tmp_path / "nowhere", addresses={"operator": "http://bank"})
     assert demo_command._common_ids(node, "job-1") == "509"
     assert asked == ["http://bank/api/v1/jobs/job-1/outputs/intersect/guest.0/report0"]
+
+
+def test_outside_of_a_checkout_the_command_says_what_it_needs(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "examples.demo.nodes", None)
+    done = CliRunner().invoke(app, ["demo"])
+    assert done.exit_code == 2 and "from a checkout" in done.stderr
 
 
 def test_a_folder_that_no_demo_made_is_left_alone(tmp_path: Path):

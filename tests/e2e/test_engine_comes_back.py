@@ -60,7 +60,7 @@ def build(daemon: OwnDocker, tmp_path: Path, then: str = "") -> None:
     daemon.load(BASE)
     folder = tmp_path / "image"
     folder.mkdir(exist_ok=True)
-    reports = (ROOT / "tests" / "bench" / "noop.py").read_text()
+    reports = (ROOT / "tools" / "bench" / "noop.py").read_text()
     (folder / "run.py").write_text(f"import os, time\n{then}\n{reports}")
     (folder / "Dockerfile").write_text(f'FROM {BASE}\nCOPY run.py /\nENTRYPOINT ["python3", "/run.py"]\n')
     with contextlib.closing(Daemon(daemon.url)) as client:

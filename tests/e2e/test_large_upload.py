@@ -6,9 +6,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.bench.upload import peak_growth, write_table
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation
+from tools.bench.upload import peak_growth, write_table
 
 MIB = 1024 * 1024
 

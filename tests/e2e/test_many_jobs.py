@@ -10,13 +10,13 @@ import pytest
 from adapter.bfia.responses import REGISTER
 from gateway.errors import NotFound
 from gateway.ports import JobView
-from tests.bench.load import asked_meanwhile, at_once
 from tests.core.test_shells import submit
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, process_engine, wait_for
 from tests.e2e.test_stop import job_of
 from tests.e2e.two_gateways import PATIENT
 from tests.inprocess import ask, running
+from tools.bench.load import asked_meanwhile, at_once
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ def image(gate: Gate, tmp_path: Path) -> Iterator[str]:
     """Put an image that reports SUCCESS into the registry, and take it away from the daemon; give its name."""
     folder, name = tmp_path / "image", f"{gate.address}/algorithms/echo:1.0"
     folder.mkdir()
-    reports = (ROOT / "tests" / "bench" / "noop.py").read_text()
+    reports = (ROOT / "tools" / "bench" / "noop.py").read_text()
     (folder / "run.py").write_text(f"# {uuid.uuid4().hex}\n{reports}")  # a layer that no daemon has
     (folder / "Dockerfile").write_text(f'FROM {BASE}\nCOPY run.py /\nENTRYPOINT ["python3", "/run.py"]\n')
     with contextlib.closing(docker.from_env(timeout=60)) as client:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from tests.bench.upload import resident
 from tests.e2e.nodes import Federation, Node
 from tests.inprocess import ME, PEER, STRANGER
+from tools.bench.upload import resident
 
 MIB = 1024**2
 INVOKE = "/v1/interconn/chan/invoke"

@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from tests.adapter.bfia.scripted import ScriptedPeer, says, scripted
-from tests.chaos.proxy import Proxy
 from tests.e2e.nodes import wait_for
 from tests.plain import NO_TLS
+from tools.chaos.proxy import Proxy
 
 
 @pytest.fixture

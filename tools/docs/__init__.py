@@ -1,4 +1,4 @@
-"""Markdown tables."""
+"""Pages that follow from the code: settings, reasons, endpoints. ``python -m tools.docs`` writes them."""
 
 from collections.abc import Iterable, Sequence
 

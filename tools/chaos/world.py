@@ -22,12 +22,12 @@ import pymysql
 import yaml
 
 from adapter.bfia.responses import REGISTER
-from tests.chaos import pair
-from tests.chaos.containers import Containers, DockerContainers, Processes
-from tests.chaos.proxy import Proxy
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, Node, free_ports, wait_for
 from tests.services.own_docker import OwnDocker, enter
+from tools.chaos import pair
+from tools.chaos.containers import Containers, DockerContainers, Processes
+from tools.chaos.proxy import Proxy
 
 ENGINES = ("process", "docker")
 

@@ -26,15 +26,15 @@ from typing import Any
 import httpx
 
 from adapter.bfia.responses import REGISTER
-from tests.bench import fate, load, readme
-from tests.bench.failover import failover
-from tests.bench.floor import IMAGE, Floor, build
-from tests.bench.registering import registering
-from tests.bench.routing import routing
-from tests.bench.upload import peak_growth, resident, timed, write_table
 from tests.conftest import remove_networks
 from tests.e2e.nodes import ROOT, Federation, Node, wait_for
 from tests.plain import NO_TLS
+from tools.bench import fate, load, readme
+from tools.bench.failover import failover
+from tools.bench.floor import IMAGE, Floor, build
+from tools.bench.registering import registering
+from tools.bench.routing import routing
+from tools.bench.upload import peak_growth, resident, timed, write_table
 
 A, B = "JG0100001100000010", "JG0100002200000020"
 

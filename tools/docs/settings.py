@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from gateway.config.schema import Settings
-from gateway.documents.table import code, table
+from tools.docs import code, table
 
 _INTRO = {
     "en": """# Settings

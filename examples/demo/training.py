@@ -19,7 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from gateway.cli.demo_nodes import (
+from examples.demo.nodes import (
     BANK,
     IMAGE,
     PARTNER,
@@ -56,8 +56,6 @@ def run(options: Options, console: Console | None = None) -> dict[str, Any]:
     """
     console = console or Console()
     began = time.monotonic()
-    if not VENDOR.is_dir():
-        raise DemoFailed("the demo needs the project's examples/ folder: run it from a checkout")
     with interruptible():
         nodes = prepare(options.directory.resolve())
         if options.engine == "docker":

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.readme import NEEDED, Missing, write
 from tests.e2e.nodes import ROOT
+from tools.bench.readme import NEEDED, Missing, write
 
 SHOWN = {
     "makespan": [[n, f"{n}.1 s", f"{n}.2 s", f"{n}.3 s", f"{n}.4 s", f"1.{n}", "9"] for n in (1, 3, 10)],

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from gateway.documents import endpoints, reasons, settings
+from tools.docs import endpoints, reasons, settings
 
 PAGES: dict[str, Callable[[], str]] = {
     f"{name}{ending}.md": partial(make, language)

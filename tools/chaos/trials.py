@@ -11,12 +11,12 @@ from typing import Any
 
 import httpx
 
-from tests.chaos import pair, proxy
-from tests.chaos.pair import Pair
-from tests.chaos.world import World
 from tests.e2e import jobs
 from tests.e2e.nodes import Node, wait_for
 from tests.e2e.test_stop import STOP, job_of
+from tools.chaos import pair, proxy
+from tools.chaos.pair import Pair
+from tools.chaos.world import World
 
 PHASES = ("creating", "starting", "running", "stopping")
 KILLS = ("kill guest", "kill host", "kill container", "kill database", "disk full")

@@ -13,7 +13,7 @@ import httpx
 from gateway.auth import Role, allowed
 from gateway.bootstrap.node import Gateway
 from gateway.config.schema import load
-from gateway.documents.table import code, table
+from tools.docs import code, table
 
 _INTRO = {
     "en": """# Endpoints

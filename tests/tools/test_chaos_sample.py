@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tests.chaos.__main__ import LEAST, run
+from tools.chaos.__main__ import LEAST, run
 
 pytestmark = [
     pytest.mark.slow,

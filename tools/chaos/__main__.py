@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.chaos.trials import Result, Trial, all_trials, play
-from tests.chaos.world import ENGINES, World, within
 from tests.services.own_docker import usable
+from tools.chaos.trials import Result, Trial, all_trials, play
+from tools.chaos.world import ENGINES, World, within
 
 LEAST = 3
 """trials that are played whatever time they take"""

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 
 import yaml
 
-from gateway.documents.table import code, table
+from tools.docs import code, table
 
 _INTRO = {
     "en": """# Reasons
@@ -45,7 +45,7 @@ class Group:
 @cache
 def groups() -> tuple[Group, ...]:
     """Return all reasons as they are kept beside this module."""
-    text = files("gateway.documents").joinpath("reasons.yml").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("reasons.yml").read_text(encoding="utf-8")
     return tuple(
         Group({"en": one["title"], "zh": one["title_zh"]}, tuple(_reasons(one["reasons"])))
         for one in yaml.safe_load(text)

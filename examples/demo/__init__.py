@@ -1,0 +1,1 @@
+"""The demo: two institutions train a model together on this machine."""

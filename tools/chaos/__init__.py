@@ -1,0 +1,1 @@
+"""``make chaos``: every fault in every phase of a job."""
