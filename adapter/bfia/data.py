@@ -13,7 +13,7 @@ from typing import Annotated, Any, Self
 import anyio
 import anyio.to_thread
 from anyio import CapacityLimiter
-from fastapi import Body, Request
+from fastapi import APIRouter, Body, Request
 from fastapi.openapi.models import Example
 from pydantic import (
     AfterValidator,
@@ -38,7 +38,6 @@ from gateway.domain.datasets import Dataset
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address
 from gateway.errors import Invalid, TooLarge, problems_of
-from gateway.http.app import Paths
 
 FILE = "file"
 _BATCH = 512 * 1024
@@ -367,9 +366,9 @@ class Uploads:
                 await anyio.to_thread.run_sync(received.close)
 
 
-def router(uploads: Uploads) -> Paths:
+def router(uploads: Uploads) -> APIRouter:
     """Return the upload paths."""
-    router = Paths(tags=["data"])
+    router = APIRouter(tags=["data"])
 
     @router.post(
         "/v2/component/upload", summary="Store a table from the server's disk", max_body_size=_LARGEST_BODY

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import Body, Depends, Query, Request
+from fastapi import APIRouter, Body, Depends, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from adapter.bfia import requests, responses, translate, wire
@@ -25,7 +25,6 @@ from gateway.domain.redaction import told
 from gateway.domain.rerun import Order
 from gateway.domain.spec import NodeId
 from gateway.errors import NotAllowed, Refused
-from gateway.http.app import Paths
 from gateway.ports import Limiters, ParticipantApi, SchedulerApi, TaskReport
 from gateway.runtime.context import new_trace_id
 from gateway.version import VERSION
@@ -47,9 +46,9 @@ class InterconnParts:
     knows: Callable[[NodeId], bool]
 
 
-def router(parts: InterconnParts) -> Paths:
+def router(parts: InterconnParts) -> APIRouter:
     """Return the paths for peers."""
-    router = Paths(tags=["between nodes"], route_class=JsonRoute, dependencies=[Depends(described)])
+    router = APIRouter(tags=["between nodes"], route_class=JsonRoute, dependencies=[Depends(described)])
 
     known = partial(requests.known, parts.knows)
     done = partial(requests.done, parts, parts.limiters.rest)
@@ -278,9 +277,9 @@ class OutputParts:
     knows: Callable[[NodeId], bool]
 
 
-def outputs_router(parts: OutputParts) -> Paths:
+def outputs_router(parts: OutputParts) -> APIRouter:
     """Return the path for peers."""
-    router = Paths(tags=["between nodes"], route_class=JsonRoute, dependencies=[Depends(described)])
+    router = APIRouter(tags=["between nodes"], route_class=JsonRoute, dependencies=[Depends(described)])
     known = partial(requests.known, parts.knows)
 
     @router.post(
@@ -344,9 +343,9 @@ class HelloParts:
     limiters: Limiters
 
 
-def hello_router(parts: HelloParts) -> Paths:
+def hello_router(parts: HelloParts) -> APIRouter:
     """Return the path for peers."""
-    router = Paths(tags=["between nodes"], route_class=JsonRoute, dependencies=[Depends(described)])
+    router = APIRouter(tags=["between nodes"], route_class=JsonRoute, dependencies=[Depends(described)])
 
     @router.post(f"{SCHEDULE}/node/hello", summary="Who is there, and does it reach me? (extension)")
     async def hello(

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import Body, Depends, Query, Request
+from fastapi import APIRouter, Body, Depends, Query, Request
 
 from adapter.bfia import requests, responses, translate, wire
 from adapter.bfia.envelope import ok
@@ -21,7 +21,6 @@ from adapter.bfia.requests import Sender, asked, on, required
 from adapter.body import JsonRoute
 from gateway.domain.run import Audit
 from gateway.domain.spec import NodeId
-from gateway.http.app import Paths
 from gateway.ports import JobAuditApi, Limiters
 from gateway.runtime.context import new_trace_id
 
@@ -36,9 +35,9 @@ class JobAuditParts:
     knows: Callable[[NodeId], bool]
 
 
-def router(parts: JobAuditParts) -> Paths:
+def router(parts: JobAuditParts) -> APIRouter:
     """Return the paths for peers."""
-    router = Paths(tags=["job audit"], route_class=JsonRoute, dependencies=[Depends(described)])
+    router = APIRouter(tags=["job audit"], route_class=JsonRoute, dependencies=[Depends(described)])
 
     known = partial(requests.known, parts.knows)
     done = partial(requests.done, parts, parts.limiters.rest)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from fastapi import Query, Request
+from fastapi import APIRouter, Query, Request
 
 from adapter.bfia.envelope import ok
 from adapter.bfia.requests import Sender, given, on
@@ -19,7 +19,6 @@ from gateway.data.log_index import LEVELS, Level
 from gateway.data.logs import Excerpt, RunLogs
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
-from gateway.http.app import Paths
 from gateway.ports import Limiters
 
 TASK = "/v1/platform/schedule/task"
@@ -43,9 +42,9 @@ class LogParts:
     limiters: Limiters
 
 
-def router(parts: LogParts) -> Paths:
+def router(parts: LogParts) -> APIRouter:
     """Return the two paths; ``/v2/schedule`` is another spelling, and POST is taken too."""
-    router = Paths(tags=["platform"], route_class=JsonRoute)
+    router = APIRouter(tags=["platform"], route_class=JsonRoute)
 
     @router.get(f"{OTHER_TASK}/get_log_line", include_in_schema=False)
     @router.post(f"{OTHER_TASK}/get_log_line", include_in_schema=False)

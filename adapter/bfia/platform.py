@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 from uuid import uuid4
 
-from fastapi import Body, Query, Request
+from fastapi import APIRouter, Body, Query, Request
 
 from adapter.bfia import translate, wire
 from adapter.bfia.envelope import ok
@@ -18,7 +18,6 @@ from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
 from gateway.domain.states import TaskStatus
 from gateway.errors import Invalid, NotAllowed, NotFound
-from gateway.http.app import Paths
 from gateway.ports import Callback, Limiters, OwnJobs, OwnRuns
 from gateway.runtime.context import new_trace_id
 
@@ -43,9 +42,9 @@ class PlatformParts:
     """whether a run may be recognised by its address where its callback has no token"""
 
 
-def operator_router(parts: PlatformParts) -> Paths:
+def operator_router(parts: PlatformParts) -> APIRouter:
     """Return the paths for this node's own platform; ``/v2/schedule`` is another spelling of them."""
-    router = Paths(tags=["platform"], route_class=JsonRoute)
+    router = APIRouter(tags=["platform"], route_class=JsonRoute)
 
     @router.post("/v2/schedule/job/create_all", summary="Submit a job (other spelling)", include_in_schema=False)
     @router.post(f"{SCHEDULE}/job/create_all", summary="Submit a job")
@@ -103,9 +102,9 @@ def operator_router(parts: PlatformParts) -> Paths:
     return router
 
 
-def container_router(parts: PlatformParts) -> Paths:
+def container_router(parts: PlatformParts) -> APIRouter:
     """Return the path on which containers report."""
-    router = Paths(tags=["container"], route_class=JsonRoute)
+    router = APIRouter(tags=["container"], route_class=JsonRoute)
 
     @router.post(f"{SCHEDULE}/task/callback", summary="A container reports its state")
     async def task_callback(

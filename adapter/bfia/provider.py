@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import Body, Request
+from fastapi import APIRouter, Body, Request
 
 from adapter.bfia.envelope import ok
 from adapter.bfia.requests import Sender, asked, on
@@ -11,7 +11,6 @@ from adapter.bfia.responses import DELETE, REGISTER, REGISTER_COMPONENT
 from adapter.body import JsonRequest, JsonRoute, read_json
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
-from gateway.http.app import Paths
 from gateway.http.duplicate_keys import refused
 from gateway.ports import Limiters
 from gateway.providers.images import SMALL
@@ -52,9 +51,9 @@ class _Registering(JsonRoute):
     request = _Tolerant
 
 
-def router(providers: Providers, limiters: Limiters) -> Paths:
+def router(providers: Providers, limiters: Limiters) -> APIRouter:
     """Return the paths of the provider registry."""
-    router = Paths(tags=["providers"], route_class=_Registering)
+    router = APIRouter(tags=["providers"], route_class=_Registering)
 
     @router.post("/v2/provider/register", summary="Register an image and the components it holds")
     async def register(

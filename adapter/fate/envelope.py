@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import structlog
-from fastapi import Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
@@ -19,7 +19,6 @@ from adapter.body import JsonRoute
 from adapter.fate.codes import OF_REASON, Code
 from adapter.problems import Words, listed, refusal, shown, words_for
 from gateway.errors import DatabaseAway, GatewayError, brief, release
-from gateway.http.app import Paths
 
 log = structlog.get_logger(__name__)
 
@@ -117,9 +116,9 @@ FOR_WORKERS: Mapping[str, str] = {
 """Path of FATE's own workers -> what a component does here instead."""
 
 
-def router(prefixes: Mapping[str, str], tag: str = "not served") -> Paths:
+def router(prefixes: Mapping[str, str], tag: str = "not served") -> APIRouter:
     """Return paths that answer "not served here": prefix -> why, and what to use instead."""
-    router = Paths(tags=[tag], route_class=FateRoute)
+    router = APIRouter(tags=[tag], route_class=FateRoute)
     for prefix, instead in prefixes.items():
 
         async def refuse(request: Request, instead: str = instead) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from fastapi import Request
+from fastapi import APIRouter, Request
 
 from adapter.fate import wire
 from adapter.fate.client import failure_of
@@ -26,7 +26,6 @@ from gateway.domain.run import LocalJob
 from gateway.domain.spec import Ending, Failure, NodeId
 from gateway.domain.states import JobStatus, TaskStatus
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, Refused
-from gateway.http.app import Paths
 from gateway.ports import ParticipantApi, TaskNews
 
 W = TypeVar("W", JobWord, TaskWord)
@@ -154,9 +153,9 @@ def again(parts: FateParts, local: LocalJob, job_id: str, sender: NodeId) -> Non
         parts.agree(spec.job_id, known.by, f"as before to job {local.id}, which begins again")
 
 
-def router(parts: FateParts) -> Paths:
+def router(parts: FateParts) -> APIRouter:
     """Return the paths for peers."""
-    router = Paths(tags=["FATE: partner"], route_class=FateRoute)
+    router = APIRouter(tags=["FATE: partner"], route_class=FateRoute)
 
     def post(path: str) -> Callable[..., Any]:
         found = BY_PATH[f"{PARTNER}{path}"]

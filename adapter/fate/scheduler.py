@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import Request
+from fastapi import APIRouter, Request
 
 from adapter.fate import wire
 from adapter.fate.client import failure_of
@@ -17,13 +17,12 @@ from gateway.domain.problems import Problem
 from gateway.domain.rerun import Order
 from gateway.domain.spec import NodeId
 from gateway.errors import Invalid, NotAllowed, NotFound
-from gateway.http.app import Paths
 from gateway.ports import TaskReport, as_mapping
 
 
-def router(parts: FateParts) -> Paths:
+def router(parts: FateParts) -> APIRouter:
     """Return the paths for peers."""
-    router = Paths(tags=["FATE: scheduler"], route_class=FateRoute)
+    router = APIRouter(tags=["FATE: scheduler"], route_class=FateRoute)
 
     def post(path: str) -> Callable[..., Any]:
         found = BY_PATH[f"{SCHEDULER}{path}"]

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Self
 from urllib.parse import quote
 
-from fastapi import Body, Path, Query, Request
+from fastapi import APIRouter, Body, Path, Query, Request
 from fastapi.openapi.models import Example
 from fastapi.responses import Response
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
@@ -20,7 +20,6 @@ from gateway.domain.datasets import Dataset, Grant
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address
 from gateway.errors import Invalid, near
-from gateway.http.app import Paths
 from gateway.http.pagination import page_of
 from gateway.ports import Clock, Limiters
 
@@ -76,9 +75,9 @@ Name = Annotated[str, Path(examples=["breast_hetero_guest"])]
 Partner = Annotated[str, Path(description="Id of the partner node.", examples=["JG0100002200000020"])]
 
 
-def router(parts: DatasetParts) -> Paths:
+def router(parts: DatasetParts) -> APIRouter:
     """Return the paths."""
-    router = Paths(tags=["operators"])
+    router = APIRouter(tags=["operators"])
     run = answering(parts.limiters)
 
     @router.get("/api/v1/datasets", summary="Datasets of this node, by namespace and name", response_model=None)
@@ -138,7 +137,7 @@ def router(parts: DatasetParts) -> Paths:
     return router
 
 
-def _add_changes(router: Paths, parts: DatasetParts, run: Answer) -> None:
+def _add_changes(router: APIRouter, parts: DatasetParts, run: Answer) -> None:
     async def switched(request: Request, address: Address, body: Why, disabled: bool) -> Any:
         def work() -> Any:
             before, after = parts.sharing.switch(address, disabled=disabled)
@@ -178,7 +177,7 @@ def _add_changes(router: Paths, parts: DatasetParts, run: Answer) -> None:
         return await run(work)
 
 
-def _add_grants(router: Paths, parts: DatasetParts, run: Answer) -> None:
+def _add_grants(router: APIRouter, parts: DatasetParts, run: Answer) -> None:
     sharing = parts.sharing
 
     @router.get("/api/v1/dataset-grants", summary="Who was granted which dataset", response_model=None)

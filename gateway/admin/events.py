@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import anyio
 import anyio.to_thread
-from fastapi import Header, Query
+from fastapi import APIRouter, Header, Query
 from fastapi.responses import Response
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 
@@ -17,7 +17,6 @@ from gateway.domain.problems import Problem, index_of
 from gateway.errors import GatewayError, Invalid
 from gateway.events.feed import Feed, Page
 from gateway.events.webhooks import Webhooks
-from gateway.http.app import Paths
 from gateway.ports import Limiters
 
 LOOK_EVERY = 0.5
@@ -43,9 +42,9 @@ class _Wanted:
     follow: bool
 
 
-def router(parts: EventParts) -> Paths:
+def router(parts: EventParts) -> APIRouter:
     """Return the paths of events."""
-    router = Paths(tags=["operators"])
+    router = APIRouter(tags=["operators"])
     run = answering(parts.limiters)
 
     @router.get(

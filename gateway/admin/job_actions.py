@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import anyio.to_thread
-from fastapi import Body, Query, Request
+from fastapi import APIRouter, Body, Query, Request
 from fastapi.openapi.models import Example
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from fastapi.routing import APIRoute
@@ -20,7 +20,6 @@ from gateway.domain.dry_run import JobPlan, Standing
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import JobSpec
 from gateway.errors import GatewayError, NotFound
-from gateway.http.app import Paths
 from gateway.jobs import archive
 from gateway.jobs.archive import Entry, as_json, without_secrets
 from gateway.jobs.coordinator import Coordinator
@@ -47,9 +46,9 @@ class ArchiveParts:
     tokens: RunTokens
 
 
-def router(parts: ArchiveParts) -> Paths:
+def router(parts: ArchiveParts) -> APIRouter:
     """Return the path of the archive."""
-    router = Paths(tags=["operators"])
+    router = APIRouter(tags=["operators"])
     run = answering(parts.admin.limiters)
 
     @router.get(
@@ -202,9 +201,9 @@ class CancelWaiting(BaseModel):
 _CANCEL = {"only look": Example(value={"dry_run": True})}
 
 
-def deletion_router(parts: DeletingParts) -> Paths:
+def deletion_router(parts: DeletingParts) -> APIRouter:
     """Return the paths that take something away."""
-    router = Paths(tags=["operators"])
+    router = APIRouter(tags=["operators"])
     run = answering(parts.limiters)
 
     @router.delete("/api/v1/jobs/{job_id}", summary="Delete an ended job at every node", response_model=None)
@@ -301,9 +300,9 @@ class ForetellingParts:
     limiters: Limiters
 
 
-def dry_run_router(parts: ForetellingParts, route: type[APIRoute] = APIRoute) -> Paths:
+def dry_run_router(parts: ForetellingParts, route: type[APIRoute] = APIRoute) -> APIRouter:
     """Return the path. ``route``: how a body as large as a job may be is read on the event loop."""
-    router = Paths(tags=["operators"], route_class=route)
+    router = APIRouter(tags=["operators"], route_class=route)
     run = answering(replace(parts.limiters, rest=parts.limiters.peers))  # it waits for other nodes
 
     @router.post(

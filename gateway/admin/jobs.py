@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 import anyio.to_thread
-from fastapi import Body, Query, Request
+from fastapi import APIRouter, Body, Query, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -27,7 +27,6 @@ from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import CallState, JobSpec, Party
 from gateway.domain.states import JobStatus, Outcome, RunStatus
 from gateway.errors import EngineFailed, Invalid, NotAllowed, NotFound
-from gateway.http.app import Paths
 from gateway.http.pagination import page_of
 from gateway.ports import JobView
 from gateway.store.queries import Place, Wanted, page
@@ -58,7 +57,7 @@ class Nothing(BaseModel):
 Empty = Annotated[Nothing, Body(examples=[{}])]
 
 
-def add_decisions(router: Paths, parts: AdminParts, run: Answer) -> None:
+def add_decisions(router: APIRouter, parts: AdminParts, run: Answer) -> None:
     """Add the paths of decisions to the operators' router."""
 
     @router.get("/api/v1/approvals", summary="Jobs here that wait for a person", response_model=None)
@@ -144,7 +143,7 @@ _STATUSES = [str(status) for status in JobStatus]
 _OUTCOMES = [str(outcome) for outcome in Outcome]
 
 
-def add_listing(router: Paths, parts: AdminParts, run: Answer) -> None:
+def add_listing(router: APIRouter, parts: AdminParts, run: Answer) -> None:
     """Add the path."""
 
     @router.get("/api/v1/jobs", summary="Jobs scheduled here or taken part in, newest first", response_model=None)
@@ -263,7 +262,7 @@ class RerunBody(BaseModel):
     )
 
 
-def add_reruns(router: Paths, parts: AdminParts, answer: Answer) -> None:
+def add_reruns(router: APIRouter, parts: AdminParts, answer: Answer) -> None:
     """Add the path. ``answer`` runs work in a thread and turns refusals into answers."""
 
     @router.post(
@@ -288,9 +287,9 @@ DEFAULT = "component default"
 """origin of a value that the job does not set; the component takes it by itself, it is never handed over"""
 
 
-def router(parts: AdminParts) -> Paths:
+def router(parts: AdminParts) -> APIRouter:
     """Return the operators' paths beyond the protocol."""
-    router = Paths(tags=["operators"])
+    router = APIRouter(tags=["operators"])
     run = answering(parts.limiters)
 
     @router.get("/health/live", summary="The process answers")

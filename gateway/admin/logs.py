@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import anyio
 import anyio.to_thread
-from fastapi import Header, Query
+from fastapi import APIRouter, Header, Query
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 
@@ -15,7 +15,6 @@ from gateway.data.logs import STREAMS, Excerpt, RunLogs
 from gateway.domain.problems import Problem, index_of
 from gateway.domain.run import Run
 from gateway.errors import GatewayError, Invalid, NotFound
-from gateway.http.app import Paths
 from gateway.ports import Limiters
 
 LOOK_EVERY = 0.5
@@ -41,9 +40,9 @@ class _Wanted:
     follow: bool
 
 
-def router(parts: LogParts) -> Paths:
+def router(parts: LogParts) -> APIRouter:
     """Return the path of a run's log."""
-    router = Paths(tags=["operators"])
+    router = APIRouter(tags=["operators"])
 
     @router.get(
         "/api/v1/jobs/{job_id}/runs/{role}.{index}/{task}/log",

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 import anyio.to_thread
-from fastapi import Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from gateway.admin.deps import AfterText, Answer, Limit, answering, noted
@@ -21,7 +21,6 @@ from gateway.domain.models import Kept
 from gateway.domain.problems import Problem
 from gateway.domain.spec import JobSpec
 from gateway.errors import Invalid, TooLarge
-from gateway.http.app import Paths
 from gateway.http.duplicate_keys import keys_once
 from gateway.http.pagination import page_of
 from gateway.ports import Limiters
@@ -54,9 +53,9 @@ class ModelParts:
     """bytes of an archive"""
 
 
-def router(parts: ModelParts) -> Paths:
+def router(parts: ModelParts) -> APIRouter:
     """Return the paths of models whose bodies are small."""
-    router = Paths(tags=["operators"])
+    router = APIRouter(tags=["operators"])
     run = answering(parts.limiters)
     models = parts.models
 
@@ -140,9 +139,9 @@ def router(parts: ModelParts) -> Paths:
     return router
 
 
-def import_router(parts: ModelParts) -> Paths:
+def import_router(parts: ModelParts) -> APIRouter:
     """Return the path that takes an archive; it bounds its body itself."""
-    router = Paths(tags=["operators"])
+    router = APIRouter(tags=["operators"])
     run = answering(parts.limiters)
 
     @router.post(

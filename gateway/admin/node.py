@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from fastapi import Body, Query, Request
+from fastapi import APIRouter, Body, Query, Request
 from fastapi.openapi.models import Example
 from pydantic import BaseModel, ConfigDict
 
@@ -13,7 +13,6 @@ from gateway.config.effective import effective
 from gateway.config.schema import Settings
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
-from gateway.http.app import Paths
 from gateway.http.pagination import page_of
 from gateway.jobs.retention import Cleaner, Item
 from gateway.ports import Limiters
@@ -60,9 +59,9 @@ class Nothing(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-def router(cleaner: Cleaner, drain: Drain, limiters: Limiters) -> Paths:
+def router(cleaner: Cleaner, drain: Drain, limiters: Limiters) -> APIRouter:
     """Return the paths of cleaning and emptying."""
-    router = Paths(tags=["operators"])
+    router = APIRouter(tags=["operators"])
     run = answering(limiters)
 
     @router.get("/api/v1/gc", summary="What cleaning would remove now", response_model=None)
@@ -116,7 +115,7 @@ def _listed(items: list[Item]) -> dict[str, Any]:
     return {"items": [item.as_dict() for item in items], "bytes": sum(item.bytes for item in items)}
 
 
-def add_audit(router: Paths, audit: SqlAudit, tokens: SqlTokens, run: Answer) -> None:
+def add_audit(router: APIRouter, audit: SqlAudit, tokens: SqlTokens, run: Answer) -> None:
     """Add the paths."""
 
     @router.get("/api/v1/audit", summary="Who asked for which change, and how that went", response_model=None)
@@ -162,9 +161,9 @@ def _shown(token: Token) -> dict[str, Any]:
     return shown
 
 
-def settings_router(settings: Settings) -> Paths:
+def settings_router(settings: Settings) -> APIRouter:
     """Return the path."""
-    router = Paths(tags=["operators"])
+    router = APIRouter(tags=["operators"])
 
     @router.get("/api/v1/settings", summary="Every setting in force, and where it comes from", response_model=None)
     async def shown() -> Any:

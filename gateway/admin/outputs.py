@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote
 
 import anyio.to_thread
-from fastapi import Header, Path, Query
+from fastapi import APIRouter, Header, Path, Query
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from gateway.admin.deps import AdminParts, Answer, refusal
@@ -24,7 +24,6 @@ from gateway.domain.dag import group
 from gateway.domain.problems import Problem, index_of
 from gateway.domain.run import Address, LocalJob, Run
 from gateway.errors import GatewayError, Invalid, NotFound
-from gateway.http.app import Paths
 from gateway.ports import Limiters
 from gateway.store.serialization import to_plain
 from provider_registry.model import group_of
@@ -266,7 +265,7 @@ class Output:
         }
 
 
-def add_outputs(router: Paths, parts: AdminParts, answer: Answer) -> None:
+def add_outputs(router: APIRouter, parts: AdminParts, answer: Answer) -> None:
     """Add the paths of outputs. ``answer`` runs work in a thread and turns refusals into answers."""
 
     @router.get(
@@ -405,7 +404,7 @@ Named = Annotated[
 ]
 
 
-def add_reports(router: Paths, parts: AdminParts, answer: Answer) -> None:
+def add_reports(router: APIRouter, parts: AdminParts, answer: Answer) -> None:
     """Add the paths of reports."""
 
     @router.get(
@@ -490,9 +489,9 @@ ONE = ALL + "/{key}"
 Party = Annotated[str, Path(description="`host.0`, or `host` for all parties of the role", examples=["host.0"])]
 
 
-def router(facts: OutputFacts, limiters: Limiters) -> Paths:
+def router(facts: OutputFacts, limiters: Limiters) -> APIRouter:
     """Return the paths."""
-    router = Paths(tags=["operators"])
+    router = APIRouter(tags=["operators"])
 
     async def answer(wanted: Wanted) -> Any:
         def work() -> dict[str, Any]:

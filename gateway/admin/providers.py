@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import anyio.to_thread
-from fastapi import Body, Path, Query, Request
+from fastapi import APIRouter, Body, Path, Query, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
 from gateway.admin.deps import NUMBER, AfterNumber, AfterText, Limit, answering, named, refusal
 from gateway.errors import GatewayError, NotFound
-from gateway.http.app import Paths
 from gateway.http.pagination import page_of
 from gateway.ports import Limiters
 from gateway.providers.registration import By, Providers, asking, audited, shown_changes, shown_problem
@@ -75,9 +74,9 @@ class ProviderParts:
     limiters: Limiters
 
 
-def router(parts: ProviderParts) -> Paths:
+def router(parts: ProviderParts) -> APIRouter:
     """Return the paths."""
-    router = Paths(tags=["operators"])
+    router = APIRouter(tags=["operators"])
     run = answering(parts.limiters)
     providers = parts.providers
 

@@ -7,13 +7,12 @@ from typing import Annotated, Any
 
 import anyio
 import anyio.to_thread
-from fastapi import Body, Path, Query, Request
+from fastapi import APIRouter, Body, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.deps import NUMBER, AdminParts, AfterNumber, AfterText, Answer, Limit, named, refusal
 from gateway.domain.problems import Problem
 from gateway.errors import Conflict, Invalid, NotFound, PeerUnreachable
-from gateway.http.app import Paths
 from gateway.http.pagination import page_of
 from gateway.runtime.checks import good
 from gateway.store.serialization import to_plain
@@ -87,7 +86,7 @@ Expected = Annotated[
 EXAMPLE = {"route": {"host": "10.0.0.7", "port": 7380}, "reason": "new partner", "author": "ann"}
 
 
-def add_routes(router: Paths, parts: AdminParts, run: Answer) -> None:
+def add_routes(router: APIRouter, parts: AdminParts, run: Answer) -> None:
     """Add the paths of the route table."""
     routes = parts.routes
 

@@ -8,17 +8,14 @@ import ipaddress
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
 from typing import Any
 from urllib.parse import urlsplit
 
-import anyio.to_thread
-from anyio import CapacityLimiter
 from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.responses import HTMLResponse, JSONResponse, Response
-from starlette.routing import BaseRoute, Match, compile_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.version import VERSION
@@ -122,97 +119,6 @@ def sample(schema: Mapping[str, Any], components: Mapping[str, Any]) -> Any:
     return _SAMPLES.get(str(kind), {})
 
 
-# The paths that an adapter brings, noted until somebody asks for them.
-#
-# The framework's own router would build each path where it is declared and once more in the application that takes
-# it. That was half of what a node needs to start; a path of its own takes a millisecond or two, so the first
-# request to it builds it, and holds up nobody else for longer.
-
-
-class Paths(APIRouter):
-    """A router of which nothing is asked itself: `put_into` hands its paths to an application's."""
-
-    def __init__(self, **options: Any) -> None:
-        """Take what the framework's router takes."""
-        super().__init__(**options)
-        self._lives = options.get("lifespan") is not None
-        self._noted: list[tuple[str, Callable[..., Any], dict[str, Any]]] = []
-
-    def add_api_route(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        """Note a path; the framework's decorators come here as well."""
-        self._noted.append((path, endpoint, options))
-
-    def declared(self) -> Iterator[tuple[str, str]]:
-        """Yield the method and the path of all that was noted."""
-        for path, _, options in self._noted:
-            for method in options.get("methods") or ("GET",):
-                yield method, path
-
-    def put_into(self, target: APIRouter, max_body: int | None) -> None:
-        """Add the paths to an application's router. A path that names no largest body takes ``max_body`` bytes."""
-        for path, endpoint, options in self._noted:
-            own = {
-                "tags": [*self.tags, *(options.get("tags") or ())],
-                "dependencies": [*self.dependencies, *(options.get("dependencies") or ())],
-                "route_class_override": options.get("route_class_override") or self.route_class,
-                "max_body_size": max_body if options.get("max_body_size") is None else options["max_body_size"],
-            }
-            target.routes.append(_Noted(target, path, endpoint, options | own))
-        if self._lives:  # there is no path in it any more, and its beginning and end are the application's
-            target.include_router(self)
-
-
-def build_all(router: APIRouter) -> None:
-    """Build every path of an application's router that nobody has asked for, as its description needs them all."""
-    for route in list(router.routes):
-        if isinstance(route, _Noted):
-            route.built()
-
-
-class _Noted(BaseRoute):
-    """Stands for a path until it is asked for; then the path takes its place."""
-
-    def __init__(
-        self, router: APIRouter, path: str, endpoint: Callable[..., Any], options: dict[str, Any]
-    ) -> None:
-        self._router = router
-        self._place = len(router.routes)
-        self._declared = path, endpoint, options
-        self._lock = Lock()  # the description is made in a thread
-        self._route: BaseRoute | None = None
-        self._regex, self.path_format, _ = compile_path(path)
-
-    def built(self) -> BaseRoute:
-        """Return the path itself, built now if it was not yet."""
-        with self._lock:
-            if self._route is None:
-                path, endpoint, options = self._declared
-                alone = _alone_like(self._router)
-                alone.add_api_route(path, endpoint, **options)
-                (self._route,) = alone.routes
-                self._router.routes[self._place] = self._route
-            return self._route
-
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Say what the path would, which is built for a request that may be for it."""
-        if scope["type"] != "http" or self._regex.match(scope["path"]) is None:
-            return Match.NONE, {}
-        return self.built().matches(scope)
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Have the path answer."""
-        await self.built().handle(scope, receive, send)
-
-
-def _alone_like(router: APIRouter) -> APIRouter:
-    """Return an empty router that gives its paths what this one does."""
-    return APIRouter(
-        dependencies=router.dependencies,
-        dependency_overrides_provider=router.dependency_overrides_provider,
-        strict_content_type=router.strict_content_type,
-    )
-
-
 _PAGE = Path(__file__).with_name("docs_page.html")
 _BROWSERS = frozenset({b"origin", b"sec-fetch-site"})
 """headers that browsers send and that no page can take away"""
@@ -223,7 +129,7 @@ _POLICY = "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; s
 class Mounted:
     """A router and the largest body its paths take, in bytes."""
 
-    router: Paths
+    router: APIRouter
     max_body: int | None
 
 
@@ -238,64 +144,41 @@ def create_app(
     documented: bool = False,
     first: Sequence[Callable[[Request], Awaitable[None]]] = (),
 ) -> FastAPI:
-    """Return the application of one listener; each of ``first`` may refuse a request. Raises `PathTaken`.
-
-    The first request to a path has that path to build, and never others: that would hold up every other one.
-    """
-    _refuse_duplicates(m.router for m in routers)
+    """Return the application of one listener; each of ``first`` may refuse a request. Raises `PathTaken`."""
+    _refuse_duplicates(mounted.router for mounted in routers)
     app = FastAPI(
         title=f"BFIA interconnection gateway: {title}",
         version=VERSION,
-        docs_url=None,  # the framework's page loads its parts from elsewhere: a closed network has no such place
+        docs_url=None,  # the framework's page loads scripts from other hosts, which a closed network cannot reach
         redoc_url=None,
-        openapi_url=None,  # the framework would make the description on the event loop
+        openapi_url=None,  # the framework would build the description on the event loop
         redirect_slashes=False,
         strict_content_type=False,
-        dependencies=[Depends(look) for look in first],
+        dependencies=[Depends(check) for check in first],
     )
     if documented:
-        app.add_api_route("/openapi.json", _described(app), include_in_schema=False)
-        app.add_api_route("/docs", _page, include_in_schema=False, response_class=HTMLResponse)
+
+        def description() -> JSONResponse:
+            return JSONResponse(app.openapi())
+
+        app.add_api_route("/openapi.json", description, include_in_schema=False)
+        app.add_api_route("/docs", _docs, include_in_schema=False, response_class=HTMLResponse)
     for mounted in routers:
-        mounted.router.put_into(app.router, mounted.max_body)
-    describe = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        build_all(app.router)
-        return describe()
-
-    app.openapi = openapi  # type: ignore[method-assign]
+        app.include_router(mounted.router, max_body_size=mounted.max_body)
     return app
 
 
-def _described(app: FastAPI) -> Callable[[], Awaitable[Response]]:
-    """Return what answers with the description, made in a thread when it is first asked for: it takes a while."""
-    made: list[bytes] = []
-    one_at_a_time = CapacityLimiter(1)
-
-    def make() -> bytes:
-        if not made:
-            made.append(bytes(JSONResponse(app.openapi()).body))
-        return made[0]
-
-    async def description() -> Response:
-        body = await anyio.to_thread.run_sync(make, limiter=one_at_a_time)
-        return Response(body, media_type="application/json")
-
-    return description
-
-
-async def _page() -> HTMLResponse:
+async def _docs() -> HTMLResponse:
     return HTMLResponse(_PAGE.read_bytes(), headers={"content-security-policy": _POLICY})
 
 
-def _refuse_duplicates(routers: Iterable[Paths]) -> None:
+def _refuse_duplicates(routers: Iterable[APIRouter]) -> None:
     seen: set[tuple[str, str]] = set()
-    for router in routers:
-        for method, path in router.declared():
-            if (method, path) in seen:
-                raise PathTaken(f"{method} {path} is declared twice on one listener")
-            seen.add((method, path))
+    for route in (route for router in routers for route in router.routes if isinstance(route, APIRoute)):
+        for method in route.methods or ():
+            if (method, route.path) in seen:
+                raise PathTaken(f"{method} {route.path} is declared twice on one listener")
+            seen.add((method, route.path))
 
 
 class LoopbackOnly:

@@ -18,7 +18,7 @@ from uuid import uuid4
 import anyio
 import anyio.to_thread
 from anyio import CapacityLimiter, Semaphore
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
@@ -48,7 +48,6 @@ from adapter.bfia.channel.responses import (
 from gateway.broker import Broker, BufferFull, Message, SessionReleased
 from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, PeerUnreachable, TooLarge, release
-from gateway.http.app import Paths
 from gateway.http.peer_identity import check_claim
 from route_table.document import NODE_ID
 from route_table.model import NO_IDENTITY, Identity
@@ -207,10 +206,10 @@ class ChannelParts:
     """whether a node may bring messages of a session; asked as those are"""
 
 
-def container_router(parts: ChannelParts) -> Paths:
+def container_router(parts: ChannelParts) -> APIRouter:
     """Returns push, pop, peek and release, for the containers of this node."""
     desk = _Desk(parts)
-    router = Paths(tags=["channel"], lifespan=_closing(parts.courier))
+    router = APIRouter(tags=["channel"], lifespan=_closing(parts.courier))
     for path, handle, about in (
         (PUSH, desk.push, schema.PUSH),
         ("/v1/interconn/chan/pop", desk.pop, schema.POP),
@@ -221,17 +220,17 @@ def container_router(parts: ChannelParts) -> Paths:
     return router
 
 
-def peer_router(parts: ChannelParts) -> Paths:
+def peer_router(parts: ChannelParts) -> APIRouter:
     """Returns invoke, for the transports of other nodes, and the refusal of transport."""
     desk = _Desk(parts)
-    router = Paths(tags=["channel"], lifespan=_closing(parts.courier))
+    router = APIRouter(tags=["channel"], lifespan=_closing(parts.courier))
     _add(router, INVOKE, desk.invoke, schema.INVOKE)
     _add(router, "/v1/interconn/chan/transport", _no_stream, schema.TRANSPORT)
     return router
 
 
 def _add(
-    router: Paths, path: str, handle: Callable[[Request], Awaitable[Response]], about: dict[str, Any]
+    router: APIRouter, path: str, handle: Callable[[Request], Awaitable[Response]], about: dict[str, Any]
 ) -> None:
     async def endpoint(request: Request) -> Response:
         try:

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from fastapi import Body, Query, Request
+from fastapi import APIRouter, Body, Query, Request
 from pydantic import ValidationError
 
 from adapter.fate.codes import Code
@@ -24,7 +24,6 @@ from gateway.domain.run import Run
 from gateway.domain.spec import Failure, Note, Party
 from gateway.domain.states import JOB, TASK_OF_RUN, JobStatus, Outcome, ended
 from gateway.errors import Conflict, Invalid, NotFound, Refused, problems_of
-from gateway.http.app import Paths
 from gateway.ports import TaskView
 from gateway.runtime.context import current_trace
 
@@ -308,9 +307,9 @@ _JOB_ID = {"job_id": "job-0123456789abcdef0123456789abcdef"}
 _PARTY = {**_JOB_ID, "role": "guest", "party_id": "JG0100001100000010"}
 
 
-def router(parts: ClientParts) -> Paths:
+def router(parts: ClientParts) -> APIRouter:
     """Return the paths of jobs and of their tasks."""
-    router = Paths(tags=["fate client"], route_class=FateRoute)
+    router = APIRouter(tags=["fate client"], route_class=FateRoute)
     rest, peers = parts.limiters.rest, parts.limiters.peers
 
     @router.post("/v2/job/submit", summary="Submit a job in FATE's description", openapi_extra=_SUBMIT)

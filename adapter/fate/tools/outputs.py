@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import anyio.to_thread
 from anyio import CapacityLimiter
-from fastapi import Body, Query, Request, Response
+from fastapi import APIRouter, Body, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from adapter.fate.codes import Code
@@ -28,7 +28,6 @@ from gateway.domain.datasets import Dataset
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address, LocalJob, Run
 from gateway.errors import GatewayError, Invalid, NotFound
-from gateway.http.app import Paths
 from provider_registry.model import group_of
 
 # ``/v2/data/component/upload``: the paths by which FATE 2.2's client uploads tables.
@@ -62,9 +61,9 @@ class Uploads(Protocol):
         """Store a file that comes with the request; ``change`` is applied to the form's fields."""
 
 
-def upload_router(uploads: Uploads) -> Paths:
+def upload_router(uploads: Uploads) -> APIRouter:
     """Return the upload paths of FATE's client."""
-    router = Paths(tags=["fate client"], route_class=FateRoute)
+    router = APIRouter(tags=["fate client"], route_class=FateRoute)
 
     @router.post(
         "/v2/data/component/upload",
@@ -181,9 +180,9 @@ _IN_MEMORY = 1024 * 1024
 _NO_JOB = coded({"JOB_UNKNOWN": Code.JOB_NOT_FOUND})
 
 
-def log_router(parts: ClientParts) -> Paths:
+def log_router(parts: ClientParts) -> APIRouter:
     """Return the paths of logs."""
-    router = Paths(tags=["fate client"], route_class=FateRoute)
+    router = APIRouter(tags=["fate client"], route_class=FateRoute)
     rest = parts.limiters.rest
     download: dict[str, Any] = {**archive_of(), "openapi_extra": _NO_JOB}
 
@@ -381,9 +380,9 @@ _EXAMPLE = {"job_id": "job-1", "role": "guest", "party_id": "JG0100001100000010"
 Delete = Annotated[wire.DeleteOutput, Body(examples=[_EXAMPLE])]
 
 
-def router(parts: ClientParts) -> Paths:
+def router(parts: ClientParts) -> APIRouter:
     """Return the paths of outputs."""
-    router = Paths(tags=["fate client"], route_class=FateRoute)
+    router = APIRouter(tags=["fate client"], route_class=FateRoute)
     rest = parts.limiters.rest
 
     @router.get("/v2/output/data/table", summary="Where a task's tables lie", openapi_extra=_TABLE)
@@ -557,9 +556,9 @@ _CLIENT_DATA_TABLE = coded({"DATASET_UNKNOWN": Code.TABLE_NOT_FOUND, "DATA_MISSI
 _CLIENT_DATA_EXAMPLE = {"namespace": "experiment", "name": "breast_hetero_guest"}
 
 
-def data_router(parts: ClientParts) -> Paths:
+def data_router(parts: ClientParts) -> APIRouter:
     """Return the paths of tables."""
-    router = Paths(tags=["fate client"], route_class=FateRoute)
+    router = APIRouter(tags=["fate client"], route_class=FateRoute)
     rest = parts.limiters.rest
 
     @router.get("/v2/table/query", summary="What is known of a table", openapi_extra=_CLIENT_DATA_TABLE)

@@ -4,17 +4,16 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from fastapi import Request
+from fastapi import APIRouter, Request
 
 from adapter.fate.envelope import FateRoute, ok
 from adapter.fate.tools import jobs, outputs
 from adapter.fate.tools.deps import ClientParts, base_of
-from gateway.http.app import Paths
 
 
-def router(parts: ClientParts) -> Paths:
+def router(parts: ClientParts) -> APIRouter:
     """Return the paths that say who answers."""
-    router = Paths(tags=["fate client"], route_class=FateRoute)
+    router = APIRouter(tags=["fate client"], route_class=FateRoute)
 
     @router.get("/v2/site/info/query", summary="This node's id, FATE's party id")
     async def site() -> dict[str, Any]:
@@ -54,7 +53,7 @@ NOT_FOR_TOOLS: Mapping[str, str] = {
 """Paths of FATE's client API that are not served -> what to use instead."""
 
 
-def routers(parts: ClientParts) -> list[Paths]:
+def routers(parts: ClientParts) -> list[APIRouter]:
     """Return the paths of FATE's client API that are served."""
     return [
         jobs.router(parts),

@@ -200,9 +200,9 @@ def asked_of_us(one: dict[str, Any], profile: Profile) -> dict[str, Any]:
     job = OneJob()
     app = FastAPI()
     parts = InterconnParts(ME, job, job, limiters, profile_of, lambda node: node == PEER)
-    router(parts).put_into(app.router, None)
+    app.include_router(router(parts))
     audits = job_audit.JobAuditParts(OneAudit(), limiters, profile_of, lambda node: node == PEER)
-    job_audit.router(audits).put_into(app.router, None)
+    app.include_router(job_audit.router(audits))
     envelope.install(app, as_200)
     request = one["request"]
     body = request.get("body")

@@ -16,7 +16,6 @@ from gateway.data.datasets import Datasets
 from gateway.data.storage import FOLDER, FileStorage
 from gateway.domain.datasets import MemoryDatasets
 from gateway.domain.run import Address
-from gateway.http.app import build_all
 
 ROOT = Path(__file__).resolve().parents[3]
 USERS = json.loads((ROOT / "examples/upload_breast_hetero_guest.json").read_text())
@@ -33,8 +32,7 @@ class Site:
         self.storage = FileStorage(folder / "storage")
         self.datasets = Datasets(self.storage, MemoryDatasets(), [self.roots])
         self.app = FastAPI()
-        data.router(data.Uploads(self.datasets, max_upload)).put_into(self.app.router, None)
-        build_all(self.app.router)
+        self.app.include_router(data.router(data.Uploads(self.datasets, max_upload)))
         envelope.install(self.app)
 
     def post(self, path: str, **request: Any) -> httpx.Response:

@@ -41,7 +41,7 @@ def client() -> TestClient:
 
     app = FastAPI()
     app.include_router(router)
-    envelope.router(envelope.FOR_WORKERS).put_into(app.router, None)
+    app.include_router(envelope.router(envelope.FOR_WORKERS))
     return TestClient(app, raise_server_exceptions=False)
 
 

@@ -13,7 +13,6 @@ from fastapi import FastAPI
 from adapter.bfia.channel.router import ChannelParts, Member, container_router, peer_router
 from gateway.broker import Broker, BrokerLimits
 from gateway.errors import NotAllowed
-from gateway.http.app import build_all
 
 OK = "E0000000000"
 CHAN = "/v1/interconn/chan/"
@@ -57,9 +56,8 @@ class Node:
             **self.more,
         )
         self.app = FastAPI()
-        peer_router(self.parts).put_into(self.app.router, None)
-        container_router(self.parts).put_into(self.app.router, None)
-        build_all(self.app.router)
+        self.app.include_router(peer_router(self.parts))
+        self.app.include_router(container_router(self.parts))
 
     def run_of(self, claim):
         """Every token is a run's, and every session its own."""
