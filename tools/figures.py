@@ -1,6 +1,6 @@
 """Prints how large the project is: modules and lines by room, tests, documents.
 
-    python tools/figures.py
+python tools/figures.py
 """
 
 import subprocess

@@ -3,8 +3,9 @@
     python tools/mutants.py cover                   # once: which test runs which line (needs the package coverage)
     python tools/mutants.py run --count 300 > results.jsonl
 
-Functions are chosen by a hash of their names, so that two versions of the code are compared by the same ones. Only tests
-that need neither Docker nor MariaDB and are not marked slow take part. Run it in a checkout of its own: it edits files.
+Functions are chosen by a hash of their names, so that two versions of the code are compared by the same ones. Only
+tests that need neither Docker nor MariaDB and are not marked slow take part. It edits files: run it in a checkout of
+its own.
 """
 
 import argparse
@@ -21,7 +22,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOMS = ("gateway/domain", "gateway/jobs", "adapter", "provider_registry", "route_table")
-TESTS = ("domain", "adapter", "core", "registry", "routes", "store", "contracts", "data", "admin", "events", "cleaning")
+TESTS = (
+    "domain",
+    "adapter",
+    "core",
+    "registry",
+    "routes",
+    "store",
+    "contracts",
+    "data",
+    "admin",
+    "events",
+    "cleaning",
+)
 FAST = ["-m", "not slow and not docker and not mariadb", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
 MOST_TESTS = 60
 SECONDS = 120
@@ -109,7 +122,8 @@ def cover() -> None:
     folders = [f"tests/{name}" for name in TESTS if Path("tests", name).is_dir()]
     include = ",".join(f"{room}/*" for room in ROOMS)
     subprocess.run(
-        [sys.executable, "-m", "coverage", "run", f"--include={include}", "-m", "pytest", *FAST, *folders], check=False
+        [sys.executable, "-m", "coverage", "run", f"--include={include}", "-m", "pytest", *FAST, *folders],
+        check=False,
     )
 
 
@@ -117,8 +131,11 @@ def run(count: int, seed: str) -> None:
     """Print a line of JSON for each mutant, and the share that was killed at the end."""
     chosen = sorted(
         (hashlib.sha256(f"{seed} {name}".encode()).hexdigest(), name, path)
-        for room in ROOMS for path in Path(room).rglob("*.py") for name, node in functions(path) if any(mutants(node))
-    )[:count]  # fmt: skip
+        for room in ROOMS
+        for path in Path(room).rglob("*.py")
+        for name, node in functions(path)
+        if any(mutants(node))
+    )[:count]
     database = sqlite3.connect(".coverage")
     killed = 0
     for number, (digest, name, path) in enumerate(chosen, 1):
@@ -134,7 +151,14 @@ def run(count: int, seed: str) -> None:
             path.write_text(text, encoding="utf-8")
         killed += dead
         change = f"{ast.unparse(node)[:80]} -> {ast.unparse(broken)[:80]}"
-        line = {"n": number, "function": name, "file": str(path), "line": node.lineno, "change": change, "tests": len(tests)}
+        line = {
+            "n": number,
+            "function": name,
+            "file": str(path),
+            "line": node.lineno,
+            "change": change,
+            "tests": len(tests),
+        }
         print(json.dumps({**line, "killed": dead}), flush=True)
     print(json.dumps({"mutants": len(chosen), "killed": killed}))
 
