@@ -18,9 +18,10 @@ else that is raised is a bug: it is logged with its trace and answered without i
         └── DatabaseAway   the database does not answer just now
 """
 
+import math
 import re
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import islice
 from typing import Any, get_args
@@ -163,6 +164,51 @@ class DatabaseAway(Busy):
     """Whether the last write arrived is not known; repeating it is safe, as it is everywhere here."""
 
     reason = "DATABASE_AWAY"
+
+
+MOST_TEXT = 20_000
+"""characters of an error's message in a response"""
+
+
+def envelope(error: GatewayError, words: Callable[[str], str] = str) -> dict[str, Any]:
+    """Return the body that reports an error, its texts rewritten by ``words``."""
+    text = words(error.message[: 2 * MOST_TEXT])
+    data: dict[str, Any] = {"reason": error.reason}
+    if error.job_id:
+        data["job_id"] = error.job_id
+    if error.problems:
+        data["problems"] = listed(error.problems, words)
+    return {"code": error.code, "msg": shorten(f"{error.reason}: {text}", MOST_TEXT), "data": data}
+
+
+def listed(problems: Iterable[Problem], words: Callable[[str], str] = str) -> list[dict[str, Any]]:
+    """Return problems as a response lists them."""
+    return [
+        {"path": shorten(p.path), "rule": words(shorten(p.rule)), "got": shown(p.got)}
+        | ({"suggestion": words(shorten(p.suggestion))} if p.suggestion else {})
+        for p in problems
+    ]
+
+
+def shown(value: Any, limit: int = 500) -> Any:
+    """Return a value as a response shows it: JSON numbers as they are, all else as text cut to ``limit``."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, bool | int | None):
+        return value
+    return shorten(value, limit)
+
+
+def shorten(value: Any, limit: int = 500) -> str:
+    """Return a value as encodable text of at most ``limit`` characters, and an ellipsis where some are missing."""
+    text = value if isinstance(value, str) else repr(value)
+    text = text.encode("utf-8", "replace").decode()
+    return text if len(text) <= limit else text[:limit] + "…"
+
+
+def counted(count: int, thing: str, things: str = "") -> str:
+    """Return ``1 job``, ``2 jobs``. ``things`` is the plural where it is more than an s."""
+    return f"{count} {thing if count == 1 else things or f'{thing}s'}"
 
 
 def brief(error: GatewayError) -> GatewayError:

@@ -20,9 +20,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from adapter.bfia import validation
 from adapter.bfia.channel import responses
 from adapter.bfia.profiles import Profile
-from adapter.problems import Words, listed, model_of, refusal, shown, words_for
+from adapter.problems import Words, model_of, refusal, words_for
 from gateway.domain.problems import Problem
-from gateway.errors import DatabaseAway, GatewayError, Invalid, TooLarge, brief, release
+from gateway.errors import DatabaseAway, GatewayError, Invalid, TooLarge, brief, listed, release, shown
 
 log = structlog.get_logger(__name__)
 

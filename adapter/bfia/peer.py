@@ -21,7 +21,6 @@ from adapter.bfia import headers
 from adapter.bfia.extensions import Command
 from adapter.bfia.profiles import SUCCESS_CODES, Profile, profile_named
 from adapter.bfia.relay_protocol import NEXT_HOP_UNREACHABLE, WITHIN, told_by_relay
-from adapter.problems import shown
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
 from gateway.errors import (
@@ -33,6 +32,7 @@ from gateway.errors import (
     NotServed,
     PeerUnreachable,
     Refused,
+    shown,
 )
 from gateway.ports import as_mapping
 from gateway.runtime.context import Exchange, exchanged

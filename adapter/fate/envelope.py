@@ -17,8 +17,8 @@ from starlette.exceptions import HTTPException
 
 from adapter.body import JsonRoute
 from adapter.fate.codes import OF_REASON, Code
-from adapter.problems import Words, listed, refusal, shown, words_for
-from gateway.errors import DatabaseAway, GatewayError, brief, release
+from adapter.problems import Words, refusal, words_for
+from gateway.errors import DatabaseAway, GatewayError, brief, listed, release, shown
 
 log = structlog.get_logger(__name__)
 

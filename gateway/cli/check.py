@@ -27,7 +27,7 @@ from gateway.cli.client import (
 )
 from gateway.cli.console import harmless, say
 from gateway.cli.inputs import content, finite
-from gateway.text import counted
+from gateway.errors import counted
 
 if TYPE_CHECKING:
     from gateway.conformance.check import Checked, Described, Given

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.text import counted
+from gateway.errors import counted
 
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 

@@ -27,7 +27,7 @@ from gateway.cli.client import (
 )
 from gateway.cli.console import PAGE, After, Limit, print_more, say
 from gateway.cli.inputs import finite, new_file, opened
-from gateway.text import counted
+from gateway.errors import counted
 
 DatasetId = Annotated[
     str, typer.Argument(metavar="NAMESPACE#NAME", help="The dataset's id.", autocompletion=datasets)

@@ -25,8 +25,7 @@ from gateway.cli.client import (
 from gateway.cli.console import PAGE, After, Limit, print_more, say
 from gateway.cli.inputs import new_file, who
 from gateway.cli.jobs import made, told, warnings_after
-from gateway.errors import NotServed
-from gateway.text import counted
+from gateway.errors import NotServed, counted
 
 Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; a refusal's goes to every node of the job.")]
 

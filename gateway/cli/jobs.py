@@ -34,7 +34,7 @@ from gateway.cli.client import (
 from gateway.cli.console import harmless_in, say
 from gateway.cli.inputs import new_file
 from gateway.data.log_index import Level
-from gateway.text import counted
+from gateway.errors import counted
 
 PATIENCE = 300.0
 """seconds for which a node that was there may be silent, such as while it is brought up to date"""

@@ -29,7 +29,7 @@ from gateway.cli.client import (
 )
 from gateway.cli.console import PAGE, After, Limit, of_all, print_more, say
 from gateway.cli.inputs import finite, who
-from gateway.text import counted
+from gateway.errors import counted
 
 commands = typer.Typer(help="Who may use the operators' listener, and in which role.", no_args_is_help=True)
 

@@ -27,7 +27,7 @@ from gateway.cli.client import (
 )
 from gateway.cli.console import say
 from gateway.cli.inputs import new_file
-from gateway.text import counted
+from gateway.errors import counted
 
 _ROWS = 20
 """rows of a table that are shown"""

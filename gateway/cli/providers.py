@@ -27,7 +27,7 @@ from gateway.cli.client import (
 )
 from gateway.cli.console import PAGE, After, Limit, of_all, print_more, say
 from gateway.cli.inputs import who
-from gateway.text import counted
+from gateway.errors import counted
 
 if TYPE_CHECKING:
     from provider_registry.model import Component

@@ -12,8 +12,7 @@ from gateway.data.storage import LARGEST_JSON, METADATA, PARTITION, FileStorage
 from gateway.domain.dag import group
 from gateway.domain.run import Address, Run
 from gateway.domain.spec import JobSpec
-from gateway.errors import GatewayError, NotFound, TooLarge
-from gateway.text import counted
+from gateway.errors import GatewayError, NotFound, TooLarge, counted
 
 # What runs report about themselves, as numbers and as tables for plots, and what is odd about their outputs.
 #

@@ -27,7 +27,7 @@ from gateway.config.schema import Settings
 from gateway.data.files import full, nearest, try_to_write
 from gateway.domain.approval import Policy, idle
 from gateway.domain.resources import Amounts
-from gateway.errors import GatewayError, Invalid
+from gateway.errors import GatewayError, Invalid, counted
 from gateway.http.server import bound, same, serving
 from gateway.providers.images import signers_of
 from gateway.runtime.checks import Result, Step, Trial
@@ -35,7 +35,6 @@ from gateway.store.database import connect, revisions
 from gateway.store.queries import database_time
 from gateway.store.repositories import SqlProviders
 from gateway.store.store import Store
-from gateway.text import counted
 from gateway.version import VERSION
 from provider_registry.model import Provider
 from route_table import certificates

@@ -12,8 +12,7 @@ from typer.testing import CliRunner, Result
 from gateway.cli.client import PIPE_WIDTH, TOKEN, URL, CallFailed, read_object, table
 from gateway.cli.main import app
 from gateway.config.schema import load
-from gateway.errors import Invalid
-from gateway.text import counted
+from gateway.errors import Invalid, counted
 from tests.cleaning.ended import left_behind
 from tests.e2e.nodes import free_ports
 from tests.inprocess import running
