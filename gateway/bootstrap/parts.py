@@ -90,6 +90,7 @@ from gateway.runtime.metrics import Metrics, telling
 from gateway.runtime.outages import Outages
 from gateway.runtime.peers import Peers
 from gateway.store.database import opened
+from gateway.store.models import SqlModels
 from gateway.store.queries import count
 from gateway.store.records import Records
 from gateway.store.repositories import (
@@ -99,7 +100,6 @@ from gateway.store.repositories import (
     SqlDatasets,
     SqlGrants,
     SqlHeardSignatures,
-    SqlModels,
     SqlProviders,
     SqlRouteVersions,
     SqlTokens,

@@ -19,7 +19,7 @@ from gateway.bootstrap.node import Gateway
 from gateway.config.schema import load
 from gateway.http.server import serve
 from gateway.runtime.context import current_trace
-from gateway.store.records import without_tokens
+from gateway.store.timeline import without_tokens
 
 
 def run(config: Path, log_format: str, ready_file: Path | None) -> None:

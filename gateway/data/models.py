@@ -20,7 +20,7 @@ from gateway.domain.run import Address, FileSum
 from gateway.domain.spec import JobSpec, NodeId, Party
 from gateway.errors import Conflict, Invalid, NotFound
 from gateway.ports import Clock
-from gateway.store.repositories import SqlModels
+from gateway.store.models import SqlModels
 from provider_registry.matching import match_inputs
 from provider_registry.model import Component
 

@@ -2,7 +2,7 @@
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from alembic.util.exc import CommandError
 
 from gateway.domain.problems import Problem
 from gateway.errors import DatabaseAway, Invalid
+from gateway.store import schema
 
 X = TypeVar("X")
 
@@ -30,15 +31,14 @@ def outside_transaction() -> None:
 
 
 def connect(url: str, *, connections: int = 6) -> sa.Engine:
-    """Open a database. At most ``connections`` threads are in it at once; more only cost time."""
+    """Open a database. At most ``connections`` threads use it at the same time; more only cost time."""
+    pool: dict[str, Any] = {"pool_size": connections, "max_overflow": 0, "pool_timeout": 60}
     if url.startswith("sqlite"):
-        engine = sa.create_engine(url, pool_size=connections, max_overflow=0, pool_timeout=60)
+        engine = sa.create_engine(url, **pool)
         sa.event.listen(engine, "connect", _sqlite_connect)
-        return engine
-    engine = sa.create_engine(
-        url, pool_size=connections, max_overflow=0, pool_timeout=60, pool_recycle=600, pool_pre_ping=True
-    )
-    sa.event.listen(engine, "connect", _mysql_connect)
+    else:
+        engine = sa.create_engine(url, **pool, pool_recycle=600, pool_pre_ping=True)
+        sa.event.listen(engine, "connect", _mysql_connect)
     return engine
 
 
@@ -88,9 +88,50 @@ class Database:
         finally:
             _open.depth -= 1
 
+    def rows(self, query: sa.Executable, **parameters: Any) -> list[Any]:
+        """Return the rows of a query."""
+        with self.read() as connection:
+            return list(connection.execute(query, parameters))
+
+    def first(self, query: sa.Executable, **parameters: Any) -> Any:
+        """Return the first row of a query; None: there is none."""
+        with self.read() as connection:
+            return connection.execute(query, parameters).first()
+
+    def values(self, query: sa.Executable, **parameters: Any) -> list[Any]:
+        """Return the first column of a query."""
+        with self.read() as connection:
+            return list(connection.execute(query, parameters).scalars())
+
+    def value(self, query: sa.Executable, **parameters: Any) -> Any:
+        """Return the first column of the first row; None: there is none."""
+        with self.read() as connection:
+            return connection.execute(query, parameters).scalar()
+
+    def execute(self, statement: sa.UpdateBase) -> int:
+        """Make one change in a transaction of its own; return how many rows it changed."""
+        with self.write() as connection:
+            return connection.execute(statement).rowcount
+
+    def put(self, table: sa.Table, key: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+        """Update the row with this key, or insert it, in a transaction of its own."""
+
+        def work() -> None:
+            with self.write() as connection:
+                upsert(connection, table, key, values)
+
+        repeating(work)
+
     def close(self) -> None:
         """Close the connections."""
         self._engine.dispose()
+
+
+def upsert(connection: sa.Connection, table: sa.Table, key: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Update the row with this key, or insert it; a race raises `IntegrityError`, see `repeating`."""
+    here = sa.and_(*(table.c[name] == value for name, value in key.items()))
+    if not connection.execute(table.update().where(here).values(**values)).rowcount:
+        connection.execute(table.insert().values(**key, **values))
 
 
 class _NoLock:
@@ -129,18 +170,16 @@ _AWAY = ((1053,), (1927,), (2002,), (2003,), (2006,), (2013,), (0,))
 
 
 def repeating(work: Callable[[], X], times: int = 8) -> X:
-    """Do one short transaction again when the database chose it to end a deadlock, or another won a race."""
-    for left in reversed(range(times)):
+    """Repeat a short transaction while the database ends it because of a deadlock, or another one won a race."""
+    for _ in range(times - 1):
         try:
             return work()
-        except (sa.exc.OperationalError, sa.exc.IntegrityError) as error:
-            lost = isinstance(error, sa.exc.IntegrityError) or getattr(error.orig, "args", ())[:1] in (
-                (1213,),
-                (1020,),
-            )
-            if not left or not lost:
+        except sa.exc.IntegrityError:
+            pass
+        except sa.exc.OperationalError as error:
+            if getattr(error.orig, "args", ())[:1] not in ((1213,), (1020,)):
                 raise
-    raise AssertionError("unreachable")
+    return work()
 
 
 _LOCK = "bfia_gateway_migration"
@@ -208,8 +247,18 @@ def migrate(engine: sa.Engine) -> None:
 
 
 def _upgrade(connection: sa.Connection) -> None:
+    """Create the tables of an empty database, or run the revisions that an existing one lacks."""
     config = _config()
     config.attributes["connection"] = connection
+    current = MigrationContext.configure(connection).get_current_revision()
+    if current is None:
+        schema.metadata.create_all(connection, checkfirst=False)
+        connection.execute(schema.resource_pool.insert().values(id=1, ignored=0, repaired=0, expired=0))
+        command.stamp(config, "head")
+        return
+    known = [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()]
+    if current not in known:
+        raise ValueError(f"its schema is {current}; this version opens {', '.join(reversed(known))}")
     command.upgrade(config, "head")
 
 

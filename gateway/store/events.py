@@ -1,6 +1,7 @@
 """Reads the timeline as one sequence over all jobs; keeps how far each receiver of events has got."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,8 @@ from gateway.store import schema
 from gateway.store.database import repeating
 from gateway.store.serialization import loads
 from gateway.store.store import Store
+
+_WEBHOOK = schema.webhook
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class Cursor:
     """How far a receiver has got, and who delivers to it until when."""
 
     number: int
-    """of the last line of the timeline that it has taken"""
+    """of the last line of the timeline that it has received"""
     holder: str
     until: float
     """seconds since the epoch; then another gateway may deliver"""
@@ -44,25 +47,22 @@ def has_many_writers(store: Store) -> bool:
 
 def newest(store: Store) -> int:
     """Return the number of the newest line; 0: there is none."""
-    with store.read() as connection:
-        return int(connection.execute(sa.select(sa.func.max(schema.timeline.c.id))).scalar() or 0)
+    return int(store.value(sa.select(sa.func.max(schema.timeline.c.id))) or 0)
 
 
 def until_gap(store: Store, start: int, end: int) -> int:
-    """Return the last number behind ``start`` before the first that is missing, at most ``end``."""
-    t = schema.timeline
+    """Return the last number after ``start`` before the first that is missing, at most ``end``."""
+    c = schema.timeline.c
     last = start
-    with store.read() as connection:
-        query = sa.select(t.c.id).where(t.c.id > start, t.c.id <= end).order_by(t.c.id).limit(10_000)
-        for number in connection.execute(query).scalars():
-            if number != last + 1:
-                break
-            last = number
+    for number in store.values(sa.select(c.id).where(c.id > start, c.id <= end).order_by(c.id).limit(10_000)):
+        if number != last + 1:
+            break
+        last = number
     return last
 
 
 def after(store: Store, number: int, until: int, entries: Sequence[str], job_id: str, limit: int) -> list[Row]:
-    """Return lines of these kinds behind a number, up to another one, oldest first.
+    """Return lines of these kinds after a number, up to another one, oldest first.
 
     ``job_id`` empty: of all jobs.
     """
@@ -70,51 +70,30 @@ def after(store: Store, number: int, until: int, entries: Sequence[str], job_id:
     query = sa.select(t).where(t.c.id > number, t.c.id <= until, t.c.event.in_(entries))
     if job_id:
         query = query.where(t.c.job_id == job_id)
-    with store.read() as connection:
-        rows = connection.execute(query.order_by(t.c.id).limit(limit)).all()
+    rows = store.rows(query.order_by(t.c.id).limit(limit))
     return [Row(r.id, r.job_id, r.side, r.at, r.event, r.actor, loads(dict, r.detail)) for r in rows]
 
 
 def cursor(store: Store, key: str) -> Cursor | None:
-    """Return how far a receiver has got; None: it has never been told anything."""
-    t = schema.webhook
-    with store.read() as connection:
-        row = connection.execute(sa.select(t).where(t.c.key == key)).first()
+    """Return how far a receiver has got; None: nothing was ever delivered to it."""
+    row = store.first(sa.select(_WEBHOOK).where(_WEBHOOK.c.key == key))
     return Cursor(row.number, row.holder, row.until) if row else None
 
 
 def add_cursor(store: Store, key: str, number: int) -> None:
     """Note where a new receiver begins; nothing where it is known already."""
-
-    def add() -> None:
-        with store.write() as connection:
-            known = connection.execute(sa.select(schema.webhook.c.key).where(schema.webhook.c.key == key)).scalar()
-            if known is None:
-                connection.execute(schema.webhook.insert().values(key=key, number=number, holder="", until=0.0))
-
-    repeating(add)
+    with suppress(sa.exc.IntegrityError):
+        store.execute(_WEBHOOK.insert().values(key=key, number=number, holder="", until=0.0))
 
 
 def hold_cursor(store: Store, key: str, holder: str, now: float, until: float) -> bool:
     """Take or keep the delivery to a receiver, unless another holds it just now."""
-    t = schema.webhook
-    free = sa.or_(t.c.holder == holder, t.c.until < now)
-
-    def hold() -> bool:
-        with store.write() as connection:
-            done = connection.execute(t.update().where(t.c.key == key, free).values(holder=holder, until=until))
-            return bool(done.rowcount == 1)
-
-    return repeating(hold)
+    free = sa.or_(_WEBHOOK.c.holder == holder, _WEBHOOK.c.until < now)
+    statement = _WEBHOOK.update().where(_WEBHOOK.c.key == key, free).values(holder=holder, until=until)
+    return repeating(lambda: store.execute(statement)) == 1
 
 
 def move_cursor(store: Store, key: str, holder: str, number: int) -> bool:
-    """Note that everything up to a number was taken; False where another delivers by now."""
-    t = schema.webhook
-
-    def move() -> bool:
-        with store.write() as connection:
-            done = connection.execute(t.update().where(t.c.key == key, t.c.holder == holder).values(number=number))
-            return bool(done.rowcount == 1)
-
-    return repeating(move)
+    """Note that everything up to a number was delivered; False where another delivers by now."""
+    mine = (_WEBHOOK.c.key == key, _WEBHOOK.c.holder == holder)
+    return repeating(lambda: store.execute(_WEBHOOK.update().where(*mine).values(number=number))) == 1

@@ -1,4 +1,4 @@
-"""What cleaning asks of the database, and how a job is taken out of it."""
+"""Queries over many jobs: lists and counts, what deletion needs to know, and how a job is deleted."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,12 +10,14 @@ import sqlalchemy as sa
 from gateway.auth import proven
 from gateway.domain.spec import JobSpec, NodeId, Note
 from gateway.store import schema
-from gateway.store.serialization import as_time, dumps, loads, note_row
+from gateway.store.serialization import as_time, dumps, loads
 from gateway.store.store import Store
+from gateway.store.timeline import add_notes
 
 _OVER = ("FINISHED", "REJECTED")
+_WAITING = ("PENDING", "READY")
 _MANY = 500
-"""values in one ``in (…)``"""
+"""values in one ``in (…)``, rows read in one go"""
 _ROWS = (schema.job, schema.local_job, schema.task, schema.run, schema.submission, schema.job_audit)
 
 
@@ -35,63 +37,51 @@ class RunOf:
 
 def runs_named(store: Store, names: Iterable[str]) -> dict[str, RunOf]:
     """Return the runs that are known by these container names."""
-    t, wanted, found = schema.run, sorted(set(names)), {}
-    with store.read() as connection:
-        for start in range(0, len(wanted), _MANY):
-            query = sa.select(t.c.name, t.c.job_id, t.c.status).where(t.c.name.in_(wanted[start : start + _MANY]))
-            found.update({r.name: RunOf(*r) for r in connection.execute(query)})
+    c, wanted, found = schema.run.c, sorted(set(names)), {}
+    for start in range(0, len(wanted), _MANY):
+        query = sa.select(c.name, c.job_id, c.status).where(c.name.in_(wanted[start : start + _MANY]))
+        found.update({r.name: RunOf(*r) for r in store.rows(query)})
     return found
 
 
 def over_and_created_before(store: Store, moment: datetime) -> list[str]:
     """Return the jobs here that are over and were created before a moment, the oldest first."""
     found: dict[str, float] = {}
-    with store.read() as connection:
-        for t in (schema.job, schema.local_job):
-            query = sa.select(t.c.job_id, t.c.created_at).where(
-                t.c.created_at < moment.timestamp(), t.c.status.in_(_OVER)
-            )
-            found.update({r.job_id: r.created_at for r in connection.execute(query)})
+    for t in (schema.job, schema.local_job):
+        old = (t.c.created_at < moment.timestamp(), t.c.status.in_(_OVER))
+        found.update(
+            {r.job_id: r.created_at for r in store.rows(sa.select(t.c.job_id, t.c.created_at).where(*old))}
+        )
     return sorted(found, key=lambda job_id: found[job_id])
 
 
 def local_jobs_open_or_created_after(store: Store, moment: datetime) -> list[str]:
     """Return the jobs with a part here that are not over, or were created after a moment."""
-    t = schema.local_job
-    query = sa.select(t.c.job_id).where(
-        sa.or_(t.c.created_at >= moment.timestamp(), t.c.status.not_in(_OVER), t.c.due_at.is_not(None))
-    )
-    with store.read() as connection:
-        return list(connection.execute(query).scalars())
+    c = schema.local_job.c
+    recent = sa.or_(c.created_at >= moment.timestamp(), c.status.not_in(_OVER), c.due_at.is_not(None))
+    return store.values(sa.select(c.job_id).where(recent))
 
 
 def is_known(store: Store, job_id: str) -> bool:
     """Say whether any table has the job."""
     with store.read() as connection:
-        return any(
-            connection.execute(sa.select(t.c.job_id).where(t.c.job_id == job_id).limit(1)).first() for t in _ROWS
-        )
+        return _is_known(connection, job_id)
 
 
 def waiting(store: Store) -> list[str]:
     """Return the jobs scheduled here of which nothing runs yet, the oldest first."""
-    t = schema.job
-    query = sa.select(t.c.job_id).where(t.c.status.in_(("PENDING", "READY"))).order_by(t.c.created_at)
-    with store.read() as connection:
-        return list(connection.execute(query).scalars())
+    c = schema.job.c
+    return store.values(sa.select(c.job_id).where(c.status.in_(_WAITING)).order_by(c.created_at))
 
 
 def under_way(store: Store) -> list[tuple[str, str]]:
     """Return (id, status) of the jobs of which something is still to be done here, late calls to others apart."""
     found: dict[str, str] = {}
-    with store.read() as connection:
-        for t in (schema.local_job, schema.job):
-            query = sa.select(t.c.job_id, t.c.status).where(t.c.status.not_in(_OVER)).order_by(t.c.created_at)
-            found.update({r.job_id: r.status for r in connection.execute(query)})
-        t = schema.local_job
-        query = sa.select(t.c.job_id).where(t.c.status.in_(_OVER), t.c.due_at.is_not(None))
-        ending = list(connection.execute(query).scalars())
-    for job_id in ending:
+    for t in (schema.local_job, schema.job):
+        query = sa.select(t.c.job_id, t.c.status).where(t.c.status.not_in(_OVER)).order_by(t.c.created_at)
+        found.update({r.job_id: r.status for r in store.rows(query)})
+    c = schema.local_job.c
+    for job_id in store.values(sa.select(c.job_id).where(c.status.in_(_OVER), c.due_at.is_not(None))):
         local = store.local_jobs.find(job_id)
         if local is not None and not local.closed:
             found.setdefault(job_id, str(local.status))
@@ -100,62 +90,41 @@ def under_way(store: Store) -> list[tuple[str, str]]:
 
 def local_jobs_naming(store: Store, texts: Iterable[str]) -> list[str]:
     """Return the jobs with a part here in whose record one of the texts stands."""
-    t = schema.local_job
-    wanted = [t.c.state.contains(text, autoescape=True) for text in sorted(set(texts))]
-    if not wanted:
-        return []
-    with store.read() as connection:
-        return list(connection.execute(sa.select(t.c.job_id).where(sa.or_(*wanted))).scalars())
+    c = schema.local_job.c
+    wanted = [c.state.contains(text, autoescape=True) for text in sorted(set(texts))]
+    return store.values(sa.select(c.job_id).where(sa.or_(*wanted))) if wanted else []
 
 
 def write_line(
     store: Store, job_id: str, side: str, at: datetime, event: str, by: str, detail: Mapping[str, Any]
 ) -> None:
     """Add a line to a job's timeline that changes nothing else."""
-    with store.write() as connection:
-        _line(connection, job_id, side, at, event, by, detail)
+    store.note(job_id, side, [proven(Note(at, event, by, detail))])
 
 
 def drop_job(store: Store, job_id: str, at: datetime, by: str, detail: Mapping[str, Any]) -> bool:
-    """Take a job out of every table; of its timeline only the line that says so is left. False: none was there.
+    """Delete a job from every table; of its timeline only the line that says so is left. False: none was there.
 
     The line is written before the others go, so that no later entry of any timeline takes an older number.
     """
+    t = schema.timeline
     with store.write() as connection:
-        found = any(
-            connection.execute(sa.select(t.c.job_id).where(t.c.job_id == job_id).limit(1)).first() for t in _ROWS
-        )
-        if not found:
+        if not _is_known(connection, job_id):
             return False
-        line = _line(connection, job_id, "operator", at, "job deleted", by, detail)
-        for t in _ROWS:
-            connection.execute(t.delete().where(t.c.job_id == job_id))
-        t = schema.timeline
-        keep = ("job deleted",)
-        connection.execute(t.delete().where(t.c.job_id == job_id, t.c.id < line, t.c.event.not_in(keep)))
+        add_notes(connection, job_id, "operator", [proven(Note(at, "job deleted", by, detail))])
+        for table in _ROWS:
+            connection.execute(table.delete().where(table.c.job_id == job_id))
+        connection.execute(t.delete().where(t.c.job_id == job_id, t.c.event != "job deleted"))
         return True
 
 
-def _line(
-    connection: sa.Connection,
-    job_id: str,
-    side: str,
-    at: datetime,
-    event: str,
-    by: str,
-    detail: Mapping[str, Any],
-) -> int:
-    row = note_row(job_id, side, proven(Note(at, event, by, detail)))
-    made = connection.execute(schema.timeline.insert().values(**row)).inserted_primary_key
-    assert made is not None
-    return int(made[0])
-
-
-_AT_A_TIME = 500
+def _is_known(connection: sa.Connection, job_id: str) -> bool:
+    queries = (sa.select(t.c.job_id).where(t.c.job_id == job_id).limit(1) for t in _ROWS)
+    return any(connection.execute(query).first() for query in queries)
 
 
 class Place(NamedTuple):
-    """Behind which job a page begins."""
+    """The job after which a page begins."""
 
     created_at: float
     """seconds since the epoch"""
@@ -199,12 +168,13 @@ class Page(NamedTuple):
 def page(store: Store, wanted: Wanted, limit: int, after: Place | None = None) -> Page:
     """Return one page of jobs."""
     found: list[Any] = []
-    with store.read() as connection:
-        for side, query in _queries(wanted):
-            found += _first(connection, side, query, wanted, limit + 1, after)
-        found.sort(key=lambda r: (r[1].created_at, r[1].job_id), reverse=True)
-        shown = found[:limit]
-        both = _taking_part(connection, [r.job_id for side, r in shown if side == "scheduler"])
+    for side, query in _queries(wanted):
+        found += _first(store, side, query, wanted, limit + 1, after)
+    found.sort(key=lambda r: (r[1].created_at, r[1].job_id), reverse=True)
+    shown = found[:limit]
+    t = schema.local_job
+    scheduled = [r.job_id for side, r in shown if side == "scheduler"]
+    both = set(store.values(sa.select(t.c.job_id).where(t.c.job_id.in_(scheduled))))
     entries = [
         Entry(
             r.job_id,
@@ -238,7 +208,7 @@ def _narrowed(t: sa.Table, wanted: Wanted) -> sa.Select[Any]:
         query = query.where(t.c.outcome.in_(wanted.outcomes))
     if wanted.flow_id is not None:
         query = query.where(t.c.flow_id == wanted.flow_id)
-    if wanted.partner is not None:  # the database looks for the word: few jobs are handed over in vain
+    if wanted.partner is not None:  # searched in the database: few jobs are read in vain
         query = query.where(sa.func.instr(t.c.spec, dumps(wanted.partner)) > 0)
     if wanted.since is not None:
         query = query.where(t.c.created_at >= wanted.since.timestamp())
@@ -248,35 +218,28 @@ def _narrowed(t: sa.Table, wanted: Wanted) -> sa.Select[Any]:
 
 
 def _first(
-    connection: sa.Connection, side: str, query: sa.Select[Any], wanted: Wanted, count: int, after: Place | None
+    store: Store, side: str, query: sa.Select[Any], wanted: Wanted, count: int, after: Place | None
 ) -> list[tuple[str, Any]]:
-    """Return the first rows behind a place; who takes part is looked up in the job, piece by piece."""
+    """Return the first rows after a place; who takes part is decided by the job's specification."""
     created, job_id = query.selected_columns.created_at, query.selected_columns.job_id
-    query = query.order_by(
-        created.desc(), job_id.desc()
-    )  # both alike: the index on the time has them in that order
+    query = query.order_by(created.desc(), job_id.desc())  # in the order of the index on the time
     found: list[tuple[str, Any]] = []
-    at_once = count if wanted.partner is None else max(count, _AT_A_TIME)
+    size = count if wanted.partner is None else max(count, _MANY)
     while len(found) < count:
-        behind = query
+        following = query
         if after is not None:
             same = sa.and_(created == after.created_at, job_id < after.job_id)
-            behind = query.where(sa.or_(created < after.created_at, same))
-        rows = connection.execute(behind.limit(at_once)).all()
+            following = query.where(sa.or_(created < after.created_at, same))
+        rows = store.rows(following.limit(size))
         found += [(side, r) for r in rows if wanted.partner is None or _takes_part(r.spec, wanted.partner)]
-        if len(rows) < at_once:
+        if len(rows) < size:
             break
         after = Place(rows[-1].created_at, rows[-1].job_id)
     return found[:count]
 
 
 def _takes_part(spec: str, node: NodeId) -> bool:
-    return node in spec and any(party.node == node for party in loads(JobSpec, spec).parties)
-
-
-def _taking_part(connection: sa.Connection, jobs: Sequence[str]) -> set[str]:
-    t = schema.local_job
-    return set(connection.execute(sa.select(t.c.job_id).where(t.c.job_id.in_(jobs))).scalars())
+    return any(party.node == node for party in loads(JobSpec, spec).parties)
 
 
 @dataclass(frozen=True)
@@ -294,21 +257,16 @@ class Counts:
 def count(store: Store) -> Counts:
     """Count everything; each query is answered from an index."""
     jobs: dict[tuple[str, str, str], int] = {}
-    with store.read() as connection:
-        for side, t in (("scheduler", schema.job), ("participant", schema.local_job)):
-            query = sa.select(t.c.status, t.c.outcome, sa.func.count()).group_by(t.c.status, t.c.outcome)
-            for status, outcome, number in connection.execute(query):
-                jobs[side, status, outcome or ""] = number
-        waiting = sa.select(sa.func.min(schema.job.c.created_at)).where(
-            schema.job.c.status.in_(("PENDING", "READY"))
-        )
-        oldest = connection.execute(waiting).scalar()
-        return Counts(jobs, _by_status(connection, schema.task), _by_status(connection, schema.run), oldest)
+    for side, t in (("scheduler", schema.job), ("participant", schema.local_job)):
+        query = sa.select(t.c.status, t.c.outcome, sa.func.count()).group_by(t.c.status, t.c.outcome)
+        jobs |= {(side, status, outcome or ""): number for status, outcome, number in store.rows(query)}
+    c = schema.job.c
+    oldest = store.value(sa.select(sa.func.min(c.created_at)).where(c.status.in_(_WAITING)))
+    return Counts(jobs, _by_status(store, schema.task), _by_status(store, schema.run), oldest)
 
 
-def _by_status(connection: sa.Connection, t: sa.Table) -> dict[str, int]:
-    query = sa.select(t.c.status, sa.func.count()).group_by(t.c.status)
-    return {row[0]: row[1] for row in connection.execute(query)}
+def _by_status(store: Store, t: sa.Table) -> dict[str, int]:
+    return {r[0]: r[1] for r in store.rows(sa.select(t.c.status, sa.func.count()).group_by(t.c.status))}
 
 
 ABNORMAL = "ABNORMAL"
@@ -317,29 +275,23 @@ ABNORMAL = "ABNORMAL"
 def abandon(store: Store, side: str, job_id: str, at: datetime, why: str) -> list[str]:
     """End the job as FAILED, by its columns alone; return the names of its containers here.
 
-    ``side``: ``scheduler`` or ``participant``. What it did is in its timeline; the unread record stays as it is.
+    ``side``: ``scheduler`` or ``participant``. What it did is in its timeline; the record stays as it is.
     """
     t = schema.job if side == "scheduler" else schema.local_job
+    mine = t.c.job_id == job_id
     with store.write() as connection:
-        changed = connection.execute(
-            t.update()
-            .where(t.c.job_id == job_id, t.c.status.not_in(("FINISHED", "REJECTED")))
-            .values(status="FINISHED", outcome="FAILED", due_at=None, version=t.c.version + 1)
-        )
-        connection.execute(t.update().where(t.c.job_id == job_id).values(due_at=None))
+        over = {"status": "FINISHED", "outcome": "FAILED", "version": t.c.version + 1}
+        changed = connection.execute(t.update().where(mine, t.c.status.not_in(_OVER)).values(**over))
+        connection.execute(t.update().where(mine).values(due_at=None))
         if changed.rowcount:
-            line = {"event": "job ABNORMAL", "actor": "", "detail": dumps({"reason": ABNORMAL, "message": why})}
-            connection.execute(
-                schema.timeline.insert().values(job_id=job_id, side=side, at=at.timestamp(), **line)
+            add_notes(
+                connection, job_id, side, [Note(at, "job ABNORMAL", "", {"reason": ABNORMAL, "message": why})]
             )
-        if side == "scheduler":
-            return []
-        r = schema.run
-        names = connection.execute(sa.select(r.c.name).where(r.c.job_id == job_id)).scalars()
-        return list(names)
+    if side == "scheduler":
+        return []
+    return store.values(sa.select(schema.run.c.name).where(schema.run.c.job_id == job_id))
 
 
 def database_time(store: Store) -> float:
     """Return seconds since 1970. For databases with a clock of their own: SQLite has none."""
-    with store.read() as connection:
-        return float(connection.execute(sa.select(sa.func.unix_timestamp(sa.func.now(6)))).scalar_one())
+    return float(store.value(sa.select(sa.func.unix_timestamp(sa.func.now(6)))))

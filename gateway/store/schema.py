@@ -6,6 +6,8 @@ text what other queries need: which job a task id belongs to, which containers t
 Times are seconds since the epoch, UTC.
 """
 
+from typing import Any
+
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
@@ -16,10 +18,21 @@ Seconds: sa.Double[float] = sa.Double()
 Id = sa.String(128)
 
 
+_EXACT: dict[str, Any] = {
+    f"{dialect}_{option}": value
+    for dialect in ("mysql", "mariadb")
+    for option, value in (("charset", "utf8mb4"), ("collate", "utf8mb4_bin"))
+}
+"""Whatever the server's default is: every character is kept, and names that differ in case are different."""
+
+
+def _table(name: str, *items: sa.schema.SchemaItem) -> sa.Table:
+    return sa.Table(name, metadata, *items, **_EXACT)
+
+
 def _job_table(name: str) -> sa.Table:
-    return sa.Table(
+    return _table(
         name,
-        metadata,
         sa.Column("job_id", Id, primary_key=True),
         sa.Column("flow_id", sa.String(255), nullable=False),
         sa.Column("status", sa.String(16), nullable=False),
@@ -43,9 +56,8 @@ job = _job_table("job")
 local_job = _job_table("local_job")
 """What this node takes part in."""
 
-task = sa.Table(
+task = _table(
     "task",
-    metadata,
     sa.Column("task_id", Id, primary_key=True),
     sa.Column("job_id", Id, nullable=False),
     sa.Column("name", sa.String(255), nullable=False),
@@ -55,9 +67,8 @@ task = sa.Table(
     sa.Index("task_status", "status"),
 )
 
-run = sa.Table(
+run = _table(
     "run",
-    metadata,
     sa.Column("run_id", Id, primary_key=True),
     sa.Column("name", sa.String(64), nullable=False, unique=True),
     sa.Column("token", sa.String(64), nullable=False),
@@ -74,9 +85,8 @@ run = sa.Table(
     sa.Index("run_status", "status"),
 )
 
-timeline = sa.Table(
+timeline = _table(
     "timeline",
-    metadata,
     sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True, autoincrement=True),
     sa.Column("job_id", Id, nullable=False),
     sa.Column("side", sa.String(16), nullable=False),
@@ -88,37 +98,33 @@ timeline = sa.Table(
 )
 """Append-only: every state change of a job and every call made for it."""
 
-submission = sa.Table(
+submission = _table(
     "submission",
-    metadata,
     sa.Column("job_id", Id, primary_key=True),
     sa.Column("flow_id", sa.String(255), nullable=False),
     sa.Column("scheduler", Id, nullable=False),
     sa.Column("created_at", Seconds, nullable=False),
 )
-"""Jobs that were handed in here, and which node schedules them."""
+"""Jobs that were submitted here, and which node schedules them."""
 
-job_audit = sa.Table(
+job_audit = _table(
     "job_audit",
-    metadata,
     sa.Column("sender", Id, primary_key=True),
     sa.Column("audit_id", Id, primary_key=True),
     sa.Column("job_id", Id, nullable=False),
     sa.Index("job_audit_job", "job_id"),
 )
-"""Questions of other nodes about jobs that they want to create here."""
+"""Audits that other nodes requested for jobs they want to create here."""
 
-provider = sa.Table(
+provider = _table(
     "provider",
-    metadata,
     sa.Column("provider_key", sa.String(255), primary_key=True),
     sa.Column("document", LongText, nullable=False),
     sa.Column("updated_at", Seconds, nullable=False),
 )
 
-provider_revision = sa.Table(
+provider_revision = _table(
     "provider_revision",
-    metadata,
     sa.Column("provider_key", sa.String(255), primary_key=True),
     sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("at", Seconds, nullable=False),
@@ -129,26 +135,23 @@ provider_revision = sa.Table(
 )
 """Append-only: every state that a provider ever had, and who made it so."""
 
-provider_owner = sa.Table(
+provider_owner = _table(
     "provider_owner",
-    metadata,
     sa.Column("name", Id, primary_key=True),
     sa.Column("owner", sa.String(255), nullable=False),
 )
 """Whose a provider's name is, over all its versions: the name of a token; empty: the node's admins."""
 
-dataset = sa.Table(
+dataset = _table(
     "dataset",
-    metadata,
     sa.Column("namespace", Id, primary_key=True),
     sa.Column("name", sa.String(255), primary_key=True),
     sa.Column("document", LongText, nullable=False),
     sa.Column("created_at", Seconds, nullable=False),
 )
 
-dataset_grant = sa.Table(
+dataset_grant = _table(
     "dataset_grant",
-    metadata,
     sa.Column("namespace", Id, primary_key=True),
     sa.Column("name", sa.String(255), primary_key=True),
     sa.Column("node", Id, primary_key=True),
@@ -161,28 +164,25 @@ dataset_grant = sa.Table(
 )
 """Which partner node may use which dataset; rows of grants that ended stay."""
 
-gateway = sa.Table(
+gateway = _table(
     "gateway",
-    metadata,
     sa.Column("owner", Id, primary_key=True),
     sa.Column("url", sa.String(255), nullable=False),
     sa.Column("seen_at", Seconds, nullable=False),
     sa.Column("own_time", Seconds),
 )
-"""The gateways that share this database, each with when it was last heard of by the database's own clock, and what
-time it was then by its own; null: written by an earlier version."""
+"""The gateways that share this database, each with its last heartbeat by the database's clock
+and by its own (null: written by an earlier version)."""
 
-installation = sa.Table(
+installation = _table(
     "installation",
-    metadata,
     sa.Column("id", sa.String(36), primary_key=True),
     sa.Column("created_at", Seconds, nullable=False),
 )
 """One row, made with the database: tells this installation's containers from another's."""
 
-route_version = sa.Table(
+route_version = _table(
     "route_version",
-    metadata,
     sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("at", Seconds, nullable=False),
     sa.Column("author", sa.String(255), nullable=False),
@@ -192,18 +192,16 @@ route_version = sa.Table(
 )
 """Append-only: every accepted state of the route table, as its YAML text."""
 
-route_export = sa.Table(
+route_export = _table(
     "route_export",
-    metadata,
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("number", sa.Integer, nullable=False),
     sa.Column("digest", sa.String(64), nullable=False),
 )
 """One row: which version the file held when the gateway last wrote or accepted it."""
 
-webhook = sa.Table(
+webhook = _table(
     "webhook",
-    metadata,
     sa.Column("key", sa.String(64), primary_key=True),
     sa.Column("number", sa.BigInteger, nullable=False),
     sa.Column("holder", sa.String(255), nullable=False),
@@ -211,9 +209,8 @@ webhook = sa.Table(
 )
 """Per receiver of events: the number of the last entry that it took, and which gateway delivers until when."""
 
-resource_claim = sa.Table(
+resource_claim = _table(
     "resource_claim",
-    metadata,
     sa.Column("job_id", Id, primary_key=True),
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("cpu", sa.BigInteger, nullable=False),
@@ -230,9 +227,8 @@ resource_claim = sa.Table(
 """What each job that is not over holds of the node, or waits for: thousandths of a core, bytes, bytes. ``further``
 is the same by the names of engines beside the main one, as JSON; null: nothing of them."""
 
-resource_engine = sa.Table(
+resource_engine = _table(
     "resource_engine",
-    metadata,
     sa.Column("engine", sa.String(255), primary_key=True),
     sa.Column("cpu", Seconds, nullable=False),
     sa.Column("memory", sa.BigInteger, nullable=False),
@@ -240,9 +236,8 @@ resource_engine = sa.Table(
 )
 """What each engine beside the main one had when it last answered: cores, bytes."""
 
-resource_pool = sa.Table(
+resource_pool = _table(
     "resource_pool",
-    metadata,
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("ignored", sa.Integer, nullable=False),
     sa.Column("repaired", sa.Integer, nullable=False),
@@ -250,9 +245,8 @@ resource_pool = sa.Table(
 )
 """One row: the lock of all claims, and how often something was out of step."""
 
-model = sa.Table(
+model = _table(
     "model",
-    metadata,
     sa.Column("model_id", Id, primary_key=True),
     sa.Column("version", Id, primary_key=True),
     sa.Column("role", sa.String(64), primary_key=True),
@@ -266,9 +260,8 @@ model = sa.Table(
 )
 """What trainings left here, one row per party; its files lie in the storage."""
 
-token = sa.Table(
+token = _table(
     "token",
-    metadata,
     sa.Column("id", sa.String(16), primary_key=True),
     sa.Column("name", sa.String(255), nullable=False),
     sa.Column("role", sa.String(16), nullable=False),
@@ -278,9 +271,8 @@ token = sa.Table(
     sa.Column("revoked_at", Seconds),
 )
 
-heard_signature = sa.Table(
+heard_signature = _table(
     "heard_signature",
-    metadata,
     sa.Column("signature", sa.String(64), primary_key=True),
     sa.Column("request", sa.String(64), nullable=False),
     sa.Column("until", Seconds, nullable=False),
@@ -288,9 +280,8 @@ heard_signature = sa.Table(
 )
 """Signatures that came with a request, with its fingerprint, while they hold: each is good for one request."""
 
-audit = sa.Table(
+audit = _table(
     "audit",
-    metadata,
     sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True, autoincrement=True),
     sa.Column("at", Seconds, nullable=False),
     sa.Column("who", sa.String(255), nullable=False),

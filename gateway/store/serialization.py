@@ -1,25 +1,24 @@
 """Domain value <-> JSON; the only code that knows both.
 
 A converter is built once per type from its annotations. What a stored text lacks takes the field's default, so
-that a field can be added without rewriting rows; what it has beyond the type is left out.
+that a field can be added without rewriting rows; what it has beyond the type is ignored. A field that is renamed
+keeps its stored name by ``field(metadata={"stored": "old"})``.
 """
 
 import json
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
-
-from gateway.domain.job import Job, Task
-from gateway.domain.run import LocalJob, Run
-from gateway.domain.spec import Note
-from gateway.domain.states import TaskStatus
 
 T = TypeVar("T")
 Convert = Callable[[Any], Any]
+
+_ELSEWHERE = ("notes", "spec")
+"""fields of a job's record that have a table or a column of their own"""
 
 
 def dumps(value: Any) -> str:
@@ -27,47 +26,19 @@ def dumps(value: Any) -> str:
     return json.dumps(value, default=_plain, ensure_ascii=False, separators=(",", ":"))
 
 
+def record(value: Any) -> str:
+    """Write a job's record, without the fields that have their default."""
+    return json.dumps(value, default=_sparse, ensure_ascii=False, separators=(",", ":"))
+
+
 def loads(cls: type[T], text: str, **elsewhere: Any) -> T:
-    """Read a value of this type from what `dumps` wrote; ``elsewhere``: fields that have a column of their own."""
+    """Read a value of this type from what `dumps` or `record` wrote.
+
+    ``elsewhere``: fields that have a column of their own.
+    """
     data = json.loads(text)
     kind: Any = cls
     return cast(T, _of_dataclass(kind)(data, elsewhere) if elsewhere else _reader(kind)(data))
-
-
-def record(value: Any) -> str:
-    """Write a job's record, without what is as by default.
-
-    Its tasks or runs are many and seldom change, so each keeps its text: a value is frozen, a changed one is new.
-    """
-    parts = []
-    for name, kept in _sparse(value).items():
-        match kept:
-            case dict() if kept and is_dataclass(
-                next(iter(kept.values()))
-            ):  # a field's values are all of one kind
-                text = "{" + ",".join([f"{_quoted(k)}:{_kept(v)}" for k, v in kept.items()]) + "}"
-            case tuple() if kept and is_dataclass(kept[0]):
-                text = "[" + ",".join(map(_kept, kept)) + "]"
-            case _:
-                text = _sparsely(kept)
-        parts.append(f'"{name}":{text}')
-    return "{" + ",".join(parts) + "}"
-
-
-_quoted = lru_cache(maxsize=16384)(json.dumps)
-_TEXT = "_stored_text"
-
-
-def _kept(part: Any) -> str:
-    beside: dict[str, Any] = part.__dict__
-    text: str | None = beside.get(_TEXT)
-    if text is None:
-        text = beside[_TEXT] = _sparsely(part)
-    return text
-
-
-def _sparsely(value: Any) -> str:
-    return json.dumps(value, default=_sparse_plain, ensure_ascii=False, separators=(",", ":"))
 
 
 def to_plain(value: Any) -> Any:
@@ -75,33 +46,19 @@ def to_plain(value: Any) -> Any:
     return json.loads(dumps(value))
 
 
-def _sparse(value: Any) -> dict[str, Any]:
-    cls: Any = type(value)
-    return {
-        name: kept
-        for name, default in _defaults(cls).items()
-        if (kept := getattr(value, name)) is not default and kept != default
-    }
+def as_time(seconds: float) -> datetime:
+    """Return the time that a column holds as seconds since the epoch."""
+    return datetime.fromtimestamp(seconds, UTC)
 
 
-def _sparse_plain(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return _sparse(value)
-    return _plain(value)
-
-
-@cache
-def _defaults(cls: type) -> dict[str, Any]:
-    """Return each stored field with its default; where it has none, with something that nothing equals."""
-    found = {f.name: f for f in fields(cls) if f.name in _stored(cls)}
-    return {
-        name: f.default_factory() if f.default_factory is not MISSING else f.default for name, f in found.items()
-    }
+def stored_names(cls: type) -> dict[str, str]:
+    """Return the stored fields of a type: name -> key in the JSON text."""
+    return {name: stored for name, stored, _ in _stored(cls)}
 
 
 def _plain(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return {name: getattr(value, name) for name in _stored(type(value))}
+    if is_dataclass(value):
+        return {stored: getattr(value, name) for name, stored, _ in _fields(value)}
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, Mapping):
@@ -111,13 +68,33 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"cannot store a {type(value).__name__}")
 
 
-_ELSEWHERE = ("notes", "spec")
-"""Fields of a job's record that have a table or a column of their own."""
+def _sparse(value: Any) -> Any:
+    if not is_dataclass(value):
+        return _plain(value)
+    return {
+        stored: kept
+        for name, stored, default in _fields(value)
+        if (kept := getattr(value, name)) is not default and kept != default
+    }
+
+
+def _fields(value: Any) -> list[tuple[str, str, Any]]:
+    cls: Any = type(value)
+    return _stored(cls)
 
 
 @cache
-def _stored(cls: type) -> tuple[str, ...]:
-    return tuple(f.name for f in fields(cls) if f.init and f.name not in _ELSEWHERE)
+def _stored(cls: Any) -> list[tuple[str, str, Any]]:
+    """Return each stored field with its key and its default, `MISSING` where it has none."""
+    return [
+        (f.name, f.metadata.get("stored", f.name), _default(f))
+        for f in fields(cls)
+        if f.init and f.name not in _ELSEWHERE
+    ]
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 @cache
@@ -151,70 +128,10 @@ def _optional(annotation: Any) -> Convert:
 @cache
 def _of_dataclass(cls: type) -> Callable[..., Any]:
     hints = get_type_hints(cls)
-    known = [f for f in fields(cls) if f.name in _stored(cls)]
-    optional = {f.name for f in known if f.default is not MISSING or f.default_factory is not MISSING}
-    readers = [(f.name, _reader(hints[f.name]), f.name in optional) for f in known]
+    readers = [(name, stored, _reader(hints[name]), default is MISSING) for name, stored, default in _stored(cls)]
 
     def read(data: Mapping[str, Any], elsewhere: Mapping[str, Any] = types.MappingProxyType({})) -> Any:
-        kept = {n: convert(data[n]) for n, convert, has in readers if n in data or not has}
+        kept = {n: convert(data[key]) for n, key, convert, required in readers if required or key in data}
         return cls(**kept, **elsewhere)
 
     return read
-
-
-def note_row(job_id: str, side: str, note: Note) -> dict[str, Any]:
-    """Return a timeline's line as a row; texts are cut to the columns."""
-    return {
-        "job_id": job_id,
-        "side": side,
-        "at": note.at.timestamp() if note.at.year > 1 else 0.0,
-        "event": note.event[:255],
-        "actor": note.by[:255],
-        "detail": dumps(note.detail),
-    }
-
-
-def tasks_of(job: Job) -> Iterable[Task]:
-    """Return what has rows of its own in a scheduler's record."""
-    return job.tasks.values()
-
-
-def task_rows(job_id: str, task: Task) -> Iterator[dict[str, Any]]:
-    """Yield the row of a task, and those of its earlier attempts, which had other ids."""
-    number, status = task.attempt, str(task.status)
-    yield {"task_id": task.task_id, "job_id": job_id, "name": task.name, "status": status, "attempt": number}
-    for past in task.attempts:
-        status = str(TaskStatus.FAILED)
-        yield {
-            "task_id": past.task_id,
-            "job_id": job_id,
-            "name": task.name,
-            "status": status,
-            "attempt": past.number,
-        }
-
-
-def runs_of(local: LocalJob) -> Iterable[Run]:
-    """Return what has rows of its own in a participant's record."""
-    return local.runs
-
-
-def run_rows(job_id: str, run: Run) -> Iterator[dict[str, Any]]:
-    """Yield the row by which a run is found: by its id, its name, its token, its task."""
-    yield {
-        "run_id": run.run_id,
-        "name": run.name,
-        "token": run.token,
-        "job_id": job_id,
-        "task_id": run.task_id,
-        "role": run.party.role,
-        "idx": run.party.index,
-        "attempt": run.attempt,
-        "status": str(run.status),
-        "owner": run.owner,
-    }
-
-
-def as_time(seconds: float) -> datetime:
-    """Return the time that a column holds as seconds since the epoch."""
-    return datetime.fromtimestamp(seconds, UTC)

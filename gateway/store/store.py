@@ -1,8 +1,9 @@
-"""All that is kept of jobs: the two records of each, their timelines, and what was handed in here."""
+"""All that is kept of jobs: the two records of each, their timelines, and what was submitted here."""
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -17,21 +18,13 @@ from gateway.domain.scheduling import machine as scheduling_machine
 from gateway.domain.spec import Note
 from gateway.domain.states import RunStatus
 from gateway.domain.timeouts import RunTiming, Timing
-from gateway.store import records, schema
+from gateway.store import schema
 from gateway.store.database import Database
-from gateway.store.records import Records, publish
-from gateway.store.serialization import as_time, loads, note_row, run_rows, runs_of, task_rows, tasks_of
+from gateway.store.models import publish
+from gateway.store.records import Records, Rows, run_rows, task_rows
+from gateway.store.timeline import TimelineEntry, add_notes, entry_of
 
-
-@dataclass(frozen=True)
-class TimelineEntry:
-    """One written line of a job's timeline."""
-
-    at: datetime
-    side: str
-    event: str
-    by: str
-    detail: Mapping[str, Any]
+_RUN = schema.run.c
 
 
 @dataclass(frozen=True)
@@ -60,9 +53,7 @@ class Store(Database):
             "scheduler",
             Job,
             partial(scheduling_machine.next_due, timing=timing),
-            tasks_of,
-            task_rows,
-            schema.task,
+            Rows(schema.task, lambda job: job.tasks.values(), task_rows),
         )
         self.local_jobs = Records[LocalJob](
             self,
@@ -70,9 +61,7 @@ class Store(Database):
             "participant",
             LocalJob,
             partial(machine.next_due, timing=run_timing),
-            runs_of,
-            run_rows,
-            schema.run,
+            Rows(schema.run, lambda local: local.runs, run_rows),
             publish,
         )
 
@@ -92,81 +81,67 @@ class Store(Database):
 
     def job_of_task(self, task_id: str) -> str | None:
         """Return the job that this node schedules and the task belongs to."""
-        with self.read() as connection:
-            return connection.execute(records.JOB_OF_TASK, {"key": task_id}).scalar()
+        return self._text(sa.select(schema.task.c.job_id).where(schema.task.c.task_id == task_id))
 
     def local_job_of_task(self, task_id: str) -> str | None:
         """Return the job that this node takes part in and the task's runs belong to."""
-        with self.read() as connection:
-            return connection.execute(records.LOCAL_JOB_OF_TASK, {"key": task_id}).scalar()
+        return self._text(sa.select(_RUN.job_id).where(_RUN.task_id == task_id).limit(1))
 
     def job_of_run(self, run_id: str) -> str | None:
         """Return the job that this node takes part in and the run belongs to."""
-        with self.read() as connection:
-            return connection.execute(records.JOB_OF_RUN, {"key": run_id}).scalar()
+        return self._text(sa.select(_RUN.job_id).where(_RUN.run_id == run_id))
 
     def run_of_token(self, token: str) -> tuple[str, str] | None:
         """Return (job id, run id) of the run whose token on the channel begins with this."""
-        with self.read() as connection:
-            row = connection.execute(records.RUN_OF_TOKEN, {"key": token}).first()
+        row = self.first(sa.select(_RUN.job_id, _RUN.run_id).where(_RUN.token == token))
         return (row.job_id, row.run_id) if row else None
 
     def job_of_container(self, name: str) -> tuple[str, str] | None:
         """Return (job id, run id) of the run whose container has this name."""
-        with self.read() as connection:
-            row = connection.execute(records.JOB_OF_CONTAINER, {"key": name}).first()
+        row = self.first(sa.select(_RUN.job_id, _RUN.run_id).where(_RUN.name == name))
         return (row.job_id, row.run_id) if row else None
 
     def launched(self, owner: str) -> list[LaunchedRun]:
         """Return the runs of one owner, or of nobody in particular, that should have a container just now."""
-        t = schema.run
-        query = sa.select(t.c.name, t.c.job_id, t.c.task_id, t.c.role, t.c.idx, t.c.attempt, t.c.status).where(
-            t.c.status.in_((RunStatus.RUNNING, RunStatus.STOPPING)), t.c.owner.in_((owner, ""))
-        )
-        with self.read() as connection:
-            return [LaunchedRun(*row) for row in connection.execute(query)]
+        columns = (_RUN.name, _RUN.job_id, _RUN.task_id, _RUN.role, _RUN.idx, _RUN.attempt, _RUN.status)
+        running = _RUN.status.in_((RunStatus.RUNNING, RunStatus.STOPPING))
+        return [
+            LaunchedRun(*row) for row in self.rows(sa.select(*columns).where(running, _RUN.owner.in_((owner, ""))))
+        ]
 
     def timeline(self, job_id: str) -> list[TimelineEntry]:
         """Return what happened to a job, oldest first."""
         t = schema.timeline
-        with self.read() as connection:
-            rows = connection.execute(sa.select(t).where(t.c.job_id == job_id).order_by(t.c.id)).all()
-        return [TimelineEntry(as_time(r.at), r.side, r.event, r.actor, loads(dict, r.detail)) for r in rows]
+        return [entry_of(row) for row in self.rows(sa.select(t).where(t.c.job_id == job_id).order_by(t.c.id))]
 
     def note(self, job_id: str, side: str, notes: Sequence[Note]) -> None:
         """Write lines into the timeline of a job of which this node need not have a record."""
         if notes:
             with self.write() as connection:
-                connection.execute(records.ADD_NOTES, [note_row(job_id, side, note) for note in notes])
+                add_notes(connection, job_id, side, notes)
 
     def add_submission(self, job_id: str, flow_id: str, scheduler: str, at: datetime) -> None:
-        """Note which node schedules a job that was handed in here; the first note stays."""
-        with self.write() as connection:
-            if not connection.execute(
-                sa.select(schema.submission.c.job_id).where(schema.submission.c.job_id == job_id)
-            ).scalar():
-                connection.execute(
-                    schema.submission.insert().values(
-                        job_id=job_id, flow_id=flow_id, scheduler=scheduler, created_at=at.timestamp()
-                    )
-                )
+        """Note which node schedules a job that was submitted here; the first note stays."""
+        row = {"job_id": job_id, "flow_id": flow_id, "scheduler": scheduler, "created_at": at.timestamp()}
+        with suppress(sa.exc.IntegrityError):
+            self.execute(schema.submission.insert().values(**row))
 
     def drop_submission(self, job_id: str) -> None:
-        """Forget a job that the scheduling node did not take."""
-        with self.write() as connection:
-            connection.execute(schema.submission.delete().where(schema.submission.c.job_id == job_id))
+        """Forget a job that the scheduling node did not accept."""
+        self.execute(schema.submission.delete().where(schema.submission.c.job_id == job_id))
 
     def submissions(self, flow_id: str | None = None) -> list[tuple[str, str]]:
-        """Return (job id, scheduling node) of the jobs handed in here, newest first."""
+        """Return (job id, scheduling node) of the jobs submitted here, newest first."""
         t = schema.submission
         query = sa.select(t.c.job_id, t.c.scheduler).order_by(t.c.created_at.desc())
         if flow_id is not None:
             query = query.where(t.c.flow_id == flow_id)
-        with self.read() as connection:
-            return [(r.job_id, r.scheduler) for r in connection.execute(query)]
+        return [(r.job_id, r.scheduler) for r in self.rows(query)]
 
     def scheduler_of(self, job_id: str) -> str | None:
-        """Return the node that schedules a job handed in here for another one; None: there is no such job."""
-        t = schema.submission
-        with self.read() as connection:
-            return connection.execute(sa.select(t.c.scheduler).where(t.c.job_id == job_id)).scalar()
+        """Return the node that schedules a job submitted here for another one; None: there is no such job."""
+        return self._text(sa.select(schema.submission.c.scheduler).where(schema.submission.c.job_id == job_id))
+
+    def _text(self, query: sa.Select[Any]) -> str | None:
+        found: str | None = self.value(query)
+        return found

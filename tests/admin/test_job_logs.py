@@ -12,8 +12,8 @@ import structlog
 from structlog.testing import capture_logs
 
 from gateway.store.database import connect, migrate
-from gateway.store.records import LONGEST_TEXT
 from gateway.store.store import Store
+from gateway.store.timeline import LONGEST_TEXT
 from tests.builders import T0, a_job, a_local_job, a_run
 from tests.e2e.nodes import ROOT, Federation, wait_for
 from tests.inprocess import ME, PEER

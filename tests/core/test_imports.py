@@ -15,7 +15,7 @@ from gateway.domain.run import Address
 from gateway.domain.spec import Party
 from gateway.errors import Conflict, Invalid, TooLarge
 from gateway.store.database import connect, migrate
-from gateway.store.repositories import SqlModels
+from gateway.store.models import SqlModels
 from gateway.store.store import Store
 from tests.builders import T0, at
 

@@ -13,7 +13,7 @@ from gateway.domain.spec import Ending
 from gateway.domain.states import Outcome, RunStatus
 from gateway.errors import Conflict
 from gateway.store.database import opened
-from gateway.store.repositories import SqlModels
+from gateway.store.models import SqlModels
 from gateway.store.store import Store
 from tests.builders import OK, a_local_job, a_run, a_spec, at
 
@@ -75,7 +75,7 @@ def test_what_is_added_together_is_there_together_or_not_at_all(store: Store):
     finished(store)
     (kept,) = models.all()
     second = replace(kept, model=replace(kept.model, version="v2"))
-    with pytest.raises(Conflict, match="has just come here"):
+    with pytest.raises(Conflict, match="was imported at the same time"):
         models.add([second, kept])
     assert models.find("流程 1", "v2") == []
     models.add([second])

@@ -13,7 +13,7 @@ from gateway.domain.dag import ComponentRef
 from gateway.domain.models import Kept, ModelPart, PartyModel
 from gateway.domain.run import Address
 from gateway.domain.spec import Party
-from gateway.store.repositories import SqlModels
+from gateway.store.models import SqlModels
 from provider_registry.registration import provider_from_request
 from tests.builders import T0
 from tests.contracts.apis import IMAGE, registration

@@ -1,11 +1,8 @@
-"""Ids of questions about jobs that differ in case only are two, as all other ids."""
-
-from alembic import op
+"""The baseline: a new database is made from `gateway.store.schema` and stamped with the newest revision."""
 
 revision = "0015_exact_audits"
-down_revision = "0014_own_time"
+down_revision = None
 
 
 def upgrade() -> None:
-    if op.get_bind().dialect.name in ("mysql", "mariadb"):
-        op.execute("ALTER TABLE job_audit CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+    raise NotImplementedError("a new database is made by gateway.store.database.migrate")

@@ -1,0 +1,117 @@
+"""Models: a party's part never changes; whether it is deployed, and to whom, does."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import sqlalchemy as sa
+import structlog
+
+from gateway.domain import models
+from gateway.domain.models import Kept, PartyModel
+from gateway.domain.run import Address, LocalJob
+from gateway.domain.spec import NodeId
+from gateway.errors import Conflict
+from gateway.store import schema
+from gateway.store.database import Database
+from gateway.store.serialization import dumps, loads
+
+log = structlog.get_logger(__name__)
+_T = schema.model
+
+
+class SqlModels:
+    """The models of this node, one row per party and version."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def all(self, model_id: str | None = None, limit: int | None = None) -> list[Kept]:
+        """Return the parts, newest version first."""
+        query = sa.select(_T).order_by(_T.c.created_at.desc(), _T.c.version, _T.c.role, _T.c.idx).limit(limit)
+        if model_id is not None:
+            query = query.where(_T.c.model_id == model_id)
+        return [_kept(row) for row in self._database.rows(query)]
+
+    def find(self, model_id: str, version: str) -> list[Kept]:
+        """Return the parts of one version, by role and index; empty where there is none."""
+        query = sa.select(_T).where(*_version(model_id, version)).order_by(_T.c.role, _T.c.idx)
+        return [_kept(row) for row in self._database.rows(query)]
+
+    def of_job(self, job_id: str) -> list[Kept]:
+        """Return the parts that a job left."""
+        return [_kept(row) for row in self._database.rows(sa.select(_T).where(_T.c.job_id == job_id))]
+
+    def addresses(self) -> dict[Address, str]:
+        """Return every address that a model needs, with its name: what lies there must not be deleted."""
+        found = [loads(PartyModel, text) for text in self._database.values(sa.select(_T.c.document))]
+        return {p.address: f"version {m.version} of model {m.model_id}" for m in found for p in m.parts}
+
+    def deploy(self, model_id: str, version: str, at: float | None, granted: Iterable[NodeId] | None) -> bool:
+        """Say whether and since when a version is deployed; with ``granted``, to whom too. False: unknown."""
+        values: dict[str, object] = {"deployed_at": at}
+        if granted is not None:
+            values["granted"] = dumps(sorted(granted))
+        return bool(self._database.execute(_T.update().where(*_version(model_id, version)).values(**values)))
+
+    def add(
+        self,
+        parts: Sequence[Kept],
+        inside: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """Store parts in one transaction; ``inside`` is entered before it ends, so that both happen or neither.
+
+        Raises `Conflict` where a part is there already.
+        """
+        with self._database.write() as connection:
+            for kept in parts:
+                try:
+                    connection.execute(_T.insert().values(**_row(kept)))
+                except sa.exc.IntegrityError as error:
+                    name = f"version {kept.model.version} of model {kept.model.model_id}"
+                    raise Conflict(f"{name} was imported at the same time", reason="MODEL_EXISTS") from error
+            with inside():
+                pass
+
+    def delete(self, model_id: str, version: str) -> bool:
+        """Forget a version that is not deployed; False where there is none, or it is deployed by now."""
+        undeployed = _T.c.deployed_at.is_(None)
+        return bool(self._database.execute(_T.delete().where(*_version(model_id, version), undeployed)))
+
+
+def publish(connection: sa.Connection, old: LocalJob | None, new: LocalJob) -> None:
+    """Store what a job leaves, in the write that says it has succeeded; a version that is there stays as it is."""
+    if not new.model_saved or (old is not None and old.model_saved):
+        return
+    for model in models.left_by(new):
+        party = (_T.c.role == model.party.role, _T.c.idx == model.party.index)
+        here = sa.select(_T.c.job_id).where(*_version(model.model_id, model.version), *party)
+        if connection.execute(here).first() is None:
+            connection.execute(_T.insert().values(**_row(Kept(model))))
+        else:
+            log.warning("the model was there before", job=new.id, model_id=model.model_id, version=model.version)
+
+
+def _version(model_id: str, version: str) -> tuple[sa.ColumnElement[bool], ...]:
+    return _T.c.model_id == model_id, _T.c.version == version
+
+
+def _row(kept: Kept) -> dict[str, Any]:
+    """Return a party's model as a row; one whose time is not known counts as made now."""
+    model = kept.model
+    return {
+        "model_id": model.model_id,
+        "version": model.version,
+        "role": model.party.role,
+        "idx": model.party.index,
+        "job_id": model.job_id,
+        "created_at": model.created_at.timestamp() if model.created_at.year > 1 else time.time(),
+        "deployed_at": kept.deployed_at,
+        "granted": dumps(list(kept.granted)),
+        "document": dumps(model),
+    }
+
+
+def _kept(row: Any) -> Kept:
+    return Kept(loads(PartyModel, row.document), row.deployed_at, tuple(loads(list, row.granted)))
