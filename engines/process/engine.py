@@ -1,7 +1,7 @@
-"""Runs images as local processes: the engine where no container daemon is.
+"""Runs images as local processes, where there is no container daemon.
 
-An image is a command line from the configuration. What runs has the gateway's own rights: nothing is isolated.
-Each run stands under a supervisor of its own (`engines.process.supervisor`) that outlives the gateway.
+An image is a command line from the configuration. Runs have the gateway's own rights: nothing is isolated.
+Each run has a supervisor of its own (`engines.process.supervisor`) that outlives the gateway.
 """
 
 import errno
@@ -12,6 +12,8 @@ import os
 import select
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -35,7 +37,6 @@ from engines.base import (
     NoSpace,
     NotSupported,
     Probe,
-    Running,
     Watch,
     Written,
     check_digest,
@@ -44,12 +45,10 @@ from engines.base import (
     is_name,
     owned,
 )
-from engines.files import size_below
 from engines.host import this_machine
 from engines.process import supervisor
 from engines.process.run_directory import RunDirectory
-from engines.process.spawner import Nursery
-from engines.process.tracking import Exits, ends_within, send
+from engines.process.tracking import Exits, collect, exits_within, send
 from engines.watch import Subscribers
 
 log = logging.getLogger(__name__)
@@ -57,11 +56,10 @@ log = logging.getLogger(__name__)
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 _GONE = ".gone-"
-_START_PATIENCE = 30.0
-"""seconds until a supervisor has told whether its run started"""
-_END_PATIENCE = 5.0
+_START_TIMEOUT = 30.0
+"""seconds until a supervisor has reported whether its run started"""
+_EXIT_TIMEOUT = 5.0
 """seconds until a supervisor that started nothing is gone"""
-_SILENCE = "silence"
 
 
 class ProcessEngine:
@@ -81,8 +79,7 @@ class ProcessEngine:
     ) -> None:
         """Run the images' commands; keep the runs below ``run_root``, which no other use has.
 
-        ``saved_log_size``: bytes of a stream that `save_logs` keeps; of a stream that has become more than twice
-        as long, a look at the run gives the middle back to the disk.
+        ``saved_log_size``: bytes of a stream that `save_logs` keeps.
         """
         self._saved_log_size = saved_log_size
         self._node = node
@@ -94,11 +91,10 @@ class ProcessEngine:
         self._next_core = 0
         self._core_lock = threading.Lock()
         self._subscribers = Subscribers()
-        self._exits = Exits(self._ended)
-        self._nursery = Nursery(self._root)
+        self._exits = Exits(self._exited)
 
     def check(self) -> None:
-        """Make the runs' directory, and look that it can be written to."""
+        """Make the directory of runs and check that it can be written to."""
         try:
             self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
             supervisor.boot_id()
@@ -116,7 +112,7 @@ class ProcessEngine:
         return "sha256:" + hashlib.sha256(json.dumps(self._command_of(image)).encode()).hexdigest()
 
     def image_facts(self, image: str) -> ImageFacts:
-        """Tell no digest: what stands for an image is the admin's own command, and any file may be behind it."""
+        """Return no digest: an image is the admin's own command, and any file may be behind it."""
         self._command_of(image)
         return ImageFacts()
 
@@ -129,16 +125,16 @@ class ProcessEngine:
         return self.image_digest(image)
 
     def isolation(self) -> Isolation:
-        """Say that nothing is kept apart, and what to do about it."""
+        """Report that nothing is isolated, and what to do about it."""
         text = "the process engine keeps nothing apart: runs have the gateway's own rights; use engine.kind docker"
         return Isolation(tasks=False, host=False, outside=False, gaps=(text,))
 
     def launch(self, spec: LaunchSpec) -> None:
-        """Start the run. A mount or a part of a core is refused; ``pids`` is only noted."""
+        """Start the run. A mount or a part of a core is refused; ``pids`` is not applied."""
         check_environment(spec.environment)
         check_limits(spec.limits)
         if not is_name(spec.name):
-            raise CreateFailed(f"{spec.name!r} cannot be the name of a run")
+            raise CreateFailed(f"{spec.name!r} is not a valid name of a run")
         if spec.mounts:
             raise NotSupported("this engine cannot mount: its runs see the gateway's own files")
         if spec.capabilities:
@@ -153,13 +149,9 @@ class ProcessEngine:
                 if not owned(run.labels() or {}, self._node, self._installation):
                     raise CreateFailed(f"the name {spec.name} is taken by another installation")
                 return
-            cores, notes = self._cores(whole_cores)
-            if spec.limits.pids is not None:
-                notes = (*notes, "this engine does not limit the number of processes")
-            for note in notes:
-                log.debug("%s: %s", spec.name, note)
+            cores = self._cores(spec.name, whole_cores)
             try:
-                run.write_spec(command, environment, spec.limits.memory, cores, spec.labels, notes)
+                run.write_spec(command, environment, spec.limits.memory, cores, spec.labels)
                 self._start(spec.name, run)
             except _StartFailed as error:
                 run.delete()
@@ -172,21 +164,16 @@ class ProcessEngine:
     def probe(self, name: str) -> Probe:
         """Read the run's directory and the process table."""
         run = self._run(name)
-        if run is None:
-            return Missing()
-        found = run.probe()
-        if isinstance(found, Running):
-            run.trim_logs(self._saved_log_size)  # nobody else looks at it while it runs
-        return found
+        return Missing() if run is None else run.probe()
 
     def address(self, name: str) -> str:
         """Return nothing: processes share the host's addresses."""
-        return ""  # processes share the host's
+        return ""
 
     def written(self, name: str, most: int) -> Written:
-        """Measure the run's working directory; what it writes elsewhere is the gateway's user's."""
+        """Measure the run's working folder and its output."""
         run = self._run(name)
-        return Written() if run is None else Written(*size_below(run.work, most))
+        return Written() if run is None else run.written(most)
 
     def stop(self, name: str, grace: float) -> None:
         """Signal the run's whole session; kill it after ``grace`` seconds."""
@@ -199,7 +186,7 @@ class ProcessEngine:
         run = self._run(name)
         if run is None:
             return Logs()
-        return Logs(*(self._text(run, stream, tail) for stream in engines_logs.STREAMS))
+        return Logs(*(engines_logs.read_tail(run.log(stream), tail) for stream in engines_logs.STREAMS))
 
     def save_logs(self, name: str, directory: Path) -> None:
         """Copy the run's own files, each as large as the settings allow."""
@@ -209,9 +196,6 @@ class ProcessEngine:
         with engines_logs.translated():
             for stream in engines_logs.STREAMS:
                 engines_logs.save_file(directory, stream, run.log(stream), self._saved_log_size)
-
-    def _text(self, run: RunDirectory, stream: str, tail: int | None) -> bytes:
-        return engines_logs.read_ends(run.log(stream), tail, self._saved_log_size)
 
     def remove(self, name: str) -> None:
         """Move the run's directory away, then kill what runs in it and delete it."""
@@ -243,9 +227,8 @@ class ProcessEngine:
         return subscription
 
     def close(self) -> None:
-        """Give back threads, files and the process that starts supervisors; runs go on."""
+        """Give back threads and files; runs go on."""
         self._exits.close()
-        self._nursery.close()
         self._subscribers.close()
 
     def _command_of(self, image: str) -> tuple[str, ...]:
@@ -271,51 +254,57 @@ class ProcessEngine:
         else:
             found = shutil.which(first, path=environment["PATH"])
         if found is None:
-            raise CommandNotFound(f"the image {spec.image} is to run {first}, which is no executable here")
+            raise CommandNotFound(f"the image {spec.image} is to run {first}, which is not an executable here")
         return (found, *command[1:])
 
-    def _cores(self, wanted: int | None) -> tuple[tuple[int, ...] | None, tuple[str, ...]]:
-        """Choose cores in turn, so that runs share the machine evenly; say what could not be had."""
+    def _cores(self, name: str, wanted: int | None) -> tuple[int, ...] | None:
+        """Choose cores in turn, so that runs share the machine evenly."""
         if wanted is None:
-            return None, ()
+            return None
         present = sorted(os.sched_getaffinity(0))
         if wanted > len(present):
-            return None, (f"{wanted} cores were asked for, {len(present)} are there",)
+            log.warning("%s: %d cores were requested, %d are available", name, wanted, len(present))
+            return None
         with self._core_lock:
             first = self._next_core
             self._next_core += wanted
-        return tuple(present[(first + n) % len(present)] for n in range(wanted)), ()
+        return tuple(present[(first + n) % len(present)] for n in range(wanted))
 
     def _start(self, name: str, run: RunDirectory) -> None:
-        """Start the supervisor and wait for its word. Raises the reason why the run could not start."""
-        reading, writing = os.pipe()
-        try:
-            try:
-                descriptor = self._nursery.start(run.path, writing)
-            finally:
-                os.close(writing)
-            word, *details = _first_line(reading)
-        finally:
-            os.close(reading)
-        if word == supervisor.STARTED:
+        """Start the supervisor and wait for its report. Raises the reason why the run could not start."""
+        command = [sys.executable, "-I", "-S", supervisor.__file__, str(run.path)]
+        with run.own_log.open("ab") as own_log:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=own_log,
+                env={},
+                start_new_session=True,
+            )
+        descriptor = os.pidfd_open(process.pid)
+        process.returncode = 0  # from here on its exit is collected by the descriptor
+        assert process.stdout is not None
+        with process.stdout as pipe:
+            report = _first_line(pipe.fileno())
+        if report and report[0] == supervisor.STARTED:
             self._exits.add(name, descriptor)
             return
-        if word == _SILENCE:
+        if not report:
             send(descriptor, signal.SIGKILL)
-        ends_within(descriptor, _END_PATIENCE)
+        exits_within(descriptor, _EXIT_TIMEOUT)
+        collect(descriptor)
         os.close(descriptor)
-        match word:
-            case supervisor.TAKEN:
+        match report:
+            case [supervisor.TAKEN]:
                 return
-            case supervisor.REFUSED:
+            case [supervisor.REFUSED, *details]:
                 raise OSError(*details)
-            case supervisor.FAILED:
-                raise _StartFailed(_reason(*details))
+            case [supervisor.FAILED, number, text]:
+                raise _StartFailed(_reason(number, text))
             case _:
-                said = engines_logs.read_tail(run.own_log, 2000).decode(errors="replace")
-                raise _StartFailed(
-                    CreateFailed(f"the run's supervisor did not start it: {said or 'no word from it'}")
-                )
+                output = engines_logs.read_tail(run.own_log, 2000).decode(errors="replace")
+                raise _StartFailed(CreateFailed(f"the run's supervisor did not start it: {output or 'no output'}"))
 
     def _adopt(self, name: str, run: RunDirectory) -> None:
         descriptor = run.open_supervisor()
@@ -324,8 +313,8 @@ class ProcessEngine:
         elif isinstance(run.probe(), Exited):
             self._subscribers.tell(name)
 
-    def _ended(self, name: str) -> None:
-        RunDirectory(self._root / name).probe()  # writes the end down where the supervisor could not
+    def _exited(self, name: str) -> None:
+        RunDirectory(self._root / name).probe()  # records the exit if the supervisor could not
         self._subscribers.tell(name)
 
     def _run(self, name: str) -> RunDirectory | None:
@@ -377,23 +366,21 @@ def _whole_cores(cpu: float | None) -> int | None:
     return int(cpu)
 
 
-def _first_line(descriptor: int) -> Any:
-    """Return what the supervisor says, as a list, or that it says nothing."""
+def _first_line(descriptor: int) -> list[Any]:
+    """Return the supervisor's report, empty if there is none in time."""
     line = b""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     while not line.endswith(b"\n"):
-        if not poll.poll(_START_PATIENCE * 1000):
-            return [_SILENCE]
-        chunk = os.read(descriptor, 65536)
-        if not chunk:
-            return [_SILENCE]
+        if not poll.poll(_START_TIMEOUT * 1000) or not (chunk := os.read(descriptor, 65536)):
+            return []
         line += chunk
-    return json.loads(line)
+    report: list[Any] = json.loads(line)
+    return report
 
 
 def _bury(gone: Path) -> None:
-    """End the run in a directory that was taken out of sight, then delete it."""
+    """Kill the run in a directory that was renamed away, then delete it."""
     run = RunDirectory(gone)
     run.kill()
     run.delete()

@@ -1,4 +1,4 @@
-"""What is true of one local run, told from its directory and the process table alone."""
+"""The state of one local run, read from its directory and the process table alone."""
 
 import os
 import signal
@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from engines.base import FIRST_SIGNAL_CODE, KILLED, Exited, Missing, Probe, Running
-from engines.files import give_back, try_to_remove
+from engines.base import FIRST_SIGNAL_CODE, KILLED, Exited, Missing, Probe, Running, Written
+from engines.files import size_below, try_to_remove
 from engines.logs import STREAMS
 from engines.process import supervisor
 from engines.process.tracking import (
     collect,
-    ends_within,
+    exits_within,
     kill_session,
     open_process,
     opened,
@@ -23,8 +23,8 @@ from engines.process.tracking import (
     send,
 )
 
-_PATIENCE = 5.0
-"""seconds that a supervisor may take to end a run it was told to kill"""
+_KILL_TIMEOUT = 5.0
+"""seconds that a supervisor may take to kill its run"""
 
 
 class RunDirectory:
@@ -40,9 +40,8 @@ class RunDirectory:
         memory: int | None,
         cores: Sequence[int] | None,
         labels: Mapping[str, str],
-        notes: Sequence[str],
     ) -> None:
-        """Lay out the directory. Raises OSError."""
+        """Create the directory. Raises OSError."""
         self.work.mkdir(parents=True, exist_ok=True, mode=0o700)
         spec = {
             "command": command,
@@ -50,7 +49,6 @@ class RunDirectory:
             "memory": memory,
             "cores": cores,
             "labels": dict(labels),
-            "notes": notes,
         }
         supervisor.write_json(self._file(supervisor.SPEC), spec)
 
@@ -63,14 +61,13 @@ class RunDirectory:
         """Return the file of a stream, ``stdout`` or ``stderr``."""
         return self.path / f"{stream}.log"
 
-    def trim_logs(self, most: int) -> None:
-        """Give the middle of a stream's file that has become too long back to the disk; both ends stay.
-
-        On a file system without holes it stays whole.
-        """
+    def written(self, most: int) -> Written:
+        """Measure the working folder and the streams; ``most`` + 1 files are counted."""
+        size, files = size_below(self.work, most)
         for stream in STREAMS:
-            with suppress(OSError):
-                give_back(self.log(stream), most)
+            with suppress(FileNotFoundError):
+                size += self.log(stream).stat().st_blocks * 512
+        return Written(size, files)
 
     @property
     def own_log(self) -> Path:
@@ -79,7 +76,7 @@ class RunDirectory:
 
     @property
     def claimed(self) -> bool:
-        """Whether the run was started, be it over or not."""
+        """Whether the run was started, and possibly has exited."""
         return os.path.exists(self._file(supervisor.SUPERVISOR))
 
     def labels(self) -> dict[str, str] | None:
@@ -88,8 +85,8 @@ class RunDirectory:
         return None if spec is None else dict(spec["labels"])
 
     def probe(self) -> Probe:
-        """Say what became of the run; write it down if its supervisor could not."""
-        recorded = self._end()
+        """Return the state of the run; record its exit if its supervisor could not."""
+        recorded = self._exit()
         if recorded is not None:
             return recorded
         identity = self._read(supervisor.SUPERVISOR)
@@ -98,17 +95,17 @@ class RunDirectory:
         with opened(identity) as descriptor:
             if descriptor is not None:
                 return Running(_moment(self._started()))
-        return self._settle()
+        return self._record_exit()
 
     def stop(self, grace: float) -> None:
-        """Ask every process of the run to end; kill them after the grace; return when they are gone."""
+        """Send SIGTERM to every process of the run; kill them after the grace; return when they are gone."""
         with opened(self._read(supervisor.SUPERVISOR)) as descriptor:
             if descriptor is None:
                 self.probe()
                 return
             if grace > 0:
                 send(descriptor, signal.SIGTERM)
-            if not ends_within(descriptor, max(0.0, grace)):
+            if not exits_within(descriptor, max(0.0, grace)):
                 self._kill(descriptor)
         self.probe()
 
@@ -117,28 +114,28 @@ class RunDirectory:
         with opened(self._read(supervisor.SUPERVISOR)) as descriptor:
             if descriptor is not None:
                 self._kill(descriptor)
-        if self._end() is None:
+        if self._exit() is None:
             kill_session(self._read(supervisor.CHILD))
 
     def open_supervisor(self) -> int | None:
-        """Return a descriptor of the supervisor, which the caller closes; None if it is over."""
+        """Return a descriptor of the supervisor, which the caller closes; None if it has exited."""
         return open_process(self._read(supervisor.SUPERVISOR))
 
     def delete(self) -> None:
-        """Delete it with all in it, as far as that is possible."""
+        """Delete the directory, as far as that is possible."""
         try_to_remove(self.path)
 
     def _kill(self, descriptor: int) -> None:
         send(descriptor, supervisor.KILL_ALL)
-        if not ends_within(descriptor, _PATIENCE):
+        if not exits_within(descriptor, _KILL_TIMEOUT):
             send(descriptor, signal.SIGKILL)
-            ends_within(descriptor, _PATIENCE)
+            exits_within(descriptor, _KILL_TIMEOUT)
             kill_session(self._read(supervisor.CHILD))
         collect(descriptor)
 
-    def _settle(self) -> Probe:
-        """Write down the end of a run whose supervisor is gone."""
-        recorded = self._end()  # it may have been written just before the supervisor ended
+    def _record_exit(self) -> Probe:
+        """Record the exit of a run whose supervisor is gone."""
+        recorded = self._exit()  # it may have been written just before the supervisor exited
         if recorded is not None:
             return recorded
         kill_session(self._read(supervisor.CHILD))
@@ -152,11 +149,11 @@ class RunDirectory:
             supervisor.write_json(self._file(supervisor.EXIT), end, exclusive=True)
         except FileNotFoundError:
             return Missing()
-        except OSError:  # the disk is full, for one: it is over all the same, and written down at a later look
+        except OSError:  # such as a full disk: it has exited all the same, and a later probe records it
             return _exited(end)
-        return self._end() or Missing()
+        return self._exit() or Missing()
 
-    def _end(self) -> Exited | None:
+    def _exit(self) -> Exited | None:
         end = self._read(supervisor.EXIT)
         return None if end is None else _exited(end)
 

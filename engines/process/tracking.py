@@ -1,4 +1,4 @@
-"""Processes that are known by number and start time, so that a later one with the same number is never touched."""
+"""Processes identified by number and start time, so that a later one with the same number is never touched."""
 
 import contextlib
 import logging
@@ -12,15 +12,17 @@ from typing import Any
 
 from engines.process.supervisor import boot_id, processes, session_of, start_time
 
+log = logging.getLogger(__name__)
+
 
 def same_machine(identity: dict[str, Any]) -> bool:
-    """Tell whether the process ran on this machine, be it before its last start."""
+    """Whether the process ran on this machine, possibly before its last reboot."""
     return identity.get("boot") == boot_id() or identity.get("host") == os.uname().nodename
 
 
 @contextlib.contextmanager
 def opened(identity: dict[str, Any] | None) -> Iterator[int | None]:
-    """Hold the very process by a descriptor; None if it is over."""
+    """Open a descriptor of exactly this process; None if it has exited."""
     descriptor = open_process(identity)
     try:
         yield descriptor
@@ -30,38 +32,36 @@ def opened(identity: dict[str, Any] | None) -> Iterator[int | None]:
 
 
 def open_process(identity: dict[str, Any] | None) -> int | None:
-    """Return a descriptor of the very process, which the caller closes; None if it is over."""
+    """Return a descriptor of exactly this process, which the caller closes; None if it has exited."""
     if identity is None or identity.get("boot") != boot_id() or identity.get("start") is None:
         return None
     try:
         descriptor = os.pidfd_open(identity["pid"])
     except ProcessLookupError:
         return None
-    if (
-        start_time(identity["pid"]) == identity["start"]
-    ):  # asked once it is held: the number is its own from here on
+    if start_time(identity["pid"]) == identity["start"]:  # the number cannot be reused once the descriptor is open
         return descriptor
     os.close(descriptor)
     return None
 
 
 def send(descriptor: int, number: signal.Signals) -> None:
-    """Signal a process by its descriptor; one that has ended already is left alone."""
+    """Signal a process; one that has exited is left alone."""
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(descriptor, number)
 
 
-def ends_within(descriptor: int, seconds: float) -> bool:
-    """Wait for the process to end; return whether it did."""
+def exits_within(descriptor: int, seconds: float) -> bool:
+    """Wait for the process to exit; return whether it did."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(max(0, round(seconds * 1000))))
 
 
-def collect(descriptor: int, *, wait: bool = False) -> None:
-    """Take the exit status of an ended process if it is a child of ours, so that nothing of it stays."""
+def collect(descriptor: int) -> None:
+    """Reap a process that has exited if it is a child of ours."""
     with contextlib.suppress(ChildProcessError):
-        os.waitid(os.P_PIDFD, descriptor, os.WEXITED | (0 if wait else os.WNOHANG))
+        os.waitid(os.P_PIDFD, descriptor, os.WEXITED | os.WNOHANG)
 
 
 def kill_session(leader: dict[str, Any] | None) -> None:
@@ -70,7 +70,7 @@ def kill_session(leader: dict[str, Any] | None) -> None:
         return
     pid, start = leader["pid"], leader["start"]
     if start_time(pid) not in (None, start):
-        return  # the number has gone to another process, hence the session was empty
+        return  # the number belongs to another process now, so the session was empty
     for member in processes():
         if session_of(member) != pid:
             continue
@@ -80,17 +80,14 @@ def kill_session(leader: dict[str, Any] | None) -> None:
         with opened({**leader, "pid": member, "start": since}) as descriptor:
             if descriptor is not None and session_of(member) == pid:
                 send(descriptor, signal.SIGKILL)
-                ends_within(descriptor, 2.0)
-
-
-log = logging.getLogger(__name__)
+                exits_within(descriptor, 2.0)
 
 
 class Exits:
-    """Calls ``ended(name)`` once for each process added, after it ended."""
+    """Calls ``on_exit(name)`` once for each process added, after it has exited."""
 
-    def __init__(self, ended: Callable[[str], None]) -> None:
-        self._ended = ended
+    def __init__(self, on_exit: Callable[[str], None]) -> None:
+        self._on_exit = on_exit
         self._lock = threading.Lock()
         self._selector = selectors.DefaultSelector()
         self._woken, self._wake = os.pipe()
@@ -112,12 +109,12 @@ class Exits:
                 self._thread.start()
 
     def knows(self, name: str) -> bool:
-        """Tell whether a process was added and has not been told of yet."""
+        """Whether the process is still being waited for."""
         with self._lock:
             return name in self._names
 
     def close(self) -> None:
-        """Wait for no process any more."""
+        """Stop waiting."""
         with self._lock:
             if self._closed:
                 return
@@ -144,6 +141,6 @@ class Exits:
                 collect(key.fd)
                 os.close(key.fd)
                 try:
-                    self._ended(key.data)
+                    self._on_exit(key.data)
                 except Exception:
-                    log.exception("the end of %s could not be recorded", key.data)
+                    log.exception("the exit of %s could not be recorded", key.data)

@@ -76,15 +76,11 @@ class DiskWatch:
         raise NoSpace(f"{text}: delete data, {'ask for less' if free >= reserve else 'or lower the reserve'}")
 
     def over(self, run: Run) -> Failure | None:
-        """Return why the run has to end if what it wrote takes more disk, or more files, than it may.
-
-        Its own log files are cut to size before.
-        """
+        """Return why the run has to end if what it wrote takes more disk, or more files, than it may."""
         if not self._due(run.name):
             return None
         begun = self._monotonic()
         try:
-            self._trim_logs(run)
             return self._too_much(run)
         finally:
             now = self._monotonic()
@@ -114,17 +110,6 @@ class DiskWatch:
         except EngineError as error:
             log.warning("what a container wrote beside its mounts is not known", run=run.name, cause=str(error))
             return Written()
-
-    def _trim_logs(self, run: Run) -> None:
-        try:
-            given_back = self._workspace.trim_logs(run)
-        except Exception as error:  # whatever it was: what the container wrote is measured all the same
-            log.error("log files of a container were not cut to size", run=run.name, exc_info=error)
-            return
-        if given_back:
-            log.info(
-                "log files of a container are too long", run=run.name, task=run.task_name, given_back=given_back
-            )
 
     def _due(self, name: str) -> bool:
         now = self._monotonic()

@@ -10,7 +10,6 @@ from pathlib import Path
 from engines import files as engines_files
 from engines import logs as engines_logs
 from engines.base import Mount, Written
-from gateway.data.log_index import trim
 from gateway.domain.problems import name_rule
 from gateway.domain.run import Address, Run
 
@@ -35,7 +34,7 @@ def take_over(source: Path, target: Path) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    for entry in engines_files.walk(source, troubled=_stop):
+    for entry in engines_files.walk(source, on_error=_stop):
         to = target / Path(entry.path).relative_to(source)
         if entry.is_dir(follow_symlinks=False):
             to.mkdir()
@@ -159,10 +158,6 @@ class Workspace:
             if files > most:
                 break
         return Written(size, files)
-
-    def trim_logs(self, run: Run) -> int:
-        """Give the middle of log files that a running container has made too long back to the disk, in bytes."""
-        return trim(self.logs(run) / "log", self._log_bytes)
 
     def _shorten_logs(self, run: Run) -> None:
         """Keep both ends of what the run itself wrote to its log folder; what cannot be shortened stays whole."""

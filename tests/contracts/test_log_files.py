@@ -1,19 +1,16 @@
 """What is kept of a run's log: all of it, or both ends with a word on what is missing."""
 
-import errno
 import os
 import re
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engines import logs
 from engines.memory import Script
-from gateway.data.log_index import trim
 from gateway.data.logs import _append
 from gateway.data.workspace import Workspace
 from tests.builders import a_run
@@ -112,33 +109,6 @@ def test_a_file_is_shortened_and_nothing_else_is_touched(tmp_path: Path) -> None
     assert sorted(p.name for p in log.rglob("*")) == ["deep", "link", "long.log", "pipe", "short.log"]
 
 
-def blocks(path: Path) -> int:
-    return path.stat().st_blocks * 512
-
-
-@pytest.mark.parametrize("flags", [os.O_APPEND, 0], ids=["appends", "goes on where it was"])
-def test_a_file_that_a_running_container_makes_too_long_gives_its_middle_back(tmp_path: Path, flags: int) -> None:
-    """Nothing is lost at either end, whatever the writer does; at the end the rest is counted."""
-    most, file, whole = 64 * 1024, tmp_path / "run.log", bytearray()
-    writer = os.open(file, os.O_WRONLY | os.O_CREAT | flags)
-    for round in range(5):
-        for n in range(20_000):
-            line = f"round {round} line {n:06} of many\n".encode()
-            os.write(writer, line)
-            whole += line
-        assert trim(tmp_path, most) > 300_000
-        assert trim(tmp_path, most) == 0
-        assert blocks(file) <= 2 * most + 3 * 4096 and file.stat().st_size == len(whole)
-        text = file.read_bytes()
-        assert (text[:most], text[-most:]) == (whole[:most], whole[-most:])
-        assert not any(text[most:-most])
-    os.close(writer)
-    logs.shorten(file, most)
-    head, missing, tail = CUT.split(file.read_bytes())
-    assert whole.startswith(head) and whole.endswith(tail) and b"\0" not in head + tail
-    assert len(head) + int(missing) + len(tail) == len(whole)
-
-
 def test_a_hole_of_any_size_is_not_read(tmp_path: Path) -> None:
     file = tmp_path / "run.log"
     with file.open("wb") as writer:
@@ -149,27 +119,6 @@ def test_a_hole_of_any_size_is_not_read(tmp_path: Path) -> None:
     text = file.read_bytes()
     assert text.startswith(b"first\n") and text.endswith(b"last\n") and len(text) < 2100
     assert b"\0" not in text and int(CUT.split(text)[1]) > 2**40
-
-
-def test_what_else_a_container_leaves_in_its_log_folder_is_left_alone(tmp_path: Path) -> None:
-    outside, log, long = tmp_path / "outside", tmp_path / "log", b"x" * 500_000
-    for folder in (outside, log / "deep"):
-        folder.mkdir(parents=True)
-    (outside / "file").write_bytes(long)
-    (log / "link").symlink_to(outside / "file")
-    (log / "folder").symlink_to(outside)
-    os.link(outside / "file", log / "name")
-    os.mkfifo(log / "pipe")
-    (log / "deep" / "short.log").write_bytes(long[:100_000])
-    assert trim(log, 64 * 1024) == 0
-    assert (outside / "file").read_bytes() == long and (log / "deep" / "short.log").read_bytes() == long[:100_000]
-    (log / "deep" / "long.log").write_bytes(long)
-
-    def refused(descriptor: int, start: int, length: int) -> None:
-        raise OSError(errno.EOPNOTSUPP, "no holes here")
-
-    assert trim(log, 64 * 1024, refused) == 0  # such a file system keeps what is written
-    assert trim(log, 64 * 1024) > 300_000 and trim(tmp_path / "nowhere", 1) == 0
 
 
 def test_a_copy_that_was_followed_does_not_repeat_the_beginning(tmp_path: Path) -> None:
