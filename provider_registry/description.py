@@ -284,7 +284,7 @@ def judged(
     document: Any, path: str, *, provider: str | None = None, version: str | None = None
 ) -> tuple[Component, tuple[Problem, ...]]:
     """Do as `component` with a part of a document that is known to be within its bounds."""
-    problems = [*schema.problems(schema.DESCRIPTION, document, path), *_repeated_names(document, path)]
+    problems = [*schema.DESCRIPTION.problems(document, path), *_repeated_names(document, path)]
     if problems:
         raise InvalidDescription(bounded(problems), _unusual_besides(document, problems, path, provider, version))
     return _with_warnings(document, path, provider, version)
@@ -297,7 +297,7 @@ def _unusual_besides(
     if not isinstance(document, Mapping) or len(problems) > MAX_PROBLEMS:
         return ()
     whole, left_out = mended(document, problems, path)
-    if not schema.DESCRIPTION.kept_by(whole) or any(_repeated_names(whole, path)):
+    if not schema.DESCRIPTION.is_valid(whole) or any(_repeated_names(whole, path)):
         return ()
     return outside(_with_warnings(whole, path, provider, version)[1], left_out)
 

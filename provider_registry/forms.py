@@ -6,11 +6,12 @@ ranges for text. All that it cannot say stands beside it, in ``x-bfia``.
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from provider_registry import description, regex
-from provider_registry.model import Component, Parameter, not_json, too_large
+from provider_registry import description
+from provider_registry.model import Component, Parameter, unfit
 from provider_registry.types import Kind, kind_of, number, reads_as
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -18,6 +19,10 @@ PREFIX = "runtime.component.parameter."
 """of the variable in a container's environment that holds a parameter"""
 ADVANCED = "高级分组-默认不显示"
 """the format's group that a form keeps folded"""
+
+_ITEM = r"(?:[^(\\*+?{]|\\[^A-Za-z0-9]|\\[dDwWsS]|\{[0-9]{1,3}\})*"
+_PORTABLE = re.compile(rf"{_ITEM}(?:(?:[*+?]|\{{[0-9,]{{1,7}}\}}){_ITEM}){{0,2}}")
+"""expressions that mean the same to every program and are quick to match: no group, at most two repetitions"""
 
 _TYPES = {
     Kind.TEXT: "string",
@@ -93,8 +98,8 @@ def _bounds(parameter: Parameter, kind: Kind) -> dict[str, Any]:
     if check is None:
         return {}
     if check.pattern is not None:
-        safe = kind is Kind.TEXT and regex.is_plain(check.pattern) and regex.flaw(check.pattern) is None
-        return {"pattern": f"^(?:{check.pattern})$"} if safe else {}
+        portable = kind is Kind.TEXT and _PORTABLE.fullmatch(check.pattern)
+        return {"pattern": f"^(?:{check.pattern})$"} if portable else {}
     if kind not in (Kind.INTEGER, Kind.NUMBER, Kind.OTHER):
         return {}
     made = {}
@@ -174,7 +179,7 @@ def _value(kind: Kind, text: str) -> Any:
             return read[0] if read and reads_as(kind, text) else text
         case Kind.OBJECT | Kind.LIST if reads_as(kind, text):
             value = json.loads(text)
-            return text if too_large(value) or not_json(value) else value
+            return text if unfit(value) else value
     return text
 
 

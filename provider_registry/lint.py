@@ -31,10 +31,10 @@ GROUPS = ("默认分组-显示", "高级分组-默认不显示")
 _SHOWN = 5
 """how many values a remark lists"""
 
-_COMPONENT_FIELDS = schema.fields(schema.DESCRIPTION)
-_PARAMETER_FIELDS = schema.fields(schema.DESCRIPTION, "inputParam")
-_DATA_FIELDS = schema.fields(schema.DESCRIPTION, "inputData")
-_RESULT_FIELDS = schema.fields(schema.DESCRIPTION, "result")
+_COMPONENT_FIELDS = schema.DESCRIPTION.fields()
+_PARAMETER_FIELDS = schema.DESCRIPTION.fields("inputParam")
+_DATA_FIELDS = schema.DESCRIPTION.fields("inputData")
+_RESULT_FIELDS = schema.DESCRIPTION.fields("result")
 
 
 def unknown_fields(item: Mapping[str, Any], known: Sequence[str], path: str) -> Iterator[Problem]:
@@ -191,10 +191,8 @@ def _of_default(parameter: Parameter, kind: Kind, at: str) -> Iterator[Problem]:
         return
     if _outside(parameter, default):
         yield Problem(at, f"lies outside {check.text}", default)
-    if check.pattern is not None and regex.is_plain(check.pattern):
-        [matches] = regex.full_matches([(check.pattern, default)], seconds=0)
-        if matches is False:
-            yield Problem(at, f"does not match {check.text}", default)
+    if check.pattern is not None and regex.full_match(check.pattern, default) is False:
+        yield Problem(at, f"does not match {check.text}", default)
 
 
 def _of_binding(parameter: Parameter, kind: Kind, at: str) -> Iterator[Problem]:

@@ -204,15 +204,11 @@ class Provider:
         }
 
 
-# How much of a document is looked at, and how little of it is quoted back.
-#
-# Descriptions come from other institutions. The bounds here are checked by walking the document once, without
-# recursion, before anything else reads it.
+# Bounds. Descriptions come from other institutions: a document is checked once, without recursion, before
+# anything else reads it, and problems repeat only a little of what was found.
 
 MAX_DEPTH = 24
 MAX_VALUES = 100_000
-MAX_TEXT = 4 * 1024 * 1024
-"""characters in all texts and keys together"""
 MAX_BITS = 4096
 """size of an integer; the interpreter refuses to write out much longer ones"""
 MAX_COMPONENTS = 500
@@ -225,79 +221,48 @@ MORE = Problem(ROOT, f"has more than the {MAX_PROBLEMS} problems listed here")
 _PLAIN_KEY = re.compile(r"[\w-]{1,128}")
 
 
-def too_large(document: Any) -> Problem | None:
-    """Say which bound a JSON value exceeds: depth, number of values, characters of text; None if none."""
-    text = 0
-    for values, (depth, value) in enumerate(_walk(document), 1):
-        if isinstance(value, str):
-            text += len(value)
-        if depth > MAX_DEPTH:
-            return Problem(ROOT, f"must not nest deeper than {MAX_DEPTH} levels", depth)
+def unfit(document: Any) -> Problem | None:
+    """Say why a value cannot be stored as JSON in UTF-8, or is too large; None if it can be used."""
+    level: list[Any] = [document]
+    values = 0
+    for _ in range(MAX_DEPTH):
+        values += len(level)
         if values > MAX_VALUES:
             return Problem(ROOT, f"must not hold more than {MAX_VALUES} values", values)
-        if text > MAX_TEXT:
-            return Problem(ROOT, f"must not hold more than {MAX_TEXT} characters of text", text)
-    return None
+        below: list[Any] = []
+        for value in level:
+            if isinstance(value, Mapping):
+                below.extend(value)
+                below.extend(value.values())
+            elif isinstance(value, (list, tuple)):
+                below.extend(value)
+            elif problem := _unfit_scalar(value):
+                return problem
+        if not below:
+            return None
+        level = below
+    return Problem(ROOT, f"must not nest deeper than {MAX_DEPTH} levels", MAX_DEPTH + 1)
 
 
-def not_json(document: Any) -> Problem | None:
-    """Say what in a value cannot be stored as JSON in UTF-8: NaN, half a surrogate pair, foreign types,
-    integers of thousands of digits."""
-    for _, value in _walk(document):
-        if isinstance(value, str):
-            if not encodable(value):
-                return Problem(ROOT, "must be text that UTF-8 can hold", shorten(value))
-        elif isinstance(value, float):
-            if not math.isfinite(value):
-                return Problem(ROOT, "must hold finite numbers only", repr(value))
-        elif isinstance(value, int):
-            if value.bit_length() > MAX_BITS:
-                return Problem(ROOT, f"must not hold integers beyond {MAX_BITS} bits", shorten(value))
-        elif not isinstance(value, (Mapping, list, tuple, type(None))):
-            return Problem(ROOT, "must hold JSON values only", type(value).__name__)
-    return None
+def _unfit_scalar(value: Any) -> Problem | None:
+    if isinstance(value, str):
+        return None if encodable(value) else Problem(ROOT, "must be text that UTF-8 can hold", shorten(value))
+    if isinstance(value, int):
+        rule = f"must not hold integers beyond {MAX_BITS} bits"
+        return None if value.bit_length() <= MAX_BITS else Problem(ROOT, rule, shorten(value))
+    if isinstance(value, float):
+        return None if math.isfinite(value) else Problem(ROOT, "must hold finite numbers only", repr(value))
+    return None if value is None else Problem(ROOT, "must hold JSON values only", type(value).__name__)
 
 
 def refuse_unfit(document: Any) -> None:
     """Raise InvalidDescription if a document is too large or is not JSON."""
-    problem = None if _fits(document) else too_large(document) or not_json(document)
-    if problem:
+    if problem := unfit(document):
         raise InvalidDescription((problem,))
 
 
-def _fits(document: Any) -> bool:
-    """Tell whether a document is certainly within all bounds: the quick look, level by level, at what is usual."""
-    level: list[Any] = [document]
-    values = text = 0
-    for _ in range(MAX_DEPTH):
-        below: list[Any] = []
-        for value in level:
-            kind = type(value)
-            if kind is str:
-                text += len(value)
-                if not (value.isascii() or encodable(value)):
-                    return False
-            elif kind is dict:
-                below.extend(value)
-                below.extend(value.values())
-            elif kind is list:
-                below.extend(value)
-            elif kind is int:
-                if value.bit_length() > MAX_BITS:
-                    return False
-            elif not (value is None or kind is bool or (kind is float and math.isfinite(value))):
-                return False
-        values += len(level)
-        if values > MAX_VALUES or text > MAX_TEXT:
-            return False
-        if not below:
-            return True
-        level = below
-    return False
-
-
 def shorten(value: Any) -> Any:
-    """Return a JSON value that shows what was found, small enough to be repeated in an answer."""
+    """Return a JSON value that shows what was found, small enough to be repeated in a response."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, float):
@@ -307,17 +272,13 @@ def shorten(value: Any) -> Any:
     if isinstance(value, str):
         text = value if encodable(value) else value.encode("utf-8", "replace").decode()
         return text if len(text) <= MAX_QUOTE else text[:MAX_QUOTE] + "…"
-    if isinstance(value, (Mapping, list, tuple)) and not value:
-        return {} if isinstance(value, Mapping) else []
-    if _few(value) and too_large(value) is None and not_json(value) is None:
-        text = as_text(value)
-        if len(text) <= MAX_QUOTE:
-            return json.loads(text)
-    if isinstance(value, Mapping):
-        return f"an object with {len(value)} fields"
-    if isinstance(value, (list, tuple)):
-        return f"a list of {len(value)} values"
-    return f"a {type(value).__name__}"
+    if not isinstance(value, (Mapping, list, tuple)):
+        return f"a {type(value).__name__}"
+    if len(value) <= MAX_QUOTE // 2 and unfit(value) is None and len(text := as_text(value)) <= MAX_QUOTE:
+        return json.loads(text)
+    return (
+        f"an object with {len(value)} fields" if isinstance(value, Mapping) else f"a list of {len(value)} values"
+    )
 
 
 def as_text(value: Any) -> str:
@@ -331,11 +292,6 @@ def as_text(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False)
     except (RecursionError, ValueError, TypeError):
         return ""
-
-
-def _few(value: Any) -> bool:
-    """Tell whether an object or a list may fit into a quote: each value, and each key, takes a character."""
-    return isinstance(value, (Mapping, list, tuple)) and next(islice(_walk(value), MAX_QUOTE, None), None) is None
 
 
 def join(path: str, *steps: str | int) -> str:
@@ -356,26 +312,6 @@ def bounded(problems: Iterable[Problem]) -> tuple[Problem, ...]:
     if len(kept) > MAX_PROBLEMS:
         kept[MAX_PROBLEMS] = MORE
     return tuple(kept)
-
-
-def _walk(document: Any) -> Iterator[tuple[int, Any]]:
-    """Go through every value and key with its depth. Children are opened lazily, so that a bound ends it."""
-    stack: list[Iterator[tuple[int, Any]]] = [iter([(1, document)])]
-    while stack:
-        item = next(stack[-1], None)
-        if item is None:
-            stack.pop()
-            continue
-        yield item
-        depth, value = item
-        if isinstance(value, Mapping):
-            stack.append(_children(depth + 1, (part for pair in value.items() for part in pair)))
-        elif isinstance(value, (list, tuple)):
-            stack.append(_children(depth + 1, value))
-
-
-def _children(depth: int, values: Iterable[Any]) -> Iterator[tuple[int, Any]]:
-    return ((depth, value) for value in values)
 
 
 def encodable(text: str) -> bool:
@@ -473,8 +409,8 @@ def _parts(value: Any) -> Mapping[str, Any] | None:
         return value
     if not isinstance(value, list) or not value or not all(isinstance(entry, Mapping) for entry in value):
         return None
-    for field_here in _NAMES:
-        names = [entry.get(field_here) for entry in value]
+    for name_field in _NAMES:
+        names = [entry.get(name_field) for entry in value]
         if all(isinstance(name, str) for name in names) and len(set(names)) == len(names):
             return {str(name)[:128]: entry for name, entry in zip(names, value, strict=True)}
     return None
@@ -497,10 +433,10 @@ def order(version: str) -> tuple[tuple[_Part, ...], bool, tuple[_Part, ...], str
     What stands behind a ``+`` says nothing of the order, but decides between what is the same otherwise.
     """
     main, _, before = version.partition("+")[0].removeprefix("v").partition("-")
-    return _parts_versions(main), not before, _parts_versions(before), version
+    return _version_parts(main), not before, _version_parts(before), version
 
 
-def _parts_versions(text: str) -> tuple[_Part, ...]:
+def _version_parts(text: str) -> tuple[_Part, ...]:
     found: list[_Part] = [(1, int(p), "") if p.isdecimal() else (0, 0, p) for p in _PARTS.findall(text)]
     while found and found[-1] == (1, 0, ""):
         found.pop()

@@ -3,7 +3,10 @@
 Two requests exist: one provider with all its components, and one component with its image.
 """
 
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from provider_registry import description, lint, schema
@@ -20,7 +23,6 @@ from provider_registry.model import (
     refuse_unfit,
     shorten,
 )
-from provider_registry.regex import one_document
 
 DEVICE = "docker"
 PROTOCOL = "bfia"
@@ -29,10 +31,106 @@ MAX_KEY = 255
 CONTAINER_DEVICES = ("docker", "k8s")
 """devices that start an image, so that a registration for them has to name one"""
 
-_REQUEST_FIELDS = schema.fields(schema.REGISTRATION)
+MAX_BYTES = 2 * 1024**2
+"""of a body: a hundred components with their parameters take half a megabyte"""
+MAX_DUPLICATES = 50
+
+_REQUEST_FIELDS = schema.REGISTRATION.fields()
+_STRING_OR_COMMA = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|,(?=\s*+[\]}])', re.DOTALL)
+"""a text runs to the end where nothing closes it, so that every character is looked at once"""
 
 
-@one_document()
+def read(text: bytes) -> tuple[Provider, bool]:
+    """Read a body of either form: (provider, whether it was one component with its image).
+
+    A trailing comma is a warning, as the standard's samples have it; a duplicate key is an error. Raises
+    InvalidDescription.
+    """
+    if len(text) > MAX_BYTES:
+        raise _refused(f"must not be longer than {MAX_BYTES} bytes")
+    commas = 0
+    try:
+        try:
+            body = json.loads(text, object_pairs_hook=_each_once)
+        except ValueError:  # a trailing comma, a duplicate key, or something else
+            cleaned, commas = without_trailing_commas(text.decode())
+            if duplicates := duplicate_keys(cleaned):
+                raise InvalidDescription(tuple(duplicates)) from None
+            body = json.loads(cleaned)
+    except RecursionError:
+        raise _refused("must not nest so deeply") from None
+    except ValueError as error:  # not JSON, not UTF-8, or integers of thousands of digits
+        raise _refused(f"must be JSON: {str(error)[:200]}") from None
+    provider, single = read_value(body)
+    if commas:
+        warning = Problem(ROOT, comma_warning(commas))
+        provider = replace(provider, warnings=bounded([warning, *provider.warnings]))
+    return provider, single
+
+
+def read_value(body: Any) -> tuple[Provider, bool]:
+    """Do as `read` with a body that is parsed already."""
+    single = isinstance(body, Mapping) and ("imageUrl" in body or "component_info" in body)
+    return (provider_from_component if single else provider_from_request)(body), single
+
+
+def without_trailing_commas(text: str) -> tuple[str, int]:
+    """Return JSON without the commas before a closing bracket, and how many there were."""
+    commas = 0
+
+    def kept(found: re.Match[str]) -> str:
+        nonlocal commas
+        if found[0] != ",":
+            return found[0]
+        commas += 1
+        return ""
+
+    return _STRING_OR_COMMA.sub(kept, text), commas
+
+
+def comma_warning(commas: int) -> str:
+    """Return the warning about the trailing commas of a document."""
+    many = f"{commas} commas" if commas > 1 else "a comma"
+    return f"has {many} before a closing bracket, which JSON does not allow; ignored"
+
+
+def duplicate_keys(text: bytes | str) -> list[Problem]:
+    """Return the duplicate keys in JSON, each with its path; a text that is not JSON has none."""
+    try:
+        document = json.loads(text, object_pairs_hook=_Pairs)
+    except (ValueError, RecursionError):
+        return []
+    found: list[Problem] = []
+    stack: list[tuple[str, Any]] = [("", document)]
+    while stack and len(found) < MAX_DUPLICATES:
+        path, value = stack.pop()
+        if isinstance(value, _Pairs):
+            seen: set[str] = set()
+            for key, inner in value:
+                if key in seen:
+                    found.append(Problem(join(path, key), "duplicate key"))
+                seen.add(key)
+                stack.append((join(path, key), inner))
+        elif isinstance(value, list):
+            stack += [(join(path, number), inner) for number, inner in enumerate(value)]
+    return found
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """An object as it is written."""
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("duplicate key")
+    return found
+
+
+def _refused(rule: str) -> InvalidDescription:
+    return InvalidDescription((Problem(ROOT, rule),))
+
+
 def provider_from_request(body: Any) -> Provider:
     """Read ``{name, version, device, metadata, protocol, components_description}``.
 
@@ -42,7 +140,7 @@ def provider_from_request(body: Any) -> Provider:
     refuse_unfit(body)
     problems = [
         *_of_another_form(body),
-        *map(_by_name, schema.problems(schema.REGISTRATION, body)),
+        *map(_by_name, schema.REGISTRATION.problems(body)),
         *_image_problems(body),
         *_too_long(body),
     ]
@@ -80,7 +178,6 @@ def provider_from_request(body: Any) -> Provider:
     )
 
 
-@one_document()
 def provider_from_component(body: Any) -> Provider:
     """Read ``{imageUrl, component_info}`` into a provider that has this one component.
 
@@ -90,7 +187,7 @@ def provider_from_component(body: Any) -> Provider:
     refuse_unfit(body)
     warnings: tuple[Problem, ...] = ()
     problems = [
-        *schema.problems(schema.COMPONENT_REGISTRATION, body),
+        *schema.COMPONENT_REGISTRATION.problems(body),
         *_too_long(body.get("component_info") if isinstance(body, Mapping) else None, "provider"),
     ]
     read: Component | None = None
@@ -118,7 +215,6 @@ def provider_from_component(body: Any) -> Provider:
     )
 
 
-@one_document()
 def from_document(document: Mapping[str, Any]) -> Provider:
     """Make the provider again whose `Provider.document` this is, without judging it a second time.
 

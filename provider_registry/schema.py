@@ -1,169 +1,145 @@
-"""The JSON Schema files of this room, compiled once, and what they find in words a vendor can act on."""
+"""The JSON Schema files of this room, and what breaks them in words that a vendor can act on."""
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from importlib.resources import files
+from itertools import islice
 from typing import Any, NamedTuple
 
-from provider_registry.model import Problem
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
 
-# Says quickly that a document keeps a schema: most do, and the library that names each mistake takes its time.
-#
-# Only the keywords that this room's schemas use are known; another one is refused when the schema is compiled.
+from provider_registry.model import MAX_PROBLEMS, ROOT, Problem, join, shorten
 
-Check = Callable[[Any], bool]
-
-_ANNOTATIONS = frozenset({"$schema", "$id", "title", "description", "examples", "x-rule"})
-_TYPES: Mapping[str, tuple[type, ...]] = {
-    "object": (dict,),
-    "array": (list,),
-    "string": (str,),
-    "integer": (int,),
-    "number": (int, float),
-    "boolean": (bool,),
-    "null": (type(None),),
-}
-
-
-def compiled(schema: Mapping[str, Any]) -> Check:
-    """Return a function that is true only for values without a mistake.
-
-    Raises ValueError for a keyword that this module does not know.
-    """
-    unknown = schema.keys() - _ANNOTATIONS - _MAKERS.keys()
-    if unknown:
-        raise ValueError(f"no quick check for {', '.join(sorted(unknown))}")
-    checks = [_MAKERS[name](limit) for name, limit in schema.items() if name in _MAKERS]
-    if "additionalProperties" in schema:
-        others, known = compiled(schema["additionalProperties"]), frozenset(schema.get("properties", ()))
-        checks.append(
-            lambda value: type(value) is not dict or all(others(v) for k, v in value.items() if k not in known)
-        )
-    if len(checks) == 1:
-        return checks[0]
-    return lambda value: all(check(value) for check in checks)
-
-
-def _type(names: str | list[str]) -> Check:
-    kinds = frozenset(kind for name in ([names] if isinstance(names, str) else names) for kind in _TYPES[name])
-    return lambda value: type(value) in kinds
-
-
-def _required(names: list[str]) -> Check:
-    needed = frozenset(names)
-    return lambda value: type(value) is not dict or needed <= value.keys()
-
-
-def _properties(schemas: Mapping[str, Any]) -> Check:
-    checks = {name: compiled(schema) for name, schema in schemas.items()}
-
-    def check(value: Any) -> bool:
-        if type(value) is dict:
-            for name, part in value.items():
-                known = checks.get(name)
-                if known is not None and not known(part):
-                    return False
-        return True
-
-    return check
-
-
-def _items(schema: Mapping[str, Any]) -> Check:
-    check = compiled(schema)
-    return lambda value: type(value) is not list or all(check(item) for item in value)
-
-
-def _longest(kind: type[str | list[Any] | dict[str, Any]]) -> Callable[[int], Check]:
-    return lambda limit: lambda value: type(value) is not kind or len(value) <= limit
-
-
-def _pattern(text: str) -> Check:
-    search = re.compile(text).search
-    return lambda value: type(value) is not str or search(value) is not None
-
-
-_MAKERS: Mapping[str, Callable[[Any], Check]] = {
-    "type": _type,
-    "required": _required,
-    "properties": _properties,
-    "additionalProperties": lambda _: lambda _value: True,
-    "items": _items,
-    "maxLength": _longest(str),
-    "maxItems": _longest(list),
-    "maxProperties": _longest(dict),
-    "minItems": lambda limit: lambda value: type(value) is not list or len(value) >= limit,
-    "pattern": _pattern,
+_BOOLEANS = {"yes": "true", "y": "true", "1": "true", "on": "true", "no": "false", "n": "false", "0": "false"}
+_KINDS = {
+    "object": "an object",
+    "array": "a list",
+    "string": "text",
+    "number": "a number",
+    "integer": "a whole number",
+    "boolean": "true or false",
 }
 
 
 class Schema(NamedTuple):
-    """A schema with its local references written out, and what tells quickly that a document keeps it."""
+    """A schema as it is shipped, for editors and other programs, and its validator."""
 
+    name: str
+    covers: str
+    """which documents it is for"""
     document: Mapping[str, Any]
-    kept_by: Check
+    validator: Draft202012Validator
+
+    @property
+    def title(self) -> str:
+        """The title that the schema gives itself."""
+        return str(self.document["title"])
+
+    def is_valid(self, document: Any) -> bool:
+        """Tell whether a document keeps the schema."""
+        return self.validator.is_valid(document)
+
+    def problems(self, document: Any, path: str = "") -> list[Problem]:
+        """Find everything in a document that the schema forbids, up to the bound on problems, each place once."""
+        found: dict[tuple[str, str], Problem] = {}
+        for error in islice(self.validator.iter_errors(document), MAX_PROBLEMS + 1):
+            for problem in _translate(error, path):
+                found.setdefault((problem.path, problem.rule), problem)
+        return list(found.values())
+
+    def fields(self, *lists: str) -> tuple[str, ...]:
+        """Return the names of the fields that the schema knows, at its top or in the entries of a list below."""
+        part: Any = self.validator.schema
+        for name in lists:
+            part = part["properties"][name]["items"]
+        return tuple(part["properties"])
 
 
-def problems(schema: Schema, document: Any, path: str = "") -> list[Problem]:
-    """Find everything in a document that its schema forbids, up to the bound on problems, each place once."""
-    if schema.kept_by(document):
-        return []
-    from provider_registry.mistakes import mistakes  # noqa: PLC0415  slow to load, and most processes never need it
-
-    return mistakes(schema.document, document, path)
-
-
-def fields(schema: Schema, *lists: str) -> tuple[str, ...]:
-    """Return the names of the fields that a schema knows, at its top or in the entries of a list below."""
-    part: Any = schema.document
-    for name in lists:
-        part = part["properties"][name]["items"]
-    return tuple(part["properties"])
-
-
-def _load(name: str) -> Schema:
-    """Read a schema and compile it with its local references written out, which halves the time per document."""
-    schema = json.loads(files("provider_registry").joinpath("schemas", name).read_text("utf-8"))
-    definitions = schema.pop("$defs", {})
+def _load(name: str, covers: str) -> Schema:
+    """Read a schema; its validator gets local references written out, which halves the time per document."""
+    document = json.loads(files("provider_registry").joinpath("schemas", name).read_text("utf-8"))
+    definitions = document.get("$defs", {})
 
     def expand(part: Any) -> Any:
         if isinstance(part, list):
             return [expand(item) for item in part]
         if not isinstance(part, dict):
             return part
-        own = {key: expand(value) for key, value in part.items() if key != "$ref"}
+        own = {key: expand(value) for key, value in part.items() if key not in ("$ref", "$defs")}
         return {**expand(definitions[part["$ref"].rpartition("/")[2]]), **own} if "$ref" in part else own
 
-    expanded = expand(schema)
-    return Schema(expanded, compiled(expanded))
+    return Schema(name, covers, document, Draft202012Validator(expand(document)))
 
 
-DESCRIPTION = _load("description-1.json")
-REGISTRATION = _load("registration.json")
-COMPONENT_REGISTRATION = _load("component-registration.json")
+DESCRIPTION = _load("description-1.json", "self-descriptions with desVersion 1.x, such as 1.2.0 and 1.3.0")
+REGISTRATION = _load("registration.json", "the body of POST /v2/provider/register")
+COMPONENT_REGISTRATION = _load(
+    "component-registration.json", "the body of POST /v1/platform/schedule/component/register"
+)
+FILES = {schema.name: schema for schema in (DESCRIPTION, REGISTRATION, COMPONENT_REGISTRATION)}
+"""by file name"""
 
 
-class SchemaFile(NamedTuple):
-    """A schema as it is shipped, for editors and other programs."""
-
-    name: str
-    title: str
-    covers: str
-    """which documents it is for"""
-    document: Mapping[str, Any]
-
-
-def _shipped(name: str, covers: str) -> SchemaFile:
-    document = json.loads(files("provider_registry").joinpath("schemas", name).read_text("utf-8"))
-    return SchemaFile(name, document["title"], covers, document)
+def _translate(error: ValidationError, path: str) -> Iterator[Problem]:
+    at = join(path, *error.absolute_path)
+    if error.validator == "required":
+        required: Any = error.validator_value
+        found: Any = error.instance
+        for name in required:
+            if name not in found:
+                yield Problem(join(at, name), "is missing", None, _misspelled(name, found, error.schema))
+    else:
+        yield Problem(at or ROOT, _rule(error), shorten(error.instance), _suggested(error))
 
 
-FILES = {
-    name: _shipped(name, covers)
-    for name, covers in (
-        ("description-1.json", "self-descriptions with desVersion 1.x, such as 1.2.0 and 1.3.0"),
-        ("registration.json", "the body of POST /v2/provider/register"),
-        ("component-registration.json", "the body of POST /v1/platform/schedule/component/register"),
-    )
-}
-"""by file name; the schemas that `problems` is asked with are these"""
+def _rule(error: ValidationError) -> str:
+    limit: Any = error.validator_value
+    match error.validator:
+        case "type":
+            kinds = [limit] if isinstance(limit, str) else limit
+            return "must be " + " or ".join(_KINDS[kind] for kind in kinds if kind != "null")
+        case "maxLength":
+            return f"must not be longer than {limit} characters"
+        case "maxItems":
+            return f"must not list more than {limit} entries"
+        case "maxProperties":
+            return f"must not have more than {limit} entries"
+        case "minItems":
+            return "must not be empty"
+        case _:
+            schema = error.schema
+            rule = schema.get("x-rule") if isinstance(schema, Mapping) else None
+            return str(rule or f"breaks the rule {error.validator!r} of the format")
+
+
+def _misspelled(name: str, found: Any, schema: Any) -> str:
+    """Return which field of an object may stand for one that is missing."""
+    others = {key.lower(): key for key in found if key not in schema["properties"] and len(key) <= 64}
+    close = get_close_matches(name.lower(), list(others), n=1)
+    return f"{name} instead of {others[close[0]]}" if close else ""
+
+
+def _suggested(error: ValidationError) -> str:
+    """Return the value in the form that was expected, where one can be made of it."""
+    value, limit = error.instance, error.validator_value
+    kinds = [limit] if isinstance(limit, str) else limit
+    is_flag = error.absolute_path and error.absolute_path[-1] == "optional"
+    if is_flag and (flag := _BOOLEANS.get(str(value).strip().lower())):
+        return _json(flag)
+    if error.validator == "type" and isinstance(kinds, list):
+        if "array" in kinds and isinstance(value, (str, dict)) and value:
+            return _json([value])
+        if "string" in kinds and isinstance(value, (int, float)):
+            return _json(_json(value))
+    if error.validator == "pattern" and isinstance(value, str) and value.strip():
+        made = re.sub(r"[\s=]+", "_", value.strip())[:128]
+        return _json(made) if re.search(str(limit), made) and made != value else ""
+    return ""
+
+
+def _json(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 80 else ""

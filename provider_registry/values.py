@@ -32,13 +32,11 @@ def check(
     component: Component,
     path: str,
     strict: bool = False,
-    seconds: float = regex.SECONDS,
 ) -> Findings:
     """Compare the effective parameters of one task with its component's description.
 
     ``path`` is where the parameters stand in the job. ``strict`` makes a value outside bindingData an error.
-    ``seconds`` bounds the regular expressions of the description, all together; what they have not told by
-    then is a warning. A value of None counts as not given, as it never reaches the container.
+    A value of None counts as not given, as it never reaches the container.
     """
     declared = {p.name: p for p in component.parameters}
     given = {name: value for name, value in parameters.items() if value is not None}
@@ -56,8 +54,7 @@ def check(
         if not _is_listed(parameter, value):
             rule = f"must be one of {_allowed(parameter)}"
             (errors if strict else warnings).append(Problem(at, rule, value))
-        warnings += _range_problem(parameter, value, at)
-    warnings += _pattern_problems(given, declared, path, seconds)
+        warnings += _validator_problem(parameter, value, at)
     for parameter in component.parameters:
         if parameter.name not in given and not parameter.optional:
             at = join(path, parameter.name)
@@ -170,28 +167,21 @@ def _allowed(parameter: Parameter) -> str:
     return f"{shown}, … ({len(values)} in all)" if len(values) > _SHOWN else shown
 
 
-def _range_problem(parameter: Parameter, value: Any, at: str) -> Iterator[Problem]:
+def _validator_problem(parameter: Parameter, value: Any, at: str) -> Iterator[Problem]:
+    """Check a value against the range or the expression of its parameter. Empty text is not matched."""
     check = parameter.validator
-    read = number(value)
-    if check is not None and read is not None and not check.in_range(read):
-        yield Problem(at, f"must lie within {check.text}", value)
-
-
-def _pattern_problems(
-    given: Mapping[str, Any], declared: Mapping[str, Parameter], path: str, seconds: float
-) -> Iterator[Problem]:
-    """Match every value that has an expression, all in one go. Empty text is not matched."""
-    asked: list[tuple[str, str, str]] = []
-    for name, value in given.items():
-        check = declared[name].validator if name in declared else None
-        if check is not None and check.pattern is not None and value != "":
-            asked.append((name, check.pattern, as_text(value)))
-    results = regex.full_matches([(pattern, text) for _, pattern, text in asked], seconds)
-    for (name, pattern, _), matches in zip(asked, results, strict=True):
-        if matches is False:
-            yield Problem(join(path, name), f"must match {pattern}", given[name])
-        elif matches is None:
-            yield Problem(join(path, name), f"could not be checked against {pattern} in time", given[name])
+    if check is None or value == "":
+        return
+    if check.pattern is None:
+        read = number(value)
+        if read is not None and not check.in_range(read):
+            yield Problem(at, f"must lie within {check.text}", value)
+        return
+    matches = regex.full_match(check.pattern, as_text(value))
+    if matches is False:
+        yield Problem(at, f"must match {check.pattern}", value)
+    elif matches is None:
+        yield Problem(at, f"could not be checked against {check.pattern}", value)
 
 
 def _is_shown(parameter: Parameter, given: Mapping[str, Any], declared: Mapping[str, Parameter]) -> bool:

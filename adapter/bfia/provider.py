@@ -8,47 +8,29 @@ from fastapi import APIRouter, Body, Request
 from adapter.bfia.envelope import ok
 from adapter.bfia.requests import Sender, asked, on
 from adapter.bfia.responses import DELETE, REGISTER, REGISTER_COMPONENT
-from adapter.body import JsonRequest, JsonRoute, read_json
+from adapter.body import JsonRequest, JsonRoute
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
-from gateway.http.duplicate_keys import refused
 from gateway.ports import Limiters
-from gateway.providers.images import SMALL
 from gateway.providers.registration import By, Providers, asking, audited, shown_problem
 from provider_registry.registry import Written
-from provider_registry.worker import LAST_COMMA, without_last_commas
 
 KEYS = ("name", "device", "version", "provider_name")
 
 
-class _Tolerant(JsonRequest):
-    """A request whose JSON may have commas after last entries; then `written_oddly` is set.
-
-    A large registration is not read here at all but where it is checked: then `read_elsewhere` is set.
-    """
+class _Unparsed(JsonRequest):
+    """A request whose body the registry parses itself where it registers something: its rules for JSON differ."""
 
     async def json(self) -> Any:
-        text = await self.body()
-        if len(text) > SMALL and self.url.path.endswith("/register"):
-            self.state.read_elsewhere = True
-            return {}
-        try:
+        if not self.url.path.endswith("/register"):
             return await super().json()
-        except Invalid:
-            if len(text) > SMALL or not LAST_COMMA.search(text):  # to read more of it takes too long here
-                raise
-            cleaned, commas = without_last_commas(text.decode("utf-8", "replace"))
-            if not commas:
-                raise
-            self._json = read_json(cleaned.encode())
-            if found := refused(cleaned.encode()):
-                raise Invalid(found) from None
-            self.state.written_oddly = True
-            return self._json
+        await self.body()
+        self.state.read_elsewhere = True
+        return {}
 
 
 class _Registering(JsonRoute):
-    request = _Tolerant
+    request = _Unparsed
 
 
 def router(providers: Providers, limiters: Limiters) -> APIRouter:
@@ -60,7 +42,7 @@ def router(providers: Providers, limiters: Limiters) -> APIRouter:
         request: Request, sender: Sender, body: dict[str, Any] = Body(openapi_examples=REGISTER)
     ) -> dict[str, Any]:
         """Registering the same name, version and device again replaces what was there."""
-        request.state.audit, done = await on(providers.limiter, sender, await _registering(request, body))
+        request.state.audit, done = await on(providers.limiter, sender, await _registering(request))
         return {"code": 0, "message": "create success" if done.created else "update success"}
 
     @router.post("/v1/platform/schedule/component/register", summary="Register one component (5.8)")
@@ -68,7 +50,7 @@ def router(providers: Providers, limiters: Limiters) -> APIRouter:
         request: Request, sender: Sender, body: dict[str, Any] = Body(openapi_examples=REGISTER_COMPONENT)
     ) -> dict[str, Any]:
         """The standard's form: one image, one component; it joins the others of its provider and version."""
-        request.state.audit, _ = await on(providers.limiter, sender, await _registering(request, body))
+        request.state.audit, _ = await on(providers.limiter, sender, await _registering(request))
         return ok()
 
     @router.get("/v2/provider/query", summary="Providers by any of name, device, version, provider_name")
@@ -97,13 +79,12 @@ def router(providers: Providers, limiters: Limiters) -> APIRouter:
             data["retired"] = list(gone.retired)
         return {"code": 0, "message": message, "data": data}
 
-    async def _registering(request: Request, body: dict[str, Any]) -> Callable[[], tuple[dict[str, Any], Written]]:
+    async def _registering(request: Request) -> Callable[[], tuple[dict[str, Any], Written]]:
         """Return the work: it registers the body and returns what the audit keeps of it, too."""
-        text = await request.body()
-        as_sent = len(text) > SMALL or getattr(request.state, "written_oddly", False)
+        body = await request.body()
 
         def work() -> tuple[dict[str, Any], Written]:
-            done = providers.register(text if as_sent else body, _by(request))
+            done = providers.register(body, _by(request))
             return audited(done), done
 
         return work

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from provider_registry.model import not_json, too_large
+from provider_registry.model import unfit
 
 
 class Body(BaseModel):
@@ -15,7 +15,7 @@ class Body(BaseModel):
 
 
 def _fit(value: dict[str, Any]) -> dict[str, Any]:
-    if problem := too_large(value) or not_json(value):
+    if problem := unfit(value):
         raise PydanticCustomError("unfit", "{rule}", {"rule": problem.rule})
     return value
 

@@ -79,7 +79,7 @@ from gateway.jobs.planner import TaskPlanner
 from gateway.jobs.resources import Bounds, Resources
 from gateway.jobs.scheduler import Scheduler
 from gateway.ports import Clock, Limiters, ParticipantApi, ProtocolAdapter, SchedulerApi
-from gateway.providers.images import Images, Reader, Signatures, signers_of
+from gateway.providers.images import Images, Signatures, signers_of
 from gateway.providers.registration import Providers
 from gateway.runtime.clock import resume, wall_of
 from gateway.runtime.context import traced
@@ -654,7 +654,6 @@ class Node:
         self.engine = engine(settings, installation)
         self.providers = Providers(
             self.registry,
-            Reader(settings.state_dir / "registrations", settings.providers.check_seconds),
             Images(self.engine_for, settings.providers.fetch_seconds, signatures.check),
             self._unfinished,
             require_image=settings.providers.image == "require",

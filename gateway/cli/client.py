@@ -287,7 +287,7 @@ def read_remarked(file: Path) -> tuple[dict[str, Any], str]:
 
     from gateway.cli.inputs import misfits
     from gateway.config.loader import KeyTwice, each_once, half_a_letter, load_yaml, wrong_in
-    from provider_registry.worker import comma_warning, without_last_commas
+    from provider_registry.registration import comma_warning, without_trailing_commas
 
     try:
         with fitting():
@@ -303,7 +303,7 @@ def read_remarked(file: Path) -> tuple[dict[str, Any], str]:
             body = json.loads(text, object_pairs_hook=each_once)
         except (ValueError, RecursionError) as error:
             wrong: Exception = error
-            cleaned, commas = without_last_commas(text) if _JSON_BEGINS.match(text) else ("", 0)
+            cleaned, commas = without_trailing_commas(text) if _JSON_BEGINS.match(text) else ("", 0)
             body = json.loads(cleaned, object_pairs_hook=each_once) if commas else load_yaml(text)
     except KeyTwice as error:
         raise CallFailed(f"{file}: {error}; keep one of them", EXIT_BAD_INPUT) from None

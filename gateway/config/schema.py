@@ -747,9 +747,6 @@ class ProviderSettings(Section):
     image: Literal["warn", "require"] = Field(
         default="warn", description="require: an image that is not there refuses its registration, and jobs."
     )
-    check_seconds: float = Field(
-        default=30.0, gt=0, description="Longest time for checking a large description, in a process of its own."
-    )
     fetch_seconds: float = Field(
         default=20.0,
         gt=0,

@@ -8,8 +8,8 @@ from fastapi import Request
 
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
-from provider_registry.duplicate_keys import twice
 from provider_registry.model import counted
+from provider_registry.registration import duplicate_keys
 
 AT_ONCE = 64 * 1024
 """bytes of a body that is looked at on the event loop"""
@@ -39,4 +39,4 @@ def refused(body: bytes) -> list[Problem]:
     """Return the keys that stand twice in one object of a body, as `keys_once` does."""
     if counted(body, b",[{", _MOST_SIGNS) > _MOST_SIGNS:
         return []
-    return [Problem(*found) for found in twice(body)]
+    return [Problem(*found) for found in duplicate_keys(body)]

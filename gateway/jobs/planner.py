@@ -1,6 +1,5 @@
 """What a job's tasks need at this node: components, parameters, data in and out, limits; and what is wrong."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,7 +21,6 @@ from gateway.errors import GatewayError, Invalid, Refused
 from gateway.ports import Clock, Outputs
 from provider_registry.matching import format_problem, match_inputs, match_outputs
 from provider_registry.model import Component, Provider, join
-from provider_registry.regex import SECONDS as PATTERN_SECONDS
 from provider_registry.registry import Registry, Unknown
 from provider_registry.values import check as check_values
 
@@ -79,7 +77,6 @@ class TaskPlanner:
 
     def check(self, spec: JobSpec) -> tuple[list[Problem], list[Problem]]:
         """Find what is wrong here with a job: (problems that refuse it, warnings)."""
-        patience = _Patience()
         problems: list[Problem] = []
         warnings: list[Problem] = []
         elsewhere: dict[str, Problem] = {}
@@ -96,7 +93,7 @@ class TaskPlanner:
                     continue
                 if warning := _storage_problem(node, component):
                     elsewhere.setdefault(str(node.component), warning)
-                plan = self._plan(spec, node, "", party, provider, component, patience)
+                plan = self._plan(spec, node, "", party, provider, component)
                 problems += plan.problems
                 warnings += plan.warnings
                 warnings += self._format_warnings(spec, node, party, component)
@@ -154,11 +151,7 @@ class TaskPlanner:
                 f"{node.component} has roles {', '.join(component.roles)}, none of which node {self._node} plays",
                 reason="NO_ROLE_HERE",
             )
-        patience = _Patience()
-        plans = [
-            self._plan(local.spec, node, task_id, p, provider, component, patience, local.standing())
-            for p in parties
-        ]
+        plans = [self._plan(local.spec, node, task_id, p, provider, component, local.standing()) for p in parties]
         if problems := [p for plan in plans for p in plan.problems]:
             raise Invalid(problems, reason="INPUT_MISSING")
         return tuple(self._run(local, node, task_id, plan) for plan in plans)
@@ -185,7 +178,7 @@ class TaskPlanner:
         found = []
         for party in spec.parties_at(self._node):
             if party.role in component.roles:
-                plan = self._plan(spec, node, "", party, provider, component, _Patience())
+                plan = self._plan(spec, node, "", party, provider, component)
                 found.append((party, provider.image_for(node.component.name), dict(plan.inputs)))
         return found
 
@@ -227,13 +220,12 @@ class TaskPlanner:
         party: Party,
         provider: Provider,
         component: Component,
-        patience: "_Patience",
         runs: Sequence[Run] = (),
     ) -> _Planned:
         effective = parameters.effective(spec.task_params, party, node.name)
         values = {k: v.value for k, v in effective.items()}
         at = f"config.task_params.{party.label}.{node.name}"
-        found = check_values(values, component, at, seconds=patience.left())
+        found = check_values(values, component, at)
         stands = {join(at, k): join(f"config.task_params.{v.origin}.{node.name}", k) for k, v in effective.items()}
         problems = [Problem(stands.get(p.path, p.path), *p[1:]) for p in found.errors]
         warnings = [Problem(stands.get(p.path, p.path), *p[1:]) for p in found.warnings]
@@ -318,13 +310,3 @@ def _storage_problem(node: DagNode, component: Component) -> Problem | None:
         return None
     rule = f"the description's storageEngine does not list {STORAGE_KIND}, which is what this node has"
     return Problem(f"dag.components.{node.name}", rule, list(component.storage_engines))
-
-
-class _Patience:
-    """How long the regular expressions of all descriptions in one request may take together."""
-
-    def __init__(self) -> None:
-        self._end = time.monotonic() + PATTERN_SECONDS
-
-    def left(self) -> float:
-        return max(self._end - time.monotonic(), 0.0)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 from anyio import CapacityLimiter
@@ -9,8 +10,9 @@ from anyio import CapacityLimiter
 from gateway.domain.problems import Problem
 from gateway.domain.spec import JobSpec
 from gateway.errors import Invalid, NotAllowed, NotFound, Refused
-from gateway.providers.images import Images, Looked, Reader, pinned
+from gateway.providers.images import Images, Looked, pinned
 from provider_registry.model import Change, InvalidDescription, Provider
+from provider_registry.registration import read, read_value
 from provider_registry.registry import Registry, Unknown, Written
 
 _SHOWN = 5
@@ -49,7 +51,6 @@ class Providers:
     def __init__(
         self,
         registry: Registry,
-        reader: Reader,
         images: Images,
         unfinished: Callable[[], Iterable[JobSpec]],
         *,
@@ -60,12 +61,13 @@ class Providers:
         ``require_image``: an image that cannot be looked at refuses its registration.
         """
         self.registry = registry
-        self._reader = reader
         self._images = images
         self._unfinished = unfinished
         self._require_image = require_image
         self.limiter = CapacityLimiter(AT_ONCE)
-        """the threads for registrations, which may wait for a worker and for images"""
+        """the threads for registrations, which may wait for images"""
+        self._reading = Lock()
+        """large descriptions are read one at a time, so that other requests get their turn"""
 
     def register(
         self, body: bytes | Mapping[str, Any], by: By, reason: str = "", *, strict: bool = False
@@ -75,7 +77,7 @@ class Providers:
         With ``strict`` an image that cannot be looked at refuses it. Raises `Invalid` with every problem,
         `NotAllowed` (NOT_OWNER).
         """
-        provider, single = self._reader.read(body)
+        provider, single = self._read(body)
         self._check_free(provider.name, by)
         looked = self._images.look(provider.every_image(), provider.base_url, provider.name)
         if unsigned := [one for one in looked if one.unsigned]:
@@ -166,6 +168,14 @@ class Providers:
             return work()
         except Unknown as error:
             raise NotFound(error.message, reason=error.reason) from error
+
+    def _read(self, body: bytes | Mapping[str, Any]) -> tuple[Provider, bool]:
+        """Return (provider, whether the body is one component with its image). Raises `Invalid`."""
+        try:
+            with self._reading:
+                return read(body) if isinstance(body, bytes) else read_value(body)
+        except InvalidDescription as error:
+            raise Invalid([Problem(*p) for p in error.problems]) from error
 
     def _check_free(self, name: str, by: By) -> None:
         """Raise `NotAllowed` if a name has another owner; one without is free to take."""

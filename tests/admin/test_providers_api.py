@@ -141,7 +141,6 @@ def test_a_large_description_is_read_as_a_small_one_is(node: Gateway, as_: Calla
     assert dora("POST", "/v2/provider/register", json=body).json()["code"] == 0
     assert dora("POST", "/api/v1/providers", json=body).json()["changes"] == []
     assert len(node.registry.get("large:1.0.0@docker").components) == 10
-    assert list((node.settings.state_dir / "registrations").iterdir()) == []
 
 
 def test_no_large_registration_holds_up_others(
@@ -175,12 +174,12 @@ def test_the_samples_last_commas_are_a_warning(as_: Callable[[str], Send]):
     }
     shown = as_("dora")("GET", "/api/v1/providers/commas:1.0.0@docker").json()
     assert any("has a comma before a closing bracket" in w["rule"] for w in shown["warnings"])
-    for content, says in (('{"name": ,}', "must be JSON"), ('{"name": "a", "name": "b",}', "name: stands twice")):
+    for content, says in (('{"name": ,}', "must be JSON"), ('{"name": "a", "name": "b",}', "name: duplicate key")):
         wrong = as_("dora")("POST", "/v2/provider/register", content=content).json()
         assert wrong["code"] == 400 and says in wrong["message"]
     for much in ("", " " * 70_000):
         wrong = as_("dora")("POST", "/api/v1/providers", content='{"name": "a", "name": "b",' + much + "}").json()
-        assert wrong["code"] == 400 and "stands twice" in str(wrong)
+        assert wrong["code"] == 400 and "duplicate key" in str(wrong)
 
 
 def test_a_body_of_more_values_than_anybody_takes_is_not_parsed_to_find_its_keys():

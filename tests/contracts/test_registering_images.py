@@ -14,7 +14,7 @@ from engines.base import DigestChanged
 from engines.docker import ContainerdEngine, PullRules
 from gateway.config.schema import SignatureRule
 from gateway.errors import Invalid
-from gateway.providers.images import Images, Reader, Signatures, signers_of
+from gateway.providers.images import Images, Signatures, signers_of
 from gateway.providers.registration import By, Providers
 from provider_registry.model import Provider
 from provider_registry.registry import Registry
@@ -62,7 +62,7 @@ def build(harness: DockerHarness, shop: str) -> Iterator[Callable[[str], str]]:
 
 def providers_of(engine: ContainerdEngine, folder: Path, signed: Signatures = Signatures()) -> Providers:
     images = Images(lambda _: engine, 60.0, signed.check)
-    return Providers(Registry(MemoryRepository()), Reader(folder, 60.0), images, list)
+    return Providers(Registry(MemoryRepository()), images, list)
 
 
 def test_an_image_that_moves_is_not_started_until_it_is_approved(

@@ -20,7 +20,7 @@ from engines.docker.signatures import signatures_of
 from engines.memory import MemoryEngine, Script
 from gateway.config.schema import SignatureRule
 from gateway.errors import Invalid, Refused
-from gateway.providers.images import Images, Reader, Signatures, signers_of
+from gateway.providers.images import Images, Signatures, signers_of
 from gateway.providers.registration import By, Providers
 from provider_registry.registry import Registry
 from provider_registry.repository import MemoryRepository
@@ -181,7 +181,7 @@ def test_a_registration_and_an_approval_are_refused(
 ) -> None:
     image = "registry.example.com/a:1"
     images = Images(lambda _: Known(image), 5.0, signed_by(key, provider="acme").check)
-    providers = Providers(Registry(MemoryRepository()), Reader(tmp_path, 60.0), images, list)
+    providers = Providers(Registry(MemoryRepository()), images, list)
     with pytest.raises(Invalid, match="SIGNATURE_ABSENT") as refused:
         providers.register(a_request(metadata={"image": image}), By())
     assert refused.value.reason == "SIGNATURE_ABSENT" and refused.value.problems[0].path == "metadata.image"
@@ -189,9 +189,7 @@ def test_a_registration_and_an_approval_are_refused(
     free = a_request(metadata={"image": image}, name="free")
     key_ = providers.register(free, By()).revision.key
     assert providers.approve(key_, By()).revision.provider.digests
-    closed = Providers(
-        providers.registry, Reader(tmp_path, 60.0), Images(lambda _: Known(image), 5.0, signed_by(key).check), list
-    )
+    closed = Providers(providers.registry, Images(lambda _: Known(image), 5.0, signed_by(key).check), list)
     with pytest.raises(Refused, match="never came from its registry") as unsigned:
         closed.approve(key_, By())
     assert unsigned.value.reason == "SIGNATURE_ABSENT"

@@ -6,10 +6,9 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gateway.providers.images import SMALL
 from provider_registry.forms import form
-from provider_registry.model import MAX_TEXT, MAX_VALUES
-from provider_registry.worker import MOST_BYTES, told
+from provider_registry.model import MAX_VALUES, InvalidDescription
+from provider_registry.registration import MAX_BYTES, read
 from tests.registry.builders import a_component, a_data, a_description, a_parameter, a_request
 
 MEMORY = 200 * 1024**2
@@ -20,8 +19,8 @@ SECONDS = 2
 Make = Callable[[int], dict[str, Any]]
 _EACH = 400
 """parameters of a component"""
-SIZES = {"small": SMALL, "large": MAX_TEXT}
-"""bytes: what is read in the gateway itself, and what a worker reads"""
+SIZES = {"small": 64 * 1024, "large": MAX_BYTES}
+"""bytes"""
 
 
 def _parameters(make: Callable[[int], Any]) -> Make:
@@ -108,12 +107,12 @@ def texts() -> Iterator[tuple[str, bytes]]:
     for name, make in BODIES.items():
         for label, size in SIZES.items():
             yield f"{name}, {label}", filled(make, size)
-    yield "text that needs four bytes a sign", ('{"name": "' + "x" * (MOST_BYTES - 20) + "😀").encode() + b'"}'
-    yield "a text that nothing closes", b'{"name": "' + b'\\"' * (MOST_BYTES // 2 - 20) + b",}"
+    yield "text that needs four bytes a sign", ('{"name": "' + "x" * (MAX_BYTES - 20) + "😀").encode() + b'"}'
+    yield "a text that nothing closes", b'{"name": "' + b'\\"' * (MAX_BYTES // 2 - 20) + b",}"
     yield "lists of lists", b"[" + b"[]," * 330_000 + b"0]"
-    yield "objects", b"[" + b'{"a":1},' * 330_000 + b"0]"
-    yield "nothing but braces", b"[" * MOST_BYTES
-    yield "too long", b"[" * (MOST_BYTES + 1)
+    yield "objects", b"[" + b'{"a":1},' * 230_000 + b"0]"
+    yield "nothing but braces", b"[" * MAX_BYTES
+    yield "too long", b"[" * (MAX_BYTES + 1)
 
 
 def largest_form() -> int:
@@ -140,8 +139,11 @@ def main() -> None:
     for name, text in made:
         may_take(SECONDS)
         print(name, file=sys.stderr, flush=True)
-        found = told(text)
-        said[name] = str(found.get("problems", "read"))[:300]
+        try:
+            read(text)
+            said[name] = "read"
+        except InvalidDescription as error:
+            said[name] = str(error.problems)[:300]
     may_take(2 * SECONDS)
     print("a form", file=sys.stderr, flush=True)
     said["a form"] = str(largest_form())

@@ -13,16 +13,13 @@ from jsonschema import Draft202012Validator
 from provider_registry import description, schema
 from provider_registry.model import (
     MAX_DEPTH,
-    MAX_TEXT,
     MAX_VALUES,
     InvalidDescription,
     Problem,
-    not_json,
     shorten,
-    too_large,
+    unfit,
 )
 from provider_registry.registration import from_document, provider_from_component, provider_from_request
-from provider_registry.schema import compiled
 from provider_registry.values import check
 from tests.registry.builders import (
     a_component_request,
@@ -52,7 +49,7 @@ def test_deep_nesting_is_refused(depth):
 def test_a_value_that_holds_itself_is_refused():
     loop = []
     loop.append(loop)
-    assert too_large(loop).rule == f"must not nest deeper than {MAX_DEPTH} levels"
+    assert unfit(loop).rule == f"must not nest deeper than {MAX_DEPTH} levels"
 
 
 def test_too_many_values_are_refused():
@@ -61,19 +58,9 @@ def test_too_many_values_are_refused():
     ]
 
 
-@pytest.mark.parametrize("place", ["key", "value"])
-def test_too_much_text_is_refused(place):
-    text = "x" * (MAX_TEXT + 1)
-    metadata = {"image": "a"} | ({text: 1} if place == "key" else {"x": text})
-    assert refused(provider_from_request, a_request(metadata=metadata)) == [
-        ("(document)", f"must not hold more than {MAX_TEXT} characters of text")
-    ]
-
-
 def test_what_is_within_the_bounds_is_not_too_large():
-    assert too_large(nested(MAX_DEPTH - 1)) is None
-    assert too_large(a_request()) is None
-    assert too_large("x" * MAX_TEXT) is None
+    assert unfit(nested(MAX_DEPTH - 1)) is None
+    assert unfit(a_request()) is None
 
 
 @pytest.mark.parametrize(
@@ -116,33 +103,23 @@ def test_what_was_found_is_shown_small_and_encodable(value, shown):
     assert shorten(value) == shown
 
 
-def test_to_show_what_was_found_no_more_is_looked_at_than_could_be_shown():
-    looked = []
-
-    class Long(list):
-        def __iter__(self):
-            return (looked.append(value) or value for value in super().__iter__())
-
-    assert shorten({"a": Long(range(10_000))}) == "an object with 1 fields"
-    assert len(looked) < 300
-
-
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|a)*b", "(.*a){25}", "([a-zA-Z]+)*$", "(?i)(a|aa)+$"])
-def test_a_catastrophic_expression_is_registered_without_being_tried(pattern):
+def test_a_catastrophic_expression_is_matched_in_linear_time(pattern):
     document = a_description(
         inputParam=[a_parameter(validator=f"regular:'{pattern}'", defaultValue="a" * 60 + "!")]
     )
     component, warnings = description.component(document)
     assert component.parameters[0].validator.pattern == pattern
-    assert warnings == ()
+    assert [w.rule for w in warnings] == [f"does not match regular:'{pattern}'"]
 
 
-def test_many_catastrophic_expressions_share_one_deadline():
-    document = a_description(inputParam=[a_parameter(f"p{i}", validator="regular:'(a+)+$'") for i in range(100)])
-    component, _ = description.component(document)
-    findings = check({f"p{i}": "a" * 60 + "!" for i in range(100)}, component, "t", seconds=0.3)
+def test_many_catastrophic_expressions_are_all_matched():
+    component, _ = description.component(
+        a_description(inputParam=[a_parameter(f"p{i}", validator="regular:'(a+)+$'") for i in range(100)])
+    )
+    findings = check({f"p{i}": "a" * 60 + "!" for i in range(100)}, component, "t")
     assert findings.errors == ()
-    assert len(findings.warnings) == 100
+    assert {w.rule for w in findings.warnings} == {"must match (a+)+$"} and len(findings.warnings) == 100
 
 
 def test_a_hundred_components_are_read_and_stored():
@@ -198,7 +175,7 @@ def test_a_job_with_hostile_values_is_judged():
     )
     deep = nested(2000)
     for value in (deep, "\ud800", 10**4299, -(10**5000), float("inf"), "9" * 100_000, {"a": deep}, [deep], b"x"):
-        findings = check({"i": value, "o": value, "s": value, "\ud800": value}, component, "t", True, seconds=0)
+        findings = check({"i": value, "o": value, "s": value, "\ud800": value}, component, "t", True)
         for problem in (*findings.errors, *findings.warnings):
             json.dumps([problem.path, problem.got], ensure_ascii=False).encode()
 
@@ -251,9 +228,6 @@ FULL = a_request(
 PLACES = list(places(FULL))
 
 
-LIBRARY = (Draft202012Validator(schema.DESCRIPTION.document), Draft202012Validator(schema.REGISTRATION.document))
-
-
 @given(st.sampled_from(PLACES), json_values)
 @settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
 def test_any_value_anywhere_is_read_or_refused_with_its_reasons(path, value):
@@ -268,28 +242,8 @@ def test_any_value_anywhere_is_read_or_refused_with_its_reasons(path, value):
         stored.encode()
         assert from_document(json.loads(stored)) == provider
         for component in provider.components.values():
-            findings = check({"p": value, "q": value}, component, "t", seconds=0)
+            findings = check({"p": value, "q": value}, component, "t")
             json.dumps(findings, allow_nan=False, ensure_ascii=False)
-
-
-LIBRARY = (Draft202012Validator(schema.DESCRIPTION.document), Draft202012Validator(schema.REGISTRATION.document))
-
-
-@given(st.sampled_from(PLACES), json_values)
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
-def test_the_quick_look_at_a_schema_never_lets_through_what_the_library_forbids(path, value):
-    body = replaced(FULL, path, value)
-    described = body.get("components_description") if isinstance(body, dict) else None
-    description = described.get("Algo") if isinstance(described, dict) else None
-    for checked, document in ((schema.REGISTRATION, body), (schema.DESCRIPTION, description)):
-        if checked.kept_by(document):
-            assert LIBRARY[checked is schema.REGISTRATION].is_valid(document)
-    assert schema.DESCRIPTION.kept_by(FULL["components_description"]["Algo"]) and schema.REGISTRATION.kept_by(FULL)
-
-
-def test_a_schema_that_asks_for_more_than_the_quick_look_knows_is_noticed():
-    with pytest.raises(ValueError, match="oneOf"):
-        compiled({"type": "object", "properties": {"a": {"oneOf": []}}})
 
 
 @given(json_values)
@@ -302,9 +256,9 @@ def test_any_value_at_all_is_refused_with_its_reasons(value):
     with suppress(InvalidDescription):
         from_document(value)
         raise AssertionError(f"{value!r} was accepted")
-    assert too_large(value) is None or isinstance(too_large(value), Problem)
+    assert unfit(value) is None or isinstance(unfit(value), Problem)
     shown = shorten(value)
-    assert not_json(shown) is None
+    assert unfit(shown) is None
     json.dumps(shown, allow_nan=False)
 
 
@@ -314,7 +268,7 @@ def test_no_registration_takes_more_than_two_seconds_or_200_megabytes():
     done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
     assert done.returncode == 0, done.stderr[-2000:]  # the last line names the text
     said = json.loads(done.stdout)
-    assert "must not be longer than" in said["too long"] and "opening brackets" in said["nothing but braces"]
+    assert "must not be longer than" in said["too long"] and "must not nest" in said["nothing but braces"]
     assert said["a form"] == "399"
     read = {name for name, found in said.items() if found == "read"}
     assert {"plain expressions, small", "catastrophic expressions, small", "metadata, small"} <= read
@@ -323,10 +277,3 @@ def test_no_registration_takes_more_than_two_seconds_or_200_megabytes():
 @pytest.mark.parametrize("name", ["DESCRIPTION", "REGISTRATION", "COMPONENT_REGISTRATION"])
 def test_our_own_schemas_are_schemas(name):
     Draft202012Validator.check_schema(getattr(schema, name).document)
-
-
-def test_a_good_registration_is_read_without_the_library_of_schemas():
-    code = "import json, sys; from provider_registry.worker import read; read(sys.stdin.buffer.read()); "
-    code += "sys.exit('jsonschema' in sys.modules)"
-    body = json.dumps(a_request(a_description("A"))).encode()
-    assert subprocess.run([sys.executable, "-c", code], input=body, check=False).returncode == 0

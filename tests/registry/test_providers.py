@@ -8,7 +8,7 @@ from engines.base import ImageFacts
 from engines.memory import MemoryEngine, Script
 from gateway.domain.dag import ComponentRef, Dag, DagNode
 from gateway.errors import Invalid, NotAllowed, NotFound, Refused
-from gateway.providers.images import Images, Reader
+from gateway.providers.images import Images
 from gateway.providers.registration import By, Providers, asking, audited
 from provider_registry.registry import Registry
 from provider_registry.repository import MemoryRepository
@@ -47,9 +47,7 @@ def jobs():
 
 @pytest.fixture
 def providers(engine, jobs, tmp_path):
-    return Providers(
-        Registry(MemoryRepository()), Reader(tmp_path, 60.0), Images({"": engine}.get, 0.0), lambda: jobs
-    )
+    return Providers(Registry(MemoryRepository()), Images({"": engine}.get, 0.0), lambda: jobs)
 
 
 def test_an_image_that_is_here_is_pinned_by_its_digest(providers):
@@ -75,7 +73,6 @@ def test_an_image_that_is_not_here_is_a_warning_or_with_strict_a_refusal(provide
 def test_a_node_that_requires_images_refuses_in_both_forms(engine, tmp_path):
     strict = Providers(
         Registry(MemoryRepository()),
-        Reader(tmp_path, 60.0),
         Images({"": engine}.get, 9.0),
         list,
         require_image=True,

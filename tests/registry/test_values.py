@@ -17,7 +17,7 @@ AT = "config.task_params.common.t"
 
 def found(value, strict=False, **declared):
     """Return (paths and rules of errors, of warnings) for one parameter ``p`` with a value."""
-    findings = check({"p": value}, a_component(a_parameter("p", **declared)), AT, strict, seconds=20)
+    findings = check({"p": value}, a_component(a_parameter("p", **declared)), AT, strict)
     for problem in (*findings.errors, *findings.warnings):
         assert problem.path == f"{AT}.p"
     return [p.rule for p in findings.errors], [p.rule for p in findings.warnings]
@@ -36,7 +36,7 @@ def test_our_own_example_of_a_job_fits_our_own_descriptions_without_a_warning():
     job = yaml.safe_load((EXAMPLES / "job_with_a_partner.yml").read_text("utf-8"))
     for node in job["dag"]["components"]:
         values = job["config"]["task_params"]["common"][node["name"]]
-        assert check(values, provider.components[node["componentName"]], AT, seconds=20) == ((), ())
+        assert check(values, provider.components[node["componentName"]], AT) == ((), ())
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_a_value_outside_the_range_is_a_warning(value, inside):
         ("^(a|b)+$", "abc", False),
         ("[一-龥]{2,4}", "中文", True),
         ("[一-龥]{2,4}", "latin", False),
-        ("(?=.*[0-9]).{3,}", "ab1", True),
+        ("[a-z]*[0-9].*", "ab1", True),
     ],
 )
 def test_a_value_that_does_not_match_is_a_warning(expression, value, matches):
@@ -234,11 +234,11 @@ def test_a_value_that_does_not_match_is_a_warning(expression, value, matches):
     assert (errors, warnings) == ([], [] if matches else [f"must match {expression}"])
 
 
-def test_an_expression_that_never_ends_is_a_warning():
+def test_a_value_that_is_too_long_for_its_expression_is_a_warning():
     component = a_component(a_parameter("p", validator="regular:'(a+)+$'"))
-    findings = check({"p": "a" * 60 + "!"}, component, AT, seconds=0.2)
+    findings = check({"p": "a" * 5000}, component, AT)
     assert findings.errors == ()
-    assert [w.rule for w in findings.warnings] == ["could not be checked against (a+)+$ in time"]
+    assert [w.rule for w in findings.warnings] == ["could not be checked against (a+)+$"]
 
 
 def test_a_missing_required_parameter_refuses_the_job_also_where_it_has_a_default():
