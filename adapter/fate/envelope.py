@@ -6,7 +6,8 @@ answer; which code a path gives is told by `Codes`, one table per family of path
 """
 
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
 
 import structlog
 from fastapi import APIRouter, Request, Response
@@ -22,6 +23,8 @@ from gateway.errors import DatabaseAway, GatewayError, brief, listed, release, s
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
+
 _LONGEST_TEXT = 20_000
 
 Codes = Mapping[str, Code]
@@ -30,14 +33,24 @@ ANY = "*"
 """in `Codes`: every reason, before all else"""
 
 
-def ok(data: Any = None, *, job_id: str = "", message: str = "success", **more: Any) -> dict[str, Any]:
-    """Return a success, with what is not None or empty of its fields."""
-    body: dict[str, Any] = {"code": int(Code.SUCCESS), "message": message}
+class Envelope(BaseModel, Generic[T]):
+    """FATE's envelope. Errors have the same form, with HTTP 200 and another code."""
+
+    model_config = ConfigDict(extra="allow", defer_build=True)
+
+    code: int = Field(examples=[0], description="0, or one of FATE's codes")
+    message: str = Field(examples=["success"])
+    data: T | None = Field(default=None, description="as in FATE-Flow; absent where there is none")
+
+
+def ok(data: Any = None, *, job_id: str = "", extra: Mapping[str, Any] = MappingProxyType({})) -> Envelope[Any]:
+    """Return a success without empty fields; ``extra`` fields stand beside ``data``."""
+    body = {**extra, "code": int(Code.SUCCESS), "message": "success"}
     if data is not None:
         body["data"] = data
     if job_id:
         body["job_id"] = job_id
-    return body | more
+    return Envelope[Any].model_construct(**body)
 
 
 def fault(error: GatewayError, codes: Codes | None = None, words: Words = str) -> dict[str, Any]:
@@ -60,41 +73,47 @@ class NotServedHere(GatewayError):
 
 
 class FateRoute(JsonRoute):
-    """A path that answers in FATE's envelope, whatever happens; its codes stand under ``x-codes``."""
+    """A path that responds with FATE's envelope, to errors as well; its codes are declared as ``x-codes``."""
 
-    @property
-    def codes(self) -> Codes:
-        """Return the path's own codes."""
-        found = (self.openapi_extra or {}).get("x-codes", {})
-        return {str(reason): Code(code) for reason, code in found.items()}
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, endpoint, **{**options, "response_model_exclude_unset": True})
+        declared = (self.openapi_extra or {}).get("x-codes", {})
+        self.codes: Codes = {str(reason): Code(code) for reason, code in declared.items()}
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the path's handler, whose errors come out as answers."""
+        """Return the path's handler, whose errors come out as responses."""
         handle = super().get_route_handler()
 
-        async def answered(request: Request) -> Response:
+        async def handle_errors(request: Request) -> Response:
             try:
                 return await handle(request)
-            except GatewayError as error:
-                release(error)
-                request.state.refused = brief(error)
-                status = 503 if isinstance(error, DatabaseAway) else 413 if error.code == 413 else 200
-                return JSONResponse(fault(error, self.codes, words_for(request.app)), status_code=status)
-            except RequestValidationError as error:
-                release(error)
-                wrong = refusal(request, error)
-                request.state.refused = brief(wrong)
-                return JSONResponse(fault(wrong))
-            except RecursionError:
-                return JSONResponse(fault(GatewayError("the body is nested too deeply", reason="INVALID")))
-            except HTTPException as error:
-                return JSONResponse(fault(GatewayError(str(error.detail), reason="INVALID")))
             except Exception as error:
-                log.error("an error nobody foresaw", path=request.url.path, exc_info=error)
-                text = "an error inside the gateway; its log has the trace"
-                return JSONResponse(fault(GatewayError(text)))
+                found = _as_gateway_error(request, error)
+                request.state.refused = brief(found)
+                codes = (
+                    self.codes if found is error else None
+                )  # FATE's own check of a body has one code everywhere
+                status = 503 if isinstance(found, DatabaseAway) else 413 if found.code == 413 else 200
+                return JSONResponse(fault(found, codes, words_for(request.app)), status_code=status)
 
-        return answered
+        return handle_errors
+
+
+def _as_gateway_error(request: Request, error: Exception) -> GatewayError:
+    match error:
+        case GatewayError():
+            release(error)
+            return error
+        case RequestValidationError():
+            release(error)
+            return refusal(request, error)
+        case RecursionError():
+            return GatewayError("the body is nested too deeply", reason="INVALID")
+        case HTTPException():
+            return GatewayError(str(error.detail), reason="INVALID")
+        case _:
+            log.error("unexpected error", path=request.url.path, exc_info=error)
+            return GatewayError("internal error; the gateway's log has the details")
 
 
 def coded(codes: Codes) -> dict[str, Any]:
@@ -152,13 +171,3 @@ def in_fates_words(path: str, error: GatewayError, status: int) -> JSONResponse 
 
 def _below(path: str, prefixes: tuple[str, ...]) -> bool:
     return any(path == prefix or path.startswith(prefix + "/") for prefix in prefixes)
-
-
-class Told(BaseModel):
-    """FATE's envelope. A refusal has the same form, with HTTP 200 and another code."""
-
-    model_config = ConfigDict(extra="allow", defer_build=True)
-
-    code: int = Field(examples=[0], description="0, or one of FATE's codes")
-    message: str = Field(examples=["success"])
-    data: Any = Field(default=None, description="as FATE-Flow has it for this path; absent where there is none")

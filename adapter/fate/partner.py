@@ -14,7 +14,7 @@ from adapter.fate import wire
 from adapter.fate.client import failure_of
 from adapter.fate.dag.description import PROTOCOL, as_handed_on, scheduler_of
 from adapter.fate.endpoints import BY_PATH, PARTNER
-from adapter.fate.envelope import FateRoute, coded, ok
+from adapter.fate.envelope import Envelope, FateRoute, coded, ok
 from adapter.fate.keys import Key, id_of, key_of, name_of
 from adapter.fate.requests import Asker, FateParts, asker, commanded, names_itself, on, plays, trace_of
 from adapter.fate.reruns import begun_again, continued, may_begin_again, number_of
@@ -171,7 +171,7 @@ def router(parts: FateParts) -> APIRouter:
         return local, who, id_of(key), name_of(key) or body.task_name
 
     @post("/job/create")
-    async def create(body: wire.CreateJob, request: Request) -> dict[str, Any]:
+    async def create(body: wire.CreateJob, request: Request) -> Envelope[Any]:
         said: Mapping[str, Any] = body.model_dump(include={"dag", "schema_version", "kind"})
         scheduler = scheduler_of(said)
         who = await asker(parts, request, scheduler)
@@ -192,7 +192,7 @@ def router(parts: FateParts) -> APIRouter:
         return ok(await on(parts.limiters.rest, request, work) or None)
 
     @post("/job/status/update")
-    async def job_status(body: wire.JobStatus, request: Request) -> dict[str, Any]:
+    async def job_status(body: wire.JobStatus, request: Request) -> Envelope[Any]:
         local, who = await job(request, body)
         word = word_in(JobWord, body.status)
         if word in OUR_OUTCOME:
@@ -211,7 +211,7 @@ def router(parts: FateParts) -> APIRouter:
         return ok()
 
     @post("/job/update")
-    async def job_update(body: wire.JobProgress, request: Request) -> dict[str, Any]:
+    async def job_update(body: wire.JobProgress, request: Request) -> Envelope[Any]:
         local, _ = await job(request, body)
         if body.progress is not None:
             percent = body.progress
@@ -219,21 +219,21 @@ def router(parts: FateParts) -> APIRouter:
         return ok()
 
     @post("/job/resource/apply")
-    async def apply(body: wire.Party, request: Request) -> dict[str, Any]:
+    async def apply(body: wire.Party, request: Request) -> Envelope[Any]:
         local, who = await job(request, body)
         if not undecided(local):
             await on(parts.limiters.rest, request, lambda: parts.participant.hold(local.id, who.node))
         return ok()
 
     @post("/job/resource/return")
-    async def give_back(body: wire.Party, request: Request) -> dict[str, Any]:
+    async def give_back(body: wire.Party, request: Request) -> Envelope[Any]:
         local, who = await job(request, body)
         if not undecided(local):
             await on(parts.limiters.rest, request, lambda: parts.participant.give_back(local.id, who.node))
         return ok()
 
     @post("/job/start")
-    async def start(body: wire.StartJob, request: Request) -> dict[str, Any]:
+    async def start(body: wire.StartJob, request: Request) -> Envelope[Any]:
         local, who = await job(request, body)
         without = body.extra_info.get("without")
         left_out = tuple(map(str, without)) if isinstance(without, list) else ()
@@ -243,7 +243,7 @@ def router(parts: FateParts) -> APIRouter:
         return ok()
 
     @post("/job/stop")
-    async def stop(body: wire.StopJob, request: Request) -> dict[str, Any]:
+    async def stop(body: wire.StopJob, request: Request) -> Envelope[Any]:
         try:
             local, who = await job(request, body)
         except NotFound:
@@ -256,7 +256,7 @@ def router(parts: FateParts) -> APIRouter:
         return ok()
 
     @post("/task/resource/apply")
-    async def apply_task(body: wire.Task, request: Request) -> dict[str, Any]:
+    async def apply_task(body: wire.Task, request: Request) -> Envelope[Any]:
         local, who, task_id, name = await task(request, body)
         check_task(local, name)
         if local.status in (JobStatus.FINISHED, JobStatus.REJECTED):
@@ -273,13 +273,13 @@ def router(parts: FateParts) -> APIRouter:
         return ok()
 
     @post("/task/resource/return")
-    async def return_task(body: wire.Task, request: Request) -> dict[str, Any]:
+    async def return_task(body: wire.Task, request: Request) -> Envelope[Any]:
         local, _, _, name = await task(request, body)
         check_task(local, name)
         return ok()
 
     @post("/task/start")
-    async def start_task(body: wire.Task, request: Request) -> dict[str, Any]:
+    async def start_task(body: wire.Task, request: Request) -> Envelope[Any]:
         local, who, task_id, name = await task(request, body)
         await on(
             parts.limiters.rest,
@@ -289,7 +289,7 @@ def router(parts: FateParts) -> APIRouter:
         return ok()
 
     @post("/task/collect")
-    async def collect(body: wire.Task, request: Request) -> dict[str, Any]:
+    async def collect(body: wire.Task, request: Request) -> Envelope[Any]:
         key = Key(body.job_id, body.task_id, body.task_version)
         if body.job_id:
             local, who, task_id, name = await task(request, body)
@@ -312,14 +312,14 @@ def router(parts: FateParts) -> APIRouter:
         return ok(collected(body, word, news, local, task_id))
 
     @post("/task/status/update")
-    async def task_status(body: wire.TaskState, request: Request) -> dict[str, Any]:
+    async def task_status(body: wire.TaskState, request: Request) -> Envelope[Any]:
         local, _, _, name = await task(request, body)
         check_task(local, name)
         word_in(TaskWord, body.status)
         return ok()
 
     @post("/task/stop")
-    async def stop_task(body: wire.StopTask, request: Request) -> dict[str, Any]:
+    async def stop_task(body: wire.StopTask, request: Request) -> Envelope[Any]:
         if not body.job_id:
             who, found = await asker(parts, request), id_of(Key("", body.task_id, body.task_version))
             await on(parts.limiters.rest, request, lambda: parts.participant.stop_task("", found, "", who.node))
@@ -339,7 +339,7 @@ def router(parts: FateParts) -> APIRouter:
         return ok()
 
     @post("/task/rerun")
-    async def rerun_task(body: wire.RerunTask, request: Request) -> dict[str, Any]:
+    async def rerun_task(body: wire.RerunTask, request: Request) -> Envelope[Any]:
         try:
             local, _, _, name = await task(request, body)
             check_task(local, name)

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from adapter.fate import wire
 from adapter.fate.client import failure_of
 from adapter.fate.endpoints import BY_PATH, SCHEDULER
-from adapter.fate.envelope import FateRoute, coded, ok
+from adapter.fate.envelope import Envelope, FateRoute, coded, ok
 from adapter.fate.keys import Key, id_of
 from adapter.fate.requests import FateParts, asker, on, trace_of
 from adapter.fate.states import OUR_TASK, TaskWord
@@ -36,12 +36,12 @@ def router(parts: FateParts) -> APIRouter:
         return job, (await asker(parts, request, job.spec.initiator, *job.spec.nodes)).node
 
     @post("/job/create")
-    async def create(body: wire.Dag, request: Request) -> dict[str, Any]:
+    async def create(body: wire.Dag, request: Request) -> Envelope[Any]:
         said = body.model_dump()
         initiator = str(as_mapping(body.dag.get("conf")).get("initiator_party_id") or "")
         who = await asker(parts, request, request.headers.get("initiator-party-id", ""), initiator)
 
-        def work() -> dict[str, Any]:
+        def work() -> Envelope[Any]:
             spec = parts.descriptions.read(said, parts.new_id, parts.node, trace_of(request))
             if spec.scheduler != parts.node:
                 rule = f"must be {parts.node}: this node schedules only jobs of its own"
@@ -54,13 +54,13 @@ def router(parts: FateParts) -> APIRouter:
         return await on(parts.limiters.peers, request, work)
 
     @post("/job/stop")
-    async def stop(body: wire.StopAll, request: Request) -> dict[str, Any]:
+    async def stop(body: wire.StopAll, request: Request) -> Envelope[Any]:
         job, who = await scheduled(request, body.job_id)
         await on(parts.limiters.rest, request, lambda: parts.scheduler.stop_job(job.id, "", who))
         return ok()
 
     @post("/job/rerun")
-    async def rerun(body: wire.RerunJob, request: Request) -> dict[str, Any]:
+    async def rerun(body: wire.RerunJob, request: Request) -> Envelope[Any]:
         job, who = await scheduled(request, body.job_id)
         wanted = Order(job.id, body.new_job_id or parts.new_id(), body.start, body.parameters)
         made = await on(parts.limiters.peers, request, lambda: parts.scheduler.rerun_job(wanted, who))
@@ -73,7 +73,7 @@ def router(parts: FateParts) -> APIRouter:
         return ok(data, job_id=made.job_id)
 
     @post("/task/report")
-    async def report(body: wire.Report, request: Request) -> dict[str, Any]:
+    async def report(body: wire.Report, request: Request) -> Envelope[Any]:
         try:
             status = OUR_TASK[TaskWord(body.status)]
         except ValueError:

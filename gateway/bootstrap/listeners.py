@@ -17,10 +17,9 @@ from adapter.bfia.requests import known_first
 from adapter.bfia.responses import A_JOB
 from adapter.body import JsonRoute
 from adapter.fate import envelope as fate_envelope
-from adapter.fate.envelope import Told
-from adapter.fate.tools import deps as client
-from adapter.fate.tools import outputs as tools_outputs
+from adapter.fate.envelope import Envelope
 from adapter.fate.tools import router as tools_router
+from adapter.fate.tools import tables
 from adapter.fate.tools.auth import ClientApp, ClientSignatures
 from adapter.fate.tools.deps import ClientParts
 from gateway.admin import datasets as admin_datasets
@@ -144,13 +143,13 @@ def mounted(node: Node, uploads: data.Uploads, facts: OutputFacts, limiters: Lim
         instance=node.owner,
         version=VERSION,
         jobs=node.coordinator,
-        kept=node.store,
+        store=node.store,
         registry=node.registry,
         run_logs=node.run_logs,
         storage=node.storage,
         datasets=node.datasets,
         facts_of=facts.known,
-        tidy=node.deleting,
+        deleting=node.deleting,
         cancel_waiting=lambda dry: cancel_waiting(node.store, node.coordinator, settings.node.id, dry),
         protocols=PROTOCOLS,
         new_job_id=node.coordinator.new_id,
@@ -160,7 +159,7 @@ def mounted(node: Node, uploads: data.Uploads, facts: OutputFacts, limiters: Lim
     )
     return [
         *(Mounted(router, body) for router in tools_router.routers(parts)),
-        Mounted(tools_outputs.upload_router(_Uploads(uploads)), None),
+        Mounted(tables.upload_router(_Uploads(uploads)), None),
         Mounted(fate_envelope.router({**tools_router.NOT_FOR_TOOLS, **fate_envelope.FOR_WORKERS}), body),
     ]
 
@@ -195,10 +194,7 @@ def answer_of(method: str, path: str) -> type[BaseModel] | None:
     """Return what an operation answers in JSON; None where it answers something else, or says so itself."""
     if path.startswith(_OURS):
         return ANSWERS.get((method, path))
-    if (found := bfia.answer_of(path)) is not None:
-        return found
-    tools = path.startswith("/v2/") and not path.startswith("/v2/component") and "download" not in path
-    return client.answer_of(path) if tools else None
+    return bfia.answer_of(path)
 
 
 def refusal_of(path: str) -> type[BaseModel]:
@@ -206,7 +202,7 @@ def refusal_of(path: str) -> type[BaseModel]:
     if path.startswith(_OURS):
         return Refusal
     if path.startswith("/v2/") and not path.startswith(("/v2/provider", "/v2/component")):
-        return Told
+        return Envelope
     return bfia.refusal_of(path)
 
 

@@ -13,10 +13,10 @@ from adapter.fate.dag import dsl_v1
 from adapter.fate.dag import wire as dag_wire
 from adapter.fate.dag.read import Catalogue, Place, Translated, Written, job_spec
 from adapter.fate.dag.write import dag_schema, dependencies, parties_of
-from adapter.fate.envelope import FateRoute, coded, ok
+from adapter.fate.envelope import Envelope, FateRoute, coded, ok
 from adapter.fate.states import job_word, task_word
-from adapter.fate.tools import deps as wire
-from adapter.fate.tools.deps import NOTED, SUBMIT, ClientParts, Sight, base_of, by, on, sight
+from adapter.fate.tools import schemas
+from adapter.fate.tools.deps import NOTED, ClientParts, Sight, base_of, by, on, sight
 from gateway.domain.models import named
 from gateway.domain.parameters import data_location, effective
 from gateway.domain.problems import Problem
@@ -241,7 +241,7 @@ def _said(failure: Failure | None, cause: Failure | None = None) -> str:
     return f"{words}; the task failed at {where or 'another party'} of {cause.reason}: {cause.message}"
 
 
-def submitted(parts: ClientParts, body: wire.Submit, base: str) -> dict[str, Any]:
+def submitted(parts: ClientParts, body: schemas.Submit, base: str) -> Envelope[Any]:
     """Hand a job in; return the answer. Raises `Invalid` with every problem, `Refused`, `PeerUnreachable`."""
     translated, written = translated_job(parts, body)
     spec = translated.spec
@@ -263,7 +263,7 @@ def submitted(parts: ClientParts, body: wire.Submit, base: str) -> dict[str, Any
     return ok(data, job_id=job_id)
 
 
-def translated_job(parts: ClientParts, body: wire.Submit) -> tuple[Translated, Written]:
+def translated_job(parts: ClientParts, body: schemas.Submit) -> tuple[Translated, Written]:
     """Return the job that a request asks for, and where its description says what. Raises `Invalid`."""
     document, warnings = _document(body)
     try:
@@ -281,7 +281,7 @@ def translated_job(parts: ClientParts, body: wire.Submit) -> tuple[Translated, W
     return Translated(made.spec, (*warnings, *map(written.words, made.warnings))), written
 
 
-def _document(body: wire.Submit) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+def _document(body: schemas.Submit) -> tuple[Mapping[str, Any], tuple[str, ...]]:
     """Return FATE 2's description, translated where the older form was sent, at either of its places."""
     old = {k: v for k, v in (("dsl", body.dsl), ("runtime_conf", body.runtime_conf)) if v is not None}
     if dsl_v1.is_old(body.dag_schema):
@@ -312,60 +312,98 @@ def router(parts: ClientParts) -> APIRouter:
     router = APIRouter(tags=["fate client"], route_class=FateRoute)
     rest, peers = parts.limiters.rest, parts.limiters.peers
 
-    @router.post("/v2/job/submit", summary="Submit a job in FATE's description", openapi_extra=_SUBMIT)
+    @router.post(
+        "/v2/job/submit",
+        summary="Submit a job in FATE's description",
+        openapi_extra=_SUBMIT,
+    )
     async def submit(
-        request: Request, body: Annotated[wire.Submit, Body(openapi_examples=SUBMIT)]
-    ) -> dict[str, Any]:
+        request: Request, body: Annotated[schemas.Submit, Body(openapi_examples=schemas.SUBMIT)]
+    ) -> Envelope[schemas.Submitted]:
         """Kinds ``fate`` and ``bfia``, and FATE 1's dsl with runtime_conf. All that is wrong is told at once.
 
         ``data.warnings`` is there where parts of the description mean nothing here.
         """
         return await on(peers, lambda: submitted(parts, body, base_of(request)))
 
-    @router.get("/v2/job/query", summary="Jobs of this node, a row for each of its parties")
-    async def query(request: Request, asked: Annotated[wire.JobQuery, Query()]) -> dict[str, Any]:
+    @router.get(
+        "/v2/job/query",
+        summary="Jobs of this node, a row for each of its parties",
+    )
+    async def query(
+        request: Request, asked: Annotated[schemas.JobQuery, Query()]
+    ) -> Envelope[list[schemas.JobRow]]:
         return ok(await on(peers, lambda: _queried(parts, asked, base_of(request))))
 
-    @router.get("/v2/job/list/query", summary="Jobs of this node, by pages, the newest first")
-    async def listed(request: Request, asked: Annotated[wire.JobListQuery, Query()]) -> dict[str, Any]:
+    @router.get(
+        "/v2/job/list/query",
+        summary="Jobs of this node, by pages, the newest first",
+    )
+    async def listed(request: Request, asked: Annotated[schemas.JobListQuery, Query()]) -> Envelope[schemas.Jobs]:
         return ok(await on(rest, lambda: _listed(parts, asked, base_of(request))))
 
     @router.post("/v2/job/stop", summary="Stop a job at every node", openapi_extra=_STOP)
-    async def stop(body: Annotated[wire.JobIdRequest, Body(examples=[_JOB_ID])]) -> dict[str, Any]:
+    async def stop(body: Annotated[schemas.JobIdRequest, Body(examples=[_JOB_ID])]) -> Envelope[Any]:
         await on(peers, lambda: parts.jobs.stop(body.job_id))
         return ok(job_id=body.job_id)
 
-    @router.post("/v2/job/rerun", summary="Run an ended job again, as a new job", openapi_extra=_CHANGE)
-    async def rerun(body: Annotated[wire.JobIdRequest, Body(examples=[_JOB_ID])]) -> dict[str, Any]:
+    @router.post(
+        "/v2/job/rerun",
+        summary="Run an ended job again, as a new job",
+        openapi_extra=_CHANGE,
+    )
+    async def rerun(body: Annotated[schemas.JobIdRequest, Body(examples=[_JOB_ID])]) -> Envelope[schemas.Rerun]:
         """From the first task that has not succeeded. ``job_id`` of the answer is the new job's: a job keeps its
         history here, where FATE begins the same one again."""
         made = await on(peers, lambda: parts.jobs.rerun(body.job_id, "", {}))
         data = {"job_id": made.job_id, "rerun_of": body.job_id, "from": made.start}
         return ok({**data, "runs": list(made.runs), "inherits": list(made.inherits)}, job_id=made.job_id)
 
-    @router.get("/v2/job/task/query", summary="Tasks, a row for each party that this node plays")
-    async def tasks(request: Request, asked: Annotated[wire.TaskQuery, Query()]) -> dict[str, Any]:
+    @router.get(
+        "/v2/job/task/query",
+        summary="Tasks, a row for each party that this node plays",
+    )
+    async def tasks(
+        request: Request, asked: Annotated[schemas.TaskQuery, Query()]
+    ) -> Envelope[list[schemas.TaskRow]]:
         return ok(await on(peers, lambda: _tasks(parts, asked, base_of(request))))
 
-    @router.get("/v2/job/task/list/query", summary="Tasks of a job with all their versions, by pages")
-    async def task_list(request: Request, asked: Annotated[wire.TaskListQuery, Query()]) -> dict[str, Any]:
+    @router.get(
+        "/v2/job/task/list/query",
+        summary="Tasks of a job with all their versions, by pages",
+    )
+    async def task_list(
+        request: Request, asked: Annotated[schemas.TaskListQuery, Query()]
+    ) -> Envelope[schemas.Tasks]:
         return ok(await on(peers, lambda: _task_list(parts, asked, base_of(request))))
 
-    @router.post("/v2/job/clean", summary="Delete an ended job, its logs and outputs, here", openapi_extra=_STOP)
-    async def clean(request: Request, body: Annotated[wire.CleanJob, Body(examples=[_JOB_ID])]) -> dict[str, Any]:
+    @router.post(
+        "/v2/job/clean",
+        summary="Delete an ended job, its logs and outputs, here",
+        openapi_extra=_STOP,
+    )
+    async def clean(
+        request: Request, body: Annotated[schemas.CleanJob, Body(examples=[_JOB_ID])]
+    ) -> Envelope[schemas.Deleted]:
         """A job that goes on is stopped, and its deletion refused until it has ended."""
         return ok(await on(peers, lambda: _clean(parts, body, by(request))))
 
-    @router.post("/v2/job/queue/clean", summary="Cancel the jobs scheduled here of which nothing runs yet")
+    @router.post(
+        "/v2/job/queue/clean",
+        summary="Cancel the jobs scheduled here of which nothing runs yet",
+    )
     async def clean_queue(
-        body: Annotated[wire.CleanQueue | None, Body(examples=[{"dry_run": True}])] = None,
-    ) -> Any:
+        body: Annotated[schemas.CleanQueue | None, Body(examples=[{"dry_run": True}])] = None,
+    ) -> Envelope[dict[str, str]]:
         dry = bool(body and body.dry_run)
         cancelled = await on(rest, lambda: parts.cancel_waiting(dry))
         return ok(dict.fromkeys(cancelled, "waiting" if dry else "canceled"))
 
-    @router.get("/v2/job/dag/dependency", summary="Which task of a party needs whose output")
-    async def dependency(asked: Annotated[wire.OfParty, Query()]) -> dict[str, Any]:
+    @router.get(
+        "/v2/job/dag/dependency",
+        summary="Which task of a party needs whose output",
+    )
+    async def dependency(asked: Annotated[schemas.OfParty, Query()]) -> Envelope[schemas.Needs]:
         def work() -> dict[str, Any]:
             seen = _of_party(parts, asked)
             rows = task_rows(seen, "", "")
@@ -373,22 +411,27 @@ def router(parts: ClientParts) -> APIRouter:
 
         return ok(await on(peers, work))
 
-    @router.get("/v2/job/data/view", summary="The datasets of a job, as far as this node may know them")
-    async def data_view(asked: Annotated[wire.OfParty, Query()]) -> dict[str, Any]:
+    @router.get(
+        "/v2/job/data/view",
+        summary="The datasets of a job, as far as this node may know them",
+    )
+    async def data_view(asked: Annotated[schemas.OfParty, Query()]) -> Envelope[schemas.DataView]:
         return ok(await on(rest, lambda: _data_view(parts, asked)))
 
     @router.post(
-        "/v2/job/notes/add", summary="Write something down about a job, for this node", openapi_extra=_CHANGE
+        "/v2/job/notes/add",
+        summary="Write something down about a job, for this node",
+        openapi_extra=_CHANGE,
     )
     async def add_notes(
-        request: Request, body: Annotated[wire.AddNotes, Body(examples=[{**_PARTY, "notes": "a first try"}])]
-    ) -> dict[str, Any]:
+        request: Request, body: Annotated[schemas.AddNotes, Body(examples=[{**_PARTY, "notes": "a first try"}])]
+    ) -> Envelope[Any]:
         """Later notes stand for earlier ones; all are in the job's timeline."""
 
         def work() -> None:
             _of_party(parts, body, ask=False)
             note = Note(parts.clock(), NOTED, by(request), {"text": body.notes})
-            parts.kept.note(body.job_id, "operator", [note])
+            parts.store.note(body.job_id, "operator", [note])
 
         await on(rest, work)
         return ok()
@@ -399,7 +442,7 @@ def router(parts: ClientParts) -> APIRouter:
 # ---------------------------------------------------------------- jobs
 
 
-def _queried(parts: ClientParts, asked: wire.JobQuery, base: str) -> list[dict[str, Any]]:
+def _queried(parts: ClientParts, asked: schemas.JobQuery, base: str) -> list[dict[str, Any]]:
     if asked.job_id.startswith(UPLOAD):
         dataset = parts.datasets.get(asked.job_id.removeprefix(UPLOAD))
         return [upload_row(asked.job_id, parts.node, dataset.created_at)]
@@ -428,13 +471,13 @@ def _rows(
 def _newest(parts: ClientParts) -> list[str]:
     """Return the jobs of this node, the newest first."""
     found: dict[str, Any] = {}
-    for records in (parts.kept.jobs, parts.kept.local_jobs):
+    for records in (parts.store.jobs, parts.store.local_jobs):
         for one in records.list(limit=LONGEST_LIST):
             found.setdefault(one.job_id, one.created_at)
     return sorted(found, key=lambda job_id: found[job_id], reverse=True)[:LONGEST_LIST]
 
 
-def _listed(parts: ClientParts, asked: wire.JobListQuery, base: str) -> dict[str, Any]:
+def _listed(parts: ClientParts, asked: schemas.JobListQuery, base: str) -> dict[str, Any]:
     ids = [job_id for job_id in _newest(parts) if asked.job_id in job_id]
     rows = [row for job_id in ids for row in _rows(parts, job_id, base, notes=bool(asked.description))]
     for row in rows:
@@ -452,7 +495,7 @@ def _listed(parts: ClientParts, asked: wire.JobListQuery, base: str) -> dict[str
     return {"count": len(chosen), "data": _page(chosen, asked)}
 
 
-def _page(rows: list[dict[str, Any]], asked: wire.JobListQuery | wire.TaskListQuery) -> list[dict[str, Any]]:
+def _page(rows: list[dict[str, Any]], asked: schemas.JobListQuery | schemas.TaskListQuery) -> list[dict[str, Any]]:
     """Return a page of the rows in the order asked for. Raises `Invalid` for a column that cannot be sorted by."""
     key = asked.order_by or "create_time"
     if rows and not all(isinstance(row.get(key), str | int | None) and key in row for row in rows):
@@ -467,7 +510,7 @@ def _page(rows: list[dict[str, Any]], asked: wire.JobListQuery | wire.TaskListQu
     return ordered[start : start + limit]
 
 
-def _of_party(parts: ClientParts, asked: wire.OfParty, *, ask: bool = True) -> Sight:
+def _of_party(parts: ClientParts, asked: schemas.OfParty, *, ask: bool = True) -> Sight:
     """Return a job of which this node plays the party. Raises `NotFound`."""
     seen = sight(parts, asked.job_id, ask=ask)
     if not any((p.role, p.node) == (asked.role, asked.party_id) for p in seen.parties):
@@ -477,17 +520,17 @@ def _of_party(parts: ClientParts, asked: wire.OfParty, *, ask: bool = True) -> S
     return seen
 
 
-def _clean(parts: ClientParts, body: wire.CleanJob, who: str) -> dict[str, Any]:
-    local, job = parts.kept.local_jobs.find(body.job_id), parts.kept.jobs.find(body.job_id)
+def _clean(parts: ClientParts, body: schemas.CleanJob, who: str) -> dict[str, Any]:
+    local, job = parts.store.local_jobs.find(body.job_id), parts.store.jobs.find(body.job_id)
     goes_on = [record for record in (local, job) if record is not None and not ended(JOB, record.status)]
     if goes_on and not body.dry_run:
         parts.jobs.stop(body.job_id)
         text = f"job {body.job_id} goes on: it is being stopped; ask again when it has ended"
         raise Conflict(text, reason="JOB_NOT_ENDED")
-    return parts.tidy.delete(body.job_id, by=who, here=True, dry_run=body.dry_run).as_dict()
+    return parts.deleting.delete(body.job_id, by=who, here=True, dry_run=body.dry_run).as_dict()
 
 
-def _data_view(parts: ClientParts, asked: wire.OfParty) -> dict[str, Any]:
+def _data_view(parts: ClientParts, asked: schemas.OfParty) -> dict[str, Any]:
     seen = _of_party(parts, asked, ask=False)
     view: dict[str, dict[str, Any]] = {}
     for party in seen.spec.parties:
@@ -504,7 +547,7 @@ def _data_view(parts: ClientParts, asked: wire.OfParty) -> dict[str, Any]:
 # ---------------------------------------------------------------- tasks
 
 
-def _tasks(parts: ClientParts, asked: wire.TaskQuery, base: str) -> list[dict[str, Any]]:
+def _tasks(parts: ClientParts, asked: schemas.TaskQuery, base: str) -> list[dict[str, Any]]:
     past = asked.task_version is not None or bool(asked.task_id)
     ids = [asked.job_id] if asked.job_id else _newest(parts)
     wanted: dict[str, Any] = {
@@ -533,7 +576,7 @@ def _task_rows_of(parts: ClientParts, job_id: str, base: str, ask: bool, past: b
     yield from task_rows(seen, base, seen.spec.protocol, all_attempts=past)
 
 
-def _task_list(parts: ClientParts, asked: wire.TaskListQuery, base: str) -> dict[str, Any]:
+def _task_list(parts: ClientParts, asked: schemas.TaskListQuery, base: str) -> dict[str, Any]:
     wanted = {"role": asked.role, "party_id": asked.party_id, "task_name": asked.task_name}
     rows = [
         row

@@ -1,13 +1,12 @@
 """``/v2/site`` and ``/v2/server``: which site this is, and which gateways serve it."""
 
 from collections.abc import Mapping
-from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Request
 
-from adapter.fate.envelope import FateRoute, ok
-from adapter.fate.tools import jobs, outputs
+from adapter.fate.envelope import Envelope, FateRoute, ok
+from adapter.fate.tools import jobs, logs, outputs, schemas, tables
 from adapter.fate.tools.deps import ClientParts, base_of
 
 
@@ -16,11 +15,14 @@ def router(parts: ClientParts) -> APIRouter:
     router = APIRouter(tags=["fate client"], route_class=FateRoute)
 
     @router.get("/v2/site/info/query", summary="This node's id, FATE's party id")
-    async def site() -> dict[str, Any]:
+    async def site() -> Envelope[schemas.Site]:
         return ok({"party_id": parts.node})
 
-    @router.get("/v2/server/fateflow", summary="This gateway, where FATE lists its servers")
-    async def server(request: Request) -> dict[str, Any]:
+    @router.get(
+        "/v2/server/fateflow",
+        summary="This gateway, where FATE lists its servers",
+    )
+    async def server(request: Request) -> Envelope[list[schemas.Server]]:
         place = urlsplit(base_of(request))
         about = {
             "instance_id": parts.instance,
@@ -58,7 +60,7 @@ def routers(parts: ClientParts) -> list[APIRouter]:
     return [
         jobs.router(parts),
         outputs.router(parts),
-        outputs.log_router(parts),
-        outputs.data_router(parts),
+        logs.router(parts),
+        tables.router(parts),
         router(parts),
     ]

@@ -22,8 +22,9 @@ import pytest
 import yaml
 
 from adapter.fate.tools import router
-from adapter.fate.tools.deps import DAG_SCHEMA, sight
+from adapter.fate.tools.deps import sight
 from adapter.fate.tools.jobs import job_rows, task_rows
+from adapter.fate.tools.schemas import DAG_SCHEMA
 from gateway.bootstrap.node import Gateway
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.ports import JobView, TaskView
@@ -347,8 +348,8 @@ def test_a_job_that_was_only_handed_in_here_is_told_of(node: Gateway):
     )
     jobs = SimpleNamespace(status=lambda _: view)
     nothing = SimpleNamespace(find=lambda _: None)
-    kept = SimpleNamespace(jobs=nothing, local_jobs=nothing)
-    parts: Any = SimpleNamespace(node=ME, jobs=jobs, kept=kept, clock=lambda: ago(0))
+    store = SimpleNamespace(jobs=nothing, local_jobs=nothing)
+    parts: Any = SimpleNamespace(node=ME, jobs=jobs, store=store, clock=lambda: ago(0))
     seen = sight(parts, "job-9")
     (row,) = job_rows(seen, "http://here", "bfia")
     assert (row["status"], row["role"], row["party_id"]) == ("running", "guest", PEER)

@@ -10,7 +10,7 @@ import pytest
 
 from adapter.fate.signing import Heard
 from adapter.fate.tools.auth import ClientApp, ClientSignatures, signature
-from adapter.fate.tools.deps import DAG_SCHEMA
+from adapter.fate.tools.schemas import DAG_SCHEMA
 from gateway.auth import NotLetIn, Role
 from tests.e2e.nodes import example, wait_for
 from tests.inprocess import ME, PEER, ask, running

@@ -1,0 +1,186 @@
+"""``/v2/log`` and ``/v2/job/log``: logs of jobs and their tasks."""
+
+import json
+from collections.abc import Iterator, Mapping
+from tempfile import SpooledTemporaryFile
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Query, Response
+
+from adapter.fate.codes import Code
+from adapter.fate.envelope import Envelope, FateRoute, coded, ok
+from adapter.fate.tools import schemas
+from adapter.fate.tools.archives import CHUNK, Member, archive_of, sent
+from adapter.fate.tools.deps import ClientParts, on
+from gateway.data.log_index import Level
+from gateway.data.logs import STREAMS
+from gateway.domain.problems import Problem
+from gateway.domain.run import LocalJob, Run
+from gateway.errors import Invalid, NotFound
+from gateway.store.timeline import TimelineEntry
+
+OF_TASKS: Mapping[str, Level] = {
+    "task_debug": Level.DEBUG,
+    "task_info": Level.INFO,
+    "task_warning": Level.INFO,
+    "task_error": Level.ERROR,
+}
+"""FATE's kinds of logs -> the least serious lines in it. Warnings are not told apart here."""
+OF_JOB = ("schedule_info", "schedule_error")
+
+_IN_MEMORY = 1024 * 1024
+_NO_JOB = coded({"JOB_UNKNOWN": Code.JOB_NOT_FOUND})
+
+
+def router(parts: ClientParts) -> APIRouter:
+    """Return the paths of logs."""
+    router = APIRouter(tags=["fate client"], route_class=FateRoute)
+    rest = parts.limiters.rest
+    download: dict[str, Any] = {**archive_of(), "openapi_extra": _NO_JOB}
+
+    @router.get("/v2/log/count", summary="How many lines a log has by now")
+    async def count(asked: Annotated[schemas.LogQuery, Query()]) -> Envelope[int]:
+        return ok(await on(rest, lambda: len(_Log(parts, asked))))
+
+    @router.get("/v2/log/query", summary="Lines of a log")
+    async def query(asked: Annotated[schemas.LogQuery, Query()]) -> Envelope[list[schemas.LogLine]]:
+        """Numbered from 1. ``next``: where to go on, if not all that were asked for fit into one answer."""
+
+        def work() -> Envelope[Any]:
+            log = _Log(parts, asked)
+            first, last = max(asked.begin, 1), min(asked.end or len(log), len(log))
+            lines = list(log.lines(first, last))
+            more: dict[str, Any] = {"next": first + len(lines)} if first + len(lines) <= last else {}
+            numbered = [{"line_num": n, "content": text} for n, text in enumerate(lines, first)]
+            return ok(numbered, extra=more)
+
+        return await on(rest, work)
+
+    @router.post("/v2/job/log/download", summary="All logs of a job that this node has, as tar.gz", **download)
+    async def posted(body: Annotated[schemas.JobIdRequest, Body(examples=[{"job_id": "job-1"}])]) -> Response:
+        return await archive(body.job_id)
+
+    @router.get("/v2/job/log/download", summary="The same, for a browser", **download)
+    async def asked_for(asked: Annotated[schemas.JobIdRequest, Query()]) -> Response:
+        return await archive(asked.job_id)
+
+    async def archive(job_id: str) -> Response:
+        local = await on(rest, lambda: _known(parts, job_id))
+        return sent(_members(parts, job_id, local), f"job_{job_id}_log.tar.gz", rest)
+
+    return router
+
+
+class _Log:
+    """One log as FATE's tools name it."""
+
+    def __init__(self, parts: ClientParts, asked: schemas.LogQuery) -> None:
+        """Raises `Invalid` for another kind of log, `NotFound`."""
+        if asked.log_type not in (*OF_TASKS, *OF_JOB):
+            kinds = ", ".join((*OF_TASKS, *OF_JOB))
+            raise Invalid([Problem("log_type", f"must be one of {kinds}", asked.log_type)])
+        self._parts = parts
+        self._kind = asked.log_type
+        self._job_id = asked.job_id
+        local = _known(parts, asked.job_id)
+        if asked.log_type in OF_JOB:
+            self._schedule = _schedule(parts, asked.job_id, asked.log_type == "schedule_error")
+            return
+        lacking = [
+            Problem(k, "is required for a task's log") for k in ("role", "party_id") if not getattr(asked, k)
+        ]
+        if lacking:
+            raise Invalid(lacking)
+        self._runs = _chosen(local, asked)
+        level = OF_TASKS[asked.log_type]
+        self._counts = [parts.run_logs.number(run.task_id, level, run.party.label).total for run in self._runs]
+
+    def __len__(self) -> int:
+        return len(self._schedule) if self._kind in OF_JOB else sum(self._counts)
+
+    def lines(self, first: int, last: int) -> Iterator[str]:
+        """Yield the lines of these numbers, from 1; fewer where they are too many for one answer."""
+        if self._kind in OF_JOB:
+            yield from self._schedule[first - 1 : last]
+            return
+        level, before = OF_TASKS[self._kind], 0
+        for run, number in zip(self._runs, self._counts, strict=True):
+            start, end = max(first - 1 - before, 0), min(last - before, number)
+            before += number
+            if start >= end:
+                continue
+            found = self._parts.run_logs.read(run.task_id, level, start, end - start, run.party.label)
+            yield from (line.text for line in found.lines)
+            if found.left_out:
+                return
+
+
+def _known(parts: ClientParts, job_id: str) -> LocalJob | None:
+    """Return the job's part here; None where this node only schedules it. Raises `NotFound`."""
+    local = parts.store.local_jobs.find(job_id)
+    if local is None and parts.store.jobs.find(job_id) is None:
+        raise NotFound(f"no job {job_id} is scheduled or runs here", reason="JOB_UNKNOWN")
+    return local
+
+
+def _chosen(local: LocalJob | None, asked: schemas.LogQuery) -> list[Run]:
+    """Return the runs of a party, of one task or of all, each task's newest attempt."""
+    runs = [
+        run
+        for run in (local.runs if local else ())
+        if (run.party.role, run.party.node) == (asked.role, asked.party_id)
+        and asked.task_name in ("", run.task_name, run.task_id)
+    ]
+    if not runs:
+        what = f"task {asked.task_name}" if asked.task_name else "task"
+        text = f"{asked.role} {asked.party_id} has no {what} in job {asked.job_id} here"
+        raise NotFound(text, reason="TASK_UNKNOWN")
+    return list({(run.task_name, run.party.label): run for run in runs}.values())
+
+
+def _schedule(parts: ClientParts, job_id: str, errors: bool) -> list[str]:
+    return [_line(e) for e in parts.store.timeline(job_id) if not errors or _is_error(e)]
+
+
+def _is_error(entry: TimelineEntry) -> bool:
+    return any(entry.detail.get(key) for key in ("failure", "reason", "error"))
+
+
+def _line(entry: TimelineEntry) -> str:
+    said = json.dumps(entry.detail, ensure_ascii=False, default=str) if entry.detail else ""
+    return " ".join(filter(None, (entry.at.isoformat(), entry.side, entry.event, entry.by, said)))
+
+
+# ---------------------------------------------------------------- archives
+
+
+def _members(parts: ClientParts, job_id: str, local: LocalJob | None) -> Iterator[Member]:
+    """Yield ``schedule.log`` and ``<role>/<party>/<task>/<attempt>/<stream>.log``."""
+    text = "".join(f"{line}\n" for line in _schedule(parts, job_id, errors=False)).encode()
+    yield Member("schedule.log", len(text), (text,))
+    for run in local.runs if local else ():
+        for stream in STREAMS:
+            place = (run.party.role, run.party.node, run.task_name, str(run.attempt), f"{stream}.log")
+            yield from _member(parts, job_id, run, stream, "/".join(map(_plain, place)))
+
+
+def _member(parts: ClientParts, job_id: str, run: Run, stream: str, name: str) -> Iterator[Member]:
+    """Yield one run's stream; how long it is is known when it was written to a file once."""
+    with SpooledTemporaryFile(_IN_MEMORY) as file:
+        start, more = 0, True
+        while more:
+            try:
+                found = parts.run_logs.read_run(job_id, run, (stream,), start, None)
+            except NotFound as error:  # another gateway has it
+                file.write(f"[{error.reason}: {error.message}]\n".encode())
+                break
+            file.write("".join(f"{line.text}\n" for line in found.lines).encode())
+            start, more = found.next, bool(found.lines) and found.left_out > 0
+        size = file.tell()
+        file.seek(0)
+        yield Member(name, size, iter(lambda: file.read(CHUNK), b""))
+
+
+def _plain(part: str) -> str:
+    """Return a part of a path that stays where it is."""
+    return part.replace("/", "_") if part not in (".", "..") else "_"
