@@ -1,57 +1,40 @@
-"""The archive in which a model travels from one node to another: a zip of a manifest and the files.
+"""The archive in which a model travels from one node to another: a zip of ``manifest.json`` and the files.
 
-``manifest.json`` comes first and names every file with size and sha256. A member is called
-``guest.0/1/data_0`` (party, number of the part, file); of the manifest's own names none becomes a path.
+The manifest names every file with size and sha256. A member is called ``guest.0/1/data_0`` (party, number of the
+part, file); no other member is allowed, and none of the archive's own names becomes a path.
 """
 
 import hashlib
-import json
-import shutil
 import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from gateway.data.files import nearest
-from gateway.data.storage import METADATA, FileStorage
+from gateway.data.storage import METADATA, FileStorage, Staging
 from gateway.domain.dag import ComponentRef
 from gateway.domain.models import LONGEST_ID, ModelPart, PartyModel, id_rule
 from gateway.domain.problems import LARGEST_NAME, Problem
 from gateway.domain.run import Address, FileSum
 from gateway.domain.spec import Party
-from gateway.errors import Invalid, TooLarge, problems_of
+from gateway.errors import Invalid, problems_of, shorten
 
 MANIFEST = "manifest.json"
-FORMAT = "bfia-gateway model 1"
 LARGEST_MANIFEST = 16 * 1024 * 1024
 MOST_MEMBERS = 100_000
 _CHUNK = 1024 * 1024
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-_ENCRYPTED = 1
 _UNREADABLE = (
-    zipfile.BadZipFile,
-    zipfile.LargeZipFile,
-    zlib.error,
-    struct.error,
-    NotImplementedError,
-    RuntimeError,
-    EOFError,
-    ValueError,
-    OverflowError,
+    *(zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, struct.error, NotImplementedError, RuntimeError),
+    *(EOFError, ValueError, OverflowError, OSError),
 )
-"""what zipfile raises for what is no proper archive"""
-_FIRST_TIME = datetime(1970, 1, 1, tzinfo=UTC)
-_EARLIEST = datetime(1980, 1, 1, tzinfo=UTC)
-_LATEST = datetime(2107, 12, 31, tzinfo=UTC)
-"""what a zip can say of when a member was made"""
+"""what zipfile raises for a damaged archive"""
 
 
 class _Strict(BaseModel):
@@ -81,10 +64,15 @@ class _Party(_Strict):
     node: str = Field(min_length=1, max_length=255)
 
 
-class _Holder(_Strict):
+class _PartyParts(_Strict):
     role: str
     index: int
     parts: list[_Part] = Field(min_length=1)
+
+
+_Created = Annotated[
+    AwareDatetime, Field(ge=datetime(1970, 1, 1, tzinfo=UTC), lt=datetime(2108, 1, 1, tzinfo=UTC))
+]
 
 
 class _Manifest(_Strict):
@@ -93,23 +81,9 @@ class _Manifest(_Strict):
     version: str
     job_id: str = Field(max_length=LONGEST_ID)
     flow_id: str = Field(max_length=LARGEST_NAME)
-    created_at: datetime
+    created_at: _Created
     parties: list[_Party] = Field(min_length=1)
-    models: list[_Holder] = Field(min_length=1)
-
-
-@dataclass(frozen=True)
-class Item:
-    """A party's model as an archive holds it; its addresses are those that it gets here."""
-
-    model: PartyModel
-    members: tuple[tuple[str, ...], ...]
-    """per part the names of its files in the archive"""
-
-    @property
-    def version_key(self) -> tuple[str, str]:
-        """Model id and version."""
-        return self.model.model_id, self.model.version
+    models: list[_PartyParts] = Field(min_length=1)
 
 
 # ---------------------------------------------------------------- writing
@@ -118,43 +92,18 @@ class Item:
 def write(storage: FileStorage, models: Sequence[PartyModel]) -> Iterator[bytes]:
     """Yield the archive of a version's parts. The same parts give the same bytes."""
     out = _Drain()
-    when = min(max(models[0].created_at, _EARLIEST), _LATEST).astimezone(UTC).timetuple()[:6]
     with zipfile.ZipFile(out, "w") as archive:  # type: ignore[call-overload]
-        archive.writestr(
-            zipfile.ZipInfo(MANIFEST, when), json.dumps(manifest(models), ensure_ascii=False, indent=1)
-        )
+        archive.writestr(zipfile.ZipInfo(MANIFEST), _manifest_of(models).model_dump_json(indent=1))
         yield out.take()
-        for model in models:
-            for number, part in enumerate(model.parts):
-                for file in part.files:
-                    info = zipfile.ZipInfo(_member(model.party.label, number, file.name), when)
-                    with (
-                        storage.open_file(part.address, file.name) as source,
-                        archive.open(info, "w", force_zip64=True) as member,
-                    ):
-                        while data := source.read(_CHUNK):
-                            member.write(data)
-                            yield out.take()
+        for member, place, file in _members(models):
+            with (
+                storage.open_file(place, file.name) as source,
+                archive.open(zipfile.ZipInfo(member), "w", force_zip64=True) as target,
+            ):
+                while data := source.read(_CHUNK):
+                    target.write(data)
                     yield out.take()
     yield out.take()
-
-
-def manifest(models: Sequence[PartyModel]) -> dict[str, Any]:
-    """Return what an archive says of its content."""
-    first = models[0]
-    return {
-        "format": FORMAT,
-        "model_id": first.model_id,
-        "version": first.version,
-        "job_id": first.job_id,
-        "flow_id": first.flow_id,
-        "created_at": first.created_at.isoformat(),
-        "parties": [{"role": p.role, "index": p.index, "node": p.node} for p in first.parties],
-        "models": [
-            {"role": m.party.role, "index": m.party.index, "parts": [part_as_dict(p) for p in m.parts]}
-            for m in models
-        ],
-    }
 
 
 def part_as_dict(part: ModelPart) -> dict[str, Any]:
@@ -169,6 +118,33 @@ def part_as_dict(part: ModelPart) -> dict[str, Any]:
         "parameters": dict(part.parameters),
         "files": [{"name": f.name, "size": f.size, "sha256": f.sha256} for f in part.files],
     }
+
+
+def _manifest_of(models: Sequence[PartyModel]) -> _Manifest:
+    first = models[0]
+    return _Manifest.model_construct(
+        format="bfia-gateway model 1",
+        model_id=first.model_id,
+        version=first.version,
+        job_id=first.job_id,
+        flow_id=first.flow_id,
+        created_at=first.created_at,
+        parties=[_Party.model_construct(role=p.role, index=p.index, node=p.node) for p in first.parties],
+        models=[
+            _PartyParts.model_construct(
+                role=m.party.role, index=m.party.index, parts=[_Part(**part_as_dict(p)) for p in m.parts]
+            )
+            for m in models
+        ],
+    )
+
+
+def _members(models: Sequence[PartyModel]) -> Iterator[tuple[str, Address, FileSum]]:
+    """Yield every file of the parts: its name in the archive, where its part lies, and what it is like."""
+    for model in models:
+        for number, part in enumerate(model.parts):
+            for file in part.files:
+                yield f"{model.party.label}/{number}/{file.name}", part.address, file
 
 
 class _Drain:
@@ -192,172 +168,129 @@ class _Drain:
 # ---------------------------------------------------------------- reading
 
 
-def read(path: Path) -> list[Item]:
-    """Read what an archive says it holds, and compare that with its members.
+def read(path: Path) -> list[PartyModel]:
+    """Read what an archive's manifest says, and compare that with its members; addresses are those here.
 
     Raises `Invalid` with every problem. The files themselves are checked by `unpacked`.
     """
     with _opened(path) as archive:
-        said = _manifest(archive)
-        problems = _wrong(said)
-        if problems:
+        manifest = _manifest(archive)
+        if problems := _inconsistencies(manifest):
             raise Invalid(problems, reason="ARCHIVE_INVALID")
-        items = [_item(said, holder) for holder in said.models]
-        sizes = {
-            name: file.size
-            for item in items
-            for part, names in zip(item.model.parts, item.members, strict=True)
-            for file, name in zip(part.files, names, strict=True)
-        }
-        problems = _differences(archive, sizes)
-        if problems:
+        models = [_model(manifest, parts) for parts in manifest.models]
+        if problems := _differences(archive, {member: file.size for member, _, file in _members(models)}):
             raise Invalid(problems, reason="ARCHIVE_INVALID")
-    return items
-
-
-def check_room(items: Sequence[Item], root: Path, reserve: int) -> None:
-    """Raise `TooLarge` with NO_SPACE where a disk has not what the items take and ``reserve``, both in bytes."""
-    needed = sum(file.size for item in items for part in item.model.parts for file in part.files)
-    free = shutil.disk_usage(nearest(root)).free
-    if needed + max(reserve, 0) > free:
-        text = f"its files take {needed} bytes, the storage has {free} free"
-        kept = f" and keeps {reserve} back (limits.storage_reserve_bytes)" if reserve > 0 else ""
-        raise TooLarge(f"{text}{kept}: delete data first", reason="NO_SPACE")
+    return models
 
 
 @contextmanager
 def unpacked(
-    path: Path, items: Sequence[Item], storage: FileStorage
+    path: Path, models: Sequence[PartyModel], storage: FileStorage
 ) -> Iterator[Callable[[], AbstractContextManager[None]]]:
     """Unpack the files aside; entering what this gives puts them all into the storage, or none of them.
 
     Raises `Invalid` where one is not what the manifest says. What an import that died has left at the same place
     is replaced.
     """
-    parts = [(part, names) for item in items for part, names in zip(item.model.parts, item.members, strict=True)]
-    with storage.staging() as staging:
-        with _opened(path) as archive:
-            for number, (part, names) in enumerate(parts):
-                (staging.folder / str(number)).mkdir()
-                for file, name in zip(part.files, names, strict=True):
-                    _extract(archive, name, file, staging.folder / str(number) / file.name)
-        yield partial(_in_place, storage, staging.folder, [part.address for part, _ in parts])
+    with ExitStack() as stack, _opened(path) as archive:
+        places = {part.address: stack.enter_context(storage.staging()) for m in models for part in m.parts}
+        for member, place, file in _members(models):
+            _extract(archive, member, file, places[place].table / file.name)
+        yield partial(_in_place, storage, places)
 
 
 @contextmanager
-def _in_place(storage: FileStorage, folder: Path, addresses: Sequence[Address]) -> Iterator[None]:
-    done: list[Address] = []
-    try:
-        for number, address in enumerate(addresses):
-            with storage.staging() as staging:
-                staging.table.rmdir()
-                (folder / str(number)).rename(staging.table)
-                with storage.published(staging, address, overwrite=True):
-                    pass
-            done.append(address)
+def _in_place(storage: FileStorage, places: dict[Address, Staging]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for address, staging in places.items():
+            stack.enter_context(storage.published(staging, address, overwrite=True))
         yield
-    except BaseException:
-        for address in done:
-            storage.delete(address)
-        raise
 
 
-def _extract(archive: zipfile.ZipFile, name: str, file: FileSum, target: Path) -> None:
+def _extract(archive: zipfile.ZipFile, member: str, file: FileSum, target: Path) -> None:
     digest, size = hashlib.sha256(), 0
-    try:
-        with archive.open(name) as source, target.open("xb") as out:
-            while data := source.read(_CHUNK):
-                size += len(data)
-                if size > file.size:
-                    break
-                digest.update(data)
-                out.write(data)
-    except _UNREADABLE as error:
-        raise Invalid([Problem(name, "cannot be read", str(error))], reason="ARCHIVE_INVALID") from error
+    with target.open("xb") as out:
+        try:
+            with archive.open(member) as source:
+                while size <= file.size and (data := source.read(_CHUNK)):
+                    size += len(data)
+                    digest.update(data)
+                    out.write(data)
+        except _UNREADABLE as error:
+            raise _invalid(member, "cannot be read", str(error)) from error
     if size != file.size or digest.hexdigest() != file.sha256:
         rule = f"must have {file.size} bytes with sha256 {file.sha256}"
-        raise Invalid([Problem(name, rule, digest.hexdigest())], reason="CHECKSUM_MISMATCH")
+        raise Invalid([Problem(member, rule, digest.hexdigest())], reason="CHECKSUM_MISMATCH")
 
 
 def _opened(path: Path) -> zipfile.ZipFile:
     try:
         archive = zipfile.ZipFile(path)
-    except (*_UNREADABLE, OSError) as error:  # OSError: an offset that lies nowhere
-        raise Invalid([Problem("(archive)", "is no zip archive", str(error))], reason="ARCHIVE_INVALID") from error
-    size = path.stat().st_size
-    problems = [
-        Problem(info.filename, "must be stored or deflated, not encrypted, and lie inside the archive")
-        for info in archive.infolist()
-        if info.compress_type not in _METHODS or info.flag_bits & _ENCRYPTED or not 0 <= info.header_offset < size
-    ]
-    if problems:
+    except _UNREADABLE as error:
+        raise _invalid("(archive)", "is not a zip archive", str(error)) from error
+    odd = [i.filename for i in archive.infolist() if i.compress_type not in _METHODS or i.header_offset < 0]
+    if odd or len(archive.infolist()) > MOST_MEMBERS:
         archive.close()
-        raise Invalid(problems, reason="ARCHIVE_INVALID")
+        rule = f"must have at most {MOST_MEMBERS} members, stored or deflated"
+        raise _invalid("(archive)", rule, odd[:5])
     return archive
 
 
 def _manifest(archive: zipfile.ZipFile) -> _Manifest:
-    names = archive.namelist()
-    if names.count(MANIFEST) != 1:
-        raise Invalid([Problem(MANIFEST, "must be there once", names.count(MANIFEST))], reason="ARCHIVE_INVALID")
     try:
         with archive.open(MANIFEST) as file:
-            data = _whole(file, LARGEST_MANIFEST)
+            data = file.read(LARGEST_MANIFEST + 1)
+    except (KeyError, *_UNREADABLE) as error:
+        raise _invalid(MANIFEST, "cannot be read", str(error)) from error
+    if len(data) > LARGEST_MANIFEST:
+        raise _invalid(MANIFEST, f"has more than {LARGEST_MANIFEST} bytes")
+    try:
         return _Manifest.model_validate_json(data)
     except ValidationError as error:
         problems = [
-            one._replace(path=f"{MANIFEST}.{one.path}", got=None if one.got is None else str(one.got)[:200])
+            one._replace(
+                path=f"{MANIFEST}.{one.path}", got=None if one.got is None else shorten(str(one.got), 200)
+            )
             for one in problems_of(error.errors(include_url=False), _Manifest)
         ]
         raise Invalid(problems, reason="ARCHIVE_INVALID") from error
-    except _UNREADABLE as error:
-        raise Invalid([Problem(MANIFEST, "cannot be read", str(error))], reason="ARCHIVE_INVALID") from error
 
 
-def _whole(file: Any, limit: int) -> bytes:
-    data: bytes = file.read(limit + 1)
-    if len(data) > limit:
-        raise ValueError(f"has more than {limit} bytes")
-    return data
+def _invalid(path: str, rule: str, got: Any = None) -> Invalid:
+    return Invalid([Problem(path, rule, got)], reason="ARCHIVE_INVALID")
 
 
-def _wrong(said: _Manifest) -> list[Problem]:
+def _inconsistencies(manifest: _Manifest) -> list[Problem]:
     """Find what the manifest's form alone does not tell."""
     problems = []
     for key in ("model_id", "version"):
-        text = getattr(said, key)
+        text = getattr(manifest, key)
         if rule := id_rule(text):
             problems.append(Problem(f"{MANIFEST}.{key}", rule, text))
-    if not _FIRST_TIME <= _with_zone(said.created_at) <= _LATEST:
-        rule = "must lie in the years 1970 to 2107"
-        problems.append(Problem(f"{MANIFEST}.created_at", rule, said.created_at.isoformat()))
-    parties = [(p.role, p.index) for p in said.parties]
-    if len(set(parties)) != len(parties):
-        problems.append(Problem(f"{MANIFEST}.parties", "must name every party once"))
-    holders = [(h.role, h.index) for h in said.models]
-    if len(set(holders)) != len(holders):
-        problems.append(Problem(f"{MANIFEST}.models", "must name every party once"))
-    for i, holder in enumerate(said.models):
+    parties = [(p.role, p.index) for p in manifest.parties]
+    owners = [(m.role, m.index) for m in manifest.models]
+    for key, named in (("parties", parties), ("models", owners)):
+        if len(set(named)) != len(named):
+            problems.append(Problem(f"{MANIFEST}.{key}", "must name every party once"))
+    for i, owner in enumerate(manifest.models):
         at = f"{MANIFEST}.models[{i}]"
-        if (holder.role, holder.index) not in parties:
-            problems.append(Problem(at, "must be one of the parties", f"{holder.role}.{holder.index}"))
-        if len({(p.task, p.key) for p in holder.parts}) != len(holder.parts):
+        if owners[i] not in parties:
+            problems.append(Problem(at, "must be one of the parties", f"{owner.role}.{owner.index}"))
+        if len({(p.task, p.key) for p in owner.parts}) != len(owner.parts):
             problems.append(Problem(f"{at}.parts", "must name every task and key once"))
-        for j, part in enumerate(holder.parts):
-            names = [f.name for f in part.files]
-            data = [name for name in names if name != METADATA]
-            whole = sorted(data) == sorted(f"data_{n}" for n in range(len(data)))
-            if len(set(names)) != len(names) or not data or not whole:
+        for j, part in enumerate(owner.parts):
+            data = sorted(f.name for f in part.files if f.name != METADATA)
+            metadata = len(part.files) - len(data)
+            if not data or data != sorted(f"data_{n}" for n in range(len(data))) or metadata > 1:
                 rule = "must name data_0, data_1, … without a gap, and each file once"
-                problems.append(Problem(f"{at}.parts[{j}].files", rule, names[:20]))
+                problems.append(Problem(f"{at}.parts[{j}].files", rule, [f.name for f in part.files[:20]]))
     return problems
 
 
-def _item(said: _Manifest, holder: _Holder) -> Item:
-    key = hashlib.sha256(f"{said.model_id}\n{said.version}".encode()).hexdigest()[:32]
-    parties = tuple(Party(p.role, p.index, p.node) for p in said.parties)
-    party = next(p for p in parties if (p.role, p.index) == (holder.role, holder.index))
-    created = _with_zone(said.created_at)
+def _model(manifest: _Manifest, owner: _PartyParts) -> PartyModel:
+    key = hashlib.sha256(f"{manifest.model_id}\n{manifest.version}".encode()).hexdigest()[:32]
+    parties = tuple(Party(p.role, p.index, p.node) for p in manifest.parties)
+    party = next(p for p in parties if (p.role, p.index) == (owner.role, owner.index))
     parts = tuple(
         ModelPart(
             part.task,
@@ -368,43 +301,36 @@ def _item(said: _Manifest, holder: _Holder) -> Item:
             tuple(FileSum(f.name, f.size, f.sha256) for f in part.files),
             part.parameters,
         )
-        for number, part in enumerate(holder.parts)
+        for number, part in enumerate(owner.parts)
     )
-    model = PartyModel(
-        said.model_id, said.version, party, parties, said.job_id, said.flow_id, created, parts, imported=True
+    return PartyModel(
+        manifest.model_id,
+        manifest.version,
+        party,
+        parties,
+        manifest.job_id,
+        manifest.flow_id,
+        manifest.created_at,
+        parts,
+        imported=True,
     )
-    members = tuple(
-        tuple(_member(party.label, number, file.name) for file in part.files)
-        for number, part in enumerate(holder.parts)
-    )
-    return Item(model, members)
-
-
-def _with_zone(at: datetime) -> datetime:
-    return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
 def _differences(archive: zipfile.ZipFile, sizes: dict[str, int]) -> list[Problem]:
     """Compare the members with what the manifest names."""
-    infos = archive.infolist()
-    if len(infos) > MOST_MEMBERS:
-        return [Problem("(archive)", f"must not have more than {MOST_MEMBERS} members", len(infos))]
+    infos = {info.filename: info for info in archive.infolist()}
     problems = []
-    seen: set[str] = set()
-    for info in infos:
-        if info.filename in seen:
-            problems.append(Problem(info.filename, "must be there once"))
-        seen.add(info.filename)
-        if info.filename == MANIFEST:
+    if len(infos) != len(archive.infolist()):
+        problems.append(Problem("(archive)", "must have each member once"))
+    for name, info in infos.items():
+        if name == MANIFEST:
             continue
-        if info.filename not in sizes:
-            problems.append(Problem(info.filename, "is not in the manifest"))
-        elif info.file_size != sizes[info.filename]:
-            rule = f"must have the {sizes[info.filename]} bytes that the manifest says"
-            problems.append(Problem(info.filename, rule, info.file_size))
-    problems += [Problem(name, "is in the manifest, and not in the archive") for name in sizes if name not in seen]
+        if name not in sizes:
+            problems.append(Problem(name, "is not in the manifest"))
+        elif info.file_size != sizes[name]:
+            rule = f"must have the {sizes[name]} bytes that the manifest says"
+            problems.append(Problem(name, rule, info.file_size))
+    problems += [
+        Problem(name, "is in the manifest, and not in the archive") for name in sizes if name not in infos
+    ]
     return problems
-
-
-def _member(label: str, number: int, file: str) -> str:
-    return f"{label}/{number}/{file}"

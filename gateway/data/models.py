@@ -4,21 +4,22 @@ A model's files lie where its training left them, or where an import put them; t
 makes them a model. Nothing here changes a file.
 """
 
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from gateway.data import model_archive
-from gateway.data.model_archive import Item
+from gateway.data.files import nearest
 from gateway.data.storage import FileStorage
 from gateway.domain import models
 from gateway.domain.dag import DagNode
-from gateway.domain.models import Kept, ModelPart
+from gateway.domain.models import Kept, ModelPart, PartyModel
 from gateway.domain.problems import Problem, name_rule
 from gateway.domain.run import Address, FileSum
 from gateway.domain.spec import JobSpec, NodeId, Party
-from gateway.errors import Conflict, Invalid, NotFound
+from gateway.errors import Conflict, Invalid, NotFound, TooLarge
 from gateway.ports import Clock
 from gateway.store.models import SqlModels
 from provider_registry.matching import match_inputs
@@ -195,27 +196,35 @@ class Models:
         """
         wanted = model_archive.read(archive)
         new, others = self._new(wanted)
-        model_archive.check_room(new, self._storage.root, self._reserve)
+        self._check_free_space(new)
         deployed = others.deployed_at if others else None
         granted = others.granted if others else (self._node,)
         with model_archive.unpacked(archive, new, self._storage) as in_place:
             try:
-                self._kept.add([Kept(item.model, deployed, granted) for item in new], inside=in_place)
-            except Conflict:  # the same version came in by another archive meanwhile
+                self._kept.add([Kept(model, deployed, granted) for model in new], inside=in_place)
+            except Conflict:  # another import of the same version was faster
                 if self._new(wanted)[0]:
                     raise
-        return self.get(*wanted[0].version_key)
+        return self.get(wanted[0].model_id, wanted[0].version)
 
-    def _new(self, wanted: Sequence[Item]) -> tuple[list[Item], Kept | None]:
+    def _new(self, wanted: Sequence[PartyModel]) -> tuple[list[PartyModel], Kept | None]:
         """Return what of an archive is not here, and some part of its version that is. Raises `Conflict`."""
-        found = {kept.model.party.label: kept for kept in self._kept.find(*wanted[0].version_key)}
-        for item in wanted:
-            here = found.get(item.model.party.label)
-            if here is not None and here.model.fingerprint != item.model.fingerprint:
-                text = f"{item.model.party.label} of {item.model.model_id} lies here with other content"
+        found = {k.model.party.label: k for k in self._kept.find(wanted[0].model_id, wanted[0].version)}
+        for model in wanted:
+            here = found.get(model.party.label)
+            if here is not None and here.model.fingerprint != model.fingerprint:
+                text = f"{model.party.label} of {model.model_id} lies here with other content"
                 raise Conflict(text, reason="MODEL_EXISTS")
-        new = [item for item in wanted if item.model.party.label not in found]
+        new = [model for model in wanted if model.party.label not in found]
         return new, next(iter(found.values()), None)
+
+    def _check_free_space(self, new: Sequence[PartyModel]) -> None:
+        needed = sum(file.size for model in new for part in model.parts for file in part.files)
+        free = shutil.disk_usage(nearest(self._storage.root)).free
+        if needed + max(self._reserve, 0) > free:
+            kept = f" and keeps {self._reserve} back (limits.storage_reserve_bytes)" if self._reserve > 0 else ""
+            text = f"its files take {needed} bytes, the storage has {free} free{kept}: delete data first"
+            raise TooLarge(text, reason="NO_SPACE")
 
 
 def _refusal(reason: str, text: str, got: object) -> Refusal:

@@ -12,7 +12,7 @@ from gateway.data.storage import LARGEST_JSON, METADATA, PARTITION, FileStorage
 from gateway.domain.dag import group
 from gateway.domain.run import Address, Run
 from gateway.domain.spec import JobSpec
-from gateway.errors import GatewayError, NotFound, TooLarge, counted
+from gateway.errors import GatewayError, NotFound, counted
 
 # What runs report about themselves, as numbers and as tables for plots, and what is odd about their outputs.
 #
@@ -64,20 +64,12 @@ def read_report(storage: FileStorage, address: Address) -> Report:
         return Report(problem=f"has {size} bytes; reports are read up to {LARGEST_JSON}")
     try:
         value = storage.read_json(address, LARGEST_JSON)
-    except TooLarge as error:
-        return _csv(storage, address) if _is_table(storage, address) else Report(problem=f"is not read: {error}")
     except GatewayError:
         return _csv(storage, address)
     values: dict[str, Scalar] = {}
     series: list[Series] = []
     _gather(value, "", values, series, 0)
     return Report("json", values, tuple(series))
-
-
-def _is_table(storage: FileStorage, address: Address) -> bool:
-    """Tell whether what is too much for JSON may still be CSV."""
-    with storage.open_partition(address) as file:
-        return file.read(1024).lstrip()[:1] not in (b"{", b"[")
 
 
 def _csv(storage: FileStorage, address: Address) -> Report:

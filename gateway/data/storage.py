@@ -18,202 +18,29 @@ import os
 import secrets
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
+from pydantic_core import from_json
+
 from engines.files import try_to_remove
-from gateway.domain.problems import LARGEST_NAME as LARGEST_NAME
 from gateway.domain.problems import Problem
 from gateway.domain.problems import name_rule as name_rule
 from gateway.domain.run import Address, FileSum
 from gateway.errors import Conflict, Invalid, NotFound, TooLarge
-from provider_registry.model import counted
-
-# Where a table is written before it is put in place, and what happens to it when its process dies.
-#
-# Every write has a folder of its own below ``<root>/.staging`` and holds a lock beside it for as long as it lives.
-# A folder whose lock nobody holds was left by a dead process: it is cleared when the next storage is opened.
-
-FOLDER = ".staging"
-_LOCK = ".lock"
-_TAKEN = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR})
-
-
-class Taken(Exception):
-    """Something lies at the place already."""
-
-
-class Staging:
-    """The folder of one write. ``table`` is what gets published, the rest of ``folder`` is scratch."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self.folder, self._lock = _own_folder(_base(root))
-        self.table = self.folder / "new"
-        self.table.mkdir()
-
-    @contextmanager
-    def published(self, namespace: str, name: str, *, overwrite: bool) -> Iterator[None]:
-        """Put the table at its place in one step; if the block raises, everything is as it was before.
-
-        Raises `Taken` where something lies there and ``overwrite`` is False.
-        """
-        target = self._root / namespace / name
-        old = self.folder / "old"
-        _readable(self.table)
-        with alone(self._root):
-            (self.folder / "target").write_text(json.dumps([namespace, name]), encoding="utf-8")
-            if not target.parent.exists():
-                target.parent.mkdir(mode=0o700)  # a container gets what lies in it by its mount
-            if overwrite:
-                with suppress(FileNotFoundError):
-                    target.rename(old)
-            try:
-                self.table.rename(target)
-            except OSError as error:
-                if error.errno in _TAKEN:
-                    raise Taken from error
-                raise
-            try:
-                yield
-            except BaseException:
-                target.rename(self.table)
-                if os.path.lexists(old):
-                    old.rename(target)
-                drop_if_empty(target.parent)
-                raise
-
-    def take(self, target: Path) -> None:
-        """Move what lies at a place in here, to be deleted with the rest. Raises `FileNotFoundError`."""
-        target.rename(self.folder / "taken")
-
-    def close(self) -> None:
-        """Delete the folder with all that is left in it."""
-        _discard(self.folder, self._lock)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-@contextmanager
-def alone(root: Path) -> Iterator[None]:
-    """Hold the lock under which tables of this storage change places; among processes and threads."""
-    lock = os.open(_base(root) / "places", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
-
-
-def clear_leftovers(root: Path) -> None:
-    """Delete what dead processes left. A replacement that one of them had half done is completed."""
-    base = root / FOLDER
-    if not base.is_dir():
-        return
-    for path in list(base.glob(f"*{_LOCK}")):
-        clear_leftover(root, path.stem)
-
-
-def leftovers(root: Path) -> list[str]:
-    """Return the names of folders that dead processes left."""
-    found = []
-    for path in sorted((root / FOLDER).glob(f"*{_LOCK}")):
-        if (lock := _locked(path)) is not None:
-            os.close(lock)
-            found.append(path.stem)
-    return found
-
-
-def clear_leftover(root: Path, name: str) -> None:
-    """Delete what a dead process left; nothing happens to the folder of a living one."""
-    path = root / FOLDER / f"{name}{_LOCK}"
-    if (lock := _locked(path)) is None:
-        return
-    folder = path.with_suffix("")
-    with alone(root):
-        _complete(root, folder)
-    _discard(folder, lock)
-
-
-def drop_if_empty(folder: Path) -> None:
-    """Remove a folder unless something lies in it."""
-    with suppress(OSError):
-        folder.rmdir()
-
-
-def _base(root: Path) -> Path:
-    base = root / FOLDER
-    base.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return base
-
-
-def _own_folder(base: Path) -> tuple[Path, int]:
-    while True:
-        folder = base / secrets.token_hex(8)
-        path = Path(f"{folder}{_LOCK}")
-        path.touch(mode=0o600, exist_ok=False)
-        lock = _locked(path)
-        if lock is not None:
-            folder.mkdir()
-            return folder, lock
-
-
-def _locked(path: Path) -> int | None:
-    """Lock a file that is there; None where another holds it, or deleted it in the meantime."""
-    try:
-        lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(lock).st_nlink:
-            return lock
-    except OSError:
-        pass
-    os.close(lock)
-    return None
-
-
-def _complete(root: Path, folder: Path) -> None:
-    """Finish a replacement that stopped after the old table was taken away and before the new one was there."""
-    if not (os.path.lexists(folder / "old") and (folder / "new").is_dir()):
-        return
-    namespace, name = json.loads((folder / "target").read_text(encoding="utf-8"))
-    target = root / namespace / name
-    if not os.path.lexists(target):
-        (folder / "new").rename(target)
-
-
-def _readable(table: Path) -> None:
-    """Let any user read: containers run as users of their own. The folder above is closed to others."""
-    table.chmod(0o755)
-    for file in table.iterdir():
-        file.chmod(0o644)
-
-
-def _discard(folder: Path, lock: int) -> None:
-    """Delete a folder, then its lock; the lock stays while anything is left, so that a later start tries again."""
-    try_to_remove(folder)
-    if not os.path.lexists(folder):
-        Path(f"{folder}{_LOCK}").unlink(missing_ok=True)
-    os.close(lock)
-
 
 METADATA = "metadata"
 PARTITION = "data_"
-LARGEST_JSON = 16 * 1024 * 1024
+LARGEST_JSON = 4 * 1024 * 1024
 """bytes of a report or metadata that are read"""
-MOST_SIGNS = 400_000
-"""commas and opening brackets of one JSON file, commas of one row: the widest table of an upload has fewer"""
 LARGEST_ROW = 4 * 1024 * 1024
 """characters of one row of a table"""
+FOLDER = ".staging"
+"""where a table is written before it is put in place"""
 _CHUNK = 1024 * 1024
+_TAKEN = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR})
 
 
 class FileStorage:
@@ -266,7 +93,7 @@ class FileStorage:
     def metadata(self, address: Address, limit: int = LARGEST_JSON) -> dict[str, Any]:
         """Return what is known of the data; empty where nothing is.
 
-        Raises `Invalid` if no JSON object, `TooLarge` beyond ``limit`` bytes or `MOST_SIGNS`.
+        Raises `Invalid` if it is not a JSON object, `TooLarge` beyond ``limit`` bytes.
         """
         path = self.path(address)
         if not _is_folder(path) or not os.path.lexists(path / METADATA):
@@ -308,10 +135,7 @@ class FileStorage:
         return _opened(path / name, _id(address))
 
     def read_json(self, address: Address, limit: int = LARGEST_JSON) -> Any:
-        """Return a report's content.
-
-        Raises `NotFound`, `TooLarge` above ``limit`` bytes or `MOST_SIGNS`, `Invalid` if no JSON.
-        """
+        """Return a report. Raises `NotFound`, `TooLarge` above ``limit`` bytes, `Invalid` if it is not JSON."""
         return _json(self.partitions(address)[0], _id(address), limit)
 
     def stream(
@@ -368,15 +192,15 @@ class FileStorage:
             yield from rows
 
     def _records(self, address: Address, number: int) -> Iterator[list[str]]:
+        part = f"{_id(address)}/{PARTITION}{number}"
         with (
             self.open_partition(address, number) as file,
             io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text,
         ):
-            part = f"{_id(address)}/{PARTITION}{number}"
             lines = _Lines(text, part)
             try:
                 for row in csv.reader(lines, strict=True):
-                    lines.next_row()
+                    lines.length = 0
                     if row:
                         yield row
             except (csv.Error, UnicodeDecodeError) as error:
@@ -384,35 +208,147 @@ class FileStorage:
 
     # ------------------------------------------------------------ writing
 
-    def staging(self) -> Staging:
-        """Begin a write; nothing of it is seen before `published`, nothing is left after its end."""
+    def staging(self) -> "Staging":
+        """Begin a write; nothing of it is visible before `published`, nothing is left after its end."""
         return Staging(self.root)
 
     @contextmanager
-    def published(self, staging: Staging, address: Address, *, overwrite: bool) -> Iterator[None]:
-        """Put what was written into place for good once the block ends; if it raises, all is as before.
+    def published(self, staging: "Staging", address: Address, *, overwrite: bool) -> Iterator[None]:
+        """Put what was written in its place for good once the block ends; if it raises, all is as before.
 
         Raises `Conflict` where something lies there and ``overwrite`` is False, `Invalid` for a bad name.
         """
-        self.path(address)
-        try:
-            with staging.published(address.namespace, address.name, overwrite=overwrite):
-                yield
-        except Taken:
-            raise taken(address) from None
+        with staging.published(self.path(address), address, overwrite=overwrite):
+            yield
 
     def delete(self, address: Address) -> bool:
         """Delete what lies at an address; False where nothing does. Raises `Invalid` for a bad name."""
         path = self.path(address)
         if not os.path.lexists(path):
             return False
-        with self.staging() as staging, alone(self.root):
+        with self.staging() as staging:
             try:
-                staging.take(path)
+                path.rename(staging.folder / "deleted")
             except FileNotFoundError:
                 return False
-            drop_if_empty(path.parent)
+        _drop_if_empty(path.parent)
         return True
+
+
+class Staging:
+    """The folder of one write: ``table`` is what gets published, the rest of ``folder`` is scratch.
+
+    It is locked while its process lives; one that nobody holds was left by a dead process.
+    """
+
+    def __init__(self, root: Path) -> None:
+        base = root / FOLDER
+        base.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = None
+        while lock is None:  # else another process took the new folder for a dead one's
+            self.folder = base / secrets.token_hex(8)
+            self.folder.mkdir()
+            lock = _locked(self.folder)
+        self._lock = lock
+        self.table = self.folder / "new"
+        self.table.mkdir()
+
+    @contextmanager
+    def published(self, target: Path, address: Address, *, overwrite: bool) -> Iterator[None]:
+        """Put the table in its place; if the block raises, everything is as it was before. Raises `Conflict`."""
+        self.table.chmod(0o755)  # containers run as users of their own; the folder above is closed to others
+        for file in self.table.iterdir():
+            file.chmod(0o644)
+        (self.folder / "target").write_text(json.dumps([address.namespace, address.name]), encoding="utf-8")
+        self._put(target, address, overwrite)
+        try:
+            yield
+        except BaseException:
+            target.rename(self.table)
+            with suppress(FileNotFoundError):
+                (self.folder / "old").rename(target)
+            _drop_if_empty(target.parent)
+            raise
+
+    def _put(self, target: Path, address: Address, overwrite: bool) -> None:
+        while True:  # another write or deletion may come between the steps
+            target.parent.mkdir(mode=0o700, exist_ok=True)
+            if overwrite:
+                with suppress(FileNotFoundError):
+                    old = self.folder / "old"
+                    try_to_remove(old)
+                    target.rename(old)
+            try:
+                self.table.rename(target)
+                return
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                if error.errno not in _TAKEN:
+                    raise
+                if not overwrite:
+                    raise taken(address) from None
+
+    def close(self) -> None:
+        """Delete the folder with all that is left in it."""
+        try_to_remove(self.folder)
+        os.close(self._lock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def clear_leftovers(root: Path) -> None:
+    """Delete what dead processes left. A replacement that one of them had half done is completed."""
+    for name in leftovers(root):
+        clear_leftover(root, name)
+
+
+def leftovers(root: Path) -> list[str]:
+    """Return the names of folders that dead processes left."""
+    found = []
+    for path in sorted((root / FOLDER).glob("*")):
+        if (lock := _locked(path)) is not None:
+            os.close(lock)
+            found.append(path.name)
+    return found
+
+
+def clear_leftover(root: Path, name: str) -> None:
+    """Delete what a dead process left; nothing happens to the folder of a living one."""
+    folder = root / FOLDER / name
+    if (lock := _locked(folder)) is None:
+        return
+    if os.path.lexists(folder / "old") and (folder / "new").is_dir():  # it died between the two steps
+        target = root.joinpath(*json.loads((folder / "target").read_text(encoding="utf-8")))
+        if not os.path.lexists(target):
+            (folder / "new").rename(target)
+    try_to_remove(folder)
+    os.close(lock)
+
+
+def _locked(folder: Path) -> int | None:
+    """Lock a folder; None where another holds it, or deleted it in the meantime."""
+    try:
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if folder.exists():
+            return lock
+    except OSError:
+        pass
+    os.close(lock)
+    return None
+
+
+def _drop_if_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
 
 
 class _Lines:
@@ -421,27 +357,21 @@ class _Lines:
     def __init__(self, text: io.TextIOWrapper, part: str) -> None:
         self._text = text
         self._part = part
-        self.next_row()
-
-    def next_row(self) -> None:
-        """Begin to count anew."""
-        self._length = self._commas = 0
+        self.length = 0
+        """of the row so far; whoever has read the row sets it to 0"""
 
     def __iter__(self) -> Iterator[str]:
         while line := self._text.readline(LARGEST_ROW + 1):
-            self._length += len(line)
-            self._commas += line.count(",")
-            if self._length > LARGEST_ROW or self._commas > MOST_SIGNS:
-                rule = f"has a row of more than {LARGEST_ROW} characters or {MOST_SIGNS} commas"
+            self.length += len(line)
+            if self.length > LARGEST_ROW:
+                rule = f"has a row of more than {LARGEST_ROW} characters"
                 raise Invalid([Problem(self._part, rule)], reason="DATA_BROKEN")
             yield line
 
 
 def taken(address: Address) -> Conflict:
     """Return the refusal to write where something lies."""
-    return Conflict(
-        f"{_id(address)} exists; to replace it say so: overwrite (or drop): true", reason="DATASET_EXISTS"
-    )
+    return Conflict(f"{_id(address)} exists; to replace it set overwrite (or drop): true", reason="DATASET_EXISTS")
 
 
 def _id(address: Address) -> str:
@@ -464,9 +394,9 @@ def _is_folder(path: Path) -> bool:
     return _mode_is(path, stat.S_ISDIR)
 
 
-def _mode_is(path: Path, kind: Any) -> bool:
+def _mode_is(path: Path, kind: Callable[[int], bool]) -> bool:
     try:
-        return bool(kind(path.lstat().st_mode))
+        return kind(path.lstat().st_mode)
     except (OSError, ValueError):
         return False
 
@@ -475,9 +405,8 @@ def _opened(path: Path, what: str) -> BinaryIO:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise NotFound(
-            f"{what}: {path.name} cannot be opened ({error.strerror})", reason="DATA_MISSING"
-        ) from error
+        text = f"{what}: {path.name} cannot be opened ({error.strerror})"
+        raise NotFound(text, reason="DATA_MISSING") from error
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise NotFound(f"{what}: {path.name} is not a file", reason="DATA_MISSING")
@@ -489,9 +418,7 @@ def _json(path: Path, what: str, limit: int) -> Any:
         data = file.read(limit + 1)
     if len(data) > limit:
         raise TooLarge(f"{what} has more than {limit} bytes")
-    if counted(data, b",[{", MOST_SIGNS) > MOST_SIGNS:  # values cost far more memory than their bytes
-        raise TooLarge(f"{what} has more than {MOST_SIGNS} commas and opening brackets")
     try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as error:
+        return from_json(data)
+    except ValueError as error:
         raise Invalid([Problem(what, "is not JSON", str(error))], reason="DATA_BROKEN") from error

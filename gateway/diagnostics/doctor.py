@@ -465,7 +465,11 @@ def _migrations(settings: Settings) -> Step:
         return Step("migrations", Result.OK, "the schema is not made yet; serve makes it")
     text = f"the schema is {current}, this version's is {newest}"
     return Step(
-        "migrations", Result.WARNING, "", text, "serve upgrades a schema that it knows and refuses any other; back up the database first"
+        "migrations",
+        Result.WARNING,
+        "",
+        text,
+        "serve upgrades a schema that it knows and refuses any other; back up the database first",
     )
 
 

@@ -102,8 +102,8 @@ def test_what_has_no_room_is_not_unpacked(here: Here):
         here.models(reserve=1 << 60).take_in(here.archive("one"))
     assert caught.value.reason == "NO_SPACE" and here.files() == []
     archive = here.archive("two")
-    (item,) = model_archive.read(archive)
-    (part,) = item.model.parts
+    (model,) = model_archive.read(archive)
+    (part,) = model.parts
     huge = replace(part, files=(replace(part.files[0], size=1 << 60),))
     with pytest.raises(TooLarge, match=str(1 << 60)):
-        model_archive.check_room([replace(item, model=replace(item.model, parts=(huge,)))], here.home, 0)
+        here.models()._check_free_space([replace(model, parts=(huge,))])

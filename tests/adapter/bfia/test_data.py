@@ -54,7 +54,7 @@ class Site:
 
     def left(self) -> list[Path]:
         """Everything in the storage but the file that is only a lock."""
-        return [p for p in self.storage.root.rglob("*") if p.name not in (FOLDER, "places")]
+        return [p for p in self.storage.root.rglob("*") if p.name != FOLDER]
 
 
 @pytest.fixture
