@@ -1,8 +1,4 @@
-"""Changes single routes in the text of a table, and leaves everything else in it, comments too, as it stands.
-
-Only the lines of the one entry are rewritten. What comes out is read again; where the careful way does not give
-the wanted table (a text in flow style, for instance), the table is written anew.
-"""
+"""Changes entries in the text of a table; comments and style of the rest stay as they are."""
 
 import io
 from collections.abc import Mapping
@@ -11,15 +7,18 @@ from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
-from ruamel.yaml.error import YAMLError
+from ruamel.yaml.error import CommentMark, YAMLError
+from ruamel.yaml.nodes import ScalarNode
+from ruamel.yaml.resolver import VersionedResolver
+from ruamel.yaml.tokens import CommentToken
 
-from route_table.document import Entries, Node, dump, parse, read
-from route_table.model import InvalidRoutes, RouteTable
+from route_table.document import ADDRESS_KEYS, ROOT, TLS_KEYS, parse
+from route_table.model import InvalidRoutes, Problem
 
 
 @dataclass(frozen=True)
 class Change:
-    """What a node's entry shall hold. A value of None takes the key away."""
+    """What a node's entry shall hold. A value of None removes the key."""
 
     node: str
     values: Mapping[str, Any] | None
@@ -28,111 +27,113 @@ class Change:
     """False: keys that are not named stay as they are"""
 
 
-@dataclass(frozen=True)
-class _Block:
-    start: int
-    """index of the entry's first line"""
-    end: int
-    """index after its last line"""
-
-
 def apply(text: str, change: Change) -> str:
-    """Return the text with one entry changed. Raises InvalidRoutes if the result is no route table."""
-    before = parse(text)
-    if change.values is None:
-        wanted = {node: route for node, route in before.routes.items() if node != change.node}
-    else:
-        entry = dict(change.values) if change.whole else entry_values(text, change.node) | dict(change.values)
-        alone = _alone(change.node, {key: value for key, value in entry.items() if value is not None})
-        wanted = {**before.routes, **parse(alone, linked=False).routes}
-    if wanted == before.routes:
-        return text
+    """Return the text with one entry changed. Raises InvalidRoutes if the result is not a valid route table."""
+    yaml = _yaml(text)
     try:
-        edited = _edited(text, change)
-        if parse(edited).routes == wanted:
-            return edited
-    except (YAMLError, InvalidRoutes, ValueError):
-        pass
-    return dump(RouteTable(0, wanted))
-
-
-def _alone(node: str, values: Mapping[str, Any]) -> str:
-    """Write one entry as a document of its own."""
-    return _dumped(CommentedMap({node: CommentedMap(values)}), 2)
-
-
-def _edited(text: str, change: Change) -> str:
-    lines = text.splitlines(keepends=True)
-    block = _block(text, change.node)
-    if block is None:
-        if change.values is None:
-            return text
-        given = {key: value for key, value in change.values.items() if value is not None}
-        return _appended(text, _alone(change.node, given))
+        document: CommentedMap = yaml.load(text)
+    except (YAMLError, ValueError) as error:
+        raise InvalidRoutes((Problem(ROOT, f"cannot be edited; correct it in the file: {error}"),)) from error
     if change.values is None:
-        left = "".join([*lines[: block.start], *lines[block.end :]])
-        return left if len(parse(text).routes) > 1 else f"{left}{{}}\n"
-    own = lines[block.start : block.end]
-    document: CommentedMap = _yaml(_indent(own)).load("".join(own))
-    key = next(iter(document))
-    entry = document[key]
-    if change.whole:
-        for gone in [name for name in entry if name not in change.values]:
-            del entry[gone]
-    for name, value in change.values.items():
-        if value is None:
-            entry.pop(name, None)
-        else:
-            entry[name] = value
-    return "".join([*lines[: block.start], _dumped(document, _indent(own)), *lines[block.end :]])
+        _remove(document, change.node)
+    elif change.node in document:
+        below = _take_below(document, change.node)
+        _update(document[change.node], change)
+        _put_below(document, change.node, below)
+    else:
+        if not document:
+            document.fa.set_block_style()  # the table was {}
+        document[change.node] = CommentedMap(_texts(change.values))
+    out = io.StringIO()
+    yaml.dump(document, out)
+    edited = out.getvalue()
+    return text if parse(edited).routes == parse(text).routes else edited
 
 
-def _appended(text: str, entry: str) -> str:
-    root = read(text)
-    if isinstance(root, Entries) and not root.items:  # {}
-        kept = [line for line in text.splitlines(keepends=True) if not line.strip().startswith("{}")]
-        return "".join(kept) + entry
-    return text + ("" if text.endswith("\n") else "\n") + entry
+def _update(entry: CommentedMap, change: Change) -> None:
+    """Set and remove keys; another kind of address replaces the one that was there."""
+    values = dict(change.values or {})
+    if not change.whole:
+        given = {key for key, value in values.items() if value is not None}
+        if "via" in given:
+            values |= dict.fromkeys({"url", *ADDRESS_KEYS, *TLS_KEYS} - given)
+        elif "url" in given:
+            values |= dict.fromkeys(("via", *ADDRESS_KEYS))
+        elif given & set(ADDRESS_KEYS):
+            values |= dict.fromkeys(("via", "url"))
+    entry.update(_texts(values))
+    for key in [key for key in entry if values.get(key) is None and (change.whole or key in values)]:
+        del entry[key]
+        entry.ca.items.pop(key, None)
 
 
-def entry_values(text: str, node: str) -> dict[str, Any]:
-    """Return what is written in a node's entry, each value as the text it is; nothing if there is none."""
-    root = read(text)
-    for key, value in root.items if isinstance(root, Entries) else ():
-        if key.text == node and isinstance(value, Entries):
-            return {k.text: getattr(v, "text", None) for k, v in value.items}
-    return {}
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        key: str(value).lower() if isinstance(value, bool) else str(value)
+        for key, value in values.items()
+        if value is not None
+    }
 
 
-def _block(text: str, node: str) -> _Block | None:
-    """Find the lines of a node's entry: from its key to its last value."""
-    root = read(text)
-    for key, value in root.items if isinstance(root, Entries) else ():
-        if key.text == node:
-            return _Block(key.line - 1, _last_line(value))
-    return None
+def _remove(document: CommentedMap, node: str) -> None:
+    """Remove an entry but not the comments in the lines below it, which belong to what follows."""
+    if node not in document:
+        return
+    below = _take_below(document, node)
+    position = list(document).index(node)
+    del document[node]
+    document.ca.items.pop(node, None)
+    if position:
+        _put_below(document, list(document)[position - 1], below)
+    elif below:
+        above = (document.ca.comment or [None, None])[1] or []
+        document.ca.comment = [None, [*above, CommentToken(below, CommentMark(0), None)]]
 
 
-def _last_line(node: Node) -> int:
-    if isinstance(node, Entries):
-        return max([node.line, node.last, *(_last_line(value) for _, value in node.items)])
-    return node.line
+def _take_below(document: CommentedMap, node: str) -> str:
+    """Remove and return the lines of comment after an entry, up to the next one."""
+    holder, key = _last_value(document, node)
+    slots = holder.ca.items.get(key)
+    if not slots or not slots[2]:
+        return ""
+    comment, _, below = slots[2].value.partition("\n")
+    slots[2] = CommentToken(f"{comment}\n", slots[2].start_mark, None) if comment else None
+    return str(below)
 
 
-def _indent(lines: list[str]) -> int:
-    inner = next((line for line in lines[1:] if line.strip() and not line.lstrip().startswith("#")), "  ")
-    return max(len(inner) - len(inner.lstrip(" ")), 1)
+def _put_below(document: CommentedMap, node: str, below: str) -> None:
+    if below:
+        holder, key = _last_value(document, node)
+        slots = holder.ca.items.setdefault(key, [None, None, None, None])
+        before = slots[2]
+        mark = before.start_mark if before else CommentMark(0)
+        slots[2] = CommentToken((before.value if before else "\n") + below, mark, None)
 
 
-def _yaml(indent: int) -> YAML:
+def _last_value(document: CommentedMap, node: str) -> tuple[CommentedMap, str]:
+    """Return where the comment after an entry is kept: at the last key of a block, else at the node itself."""
+    entry = document[node]
+    if isinstance(entry, CommentedMap) and entry and not entry.fa.flow_style():
+        return entry, list(entry)[-1]
+    return document, node
+
+
+class _Texts(VersionedResolver):
+    """Takes every plain value for the text that is written, so that ``0123`` and ``no`` stay what they are."""
+
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+        if kind is ScalarNode and implicit[0]:
+            return self.DEFAULT_SCALAR_TAG
+        return super().resolve(kind, value, implicit)
+
+
+def _yaml(text: str) -> YAML:
     yaml = YAML()
+    yaml.Resolver = _Texts
     yaml.preserve_quotes = True
     yaml.width = 4096
-    yaml.indent(mapping=indent)
+    inner = next(
+        (line for line in text.splitlines() if line.startswith(" ") and line.lstrip()[:1] not in "#"), "  "
+    )
+    yaml.indent(mapping=max(len(inner) - len(inner.lstrip(" ")), 1))
     return yaml
-
-
-def _dumped(document: CommentedMap, indent: int) -> str:
-    out = io.StringIO()
-    _yaml(indent).dump(document, out)
-    return out.getvalue()

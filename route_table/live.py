@@ -6,19 +6,15 @@ copy: an edit of it is taken up as a version, a version made elsewhere is writte
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import RLock
-from typing import Any
 
-import yaml
-
-from route_table import certificates
-from route_table import edit as route_table_edit
-from route_table.document import MAX_TEXT, ROOT, dump, parse, step
+from route_table import certificates, edit
+from route_table.document import MAX_TEXT, ROOT, entry_of, parse, step
 from route_table.edit import Change
 from route_table.model import Identity, InvalidRoutes, Problem, Route, RouteTable, UnknownNode
 from route_table.versions import Export, MemoryVersions, Repository, Version
@@ -29,9 +25,6 @@ MAX_BYTES = 4 * MAX_TEXT
 _EMPTY = "{}\n"
 _LOOK_BACK = 100
 """versions in which the former route of a removed node is looked for"""
-_PARTS = ("host", "port", "scheme")
-_IDENTITY = ("ca", "certificate", "key", "server_name")
-
 
 FileCheck = Callable[[Identity, str, datetime], Iterable[Problem]]
 
@@ -165,12 +158,11 @@ class LiveRoutes:
         Raises InvalidRoutes with every problem, StaleVersion where ``expected`` is not the newest version's
         number, UnknownNode where the entry to remove is not there.
         """
-        change = _without_other_address(change)
 
         def changed(text: str) -> str:
             if change.values is None and change.node not in parse(text).routes:
                 raise UnknownNode(change.node, self._table.version)
-            return route_table_edit.apply(text, change)
+            return edit.apply(text, change)
 
         return self._add(changed, author, reason, "api", expected)
 
@@ -271,9 +263,7 @@ class LiveRoutes:
         self._refused = None
         try:
             self._accept(text, digest, exported)
-        except (
-            InvalidRoutes
-        ) as error:  # looked at again: what lacks may be a file that a route names, and may come
+        except InvalidRoutes as error:  # tried again: a file that a route names may still come
             self._report(error.problems)
             return
         self._problems = ()
@@ -282,13 +272,23 @@ class LiveRoutes:
             self._write(path)
 
     def _accept(self, text: str, digest: str, exported: Export | None) -> None:
-        """Make the file's text a version; what others changed since it was written is kept."""
+        """Make the file's text a version; nodes that others changed since it was written keep their change.
+
+        Where both changed a node, the file wins.
+        """
         base = self._versions.get(exported.number) if exported is not None else None
 
-        def merged(newest: str) -> str:
-            return text if base is None or newest == base.text else _merged(base.text, newest, text)
+        def joined(newest: str) -> str:
+            if base is None or newest == base.text:
+                return text
+            was, now, mine = (parse(one).routes for one in (base.text, newest, text))
+            found = text
+            for node in sorted(was.keys() | now.keys()):
+                if was.get(node) != now.get(node) and was.get(node) == mine.get(node):
+                    found = edit.apply(found, Change(node, entry_of(now[node]) if node in now else None))
+            return found
 
-        version = self._add(merged, "file", "", "file", None)
+        version = self._add(joined, "file", "", "file", None)
         if version.text == text:
             self._versions.set_exported(Export(version.number, digest))
 
@@ -338,43 +338,6 @@ class LiveRoutes:
                 },
             )
         self._problems = problems
-
-
-def _without_other_address(change: Change) -> Change:
-    """A new url replaces host and port, a next hop either of them, and the other way round."""
-    values: dict[str, Any] | None = None if change.values is None else dict(change.values)
-    if values is not None and not change.whole:
-        if values.get("via") is not None:
-            values |= dict.fromkeys(key for key in ("url", *_PARTS, *_IDENTITY) if values.get(key) is None)
-        elif values.get("url") is not None:
-            values |= dict.fromkeys((*_PARTS, "via"))
-        elif any(values.get(key) is not None for key in _PARTS):
-            values |= dict.fromkeys(("url", "via"))
-    return Change(change.node, values, change.whole)
-
-
-def _merged(base: str, newest: str, file: str) -> str:
-    """Put into the file's text what others changed meanwhile; where both changed a node, the file says it."""
-    was, now, mine = (parse(text).routes for text in (base, newest, file))
-    theirs = [node for node in was.keys() | now.keys() if was.get(node) != now.get(node)]
-    for node in sorted(theirs):
-        if was.get(node) != mine.get(node):
-            continue
-        route = now.get(node)
-        if route is None:
-            file = route_table_edit.apply(file, Change(node, None)) if node in mine else file
-        elif node not in mine or node not in was:
-            file = route_table_edit.apply(file, Change(node, _values(route)))
-        else:
-            before, after = _values(was[node]), _values(route)
-            changed = {key: after.get(key) for key in {**before, **after} if before.get(key) != after.get(key)}
-            file = route_table_edit.apply(file, _without_other_address(Change(node, changed, whole=False)))
-    return file
-
-
-def _values(route: Route) -> Mapping[str, Any]:
-    """Return what an entry holds, numbers as numbers: people read the file."""
-    return dict(yaml.safe_load(dump(RouteTable(0, {route.node: route})))[route.node])
 
 
 def _digest(content: bytes) -> str:

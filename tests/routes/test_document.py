@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from route_table.document import KEYS, MAX_TEXT, dump, parse
+from route_table.document import KEYS, MAX_TEXT, parse
 from route_table.model import PROFILES, InvalidRoutes, Problem, Route, RouteTable, UnknownNode
+from tests.routes.builders import dump
 
 SEED = """\
 # node id -> where its gateway listens
@@ -111,12 +112,12 @@ def test_enabled_is_read_in_the_spellings_of_yaml(spelled, enabled):
         (
             "A: {host: h, port: 1}\nB: {host: h, port: 1}\nA: {host: i, port: 1}",
             "A",
-            "line 3: is given a second time; first in line 1",
+            "line 3: duplicate key; first in line 1",
         ),
         (
             "A:\n  host: h\n  port: 1\n  host: i",
             "A.host",
-            "line 4: is given a second time; first in line 2",
+            "line 4: duplicate key; first in line 2",
         ),
         ("A:\n  port: 1", "A.host", "line 2: is missing; give host and port, or url"),
         ("A:\n  host: h", "A.port", "line 2: is missing; give host and port, or url"),
@@ -126,12 +127,12 @@ def test_enabled_is_read_in_the_spellings_of_yaml(spelled, enabled):
         (
             "A:\n  host: h\n  port: 1\n  enable: no",
             "A.enable",
-            "line 4: is no key of a route; did you mean enabled?",
+            "line 4: unknown key; did you mean enabled?",
         ),
         (
             "A: {host: h, port: 1, weight: 3}",
             "A.weight",
-            "line 1: is no key of a route; known are "
+            "line 1: unknown key; known are "
             "host, port, scheme, url, profile, institution, deadline, enabled, "
             "via, relay, ca, certificate, key, server_name, peer_certificate, components",
         ),
@@ -292,7 +293,7 @@ def test_a_text_beyond_the_bound_is_not_read():
 
 def test_every_problem_is_told_at_once():
     assert refused("A:\n  hosst: h\n  port: x\nB: 1\n'': {url: 'x'}\n") == [
-        ("A.hosst", "line 2: is no key of a route; did you mean host?"),
+        ("A.hosst", "line 2: unknown key; did you mean host?"),
         ("A.host", "line 2: is missing; give host and port, or url"),
         ("A.port", "line 3: must be a whole number from 1 to 65535"),
         ("B", "line 4: must be a mapping with host and port, or url"),
