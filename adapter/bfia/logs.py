@@ -15,7 +15,7 @@ from fastapi import APIRouter, Query, Request
 from adapter.bfia.envelope import ok
 from adapter.bfia.requests import Sender, given, on
 from adapter.body import JsonRoute
-from gateway.data.log_index import LEVELS, Level
+from gateway.data.log_levels import LEVELS, Level
 from gateway.data.logs import Excerpt, RunLogs
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid

@@ -18,7 +18,7 @@ from gateway.admin.node import add_audit
 from gateway.admin.outputs import add_outputs, add_reports
 from gateway.admin.routes import add_routes
 from gateway.auth import Role
-from gateway.data.logs import STREAMS
+from gateway.data.log_copies import STREAMS
 from gateway.domain import waiting
 from gateway.domain.dag import DagNode
 from gateway.domain.parameters import effective

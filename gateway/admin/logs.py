@@ -10,8 +10,9 @@ from fastapi import APIRouter, Header, Query
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 
-from gateway.data.log_index import LEVELS, Level
-from gateway.data.logs import STREAMS, Excerpt, RunLogs
+from gateway.data.log_copies import STREAMS
+from gateway.data.log_levels import LEVELS, Level
+from gateway.data.logs import Excerpt, RunLogs
 from gateway.domain.problems import Problem, index_of
 from gateway.domain.run import Run
 from gateway.errors import GatewayError, Invalid, NotFound

@@ -33,7 +33,7 @@ from gateway.cli.client import (
 )
 from gateway.cli.console import harmless_in, say
 from gateway.cli.inputs import new_file
-from gateway.data.log_index import Level
+from gateway.data.log_levels import Level
 from gateway.errors import counted
 
 PATIENCE = 300.0

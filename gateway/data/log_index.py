@@ -1,7 +1,7 @@
-"""Remembers in which order the lines of a task's runs were found, so that a line never changes its number.
+"""Keeps the order in which the lines of a task's runs were found, so that a line never changes its number.
 
 The streams of several runs grow side by side, without times; however they are joined later, lines would move.
-Hence what has grown is written down, as segments of the streams, whenever somebody asks: the order in which it was
+Hence what has grown is recorded, as segments of the streams, with every request: the order in which it was
 found is the order for good. The ledger is a text file with one segment per line, only ever appended to:
 
     <run's name> <stream> <first byte> <byte after the last> <debug lines> <info lines> <error lines>
@@ -9,79 +9,13 @@ found is the order for good. The ledger is a text file with one segment per line
 A segment that begins where the one above it begins replaces it, grown.
 """
 
-import json
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import BinaryIO
 
-# Says how serious a line of a vendor's log is. Nothing prescribes how a line tells; this is how it is read here.
-#
-# 1. A line that is a JSON object tells by its field ``level``, ``severity`` or ``levelname``.
-# 2. Else a level word at its beginning tells, in any case, also in brackets, after a time, or coloured.
-#    So does glog's letter with the date (``E1121 10:00:00 …``).
-# 3. Else a line of stdout is info, and one of stderr error: that is where tracebacks and the last words of a
-#    crash end up.
-#
-# Warnings count as info: the protocol knows no level of that name, and a job with warnings is no failed one.
-
-LONGEST_LINE = 64 * 1024
-"""bytes of a line that are looked at, and shown"""
-
-
-class Level(StrEnum):
-    """What may be asked for: ``debug`` gives every line, ``info`` what is info or worse, ``error`` only errors."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    ERROR = "error"
-
-
-LEVELS = tuple(Level)
-"""from all lines to the fewest"""
-
-_WORDS = {
-    Level.DEBUG: "trace debug verbose",
-    Level.INFO: "info information notice warn warning",
-    Level.ERROR: "err error severe crit critical fatal alert emerg emergency panic traceback",
-}
-_LEVEL_OF = {word: level for level, words in _WORDS.items() for word in words.split()}
-_FIELDS = ("level", "severity", "levelname")
-_COLOUR = rb"\x1b\[[0-9;]*m"
-_LEADING = re.compile(
-    rb"(?:[\s0-9\[\](){}<>|:.,/+*-]|(?<=[0-9])[TZ](?=[0-9\s\])]|$)|(?<=[0-9])UTC|" + _COLOUR + rb")*+"
-    rb"([A-Za-z]+)(?![A-Za-z0-9_])"
-)
-_GLOG = re.compile(rb"([IWEF])[0-9]{4,8} [0-9]{2}:")
-_GLOG_LEVEL = {b"I": Level.INFO, b"W": Level.INFO, b"E": Level.ERROR, b"F": Level.ERROR}
-_HEAD = 200
-"""bytes within which a leading word has to begin"""
-
-
-def level_of(line: bytes, stream: str) -> Level:
-    """Return the level of a line, whose first `LONGEST_LINE` bytes are enough."""
-    otherwise = Level.ERROR if stream == "stderr" else Level.INFO
-    if line.lstrip()[:1] == b"{":
-        return _level_of_object(line) or otherwise
-    if glog := _GLOG.match(line):
-        return _GLOG_LEVEL[glog[1]]
-    word = _LEADING.match(line[:_HEAD])
-    return _LEVEL_OF.get(word[1].decode().lower(), otherwise) if word else otherwise
-
-
-def _level_of_object(line: bytes) -> Level | None:
-    try:
-        said = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(said, dict):
-        return None
-    words = (said.get(field) for field in _FIELDS)
-    return next((_LEVEL_OF[w.lower()] for w in words if isinstance(w, str) and w.lower() in _LEVEL_OF), None)
-
+from gateway.data.log_levels import LEVELS, LONGEST_LINE, Level, level_of
 
 LARGEST_SEGMENT = 256 * 1024
 """bytes after which a new segment begins; a longer line has one of its own"""
@@ -102,7 +36,7 @@ class Segment:
     """bytes of the stream before it"""
     end: int
     """bytes of the stream with it"""
-    counts: tuple[int, int, int] = (0, 0, 0)
+    counts: tuple[int, ...] = (0, 0, 0)
     """lines of exactly each level, as in `LEVELS`"""
 
     def number(self, level: Level) -> int:
@@ -120,7 +54,8 @@ def read_ledger(file: BinaryIO) -> list[Segment]:
             file.truncate(good)
             break
         good += len(line)
-        if segments and _grown(segments[-1], segment):
+        last = segments[-1] if segments else None
+        if last and (last.run, last.stream, last.start) == (segment.run, segment.stream, segment.start):
             segments[-1] = segment
         else:
             segments.append(segment)
@@ -128,16 +63,19 @@ def read_ledger(file: BinaryIO) -> list[Segment]:
 
 
 def extend(file: BinaryIO, segments: list[Segment], more: Iterable[Segment]) -> None:
-    """Write down what was found, and add it to the segments. Raises OSError."""
+    """Record what was found, and add it to the segments. Raises OSError."""
     file.seek(0, os.SEEK_END)
     for segment in more:
         last = segments[-1] if segments else None
         if last is not None and _goes_on(last, segment):
-            segment = _joined(last, segment)
+            counts = tuple(map(sum, zip(last.counts, segment.counts, strict=True)))
+            segment = replace(last, end=segment.end, counts=counts)
             segments[-1] = segment
         else:
             segments.append(segment)
-        file.write(_written(segment).encode())
+        debug, info, error = segment.counts
+        text = f"{segment.run} {segment.stream} {segment.start} {segment.end} {debug} {info} {error}\n"
+        file.write(text.encode())
     file.flush()
 
 
@@ -158,10 +96,10 @@ def found(paths: Sequence[Path], run: str, stream: str, start: int, *, complete:
         counts[LEVELS.index(level_of(line.head, stream))] += 1
         end = line.end
         if end - start >= LARGEST_SEGMENT:
-            yield Segment(run, stream, start, end, (counts[0], counts[1], counts[2]))
+            yield Segment(run, stream, start, end, tuple(counts))
             counts, start = [0, 0, 0], end
     if end > start:
-        yield Segment(run, stream, start, end, (counts[0], counts[1], counts[2]))
+        yield Segment(run, stream, start, end, tuple(counts))
 
 
 @dataclass(frozen=True)
@@ -179,10 +117,10 @@ class RawLine:
 
 def lines(paths: Sequence[Path], start: int, end: int | None) -> Iterator[RawLine]:
     """Yield the lines between two bytes of the first of the files that is there, in memory one at a time."""
-    file = _opened(paths)
-    if file is None:
+    path = next(filter(Path.exists, paths), None)
+    if path is None:
         return
-    with file:
+    with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         end = size if end is None else min(end, size)
         file.seek(start)
@@ -198,15 +136,6 @@ def lines(paths: Sequence[Path], start: int, end: int | None) -> Iterator[RawLin
             start = at
 
 
-def _opened(paths: Sequence[Path]) -> BinaryIO | None:
-    for path in paths:
-        try:
-            return path.open("rb")
-        except FileNotFoundError:
-            continue
-    return None
-
-
 def _parsed(line: bytes) -> Segment | None:
     words = line.decode(errors="replace").split()
     if not line.endswith(b"\n") or len(words) != 7 or not all(w.isdecimal() for w in words[2:]):
@@ -215,20 +144,7 @@ def _parsed(line: bytes) -> Segment | None:
     return Segment(words[0], words[1], start, end, (debug, info, error))
 
 
-def _written(s: Segment) -> str:
-    return f"{s.run} {s.stream} {s.start} {s.end} {s.counts[0]} {s.counts[1]} {s.counts[2]}\n"
-
-
-def _grown(old: Segment, new: Segment) -> bool:
-    return (old.run, old.stream, old.start) == (new.run, new.stream, new.start)
-
-
 def _goes_on(old: Segment, new: Segment) -> bool:
     """Whether the new segment follows the old one directly, and both fit into one."""
     follows = (old.run, old.stream, old.end) == (new.run, new.stream, new.start)
     return follows and new.end - old.start <= LARGEST_SEGMENT
-
-
-def _joined(old: Segment, new: Segment) -> Segment:
-    a, b = old.counts, new.counts
-    return replace(old, end=new.end, counts=(a[0] + b[0], a[1] + b[1], a[2] + b[2]))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engines import logs
 from engines.memory import Script
-from gateway.data.logs import _append
+from gateway.data.log_copies import _append
 from gateway.data.workspace import Workspace
 from tests.builders import a_run
 from tests.contracts.engine_acts import a_spec, ended, python

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.data.log_index import LEVELS, Level, level_of
+from gateway.data.log_levels import LEVELS, Level, level_of
 
 DEBUG, INFO, ERROR = LEVELS
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from adapter.bfia import logs
 from engines.base import LaunchSpec, labels
 from engines.memory import MemoryEngine, Script
-from gateway.data.log_index import LEVELS, LONGEST_LINE, Level
+from gateway.data.log_levels import LEVELS, LONGEST_LINE, Level
 from gateway.data.logs import MOST_BYTES, MOST_LINES, Excerpt, RunLogs
 from gateway.data.workspace import Workspace
 from gateway.domain.run import Exit, LocalJob, Run

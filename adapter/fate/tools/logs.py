@@ -12,8 +12,8 @@ from adapter.fate.envelope import Envelope, FateRoute, coded, ok
 from adapter.fate.tools import schemas
 from adapter.fate.tools.archives import CHUNK, Member, archive_of, sent
 from adapter.fate.tools.deps import ClientParts, on
-from gateway.data.log_index import Level
-from gateway.data.logs import STREAMS
+from gateway.data.log_copies import STREAMS
+from gateway.data.log_levels import Level
 from gateway.domain.problems import Problem
 from gateway.domain.run import LocalJob, Run
 from gateway.errors import Invalid, NotFound
