@@ -1,8 +1,8 @@
-"""Calls nodes that speak FATE's protocol: `ParticipantApi` over it; `scheduler_client` has the other.
+"""Clients for nodes that speak FATE's protocol, as parties and as schedulers.
 
-FATE is told of each role of a node by itself, and of a task by its version. What it has no words for (a job's
-state, suspension, approval, deletion) is asked in the standard's, which a gateway like this one understands at the
-same address; FATE's own nodes do not serve it, which is no error where nothing depends on it.
+FATE is called for each role of a node separately, and for a task by its version. What it has no requests for (a
+job's state, suspension, approval, deletion) goes in the standard's protocol, which a gateway like this one serves
+at the same address. FATE's own nodes do not, which is no error unless something depends on it.
 """
 
 import re
@@ -33,11 +33,11 @@ from gateway.ports import JobView, ParticipantApi, SchedulerApi, Site, TaskNews,
 from gateway.runtime.context import traced
 
 Sign = Callable[[NodeId, NodeId], Mapping[str, str]]
-"""Return the headers that sign a request to a node in an initiator's name; none where it asks for none."""
+"""Return the headers that sign a request to a node in an initiator's name, if it requires a signature."""
 
 
 class NoChange(Refused):
-    """FATE gave or took nothing: it has too little free, or what is asked for is held (or returned) already."""
+    """FATE changed nothing: it has too few resources, or they are held (or returned) already."""
 
 
 _KINDS: Mapping[int, tuple[type[GatewayError], str]] = {
@@ -60,7 +60,7 @@ _NO_PATH = re.compile(r"\b404\b.*Not Found")
 
 
 class Caller:
-    """The way to one node."""
+    """Calls one node."""
 
     def __init__(self, node: NodeId, send: Send, sign: Sign) -> None:
         self.node = node
@@ -70,7 +70,7 @@ class Caller:
     def post(
         self, path: str, body: Mapping[str, Any], *, initiator: NodeId = "", patience: float = 1.0
     ) -> Mapping[str, Any]:
-        """Return the whole answer of a success. Raises `Refused`, `NotFound`, `PeerUnreachable` and their like."""
+        """Return the whole response of a success. Raises `GatewayError`."""
         headers = {
             "dest-party-id": self.node,
             "service": "fateflow",
@@ -115,7 +115,7 @@ def _problems(found: Any) -> Sequence[Problem]:
 
 
 def task_body(key: Key, role: str, node: NodeId) -> dict[str, Any]:
-    """Return how a version of a task at one party is named in a body."""
+    """Return the fields that identify a version of a task at one party."""
     return {
         "job_id": key.job_id,
         "role": role,
@@ -126,7 +126,7 @@ def task_body(key: Key, role: str, node: NodeId) -> dict[str, Any]:
 
 
 def failure_of(told: Any) -> Failure | None:
-    """Read why something failed; None where that is not told."""
+    """Read why something failed; None if that is not given."""
     said = as_mapping(told)
     reason, code = said.get("reason"), said.get("exit_code")
     if not isinstance(reason, str) or not reason:
@@ -137,7 +137,7 @@ def failure_of(told: Any) -> Failure | None:
 
 
 def names_in(data: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    """Return the names that an answer lists under a key; none where it has no such list."""
+    """Return the names that a response lists under a key, if it does."""
     found = data.get(key)
     return tuple(map(str, found)) if isinstance(found, list) else ()
 
@@ -155,20 +155,21 @@ class ParticipantClient:
         self._job_of = job_of
 
     def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
-        """Tell each role of the node, then that they wait; what some took is taken back where one refuses.
+        """Create the job for each role of the node, for none if one refuses.
 
-        Raises what the port says, and `Invalid` for an id with an underscore, by which FATE tells tasks apart.
+        Raises what the port says, and `Invalid` for an id with an underscore, at which FATE splits task ids.
         """
         if "_" in spec.job_id:
-            rule = "must not hold an underscore: nodes that speak FATE's protocol tell tasks apart by it"
+            rule = "must not contain an underscore: nodes that speak FATE's protocol split task ids at it"
             raise Invalid([Problem("job_id", rule, spec.job_id)])
         body = self._descriptions.written(spec, self._caller.node)
         roles = _roles(spec, self._caller.node) or ("",)
         data: Mapping[str, Any] = {}
         for number, role in enumerate(roles):
-            at = {"job_id": spec.job_id, "role": role, "party_id": self._caller.node}
             try:
-                said = self._caller.post(f"{PARTNER}/job/create", body | at, initiator=spec.initiator)
+                said = self._caller.post(
+                    f"{PARTNER}/job/create", body | self._job_body(spec.job_id, role), initiator=spec.initiator
+                )
             except Refused as refused:
                 self._take_back(spec.job_id, roles[:number])
                 raise _explained(refused, spec.job_id) from refused
@@ -181,22 +182,21 @@ class ParticipantClient:
         return Acceptance(holds=True, waits=waits, within=within, inherited=inherited)
 
     def _take_back(self, job_id: str, roles: Iterable[str]) -> None:
-        """End the job for roles that had taken it before another one refused."""
+        """Fail the job for roles that had accepted it before another one refused."""
         for role in roles:
             with suppress(GatewayError):
                 self._state(job_id, role, JobWord.FAILED)
 
-    def _state(self, job_id: str, role: str, word: JobWord, **more: Any) -> None:
-        """Tell a job's state; that it is so already is no error."""
+    def _state(self, job_id: str, role: str, word: JobWord) -> None:
+        """Report a job's state; that it is in it already is no error."""
         try:
-            body = {"job_id": job_id, "role": role, "party_id": self._caller.node, "status": str(word), **more}
-            self._caller.post(f"{PARTNER}/job/status/update", body)
+            self._of_role(job_id, role, "status/update", status=str(word))
         except Refused as refused:
             if refused.reason not in ("NO_EFFECT", "JOB_ENDED"):
                 raise
 
     def foretell(self, spec: JobSpec, sender: NodeId) -> Sequence[Item]:
-        """Ask in the standard's words."""
+        """Request it in the standard's protocol."""
         return self._standard.foretell(spec, sender)
 
     def ask_first(self, spec: JobSpec, sender: NodeId) -> Acceptance | None:
@@ -207,10 +207,10 @@ class ParticipantClient:
         """Nothing was asked."""
 
     def hold(self, job_id: str, sender: NodeId) -> None:
-        """Have all roles of the node hold what the job needs, or none. Raises `Refused` with RESOURCES_BUSY.
+        """Reserve what the job needs for all roles of the node, or none. Raises `Refused` with RESOURCES_BUSY.
 
-        FATE refuses a role that holds it already, because an answer was lost, in the words that it has for one
-        that must wait: so all is given back, and asked for once more.
+        If a response was lost, FATE refuses a role that holds its resources already in the same way as one that
+        must wait: so all are returned, and requested once more.
         """
         try:
             self._hold(job_id)
@@ -228,7 +228,7 @@ class ParticipantClient:
                 raise
 
     def give_back(self, job_id: str, sender: NodeId) -> None:
-        """Return the resources of each role; FATE says no where it held none, which is no error."""
+        """Return the resources of each role; that one held none is no error."""
         self._return(job_id, self._roles_of(job_id))
 
     def _return(self, job_id: str, roles: Iterable[str]) -> None:
@@ -240,56 +240,56 @@ class ParticipantClient:
                     raise
 
     def start_job(self, job_id: str, sender: NodeId, without: Sequence[str] = ()) -> None:
-        """Start each role; ``without`` goes as ``extra_info``, which FATE's own nodes leave aside."""
+        """Start each role; ``without`` goes as ``extra_info``, which FATE's own nodes ignore."""
         more: dict[str, Any] = {"extra_info": {"without": list(without)}} if without else {}
-        self._of_job(job_id, "start", **more)
-
-    def _of_job(self, job_id: str, command: str, **more: Any) -> None:
-        """Tell every role of the node something about a job."""
         for role in self._roles_of(job_id):
-            self._of_role(job_id, role, command, **more)
+            self._of_role(job_id, role, "start", **more)
 
     def _of_role(self, job_id: str, role: str, command: str, **more: Any) -> None:
-        self._caller.post(
-            f"{PARTNER}/job/{command}", {"job_id": job_id, "role": role, "party_id": self._caller.node, **more}
-        )
+        self._caller.post(f"{PARTNER}/job/{command}", {**self._job_body(job_id, role), **more})
+
+    def _job_body(self, job_id: str, role: str) -> dict[str, Any]:
+        return {"job_id": job_id, "role": role, "party_id": self._caller.node}
+
+    def _task_body(self, key: Key, role: str, task_name: str) -> dict[str, Any]:
+        return {**task_body(key, role, self._caller.node), "task_name": task_name}
 
     def start_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
-        """Tell of a further version, apply for the task's resources, then start it, role by role.
+        """Announce a further version, request the task's resources, then start it, role by role.
 
-        Raises `Busy` where a role gets no resources; what the others got is given back.
+        Raises `Busy` if a role gets no resources; those of the others are returned.
         """
         key = key_of(task_id, job_id)
         roles = self._roles_of(job_id, task_name)
-        bodies = [{**task_body(key, role, self._caller.node), "task_name": task_name} for role in roles]
-        if key.version:  # FATE has to be told of a further version before; of one that it has it says no
+        bodies = [self._task_body(key, role, task_name) for role in roles]
+        if key.version:  # FATE needs a further version announced, and refuses one that it has
             for body in bodies:
                 with suppress(Refused, NotFound):
                     told = {**body, "task_version": key.version - 1, "new_version": key.version}
                     self._caller.post(f"{PARTNER}/task/rerun", told)
         percent = self._progress_of(job_id)
         for role in roles:
-            self._tell_progress({"job_id": job_id, "role": role, "party_id": self._caller.node}, percent)
+            self._report_progress(self._job_body(job_id, role), percent)
         to_start: list[dict[str, Any]] = []
         for body in bodies:
             try:
-                if self._has_room(body):
+                if self._allocate(body):
                     to_start.append(body)
             except Refused as refused:
-                for other in to_start:  # what its other roles got must not be kept from its other jobs
+                for other in to_start:  # free them for the node's other jobs
                     with suppress(GatewayError):
                         self._caller.post(f"{PARTNER}/task/resource/return", other)
-                if refused.reason == BUSY:  # asked again in a while, as FATE does
+                if refused.reason == BUSY:  # retried later, as FATE does
                     raise Busy(refused.message, reason=refused.reason) from refused
                 raise
         for body in to_start:
-            self._tell_task(body, TaskWord.RUNNING)
+            self._report_task(body, TaskWord.RUNNING)
             self._caller.post(f"{PARTNER}/task/start", body)
 
-    def _has_room(self, body: dict[str, Any]) -> bool:
-        """Apply for a task's resources at a role; False where the task has begun there already.
+    def _allocate(self, body: dict[str, Any]) -> bool:
+        """Request a task's resources for a role; False if the task has started there already.
 
-        As with a job's, FATE refuses in one and the same way who has them by a request whose answer was lost.
+        As with a job's, FATE refuses a role in the same way if it has them by a request whose response was lost.
         """
         try:
             self._caller.post(f"{PARTNER}/task/resource/apply", body)
@@ -306,24 +306,26 @@ class ParticipantClient:
         job = self._job_of(job_id)
         return 0 if job is None else job.progress
 
-    def _tell_progress(self, body: Mapping[str, Any], percent: int) -> None:
-        """Tell how far a job is, once it has got anywhere; FATE shows it to its people, and does not ask."""
+    def _report_progress(self, body: Mapping[str, Any], percent: int) -> None:
+        """Report a job's progress above 0, which FATE shows."""
         if percent:
             with suppress(Refused, NotFound):
                 self._caller.post(f"{PARTNER}/job/update", {**body, "progress": float(percent)})
 
-    def _tell_task(self, body: Mapping[str, Any], word: TaskWord) -> None:
-        """Tell how a task is at all nodes together; FATE shows it to its people and goes by it at a stop."""
+    def _report_task(self, body: Mapping[str, Any], word: TaskWord) -> None:
+        """Report a task's state at all nodes together, which FATE shows and depends on at a stop."""
         with suppress(Refused, NotFound):
             self._caller.post(f"{PARTNER}/task/status/update", {**body, "status": str(word)})
 
     def poll_task(self, task_id: str, role: str, sender: NodeId) -> TaskNews:
-        """Ask by ``task/collect``. Raises `Invalid` (STATUS_UNKNOWN) for a word that FATE does not have."""
+        """Request ``task/collect``. Raises `Invalid` (STATUS_UNKNOWN) for a state that FATE does not have."""
         key = key_of(task_id)
         said = self._caller.post(f"{PARTNER}/task/collect", task_body(key, role, self._caller.node))
         data = as_mapping(said.get("data"))
         word = data.get("party_status") or data.get("status")
-        if word == TaskWord.WAITING:  # it has the task from the job on; a start makes it running at once
+        if (
+            word == TaskWord.WAITING
+        ):  # it has the task since the job was created; a start makes it running immediately
             text = f"task {task_id} has not been started at {self._caller.node}"
             raise NotFound(text, reason="TASK_UNKNOWN")
         try:
@@ -334,14 +336,15 @@ class ParticipantClient:
         return TaskNews(status, _failure(data, str(word), status, self._caller.node, role))
 
     def stop_job(self, job_id: str, task_name: str, ending: Ending | None, sender: NodeId) -> None:
-        """Tell each role how its tasks and the job ended, then to stop; or stop the newest version of one task."""
+        """Report how the tasks and the job ended, then stop it; or stop the newest version of one task."""
         if task_name:
             key = key_of(telling(job_id, task_name, 0), job_id)
             for role in self._roles_of(job_id, task_name):
-                body = {**task_body(key, role, self._caller.node), "task_name": task_name, "newest": True}
-                self._caller.post(f"{PARTNER}/task/stop", body)
+                self._caller.post(
+                    f"{PARTNER}/task/stop", {**self._task_body(key, role, task_name), "newest": True}
+                )
             return
-        self._tell_tasks(job_id, ending)
+        self._report_tasks(job_id, ending)
         more: dict[str, Any] = {}
         if ending is not None:
             more["status"] = str(job_word(JobStatus.FINISHED, ending.outcome, ending.failure))
@@ -349,15 +352,15 @@ class ParticipantClient:
                 more["failed_by"] = told(ending.failure.as_dict())
         percent = 100 if ending is not None and ending.outcome is Outcome.SUCCEEDED else self._progress_of(job_id)
         for role in self._roles_of(job_id):
-            body = {"job_id": job_id, "role": role, "party_id": self._caller.node, **more}
-            self._tell_progress(body, percent)
+            body = {**self._job_body(job_id, role), **more}
+            self._report_progress(body, percent)
             if ending is not None:
                 with suppress(Refused):
                     self._caller.post(f"{PARTNER}/job/status/update", body)
             self._caller.post(f"{PARTNER}/job/stop", body)
 
-    def _tell_tasks(self, job_id: str, ending: Ending | None) -> None:
-        """Tell how each task has ended at all nodes together, or ends with the job, before the job ends there."""
+    def _report_tasks(self, job_id: str, ending: Ending | None) -> None:
+        """Report how each task has ended, or ends with the job, before the job ends there."""
         job = self._job_of(job_id)
         for task in job.tasks.values() if job is not None else ():
             part = task.nodes.get(self._caller.node)
@@ -366,22 +369,21 @@ class ParticipantClient:
                 continue
             key = key_of(task.task_id, job_id)
             for role in part.roles:
-                body = {**task_body(key, role, self._caller.node), "task_name": task.name}
-                self._tell_task(body, word)
+                self._report_task(self._task_body(key, role, task.name), word)
 
     def stop_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
         """Cancel the task at each role that has it."""
         key = key_of(task_id, job_id)
         for role in self._roles_of(job_id or key.job_id, task_name):
-            body = {**task_body(key, role, self._caller.node), "task_name": task_name}
-            self._caller.post(f"{PARTNER}/task/stop", {**body, "status": str(TaskWord.CANCELED)})
+            body = {**self._task_body(key, role, task_name), "status": str(TaskWord.CANCELED)}
+            self._caller.post(f"{PARTNER}/task/stop", body)
 
     def delete_job(self, job_id: str, dry_run: bool, sender: NodeId) -> None:
-        """Ask in the standard's words. Raises `NotServed` by FATE's own nodes."""
+        """Request it in the standard's protocol. Raises `NotServed` by FATE's own nodes."""
         self._standard.delete_job(job_id, dry_run, sender)
 
     def _roles_of(self, job_id: str, task_name: str = "") -> tuple[str, ...]:
-        """Return the roles of the node in a job that this node schedules; one without a name where it does not."""
+        """Return the roles of the node in a job that this node schedules; of another job one without a name."""
         job = self._job_of(job_id)
         if job is None:
             return ("",)
@@ -390,17 +392,17 @@ class ParticipantClient:
 
 
 def _explained(refused: Refused, job_id: str) -> Refused:
-    """Return a refusal with its cause where FATE names none and its database cannot keep the job's id."""
+    """Add the cause to a refusal if FATE gives none and its database cannot store the job's id."""
     if refused.reason != Refused.reason or len(job_id) <= LONGEST_JOB_ID:
         return refused
     text = f"{refused.message}. The job's id has {len(job_id)} characters, FATE's databases keep {LONGEST_JOB_ID}"
     return Refused(
-        f"{text}: hand it in under a shorter one, or at this node, which makes one", reason="JOB_ID_TOO_LONG"
+        f"{text}: submit it with a shorter one, or at this node, which makes one", reason="JOB_ID_TOO_LONG"
     )
 
 
 def _end_of(task: Task, ending: Ending | None) -> TaskWord | None:
-    """Return how a task ended, or ends with a job that ends so; None where it does not."""
+    """Return how a task ended, or ends with such a job; None if it does not."""
     if task.status in (TaskStatus.SUCCESS, TaskStatus.FAILED):
         return task_word(task.status, task.failure)
     if ending is None or ending.outcome is Outcome.SUCCEEDED:
@@ -419,19 +421,15 @@ def _roles(spec: JobSpec, node: NodeId) -> tuple[str, ...]:
 
 
 def _failure(data: Mapping[str, Any], word: str, status: TaskStatus, node: NodeId, role: str) -> Failure | None:
-    """Return why a task failed: what a gateway like this one tells, else FATE's word for it."""
+    """Return why a task failed: as a gateway like this one reports it, else FATE's word."""
     if status is not TaskStatus.FAILED:
         return None
     return failure_of(data.get("failed_by")) or Failure(REASONS[word], f"{word} at {node}", node, role)
 
 
-# Calls nodes that schedule and speak FATE's protocol: `SchedulerApi` over it.
-#
-# What FATE has no words for is asked in the standard's, as in `client`.
-
 _LONGEST_ID = 100
 _NOT_ASKED = (Refused.reason, NotServed.reason, "NO_ENVELOPE")
-"""reasons of refusals that come from a node which does not know the question"""
+"""reasons with which a node refuses a request that it does not know"""
 _OWN_IDS = (
     "FATE gives a job an id of its own: flow job list shows it there, and here if this node has a part in it"
 )
@@ -448,7 +446,7 @@ class SchedulerClient:
         standard: SchedulerApi,
         protocol_of: Callable[[str], str],
     ) -> None:
-        """``protocol_of`` tells of a job here by its id which protocol it runs."""
+        """``protocol_of`` returns the protocol of a job here by its id."""
         self._me = me
         self._caller = caller
         self._descriptions = descriptions
@@ -456,10 +454,10 @@ class SchedulerClient:
         self._protocol_of = protocol_of
 
     def submit_job(self, spec: JobSpec, sender: NodeId) -> str:
-        """Hand the job in; return the id it has there, which FATE makes itself.
+        """Submit the job; return the id it has there, which FATE makes itself.
 
-        Raises what the port says, and `Refused` (NO_ENVELOPE) for an id that none can have. An answer that is lost
-        is `PeerUnreachable` that says so: handing in again could make a second job.
+        Raises what the port says, and `Refused` (NO_ENVELOPE) for an invalid id. A lost response is
+        `PeerUnreachable` that says so: to submit again could create a second job.
         """
         with traced(spec.trace_id):
             body = self._descriptions.written(spec, self._caller.node)
@@ -468,21 +466,21 @@ class SchedulerClient:
             except PeerUnreachable as error:
                 if not error.delivered:
                     raise
-                text = f"{error.message}. It may have taken the job: look there before it is handed in again"
+                text = f"{error.message}. It may have accepted the job: look there before submitting it again"
                 raise PeerUnreachable(f"{text}. {_OWN_IDS}", reason=error.reason) from error
         there = said.get("job_id") or spec.job_id
         if not isinstance(there, str) or name_rule(there, _LONGEST_ID):
-            text = f"{self._caller.node} took the job under an id that none can have: {str(there)[:40]!r}"
+            text = f"{self._caller.node} accepted the job with an invalid id: {str(there)[:40]!r}"
             raise Refused(text, reason="NO_ENVELOPE")
         return there
 
     def report_task(self, report: TaskReport, sender: NodeId) -> None:
-        """Tell a task's state; FATE has to know that it runs before it lets it fail.
+        """Report a task's state; FATE lets no task fail that it does not know to run.
 
-        Raises `Busy` where an end had no effect, to be told again, up to a bound.
+        Raises `Busy` if an end had no effect, to be reported again, up to `_TRIES` times.
         """
         word = task_word(report.status, report.failure)
-        if report.status is TaskStatus.FAILED:  # FATE lets no task fail that it does not know to run
+        if report.status is TaskStatus.FAILED:
             with suppress(Refused):
                 self._report(report, TaskWord.RUNNING)
         try:
@@ -490,7 +488,7 @@ class SchedulerClient:
         except _NoEffect as error:
             if word is TaskWord.RUNNING or report.tries >= _TRIES:
                 return  # it is known already
-            # or FATE was about to note that the task runs, and dropped its end
+            # or FATE was about to record that the task runs, and dropped its end
             raise Busy(error.message, reason=error.reason) from error
 
     def _report(self, report: TaskReport, word: TaskWord) -> None:
@@ -507,12 +505,9 @@ class SchedulerClient:
             raise
 
     def job_status(self, job_id: str, sender: NodeId) -> JobView:
-        """Ask in the standard's words.
-
-        Raises `NotServed` where the node is FATE's own: it has no such question.
-        """
+        """Request it in the standard's protocol. Raises `NotServed` by FATE's own nodes."""
         if self._protocol_of(job_id) == PROTOCOL:
-            raise NotServed(f"{self._caller.node} tells a job's state by itself, and is not asked for it")
+            raise NotServed(f"{self._caller.node} reports a job's state by itself, and is not asked for it")
         try:
             return self._standard.job_status(job_id, sender)
         except Refused as refused:
@@ -524,7 +519,7 @@ class SchedulerClient:
             raise NotServed(f"{text}. {_OWN_IDS}") from refused
 
     def stop_job(self, job_id: str, task_name: str, sender: NodeId) -> None:
-        """Cancel the job; a single task is stopped in the standard's words."""
+        """Cancel the job; a single task is stopped in the standard's protocol."""
         if task_name:
             self._standard.stop_job(job_id, task_name, sender)
             return
@@ -532,47 +527,51 @@ class SchedulerClient:
         self._caller.post(f"{SCHEDULER}/job/stop", body)
 
     def rerun_job(self, wanted: Order, sender: NodeId) -> RerunAnswer:
-        """Have it run again; FATE does so under the same id, which is then the answer's."""
-        body = {"job_id": self._there(wanted.job_id), "new_job_id": wanted.new_job_id, "from": wanted.start}
-        body = {**body, "parameters": wanted.parameters}  # type: ignore[dict-item]
+        """Run it again; FATE does so under the same id, which is then the result's."""
+        body = {
+            "job_id": self._there(wanted.job_id),
+            "new_job_id": wanted.new_job_id,
+            "from": wanted.start,
+            "parameters": wanted.parameters,
+        }
         said = self._caller.post(f"{SCHEDULER}/job/rerun", body, patience=3.0)
         data = as_mapping(said.get("data"))
-        job_id = str(data.get("job_id") or wanted.job_id)  # FATE runs it again under the same id
+        job_id = str(data.get("job_id") or wanted.job_id)
         return RerunAnswer(job_id, str(data.get("from") or ""), names_in(data, "runs"), names_in(data, "inherits"))
 
     def suspend_job(self, job_id: str, on: bool, sender: NodeId) -> None:
-        """Ask in the standard's words. Raises `NotServed` by FATE's own nodes."""
+        """Request it in the standard's protocol. Raises `NotServed` by FATE's own nodes."""
         self._standard.suspend_job(job_id, on, sender)
 
     def confirm_job(self, job_id: str, failure: Failure | None, sender: NodeId, audit: str = "") -> None:
-        """Tell a refusal by stopping the job; a yes FATE learns when it asks for resources again."""
+        """Report a rejection by stopping the job; an approval FATE learns when it requests resources again."""
         if self._protocol_of(job_id) != PROTOCOL:
             self._standard.confirm_job(job_id, failure, sender, audit)
-        elif failure is not None:  # a yes FATE learns when it asks for a task's resources again
+        elif failure is not None:
             self.stop_job(job_id, "", sender)
 
     def resources_free(self, job_id: str, sender: NodeId) -> None:
-        """Tell in the standard's words; not of FATE's jobs: FATE asks again by itself."""
-        if self._protocol_of(job_id) != PROTOCOL:  # FATE asks again by itself
+        """Report it in the standard's protocol; not of FATE's jobs: FATE requests them again by itself."""
+        if self._protocol_of(job_id) != PROTOCOL:
             self._standard.resources_free(job_id, sender)
 
     def _there(self, job_id: str) -> str:
-        """Return a job's id at the node: FATE begins a job again under the same."""
+        """Return a job's id at the node: FATE restarts a job under the same id."""
         return original(job_id) if self._protocol_of(job_id) == PROTOCOL else job_id
 
 
 _TRIES = 3
-"""of telling an end that has no effect, at the pauses of every call: FATE has noted by then what it was to"""
+"""of reporting an end that has no effect, by when FATE has recorded that the task runs"""
 
 
 class _NoEffect(Refused):
-    """The node knew it already, or something later."""
+    """The node knew it, or a later state, already."""
 
     reason = "NO_EFFECT"
 
 
 class FateProtocol:
-    """Hands out clients. What runs in a container is the standard's affair, whoever schedules."""
+    """Makes clients. A container's environment is the standard's, whoever schedules."""
 
     name = PROTOCOL
     numbers_tasks = True

@@ -1,11 +1,12 @@
-"""``/v2/partner``: what a scheduling node that speaks FATE's protocol asks of this one.
+"""``/v2/partner``: requests of scheduling nodes that speak FATE's protocol.
 
-Each request is about one role of this node. What concerns the node as a whole is done with the first and repeated
-without effect by the others.
+Each request is about one role of this node. What concerns the node as a whole is done with the first request; the
+others have no effect.
 """
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
@@ -31,13 +32,13 @@ from gateway.ports import ParticipantApi, TaskNews
 W = TypeVar("W", JobWord, TaskWord)
 
 _TRIES = 3
-"""how many versions FATE may leave out: it counts on where a party could not be told of one"""
+"""how many versions FATE may skip: it counts on if it could not reach a party"""
 
 
-def accepted(said: Acceptance) -> dict[str, Any]:
-    """Return what a gateway like this one reads beside yes."""
-    found: dict[str, Any] = {} if said.inherited is None else {"inherited": list(said.inherited)}
-    return found | ({"waits": True, "within": said.within} if said.waits else {})
+def accepted(found: Acceptance) -> dict[str, Any]:
+    """Return the extensions that a gateway like this one reads in the response."""
+    inherited = {} if found.inherited is None else {"inherited": list(found.inherited)}
+    return inherited | ({"waits": True, "within": found.within} if found.waits else {})
 
 
 def check_task(local: LocalJob, name: str) -> None:
@@ -47,7 +48,7 @@ def check_task(local: LocalJob, name: str) -> None:
 
 
 def not_started(local: LocalJob, job_id: str, name: str, version: int, error: GatewayError) -> TaskNews:
-    """Tell of a version of a task that was not started here: it waits, or was taken over; else raise."""
+    """Report a version of a task that was not started here: it waits, or was inherited; else raise."""
     check_task(local, name)
     if any(run.task_name == name for run in local.inherited) and name in (local.can_inherit or ()):
         return TaskNews(TaskStatus.SUCCESS)
@@ -61,7 +62,7 @@ def not_started(local: LocalJob, job_id: str, name: str, version: int, error: Ga
 def collected(
     body: wire.Task, word: TaskWord, news: TaskNews, local: LocalJob | None, task_id: str
 ) -> dict[str, Any]:
-    """Return what a FATE site collects of a task at one party: its state, and times in milliseconds."""
+    """Return the state of a task at one party, with times in milliseconds, as FATE collects it."""
     role = body.role.partition(".")[0]
     runs = local.runs_of(task_id, role) if local is not None else ()
     begun = _ms(min((run.started_at for run in runs if run.started_at), default=None))
@@ -90,8 +91,8 @@ def _ms(moment: datetime | None) -> int | None:
     return None if moment is None else round(moment.timestamp() * 1000)
 
 
-def end_of(word: JobWord | None, failed_by: Any, who: Asker, local: LocalJob) -> Ending | None:
-    """Return the end that is told; FATE does not say why a job failed: what failed here is then the reason."""
+def ending_of(word: JobWord | None, failed_by: Any, who: Asker, local: LocalJob) -> Ending | None:
+    """Return the reported outcome; FATE gives no reason for a failure, so what failed here becomes the reason."""
     if word is None or word not in OUR_OUTCOME:
         return None
     failure = failure_of(failed_by)
@@ -118,34 +119,34 @@ def shown(local: LocalJob) -> str:
     return job_word(local.status, outcome, local.ending.failure if local.ending else None)
 
 
-# A job of FATE's own nodes that waits for a person here.
+# Jobs of FATE's own nodes that wait for approval here.
 #
-# FATE knows no such wait. It starts a job once every party has applied for the job's resources, one job after the
-# other: a party that said no there would hold up all other jobs of the site that schedules. So the job is let
-# begin there while nothing of it begins here, and its tasks' resources are refused until somebody has agreed,
-# which FATE asks for again with every turn. Whoever refuses has the scheduling site stop the job.
+# FATE has no such state. It starts a job once every party has granted the job's resources, one job after the
+# other: a refusal there would block all other jobs of the scheduling site. So the job may start there while
+# nothing starts here, and its tasks' resources, which FATE requests in every cycle, are refused until somebody has
+# approved it. A rejection has the scheduling site stop the job.
 
 
 def undecided(local: LocalJob) -> bool:
-    """Return whether a job that FATE's own node schedules still waits for a person here."""
+    """Whether a job that FATE's own node schedules still waits for approval here."""
     return local.status is JobStatus.PENDING and local.spec.protocol == PROTOCOL
 
 
 def begun(participant: ParticipantApi, local: LocalJob, sender: NodeId) -> None:
-    """Begin a job whose start could not be taken up when FATE told it. Raises `Refused` where nobody has agreed.
+    """Start a job that could not start when FATE requested it. Raises `Refused` while it is not approved.
 
-    FATE applies for a task's resources only in a job that it has started, whatever was answered to the start.
+    FATE requests a task's resources only in a job that it has started, whatever the response to the start was.
     """
     if undecided(local):
         until = local.approval.until.isoformat(timespec="seconds") if local.approval else ""
-        text = f"job {local.id} waits until {until} for somebody at {local.node} to agree"
+        text = f"job {local.id} waits until {until} for approval at {local.node}"
         raise Refused(text, reason="NOT_APPROVED")
     if local.status is JobStatus.READY and local.spec.protocol == PROTOCOL:
         participant.start_job(local.id, sender)
 
 
 def again(parts: FateParts, local: LocalJob, job_id: str, sender: NodeId) -> None:
-    """Create the job that follows on one of FATE's that has ended; who had agreed to that one has to this one."""
+    """Create the job that follows an ended one of FATE's; an approval of that one holds for this one."""
     spec = begun_again(local, job_id)
     accepted = parts.participant.create_job(spec, sender)
     known = local.approval
@@ -161,11 +162,13 @@ def router(parts: FateParts) -> APIRouter:
         found = BY_PATH[f"{PARTNER}{path}"]
         return router.post(found.path, summary=found.summary, openapi_extra=coded(found.codes))
 
+    rest = partial(on, parts.limiters.rest)
+
     async def job(request: Request, body: wire.Party | wire.Task) -> tuple[LocalJob, Asker]:
         return await commanded(parts, request, body.job_id, body.role, body.party_id)
 
     async def task(request: Request, body: wire.Task) -> tuple[LocalJob, Asker, str, str]:
-        """Return job, asker, the task's id here and its name; without a job the id tells who may ask."""
+        """Return the job, the caller, the task's id here and its name."""
         key = Key(body.job_id, body.task_id, body.task_version)
         local, who = await job(request, body)
         return local, who, id_of(key), name_of(key) or body.task_name
@@ -189,25 +192,24 @@ def router(parts: FateParts) -> APIRouter:
                 raise NotFound(text, reason="ROLE_UNKNOWN")
             return accepted(parts.participant.create_job(continued(spec, parts.local_of), who.node))
 
-        return ok(await on(parts.limiters.rest, request, work) or None)
+        return ok(await rest(request, work) or None)
 
     @post("/job/status/update")
     async def job_status(body: wire.JobStatus, request: Request) -> Envelope[Any]:
         local, who = await job(request, body)
         word = word_in(JobWord, body.status)
         if word in OUR_OUTCOME:
-            ending = end_of(word, body.failed_by, who, local)
-            await on(
-                parts.limiters.rest,
+            ending = ending_of(word, body.failed_by, who, local)
+            await rest(
                 request,
                 lambda: parts.participant.stop_job(local.id, "", ending, who.node),
             )
         elif local.status in (JobStatus.FINISHED, JobStatus.REJECTED):
             if word is not JobWord.WAITING or not may_begin_again(local):
                 raise Refused(f"job {local.id} has ended here: it is {shown(local)}", reason="JOB_ENDED")
-            await on(parts.limiters.rest, request, lambda: again(parts, local, body.job_id, who.node))
+            await rest(request, lambda: again(parts, local, body.job_id, who.node))
         elif word is JobWord.RUNNING and not undecided(local):
-            await on(parts.limiters.rest, request, lambda: parts.participant.start_job(local.id, who.node))
+            await rest(request, lambda: parts.participant.start_job(local.id, who.node))
         return ok()
 
     @post("/job/update")
@@ -215,21 +217,21 @@ def router(parts: FateParts) -> APIRouter:
         local, _ = await job(request, body)
         if body.progress is not None:
             percent = body.progress
-            await on(parts.limiters.rest, request, lambda: parts.is_at(local.id, percent))
+            await rest(request, lambda: parts.is_at(local.id, percent))
         return ok()
 
     @post("/job/resource/apply")
     async def apply(body: wire.Party, request: Request) -> Envelope[Any]:
         local, who = await job(request, body)
         if not undecided(local):
-            await on(parts.limiters.rest, request, lambda: parts.participant.hold(local.id, who.node))
+            await rest(request, lambda: parts.participant.hold(local.id, who.node))
         return ok()
 
     @post("/job/resource/return")
     async def give_back(body: wire.Party, request: Request) -> Envelope[Any]:
         local, who = await job(request, body)
         if not undecided(local):
-            await on(parts.limiters.rest, request, lambda: parts.participant.give_back(local.id, who.node))
+            await rest(request, lambda: parts.participant.give_back(local.id, who.node))
         return ok()
 
     @post("/job/start")
@@ -238,8 +240,8 @@ def router(parts: FateParts) -> APIRouter:
         without = body.extra_info.get("without")
         left_out = tuple(map(str, without)) if isinstance(without, list) else ()
         if undecided(local):
-            return ok()  # FATE goes on whatever is answered: see `deciding`
-        await on(parts.limiters.rest, request, lambda: parts.participant.start_job(local.id, who.node, left_out))
+            return ok()  # FATE goes on whatever the response is: see above
+        await rest(request, lambda: parts.participant.start_job(local.id, who.node, left_out))
         return ok()
 
     @post("/job/stop")
@@ -249,10 +251,10 @@ def router(parts: FateParts) -> APIRouter:
         except NotFound:
             if names_itself(request):
                 raise
-            return ok()  # as FATE's nodes: what is not there is stopped
+            return ok()  # as FATE's nodes do: a job that is not there is stopped
         word = word_in(JobWord, body.status) if body.status else None
-        ending = end_of(word, body.failed_by, who, local) if word in OUR_OUTCOME else None
-        await on(parts.limiters.rest, request, lambda: parts.participant.stop_job(local.id, "", ending, who.node))
+        ending = ending_of(word, body.failed_by, who, local) if word in OUR_OUTCOME else None
+        await rest(request, lambda: parts.participant.stop_job(local.id, "", ending, who.node))
         return ok()
 
     @post("/task/resource/apply")
@@ -260,11 +262,11 @@ def router(parts: FateParts) -> APIRouter:
         local, who, task_id, name = await task(request, body)
         check_task(local, name)
         if local.status in (JobStatus.FINISHED, JobStatus.REJECTED):
-            if local.runs_of(task_id):  # it is asked again what was answered before
+            if local.runs_of(task_id):  # a repeated request
                 return ok()
-            # else FATE begins the task at its own party
+            # a success would start the task at FATE's own party
             raise Refused(f"job {local.id} has ended here: it is {shown(local)}", reason="JOB_ENDED")
-        await on(parts.limiters.rest, request, lambda: begun(parts.participant, local, who.node))
+        await rest(request, lambda: begun(parts.participant, local, who.node))
         most = local.pool.tasks_at_once if local.pool else None
         others = {run.task_id for run in local.runs if not run.over} - {task_id}
         if most is not None and len(others) >= most:
@@ -281,8 +283,7 @@ def router(parts: FateParts) -> APIRouter:
     @post("/task/start")
     async def start_task(body: wire.Task, request: Request) -> Envelope[Any]:
         local, who, task_id, name = await task(request, body)
-        await on(
-            parts.limiters.rest,
+        await rest(
             request,
             lambda: parts.participant.start_task(local.id, task_id, name, who.node),
         )
@@ -293,7 +294,7 @@ def router(parts: FateParts) -> APIRouter:
         key = Key(body.job_id, body.task_id, body.task_version)
         if body.job_id:
             local, who, task_id, name = await task(request, body)
-        else:  # the id is one of a gateway like this one, which names itself
+        else:  # a gateway like this one, which names itself, uses ids of its own
             local, task_id, name = None, id_of(key), body.task_name
             who = await asker(parts, request)
 
@@ -322,17 +323,14 @@ def router(parts: FateParts) -> APIRouter:
     async def stop_task(body: wire.StopTask, request: Request) -> Envelope[Any]:
         if not body.job_id:
             who, found = await asker(parts, request), id_of(Key("", body.task_id, body.task_version))
-            await on(parts.limiters.rest, request, lambda: parts.participant.stop_task("", found, "", who.node))
+            await rest(request, lambda: parts.participant.stop_task("", found, "", who.node))
             return ok()
         local, who, task_id, name = await task(request, body)
         check_task(local, name)
         if body.newest:
-            await on(
-                parts.limiters.rest, request, lambda: parts.participant.stop_job(local.id, name, None, who.node)
-            )
+            await rest(request, lambda: parts.participant.stop_job(local.id, name, None, who.node))
         else:
-            await on(
-                parts.limiters.rest,
+            await rest(
                 request,
                 lambda: parts.participant.stop_task(local.id, task_id, name, who.node),
             )

@@ -1,4 +1,4 @@
-"""``/v2/scheduler``: what initiators and parties that speak FATE's protocol ask of this node, which schedules."""
+"""``/v2/scheduler``: requests of initiators and parties that speak FATE's protocol to this node as scheduler."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +29,7 @@ def router(parts: FateParts) -> APIRouter:
         return router.post(found.path, summary=found.summary, openapi_extra=coded(found.codes))
 
     async def scheduled(request: Request, job_id: str) -> tuple[Job, NodeId]:
-        """Return a job that is scheduled here, and who asks."""
+        """Return a job that is scheduled here, and the caller."""
         job = await on(parts.limiters.rest, request, lambda: parts.job_of(job_id))
         if job is None:
             raise NotFound(f"no job {job_id} is scheduled here", reason="JOB_UNKNOWN")
@@ -64,12 +64,7 @@ def router(parts: FateParts) -> APIRouter:
         job, who = await scheduled(request, body.job_id)
         wanted = Order(job.id, body.new_job_id or parts.new_id(), body.start, body.parameters)
         made = await on(parts.limiters.peers, request, lambda: parts.scheduler.rerun_job(wanted, who))
-        data = {
-            "job_id": made.job_id,
-            "from": made.start,
-            "runs": list(made.runs),
-            "inherits": list(made.inherits),
-        }
+        data = {"job_id": made.job_id, "from": made.start, "runs": made.runs, "inherits": made.inherits}
         return ok(data, job_id=made.job_id)
 
     @post("/task/report")

@@ -1,10 +1,9 @@
-"""FATE's signature of requests between sites, where a site asks for it.
+"""FATE's signatures of requests: between sites that require them, and of its tools at a site.
 
-A site gives each partner an application: an id, and a token that is never sent. The signature is MD5 twice, over
-id, initiator, nonce and time, then over that and the token: it proves who asks, not what. So one that was heard
-by any gateway of the node is remembered while it holds, and is good for its own request only, which FATE repeats
-where no answer came.
-Who needs more uses TLS.
+An application has an id and a token that is never sent. The signature is MD5 twice: over id, user (between sites
+the initiator), nonce and time, then over that and the token. It proves who sends a request, not what, and is valid
+for a minute. So every gateway of the node remembers it for that long and accepts it for its own request only,
+which FATE repeats if no response came. Where that is not enough, use TLS.
 """
 
 import hashlib
@@ -17,40 +16,77 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from gateway.domain.spec import NodeId
-from gateway.errors import NotAllowed
+from gateway.errors import GatewayError, NotAllowed
 
 VALID_MS = 60_000
 """how far a signed request's time may be from this machine's"""
 
 First = Callable[[str, str, float], str]
-"""Told a signature, a request's fingerprint and for how many seconds to remember it: which request came first."""
+"""From a signature, a request's fingerprint and seconds to remember it, return the request that used it first."""
 
 
-class Heard:
-    """Remembers signatures for as long as they hold; safe to use from several threads."""
+class UsedSignatures:
+    """Remembers signatures while they are valid; safe to use from several threads."""
 
     def __init__(self, first: First = lambda _, request, __: request) -> None:
-        """``first`` asks what the other gateways of this node have heard; it may wait for a database."""
+        """``first`` consults the node's other gateways; it may wait for a database."""
         self._first = first
         self._lock = threading.Lock()
         self._used: dict[str, tuple[float, str]] = {}
-        """signature -> until when it holds, by `time.monotonic`, and the request that came with it first"""
+        """signature -> end of its validity by `time.monotonic`, and the request that used it first"""
 
-    def fits(self, signature: str, request: str) -> bool:
-        """Return whether a signature is new here, or came with the same request before; note it."""
-        now, holds = time.monotonic(), 2 * VALID_MS / 1000
+    def accept(self, signature: str, request: str) -> bool:
+        """Record a signature; return False if another request used it before."""
+        now, validity = time.monotonic(), 2 * VALID_MS / 1000
         with self._lock:
             for old in list(takewhile(lambda known: self._used[known][0] < now, self._used)):
                 del self._used[old]
             known = self._used.get(signature)
-        first = known[1] if known is not None else self._first(signature, request, holds)
+        first = known[1] if known is not None else self._first(signature, request, validity)
         with self._lock:
-            return self._used.setdefault(signature, (now + holds, first))[1] == request
+            return self._used.setdefault(signature, (now + validity, first))[1] == request
+
+
+class SignedHeaders:
+    """The headers of a request that say who signed it, whatever their case."""
+
+    def __init__(self, headers: Mapping[str, str], user: str) -> None:
+        """``user``: the name of the header with whose value the signature begins after the id."""
+        known = {name.lower(): value for name, value in headers.items()}
+        self.app_id, self.nonce, self.timestamp, self.signature = (
+            known.get(name, "") for name in ("appid", "nonce", "timestamp", "signature")
+        )
+        self._user = known.get(user.lower(), "")
+        names = {
+            "appId": self.app_id,
+            "Timestamp": self.timestamp,
+            "Nonce": self.nonce,
+            "Signature": self.signature,
+        }
+        self.missing = [name for name, value in names.items() if not value]
+
+    def check(
+        self, app: "App", now_ms: int, used: UsedSignatures, request: str, error: type[GatewayError] = NotAllowed
+    ) -> None:
+        """Raise ``error`` unless the application has signed, in time, and this request only."""
+        if not (self.timestamp.isascii() and self.timestamp.isdecimal()) or len(self.timestamp) > 15:
+            raise error("Timestamp must be milliseconds since 1970", reason="SIGNATURE_WRONG")
+        age = now_ms - int(self.timestamp)
+        if abs(age) > VALID_MS:
+            text = f"the request was signed {age} ms ago: more than {VALID_MS}; compare the clocks"
+            raise error(text, reason="SIGNATURE_EXPIRED")
+        wanted = signature(app, self._user, self.nonce, self.timestamp)
+        if not hmac.compare_digest(wanted.encode(), self.signature.lower().encode()):
+            text = f"the signature does not match the token of application {app.app_id}"
+            raise error(text, reason="SIGNATURE_WRONG")
+        if not used.accept(wanted, request):
+            text = "this signature was used for another request already: sign each request, or try again"
+            raise error(text, reason="SIGNATURE_USED")
 
 
 @dataclass(frozen=True)
 class App:
-    """What one site gave another to sign with."""
+    """What a site gave a partner, or its own people, to sign with."""
 
     app_id: str
     app_token: str
@@ -65,18 +101,18 @@ class Site:
 
 
 class Signatures:
-    """Signs what goes out, and checks what comes in."""
+    """Signs outgoing requests and checks incoming ones."""
 
-    def __init__(self, sites: Mapping[NodeId, Site], heard: Heard | None = None) -> None:
+    def __init__(self, sites: Mapping[NodeId, Site], used: UsedSignatures | None = None) -> None:
         self._sites = sites
-        self._heard = heard or Heard()
+        self._used = used or UsedSignatures()
 
     def asks(self, node: NodeId) -> bool:
-        """Say whether a node has to sign: only then `check` has to wait for anything."""
+        """Whether a node has to sign."""
         return self._sites.get(node, Site()).expects is not None
 
     def sign(self, node: NodeId, initiator: NodeId) -> Mapping[str, str]:
-        """Return the headers for a request to a node; none where it asks for none."""
+        """Return the headers that sign a request to a node; none if it requires none."""
         app = self._sites.get(node, Site()).sends
         if app is None:
             return {}
@@ -91,36 +127,23 @@ class Signatures:
         }
 
     def check(self, node: NodeId, headers: Mapping[str, str], path: str = "", body: bytes = b"") -> None:
-        """Raise `NotAllowed` where a node that has to sign has not, or wrongly, or for another request."""
+        """Raise `NotAllowed` if a node that has to sign has not, or wrongly, or for another request."""
         app = self._sites.get(node, Site()).expects
         if app is None:
             return
-        said = {name: headers.get(name, "") for name in ("appId", "Timestamp", "Nonce", "Signature")}
-        missing = [name for name, value in said.items() if not value]
-        if missing:
-            text = f"requests of {node} have to be signed: {', '.join(missing)} is missing"
+        signed = SignedHeaders(headers, "initiatorPartyId")
+        if signed.missing:
+            text = f"requests of {node} have to be signed: {', '.join(signed.missing)} is missing"
             raise NotAllowed(text, reason="SIGNATURE_MISSING")
-        if said["appId"] != app.app_id:
-            raise NotAllowed(f"{node} has no application {said['appId'][:40]!r} here", reason="APP_UNKNOWN")
-        if not said["Timestamp"].isdecimal() or len(said["Timestamp"]) > 15:
-            raise NotAllowed("Timestamp must be milliseconds since 1970", reason="SIGNATURE_WRONG")
-        age = time.time_ns() // 1_000_000 - int(said["Timestamp"])
-        if abs(age) > VALID_MS:
-            raise NotAllowed(
-                f"the request was signed {age} ms ago: more than {VALID_MS}", reason="SIGNATURE_EXPIRED"
-            )
-        wanted = signature(app, headers.get("initiatorPartyId", ""), said["Nonce"], said["Timestamp"])
-        if not hmac.compare_digest(wanted.encode(), said["Signature"].encode()):
-            raise NotAllowed(f"the signature of {node} does not fit its token", reason="SIGNATURE_WRONG")
-        if not self._heard.fits(wanted, hashlib.sha256(path.encode() + b"\0" + body).hexdigest()):
-            text = f"this signature of {node} came with another request already: sign each by itself"
-            raise NotAllowed(text, reason="SIGNATURE_USED")
+        if signed.app_id != app.app_id:
+            raise NotAllowed(f"{node} has no application {signed.app_id[:40]!r} here", reason="APP_UNKNOWN")
+        request = hashlib.sha256(path.encode() + b"\0" + body).hexdigest()
+        signed.check(app, time.time_ns() // 1_000_000, self._used, request)
 
 
-def signature(app: App, initiator: NodeId, nonce: str, timestamp: str) -> str:
+def signature(app: App, user: str, nonce: str, timestamp: str) -> str:
     """Return the signature of one request."""
-    key = _md5(app.app_id + initiator + nonce + timestamp)
-    return _md5(key + app.app_token)
+    return _md5(_md5(app.app_id + user + nonce + timestamp) + app.app_token)
 
 
 def _md5(text: str) -> str:

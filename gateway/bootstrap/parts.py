@@ -30,7 +30,7 @@ from adapter.fate.dag.read import Catalogue
 from adapter.fate.envelope import in_fates_words
 from adapter.fate.ports import Standard
 from adapter.fate.requests import FateParts, signed
-from adapter.fate.signing import App, Heard, Site
+from adapter.fate.signing import App, Site, UsedSignatures
 from adapter.fate.signing import Signatures as FateSignatures
 from engines.base import Engine, Mount
 from engines.docker import ContainerdEngine, PullRules
@@ -146,7 +146,7 @@ class FateSide:
         node = settings.node.id
         sites = settings.fate.sites
         devices = {site: found.device for site, found in sites.items()}
-        self.heard = Heard(SqlHeardSignatures(store, wall_of(clock)).first)
+        self.heard = UsedSignatures(SqlHeardSignatures(store, wall_of(clock)).first)
         applications = {n: Site(_app(s.sends), _app(s.expects)) for n, s in sites.items()}
         self._signatures = FateSignatures(applications, self.heard)
         self._descriptions = Descriptions(node, standard, Catalogue(registry), devices)

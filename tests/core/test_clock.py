@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from adapter.fate.tools.auth import signature
+from adapter.fate.signing import App, signature
 from engines.memory import MemoryEngine, Script
 from gateway.auth import Role, new_token
 from gateway.bootstrap.node import Gateway
@@ -139,7 +139,7 @@ def test_what_others_clocks_have_a_part_in_goes_by_the_machines_clock(tmp_path: 
         node.tokens.add(token)
         stamp = str(int(now.timestamp() * 1000))
         signed = {"appid": "ann", "nonce": "1234", "timestamp": stamp}
-        signed["signature"] = signature(("ann", "", "1234", stamp), SECRET)
+        signed["signature"] = signature(App("ann", SECRET), "", "1234", stamp)
         with serving(node):
             assert ask(node, "operator", "GET", "/v2/site/info/query", headers=signed).json()["code"] == 0
             bearer = {"authorization": f"Bearer {text}"}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from adapter.fate.signing import App, Heard, Signatures, Site
+from adapter.fate.signing import App, Signatures, Site, UsedSignatures
 from gateway.errors import NotAllowed
 from gateway.store import schema
 from gateway.store.repositories import SqlHeardSignatures
@@ -44,7 +44,9 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path, worker_id: str) -> It
 
 
 def gateway(store: Store) -> Signatures:
-    return Signatures({"us": Site(expects=APP)}, Heard(SqlHeardSignatures(store, lambda: datetime.now(UTC)).first))
+    return Signatures(
+        {"us": Site(expects=APP)}, UsedSignatures(SqlHeardSignatures(store, lambda: datetime.now(UTC)).first)
+    )
 
 
 def test_what_one_gateway_heard_is_used_at_the_other(stores: list[Store]):

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from adapter.fate.signing import Heard
-from adapter.fate.tools.auth import ClientApp, ClientSignatures, signature
+from adapter.fate.signing import App, UsedSignatures, signature
+from adapter.fate.tools.auth import ClientApp, ClientSignatures
 from adapter.fate.tools.schemas import DAG_SCHEMA
 from gateway.auth import NotLetIn, Role
 from tests.e2e.nodes import example, wait_for
@@ -22,7 +22,7 @@ LOOK, CHANGE = "GET /v2/job/query?job_id=j", ""
 
 def headers(token: str = TOKEN, app: str = "ann", at: int = NOW, user: str = "") -> dict[str, str]:
     stamp, nonce = str(at), "1234"
-    sign = signature((app, user, nonce, stamp), token)
+    sign = signature(App(app, token), user, nonce, stamp)
     return {"appid": app, "username": user, "nonce": nonce, "timestamp": stamp, "signature": sign}
 
 
@@ -70,7 +70,9 @@ def test_what_was_signed_for_one_request_is_good_for_no_other_one(first: str, th
     stored: dict[str, str] = {}
     gateways = [  # two of one node, on one database
         ClientSignatures(
-            {"ann": ClientApp(TOKEN, Role.VIEWER)}, lambda: now, Heard(lambda s, r, _: stored.setdefault(s, r))
+            {"ann": ClientApp(TOKEN, Role.VIEWER)},
+            lambda: now,
+            UsedSignatures(lambda s, r, _: stored.setdefault(s, r)),
         )
         for _ in range(2)
     ]
