@@ -1,4 +1,4 @@
-"""``/api/v1/datasets``: this node's tables, who may use them, and what uses them. Real HTTP statuses."""
+"""``/api/v1/datasets``: this node's tables, who may use them, and what uses them."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -8,12 +8,13 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Body, Path, Query, Request
 from fastapi.openapi.models import Example
-from fastapi.responses import Response
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
-from gateway.admin.deps import AfterText, Answer, Limit, answering, named, noted
-from gateway.admin.outputs import MOST_ROWS, Asked, IfRange, Range, prepared, preview, sent
+from gateway.admin.deps import OPERATOR, AfterText, Limit, api_router, named, noted
+from gateway.admin.outputs import DOWNLOAD, MOST_ROWS, IfRange, Range, download, preview
+from gateway.admin.schemas import Model, Moment, Page
 from gateway.data.datasets import Datasets
+from gateway.data.outputs import Column
 from gateway.data.sharing import Sharing
 from gateway.data.storage import FileStorage
 from gateway.domain.datasets import Dataset, Grant
@@ -21,28 +22,27 @@ from gateway.domain.problems import Problem
 from gateway.domain.run import Address
 from gateway.errors import Invalid, near
 from gateway.http.pagination import page_of
-from gateway.ports import Clock, Limiters
+from gateway.ports import Clock
 
-_LONG_AGO = datetime(1970, 1, 2, tzinfo=UTC)
-_ALIKE = 0.8
+_FIRST_EXPIRY, _LAST_EXPIRY = datetime(1970, 1, 2, tzinfo=UTC), datetime(2300, 1, 1, tzinfo=UTC)
+_SIMILAR = 0.8
 ONE = "/api/v1/datasets/{namespace}/{name}"
 
 
 @dataclass(frozen=True)
 class DatasetParts:
-    """What the paths are built of."""
+    """What the paths use."""
 
     datasets: Datasets
     sharing: Sharing
     storage: FileStorage
     clock: Clock
-    limiters: Limiters
     nodes: Callable[[], Iterable[str]] = tuple
     """ids of the nodes that have a route"""
 
 
 class Why(BaseModel):
-    """Why it is done; for the audit. No body at all will do."""
+    """Why it is done; for the audit log."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -53,7 +53,7 @@ class Granting(Why):
     """Until when a node may use a dataset: `expires_at`, or `days` from now, or neither: until revoked."""
 
     expires_at: AwareDatetime | None = Field(
-        default=None, lt=datetime(2300, 1, 1, tzinfo=UTC), ge=_LONG_AGO, description="A time with its zone."
+        default=None, lt=_LAST_EXPIRY, ge=_FIRST_EXPIRY, description="A time with its zone."
     )
     days: float | None = Field(default=None, gt=0, le=36_500, description="So many days from now.")
     force: bool = Field(default=False, description="Also a node that has no route here.")
@@ -64,8 +64,95 @@ class Granting(Why):
             raise ValueError("expires_at and days: give one of them")
         return self
 
+    def until(self, now: datetime) -> datetime | None:
+        """Return when the grant expires; None: never."""
+        if self.expires_at is not None:
+            return self.expires_at.astimezone(UTC)
+        return now + timedelta(days=self.days) if self.days is not None else None
 
-_WHY = {"with a reason": Example(value={"reason": "wrong column units"}), "nothing to say": Example(value={})}
+
+class DatasetLine(Model):
+    """A dataset in a list."""
+
+    dataset_id: str = Field(examples=["testspace#test_guest"])
+    namespace: str
+    name: str
+    count: int = Field(description="rows")
+    columns: int
+    partitions: int
+    size: int
+    disabled: bool
+    description: str
+    created_at: Moment
+    url: str
+
+
+class DatasetPage(Page):
+    """A page of datasets."""
+
+    datasets: list[DatasetLine]
+
+
+class GrantLine(Model):
+    """The grant of a dataset to a partner node."""
+
+    dataset_id: str
+    node: str
+    state: str = Field(examples=["in force"])
+    granted_at: Moment
+    granted_by: str
+    reason: str
+    expires_at: Moment | None
+    revoked_at: Moment | None
+    revoked_by: str | None
+
+
+class NewGrant(GrantLine):
+    """A grant that was just made."""
+
+    warnings: list[str] = Field(description="such as: the node has no route")
+
+
+class GrantPage(Page):
+    """A page of grants."""
+
+    default: str = Field(description="what holds for a dataset that was never granted")
+    grants: list[GrantLine]
+
+
+class FullDataset(Model):
+    """A dataset with its origin, its grants, and the jobs that use it."""
+
+    dataset_id: str
+    columns: list[Column]
+    count: int
+    origin: Any
+    checksum: str
+    there: bool = Field(description="its files are in this node's storage")
+    grants: list[GrantLine]
+    grants_default: str
+    used_by: list[Any]
+
+
+class DatasetPreview(Model):
+    """The first rows of a dataset."""
+
+    dataset_id: str
+    count: int
+    kind: str
+    bytes: int
+    columns: list[str]
+    rows: list[list[str]]
+    left_out: str = Field(description="what is not shown")
+
+
+class DeletedDataset(Model):
+    """The dataset that was deleted."""
+
+    deleted: DatasetLine
+
+
+_WHY = {"with a reason": Example(value={"reason": "wrong column units"}), "without": Example(value={})}
 _GRANT = {
     "for a quarter": Example(value={"days": 90, "reason": "contract 2026-17"}),
     "until revoked": Example(value={}),
@@ -73,137 +160,108 @@ _GRANT = {
 Namespace = Annotated[str, Path(examples=["experiment"])]
 Name = Annotated[str, Path(examples=["breast_hetero_guest"])]
 Partner = Annotated[str, Path(description="Id of the partner node.", examples=["JG0100002200000020"])]
+Reason = Annotated[Why, Body(openapi_examples=_WHY)]
 
 
 def router(parts: DatasetParts) -> APIRouter:
     """Return the paths."""
-    router = APIRouter(tags=["operators"])
-    run = answering(parts.limiters)
+    router = api_router()
+    datasets, sharing = parts.datasets, parts.sharing
 
-    @router.get("/api/v1/datasets", summary="Datasets of this node, by namespace and name", response_model=None)
-    async def listed(
+    @router.get(
+        "/api/v1/datasets", summary="Datasets of this node, by namespace and name", response_model=DatasetPage
+    )
+    def listed(
         namespace: Annotated[str | None, Query(description="only of this namespace")] = None,
         contains: Annotated[str | None, Query(description="only whose id holds this text")] = None,
         disabled: Annotated[bool | None, Query(description="only disabled ones, or only enabled ones")] = None,
         after: AfterText = "",
         limit: Limit = 100,
     ) -> Any:
-        """``next``: what to send as ``after`` for the next page; null on the last one."""
+        found = [
+            one
+            for one in datasets.list()
+            if (namespace is None or one.namespace == namespace)
+            and (contains is None or contains in one.dataset_id)
+            and (disabled is None or one.disabled is disabled)
+        ]
+        return _page(found, after, limit)
 
-        def fits(one: Dataset) -> bool:
-            return (
-                (namespace is None or one.namespace == namespace)
-                and (contains is None or contains in one.dataset_id)
-                and (disabled is None or one.disabled is disabled)
-            )
+    @router.get(
+        ONE, summary="A dataset: columns, counts, origin, grants, jobs that use it", response_model=FullDataset
+    )
+    def one(namespace: Namespace, name: Name) -> Any:
+        return _full(parts, Address(namespace, name))
 
-        return await run(lambda: _page([d for d in parts.datasets.list() if fits(d)], after, limit))
-
-    @router.get(ONE, summary="A dataset: columns, counts, origin, grants, jobs that use it", response_model=None)
-    async def show(namespace: Namespace, name: Name) -> Any:
-        return await run(lambda: _full(parts, Address(namespace, name)))
-
-    @router.get(f"{ONE}/preview", summary="The first rows of a dataset", response_model=None)
-    async def look(
+    @router.get(f"{ONE}/preview", summary="The first rows of a dataset", response_model=DatasetPreview)
+    def preview_dataset(
         namespace: Namespace,
         name: Name,
         rows: Annotated[int, Query(ge=0, le=MOST_ROWS, description="rows to show")] = 20,
     ) -> Any:
-        """``left_out`` says in words what is not shown, empty when everything is."""
-        return await run(lambda: _look(parts, Address(namespace, name), rows))
+        dataset = datasets.get(namespace=namespace, name=name)
+        shown = preview(parts.storage, Address(namespace, name), rows, table=True)
+        return {
+            "dataset_id": dataset.dataset_id,
+            "count": dataset.count,
+            "kind": shown.kind,
+            "bytes": shown.size,
+            "partitions": shown.partitions,
+            "columns": shown.columns,
+            "rows": shown.rows,
+            "left_out": shown.left_out,
+        }
 
-    @router.get(
-        f"{ONE}/download",
-        summary="A dataset as it lies in the storage, with its sha256",
-        response_class=Response,
-        responses={200: {"content": {"application/octet-stream": {}}}},
-    )
-    async def download(namespace: Namespace, name: Name, range_: Range = "", if_range: IfRange = "") -> Any:
+    @router.get(f"{ONE}/download", summary="A dataset as it lies in the storage, with its sha256", **DOWNLOAD)
+    def download_dataset(namespace: Namespace, name: Name, range_: Range = "", if_range: IfRange = "") -> Any:
         """The bytes of all partitions, one after the other; each begins with its header line.
 
         The whole comes with its sha256, a range (206) without.
         """
-        address, asked = Address(namespace, name), Asked(range_, if_range)
+        datasets.get(namespace=namespace, name=name)
+        return download(parts.storage, Address(namespace, name), f"{namespace}-{name}.csv", range_, if_range)
 
-        def work() -> Any:
-            parts.datasets.get(namespace=namespace, name=name)
-            return prepared(parts.storage, address, f"{namespace}-{name}.csv", asked)
+    def switched(request: Request, address: Address, why: Why, disabled: bool) -> Any:
+        before, after = sharing.switch(address, disabled=disabled)
+        noted(request, {"disabled": before.disabled}, {"disabled": after.disabled}, why.reason)
+        return _brief(after)
 
-        found = await run(work)
-        return found if isinstance(found, Response) else sent(found, parts.storage, parts.limiters)
-
-    _add_changes(router, parts, run)
-    _add_grants(router, parts, run)
-    return router
-
-
-def _add_changes(router: APIRouter, parts: DatasetParts, run: Answer) -> None:
-    async def switched(request: Request, address: Address, body: Why, disabled: bool) -> Any:
-        def work() -> Any:
-            before, after = parts.sharing.switch(address, disabled=disabled)
-            noted(request, {"disabled": before.disabled}, {"disabled": after.disabled}, body.reason)
-            return brief(after)
-
-        return await run(work)
-
-    @router.post(f"{ONE}/disable", summary="Take a dataset out of use for jobs", response_model=None)
-    async def disable(
-        request: Request,
-        namespace: Namespace,
-        name: Name,
-        body: Annotated[Why, Body(openapi_examples=_WHY)] = Why(),
-    ) -> Any:
+    @router.post(f"{ONE}/disable", summary="Take a dataset out of use for jobs", response_model=DatasetLine)
+    def disable(request: Request, namespace: Namespace, name: Name, body: Reason = Why()) -> Any:
         """New jobs that name it are refused with DATASET_DISABLED, and nothing further of those here starts."""
-        return await switched(request, Address(namespace, name), body, True)
+        return switched(request, Address(namespace, name), body, True)
 
-    @router.post(f"{ONE}/enable", summary="Take a disabled dataset into use again", response_model=None)
-    async def enable(
-        request: Request,
-        namespace: Namespace,
-        name: Name,
-        body: Annotated[Why, Body(openapi_examples=_WHY)] = Why(),
-    ) -> Any:
-        return await switched(request, Address(namespace, name), body, False)
+    @router.post(f"{ONE}/enable", summary="Take a disabled dataset into use again", response_model=DatasetLine)
+    def enable(request: Request, namespace: Namespace, name: Name, body: Reason = Why()) -> Any:
+        return switched(request, Address(namespace, name), body, False)
 
-    @router.delete(ONE, summary="Delete a dataset and its grants, unless a job uses it", response_model=None)
-    async def delete(request: Request, namespace: Namespace, name: Name) -> Any:
-        def work() -> Any:
-            address = Address(namespace, name)
-            grants = [_grant(g, parts.clock()) for g in parts.sharing.grants(address)]
-            gone = brief(parts.sharing.delete(address))
-            noted(request, {**gone, "grants": grants}, None)
-            return {"deleted": gone}
+    @router.delete(
+        ONE, summary="Delete a dataset and its grants, unless a job uses it", response_model=DeletedDataset
+    )
+    def delete(request: Request, namespace: Namespace, name: Name) -> Any:
+        address = Address(namespace, name)
+        grants = [_grant(g, parts.clock()) for g in sharing.grants(address)]
+        deleted = _brief(sharing.delete(address))
+        noted(request, {**deleted, "grants": grants}, None)
+        return {"deleted": deleted}
 
-        return await run(work)
-
-
-def _add_grants(router: APIRouter, parts: DatasetParts, run: Answer) -> None:
-    sharing = parts.sharing
-
-    @router.get("/api/v1/dataset-grants", summary="Who was granted which dataset", response_model=None)
-    async def grants(
+    @router.get("/api/v1/dataset-grants", summary="Who was granted which dataset", response_model=GrantPage)
+    def grants(
         node: Annotated[str | None, Query(description="only to this node")] = None,
         dataset_id: Annotated[str | None, Query(description="only of this dataset, namespace#name")] = None,
         after: AfterText = "",
         limit: Limit = 100,
     ) -> Any:
-        """``default``: what holds for a dataset that was never granted, the setting data.grants.
-
-        ``next``: what to send as ``after`` for the next page; null on the last one.
-        """
-
-        def work() -> Any:
-            found = (g for g in sharing.all_grants(node) if dataset_id in (None, _id_of(g)))
-            page = page_of(found, lambda g: (g.dataset.namespace, g.dataset.name, g.node), after, limit)
-            shown = [_grant(g, parts.clock()) for g in page.entries]
-            return {"default": str(sharing.default), "grants": shown, "total": page.total, "next": page.next}
-
-        return await run(work)
+        """``default``: what holds for a dataset that was never granted, the setting data.grants."""
+        found = (g for g in sharing.all_grants(node) if dataset_id in (None, _id_of(g)))
+        page = page_of(found, lambda g: (g.dataset.namespace, g.dataset.name, g.node), after, limit)
+        shown = [_grant(g, parts.clock()) for g in page.entries]
+        return {"default": str(sharing.default), "grants": shown, "total": page.total, "next": page.next}
 
     @router.put(
-        f"{ONE}/grants/{{node}}", summary="Let jobs with a partner node use a dataset", response_model=None
+        f"{ONE}/grants/{{node}}", summary="Let jobs with a partner node use a dataset", response_model=NewGrant
     )
-    async def grant(
+    def grant(
         request: Request,
         namespace: Namespace,
         name: Name,
@@ -212,24 +270,22 @@ def _add_grants(router: APIRouter, parts: DatasetParts, run: Answer) -> None:
     ) -> Any:
         """From its first grant on, a dataset serves only jobs with the nodes that it is granted.
 
-        A node without a route here is refused, as its id may be a slip; with ``force``, ``warnings`` tell of it.
+        A node without a route here is refused, as its id may be a slip; with ``force`` it is a warning.
         """
-        by = named(request, "operator")
+        warnings = _without_route(node, parts.nodes())
+        refused = "" if body.force else "; ".join(warnings)
+        by = named(request, OPERATOR)
+        before, after = sharing.grant(
+            Address(namespace, name), node, by, body.reason, body.until(parts.clock()), lambda _: refused
+        )
+        old, new = before and _grant(before, parts.clock()), _grant(after, parts.clock())
+        noted(request, old, new, body.reason)
+        return {**new, "warnings": warnings}
 
-        def work() -> Any:
-            until = _until(body, parts.clock)
-            told = _unknown(node, parts.nodes())
-            doubt = "" if body.force else "; ".join(told)
-            address = Address(namespace, name)
-            before, after = sharing.grant(address, node, by, body.reason, until, lambda _: doubt)
-            old, new = before and _grant(before, parts.clock()), _grant(after, parts.clock())
-            noted(request, old, new, body.reason)
-            return {**new, "warnings": told}
-
-        return await run(work)
-
-    @router.delete(f"{ONE}/grants/{{node}}", summary="Revoke a grant; nothing further starts", response_model=None)
-    async def revoke(
+    @router.delete(
+        f"{ONE}/grants/{{node}}", summary="Revoke a grant; nothing further starts", response_model=GrantLine
+    )
+    def revoke(
         request: Request,
         namespace: Namespace,
         name: Name,
@@ -241,23 +297,19 @@ def _add_grants(router: APIRouter, parts: DatasetParts, run: Answer) -> None:
         With ``forget``, for a grant that was a slip: the dataset stands as if it had never been, and
         serves everybody where that was its last one and data.grants is open.
         """
-        by = named(request, "operator")
+        if forget:
+            gone = _grant(sharing.forget(Address(namespace, name), node), parts.clock())
+            noted(request, gone, None)
+            return {**gone, "state": "forgotten"}
+        before, after = sharing.revoke(Address(namespace, name), node, named(request, OPERATOR))
+        now = parts.clock()
+        noted(request, _grant(before, now), _grant(after, now))
+        return _grant(after, now)
 
-        def work() -> Any:
-            if forget:
-                gone = _grant(sharing.forget(Address(namespace, name), node), parts.clock())
-                noted(request, gone, None)
-                return {**gone, "state": "forgotten"}
-            before, after = sharing.revoke(Address(namespace, name), node, by)
-            now = parts.clock()
-            noted(request, _grant(before, now), _grant(after, now))
-            return _grant(after, now)
-
-        return await run(work)
+    return router
 
 
-def brief(dataset: Dataset) -> dict[str, Any]:
-    """Return a dataset as lists show it."""
+def _brief(dataset: Dataset) -> dict[str, Any]:
     return {
         "dataset_id": dataset.dataset_id,
         "namespace": dataset.namespace,
@@ -276,11 +328,11 @@ def brief(dataset: Dataset) -> dict[str, Any]:
 def _page(found: list[Dataset], after: str, limit: int) -> dict[str, Any]:
     namespace, mark, name = after.partition("#")
     if after and not (namespace and mark and name):
-        raise Invalid([Problem("after", "must be what an answer said in next, namespace#name", after[:200])])
+        raise Invalid([Problem("after", "must be `next` of a response, namespace#name", after[:200])])
     rest = [d for d in found if (d.namespace, d.name) > (namespace, name)] if after else found
     shown = rest[:limit]
     return {
-        "datasets": [brief(d) for d in shown],
+        "datasets": [_brief(d) for d in shown],
         "total": len(found),
         "next": shown[-1].dataset_id if len(rest) > limit else None,
     }
@@ -292,7 +344,7 @@ def _full(parts: DatasetParts, address: Address) -> dict[str, Any]:
     now = parts.clock()
     types = dataset.types or ("",) * len(dataset.columns)
     return {
-        **brief(dataset),
+        **_brief(dataset),
         "columns": [{"name": n, "type": t} for n, t in zip(dataset.columns, types, strict=False)],
         "origin": dataset.origin,
         "checksum": dataset.checksum,
@@ -305,21 +357,6 @@ def _full(parts: DatasetParts, address: Address) -> dict[str, Any]:
         "grants": [_grant(g, now) for g in parts.sharing.grants(address)],
         "grants_default": str(parts.sharing.default),
         "used_by": parts.sharing.users(address),
-    }
-
-
-def _look(parts: DatasetParts, address: Address, rows: int) -> dict[str, Any]:
-    dataset = parts.datasets.get(namespace=address.namespace, name=address.name)
-    seen = preview(parts.storage, address, rows, table=True)
-    return {
-        "dataset_id": dataset.dataset_id,
-        "count": dataset.count,
-        "kind": seen.kind,
-        "bytes": seen.size,
-        "partitions": seen.partitions,
-        "columns": seen.columns,
-        "rows": seen.rows,
-        "left_out": seen.left_out,
     }
 
 
@@ -341,16 +378,11 @@ def _grant(grant: Grant, now: datetime) -> dict[str, Any]:
     }
 
 
-def _unknown(node: str, known: Iterable[str]) -> list[str]:
+def _without_route(node: str, known: Iterable[str]) -> list[str]:
+    """Return a warning for a node that has no route here."""
     nodes = list(known)
     if node in nodes:
         return []
-    meant = near(node, nodes, _ALIKE)
+    meant = near(node, nodes, _SIMILAR)
     hint = f"did you mean {meant}?" if meant else "bfia-gateway route list shows the known ones;"
     return [f"there is no route to {node}: no node of that id is known here; {hint} Add its route, or force it"]
-
-
-def _until(body: Granting, clock: Callable[[], datetime]) -> datetime | None:
-    if body.expires_at is not None:
-        return body.expires_at.astimezone(UTC)
-    return clock() + timedelta(days=body.days) if body.days is not None else None

@@ -1,28 +1,22 @@
-"""One rule for what stands behind the ? of our own paths: each is known, of its kind and in its range, or refused.
+"""What the routers of ``/api/v1`` share: parameters of lists, times, and what a request leaves to the audit."""
 
-A list that grows has pages: ``limit`` entries, and ``next``, which is sent as ``after`` for the next page.
-"""
-
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-import anyio.to_thread
-from fastapi import Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.dependencies.models import Dependant
-from fastapi.encoders import jsonable_encoder
-from fastapi.responses import JSONResponse, Response
 from pydantic import BeforeValidator
-from pydantic_core import to_json
 
 from engines.base import Engine
+from gateway.admin.schemas import Refusal
 from gateway.broker.broker import Broker
 from gateway.data.logs import RunLogs
 from gateway.data.storage import FileStorage
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
-from gateway.errors import GatewayError, Invalid, near
+from gateway.errors import Invalid, near
 from gateway.jobs.coordinator import Coordinator
 from gateway.jobs.participant import Participant
 from gateway.jobs.resources import Resources
@@ -34,118 +28,18 @@ from gateway.store.store import Store
 from provider_registry.registry import Registry
 from route_table.live import LiveRoutes
 
-OURS = "/api/v1/"
-MOST = 1000
+OPERATOR = "operator"
+"""who it was where no token is needed"""
+_API = "/api/v1/"
+_MOST = 1000
 """entries of one page"""
 _LARGEST = 2**63 - 1
 """what the database can hold"""
 
 
-def whole(first: int, last: int) -> Callable[[Any], int]:
-    """Return what reads a whole number within bounds and names both where it is none."""
-
-    def read(value: Any) -> int:
-        text = str(value).strip()
-        if text.removeprefix("-").isdecimal() and text.isascii() and len(text) < 20 and first <= int(text) <= last:
-            return int(text)
-        upto = f"to {last}" if last < _LARGEST else "on"
-        raise ValueError(f"must be a whole number from {first} {upto}")
-
-    return read
-
-
-Limit = Annotated[
-    int, BeforeValidator(whole(1, MOST)), Query(ge=1, le=MOST, description=f"entries of a page, 1 to {MOST}")
-]
-NUMBER = BeforeValidator(whole(0, _LARGEST))
-"""of a version, a revision, an entry"""
-AfterNumber = Annotated[
-    int | None,
-    NUMBER,
-    Query(ge=0, description="the next page: what the last answer said in next"),
-]
-AfterText = Annotated[str, Query(description="the next page: what the last answer said in next")]
-
-
-async def only_known(request: Request) -> None:
-    """Refuse parameters of our own paths that nobody reads, such as misspelt ones. Raises `Invalid`."""
-    if not request.url.path.startswith(OURS):
-        return
-    known = set(_names(request.scope["route"].dependant))
-    problems = []
-    for name in dict.fromkeys(request.query_params):
-        if name not in known:
-            there = f"this path knows {', '.join(sorted(known))}" if known else "this path has none"
-            got = request.query_params[name][:200]
-            problems.append(Problem(name[:200], f"is no parameter here; {there}", got, near(name, known)))
-    if problems:
-        raise Invalid(problems)
-
-
-def _names(dependant: Dependant) -> Iterator[str]:
-    yield from (field.alias for field in dependant.query_params)
-    for inner in dependant.dependencies:
-        yield from _names(inner)
-
-
-Answer = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Runs work in a thread, which also writes out the object that it returns; what the gateway can name becomes an
-answer with its HTTP status."""
-
-
-def answering(limiters: Limiters) -> Answer:
-    """Return how a path does its work: in a thread of the limiter, with errors as answers."""
-
-    async def answer(work: Callable[[], Any]) -> Any:
-        try:
-            return await anyio.to_thread.run_sync(lambda: _written(work()), limiter=limiters.rest)
-        except GatewayError as error:
-            return refusal(error)
-
-    return answer
-
-
-def _written(found: Any) -> Any:
-    """Return an object as an answer in JSON: the framework would go through it on the event loop, and slowly."""
-    if not isinstance(found, dict):
-        return found
-    text = to_json(found, inf_nan_mode="null", fallback=jsonable_encoder)
-    return Response(text, media_type="application/json")
-
-
-def refusal(error: GatewayError) -> JSONResponse:
-    """Return an error as the operators' paths say it: its own HTTP status, its reason, every problem."""
-    data: dict[str, Any] = {"reason": error.reason}
-    if error.job_id:
-        data["job_id"] = error.job_id
-    if error.problems:
-        data["problems"] = [
-            {"path": p.path, "rule": p.rule, "got": str(p.got)}
-            | ({"suggestion": p.suggestion} if p.suggestion else {})
-            for p in error.problems
-        ]
-    body = {"code": error.code, "msg": f"{error.reason}: {error.message}", "data": data}
-    return JSONResponse(body, status_code=error.code)
-
-
-def named(request: Request, otherwise: str) -> str:
-    """Return whose token the request came with; where no token is needed, what it says itself."""
-    return str(getattr(request.state, "operator", "") or otherwise)
-
-
-def noted(request: Request, before: Any, after: Any, reason: str = "") -> None:
-    """Leave to the audit what a change changed; None: nothing was, or is, there."""
-    request.state.audit = {"before": before, "after": after, **({"reason": reason} if reason else {})}
-
-
-def looked(request: Request) -> None:
-    """Leave to the audit that nothing was changed: the request only asked what would be."""
-    request.state.audit = {"dry_run": True}
-
-
 @dataclass(frozen=True)
 class AdminParts:
-    """What the paths of our own API are built of."""
+    """What the paths of jobs, outputs, routes and the node itself use."""
 
     node: NodeId
     owner: str
@@ -167,6 +61,71 @@ class AdminParts:
     limiters: Limiters
 
 
+def api_router(**options: Any) -> APIRouter:
+    """Return a router for paths of the operators' listener."""
+    refused = {"model": Refusal, "description": "Refused."}
+    return APIRouter(tags=["operators"], responses={"default": refused}, **options)
+
+
+def whole(first: int, last: int) -> Callable[[Any], int]:
+    """Return a reader of whole numbers within bounds, whose error names both."""
+
+    def read(value: Any) -> int:
+        text = str(value).strip()
+        if text.removeprefix("-").isdecimal() and text.isascii() and len(text) < 20 and first <= int(text) <= last:
+            return int(text)
+        upto = f"to {last}" if last < _LARGEST else "on"
+        raise ValueError(f"must be a whole number from {first} {upto}")
+
+    return read
+
+
+_NEXT_PAGE = "the next page: `next` of the last response"
+Limit = Annotated[
+    int, BeforeValidator(whole(1, _MOST)), Query(ge=1, le=_MOST, description=f"entries of a page, 1 to {_MOST}")
+]
+NUMBER = BeforeValidator(whole(0, _LARGEST))
+"""of a version, a revision, an entry"""
+AfterNumber = Annotated[int | None, NUMBER, Query(ge=0, description=_NEXT_PAGE)]
+AfterText = Annotated[str, Query(description=_NEXT_PAGE)]
+
+
+async def only_known(request: Request) -> None:
+    """Refuse query parameters that a path of ours does not have. Raises `Invalid`."""
+    if not request.url.path.startswith(_API):
+        return
+    known = set(_names(request.scope["route"].dependant))
+    problems = []
+    for name in dict.fromkeys(request.query_params):
+        if name not in known:
+            there = f"this path knows {', '.join(sorted(known))}" if known else "this path has none"
+            got = request.query_params[name][:200]
+            problems.append(Problem(name[:200], f"is no parameter here; {there}", got, near(name, known)))
+    if problems:
+        raise Invalid(problems)
+
+
+def _names(dependant: Dependant) -> Iterator[str]:
+    yield from (field.alias for field in dependant.query_params)
+    for inner in dependant.dependencies:
+        yield from _names(inner)
+
+
+def named(request: Request, otherwise: str) -> str:
+    """Return the name of the request's token; where no token is needed, the name that the request gives."""
+    return str(getattr(request.state, "operator", "") or otherwise)
+
+
+def noted(request: Request, before: Any, after: Any, reason: str = "") -> None:
+    """Leave to the audit log what a change changed; None: nothing was, or is, there."""
+    request.state.audit = {"before": before, "after": after, **({"reason": reason} if reason else {})}
+
+
+def noted_dry_run(request: Request) -> None:
+    """Leave to the audit log that nothing was changed."""
+    request.state.audit = {"dry_run": True}
+
+
 _FIRST, _LAST = datetime(1970, 1, 2, tzinfo=UTC), datetime(9998, 1, 1, tzinfo=UTC)
 
 
@@ -184,7 +143,7 @@ def moment(text: str) -> datetime:
 
 
 def moments(problems: list[Problem], **texts: str) -> list[datetime | None]:
-    """Read each text, an empty one as None; what is wrong with one becomes a problem by its name."""
+    """Read each text, an empty one as None; what is wrong with one becomes a problem with its name."""
     found: list[datetime | None] = []
     for path, text in texts.items():
         try:

@@ -1,7 +1,7 @@
-"""``/api/v1/jobs/…/archive``: one download with all that this node knows of a job."""
+"""What is done with a whole job: its archive, its deletion, cancelling what waits, and a dry run of a new one."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -9,17 +9,18 @@ from typing import Annotated, Any, Literal
 import anyio.to_thread
 from fastapi import APIRouter, Body, Query, Request
 from fastapi.openapi.models import Example
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict
 
-from gateway.admin.deps import AdminParts, answering, looked, named, noted, refusal
+from gateway.admin import schemas
+from gateway.admin.deps import OPERATOR, AdminParts, api_router, named, noted, noted_dry_run
 from gateway.admin.jobs import job_in_full
 from gateway.auth import RunTokens
 from gateway.domain.dry_run import JobPlan, Standing
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import JobSpec
-from gateway.errors import GatewayError, NotFound
+from gateway.errors import GatewayError, NotFound, envelope
 from gateway.jobs import archive
 from gateway.jobs.archive import Entry, as_json, without_secrets
 from gateway.jobs.coordinator import Coordinator
@@ -46,48 +47,28 @@ class ArchiveParts:
     tokens: RunTokens
 
 
-def router(parts: ArchiveParts) -> APIRouter:
+def archive_router(parts: ArchiveParts) -> APIRouter:
     """Return the path of the archive."""
-    router = APIRouter(tags=["operators"])
-    run = answering(parts.admin.limiters)
+    router = api_router()
 
     @router.get(
         "/api/v1/jobs/{job_id}/archive",
         summary="All that this node knows of a job, as a zip file",
-        response_class=Response,
-        responses={200: {"content": {"application/zip": {}}}},
+        response_class=StreamingResponse,
+        responses={200: {"content": {"application/zip": {"schema": {"type": "string", "format": "binary"}}}}},
     )
-    async def download(job_id: str) -> Any:
-        """The job as it was submitted (as far as this node is told), its state and effective parameters, the
+    def download(job_id: str) -> Any:
+        """The job as it was submitted (as far as this node knows it), its state and effective parameters, the
         masked environment and the logs of every attempt, the timeline, reports, and ``SHA256SUMS`` of all of them.
 
         A file that could not be read is named in ``INCOMPLETE``.
         """
-        found = await run(lambda: _entries(parts, job_id))
-        if isinstance(found, Response):
-            return found
+        pieces = archive.write(_entries(parts, job_id), parts.clock())
         plain = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in job_id)
         headers = {"content-disposition": f'attachment; filename="{plain}.zip"'}
-        pieces = archive.write(found, parts.clock())
-        return StreamingResponse(_bytes(parts, pieces), media_type="application/zip", headers=headers)
+        return StreamingResponse(filter(None, pieces), media_type="application/zip", headers=headers)
 
     return router
-
-
-async def _bytes(parts: ArchiveParts, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield the file piece by piece; no thread is held while the reader is slow."""
-
-    def following() -> bytes | None:
-        for piece in pieces:
-            if piece:
-                return piece
-        return None
-
-    try:
-        while (piece := await anyio.to_thread.run_sync(following, limiter=parts.admin.limiters.rest)) is not None:
-            yield piece
-    finally:
-        getattr(pieces, "close", lambda: None)()
 
 
 def _entries(parts: ArchiveParts, job_id: str) -> Iterable[Entry]:
@@ -174,14 +155,12 @@ def _reports(parts: ArchiveParts, local: LocalJob | None) -> Iterator[Entry]:
             yield Entry(place, lambda address=address: parts.admin.storage.stream(address))  # type: ignore[misc]
 
 
-BY = "operator"
-"""who it was where no token is needed"""
 DryRun = Annotated[bool, Query(description="only say what would be done")]
 
 
 @dataclass(frozen=True)
-class DeletingParts:
-    """What the paths are built of."""
+class DeletionParts:
+    """What the paths of deletion use."""
 
     node: str
     store: Store
@@ -201,48 +180,49 @@ class CancelWaiting(BaseModel):
 _CANCEL = {"only look": Example(value={"dry_run": True})}
 
 
-def deletion_router(parts: DeletingParts) -> APIRouter:
-    """Return the paths that take something away."""
-    router = APIRouter(tags=["operators"])
-    run = answering(parts.limiters)
+def deletion_router(parts: DeletionParts) -> APIRouter:
+    """Return the paths of deletion."""
+    router = api_router()
 
-    @router.delete("/api/v1/jobs/{job_id}", summary="Delete an ended job at every node", response_model=None)
+    @router.delete(
+        "/api/v1/jobs/{job_id}", summary="Delete an ended job at every node", response_model=schemas.DeletedJob
+    )
     async def delete(
         request: Request,
         job_id: str,
-        here: Annotated[bool, Query(description="only at this node; the others are not asked")] = False,
+        here: Annotated[bool, Query(description="only at this node; no request to the others")] = False,
         reason: Annotated[str, Query(max_length=200, description="kept in the line that is left")] = "",
         dry_run: DryRun = False,
     ) -> Any:
-        """Its records, logs and outputs; one line in its timeline stays. ``nodes``: how it ended at the others.
+        """Its records, logs and outputs; one line in its timeline stays. ``nodes``: the result at the others.
 
         Refused while the job goes on (JOB_NOT_ENDED) or others need an output (OUTPUTS_IN_USE). Where a node does
-        not answer (503), the job is kept here, so that the same request goes on where this one stopped.
+        not respond (503), the job is kept here, so that the same request goes on where this one stopped.
         """
+        by = named(request, OPERATOR)
 
-        by = named(request, BY)
-
-        def work() -> Any:
-            done = parts.deleting.delete(job_id, by=by, reason=reason, here=here, dry_run=dry_run).as_dict()
-            looked(request) if dry_run else noted(request, {"job_id": job_id}, None, reason)
-            return done
+        def work() -> dict[str, Any]:
+            return parts.deleting.delete(job_id, by=by, reason=reason, here=here, dry_run=dry_run).as_dict()
 
         try:  # it waits for other nodes
-            return await anyio.to_thread.run_sync(work, limiter=parts.limiters.peers)
+            done = await anyio.to_thread.run_sync(work, limiter=parts.limiters.peers)
         except SomeUnreached as error:
-            nodes = {n: at.as_dict() for n, at in error.nodes.items()}
-            data = {"reason": error.reason, "nodes": nodes}
-            body = {"code": error.code, "msg": f"{error.reason}: {error.message}", "data": data}
-            return JSONResponse(body, status_code=error.code)
-        except GatewayError as error:
-            return refusal(error)
+            request.state.refused = error
+            body = envelope(error)
+            body["data"]["nodes"] = {n: at.as_dict() for n, at in error.nodes.items()}
+            return JSONResponse(body, error.code)
+        if dry_run:
+            noted_dry_run(request)
+        else:
+            noted(request, {"job_id": job_id}, None, reason)
+        return done
 
     @router.delete(
         "/api/v1/jobs/{job_id}/tasks/{task}/outputs",
         summary="Delete what one task of an ended job left here",
-        response_model=None,
+        response_model=schemas.Deleted,
     )
-    async def clean_task(
+    def clean_task(
         request: Request,
         job_id: str,
         task: str,
@@ -252,90 +232,55 @@ def deletion_router(parts: DeletingParts) -> APIRouter:
         dry_run: DryRun = False,
     ) -> Any:
         """``task`` is a name in the flow or an id. Refused as the deletion of a job is."""
-
-        def work() -> Any:
-            items = parts.deleting.clean_task(job_id, task, content, by=named(request, BY), dry_run=dry_run)
-            listed = [item.as_dict() for item in items]
-            if dry_run:
-                looked(request)
-            else:
-                noted(request, [f"{item.kind} {item.name}" for item in items[:100]], None)
-            return {"job_id": job_id, "dry_run": dry_run, "items": listed, "bytes": sum(i.bytes for i in items)}
-
-        return await run(work)
+        items = parts.deleting.clean_task(job_id, task, content, by=named(request, OPERATOR), dry_run=dry_run)
+        if dry_run:
+            noted_dry_run(request)
+        else:
+            noted(request, [f"{item.kind} {item.name}" for item in items[:100]], None)
+        return {"job_id": job_id, "dry_run": dry_run, "items": items, "bytes": sum(i.bytes for i in items)}
 
     @router.post(
         "/api/v1/jobs/cancel-waiting",
         summary="Stop all jobs scheduled here of which nothing runs yet",
-        response_model=None,
+        response_model=schemas.Cancelled,
     )
-    async def cancel_waiting(
-        request: Request, body: Annotated[CancelWaiting, Body(openapi_examples=_CANCEL)]
-    ) -> Any:
-        def work() -> Any:
-            done = _cancel(parts, body.dry_run)
-            if body.dry_run:
-                looked(request)
-            else:
-                noted(request, {"waiting": done["jobs"][:100]}, {"waiting": []})
-            return done
-
-        return await run(work)
+    def cancel(request: Request, body: Annotated[CancelWaiting, Body(openapi_examples=_CANCEL)]) -> Any:
+        jobs = cancel_waiting(parts.store, parts.coordinator, parts.node, body.dry_run)
+        if body.dry_run:
+            noted_dry_run(request)
+        else:
+            noted(request, {"waiting": jobs[:100]}, {"waiting": []})
+        return {"dry_run": body.dry_run, "jobs": jobs}
 
     return router
 
 
-def _cancel(parts: DeletingParts, dry_run: bool) -> dict[str, Any]:
-    return {"dry_run": dry_run, "jobs": cancel_waiting(parts.store, parts.coordinator, parts.node, dry_run)}
-
-
 @dataclass(frozen=True)
-class ForetellingParts:
-    """What the path is built of."""
+class DryRunParts:
+    """What the path of the dry run uses."""
 
     read: Callable[[Mapping[str, Any]], JobSpec]
-    """makes a job of the body that would hand it in; raises `Invalid`"""
+    """makes a job of the body that would submit it; raises `Invalid`"""
     plan: Callable[[JobSpec], JobPlan]
     example: Mapping[str, Any]
     limiters: Limiters
 
 
-def dry_run_router(parts: ForetellingParts, route: type[APIRoute] = APIRoute) -> APIRouter:
-    """Return the path. ``route``: how a body as large as a job may be is read on the event loop."""
-    router = APIRouter(tags=["operators"], route_class=route)
-    run = answering(replace(parts.limiters, rest=parts.limiters.peers))  # it waits for other nodes
+def dry_run_router(parts: DryRunParts, route: type[APIRoute] = APIRoute) -> APIRouter:
+    """Return the path of the dry run. ``route``: how its body is read."""
+    router = api_router(route_class=route)
 
     @router.post(
         "/api/v1/jobs/plan",
         summary="What would happen to a job at every node; creates nothing",
-        response_model=None,
+        response_model=schemas.Plan,
     )
     async def plan(body: Annotated[dict[str, Any], Body(examples=[dict(parts.example)])]) -> Any:
-        return await run(lambda: _as_values(parts.plan(parts.read(body))))
+        found = await anyio.to_thread.run_sync(lambda: parts.plan(parts.read(body)), limiter=parts.limiters.peers)
+        return {
+            "good": found.good,
+            **{f"{standing}_count": found.count(standing) for standing in Standing},
+            "nodes": [{"node": n.node, "parties": n.parties, "checks": n.items} for n in found.nodes],
+        }
 
     return router
-
-
-def _as_values(plan: JobPlan) -> dict[str, Any]:
-    return {
-        "good": plan.good,
-        **{f"{standing}_count": plan.count(standing) for standing in Standing},
-        "nodes": [
-            {
-                "node": node.node,
-                "parties": list(node.parties),
-                "checks": [
-                    {
-                        "check": item.check,
-                        "about": item.about,
-                        "standing": str(item.standing),
-                        "found": item.found,
-                        "cause": item.cause,
-                        "remedy": item.remedy,
-                    }
-                    for item in node.items
-                ],
-            }
-            for node in plan.nodes
-        ],
-    }

@@ -1,140 +1,105 @@
-"""``/api/v1/jobs/…/log``: what one run writes, as plain text or followed line by line. Real HTTP statuses."""
+"""``/api/v1/jobs/…/log``: what one run writes, as plain text or followed line by line."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import anyio
-import anyio.to_thread
 from fastapi import APIRouter, Header, Query
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import StreamingResponse
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 
+from gateway.admin.deps import NUMBER, api_router
 from gateway.data.log_copies import STREAMS
-from gateway.data.log_levels import LEVELS, Level
+from gateway.data.log_levels import Level
 from gateway.data.logs import Excerpt, RunLogs
-from gateway.domain.problems import Problem, index_of
+from gateway.domain.problems import index_of
 from gateway.domain.run import Run
-from gateway.errors import GatewayError, Invalid, NotFound
-from gateway.ports import Limiters
+from gateway.errors import GatewayError, NotFound
 
-LOOK_EVERY = 0.5
-"""seconds between two looks at a log that is followed"""
-PING_EVERY = 15.0
-_YES, _NO = ("1", "true", "yes"), ("", "0", "false", "no")
+POLL_SECONDS = 0.5
+"""between two reads of a log that is followed"""
+PING_SECONDS = 15.0
+_TEXT: dict[int | str, dict[str, Any]] = {
+    200: {"content": {kind: {"schema": {"type": "string"}} for kind in ("text/plain", "text/event-stream")}}
+}
 
 
 @dataclass(frozen=True)
-class LogParts:
-    """What the path is built of."""
+class _Log:
+    """The log of a run, as far as the request names it."""
 
     logs: RunLogs
-    limiters: Limiters
-
-
-@dataclass(frozen=True)
-class _Wanted:
+    job_id: str
     run: Run
     streams: tuple[str, ...]
     level: Level
-    tail: int | None
-    follow: bool
+
+    def read(self, start: int, length: int | None) -> Excerpt:
+        return self.logs.read_run(self.job_id, self.run, self.streams, start, length, self.level)
+
+    def newest_state(self) -> Run:
+        run = self.run
+        return self.logs.run(self.job_id, run.party.role, run.party.index, run.task_id, run.attempt)
 
 
-def router(parts: LogParts) -> APIRouter:
+def router(logs: RunLogs) -> APIRouter:
     """Return the path of a run's log."""
-    router = APIRouter(tags=["operators"])
+    router = api_router()
 
     @router.get(
         "/api/v1/jobs/{job_id}/runs/{role}.{index}/{task}/log",
         summary="What a run here wrote, while it runs and afterwards",
-        response_class=Response,
-        responses={200: {"content": {"text/plain": {}, "text/event-stream": {}}}},
+        response_class=StreamingResponse,
+        responses=_TEXT,
     )
-    async def log(
+    def log(
         job_id: str,
         role: str,
         index: str,
         task: str,
-        stream: str = Query(default="", description="stdout or stderr; without it both, in the order found"),
-        level: str = Query(default="", description="debug (all lines), info (also warnings) or error, and worse"),
-        tail: str = Query(default="", description="only so many lines at the end, of what is there by now"),
-        follow: str = Query(default="", description="1: server-sent events until the run is over"),
-        attempt: str = Query(default="", description="which attempt, counted from 0; without it the newest"),
-        last_event_id: str = Header(default="", description="sent by a client that was cut off"),
-    ) -> Response:
+        stream: Annotated[
+            Literal["", "stdout", "stderr"], Query(description="without it both, in the order found")
+        ] = "",
+        level: Annotated[
+            Level, Query(description="debug (all lines), info (also warnings) or error, and worse")
+        ] = Level.DEBUG,
+        tail: Annotated[
+            int | None, NUMBER, Query(description="only so many lines at the end, of what is there by now")
+        ] = None,
+        follow: Annotated[bool, Query(description="1: server-sent events until the run is over")] = False,
+        attempt: Annotated[
+            int | None, NUMBER, Query(description="counted from 0; without it the newest attempt")
+        ] = None,
+        last_event_id: Annotated[str, Header(description="sent by a client that was cut off")] = "",
+    ) -> Any:
         """The log as text, or as events: ``data`` is a line, ``event`` its stream, ``id`` its number.
 
         The last event is ``end``, with the run's status and exit code. ``task`` is a name in the flow or an id.
         """
+        party = index_of(index)
+        if party is None:
+            raise NotFound(f"no party is called {role}.{index}", reason="RUN_UNKNOWN")
+        run = logs.run(job_id, role, party, task, attempt)
+        found = _Log(logs, job_id, run, (stream,) if stream else STREAMS, level)
+        total = found.read(0, 0).total
+        start = 0 if tail is None else max(0, total - tail)
+        if not follow:
+            return StreamingResponse(_text(found, start, total), media_type="text/plain; charset=utf-8")
         after = index_of(last_event_id)
-        try:
-            wanted = await anyio.to_thread.run_sync(
-                lambda: _wanted(parts, job_id, role, index, task, stream, level, tail, follow, attempt),
-                limiter=parts.limiters.rest,
-            )
-            first = await _read(parts, job_id, wanted, 0, 0)
-        except GatewayError as error:
-            return _refusal(error)
-        start = 0 if wanted.tail is None else max(0, first.total - wanted.tail)
-        if not wanted.follow:
-            return StreamingResponse(
-                _text(parts, job_id, wanted, start, first.total), media_type="text/plain; charset=utf-8"
-            )
         start = start if after is None else after + 1
-        return EventSourceResponse(_events(parts, job_id, wanted, start), headers={"cache-control": "no-cache"})
+        return EventSourceResponse(_events(found, start), headers={"cache-control": "no-cache"})
 
     return router
 
 
-def _wanted(
-    parts: LogParts,
-    job_id: str,
-    role: str,
-    index: str,
-    task: str,
-    stream: str,
-    level: str,
-    tail: str,
-    follow: str,
-    attempt: str,
-) -> _Wanted:
-    number = index_of(index)
-    if number is None:
-        raise NotFound(f"no party is called {role}.{index}", reason="RUN_UNKNOWN")
-    problems = []
-    if stream not in ("", *STREAMS):
-        problems.append(Problem("stream", f"must be one of {', '.join(STREAMS)}, or absent", stream))
-    if level not in ("", *LEVELS):
-        problems.append(Problem("level", f"must be one of {', '.join(LEVELS)}, or absent", level))
-    last = index_of(tail)
-    if tail and last is None:
-        problems.append(Problem("tail", "must be a whole number from 0", tail))
-    which = index_of(attempt)
-    if attempt and which is None:
-        problems.append(Problem("attempt", "must be a whole number from 0", attempt))
-    if follow.lower() not in _YES + _NO:
-        problems.append(Problem("follow", "must be 1 or 0", follow))
-    if problems:
-        raise Invalid(problems)
-    run = parts.logs.run(job_id, role, number, task, which)
-    return _Wanted(
-        run, (stream,) if stream else STREAMS, Level(level or Level.DEBUG), last, follow.lower() in _YES
-    )
-
-
-async def _read(parts: LogParts, job_id: str, wanted: _Wanted, start: int, length: int | None) -> Excerpt:
-    def read() -> Excerpt:
-        return parts.logs.read_run(job_id, wanted.run, wanted.streams, start, length, wanted.level)
-
-    return await anyio.to_thread.run_sync(read, limiter=parts.limiters.rest)
-
-
-async def _text(parts: LogParts, job_id: str, wanted: _Wanted, start: int, end: int) -> AsyncIterator[bytes]:
+def _text(log: _Log, start: int, end: int) -> Iterator[bytes]:
     """Yield the lines between two numbers, some at a time."""
     while start < end:
         try:
-            found = await _read(parts, job_id, wanted, start, end - start)
+            found = log.read(start, end - start)
         except GatewayError as error:  # too late for a status
             yield f"[{error.reason}: {error.message}]\n".encode()
             return
@@ -144,12 +109,12 @@ async def _text(parts: LogParts, job_id: str, wanted: _Wanted, start: int, end: 
         start = found.next
 
 
-async def _events(parts: LogParts, job_id: str, wanted: _Wanted, start: int) -> AsyncIterator[bytes]:
-    """Yield the lines from a number on as they come, and at last how the run ended."""
-    idle, told = 0.0, ""
+async def _events(log: _Log, start: int) -> AsyncIterator[bytes]:
+    """Yield the lines from a number on as they come, and at last the run's result."""
+    idle, incomplete = 0.0, ""
     while True:
         try:
-            found = await _read(parts, job_id, wanted, start, None)
+            found = await run_in_threadpool(log.read, start, None)
         except GatewayError as error:  # too late for a status
             yield format_sse_event(data_str=json.dumps({"reason": error.reason}), event="end")
             return
@@ -158,24 +123,19 @@ async def _events(parts: LogParts, job_id: str, wanted: _Wanted, start: int) -> 
         start = found.next
         if found.left_out:
             continue
-        if found.incomplete != told:
-            told = found.incomplete
-            yield format_sse_event(comment=f"the newest lines may be missing: {told}" if told else "all is well")
-        run = await anyio.to_thread.run_sync(
-            lambda: _again(parts, job_id, wanted.run), limiter=parts.limiters.rest
-        )
+        if found.incomplete != incomplete:
+            incomplete = found.incomplete
+            text = f"the newest lines may be missing: {incomplete}" if incomplete else "all lines are here"
+            yield format_sse_event(comment=text)
+        run = await run_in_threadpool(log.newest_state)
         if run.over and (found.over or found.incomplete):
             yield format_sse_event(data_str=json.dumps(_end(run, found)), event="end")
             return
-        idle = 0.0 if found.lines else idle + LOOK_EVERY
-        if idle >= PING_EVERY:
+        idle = 0.0 if found.lines else idle + POLL_SECONDS
+        if idle >= PING_SECONDS:
             idle = 0.0
             yield KEEPALIVE_COMMENT
-        await anyio.sleep(LOOK_EVERY)
-
-
-def _again(parts: LogParts, job_id: str, run: Run) -> Run:
-    return parts.logs.run(job_id, run.party.role, run.party.index, run.task_id, run.attempt)
+        await anyio.sleep(POLL_SECONDS)
 
 
 def _end(run: Run, found: Excerpt) -> dict[str, object]:
@@ -186,11 +146,3 @@ def _end(run: Run, found: Excerpt) -> dict[str, object]:
         "lines": found.total,
         "incomplete": found.incomplete,
     }
-
-
-def _refusal(error: GatewayError) -> JSONResponse:
-    data: dict[str, object] = {"reason": error.reason}
-    if error.problems:
-        data["problems"] = [{"path": p.path, "rule": p.rule, "got": str(p.got)} for p in error.problems]
-    body = {"code": error.code, "msg": f"{error.reason}: {error.message}", "data": data}
-    return JSONResponse(body, status_code=error.code)

@@ -1,7 +1,6 @@
-"""``/api/v1/providers``: registered images, who changed what of them; the schemas. Real HTTP statuses."""
+"""``/api/v1/providers``: registered images, their history and owners; the schemas of descriptions."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import anyio.to_thread
@@ -9,10 +8,10 @@ from fastapi import APIRouter, Body, Path, Query, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
-from gateway.admin.deps import NUMBER, AfterNumber, AfterText, Limit, answering, named, refusal
-from gateway.errors import GatewayError, NotFound
+from gateway.admin.deps import NUMBER, OPERATOR, AfterNumber, AfterText, Limit, api_router, named
+from gateway.admin.schemas import Model, Moment, NumberedPage, Object, Page
+from gateway.errors import NotFound
 from gateway.http.pagination import page_of
-from gateway.ports import Limiters
 from gateway.providers.registration import By, Providers, asking, audited, shown_changes, shown_problem
 from provider_registry import schema
 from provider_registry.forms import form
@@ -20,7 +19,6 @@ from provider_registry.model import Provider, Revision, changes
 from provider_registry.registry import COMPONENT_UNKNOWN, Unknown, Written
 
 ONE = "/api/v1/providers/{provider_name}"
-_SCHEMA = "application/schema+json"
 _REGISTER: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -44,11 +42,17 @@ _REGISTER: dict[str, Any] = {
 Name = Annotated[str, Path(examples=["example:1.0.0@docker"], description="name:version@device")]
 
 
+class SchemaResponse(JSONResponse):
+    """A JSON Schema."""
+
+    media_type = "application/schema+json"
+
+
 class Why(BaseModel):
     """Who changes something, and why; both are kept in the history."""
 
     reason: str = Field(default="", max_length=1000)
-    author: str = Field(default="operator", min_length=1, max_length=255, description="where no token tells it")
+    author: str = Field(default=OPERATOR, min_length=1, max_length=255, description="where no token tells it")
 
 
 Reasoned = Annotated[Why, Body(examples=[{"reason": "has a known flaw", "author": "ann"}])]
@@ -66,35 +70,146 @@ class Owner(BaseModel):
     owner: str = Field(max_length=255, description="name of a vendor's tokens; empty: this node's admins")
 
 
-@dataclass(frozen=True)
-class ProviderParts:
-    """What the paths are built of."""
+class ProviderLine(Model):
+    """A provider in a list."""
 
-    providers: Providers
-    limiters: Limiters
+    provider_name: str = Field(examples=["unionpay:2.0.0@docker"])
+    name: str
+    version: str
+    device: str
+    image: str
+    images: dict[str, str | None] = Field(description="image -> pinned digest")
+    retired: bool
+    components: list[str]
+    warning_count: int
+    owner: str | None
 
 
-def router(parts: ProviderParts) -> APIRouter:
+class ProviderPage(Page):
+    """A page of providers."""
+
+    providers: list[ProviderLine]
+
+
+class ProviderWarning(Model):
+    """A warning of a registration."""
+
+    path: str
+    rule: str
+
+
+class FullProvider(ProviderLine):
+    """A provider with its description."""
+
+    revision: int
+    protocol: str
+    metadata: Object
+    digests: dict[str, str]
+    jobs: list[Any] = Field(description="jobs that use it")
+    warnings: list[ProviderWarning]
+    components_description: Object
+
+
+class RevisionLine(Model):
+    """A change of a provider."""
+
+    provider_name: str
+    revision: int
+    at: Moment
+    author: str
+    action: str = Field(examples=["registered"])
+    reason: str
+
+
+class Revisions(NumberedPage):
+    """A page of a provider's history."""
+
+    history: list[RevisionLine]
+
+
+class ValueChange(Model):
+    """One value of a description before and after."""
+
+    path: str
+    before: Any
+    after: Any
+
+
+class ProviderChanged(RevisionLine):
+    """The result of a change of a provider."""
+
+    created: bool
+    changed: bool = Field(description="false: it was so before, and this is its newest revision")
+    changes: list[ValueChange]
+    retired: bool
+    digests: dict[str, str]
+    warnings: list[ProviderWarning]
+
+
+class ProviderDiff(Model):
+    """The difference between two revisions."""
+
+    provider_name: str
+    since: int
+    until: int
+    changes: list[ValueChange]
+    diff: str
+
+
+class NameOwner(Model):
+    """Who owns a provider's name now, and who did before."""
+
+    name: str
+    before: str | None
+    owner: str
+
+
+class SchemaLine(Model):
+    """A JSON Schema for what vendors or users write."""
+
+    name: str
+    covers: Any = Field(alias="for")
+    title: str
+
+
+class Schemas(Model):
+    """All schemas that are served."""
+
+    schemas: list[SchemaLine]
+
+
+class JsonSchema(Model):
+    """A JSON Schema."""
+
+    title: str
+    type: Any
+
+
+class ParameterSchema(JsonSchema):
+    """The parameters of a component; ``x-bfia`` of a property holds what a form shows beside it."""
+
+    properties: Object
+
+
+def router(providers: Providers) -> APIRouter:
     """Return the paths."""
-    router = APIRouter(tags=["operators"])
-    run = answering(parts.limiters)
-    providers = parts.providers
+    router = api_router()
+    registry = providers.registry
 
-    async def noted(request: Request, change: Callable[[], Written]) -> Any:
-        """Make a change, leave its difference to the audit, answer with what it is now."""
+    async def changed(request: Request, change: Callable[[], Written]) -> Any:
+        """Make a change, leave it to the audit log, and return the result."""
 
-        def work() -> tuple[dict[str, Any], dict[str, Any]]:
+        def work() -> dict[str, Any]:
             done = change()
-            return audited(done), _written(done)
+            request.state.audit = audited(done)
+            return _changed(done)
 
-        try:
-            request.state.audit, answer = await anyio.to_thread.run_sync(work, limiter=providers.limiter)
-        except GatewayError as error:
-            return refusal(error)
-        return answer
+        return await anyio.to_thread.run_sync(work, limiter=providers.limiter)
 
-    @router.get("/api/v1/providers", summary="Registered providers; each filter narrows", response_model=None)
-    async def listed(
+    @router.get(
+        "/api/v1/providers", summary="Registered providers; each filter narrows", response_model=ProviderPage
+    )
+    def listed(
         name: str | None = None,
         version: str | None = None,
         device: str | None = None,
@@ -106,146 +221,134 @@ def router(parts: ProviderParts) -> APIRouter:
         after: AfterText = "",
         limit: Limit = 100,
     ) -> Any:
-        """``next``: what to send as ``after`` for the next page; null on the last one."""
-
-        def work() -> dict[str, Any]:
-            found = [
-                (provider, whose)
-                for provider in providers.registry.query(name, device, version, provider_name)
-                if (component is None or component in provider.components)
-                and (image is None or image in provider.every_image())
-                and (retired is None or provider.retired is retired)
-                and ((whose := providers.owner(provider.name)) == owner or owner is None)
-            ]
-            page = page_of(found, lambda one: _place(one[0]), after, limit)
-            shown = [{**_brief(provider), "owner": whose} for provider, whose in page.entries]
-            return {"providers": shown, "total": page.total, "next": page.next}
-
-        return await run(work)
+        found = [
+            provider
+            for provider in registry.query(name, device, version, provider_name)
+            if (component is None or component in provider.components)
+            and (image is None or image in provider.every_image())
+            and (retired is None or provider.retired is retired)
+            and (owner is None or providers.owner(provider.name) == owner)
+        ]
+        page = page_of(found, lambda one: (one.name, one.version, one.device), after, limit)
+        return {"providers": [_brief(providers, p) for p in page.entries], "total": page.total, "next": page.next}
 
     @router.post(
         "/api/v1/providers",
         summary="Register a provider, or one component with its image",
-        response_model=None,
+        response_model=ProviderChanged,
         openapi_extra=_REGISTER,
     )
     async def register(
         request: Request,
-        strict: Annotated[bool, Query(description="refuse an image that cannot be looked at")] = False,
+        strict: Annotated[bool, Query(description="refuse an image that cannot be inspected")] = False,
         reason: Annotated[str, Query(max_length=1000)] = "",
-        author: Annotated[str, Query(min_length=1, max_length=255)] = "operator",
+        author: Annotated[str, Query(min_length=1, max_length=255)] = OPERATOR,
     ) -> Any:
         text = await request.body()
         by = _by(request, author)
-        return await noted(request, lambda: providers.register(text, by, reason, strict=strict))
+        return await changed(request, lambda: providers.register(text, by, reason, strict=strict))
 
-    @router.get(ONE, summary="A provider in full, with its warnings and the jobs that use it", response_model=None)
-    async def one(provider_name: Name) -> Any:
-        def work() -> dict[str, Any]:
-            provider = _known(lambda: providers.registry.get(provider_name))
-            number = providers.registry.repository.newest(provider.key)
-            return {
-                **_brief(provider),
-                "owner": providers.owner(provider.name),
-                "revision": number,
-                "protocol": provider.protocol,
-                "metadata": dict(provider.metadata),
-                "digests": dict(provider.digests),
-                "jobs": providers.users(provider),
-                "warnings": [shown_problem(w) for w in provider.warnings],
-                "components_description": {n: dict(c.document) for n, c in provider.components.items()},
-            }
+    @router.get(
+        ONE, summary="A provider in full, with its warnings and the jobs that use it", response_model=FullProvider
+    )
+    def one(provider_name: Name) -> Any:
+        provider = _known(lambda: registry.get(provider_name))
+        return {
+            **_brief(providers, provider),
+            "revision": registry.repository.newest(provider.key),
+            "protocol": provider.protocol,
+            "metadata": dict(provider.metadata),
+            "digests": dict(provider.digests),
+            "jobs": providers.users(provider),
+            "warnings": [shown_problem(w) for w in provider.warnings],
+            "components_description": {n: dict(c.document) for n, c in provider.components.items()},
+        }
 
-        return await run(work)
+    @router.get(f"{ONE}/history", summary="Who changed it, when and why, newest first", response_model=Revisions)
+    def history(provider_name: Name, after: AfterNumber = None, limit: Limit = 100) -> Any:
+        found = _known(lambda: registry.history(provider_name, after, limit + 1))
+        return {
+            "history": [_shown(r) for r in found[:limit]],
+            "next": found[limit - 1].number if len(found) > limit else None,
+        }
 
-    @router.get(f"{ONE}/history", summary="Who changed it, when and why, newest first", response_model=None)
-    async def history(provider_name: Name, after: AfterNumber = None, limit: Limit = 100) -> Any:
-        def work() -> dict[str, Any]:
-            found = _known(lambda: providers.registry.history(provider_name, after, limit + 1))
-            return {
-                "history": [_revision(r) for r in found[:limit]],
-                "next": found[limit - 1].number if len(found) > limit else None,
-            }
-
-        return await run(work)
-
-    @router.get(f"{ONE}/diff", summary="What differs between two revisions", response_model=None)
-    async def diff(
+    @router.get(f"{ONE}/diff", summary="What differs between two revisions", response_model=ProviderDiff)
+    def diff(
         provider_name: Name,
         since: Annotated[
             int | None, NUMBER, Query(ge=0, description="default: the one before; 0: nothing at all")
         ] = None,
         until: Annotated[int | None, NUMBER, Query(ge=1, description="default: the newest")] = None,
     ) -> Any:
-        return await run(lambda: _known(lambda: _diff(providers, provider_name, since, until)))
+        return _known(lambda: _diff(providers, provider_name, since, until))
 
     @router.get(
         f"{ONE}/components/{{component}}/parameters",
         summary="A component's parameters as a JSON Schema, for forms and editors",
-        response_model=None,
-        responses={200: {"content": {_SCHEMA: {}}}},
+        response_model=ParameterSchema,
+        response_class=SchemaResponse,
     )
-    async def parameters(provider_name: Name, component: Annotated[str, Path(examples=["HeteroLR"])]) -> Any:
-        def work() -> Any:
-            provider = _known(lambda: providers.registry.get(provider_name))
-            found = provider.components.get(component)
-            if found is None:
-                text = f"{provider.key} has no component {component[:80]}; it has {', '.join(provider.components)}"
-                raise NotFound(text, reason=COMPONENT_UNKNOWN)
-            return JSONResponse(form(found), media_type=_SCHEMA)
+    def parameters(provider_name: Name, component: Annotated[str, Path(examples=["HeteroLR"])]) -> Any:
+        provider = _known(lambda: registry.get(provider_name))
+        found = provider.components.get(component)
+        if found is None:
+            text = f"{provider.key} has no component {component[:80]}; it has {', '.join(provider.components)}"
+            raise NotFound(text, reason=COMPONENT_UNKNOWN)
+        return SchemaResponse(form(found))
 
-        return await run(work)
-
-    @router.post(f"{ONE}/retire", summary="No new job gets it; jobs under way go on", response_model=None)
+    @router.post(
+        f"{ONE}/retire", summary="No new job gets it; jobs under way go on", response_model=ProviderChanged
+    )
     async def retire(request: Request, provider_name: Name, why: Reasoned = Why()) -> Any:
         by = _by(request, why.author)
-        return await noted(request, lambda: providers.retire(provider_name, by, why.reason))
+        return await changed(request, lambda: providers.retire(provider_name, by, why.reason))
 
-    @router.post(f"{ONE}/unretire", summary="Take it into use again", response_model=None)
+    @router.post(f"{ONE}/unretire", summary="Take it into use again", response_model=ProviderChanged)
     async def unretire(request: Request, provider_name: Name, why: Reasoned = Why()) -> Any:
         by = _by(request, why.author)
-        return await noted(request, lambda: providers.unretire(provider_name, by, why.reason))
+        return await changed(request, lambda: providers.unretire(provider_name, by, why.reason))
 
-    @router.post(f"{ONE}/approve", summary="The images as they are now are the right ones", response_model=None)
+    @router.post(
+        f"{ONE}/approve", summary="The images as they are now are the right ones", response_model=ProviderChanged
+    )
     async def approve(
         request: Request,
         provider_name: Name,
         why: Annotated[Approval, Body(examples=[{"reason": "rebuilt with the fix"}])] = Approval(),
     ) -> Any:
         by = _by(request, why.author)
-        return await noted(request, lambda: providers.approve(provider_name, by, why.reason, why.image))
+        return await changed(request, lambda: providers.approve(provider_name, by, why.reason, why.image))
 
     @router.put(
-        "/api/v1/provider-owners/{name}", summary="Give a provider's name to a vendor", response_model=None
+        "/api/v1/provider-owners/{name}", summary="Give a provider's name to a vendor", response_model=NameOwner
     )
-    async def give(
+    def give(
         request: Request,
         name: Annotated[str, Path(examples=["unionpay"])],
         owner: Annotated[Owner, Body(examples=[{"owner": "ann"}])],
     ) -> Any:
-        def work() -> dict[str, Any]:
-            done = {"name": name, "before": providers.give(name, owner.owner), "owner": owner.owner}
-            request.state.audit = done
-            return done
+        done = {"name": name, "before": providers.give(name, owner.owner), "owner": owner.owner}
+        request.state.audit = done
+        return done
 
-        return await run(work)
-
-    @router.get("/api/v1/schemas", summary="JSON Schemas of descriptions and registrations", response_model=None)
+    @router.get(
+        "/api/v1/schemas", summary="JSON Schemas of descriptions and registrations", response_model=Schemas
+    )
     async def schemas() -> Any:
         return {"schemas": [{"name": s.name, "for": s.covers, "title": s.title} for s in schema.FILES.values()]}
 
     @router.get(
         "/api/v1/schemas/{name}",
         summary="One JSON Schema",
-        response_model=None,
-        responses={200: {"content": {_SCHEMA: {}}}},
+        response_model=JsonSchema,
+        response_class=SchemaResponse,
     )
     async def one_schema(name: Annotated[str, Path(examples=["description-1.json"])]) -> Any:
         found = schema.FILES.get(name)
         if found is None:
             text = f"there is no schema {name[:80]}; there are {', '.join(schema.FILES)}"
-            return refusal(NotFound(text, reason="SCHEMA_UNKNOWN"))
-        return JSONResponse(found.document, media_type=_SCHEMA)
+            raise NotFound(text, reason="SCHEMA_UNKNOWN")
+        return SchemaResponse(found.document)
 
     return router
 
@@ -254,19 +357,15 @@ def _by(request: Request, author: str) -> By:
     return asking(named(request, author), getattr(request.state, "role", ""))
 
 
-def _known(look: Callable[[], Any]) -> Any:
-    """Raises `NotFound` for what is not registered."""
+def _known(work: Callable[[], Any]) -> Any:
+    """Return what ``work`` returns. Raises `NotFound` for what is not registered."""
     try:
-        return look()
+        return work()
     except Unknown as error:
         raise NotFound(error.message, reason=error.reason) from error
 
 
-def _place(provider: Provider) -> tuple[str, str, str]:
-    return provider.name, provider.version, provider.device
-
-
-def _brief(provider: Provider) -> dict[str, Any]:
+def _brief(providers: Providers, provider: Provider) -> dict[str, Any]:
     return {
         "provider_name": provider.key,
         "name": provider.name,
@@ -277,13 +376,14 @@ def _brief(provider: Provider) -> dict[str, Any]:
         "retired": provider.retired,
         "components": list(provider.components),
         "warning_count": len(provider.warnings),
+        "owner": providers.owner(provider.name),
     }
 
 
-def _written(done: Written) -> dict[str, Any]:
+def _changed(done: Written) -> dict[str, Any]:
     provider = done.revision.provider
     return {
-        **_revision(done.revision),
+        **_shown(done.revision),
         "created": done.created,
         "changed": done.written,
         "changes": shown_changes(done.changes),
@@ -293,11 +393,11 @@ def _written(done: Written) -> dict[str, Any]:
     }
 
 
-def _revision(revision: Revision) -> dict[str, Any]:
+def _shown(revision: Revision) -> dict[str, Any]:
     return {
         "provider_name": revision.key,
         "revision": revision.number,
-        "at": revision.at.isoformat(),
+        "at": revision.at,
         "author": revision.author,
         "action": str(revision.action),
         "reason": revision.reason,
@@ -307,8 +407,7 @@ def _revision(revision: Revision) -> dict[str, Any]:
 def _diff(providers: Providers, key: str, since: int | None, until: int | None) -> dict[str, Any]:
     """Compare two revisions. Raises `Unknown`."""
     registry = providers.registry
-    newest = registry.history(key, limit=1)
-    last = registry.revision(key, until) if until else newest[0]
+    last = registry.revision(key, until) if until else registry.history(key, limit=1)[0]
     number = last.number - 1 if since is None else since
     first = registry.revision(key, number).provider if number else None
     found = changes(first, last.provider)

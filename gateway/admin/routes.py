@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import anyio
@@ -10,21 +10,30 @@ import anyio.to_thread
 from fastapi import APIRouter, Body, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.admin.deps import NUMBER, AdminParts, AfterNumber, AfterText, Answer, Limit, named, refusal
+from gateway.admin.deps import (
+    NUMBER,
+    OPERATOR,
+    AdminParts,
+    AfterNumber,
+    AfterText,
+    Limit,
+    api_router,
+    named,
+)
+from gateway.admin.schemas import Model, Moment, NumberedPage, Page
 from gateway.domain.problems import Problem
 from gateway.errors import Conflict, Invalid, NotFound, PeerUnreachable
 from gateway.http.pagination import page_of
-from gateway.runtime.checks import good
-from gateway.store.serialization import to_plain
+from gateway.runtime.checks import Step, good
 from route_table.document import parse
 from route_table.edit import Change
 from route_table.live import LiveRoutes, StaleVersion, UnknownVersion
 from route_table.model import InvalidRoutes, Route, RouteTable, UnknownNode
 from route_table.versions import Version, changes, text_diff
 
-_LONGEST_TRIAL = 120.0
+_LONGEST_TEST = 120.0
 """seconds"""
-_NOTHING = {"type": "object", "example": {}, "description": "nothing is asked for"}
+_NO_BODY = {"requestBody": {"content": {"application/json": {"schema": {"type": "object", "example": {}}}}}}
 _FILES = ("ca", "certificate", "server_name")
 _LINE = re.compile(r"^line \d+: ")
 
@@ -62,19 +71,82 @@ class RouteEntry(BaseModel):
     )
 
 
-class RouteEdit(BaseModel):
-    """One change of one entry."""
-
-    route: RouteEntry = Field(description="What the entry shall hold; null takes a key away.")
-    reason: str = Field(default="", max_length=1000, description="Why; kept in the history.")
-    author: str = Field(default="operator", min_length=1, max_length=255, description="Who; kept in the history.")
-
-
 class Undo(BaseModel):
     """Who goes back to an earlier version, and why."""
 
-    reason: str = Field(default="", max_length=1000)
-    author: str = Field(default="operator", min_length=1, max_length=255)
+    reason: str = Field(default="", max_length=1000, description="Why; kept in the history.")
+    author: str = Field(default=OPERATOR, min_length=1, max_length=255, description="Who; kept in the history.")
+
+
+class RouteEdit(Undo):
+    """One change of one entry."""
+
+    route: RouteEntry = Field(description="What the entry shall hold; null removes a key.")
+
+
+class Routes(Page):
+    """A page of the routes in force."""
+
+    version: int
+    file: str | None
+    problems: list[str] = Field(description="why the file as it is now is not in force")
+    routes: list[Route]
+
+
+class OneRoute(Model):
+    """One route, and the version of the table."""
+
+    version: int
+    route: Route
+
+
+class RouteChange(Model):
+    """One value of a route before and after."""
+
+    node: str
+    field: str = Field(description="empty: the whole route was added or removed")
+    before: Any
+    after: Any
+
+
+class RouteVersion(Model):
+    """Who changed the table when, why, and how."""
+
+    version: int
+    at: Moment
+    author: str
+    reason: str
+    source: str = Field(examples=["api"])
+    changes: list[RouteChange]
+
+
+class NewRouteVersion(RouteVersion):
+    """The version that a change made, which is in force."""
+
+    not_in_file: list[str] = Field(
+        description="why route_table.file cannot be used, and does not hold the change until it is corrected"
+    )
+
+
+class RouteVersions(NumberedPage):
+    """A page of the versions of the route table."""
+
+    versions: list[RouteVersion]
+
+
+class FullRouteVersion(RouteVersion):
+    """A version with its text, and the difference from the one before."""
+
+    diff: str
+    text: str
+
+
+class RouteTest(Model):
+    """A route test, step by step."""
+
+    node: str
+    good: bool
+    steps: list[Step]
 
 
 NodeInPath = Annotated[str, Path(examples=["JG0100002200000020"], description="id of the other node")]
@@ -83,152 +155,144 @@ Expected = Annotated[
     NUMBER,
     Query(alias="version", description="the version that you looked at; another one in force is refused (409)"),
 ]
-EXAMPLE = {"route": {"host": "10.0.0.7", "port": 7380}, "reason": "new partner", "author": "ann"}
+_PUT = {"route": {"host": "10.0.0.7", "port": 7380}, "reason": "new partner", "author": "ann"}
+_PATCH = {"route": {"enabled": False}, "reason": "maintenance"}
+_UNDO = {"reason": "the new address was wrong", "author": "ann"}
 
 
-def add_routes(router: APIRouter, parts: AdminParts, run: Answer) -> None:
-    """Add the paths of the route table."""
+def router(parts: AdminParts) -> APIRouter:
+    """Return the paths of the route table."""
+    router = api_router()
     routes = parts.routes
 
-    async def noted(request: Request, change: Callable[[], dict[str, Any]]) -> Any:
-        """Do a change and leave to the audit what it changed."""
+    def edited(
+        request: Request,
+        node: str,
+        values: Mapping[str, Any] | None,
+        edit: Undo,
+        expected: int | None,
+        whole: bool,
+    ) -> Any:
+        change = Change(node, values, whole=whole)
+        author = named(request, edit.author)
+        return _changed(request, routes, lambda: routes.edit(change, author, edit.reason, expected))
 
-        def work() -> dict[str, Any]:
-            done = change()
-            request.state.audit = {"version": done["version"], "changes": done["changes"]}
-            return done
+    @router.get("/api/v1/routes", summary="The routes in force", response_model=Routes)
+    def listed(after: AfterText = "", limit: Limit = 100) -> Any:
+        table = routes.table
+        page = page_of(table.routes.values(), lambda route: (route.node,), after, limit)
+        return {
+            "version": table.version,
+            "file": str(routes.path) if routes.path else None,
+            "problems": [str(p) for p in routes.problems],
+            "routes": page.entries,
+            "total": page.total,
+            "next": page.next,
+        }
 
-        return await run(work)
+    @router.get("/api/v1/routes/{node}", summary="One route", response_model=OneRoute)
+    def one(node: str) -> Any:
+        return {"version": routes.table.version, "route": _known(routes, node)}
 
-    @router.get("/api/v1/routes", summary="The routes in force", response_model=None)
-    async def shown(after: AfterText = "", limit: Limit = 100) -> Any:
-        """By node id. ``next``: what to send as ``after`` for the next page; null on the last one."""
-        return await run(lambda: _table(routes, after, limit))
-
-    @router.get("/api/v1/routes/{node}", summary="One route", response_model=None)
-    async def one(node: str) -> Any:
-        return await run(lambda: {"version": routes.table.version, "route": _route(_known(routes, node))})
-
-    @router.put("/api/v1/routes/{node}", summary="Add a route, or write its entry anew", response_model=None)
-    async def put(
+    @router.put(
+        "/api/v1/routes/{node}", summary="Add a route, or write its entry anew", response_model=NewRouteVersion
+    )
+    def put(
         request: Request,
         node: NodeInPath,
-        edit: Annotated[RouteEdit, Body(examples=[EXAMPLE])],
+        edit: Annotated[RouteEdit, Body(examples=[_PUT])],
         expected: Expected = None,
     ) -> Any:
-        values = _given(edit, nulls=False)
-        change = Change(node, values)
-        author = named(request, edit.author)
+        values = edit.route.model_dump(exclude_none=True)
+        _refuse_own(parts.node, node, values)
+        return edited(request, node, values, edit, expected, True)
 
-        def work() -> Any:
-            _not_own(parts.node, node, values)
-            return _edited(routes, change, author, edit.reason, expected)
-
-        return await noted(request, work)
-
-    @router.patch("/api/v1/routes/{node}", summary="Change some keys of a route", response_model=None)
-    async def patch(
+    @router.patch("/api/v1/routes/{node}", summary="Change some keys of a route", response_model=NewRouteVersion)
+    def patch(
         request: Request,
         node: NodeInPath,
-        edit: Annotated[RouteEdit, Body(examples=[{"route": {"enabled": False}, "reason": "maintenance"}])],
+        edit: Annotated[RouteEdit, Body(examples=[_PATCH])],
         expected: Expected = None,
     ) -> Any:
-        author = named(request, edit.author)
+        values = edit.route.model_dump(exclude_unset=True)
+        _refuse_own(parts.node, node, {**asdict(_known(routes, node)), **values})
+        return edited(request, node, values, edit, expected, False)
 
-        def work() -> Any:
-            values = _given(edit, nulls=True)
-            _not_own(parts.node, node, {**_route(_known(routes, node)), **values})
-            change = Change(node, values, whole=False)
-            return _edited(routes, change, author, edit.reason, expected)
-
-        return await noted(request, work)
-
-    @router.delete("/api/v1/routes/{node}", summary="Remove a route", response_model=None)
-    async def remove(
+    @router.delete("/api/v1/routes/{node}", summary="Remove a route", response_model=NewRouteVersion)
+    def remove(
         request: Request,
         node: NodeInPath,
         reason: Annotated[str, Query(max_length=1000, description="why; kept in the history")] = "",
-        author: Annotated[str, Query(min_length=1, max_length=255, description="who")] = "operator",
+        author: Annotated[str, Query(min_length=1, max_length=255, description="who")] = OPERATOR,
         expected: Expected = None,
     ) -> Any:
-        who = named(request, author)
-        return await noted(request, lambda: _edited(routes, Change(node, None), who, reason, expected))
+        return edited(request, node, None, Undo(reason=reason, author=author), expected, True)
 
-    @router.get("/api/v1/route-versions", summary="Who changed the routes, when and why", response_model=None)
-    async def versions(after: AfterNumber = None, limit: Limit = 100) -> Any:
-        def work() -> dict[str, Any]:
-            found = routes.history(after, limit + 1)
-            return {
-                "versions": [_listed(routes, v) for v in found[:limit]],
-                "next": found[limit - 1].number if len(found) > limit else None,
-            }
+    @router.get(
+        "/api/v1/route-versions", summary="Who changed the routes, when and why", response_model=RouteVersions
+    )
+    def versions(after: AfterNumber = None, limit: Limit = 100) -> Any:
+        found = routes.history(after, limit + 1)
+        return {
+            "versions": [_shown(routes, v) for v in found[:limit]],
+            "next": found[limit - 1].number if len(found) > limit else None,
+        }
 
-        return await run(work)
-
-    @router.get("/api/v1/route-versions/{number}", summary="One version, with its difference", response_model=None)
-    async def version(
+    @router.get(
+        "/api/v1/route-versions/{number}",
+        summary="One version, with its difference",
+        response_model=FullRouteVersion,
+    )
+    def version(
         number: Annotated[int, NUMBER],
         since: Annotated[
             int | None, NUMBER, Query(description="version to compare with; default: the one before")
         ] = None,
     ) -> Any:
-        return await run(lambda: _version(routes, number, since))
+        try:
+            found = routes.version(number)
+            before = _before(routes, found) if since is None else routes.version(since)
+        except UnknownVersion as error:
+            raise NotFound(str(error), reason="VERSION_UNKNOWN") from error
+        return {
+            **_shown(routes, found),
+            "changes": _changes(before, found),
+            "diff": text_diff(before, found),
+            "text": found.text,
+        }
 
     @router.post(
         "/api/v1/route-versions/{number}/rollback",
         summary="Make the routes what they were at a version",
-        response_model=None,
+        response_model=NewRouteVersion,
     )
-    async def rollback(
+    def rollback(
         request: Request,
         number: Annotated[int, NUMBER, Path(examples=[1])],
-        undo: Annotated[Undo, Body(examples=[{"reason": "the new address was wrong", "author": "ann"}])],
+        undo: Annotated[Undo, Body(examples=[_UNDO])],
         expected: Expected = None,
     ) -> Any:
         author = named(request, undo.author)
-        return await noted(
-            request, lambda: _accepted(routes, lambda: routes.rollback(number, author, undo.reason, expected))
-        )
+        return _changed(request, routes, lambda: routes.rollback(number, author, undo.reason, expected))
 
     @router.post(
         "/api/v1/routes/{node}/test",
-        summary="Try a route in both directions, step by step",
-        response_model=None,
-        openapi_extra={"requestBody": {"content": {"application/json": {"schema": _NOTHING}}}},
+        summary="Test a route in both directions, step by step",
+        response_model=RouteTest,
+        openapi_extra=_NO_BODY,
     )
-    async def test(node: Annotated[str, Path(examples=["JG0100002200000020"])]) -> Any:
-        def work() -> dict[str, Any]:
-            steps = parts.try_route(node)
-            return {"node": node, "good": good(steps), "steps": to_plain(steps)}
+    async def test(node: NodeInPath) -> Any:
+        with anyio.move_on_after(_LONGEST_TEST):
+            steps = await anyio.to_thread.run_sync(
+                parts.try_route, node, limiter=parts.limiters.peers, abandon_on_cancel=True
+            )
+            return {"node": node, "good": good(steps), "steps": steps}
+        raise PeerUnreachable(f"the test of the route to {node} did not end within {_LONGEST_TEST:g} s")
 
-        with anyio.move_on_after(_LONGEST_TRIAL):
-            return await anyio.to_thread.run_sync(work, limiter=parts.limiters.peers, abandon_on_cancel=True)
-        return refusal(PeerUnreachable(f"the trial of {node} did not end within {_LONGEST_TRIAL:g} s"))
-
-
-def _given(edit: RouteEdit, *, nulls: bool) -> dict[str, Any]:
-    said = edit.route.model_dump(exclude_unset=True)
-    return said if nulls else {key: value for key, value in said.items() if value is not None}
+    return router
 
 
-def _table(routes: LiveRoutes, after: str, limit: int) -> dict[str, Any]:
-    table = routes.table
-    page = page_of(table.routes.values(), lambda route: (route.node,), after, limit)
-    return {
-        "version": table.version,
-        "file": str(routes.path) if routes.path else None,
-        "problems": [str(p) for p in routes.problems],
-        "routes": [_route(route) for route in page.entries],
-        "total": page.total,
-        "next": page.next,
-    }
-
-
-def _route(route: Route) -> dict[str, Any]:
-    return {f.name: getattr(route, f.name) for f in fields(route)}
-
-
-def _not_own(me: str, node: str, values: Mapping[str, Any]) -> None:
+def _refuse_own(me: str, node: str, values: Mapping[str, Any]) -> None:
     """Refuse an entry for this node itself, unless it is for its further gateways. Raises `Invalid`."""
     if node != me or any(values.get(key) for key in _FILES):
         return
@@ -243,63 +307,41 @@ def _not_own(me: str, node: str, values: Mapping[str, Any]) -> None:
 def _known(routes: LiveRoutes, node: str) -> Route:
     found = routes.table.routes.get(node)
     if found is None:
-        raise _no_route(UnknownNode(node, routes.table.version))
+        raise NotFound(str(UnknownNode(node, routes.table.version)), reason="NODE_UNKNOWN")
     return found
 
 
-def _no_route(error: UnknownNode) -> NotFound:
-    return NotFound(str(error), reason="NODE_UNKNOWN")
-
-
-def _edited(routes: LiveRoutes, change: Change, author: str, reason: str, expected: int | None) -> dict[str, Any]:
-    return _accepted(routes, lambda: routes.edit(change, author, reason, expected))
-
-
-def _accepted(routes: LiveRoutes, work: Any) -> dict[str, Any]:
-    """Do a change and answer with its version. Raises `Invalid`, `Conflict`, `NotFound`."""
+def _changed(request: Request, routes: LiveRoutes, change: Callable[[], Version]) -> dict[str, Any]:
+    """Change the table, leave the change to the audit log, and return its version."""
     try:
-        version = work()
-        return {**_listed(routes, version), "not_in_file": _not_in_file(routes)}
+        done = _shown(routes, change())
     except InvalidRoutes as error:
         problems = [Problem(p.path, _LINE.sub("", p.rule), p.got) for p in error.problems]
         raise Invalid(problems, reason="ROUTE_INVALID") from error
     except StaleVersion as error:
         raise Conflict(str(error), reason="VERSION_STALE") from error
     except UnknownNode as error:
-        raise _no_route(error) from error
+        raise NotFound(str(error), reason="NODE_UNKNOWN") from error
     except UnknownVersion as error:
         raise NotFound(str(error), reason="VERSION_UNKNOWN") from error
+    request.state.audit = {"version": done["version"], "changes": done["changes"]}
+    problems_of_file = routes.look_at_file() or routes.problems  # without any, the file follows within two seconds
+    return {**done, "not_in_file": [f"{routes.path}: {problem}" for problem in problems_of_file]}
 
 
-def _not_in_file(routes: LiveRoutes) -> list[str]:
-    """Return why a change in force is not in the file; nothing where it is there within a second or two."""
-    return [f"{routes.path}: {problem}" for problem in (routes.look_at_file() or routes.problems)]
-
-
-def _listed(routes: LiveRoutes, version: Version) -> dict[str, Any]:
-    before = _before(routes, version)
+def _shown(routes: LiveRoutes, version: Version) -> dict[str, Any]:
     return {
         "version": version.number,
-        "at": version.at.isoformat(),
+        "at": version.at,
         "author": version.author,
         "reason": version.reason,
         "source": version.source,
-        "changes": [] if version.unchanged else [c._asdict() for c in changes(_parsed(before), _parsed(version))],
+        "changes": [] if version.unchanged else _changes(_before(routes, version), version),
     }
 
 
-def _version(routes: LiveRoutes, number: int, since: int | None) -> Mapping[str, Any]:
-    try:
-        version = routes.version(number)
-        before = _before(routes, version) if since is None else routes.version(since)
-    except UnknownVersion as error:
-        raise NotFound(str(error), reason="VERSION_UNKNOWN") from error
-    return {
-        **_listed(routes, version),
-        "changes": [c._asdict() for c in changes(_parsed(before), _parsed(version))],
-        "diff": text_diff(before, version),
-        "text": version.text,
-    }
+def _changes(before: Version | None, after: Version) -> list[dict[str, Any]]:
+    return [change._asdict() for change in changes(_parsed(before), _parsed(after))]
 
 
 def _before(routes: LiveRoutes, version: Version) -> Version | None:

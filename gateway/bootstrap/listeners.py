@@ -22,21 +22,10 @@ from adapter.fate.tools import router as tools_router
 from adapter.fate.tools import tables
 from adapter.fate.tools.auth import ClientApp, ClientSignatures
 from adapter.fate.tools.deps import ClientParts
-from gateway.admin import datasets as admin_datasets
-from gateway.admin import events as admin_events
-from gateway.admin import job_actions as admin_archive
-from gateway.admin import job_actions as admin_deleting
-from gateway.admin import job_actions as admin_foretelling
+from gateway.admin import datasets, events, job_actions, jobs, models, outputs, providers, routes
 from gateway.admin import logs as admin_logs
-from gateway.admin import models as admin_models
 from gateway.admin import node as admin_node
-from gateway.admin import node as admin_settings
-from gateway.admin import outputs as admin_output_facts
-from gateway.admin import providers as admin_providers
 from gateway.admin.deps import AdminParts, only_known
-from gateway.admin.job_actions import ForetellingParts
-from gateway.admin.jobs import router as admin_router
-from gateway.admin.schemas import ANSWERS, Refusal
 from gateway.auth import Access, Identity, OriginNoted
 from gateway.bootstrap.parts import Node, approval_policy, engines_by_address
 from gateway.data.files import storage_look
@@ -114,10 +103,10 @@ def settle(node: Node) -> Foretelling:
     return Foretelling(settings.node.id, node.peers, node.coordinator.check, node.protocol.try_route, settled)
 
 
-def parts(node: Node, foretelling: Foretelling, limiters: Limiters) -> ForetellingParts:
-    """Return what the operators' path works with."""
+def dry_run_parts(node: Node, foretelling: Foretelling, limiters: Limiters) -> job_actions.DryRunParts:
+    """Return what the path of the dry run uses."""
     scheduler = node.settings.node.coordinator or node.settings.node.id
-    return ForetellingParts(
+    return job_actions.DryRunParts(
         lambda body: node.protocol.specified(
             {**body, "job_id": f"job-{uuid4().hex}"}, scheduler, current_trace() or new_trace_id()
         ),
@@ -193,14 +182,12 @@ _OURS = ("/api/", "/health/", "/metrics")
 def answer_of(method: str, path: str) -> type[BaseModel] | None:
     """Return what an operation answers in JSON; None where it answers something else, or says so itself."""
     if path.startswith(_OURS):
-        return ANSWERS.get((method, path))
+        return None
     return bfia.answer_of(path)
 
 
 def refusal_of(path: str) -> type[BaseModel]:
     """Return how a path refuses."""
-    if path.startswith(_OURS):
-        return Refusal
     if path.startswith("/v2/") and not path.startswith(("/v2/provider", "/v2/component")):
         return Envelope
     return bfia.refusal_of(path)
@@ -295,7 +282,7 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
         Mounted(router.container_router(chan), None),
         Mounted(platform.container_router(platform_parts), body),
     ]
-    model_parts = admin_models.ModelParts(node.models, node.storage, limiters, settings.data.max_upload_bytes)
+    model_parts = models.ModelParts(node.models, node.storage, settings.data.max_upload_bytes)
     admin_parts = AdminParts(
         node=settings.node.id,
         owner=node.owner,
@@ -315,7 +302,7 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
         resources=node.resources,
         limiters=limiters,
     )
-    archiving = admin_archive.ArchiveParts(
+    archive_parts = job_actions.ArchiveParts(
         admin_parts,
         settings.state_dir / "runs",
         lambda spec: node.peers.adapter(spec.protocol).request(spec),
@@ -323,44 +310,37 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
         node.clock,
         node.run_tokens,
     )
-    dataset_parts = admin_datasets.DatasetParts(
-        node.datasets,
-        node.sharing,
-        node.storage,
-        node.wall,
-        limiters,
-        nodes=lambda: node.routes.table.routes,
+    deletion_parts = job_actions.DeletionParts(
+        settings.node.id, node.store, node.coordinator, node.deleting, limiters
+    )
+    dataset_parts = datasets.DatasetParts(
+        node.datasets, node.sharing, node.storage, node.wall, nodes=lambda: node.routes.table.routes
     )
     uploads = data.Uploads(node.datasets, settings.data.max_upload_bytes)
     for_operators = [
         Mounted(platform.operator_router(platform_parts), body),
         Mounted(logs.router(logs.LogParts(node.run_logs, limiters)), body),
-        Mounted(admin_logs.router(admin_logs.LogParts(node.run_logs, limiters)), SMALL),
-        Mounted(
-            admin_events.router(admin_events.EventParts(settings.node.id, node.feed, node.webhooks, limiters)),
-            SMALL,
-        ),
-        Mounted(
-            admin_deleting.deletion_router(
-                admin_deleting.DeletingParts(
-                    settings.node.id, node.store, node.coordinator, node.deleting, limiters
-                )
-            ),
-            SMALL,
-        ),
-        Mounted(admin_settings.settings_router(settings), SMALL),
-        Mounted(admin_node.router(node.cleaner, node.drain, limiters), SMALL),
-        Mounted(admin_models.router(model_parts), SMALL),
-        Mounted(admin_models.import_router(model_parts), None),
         Mounted(provider.router(node.providers, limiters), body),
-        Mounted(admin_providers.router(admin_providers.ProviderParts(node.providers, limiters)), body),
         Mounted(data.router(uploads), None),
-        Mounted(admin_datasets.router(dataset_parts), SMALL),
-        Mounted(admin_output_facts.router(facts, limiters), SMALL),
-        Mounted(admin_router(admin_parts), SMALL),
-        Mounted(admin_archive.router(archiving), SMALL),
-        Mounted(admin_foretelling.dry_run_router(parts(node, foretelling, limiters), JsonRoute), body),
+        Mounted(providers.router(node.providers), body),
+        Mounted(job_actions.dry_run_router(dry_run_parts(node, foretelling, limiters), JsonRoute), body),
+        Mounted(models.import_router(model_parts), None),
     ]
+    small = (
+        admin_logs.router(node.run_logs),
+        events.router(settings.node.id, node.feed, node.webhooks),
+        job_actions.deletion_router(deletion_parts),
+        job_actions.archive_router(archive_parts),
+        admin_node.router(admin_parts, node.cleaner, node.drain, settings),
+        admin_node.health_router(admin_parts),
+        models.router(model_parts),
+        datasets.router(dataset_parts),
+        outputs.metadata_router(facts, limiters),
+        outputs.router(admin_parts),
+        jobs.router(admin_parts),
+        routes.router(admin_parts),
+    )
+    for_operators += [Mounted(router, SMALL) for router in small]
     for_peers_here += node.fate.for_peers(
         node.coordinator,
         node.participant,

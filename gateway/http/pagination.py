@@ -38,7 +38,7 @@ def page_of(
     if after:
         begin = tuple(_unquoted(part) for part in after.split(_BETWEEN))
         if ordered and len(begin) != len(ordered[0][0]):
-            raise Invalid([Problem("after", "must be what an answer said in next", after)])
+            raise Invalid([Problem("after", "must be `next` of a response", after)])
         ordered = [at for at in ordered if (at[0] < begin if newest_first else at[0] > begin)]
     shown = ordered[:limit]
     more = len(ordered) > limit

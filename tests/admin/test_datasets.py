@@ -130,7 +130,7 @@ def test_pages_follow_each_other(node: Gateway, tmp_path: Path):
         after = page["next"]
     assert seen == ["ns#t", "ns#u", "ns#v"]
     odd = cli(node, "list", "--after", "garbage~x")
-    assert odd.exit_code == 2 and "must be what an answer said in next" in odd.stderr
+    assert odd.exit_code == 2 and "must be `next` of a response" in odd.stderr
     for name in ("u", "v"):
         assert cli(node, "delete", f"ns#{name}", "--yes").exit_code == 0
 

@@ -97,4 +97,4 @@ def test_a_body_that_would_hold_the_event_loop_is_refused_unread(node: Gateway, 
         assert ask(node, "operator", method, path, content=large, headers=own()).status_code == 413, path
     many = b'{"dag": [' + b"[]," * 200_000 + b"[]]}"
     answer = ask(node, "operator", "POST", "/api/v1/jobs/plan", content=many, headers=own())
-    assert answer.status_code == 400 and "commas" in answer.text
+    assert answer.status_code == 400

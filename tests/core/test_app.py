@@ -1,22 +1,14 @@
 """What an application makes of its routers."""
 
-import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
-from types import MappingProxyType
 from typing import Any
 
 import pytest
-from anyio import CapacityLimiter
 from fastapi import APIRouter, Body, Depends, Request
 from fastapi.testclient import TestClient
 
-from gateway.admin import deps
 from gateway.http.app import Mounted, PathTaken, create_app
-from gateway.ports import Limiters
-from tests.aside import watch
 
 
 def test_a_path_has_what_its_router_says_of_all_of_its_paths():
@@ -45,15 +37,3 @@ def test_a_path_has_what_its_router_says_of_all_of_its_paths():
     assert events == ["begun", "/a", "ended"]
     with pytest.raises(PathTaken, match="POST /a"):
         create_app("test", [Mounted(router, 10), Mounted(router, 10)])
-
-
-def test_an_answer_is_written_out_where_it_was_found_and_not_on_the_event_loop(monkeypatch: pytest.MonkeyPatch):
-    on_the_loop = watch(monkeypatch, deps, "to_json")
-    found = {"at": datetime(2026, 1, 2, tzinfo=UTC).isoformat(), "of": MappingProxyType({"余": (1, None)})}
-
-    async def answer() -> bytes:
-        run = deps.answering(Limiters(CapacityLimiter(1), CapacityLimiter(1), CapacityLimiter(1)))
-        return (await run(lambda: found)).body
-
-    assert json.loads(asyncio.run(answer())) == {"at": "2026-01-02T00:00:00+00:00", "of": {"余": [1, None]}}
-    assert on_the_loop == [False]
