@@ -4,12 +4,12 @@ import signal
 
 
 def main() -> None:
-    """Run a command. Ctrl-C before the commands are loaded ends the process at once, with no words."""
-    own = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else somebody wants it ignored
-    if own:
+    """Run a command. Ctrl-C while the commands are loaded ends the process without a traceback."""
+    interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else it is ignored on purpose
+    if interruptible:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from gateway.cli.main import main as run
 
-    if own:
+    if interruptible:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     run()

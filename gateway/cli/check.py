@@ -1,12 +1,10 @@
 """``bfia-gateway provider check``: does an image keep its description and the container contract?"""
 
-import json
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -14,29 +12,21 @@ from uuid import uuid4
 
 import typer
 
-from gateway.cli.client import (
-    EXIT_BAD_INPUT,
-    EXIT_FAILED,
-    AsJson,
-    CallFailed,
-    fitting,
-    read_remarked,
-    reporting,
-    show,
-    table,
-)
-from gateway.cli.console import harmless, say
-from gateway.cli.inputs import content, finite
+from gateway.cli.client import EXIT_BAD_INPUT, EXIT_FAILED, CallFailed
+from gateway.cli.command import Output, command
+from gateway.cli.console import compact, harmless, say, table
+from gateway.cli.inputs import content, finite, read_object
+from gateway.cli.providers import commands
 from gateway.errors import counted
 
 if TYPE_CHECKING:
+    from engines.base import Engine
     from gateway.conformance.check import Checked, Described, Given
-    from gateway.conformance.clauses import Clause
     from gateway.conformance.sandbox import Patience, Sandbox
     from provider_registry.model import Component, Problem
 
-
 X = TypeVar("X")
+_MARKS = {"ok": "ok", "failed": "FAILED", "not shown": "not shown"}
 
 
 class Engines(StrEnum):
@@ -46,16 +36,12 @@ class Engines(StrEnum):
     process = "process"
 
 
-def add(commands: typer.Typer) -> None:
-    """Add the command to ``provider``."""
-    commands.command("check")(check)
-
-
+@command(commands, "check")
 def check(
     file: Annotated[Path, typer.Argument(help="The body that registers the provider, as JSON or YAML.")],
     image: Annotated[str, typer.Option(help="Run this image's components, too.", metavar="REF")] = "",
-    command: Annotated[
-        str, typer.Option(help="With the process engine: the command line that stands for the image.")
+    program: Annotated[
+        str, typer.Option("--command", help="With the process engine: the command line that stands for the image.")
     ] = "",
     engine: Annotated[
         Engines | None, typer.Option(help="How components run; default: process with --command, else docker.")
@@ -76,109 +62,58 @@ def check(
         float, typer.Option(min=0.1, callback=finite(), help="Seconds from SIGTERM to SIGKILL.")
     ] = 10.0,
     timeout: Annotated[
-        float,
-        typer.Option(min=1, callback=finite(), help="Seconds for one run of all parties together."),
+        float, typer.Option(min=1, callback=finite(), help="Seconds for one run of all parties together.")
     ] = 300.0,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Check a registration as a gateway does, and with --image its components clause by clause. Needs no gateway.
 
     Each component runs in a sandbox: all its parties against each other with small made-up data, then each one
-    alone. Nothing outside this machine is asked. Exit code 1: a clause is broken, or the registration is refused.
+    alone. Nothing outside this machine is contacted. Exit code 1: a clause is broken, or the description refused.
 
     Example: bfia-gateway provider check register.json --image registry.example.com/vendor:1.0.0
 
     Example: bfia-gateway provider check register.json --command "python -m vendor" --parameter max_iter=3
     """
-    with reporting(as_json):
-        from gateway.conformance.check import Given, described, labelled
-        from gateway.conformance.clauses import CLAUSES
-        from gateway.conformance.sandbox import Patience
-        from provider_registry.model import ROOT, Problem
+    from gateway.conformance.check import check as check_component
+    from gateway.conformance.check import described, labelled
+    from gateway.conformance.clauses import CLAUSES
+    from gateway.conformance.sandbox import Patience
 
-        if image and command and engine is None:
-            text = "--image and --command name two programs: leave one out, or say with --engine which one runs"
-            raise CallFailed(text, EXIT_BAD_INPUT)
-        body, remark = read_remarked(file)
-        found = described(body)
-        if remark:
-            found = replace(found, warnings=(Problem(ROOT, remark), *found.warnings))
-        tables, inputs = _files(data or [])
-        values = dict(_pair(p, "--parameter NAME=VALUE") for p in parameter or [])
-        given = Given(tables, values, inputs)
-        checked: list[Checked] = []
-        if found.provider is not None and (image or command or engine):
-            components = {c.name: c for c in found.provider.components.values()}
-            wanted = _chosen(components, component or [], "component", "COMPONENT_UNKNOWN")
-            clauses = _chosen({c.name: c for c in CLAUSES}, clause or [], "clause", "CLAUSE_UNKNOWN")
-            _known_parameters(given.parameters, wanted)
-            _known_inputs(given, wanted)
-            ref = image or found.provider.image or "the-image"
-            patience = Patience(timeout, min(timeout, Patience.alone), grace)
-            with _sandbox(engine, ref, command, patience) as sandbox:
-                found = labelled(found, sandbox)
-                checked = _with_progress(sandbox, wanted, given, clauses)
-        good = not found.errors and all(c.good for c in checked)
-        if as_json:
-            show(_as_values(good, found, checked))
-        else:
-            _print(file, found, checked)
-        if not good:
-            raise typer.Exit(EXIT_FAILED)
+    if image and program and engine is None:
+        text = "--image and --command name two programs: leave one out, or choose one with --engine"
+        raise CallFailed(text, EXIT_BAD_INPUT)
+    found = described(read_object(file))
+    given = _given(data or [], parameter or [])
+    checked: list[Checked] = []
+    if found.provider is not None and (image or program or engine):
+        components = {c.name: c for c in found.provider.components.values()}
+        chosen = _chosen(components, component or [], "component", "COMPONENT_UNKNOWN")
+        clauses = _chosen({c.name: c for c in CLAUSES}, clause or [], "clause", "CLAUSE_UNKNOWN")
+        _validate(given, chosen)
+        name = image or found.provider.image or "the-image"
+        patience = Patience(timeout, min(timeout, Patience.alone), grace)
+        with _sandbox(engine, name, program, patience) as sandbox, _progress(len(chosen)) as report:
+            found = labelled(found, sandbox)
+            checked = [check_component(sandbox, one, given, report, clauses) for one in chosen]
+    good = not found.errors and all(c.good for c in checked)
+    yield _as_json(good, found, checked), good
+    _print(file, found, checked)
 
 
-def _chosen(known: Mapping[str, X], names: Sequence[str], what: str, reason: str) -> list[X]:
-    """Return what is named, all where nothing is. Raises `CallFailed` with what there is."""
-    if unknown := [name for name in names if name not in known]:
-        text = f"there is no {what} {', '.join(unknown)}; there are: {', '.join(known) or 'none'}"
-        raise CallFailed(text, EXIT_BAD_INPUT, reason)
-    return [known[name] for name in dict.fromkeys(names or known)]
+def _given(data: Sequence[str], parameters: Sequence[str]) -> "Given":
+    """Read what stands for a role's tables, for one of its inputs, and for parameters."""
+    from gateway.conformance.check import Given
 
-
-def _known_parameters(names: Iterable[str], components: "Sequence[Component]") -> None:
-    """Raise `CallFailed` for a parameter that none of the components has."""
-    from provider_registry.lint import near
-
-    known = list(dict.fromkeys(p.name for c in components for p in c.parameters))
-    unknown = [
-        f"{name} (did you mean {meant}?)" if (meant := near(name, known)) else name
-        for name in names
-        if name not in known
-    ]
-    if unknown:
-        text = f"no component that is checked has a parameter {', '.join(unknown)}; there are: {', '.join(known)}"
-        raise CallFailed(text, EXIT_BAD_INPUT, "PARAMETER_UNKNOWN")
-
-
-def _known_inputs(given: "Given", components: "Sequence[Component]") -> None:
-    """Raise `CallFailed` for data that none of the components could read."""
-    roles = {role for c in components for role in c.roles}
-    inputs = {one.name for c in components for one in c.inputs}
-    unknown = [role for role in given.tables if role not in roles]
-    unknown += [f"{role}.{name}" for role, name in given.files if role not in roles or name not in inputs]
-    if unknown:
-        text = f"no component that is checked reads data of {', '.join(unknown)}; there are roles "
-        text += f"{', '.join(sorted(roles))} and inputs {', '.join(sorted(inputs)) or 'none'}"
-        raise CallFailed(text, EXIT_BAD_INPUT, "INPUT_UNKNOWN")
-
-
-def _files(given: Sequence[str]) -> tuple[dict[str, bytes], dict[tuple[str, str], bytes]]:
-    """Read what stands for a role's tables, and for one of its inputs."""
     tables: dict[str, bytes] = {}
     inputs: dict[tuple[str, str], bytes] = {}
-    for one in given:
+    for one in data:
         place, file = _pair(one, "--data ROLE=FILE.csv or --data ROLE.INPUT=FILE")
         role, _, name = place.partition(".")
-        try:
-            with fitting():
-                found = content(Path(file))
-        except OSError as error:
-            raise CallFailed(f"--data {one}: {file} cannot be read: {error.strerror}", EXIT_BAD_INPUT) from error
         if name and not name.isdecimal():  # guest.0 is a role with its index
-            inputs[role, name] = found
+            inputs[role, name] = content(Path(file))
         else:
-            tables[role] = found
-    return tables, inputs
+            tables[role] = content(Path(file))
+    return Given(tables, dict(_pair(one, "--parameter NAME=VALUE") for one in parameters), inputs)
 
 
 def _pair(text: str, form: str) -> tuple[str, str]:
@@ -188,51 +123,52 @@ def _pair(text: str, form: str) -> tuple[str, str]:
     return name, value
 
 
+def _chosen(known: Mapping[str, X], names: Sequence[str], what: str, reason: str) -> list[X]:
+    """Return what is named, all where nothing is. Raises `CallFailed`."""
+    if unknown := [name for name in names if name not in known]:
+        text = f"there is no {what} {', '.join(unknown)}; there are: {', '.join(known) or 'none'}"
+        raise CallFailed(text, EXIT_BAD_INPUT, reason)
+    return [known[name] for name in dict.fromkeys(names or known)]
+
+
+def _validate(given: "Given", components: "Sequence[Component]") -> None:
+    """Raise `CallFailed` for a parameter, or data, that none of the components has or reads."""
+    from provider_registry.lint import near
+
+    known = list(dict.fromkeys(p.name for c in components for p in c.parameters))
+    unknown = [
+        f"{name} (did you mean {meant}?)" if (meant := near(name, known)) else name
+        for name in given.parameters
+        if name not in known
+    ]
+    if unknown:
+        text = f"no component that is checked has a parameter {', '.join(unknown)}; there are: {', '.join(known)}"
+        raise CallFailed(text, EXIT_BAD_INPUT, "PARAMETER_UNKNOWN")
+    roles = {role for c in components for role in c.roles}
+    inputs = {one.name for c in components for one in c.inputs}
+    unread = [role for role in given.tables if role not in roles]
+    unread += [f"{role}.{name}" for role, name in given.files if role not in roles or name not in inputs]
+    if unread:
+        text = f"no component that is checked reads data of {', '.join(unread)}; there are roles "
+        text += f"{', '.join(sorted(roles))} and inputs {', '.join(sorted(inputs)) or 'none'}"
+        raise CallFailed(text, EXIT_BAD_INPUT, "INPUT_UNKNOWN")
+
+
 @contextmanager
-def _folder() -> "Iterator[Path]":
-    """Make a folder, and take it away with whatever lies in it, however deep; what resists stays."""
+def _sandbox(kind: Engines | None, image: str, program: str, patience: "Patience") -> "Iterator[Sandbox]":
+    """Make the place in which components run, and remove all of it afterwards. Raises `CallFailed`."""
+    from engines.base import EngineError
     from engines.files import try_to_remove
-
-    folder = Path(tempfile.mkdtemp(prefix="bfia-check-"))
-    try:
-        yield folder
-    finally:
-        try_to_remove(folder)
-
-
-@contextmanager
-def _sandbox(kind: Engines | None, image: str, command: str, patience: "Patience") -> "Iterator[Sandbox]":
-    """Make the place in which components run, and take all of it away afterwards. Raises `CallFailed`."""
-    from engines.base import Engine, EngineError
-    from engines.docker import ContainerdEngine
-    from engines.process.engine import ProcessEngine
-    from gateway.conformance.sandbox import NODE, Sandbox
+    from gateway.conformance.sandbox import Sandbox
     from gateway.errors import GatewayError, Invalid
 
-    kind = kind or (Engines.process if command else Engines.docker)
-    if kind is Engines.process and not command:
-        text = "the process engine needs --command, the command line that stands for the image"
-        raise CallFailed(text, EXIT_BAD_INPUT)
     installation = uuid4().hex
-    made: Engine
-    with _folder() as folder:
-        if kind is Engines.process:
-            try:
-                words = tuple(shlex.split(command))
-            except ValueError as error:
-                raise CallFailed(f"--command cannot be read: {error}", EXIT_BAD_INPUT) from error
-            made = ProcessEngine(
-                node=NODE, installation=installation, images={image: words}, run_root=folder / "process"
-            )
-        else:
-            made = ContainerdEngine(node=NODE, installation=installation, network=f"bfia-check-{installation[:8]}")
-        try:
-            made.check()
-        except EngineError as error:
-            made.close()
-            text = f"{error}; start Docker, or give --command to run the program without an image"
-            raise CallFailed(text, EXIT_FAILED, error.reason) from error
-        sandbox = Sandbox(made, image, installation, folder, patience)
+    folder = Path(tempfile.mkdtemp(prefix="bfia-check-"))
+    try:
+        engine = _engine(
+            kind or (Engines.process if program else Engines.docker), image, program, folder, installation
+        )
+        sandbox = Sandbox(engine, image, installation, folder, patience)
         try:
             yield sandbox
         except Invalid as error:
@@ -246,39 +182,59 @@ def _sandbox(kind: Engines | None, image: str, command: str, patience: "Patience
         finally:
             with suppress(EngineError):
                 sandbox.close()
+    finally:
+        try_to_remove(folder)
 
 
-def _with_progress(
-    sandbox: "Sandbox", components: "Sequence[Component]", given: "Given", clauses: "Sequence[Clause]"
-) -> "list[Checked]":
+def _engine(kind: Engines, image: str, program: str, folder: Path, installation: str) -> "Engine":
+    from engines.base import EngineError
+    from engines.docker import ContainerdEngine
+    from engines.process.engine import ProcessEngine
+    from gateway.conformance.sandbox import NODE
+
+    made: Engine
+    if kind is Engines.docker:
+        made = ContainerdEngine(node=NODE, installation=installation, network=f"bfia-check-{installation[:8]}")
+    elif program:
+        try:
+            images = {image: tuple(shlex.split(program))}
+        except ValueError as error:
+            raise CallFailed(f"--command cannot be read: {error}", EXIT_BAD_INPUT) from error
+        made = ProcessEngine(node=NODE, installation=installation, images=images, run_root=folder / "process")
+    else:
+        text = "the process engine needs --command, the command line that stands for the image"
+        raise CallFailed(text, EXIT_BAD_INPUT)
+    try:
+        made.check()
+    except EngineError as error:
+        made.close()
+        text = f"{error}; start Docker, or give --command to run the program without an image"
+        raise CallFailed(text, EXIT_FAILED, error.reason) from error
+    return made
+
+
+@contextmanager
+def _progress(components: int) -> Iterator[Callable[[str], None]]:
+    """Show each step on standard error: as a bar on a terminal, else as lines."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from gateway.conformance.check import TRIALS
-    from gateway.conformance.check import check as check_component
 
-    if not sys.stderr.isatty():  # such as in a build: a line for each step
-        return [
-            check_component(sandbox, one, given, lambda text: say(text, err=True), clauses) for one in components
-        ]
+    if not sys.stderr.isatty():
+        yield lambda text: say(text, err=True)
+        return
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task("starting", total=TRIALS * len(components))
-
-        def told(text: str) -> None:
-            progress.update(bar, advance=1, description=harmless(text))
-
-        return [check_component(sandbox, component, given, told, clauses) for component in components]
+        bar = progress.add_task("starting", total=TRIALS * components)
+        yield lambda text: progress.update(bar, advance=1, description=harmless(text))
 
 
-def _as_values(good: bool, found: "Described", checked: "Sequence[Checked]") -> dict[str, Any]:
+def _as_json(good: bool, found: "Described", checked: "Sequence[Checked]") -> dict[str, Any]:
     return {
         "good": good,
         "provider": found.provider.key if found.provider else None,
-        "description": {
-            "errors": [_problem(p) for p in found.errors],
-            "warnings": [_problem(p) for p in found.warnings],
-        },
+        "description": {"errors": _problems(found.errors), "warnings": _problems(found.warnings)},
         "components": [
             {
                 "component": one.component,
@@ -300,33 +256,28 @@ def _as_values(good: bool, found: "Described", checked: "Sequence[Checked]") -> 
     }
 
 
-def _problem(problem: "Problem") -> dict[str, Any]:
-    shown = {"path": problem.path, "rule": problem.rule, "got": problem.got}
-    return shown | ({"suggestion": problem.suggestion} if problem.suggestion else {})
-
-
-def _found(got: Any) -> str:
-    return "" if got is None else json.dumps(got, ensure_ascii=False, default=str)[:200]
-
-
-_MARKS = {"ok": "ok", "failed": "FAILED", "not shown": "not shown"}
+def _problems(problems: "Iterable[Problem]") -> list[dict[str, Any]]:
+    return [
+        {"path": p.path, "rule": p.rule, "got": p.got, **({"suggestion": p.suggestion} if p.suggestion else {})}
+        for p in problems
+    ]
 
 
 def _print(file: Path, found: "Described", checked: "Sequence[Checked]") -> None:
     marked = [*(("error", p) for p in found.errors), *(("warning", p) for p in found.warnings)]
-    rows = [[mark, p.path, p.rule, _found(p.got), p.suggestion] for mark, p in marked]
-    said = f"{counted(len(found.errors), 'error')}, {counted(len(found.warnings), 'warning')}"
+    rows = [[m, p.path, p.rule, "" if p.got is None else compact(p.got, 200), p.suggestion] for m, p in marked]
+    title = f"{file}: {counted(len(found.errors), 'error')}, {counted(len(found.warnings), 'warning')}"
     if rows:
-        table(f"{file}: {said}", ["", "where", "what", "found", "did you mean"], rows)
+        table(title, ["", "where", "what", "found", "did you mean"], rows)
     else:
-        say(f"{file}: {said}")
+        say(title)
     for one in checked:
-        say("")
+        say()
         idle = any(clause.name in ("starts", "works") and f.result == "failed" for clause, f in one.findings)
         lines = [
             [clause.name, _MARKS[f.result], f.seen, clause.remedy if f.result == "failed" else "", clause.section]
             for clause, f in one.findings
-            if not (idle and f.result == "not shown")  # what does not work shows little, which is told below
+            if not (idle and f.result == "not shown")  # what does not work shows little: the last line counts them
         ]
         table(one.component, ["clause", "result", "seen", "what to do", "section"], lines)
         broken = [clause.name for clause, f in one.findings if f.result == "failed"]

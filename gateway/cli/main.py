@@ -1,7 +1,6 @@
-"""``bfia-gateway``: write a configuration, serve a node, show the demo."""
+"""``bfia-gateway``: all commands, and those that come before there is a node: init, serve, demo."""
 
 import errno
-import gc
 import os
 import sys
 from enum import StrEnum
@@ -10,33 +9,31 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from gateway.cli import check, data, draft, job_admin, jobs, models, node, outputs, providers, routes
+# check, draft, job_admin and outputs add commands to the groups job and provider
+from gateway.cli import check, data, draft, job_admin, jobs, models, node, outputs, providers, routes  # noqa: F401
+from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT
 from gateway.cli.console import say
-from gateway.cli.inputs import no_text
 from gateway.version import VERSION
 
 app = typer.Typer(
     help="Gateway that lets a privacy-computing platform run joint jobs with any other that speaks BFIA v1.2.0.",
     no_args_is_help=True,
-    epilog="Exit codes: 0 done, 1 failed or the node said no, 2 bad input or configuration, 3 no answer from the "
-    "node, 130 interrupted. Completion of commands and names: bfia-gateway --install-completion.",
-    add_completion=True,
+    epilog="Exit codes: 0 done, 1 failed or the node said no, 2 bad input or configuration, 3 no response from "
+    "the node, 130 interrupted. Completion of commands and names: bfia-gateway --install-completion.",
     pretty_exceptions_enable=False,
 )
-
-EXIT_BAD_INPUT = 2
 EXAMPLE_NODE = "JG0100001100000010"
 
 
 class EngineKind(StrEnum):
-    """What a new configuration is to run the algorithms with."""
+    """What runs the algorithms."""
 
     process = "process"
     docker = "docker"
 
 
 class DemoData(StrEnum):
-    """What the demo is to train on."""
+    """What the demo trains on."""
 
     breast = "breast"
     credit = "credit"
@@ -54,7 +51,7 @@ def options(
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Options that stand before every command."""
+    """Options before every command."""
 
 
 @app.command()
@@ -62,9 +59,9 @@ def init(
     node: Annotated[
         str | None, typer.Option(help=f"Id of this node; no partner has the same. Default: {EXAMPLE_NODE}.")
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("node.yml"),
-    engine: Annotated[EngineKind | None, typer.Option(help="Default: docker if a daemon answers.")] = None,
-    force: Annotated[bool, typer.Option(help="Overwrite files that are there.")] = False,
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = DEFAULT_CONFIG,
+    engine: Annotated[EngineKind | None, typer.Option(help="Default: docker if a daemon responds.")] = None,
+    force: Annotated[bool, typer.Option(help="Overwrite existing files.")] = False,
 ) -> None:
     """Write a commented configuration and an empty route table beside it.
 
@@ -78,14 +75,14 @@ def init(
         _fail(f"--node {name!r} {NODE_RULE}")
     routes = output.with_name("routes.yml")
     try:
-        taken = [str(f) for f in (output, routes) if f.exists()]
-        if taken and not force:
-            _fail(f"{' and '.join(taken)} exist already; give --force to overwrite, or another --output")
+        existing = [str(f) for f in (output, routes) if f.exists()]
+        if existing and not force:
+            _fail(f"{' and '.join(existing)} exist already; give --force to overwrite, or another --output")
         kind = engine or (EngineKind.docker if docker_answers() else EngineKind.process)
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(example(name, str(kind), routes.name, output.parent), encoding="utf-8")
         routes.write_text(ROUTES, encoding="utf-8")
-        for file in (output, routes):  # with --force it may have been open before
+        for file in (output, routes):  # with --force it may have been readable to others before
             file.chmod(0o600)
     except OSError as error:
         _fail(f"{output} cannot be written: {error.strerror}; give another --output")
@@ -93,37 +90,30 @@ def init(
     if kind is EngineKind.process:
         say("the process engine runs vendor code with the gateway's own rights: for trials, not for production")
     if node is None:
-        text = f"this node is now {name}, as all are whose id nobody chose, and no two may be called alike"
+        text = f"this node is now {name}, the default id, and no two nodes may have the same"
         say(f"warning: {text}: give it an id of its own with --node before it meets partners", err=True)
     say(f"next: bfia-gateway serve --config {output}")
 
 
 @app.command()
 def serve(
-    config: Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", exists=False)] = Path(
-        "node.yml"
-    ),
+    config: Annotated[Path, typer.Option("--config", "-c", help="The configuration file.")] = DEFAULT_CONFIG,
     log_format: Annotated[str, typer.Option(help="text or json")] = "text",
     ready_file: Annotated[
-        Path | None, typer.Option(help="Write the listeners' addresses there (JSON) once they answer.")
+        Path | None, typer.Option(help="Write the listeners' addresses there (JSON) once they respond.")
     ] = None,
 ) -> None:
-    """Serve one node until SIGTERM or Ctrl-C. Containers that run go on and are taken up at the next start.
+    """Serve one node until SIGTERM or Ctrl-C. Running containers go on and are picked up at the next start.
 
     Example: bfia-gateway serve --config node.yml
     """
-    gc.disable()  # what is imported is no garbage: to look for some meanwhile is a fifth of the whole start
     from gateway.cli.serve import run
     from gateway.errors import Invalid
 
-    gc.enable()
     try:
         run(config, log_format, ready_file)
     except Invalid as error:
-        say(f"{config} cannot be used ({error.reason}):", err=True)
-        for problem in error.problems:
-            say(f"  {problem}", err=True)
-        raise typer.Exit(EXIT_BAD_INPUT) from None
+        _fail("\n".join([f"{config} cannot be used ({error.reason}):", *(f"  {p}" for p in error.problems)]))
     except OSError as error:
         _fail(str(error))
 
@@ -139,7 +129,7 @@ def demo(
     base_image: Annotated[str, typer.Option(help="With --engine docker: image with Python 3.11.")] = "",
     key_length: Annotated[int, typer.Option(help="Bits of the Paillier keys.")] = 2048,
 ) -> None:
-    """Two institutions train a model together on this machine, from upload to result.
+    """Two institutions train a model together on this machine, from upload to result. Needs a checkout.
 
     Example: bfia-gateway demo --data credit
     """
@@ -148,6 +138,7 @@ def demo(
         from examples.demo.training import Options, run
     except ModuleNotFoundError:
         _fail("the demo is not part of the installed package: run it from a checkout of the project (make demo)")
+
     try:
         run(Options(str(engine), str(data), keep, directory, base_image, key_length))
     except DemoFailed as error:
@@ -164,25 +155,13 @@ def version() -> None:
     say(VERSION)
 
 
-node.add_maintenance(app)
-node.add_doctor(app)
-data.add(app)
-jobs.add(app)
-job_admin.add_cleaning(jobs.commands)
-job_admin.add(jobs.commands)
-job_admin.add_planning(jobs.commands)
-outputs.add_metadata(jobs.commands)
-outputs.add(jobs.commands)
-draft.add(jobs.commands)
-node.add_resources(app)
-routes.add(app)
-node.add_settings(app)
-node.add_audit(app)
-node.add(app)
-models.add(app)
-providers.add(app)
-check.add(providers.commands)
-providers.add_parameters(providers.commands)
+app.add_typer(node.commands)
+app.add_typer(node.tokens, name="token")
+app.add_typer(data.commands, name="data")
+app.add_typer(jobs.commands, name="job")
+app.add_typer(models.commands, name="model")
+app.add_typer(providers.commands, name="provider")
+app.add_typer(routes.commands, name="route")
 
 
 def _fail(text: str) -> NoReturn:
@@ -191,29 +170,25 @@ def _fail(text: str) -> NoReturn:
 
 
 def main() -> None:
-    """Entry point of the console script.
-
-    Exit codes: 0 done, 1 failed, 2 bad input or configuration, 3 no answer from the node.
-    """
+    """Entry point of the console script."""
     os.umask(0o077)  # what it writes is this user's alone; a container's folders are opened one by one
-    if wrong := no_text(sys.argv[1:]):
-        say(wrong, err=True)
-        sys.exit(EXIT_BAD_INPUT)
     try:
         try:
             app()
         finally:
             if sys.stdout is not None:  # it may be closed
-                sys.stdout.flush()  # here it can be told that there is no room
+                sys.stdout.flush()
     except KeyboardInterrupt:  # before a command has begun
         sys.exit(130)
+    except UnicodeEncodeError:
+        say("an argument is not text in UTF-8", err=True)
+        sys.exit(EXIT_BAD_INPUT)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EPIPE):
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else what is left is tried once more at the end
-        if error.errno == errno.EPIPE:  # whoever reads has seen enough
-            sys.exit(1)
-        say(f"the output cannot be written: {error.strerror}", err=True)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else the rest is tried once more at exit
+        if error.errno != errno.EPIPE:
+            say(f"the output cannot be written: {error.strerror}", err=True)
         sys.exit(1)
 
 

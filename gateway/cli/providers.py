@@ -1,4 +1,4 @@
-"""``bfia-gateway provider …``: algorithm images, the components in them, and what became of them."""
+"""``bfia-gateway provider …``: algorithm images, the components in them, and who may change them."""
 
 import json
 import os
@@ -9,293 +9,225 @@ from urllib.parse import quote
 
 import typer
 
-from gateway.cli.client import (
-    DEFAULT_CONFIG,
-    EXIT_BAD_INPUT,
-    AsJson,
-    CallFailed,
-    Client,
-    Config,
-    Url,
-    connect,
-    providers,
-    read_object,
-    reporting,
-    segment,
-    show,
-    table,
-)
-from gateway.cli.console import PAGE, After, Limit, of_all, print_more, say
-from gateway.cli.inputs import who
+from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, Client, connect, providers, segment
+from gateway.cli.command import After, Config, Limit, Output, Reason, Url, command, group
+from gateway.cli.console import Columns, compact, listing, say, table, when
+from gateway.cli.inputs import read_object, who
 from gateway.errors import counted
 
 if TYPE_CHECKING:
     from provider_registry.model import Component
 
-commands = typer.Typer(
-    help="Algorithm images, the components in them, and what became of them. A provider's full name is "
-    "name:version@device; parts may be left out where that is clear.",
-    no_args_is_help=True,
+commands = group(
+    "Algorithm images, the components in them, and who may change them. A provider's full name is "
+    "name:version@device; parts may be left out where that is clear."
 )
 
-File = Annotated[Path, typer.Argument(help="The registration, JSON or YAML; -: standard input.")]
 Name = Annotated[
     str,
     typer.Argument(
         help="name:version@device, such as unionpay:2.0.0@docker; unionpay may do.", autocompletion=providers
     ),
 ]
-Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; kept in the history.")]
 _CHANGES = 20
 """how many changes are shown after a change; `provider diff` shows more"""
 
 
-def add(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.add_typer(commands, name="provider")
-
-
-@commands.command("register")
+@command(commands, "register", timeout=180)
 def register(
-    file: File,
-    strict: Annotated[bool, typer.Option("--strict", help="Refuse it if its image cannot be looked at.")] = False,
+    node: Client,
+    file: Annotated[Path, typer.Argument(help="The registration, JSON or YAML; -: standard input.")],
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse it if its image cannot be inspected.")] = False,
     reason: Reason = "",
-    config: Config = DEFAULT_CONFIG,
-    url: Url = "",
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Register an image with the descriptions of its components, or register it anew.
 
-    Every problem of a description is told with its path, and nothing is stored then (exit code 2). Warnings are
-    kept, and shown by `provider show`. The image's digest is pinned: another image under the same name is not
+    Every problem of a description is reported with its path, and nothing is stored then (exit code 2). Warnings
+    are kept, and shown by `provider show`. The image's digest is pinned: another image under the same name is not
     started until `provider approve`.
 
     Example: bfia-gateway provider register register_unionpay.json -m "version of November"
     """
-    with reporting(as_json), connect(config, url, timeout=180) as node:
-        body = read_object(file)
-        query = {"strict": "true" if strict else None, "reason": reason or None, "author": who()}
-        done = node.post("/api/v1/providers", body, **query)
-        _told(done, as_json)
-        if not as_json:
-            _warned(done["warnings"])
+    body = read_object(file)
+    found = node.post("/api/v1/providers", body, strict="true" if strict else None, reason=reason, author=who())
+    yield found
+    _print_change(found)
+    _print_warnings(found)
 
 
-@commands.command("list")
+@command(commands, "list")
 def list_providers(
+    node: Client,
     name: Annotated[str, typer.Option(help="Only the versions of this provider.")] = "",
     version: Annotated[str, typer.Option(help="Only this version.")] = "",
     component: Annotated[str, typer.Option(help="Only images with this component.")] = "",
     owner: Annotated[str, typer.Option(help="Only the providers of this vendor.")] = "",
     in_use: Annotated[bool, typer.Option("--in-use", help="Without retired ones.")] = False,
     after: After = "",
-    limit: Limit = PAGE,
-    config: Config = DEFAULT_CONFIG,
-    url: Url = "",
-    as_json: AsJson = False,
-) -> None:
+    limit: Limit = 100,
+) -> Output:
     """List what is registered.
 
     Example: bfia-gateway provider list --component HeteroLR
     """
-    query = {"name": name, "version": version, "component": component, "owner": owner, "after": after}
-    with reporting(as_json), connect(config, url) as node:
-        asked = {key: value for key, value in query.items() if value}
-        found = node.get("/api/v1/providers", **asked, retired="false" if in_use else None, limit=limit)
-        if as_json:
-            show(found)
-            return
-        rows = [
-            [
-                p["provider_name"],
-                p["image"],
-                "pinned" if all(p["images"].values()) and p["images"] else "not pinned",
-                ", ".join(p["components"]),
-                p["owner"] or "admins",
-                p["warning_count"] or "",
-                "retired" if p["retired"] else "",
-            ]
-            for p in found["providers"]
-        ]
-        heads = ["provider", "image", "digest", "components", "owner", "warnings", ""]
-        table(of_all(found, len(rows), "provider"), heads, rows)
-        print_more(found)
+    narrow = {"name": name, "version": version, "component": component, "owner": owner}
+    found = node.get("/api/v1/providers", **narrow, after=after, retired="false" if in_use else None, limit=limit)
+    yield found
+    columns: Columns = {
+        "provider": "provider_name",
+        "image": "image",
+        "digest": lambda p: "pinned" if p["images"] and all(p["images"].values()) else "not pinned",
+        "components": "components",
+        "owner": lambda p: p["owner"] or "admins",
+        "warnings": lambda p: p["warning_count"] or "",
+        "state": lambda p: "retired" if p["retired"] else "",
+    }
+    listing(found, "providers", "provider", columns)
 
 
-@commands.command("show")
-def show_provider(name: Name, config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = False) -> None:
+@command(commands, "show")
+def show_provider(node: Client, name: Name) -> Output:
     """Show a provider: its images and their digests, its components, the jobs that use it, and every warning.
 
     Example: bfia-gateway provider show unionpay:2.0.0@docker
     """
-    with reporting(as_json), connect(config, url) as node:
-        found = node.get(path_of(node, name))
-        if as_json:
-            show(found)
-            return
-        rows: list[list[Any]] = [["revision", found["revision"]], ["owner", found["owner"] or "admins"]]
-        rows += [[f"image {i}", digest or "not pinned"] for i, digest in found["images"].items()]
-        rows += [["retired", "yes: no new job gets it"]] if found["retired"] else []
-        rows += [["used by", ", ".join(found["jobs"])]] if found["jobs"] else []
-        table(found["provider_name"], ["", ""], rows)
-        parts = [
-            [
-                name,
-                ", ".join(c["roleList"]),
-                len(c["inputParam"]),
-                ", ".join(d["name"] for d in c["inputData"]),
-                ", ".join(d["name"] for d in c["outputData"]),
-            ]
-            for name, c in found["components_description"].items()
+    found = node.get(_path(node, name))
+    yield found
+    rows: list[list[Any]] = [["revision", found["revision"]], ["owner", found["owner"] or "admins"]]
+    rows += [[f"image {i}", digest or "not pinned"] for i, digest in found["images"].items()]
+    rows += [["retired", "yes: no new job gets it"]] if found["retired"] else []
+    rows += [["used by", found["jobs"]]] if found["jobs"] else []
+    table(found["provider_name"], ["", ""], rows)
+    components = [
+        [
+            key,
+            c["roleList"],
+            len(c["inputParam"]),
+            *([d["name"] for d in c[k]] for k in ("inputData", "outputData")),
         ]
-        table("components", ["component", "roles", "parameters", "inputs", "outputs"], parts)
-        _warned(found["warnings"])
+        for key, c in found["components_description"].items()
+    ]
+    table("components", ["component", "roles", "parameters", "inputs", "outputs"], components)
+    _print_warnings(found)
 
 
-@commands.command("history")
+@command(commands, "history")
 def history(
+    node: Client,
     name: Name,
     limit: Annotated[int, typer.Option(help="How many revisions.", min=1, max=1000)] = 20,
     after: Annotated[int, typer.Option(help="The next page: what the last one ended with.", min=0)] = 0,
-    config: Config = DEFAULT_CONFIG,
-    url: Url = "",
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Show who changed a provider, when and why. A deleted one needs its full name.
 
     Example: bfia-gateway provider history unionpay:2.0.0@docker
     """
-    with reporting(as_json), connect(config, url) as node:
-        found = node.get(f"{path_of(node, name)}/history", limit=limit, after=after or None)
-        if as_json:
-            show(found)
-            return
-        rows = [[r["revision"], r["at"][:19], r["author"], r["action"], r["reason"]] for r in found["history"]]
-        table("revisions", ["revision", "at (UTC)", "by", "what", "why"], rows)
-        if found["next"]:
-            say(f"more: --after {found['next']}", err=True)
+    found = node.get(f"{_path(node, name)}/history", limit=limit, after=after or None)
+    yield found
+    columns: Columns = {
+        "revision": "revision",
+        "at (UTC)": when("at"),
+        "by": "author",
+        "what": "action",
+        "why": "reason",
+    }
+    listing(found, "history", "", columns, "revisions")
 
 
-@commands.command("diff")
+@command(commands, "diff")
 def diff(
+    node: Client,
     name: Name,
     since: Annotated[int, typer.Option(min=-1, help="Revision to start from; default: the one before.")] = -1,
     until: Annotated[int, typer.Option(min=0, help="Revision to compare with it; default: the newest.")] = 0,
-    config: Config = DEFAULT_CONFIG,
-    url: Url = "",
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Show what differs between two revisions of a provider, place by place.
 
     Example: bfia-gateway provider diff unionpay --since 1 --until 3
     """
-    with reporting(as_json), connect(config, url) as node:
-        query = {"since": since if since >= 0 else None, "until": until or None}
-        found = node.get(f"{path_of(node, name)}/diff", **query)
-        if as_json:
-            show(found)
-        else:
-            say(f"revision {found['since']} → {found['until']} of {found['provider_name']}")
-            say(found["diff"] or "nothing differs")
+    query = {"since": since if since >= 0 else None, "until": until or None}
+    found = node.get(f"{_path(node, name)}/diff", **query)
+    yield found
+    say(f"revision {found['since']} → {found['until']} of {found['provider_name']}")
+    say(found["diff"] or "nothing differs")
 
 
-@commands.command("retire")
-def retire(
-    name: Name, reason: Reason = "", config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = False
-) -> None:
-    """Have no new job use a provider. Jobs under way go on with it; `provider unretire` takes it back.
+@command(commands, "retire", timeout=180)
+def retire(node: Client, name: Name, reason: Reason = "") -> Output:
+    """Have no new job use a provider. Jobs under way go on with it; `provider unretire` undoes it.
 
     Example: bfia-gateway provider retire unionpay:1.0.0 -m "has a known flaw"
     """
-    _changed(name, "retire", {"reason": reason}, config, url, as_json)
+    yield from _changed(node, name, "retire", {"reason": reason})
 
 
-@commands.command("unretire")
-def unretire(
-    name: Name, reason: Reason = "", config: Config = DEFAULT_CONFIG, url: Url = "", as_json: AsJson = False
-) -> None:
-    """Take a retired provider into use again.
+@command(commands, "unretire", timeout=180)
+def unretire(node: Client, name: Name, reason: Reason = "") -> Output:
+    """Put a retired provider into use again.
 
     Example: bfia-gateway provider unretire unionpay:1.0.0
     """
-    _changed(name, "unretire", {"reason": reason}, config, url, as_json)
+    yield from _changed(node, name, "unretire", {"reason": reason})
 
 
-@commands.command("approve")
+@command(commands, "approve", timeout=180)
 def approve(
+    node: Client,
     name: Name,
     image: Annotated[str, typer.Option(help="Only this image; default: all of the provider.")] = "",
     reason: Reason = "",
-    config: Config = DEFAULT_CONFIG,
-    url: Url = "",
-    as_json: AsJson = False,
-) -> None:
-    """Pin the images as they are now: after DIGEST_CHANGED, or when one was not here at the registration.
+) -> Output:
+    """Pin the images as they are now: after DIGEST_CHANGED, or when one was missing at the registration.
 
     Example: bfia-gateway provider approve unionpay:2.0.0 -m "rebuilt with the fix"
     """
-    _changed(name, "approve", {"reason": reason, "image": image}, config, url, as_json)
+    yield from _changed(node, name, "approve", {"reason": reason, "image": image})
 
 
-@commands.command("give")
+@command(commands, "give")
 def give(
+    node: Client,
     name: Annotated[str, typer.Argument(help="The provider's name, without version and device.")],
     to: Annotated[str, typer.Option(help="Name of the vendor's tokens; empty: back to the admins.")],
-    config: Config = DEFAULT_CONFIG,
-    url: Url = "",
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Make a vendor the owner of a provider's name: only its tokens, and admins, may change it. For admins.
 
     Example: bfia-gateway provider give unionpay --to ann
     """
-    with reporting(as_json), connect(config, url) as node:
-        done = node.call("PUT", f"/api/v1/provider-owners/{segment(name)}", {"owner": to})
-        if as_json:
-            show(done)
-        else:
-            say(f"{name} belonged to {done['before'] or 'the admins'}, now to {to or 'the admins'}")
+    found = node.call("PUT", f"/api/v1/provider-owners/{segment(name)}", {"owner": to})
+    yield found
+    say(f"{name} belonged to {found['before'] or 'the admins'}, now to {to or 'the admins'}")
 
 
-def _changed(name: str, what: str, body: dict[str, str], config: Path, url: str, as_json: bool) -> None:
-    with reporting(as_json), connect(config, url, timeout=180) as node:
-        _told(node.post(f"{path_of(node, name)}/{what}", {**body, "author": who()}), as_json)
+def _changed(node: Client, name: str, what: str, body: Mapping[str, str]) -> Output:
+    found = node.post(f"{_path(node, name)}/{what}", {**body, "author": who()})
+    yield found
+    _print_change(found)
 
 
-def _told(done: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        show(done)
+def _print_change(found: Mapping[str, Any]) -> None:
+    if not found["changed"]:
+        say(f"{found['provider_name']} is unchanged: nothing differs from revision {found['revision']}")
         return
-    if not done["changed"]:
-        say(f"{done['provider_name']} stays as it is: nothing differs from revision {done['revision']}")
-        return
-    say(f"{done['provider_name']} {done['action']}, revision {done['revision']}")
-    if done["action"] != "registered":
-        for change in done["changes"][:_CHANGES]:
-            say(f"  {_words(change)}")
-        if len(done["changes"]) > _CHANGES:
-            say(f"  and more: bfia-gateway provider diff {done['provider_name']}")
+    say(f"{found['provider_name']} {found['action']}, revision {found['revision']}")
+    if found["action"] != "registered":
+        for change in found["changes"][:_CHANGES]:
+            say(f"  {change['path']}: {_json(change['before'])} → {_json(change['after'])}")
+        if len(found["changes"]) > _CHANGES:
+            say(f"  and more: bfia-gateway provider diff {found['provider_name']}")
 
 
-def _words(change: dict[str, Any]) -> str:
-    before, after = (json.dumps(change[side], ensure_ascii=False) for side in ("before", "after"))
-    return f"{change['path']}: {before} → {after}"
+def _print_warnings(found: Mapping[str, Any]) -> None:
+    if found["warnings"]:
+        rows = [[w["path"], w["rule"], compact(w["got"], 200), w.get("suggestion")] for w in found["warnings"]]
+        table(counted(len(rows), "warning"), ["where", "what", "found", "did you mean"], rows)
 
 
-def _warned(warnings: list[dict[str, Any]]) -> None:
-    if warnings:
-        rows = [
-            [w["path"], w["rule"], json.dumps(w["got"], ensure_ascii=False), w.get("suggestion")] for w in warnings
-        ]
-        table(counted(len(warnings), "warning"), ["where", "what", "found", "did you mean"], rows)
-
-
-def path_of(node: Client, name: str) -> str:
+def _path(node: Client, name: str) -> str:
     """Return the path of the one provider that a name, perhaps without version or device, stands for."""
     if ":" not in name or "@" not in name:
-        keys = [
-            p["provider_name"] for p in node.get("/api/v1/providers", provider_name=name, limit=1000)["providers"]
-        ]
+        found = node.get("/api/v1/providers", provider_name=name, limit=1000)["providers"]
+        keys = [p["provider_name"] for p in found]
         if len(keys) != 1:
             text = f"{name} may be any of {', '.join(keys)}" if keys else f"no provider {name} is registered"
             raise CallFailed(text, EXIT_BAD_INPUT, "PROVIDER_AMBIGUOUS" if keys else "PROVIDER_UNKNOWN")
@@ -303,23 +235,25 @@ def path_of(node: Client, name: str) -> str:
     return f"/api/v1/providers/{quote(name, safe=':@')}"
 
 
-Components = Mapping[str, "Component"]
-"""by name"""
+# ---------------------------------------------------------------- components and their parameters
 
 
-def components_of(name: str, config: Path, url: str) -> Components:
-    """Return the components of a provider by its name, perhaps in part, or of a registration's file.
+def component_of(provider: str, name: str, config: Path, url: str) -> "Component":
+    """Return a component of a provider (by its name, perhaps in part) or of a registration's file.
 
-    Raises `CallFailed`.
+    Without a name, the only one. Raises `CallFailed`.
     """
-    if os.path.isfile(name):  # False, too, for what is too long to be a file's name
-        return from_file(Path(name))
-    with connect(config, url) as node:
-        return from_node(node, name)
+    components = _from_file(Path(provider)) if os.path.isfile(provider) else _from_node(provider, config, url)
+    if name in components:
+        return components[name]
+    if not name and len(components) == 1:
+        return next(iter(components.values()))
+    there = ", ".join(components) or "none"
+    text = f"{provider} has no component {name}" if name else f"say which component of {provider}"
+    raise CallFailed(f"{text}; there are: {there}", EXIT_BAD_INPUT, "COMPONENT_UNKNOWN")
 
 
-def from_file(file: Path) -> Components:
-    """Read a registration from a file. Raises `CallFailed` with every problem of it."""
+def _from_file(file: Path) -> Mapping[str, "Component"]:
     from provider_registry.model import InvalidDescription
     from provider_registry.registration import provider_from_component, provider_from_request
 
@@ -331,33 +265,18 @@ def from_file(file: Path) -> Components:
         raise CallFailed(text, EXIT_BAD_INPUT, "INVALID") from None
 
 
-def from_node(node: Client, name: str) -> Components:
-    """Read what a node has registered. Raises `CallFailed` where the name does not stand for one provider."""
+def _from_node(name: str, config: Path, url: str) -> Mapping[str, "Component"]:
     from provider_registry import description
 
-    found = node.get(path_of(node, name))
+    with connect(config, url) as node:
+        found = node.get(_path(node, name))
     return {
         key: description.component(document, provider=found["name"], version=found["version"])[0]
         for key, document in found["components_description"].items()
     }
 
 
-def chosen(components: Components, component: str, provider: str) -> "Component":
-    """Return the component of that name; where none is named, the only one. Raises `CallFailed`."""
-    if component in components:
-        return components[component]
-    if not component and len(components) == 1:
-        return next(iter(components.values()))
-    there = ", ".join(components) or "none"
-    text = f"{provider} has no component {component}" if component else f"say which component of {provider}"
-    raise CallFailed(f"{text}; there are: {there}", EXIT_BAD_INPUT, "COMPONENT_UNKNOWN")
-
-
-def add_parameters(commands: typer.Typer) -> None:
-    """Add the command to ``provider``."""
-    commands.command("parameters")(parameters)
-
-
+@command(commands, "parameters")
 def parameters(
     name: Annotated[
         str,
@@ -368,33 +287,26 @@ def parameters(
     component: Annotated[str, typer.Argument(help="Which of its components; default: the only one.")] = "",
     config: Config = DEFAULT_CONFIG,
     url: Url = "",
-    as_json: AsJson = False,
-) -> None:
-    """Show what a job may tell a component: kinds, defaults, allowed values. With --json as a JSON Schema.
+) -> Output:
+    """Show a component's parameters: types, defaults, allowed values. With --json as a JSON Schema.
 
-    The schema is what a form or an editor works with; a node serves it, too. Of a file it is shown without a node.
+    The schema is for forms and editors; a node serves it, too. For a file no node is needed.
 
     Example: bfia-gateway provider parameters unionpay HeteroLR
 
     Example: bfia-gateway provider parameters register.json HeteroLR --json > hetero_lr.schema.json
     """
-    with reporting(as_json):
-        from provider_registry.forms import form
+    from provider_registry.forms import form
 
-        found = form(chosen(components_of(name, config, url), component, name))
-        if as_json:
-            show(found)
-            return
-        rows = [
-            [name, _kind(field), _needed(name, found, field), _default(field), allowed(field), field["title"]]
-            for name, field in found["properties"].items()
-        ]
-        said = found["x-bfia"]
-        table(
-            f"{said['componentName']} of {said['provider']} {said['version']}",
-            ["parameter", "kind", "needed", "default", "allowed", "what it is"],
-            rows,
-        )
+    schema = form(component_of(name, component, config, url))
+    yield schema
+    rows = [
+        [key, field["x-bfia"]["type"], _required(key, schema), _default(field), allowed(field), field["title"]]
+        for key, field in schema["properties"].items()
+    ]
+    about = schema["x-bfia"]
+    title = f"{about['componentName']} of {about['provider']} {about['version']}"
+    table(title, ["parameter", "type", "required", "default", "allowed", "meaning"], rows)
 
 
 def allowed(field: Mapping[str, Any]) -> str:
@@ -409,12 +321,8 @@ def allowed(field: Mapping[str, Any]) -> str:
     return f"what {source}() offers" if source else ""
 
 
-def _kind(field: Mapping[str, Any]) -> str:
-    return str(field["x-bfia"]["type"])
-
-
-def _needed(name: str, schema: Mapping[str, Any], field: Mapping[str, Any]) -> str:
-    conditions = field["x-bfia"].get("dependsOn")
+def _required(name: str, schema: Mapping[str, Any]) -> str:
+    conditions = schema["properties"][name]["x-bfia"].get("dependsOn")
     if name in schema.get("required", ()):
         return "yes"
     if any(name in one["then"]["required"] for one in schema.get("allOf", ())):

@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 from collections.abc import MutableMapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,7 @@ from gateway.store.timeline import without_tokens
 def run(config: Path, log_format: str, ready_file: Path | None) -> None:
     """Serve until a signal. Raises `Invalid` for a configuration that cannot work."""
     configure_logs(log_format)
-    sys.setswitchinterval(_TURN)
-    not_looked_for()
+    sys.setswitchinterval(0.001)  # so that responses need not wait for busy threads
     settings = load(config)
     gateway = Gateway(settings)
     log = structlog.get_logger("gateway")
@@ -62,60 +60,32 @@ def run(config: Path, log_format: str, ready_file: Path | None) -> None:
 
 
 def settle() -> None:
-    """Have the collector of unused objects leave alone what is there now, and look less often.
-
-    It stops every thread while it looks. Code and settings are some hundred thousand objects that stay: looking
-    through them took 60 ms and more, again and again, in which nobody was answered.
-    """
+    """Keep the garbage collector from pausing every thread to look through code and settings, which stay."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*_COLLECTED)
-
-
-def not_looked_for() -> None:
-    """Have what is not installed not be searched for again.
-
-    The client's library asks for this module four times in each request, and does well without it: each time the
-    interpreter looked through every folder.
-    """
-    for name in _OPTIONAL:
-        if name not in sys.modules and find_spec(name) is None:
-            sys.modules[name] = None  # type: ignore[assignment]  # the interpreter's own sign for that
+    gc.set_threshold(10_000, 10, 10)
 
 
 async def _follow_routes(gateway: Gateway, every: float = 1.0) -> None:
-    """Take up edits of the route table's file, and others' versions; a look that fails is not the last."""
-    log, wrong = structlog.get_logger("gateway"), ""
+    """Reload the route table whenever its file, or another gateway, has changed it."""
+    log, last = structlog.get_logger("gateway"), ""
     while True:
         await asyncio.sleep(every)
         try:
             await asyncio.to_thread(gateway.routes.reload)
-            wrong = ""
-        except Exception as error:  # the database is away, for one
-            said = f"{type(error).__name__}: {error}"[:_MOST_SAID]
-            if said != wrong:
-                log.warning("the route table cannot be looked at just now", error=said)
-            wrong = said
+            last = ""
+        except Exception as error:  # such as no connection to the database
+            text = f"{type(error).__name__}: {error}"[:500]
+            if text != last:
+                log.warning("route table not reloaded", error=text)
+            last = text
 
-
-_MOST_SAID = 500
-_OPTIONAL = ("sniffio",)
-
-_TURN = 0.001
-"""seconds that a busy thread keeps the interpreter while others wait, so that answers need not wait for work"""
-
-_COLLECTED = 10_000, 10, 10
-"""new objects after which the collector looks at them; and how often, before it looks at older ones too"""
 
 _OURS = ("gateway", "adapter", "engines", "provider_registry", "route_table")
 
 
 def configure_logs(log_format: str) -> None:
-    """Write one line per fact to standard error, as text or JSON, with the trace id of the work under way.
-
-    Both ways of logging end here: the shells' own, and the standard library's with its ``extra`` fields, which the
-    rooms that know nothing of the gateway and other people's libraries use.
-    """
+    """Log to standard error as text or JSON, with the trace id; structlog and the standard library alike."""
     last: Any = structlog.processors.JSONRenderer(ensure_ascii=False, default=str)
     if log_format != "json":
         last = structlog.dev.ConsoleRenderer(

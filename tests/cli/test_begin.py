@@ -63,13 +63,13 @@ def test_who_stops_watching_a_job_is_told_that_it_goes_on(capsys: pytest.Capture
 
 
 def test_many_warnings_do_not_hide_the_rest():
-    assert in_short(["a", "b", "c"], "job-1") == ["warning: a", "warning: b", "warning: c"]
-    last = in_short([str(n) for n in range(13)], "job-1")[-1]
+    assert in_short(["a", "b", "c"], "job-1", 3) == ["warning: a", "warning: b", "warning: c"]
+    last = in_short([str(n) for n in range(13)], "job-1", 3)[-1]
     assert last == "10 more warnings: bfia-gateway job show job-1"
 
 
 def test_a_line_of_the_timeline_is_written_for_people():
     failure = {"reason": "STOPPED", "message": "", "node": "", "exit_code": None, "tried": [1, 2], "last": True}
-    assert jobs._detail({"failure": failure, "to": "FAILED"}) == (
+    assert jobs._detail({"detail": {"failure": failure, "to": "FAILED"}}) == (
         "failure reason STOPPED; tried 1, 2; last yes, to FAILED"
     )

@@ -51,7 +51,7 @@ def test_a_node_that_is_just_being_started_is_waited_for():
         return dict(found)
 
     seen = [job["status"] for job, _ in looks(ask, now=lambda: 0.0, sleep=lambda _: None, tell=said.append)]
-    assert seen == ["FINISHED"] and said == ["no answer; it is asked again for up to 30 s"]
+    assert seen == ["FINISHED"] and said == ["no answer; retrying for up to 30 s"]
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,7 @@ def test_a_job_that_asks_a_person_is_listed_approved_suspended_and_resumed(tmp_p
         assert cli(partner, "reject", job_id).returncode == 1
         twice = cli(partner, "approve", job_id, "-m", "finer")
         assert f"{job_id} was approved here before: by " in twice.stdout and "nothing was changed" in twice.stdout
-        assert "reason given now was not told" in twice.stderr
+        assert "new reason was not sent" in twice.stderr
         wait_for(lambda: "SUSPENDED" in cli(bank, "show", job_id).stdout, 60)
         assert list((tmp_path / "register").iterdir()) == []
         assert cli(bank, "resume", job_id).returncode == 0
@@ -200,7 +200,7 @@ def test_a_job_that_failed_is_run_again_from_the_task_that_failed(node: Gateway,
     assert again.returncode == 0, again.stderr
     assert [line for line in again.stderr.splitlines() if "common.a.last:" in line], "a misspelt name is told"
     watched = cli(node, "watch", again.stdout.strip())
-    assert watched.returncode == 0 and f"runs {first} again from a, other parameters for a" in watched.stdout
+    assert watched.returncode == 0 and f"reruns {first} from a, other parameters for a" in watched.stdout
     unknown = cli(node, "rerun", again.stdout.strip(), "--from", "nothing")
     assert unknown.returncode != 0 and "nothing" in unknown.stderr
     ask(node, "operator", "POST", "/v2/provider/delete", json={"name": "example"})

@@ -57,9 +57,9 @@ def test_an_image_is_registered_changed_compared_retired_and_taken_back(node: Ga
     changed = a_request(a_description(inputParam=[a_parameter(title="new", validator="(1,0)")]))
     second = cli(node, "register", written(tmp_path, changed))
     assert 'inputParam[p].title: "p" → "new"' in second.stdout
-    assert "1 warning " in second.stdout and "lower bound above" in second.stdout
+    assert "1 warning\n" in second.stdout and "lower bound above" in second.stdout
     same = cli(node, "register", written(tmp_path, changed)).stdout
-    assert same.startswith("acme:1.0.0@docker stays as it is: nothing differs from revision 2\n")
+    assert same.startswith("acme:1.0.0@docker is unchanged: nothing differs from revision 2\n")
     assert cli(node, "register", written(tmp_path, a_component_request("Other"))).exit_code == 0
     listed = cli(node, "list", "--component", "Other").stdout
     assert "acme:1.0.0@docker" in listed and "Algo, Other" in listed and "pinned" in listed
