@@ -251,7 +251,7 @@ def doctor(config: Config = DEFAULT_CONFIG) -> Output:
     from gateway.runtime.checks import good
     from gateway.store.serialization import to_plain
 
-    # under this name for the installation it owns no containers
+    # an installation of this name owns no containers
     steps = look(settings_of(config), lambda settings: engine_of(settings, "doctor", "doctor"), config)
     plain = to_plain(steps)
     yield {"good": good(steps), "steps": plain}, good(steps)

@@ -1,21 +1,20 @@
-"""Looks at everything that one node needs, step by step, without starting it or changing anything."""
+"""Checks everything that one node needs, step by step, without starting it or changing anything."""
 
 import errno
 import os
-import queue
 import shlex
 import shutil
 import socket
 import stat
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from engines.base import Engine, EngineError, ImageNotFound
@@ -25,526 +24,363 @@ from gateway.bootstrap.parts import approval_policy, main_of
 from gateway.config import schema
 from gateway.config.schema import Settings
 from gateway.data.files import full, nearest, try_to_write
-from gateway.domain.approval import Policy, idle
+from gateway.domain.approval import idle
 from gateway.domain.resources import Amounts
-from gateway.errors import GatewayError, Invalid, counted
+from gateway.errors import GatewayError, Invalid
 from gateway.http.server import bound, same, serving
 from gateway.providers.images import signers_of
-from gateway.runtime.checks import Result, Step, Trial
+from gateway.runtime.checks import Result, Step
 from gateway.store.database import connect, revisions
 from gateway.store.queries import database_time
 from gateway.store.repositories import SqlProviders
 from gateway.store.store import Store
+from gateway.errors import counted
 from gateway.version import VERSION
 from provider_registry.model import Provider
 from route_table import certificates
 from route_table.live import LiveRoutes
 
-_ASKING_SECONDS = 10.0
-"""for a registry to tell of an image"""
-_AT_ONCE = 8
-
-
-class _Needed(NamedTuple):
-    """An image at the daemon where it has to be, and who needs it."""
-
-    image: str
-    base_url: str
-    by: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        return f"{self.image} at {self.base_url}" if self.base_url else self.image
-
-
-class _Wrong(NamedTuple):
-    reason: str
-    words: str
-    remedy: str
-
-
-def images_of(engine: Engine, store: Store, settings: Settings) -> Step:
-    """Look for every registered image at the daemon that its provider names.
-
-    Of one that is not there yet, and that a start would fetch, the registry is asked, as the fetching would be.
-    """
-    providers = [p for p in SqlProviders(store).list() if not p.retired]
-    needed = _needed(providers)
-    if not needed:
-        return Step("images", Result.OK, "no provider is registered: nothing can be tried")
-    moved: list[str] = []
-    absent: list[tuple[_Needed, Engine]] = []
-    wrong: list[tuple[_Needed, _Wrong]] = []
-    for one in needed:
-        runs = _engine_of(engine, one.base_url, settings)
-        if runs is None:
-            remedy = "add the address to engine.docker.daemons, or register the provider without it"
-            wrong.append((one, _Wrong("DAEMON_NOT_ALLOWED", "", remedy)))
-            continue
-        try:
-            found = runs.image_digest(one.image)
-        except ImageNotFound as error:
-            if settings.engine.kind == "docker" and settings.engine.docker.pull == "missing":
-                absent.append((one, runs))
-            else:
-                wrong.append((one, _wrong(error, "")))
-        except EngineError as error:
-            wrong.append((one, _wrong(error, "")))
-        else:
-            moved += [p.key for p in providers if _is_moved(p, one, found)]
-    wrong += _not_offered(absent)
-    total = counted(len(needed), "image")
-    if moved:
-        text = f"another image than was approved, which is not started (DIGEST_CHANGED): {', '.join(moved)}"
-        remedy = "bfia-gateway provider approve, if it is the right one; else bring the approved one back"
-        return Step("images", Result.WARNING, f"{total} registered", text, remedy)
-    if wrong:
-        text = f"registered, but not here: {'; '.join(_told(*pair) for pair in wrong)}"
-        remedies = "; ".join(dict.fromkeys(one.remedy for _, one in wrong))
-        return Step("images", Result.WARNING, f"{total} registered", text, remedies)
-    if absent:
-        there = f"{len(absent)} of them with its registry, fetched when wanted"
-        return Step("images", Result.OK, f"{total} registered, {there}")
-    return Step("images", Result.OK, f"{total} registered, all here")
-
-
-def further(engine: Engine) -> Mapping[str, Engine]:
-    """Return the daemons beside the main one, by their addresses."""
-    return engine.others if isinstance(engine, SeveralEngines) else {}
-
-
-def _engine_of(engine: Engine, base_url: str, settings: Settings) -> Engine | None:
-    """Return the engine that a provider names; None for one that the admin has not allowed."""
-    if settings.engine.kind != "docker":
-        return None if base_url else engine
-    if base_url in ("", settings.engine.docker.base_url):
-        return engine.main if isinstance(engine, SeveralEngines) else engine
-    return further(engine).get(base_url)
-
-
-def _needed(providers: Iterable[Provider]) -> list[_Needed]:
-    by: dict[tuple[str, str], list[str]] = {}
-    for provider in providers:
-        for image in provider.every_image():
-            by.setdefault((image, provider.base_url), []).append(provider.key)
-    return [_Needed(image, base_url, tuple(keys)) for (image, base_url), keys in sorted(by.items())]
-
-
-def _is_moved(provider: Provider, one: _Needed, found: str) -> bool:
-    return provider.base_url == one.base_url and provider.digests.get(one.image, found) != found
-
-
-def _not_offered(absent: Sequence[tuple[_Needed, Engine]]) -> list[tuple[_Needed, _Wrong]]:
-    """Ask the registries for what is not here yet; return what cannot be had from there."""
-    if not absent:
-        return []
-
-    def ask(pair: tuple[_Needed, Engine]) -> _Wrong | None:
-        one, runs = pair
-        try:
-            runs.offered(one.image, _ASKING_SECONDS)
-        except EngineError as error:
-            return _wrong(error, str(error))
-        return None
-
-    with ThreadPoolExecutor(min(len(absent), _AT_ONCE)) as pool:
-        answers = list(pool.map(ask, absent))
-    return [(one, wrong) for (one, _), wrong in zip(absent, answers, strict=True) if wrong]
-
-
-def _wrong(error: EngineError, words: str) -> _Wrong:
-    return _Wrong(error.reason, words, _REMEDIES.get(error.reason) or getattr(error, "remedy", "") or _LOOK)
-
-
-_LOOK = "look at the container engine"
-_REMEDIES = {
-    "PULL_DENIED": "log the gateway's user in (docker login), or name the registry in engine.docker.registries",
-    "PULL_TIMEOUT": "look at the way from the container engine to the registry",
-    "PULL_FAILED": "look at the way from the container engine to the registry",
-}
-
-
-def _told(one: _Needed, wrong: _Wrong) -> str:
-    more = f": {wrong.words}" if wrong.words else ""
-    return f"{one.name} ({wrong.reason}{more}), for {', '.join(one.by)}"
-
-
-# The step of the look at a node that is about certificates and keys.
-#
-# Its own towards peers, those that routes name, and the public keys that images have to be signed with.
-
 EXPIRES_SOON = 14
 """days"""
+_CONNECT_SECONDS = 2.0
+_REGISTRY_SECONDS = 10.0
+_SKEW_SECONDS = 30.0
+"""that two nodes' clocks may differ by"""
+_AT_THE_SAME_TIME = 16
+_MOST_SHOWN = 5
 
 
-def table_of(settings: Settings) -> LiveRoutes:
+@dataclass
+class Installation:
+    """The node that is checked."""
+
+    settings: Settings
+    config: Path | None
+    """the file that the settings are from"""
+    store: Store
+    engine: Engine
+
+    @cached_property
+    def revisions(self) -> tuple[str | None, str]:
+        """The schema's revision in the database, and this version's. Raises `GatewayError`."""
+        return revisions(self.settings.database.url)
+
+    @cached_property
+    def database_up(self) -> bool:
+        """Whether the database responds."""
+        try:
+            return bool(self.revisions)
+        except GatewayError:
+            return False
+
+    @cached_property
+    def engine_up(self) -> bool:
+        """Whether the engine responds."""
+        try:
+            self.engine.check()
+        except EngineError:
+            return False
+        return True
+
+
+def look(settings: Settings, engine: Callable[[Settings], Engine], config: Path | None = None) -> list[Step]:
+    """Return every step with its result; ``config`` is the file that the settings are from."""
+    with _installation(settings, engine, config) as node:
+        return [_timed(name, check, node) for name, check in STEPS.items()]
+
+
+@contextmanager
+def _installation(
+    settings: Settings, engine: Callable[[Settings], Engine], config: Path | None
+) -> Iterator[Installation]:
+    store = Store(connect(settings.database.url))
+    with tempfile.TemporaryDirectory() as folder:  # so that the check leaves nothing in the node's own
+        runs = engine(settings.model_copy(update={"state_dir": Path(folder)}))
+        try:
+            yield Installation(settings, config, store, runs)
+        finally:
+            for one in (main_of(runs), *_further(runs).values()):
+                if isinstance(one, ContainerdEngine):
+                    with suppress(EngineError):
+                        one.undo_network()
+            runs.close()
+            store.close()
+
+
+def _timed(name: str, check: Callable[[Installation], Step], node: Installation) -> Step:
+    began = time.monotonic()
+    return replace(check(node), name=name, seconds=round(time.monotonic() - began, 4))
+
+
+def _routes(settings: Settings) -> LiveRoutes:
     """Return the routes of the file, whatever is wrong with the certificates that they name."""
     return LiveRoutes(settings.route_table.file, files=lambda identity, at, now: ())
 
 
-def certificates_of(settings: Settings) -> Step:
-    """Look whether every file can be used, and until when."""
-    now = datetime.now(UTC)
-    named = [
-        (f"routes.{route.node}", route.identity)
-        for route in table_of(settings).table.routes.values()
-        if route.enabled
-    ]
-    broken = [str(p) for at, identity in named for p in certificates.problems(identity, at, now)]
-    tls = settings.listen.peer.tls
-    if tls is not None:
-        broken = [*(str(p) for p in schema.problems(tls, now)), *broken]
-        named = [(schema.PATH, tls.identity), *named]
+def _ok(found: str) -> Step:
+    return Step("", Result.OK, found)
+
+
+def _warning(cause: str, remedy: str, found: str = "") -> Step:
+    return Step("", Result.WARNING, found, cause, remedy)
+
+
+def _failed(cause: str, remedy: str, found: str = "") -> Step:
+    return Step("", Result.FAILED, found, cause, remedy)
+
+
+_SKIPPED = Step("", Result.SKIPPED)
+
+
+# ---------------------------------------------------------------- database, storage, clock
+
+
+def _database(node: Installation) -> Step:
     try:
-        signers = signers_of(settings.engine.docker.signatures)
-    except Invalid as error:  # serve refuses to start for it
-        signers = ()
-        broken += map(str, error.problems)
-    if broken:
-        remedy = "put good files there; a running node reads those of routes again by itself"
-        return Step("certificates", Result.FAILED, "", "; ".join(broken), remedy)
-    found = [expiry for at, identity in named for expiry in certificates.expiries(identity, at)]
-    keys = counted(sum(len(one.keys) for one in signers), "key") + " of signers" if signers else ""
-    if not found:
-        return Step("certificates", Result.OK, keys or "none are named")
-    soon = [f"{one.path} ({one.file}) in {(one.ends - now).days} days" for one in found if _soon(one, now)]
-    if soon:
-        remedy = "renew them; those of routes are read again by themselves, the listener's at the next start"
-        return Step("certificates", Result.WARNING, "", f"these expire soon: {', '.join(soon)}", remedy)
-    first = min(one.ends for one in found)
-    text = f"{counted(len(found), 'file')}, the first to expire on {first.date()}"
-    return Step("certificates", Result.OK, f"{text}; {keys}" if keys else text)
+        current, newest = node.revisions
+    except GatewayError as error:
+        cause = "; ".join(str(p) for p in error.problems) or error.message
+        return _failed(cause, "start the database, or correct database.url")
+    return _ok(f"schema {current or 'not made yet'}, this version's is {newest}")
 
 
-def peers_of(settings: Settings) -> Step:
-    """Look whether peers prove who they are."""
-    gap = schema.unproven(settings.listen.peer.bind, settings.listen.peer.tls)
-    if gap:
-        remedy = "set listen.peer.tls with client_ca, and peer_certificate in routes: see docs/routes.md"
-        return Step("peers", Result.WARNING, "", gap, remedy)
-    tls = settings.listen.peer.tls
-    if tls is None or tls.client_ca is None:
-        return Step("peers", Result.OK, "only this machine reaches the listener for peers")
-    return Step("peers", Result.OK, "each peer's certificate is bound to its node id")
+def _migrations(node: Installation) -> Step:
+    if not node.database_up:
+        return _SKIPPED
+    current, newest = node.revisions
+    if current == newest:
+        return _ok(newest)
+    if current is None:
+        return _ok("the schema is not made yet; serve makes it")
+    text = f"the schema is {current}, this version's is {newest}"
+    return _warning(text, "serve upgrades a schema that it knows and refuses any other; back up the database first")
 
 
-def _soon(one: certificates.Expiry, now: datetime) -> bool:
-    return (one.ends - now).days < EXPIRES_SOON
-
-
-_CONNECT_SECONDS = 2.0
-_TOGETHER_SECONDS = 3.0
-"""for all addresses: a name that nobody answers for may take longer, and is then told as silent"""
-_MOST_SHOWN = 5
-
-Address = tuple[str, int]
-
-
-def routes_of(settings: Settings) -> Step:
-    """Read the file, and connect once to each address of an enabled entry; no request is sent."""
-    routes = table_of(settings)
-    if routes.problems:
-        cause = "; ".join(map(str, routes.problems))
-        return Step("routes", Result.FAILED, "", cause, "correct the file; the last good table stays in force")
-    there = counted(len(routes.table.routes), "node")
-    direct = {r.node: _address(r.url) for r in routes.table.routes.values() if r.enabled and r.url and not r.via}
-    if not direct:
-        return Step(
-            "routes", Result.OK, f"{there}, none of them reached directly" if routes.table.routes else there
-        )
-    wrong = _tried(sorted(set(direct.values())))
-    away = [f"{node}: {wrong[address]}" for node, address in direct.items() if wrong[address]]
-    if away:
-        more = f"; and {len(away) - _MOST_SHOWN} more" if len(away) > _MOST_SHOWN else ""
-        remedy = "correct host or port, or have the peer started; more is told by: bfia-gateway route test NODE"
-        return Step("routes", Result.WARNING, there, "; ".join(away[:_MOST_SHOWN]) + more, remedy)
-    found = (
-        f"{there}; something listens at each address; who, and the way back, tells: bfia-gateway route test NODE"
-    )
-    return Step("routes", Result.OK, found)
-
-
-def _address(url: str) -> Address:
-    parts = urlsplit(url)
-    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-
-
-def _tried(addresses: Sequence[Address]) -> dict[Address, str]:
-    """Return what is wrong with each address; empty where something listens."""
-    heard: queue.SimpleQueue[tuple[Address, str]] = queue.SimpleQueue()
-    for address in addresses:  # daemons: a name's look-up cannot be given up
-        threading.Thread(target=lambda at: heard.put((at, _connected(at))), args=(address,), daemon=True).start()
-    found = dict.fromkeys(addresses, f"no answer within {_TOGETHER_SECONDS:g} s")
-    end = time.monotonic() + _TOGETHER_SECONDS
-    for _ in addresses:
-        try:
-            address, wrong = heard.get(timeout=max(end - time.monotonic(), 0.001))
-        except queue.Empty:
-            break
-        found[address] = wrong
-    return found
-
-
-def _connected(address: Address) -> str:
-    host, port = address
+def _writable(folder: Path) -> Step:
+    existing = nearest(folder)
     try:
-        with socket.create_connection(address, _CONNECT_SECONDS):
-            return ""
-    except (socket.gaierror, UnicodeError) as error:
-        return f"the name {host} leads nowhere ({error})"
-    except ConnectionRefusedError:
-        return f"nothing listens at {host}:{port}"
+        try_to_write(existing)
     except OSError as error:
-        return f"{host}:{port} cannot be reached ({error})"
+        if full(error):
+            return _failed(f"{existing} is full: {error.strerror}", f"make room on the disk of {folder}")
+        text = f"user {os.getuid()} cannot write to {existing}: {error.strerror}"
+        return _failed(text, f"give the gateway's user the right to write to {folder}")
+    return _ok(str(folder) if existing == folder else f"{folder} (made at the start)")
 
 
-_SKEW_SECONDS = 30.0
-"""as much as a route bears between two nodes"""
-_REMEDY = "let both machines follow a time server"
-
-
-def clock_of(folder: Path, store: Store | None, now: Callable[[], float] = time.time) -> Step:
-    """Compare clocks; ``now`` in seconds since 1970.
-
-    ``store`` None: the database does not answer, or is a file of this machine.
-    """
-    skews = {}
-    if (there := _file_time(folder)) is not None:
-        skews["storage"] = there - now()
-    if store is not None:
-        skews["database"] = database_time(store) - now()
-    found = ", ".join(f"{name} {skew:+.1f} s" for name, skew in skews.items()) or "nothing to compare with"
-    wrong = [f"the clock of the {n} is {abs(s):.0f} s off this machine's" for n, s in skews.items() if _far(s)]
-    if wrong:
-        return Step("clock", Result.FAILED, found, "; ".join(wrong), _REMEDY)
-    return Step("clock", Result.OK, found)
-
-
-def _far(skew: float) -> bool:
-    return abs(skew) > _SKEW_SECONDS
-
-
-def _file_time(folder: Path) -> float | None:
-    """Return when whoever keeps the folder says that it is now; None where nothing can be written there."""
-    try:
-        with tempfile.NamedTemporaryFile(dir=nearest(folder)) as file:
-            file.write(b"x")
-            file.flush()
-            return os.fstat(file.fileno()).st_mtime
-    except OSError:  # that is the step storage's
-        return None
-
-
-def approval_of(policy: Policy) -> Step:
-    """Look for rules that can never count."""
-    rules = f", {len(policy.rules)} rule{'' if len(policy.rules) == 1 else 's'}" if policy.rules else ""
-    found = f"mode {policy.mode}{rules}"
-    causes = [f"approval.rules[{number}]: {why}" for number, why in idle(policy)]
-    if not causes:
-        return Step("approval", Result.OK, found)
-    remedy = "put the rule before the one that takes its place, set approval.mode: rules, or take the rule out"
-    return Step("approval", Result.WARNING, found, "; ".join(causes), remedy)
-
-
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+def _disk(node: Installation) -> Step:
+    free = shutil.disk_usage(nearest(node.settings.storage.path)).free
+    reserve = node.settings.limits.storage_reserve_bytes
+    found = f"{free / 1024**3:.1f} GiB free"
+    if free < reserve:
+        text = f"less than limits.storage_reserve_bytes ({reserve / 1024**3:.1f} GiB): no task will be started"
+        return _failed(text, "make room, or lower the reserve", found)
+    return _ok(found)
 
 
 def modes_of(settings: Settings, config: Path | None = None) -> Step:
-    """Warn of files and folders with data, secrets or keys that are open to the group or to everybody."""
-    database = settings.database.url.removeprefix("sqlite:///")
+    """Warn of files and folders with data, secrets or keys that are open to other users."""
     files = [config, *_keys(settings)]
-    if database != settings.database.url:
-        file = database.partition("?")[0]
+    if settings.database.url.startswith("sqlite:///"):
+        file = settings.database.url.removeprefix("sqlite:///").partition("?")[0]
         files += [Path(file + end) for end in ("", "-wal", "-shm")]
     open_files = _open(path for path in files if path is not None)
     open_folders = _open([settings.state_dir, settings.storage.path])
     if not open_files and not open_folders:
-        return Step("file modes", Result.OK, "closed to other users")
-    commands = [
-        shlex.join(["chmod", mode, *paths])
-        for mode, paths in (("600", open_files), ("700", open_folders))
-        if paths
-    ]
+        return _ok("closed to other users")
+    commands = [shlex.join(["chmod", "600", *open_files])] if open_files else []
+    commands += [shlex.join(["chmod", "700", *open_folders])] if open_folders else []
     text = f"open to other users of this machine: {', '.join([*open_files, *open_folders])}"
-    return Step("file modes", Result.WARNING, "", text, "; ".join(commands))
+    return _warning(text, "; ".join(commands))
 
 
 def _keys(settings: Settings) -> list[Path]:
     """Return the files of private keys that the configuration and the routes name."""
-    docker = settings.engine.docker
+    docker, peer = settings.engine.docker, settings.listen.peer.tls
     tls = [docker.tls, *(daemon.tls for daemon in docker.daemons)]
     found = [one.key for one in tls if one is not None and one.key is not None]
-    if settings.listen.peer.tls is not None:
-        found.append(settings.listen.peer.tls.key)
-    routes = table_of(settings).table.routes.values()
+    found += [peer.key] if peer is not None else []
+    routes = _routes(settings).table.routes.values()
     return [*found, *(Path(route.identity.key) for route in routes if route.identity.key)]
 
 
 def _open(paths: Iterable[Path]) -> list[str]:
     found: list[str] = []
     for path in dict.fromkeys(paths):
-        try:
-            if path.stat().st_mode & _OTHERS:
+        with suppress(OSError):  # other steps report what is missing
+            if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
                 found.append(str(path))
-        except OSError:  # other steps tell what is missing
-            continue
     return found
 
 
-STEPS = (
-    "database",
-    "migrations",
-    "storage",
-    "state folder",
-    "file modes",
-    "disk",
-    "clock",
-    "engine",
-    "isolation",
-    "images",
-    "ports",
-    "certificates",
-    "approval",
-    "routes",
-)
+def _clock(node: Installation) -> Step:
+    apart = node.database_up and not node.settings.database.url.startswith("sqlite:")
+    return clock_of(node.settings.storage.path, node.store if apart else None)
 
 
-def look(settings: Settings, engine: Callable[[Settings], Engine], config: Path | None = None) -> list[Step]:
-    """Return what was found, one step each. Raises nothing on account of what is looked at.
+def clock_of(folder: Path, store: Store | None, now: Callable[[], float] = time.time) -> Step:
+    """Compare this machine's clock with the storage's, and with a database server's."""
+    skews = {}
+    with suppress(OSError), tempfile.NamedTemporaryFile(dir=nearest(folder)) as file:
+        file.write(b"x")
+        file.flush()
+        skews["storage"] = os.fstat(file.fileno()).st_mtime - now()
+    if store is not None:
+        skews["database"] = database_time(store) - now()
+    found = ", ".join(f"{name} {skew:+.1f} s" for name, skew in skews.items()) or "nothing to compare with"
+    wrong = [
+        f"the clock of the {name} is {abs(skew):.0f} s off this machine's"
+        for name, skew in skews.items()
+        if abs(skew) > _SKEW_SECONDS
+    ]
+    return _failed("; ".join(wrong), "let both machines follow a time server", found) if wrong else _ok(found)
 
-    ``config`` is the file that the settings are from.
-    """
-    trial = Trial(STEPS)
-    store = Store(connect(settings.database.url))
+
+# ---------------------------------------------------------------- engine and images
+
+
+def _engine(node: Installation) -> Step:
     try:
-        database = trial.take("database", lambda: _database(settings), needed=False)
-        readable = False
-        if database.result is Result.OK:
-            newest = trial.take("migrations", lambda: _migrations(settings), needed=False).result is Result.OK
-            readable = newest and revisions(settings.database.url)[0] is not None
-        trial.take("storage", lambda: _writable("storage", settings.storage.path), needed=False)
-        trial.take("state folder", lambda: _writable("state folder", settings.state_dir), needed=False)
-        trial.take("file modes", lambda: modes_of(settings, config), needed=False)
-        trial.take("disk", lambda: _disk(settings), needed=False)
-        apart = database.result is Result.OK and not settings.database.url.startswith("sqlite:")
-        trial.take("clock", lambda: clock_of(settings.storage.path, store if apart else None), needed=False)
-        with tempfile.TemporaryDirectory() as folder:  # so that looking leaves nothing in the node's own
-            runs = engine(settings.model_copy(update={"state_dir": Path(folder)}))
-            try:
-                if trial.take("engine", lambda: _engine(runs), needed=False).result is not Result.FAILED:
-                    trial.take("isolation", lambda: _isolation(runs), needed=False)
-                    if readable:
-                        trial.take("images", lambda: images_of(runs, store, settings), needed=False)
-            finally:
-                _left_as_it_was(runs)
-                runs.close()
-        trial.take("ports", lambda: _ports(settings), needed=False)
-        trial.take("certificates", lambda: certificates_of(settings), needed=False)
-        trial.take("peers", lambda: peers_of(settings), needed=False)
-        trial.take("approval", lambda: approval_of(approval_policy(settings)), needed=False)
-        trial.take("routes", lambda: routes_of(settings), needed=False)
-    finally:
-        store.close()
-    return trial.finished()
-
-
-def _database(settings: Settings) -> Step:
-    try:
-        current, newest = revisions(settings.database.url)
-    except GatewayError as error:
-        cause = "; ".join(str(p) for p in error.problems) or error.message
-        return _failed("database", cause, "start the database, or correct database.url")
-    return Step("database", Result.OK, f"schema {current or 'not made yet'}, this version's is {newest}")
-
-
-def _migrations(settings: Settings) -> Step:
-    current, newest = revisions(settings.database.url)
-    if current == newest:
-        return Step("migrations", Result.OK, newest)
-    if current is None:
-        return Step("migrations", Result.OK, "the schema is not made yet; serve makes it")
-    text = f"the schema is {current}, this version's is {newest}"
-    return Step(
-        "migrations",
-        Result.WARNING,
-        "",
-        text,
-        "serve upgrades a schema that it knows and refuses any other; back up the database first",
-    )
-
-
-def _writable(name: str, folder: Path) -> Step:
-    there = nearest(folder)
-    try:
-        try_to_write(there)
-    except OSError as error:
-        if full(error):
-            return _failed(name, f"{there} is full: {error.strerror}", f"make room on the disk of {folder}")
-        rights = f"user {os.getuid()} cannot write to {there}: {error.strerror}"
-        return _failed(name, rights, f"give the gateway's user the right to write to {folder}")
-    return Step(name, Result.OK, str(folder) if there == folder else f"{folder} (made at the start)")
-
-
-def _disk(settings: Settings) -> Step:
-    free = shutil.disk_usage(nearest(settings.storage.path)).free
-    reserve = settings.limits.storage_reserve_bytes
-    found = f"{free / 1024**3:.1f} GiB free"
-    if free < reserve:
-        text = f"less than limits.storage_reserve_bytes ({reserve / 1024**3:.1f} GiB): no task will be started"
-        return Step("disk", Result.FAILED, found, text, "make room, or lower the reserve")
-    return Step("disk", Result.OK, found)
-
-
-def _engine(engine: Engine) -> Step:
-    try:
-        engine.check()
+        node.engine.check()
     except EngineError as error:
-        remedy = (
-            "start the Docker daemon, or correct engine.docker.base_url"
-            if engine.kind == "docker"
-            else "look at the state folder"
-        )
-        return _failed("engine", f"{error.reason}: {error}", remedy)
-    others, away, have = further(engine), [], []
+        docker = "start the Docker daemon, or correct engine.docker.base_url"
+        remedy = docker if node.engine.kind == "docker" else "check the state folder"
+        return _failed(f"{error.reason}: {error}", remedy)
+    others, away, capacities = _further(node.engine), [], []
     for name, other in others.items():
         try:
             has = other.capacity()
-            have.append(f"{name} has {Amounts.of(has.cpu, has.memory).text()}")
+            capacities.append(f"{name} has {Amounts.of(has.cpu, has.memory).text()}")
         except EngineError as error:
             away.append(f"{name}: {error.reason}: {error}")
-    found = f"{engine.kind}, and {len(others)} of engine.docker.daemons" if others else engine.kind
-    found = f"{found}: {'; '.join(have)}" if have else found
+    found = f"{node.engine.kind}, and {len(others)} of engine.docker.daemons" if others else node.engine.kind
+    found = f"{found}: {'; '.join(capacities)}" if capacities else found
     if away:
-        text = f"nothing can run at {'; '.join(away)}"
-        return Step(
-            "engine", Result.WARNING, found, text, "start that daemon, or look at its entry and certificates"
-        )
-    return Step("engine", Result.OK, found)
+        remedy = "start that daemon, or check its entry and certificates"
+        return _warning(f"nothing can run at {'; '.join(away)}", remedy, found)
+    return _ok(found)
 
 
-def _isolation(engine: Engine) -> Step:
+def _isolation(node: Installation) -> Step:
+    if not node.engine_up:
+        return _SKIPPED
     try:
-        found = engine.isolation()
+        found = node.engine.isolation()
     except EngineError as error:
-        return _failed("isolation", f"{error.reason}: {error}", "look at the container engine")
+        return _failed(f"{error.reason}: {error}", "check the container engine")
     if found.gaps:
-        remedy = "do what is named there, or bear it"
-        return Step("isolation", Result.WARNING, "", "; ".join(found.gaps), remedy)
-    return Step("isolation", Result.OK, "tasks are apart from each other, from the host and from outside")
+        return _warning("; ".join(found.gaps), "close the gaps, or accept them")
+    return _ok("tasks are isolated from each other, from the host and from outside")
 
 
-def _left_as_it_was(engine: Engine) -> None:
-    """Take away the networks that looking has made."""
-    for one in (main_of(engine), *further(engine).values()):
-        if isinstance(one, ContainerdEngine):
-            with suppress(EngineError):  # it has gone away meanwhile
-                one.undo_network()
+@dataclass(frozen=True)
+class _Image:
+    """An image at the daemon where it has to be, and who needs it."""
+
+    name: str
+    base_url: str
+    providers: tuple[Provider, ...]
+
+    def lacking(self, reason: str, cause: str = "") -> str:
+        """Return that it is not there, and why."""
+        place = f" at {self.base_url}" if self.base_url else ""
+        needed_by = ", ".join(p.key for p in self.providers)
+        return f"{self.name}{place} ({reason}{f': {cause}' if cause else ''}), for {needed_by}"
 
 
-def _ports(settings: Settings) -> Step:
-    listeners = {"peer": settings.listen.peer.bind, "operator": settings.listen.operator.bind}
-    if settings.listen.container is not None:
-        listeners["container"] = settings.listen.container.bind
+def _images(node: Installation) -> Step:
+    """Look for every registered image at the daemon that its provider names, else at its registry."""
+    if not (node.engine_up and node.database_up and node.revisions[0] == node.revisions[1]):
+        return _SKIPPED
+    images = _registered(node.store)
+    if not images:
+        return _ok("no provider is registered: nothing to check")
+    moved: list[str] = []
+    absent: list[tuple[_Image, Engine]] = []
+    problems: list[tuple[str, str]] = []
+    for image in images:
+        engine = _engine_of(node, image.base_url)
+        if engine is None:
+            remedy = "add the address to engine.docker.daemons, or register the provider without it"
+            problems.append((image.lacking("DAEMON_NOT_ALLOWED"), remedy))
+            continue
+        try:
+            digest = engine.image_digest(image.name)
+        except EngineError as error:
+            docker = node.settings.engine
+            if isinstance(error, ImageNotFound) and docker.kind == "docker" and docker.docker.pull == "missing":
+                absent.append((image, engine))
+            else:
+                problems.append((image.lacking(error.reason), _remedy(error)))
+        else:
+            moved += [p.key for p in image.providers if p.digests.get(image.name, digest) != digest]
+    with ThreadPoolExecutor(_AT_THE_SAME_TIME) as pool:
+        problems += filter(None, pool.map(_not_offered, absent))
+    total = f"{counted(len(images), 'image')} registered"
+    if moved:
+        text = f"another image than was approved, which is not started (DIGEST_CHANGED): {', '.join(moved)}"
+        remedy = "bfia-gateway provider approve, if it is the right one; else restore the approved one"
+        return _warning(text, remedy, total)
+    if problems:
+        remedies = "; ".join(dict.fromkeys(remedy for _, remedy in problems))
+        return _warning(f"registered, but not here: {'; '.join(text for text, _ in problems)}", remedies, total)
+    return _ok(
+        f"{total}, {len(absent)} of them with its registry, pulled when needed" if absent else f"{total}, all here"
+    )
+
+
+def _registered(store: Store) -> list[_Image]:
+    by: dict[tuple[str, str], list[Provider]] = {}
+    for provider in SqlProviders(store).list():
+        for image in provider.every_image() if not provider.retired else ():
+            by.setdefault((image, provider.base_url), []).append(provider)
+    return [_Image(name, base_url, tuple(providers)) for (name, base_url), providers in sorted(by.items())]
+
+
+def _engine_of(node: Installation, base_url: str) -> Engine | None:
+    """Return the engine that a provider names; None for one that the admin has not allowed."""
+    if node.settings.engine.kind != "docker":
+        return None if base_url else node.engine
+    if base_url in ("", node.settings.engine.docker.base_url):
+        return main_of(node.engine)
+    return _further(node.engine).get(base_url)
+
+
+def _further(engine: Engine) -> Mapping[str, Engine]:
+    """Return the daemons beside the main one, by their addresses."""
+    return engine.others if isinstance(engine, SeveralEngines) else {}
+
+
+def _not_offered(absent: tuple[_Image, Engine]) -> tuple[str, str] | None:
+    """Return why an image cannot be had from its registry, and what to do; None if it can."""
+    image, engine = absent
+    try:
+        engine.offered(image.name, _REGISTRY_SECONDS)
+    except EngineError as error:
+        return image.lacking(error.reason, str(error)), _remedy(error)
+    return None
+
+
+_LINK = "check the connection from the container engine to the registry"
+_REMEDIES = {
+    "PULL_DENIED": "log the gateway's user in (docker login), or name the registry in engine.docker.registries",
+    "PULL_TIMEOUT": _LINK,
+    "PULL_FAILED": _LINK,
+}
+
+
+def _remedy(error: EngineError) -> str:
+    return _REMEDIES.get(error.reason) or getattr(error, "remedy", "") or "check the container engine"
+
+
+# ---------------------------------------------------------------- listeners, certificates, routes
+
+
+def _ports(node: Installation) -> Step:
+    listen = node.settings.listen
+    listeners = {"peer": listen.peer.bind, "operator": listen.operator.bind}
+    if listen.container is not None:
+        listeners["container"] = listen.container.bind
     taken, in_use = [], []
     for number, (name, address) in enumerate(listeners.items()):
         first = next((n for n, a in list(listeners.items())[:number] if same(a, address)), None)
@@ -558,20 +394,125 @@ def _ports(settings: Settings) -> Step:
                 in_use.append((address, f"{name}: {error}"))
             else:
                 taken.append(f"{name}: {error}")
-    running = serving(settings.state_dir) if in_use else None
+    running = serving(node.settings.state_dir) if in_use else None
     taken += [text for address, text in in_use if running is None or not running.has(address)]
     if taken:
-        return _failed("ports", "; ".join(taken), "end what listens there, or choose another listen.*.bind")
-    return Step("ports", Result.OK, "free") if running is None else _running(running.version)
+        return _failed("; ".join(taken), "stop what listens there, or choose another listen.*.bind")
+    if running is None:
+        return _ok("free")
+    if running.version == VERSION:
+        return _ok("the node is running")
+    text = f"the node is running as {running.version or 'an earlier version'}, this program is {VERSION}"
+    return _warning(text, "restart it with this version, or use its own doctor")
 
 
-def _running(its_version: str) -> Step:
-    mine = VERSION
-    if its_version == mine:
-        return Step("ports", Result.OK, "the node is running")
-    text = f"the node is running as {its_version or 'an earlier version'}, this program is {mine}"
-    return Step("ports", Result.WARNING, "", text, "end it and serve with this version, or look with its own")
+def certificates_of(settings: Settings) -> Step:
+    """Check that every certificate and key can be used, and until when."""
+    now = datetime.now(UTC)
+    named = [(f"routes.{r.node}", r.identity) for r in _routes(settings).table.routes.values() if r.enabled]
+    broken = [str(p) for at, identity in named for p in certificates.problems(identity, at, now)]
+    tls = settings.listen.peer.tls
+    if tls is not None:
+        broken = [*(str(p) for p in schema.problems(tls, now)), *broken]
+        named = [(schema.PATH, tls.identity), *named]
+    try:
+        signers = signers_of(settings.engine.docker.signatures)
+    except Invalid as error:
+        signers = ()
+        broken += map(str, error.problems)
+    if broken:
+        return _failed("; ".join(broken), "replace the files; a running node reloads those of routes by itself")
+    keys = [f"{counted(sum(len(one.keys) for one in signers), 'key')} of signers"] if signers else []
+    found = [expiry for at, identity in named for expiry in certificates.expiries(identity, at)]
+    soon = [
+        f"{one.path} ({one.file}) in {(one.ends - now).days} days"
+        for one in found
+        if (one.ends - now).days < EXPIRES_SOON
+    ]
+    if soon:
+        remedy = "renew them; those of routes are reloaded by themselves, the listener's at the next start"
+        return _warning(f"these expire soon: {', '.join(soon)}", remedy)
+    if found:
+        first = min(one.ends for one in found)
+        keys.insert(0, f"{counted(len(found), 'file')}, the first to expire on {first.date()}")
+    return _ok("; ".join(keys) or "none are named")
 
 
-def _failed(name: str, cause: str, remedy: str) -> Step:
-    return Step(name, Result.FAILED, "", cause, remedy)
+def _peers(node: Installation) -> Step:
+    """Check that peers prove who they are."""
+    peer = node.settings.listen.peer
+    if gap := schema.unproven(peer.bind, peer.tls):
+        remedy = "set listen.peer.tls with client_ca, and peer_certificate in routes: see docs/routes.md"
+        return _warning(gap, remedy)
+    if peer.tls is None or peer.tls.client_ca is None:
+        return _ok("only this machine reaches the listener for peers")
+    return _ok("each peer's certificate is bound to its node id")
+
+
+def _approval(node: Installation) -> Step:
+    """Look for rules that can never match."""
+    policy = approval_policy(node.settings)
+    found = f"mode {policy.mode}" + (f", {counted(len(policy.rules), 'rule')}" if policy.rules else "")
+    causes = [f"approval.rules[{number}]: {why}" for number, why in idle(policy)]
+    if not causes:
+        return _ok(found)
+    remedy = "put the rule before the one that takes its place, set approval.mode: rules, or remove the rule"
+    return _warning("; ".join(causes), remedy, found)
+
+
+def routes_of(settings: Settings) -> Step:
+    """Read the file, and connect once to each address of an enabled entry; no request is sent."""
+    routes = _routes(settings)
+    if routes.problems:
+        cause = "; ".join(map(str, routes.problems))
+        return _failed(cause, "correct the file; the last good table stays in force")
+    total = counted(len(routes.table.routes), "node")
+    direct = {r.node: _address(r.url) for r in routes.table.routes.values() if r.enabled and r.url and not r.via}
+    if not direct:
+        return _ok(f"{total}, none of them reached directly" if routes.table.routes else total)
+    addresses = sorted(set(direct.values()))
+    with ThreadPoolExecutor(_AT_THE_SAME_TIME) as pool:
+        wrong = dict(zip(addresses, pool.map(_connection_problem, addresses), strict=True))
+    away = [f"{node_id}: {wrong[address]}" for node_id, address in direct.items() if wrong[address]]
+    if away:
+        more = f"; and {len(away) - _MOST_SHOWN} more" if len(away) > _MOST_SHOWN else ""
+        remedy = "correct host or port, or have the peer started; details: bfia-gateway route test NODE"
+        return _warning("; ".join(away[:_MOST_SHOWN]) + more, remedy, total)
+    return _ok(f"{total}; something listens at each address; bfia-gateway route test NODE tests the whole link")
+
+
+def _address(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def _connection_problem(address: tuple[str, int]) -> str:
+    host, port = address
+    try:
+        with socket.create_connection(address, _CONNECT_SECONDS):
+            return ""
+    except (socket.gaierror, UnicodeError) as error:
+        return f"the name {host} cannot be resolved ({error})"
+    except ConnectionRefusedError:
+        return f"nothing listens at {host}:{port}"
+    except OSError as error:
+        return f"{host}:{port} cannot be reached ({error})"
+
+
+STEPS: Mapping[str, Callable[[Installation], Step]] = {
+    "database": _database,
+    "migrations": _migrations,
+    "storage": lambda node: _writable(node.settings.storage.path),
+    "state folder": lambda node: _writable(node.settings.state_dir),
+    "file modes": lambda node: modes_of(node.settings, node.config),
+    "disk": _disk,
+    "clock": _clock,
+    "engine": _engine,
+    "isolation": _isolation,
+    "images": _images,
+    "ports": _ports,
+    "certificates": lambda node: certificates_of(node.settings),
+    "peers": _peers,
+    "approval": _approval,
+    "routes": lambda node: routes_of(node.settings),
+}

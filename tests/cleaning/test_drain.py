@@ -49,7 +49,7 @@ def test_a_node_that_must_go_stops_what_runs(tmp_path: Path):
         two.until_running()
         done = command(two.host, "drain", "--stop")
         assert done.returncode == 0, done.stderr
-        assert job_id in done.stdout and "the node has ended" in done.stdout
+        assert job_id in done.stdout and "the node has exited" in done.stdout
         assert two.host.process is not None and two.host.process.wait(60) == 0
         two.guest.wait_job(job_id, 60, "STOPPED")
         assert two.running() == []

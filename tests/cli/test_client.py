@@ -148,7 +148,7 @@ def test_a_row_of_a_table_in_a_pipe_is_one_line(capsys: pytest.CaptureFixture[st
     table("2 jobs", ["job", "why"], [[f"job-{i}", prose] for i in range(2)])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "2 jobs"
-    assert [line for line in lines if "job-1" in line][0].count("sentence") == 20
+    assert next(line for line in lines if "job-1" in line).count("sentence") == 20
 
 
 @pytest.mark.parametrize(("count", "words"), [(0, "0 jobs"), (1, "1 job"), (2, "2 jobs")])

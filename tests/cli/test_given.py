@@ -10,11 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 import typer
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from gateway.cli import main
-from rich.console import Console
-
 from gateway.cli.client import TOKEN, URL, CallFailed, Client
 from gateway.cli.command import reporting
 from gateway.cli.console import print_json, say, table
