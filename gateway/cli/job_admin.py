@@ -11,8 +11,7 @@ from gateway.cli.command import After, AsJson, DryRun, Force, Limit, Output, com
 from gateway.cli.console import Columns, amount, listing, say, size, table
 from gateway.cli.inputs import new_file, read_object, who
 from gateway.cli.jobs import JobFile, commands, create, print_created
-from gateway.errors import NotServed
-from gateway.errors import counted
+from gateway.errors import NotServed, counted
 
 Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; a refusal's goes to every node of the job.")]
 

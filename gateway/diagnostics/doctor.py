@@ -26,7 +26,7 @@ from gateway.config.schema import Settings
 from gateway.data.files import full, nearest, try_to_write
 from gateway.domain.approval import idle
 from gateway.domain.resources import Amounts
-from gateway.errors import GatewayError, Invalid
+from gateway.errors import GatewayError, Invalid, counted
 from gateway.http.server import bound, same, serving
 from gateway.providers.images import signers_of
 from gateway.runtime.checks import Result, Step
@@ -34,7 +34,6 @@ from gateway.store.database import connect, revisions
 from gateway.store.queries import database_time
 from gateway.store.repositories import SqlProviders
 from gateway.store.store import Store
-from gateway.errors import counted
 from gateway.version import VERSION
 from provider_registry.model import Provider
 from route_table import certificates
@@ -153,7 +152,9 @@ def _migrations(node: Installation) -> Step:
     if current is None:
         return _ok("the schema is not made yet; serve makes it")
     text = f"the schema is {current}, this version's is {newest}"
-    return _warning(text, "serve upgrades a schema that it knows and refuses any other; back up the database first")
+    return _warning(
+        text, "serve upgrades a schema that it knows and refuses any other; back up the database first"
+    )
 
 
 def _writable(folder: Path) -> Step:

@@ -16,8 +16,7 @@ from gateway.cli.inputs import read_object
 from gateway.cli.main import app
 from gateway.config.schema import load
 from gateway.data.files import NotFit
-from gateway.errors import Invalid
-from gateway.errors import counted
+from gateway.errors import Invalid, counted
 from tests.cleaning.ended import left_behind
 from tests.e2e.nodes import free_ports
 from tests.inprocess import running
