@@ -14,7 +14,6 @@ import anyio
 import anyio.to_thread
 from anyio import CapacityLimiter
 from fastapi import APIRouter, Body, Request
-from fastapi.openapi.models import Example
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -29,6 +28,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect
 
+from adapter.bfia.examples import UPLOAD
 from adapter.bfia.headers import Incoming
 from adapter.bfia.requests import Sender, on
 from gateway.data.datasets import Datasets
@@ -314,17 +314,6 @@ class UploadAnswer(BaseModel):
     data: Stored
 
 
-EXAMPLE: dict[str, Any] = {
-    "file": "examples/data/breast_hetero_guest.csv",
-    "head": True,
-    "partitions": 16,
-    "extend_sid": True,
-    "meta": {"delimiter": ",", "label_name": "y", "match_id_name": "id"},
-    "namespace": "experiment",
-    "name": "breast_hetero_guest",
-}
-
-
 class Uploads:
     """Takes tables in, a few at once, for whatever path asks."""
 
@@ -377,7 +366,7 @@ def router(uploads: Uploads) -> APIRouter:
         sender: Sender,
         body: Annotated[
             UploadBody,
-            Body(openapi_examples={"a guest's table": Example(summary="A guest's table", value=EXAMPLE)}),
+            Body(examples=[UPLOAD]),
         ],
     ) -> UploadAnswer:
         """The file must be on the server already. To send it along, use `/v2/component/upload/file`."""
@@ -429,5 +418,5 @@ def _form_described() -> dict[str, Any]:
     properties["meta"] = {"type": "string", "description": properties["meta"]["description"]}
     properties[FILE] = {"type": "string", "format": "binary", "description": "The table, as CSV in UTF-8."}
     schema["required"] = [*schema["required"], FILE]
-    example = {**EXAMPLE, "meta": json.dumps(EXAMPLE["meta"]), FILE: "id,y,x0\n1,0,0.5\n2,1,0.25\n"}
+    example = {**UPLOAD, "meta": json.dumps(UPLOAD["meta"]), FILE: "id,y,x0\n1,0,0.5\n2,1,0.25\n"}
     return {"required": True, "content": {"multipart/form-data": {"schema": schema, "example": example}}}

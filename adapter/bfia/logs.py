@@ -5,162 +5,126 @@ roles gives. Here: from 0; see `gateway.data.log_index`; those of all its roles,
 ``data.data`` is one text as the standard says, each line with a line break behind it.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
-from adapter.bfia.envelope import ok
+from adapter.bfia import wire
+from adapter.bfia.envelope import Route, ok
+from adapter.bfia.platform import OTHER, SCHEDULE
 from adapter.bfia.requests import Sender, given, on
-from adapter.body import JsonRoute
 from gateway.data.log_levels import LEVELS, Level
 from gateway.data.logs import Excerpt, RunLogs
-from gateway.domain.problems import Problem
-from gateway.errors import Invalid
+from gateway.errors import Invalid, problems_of
 from gateway.ports import Limiters
 
-TASK = "/v1/platform/schedule/task"
-OTHER_TASK = "/v2/schedule/task"
+TASK = f"{SCHEDULE}/task"
 LARGEST_NUMBER = 10**15
 
-_TASK_ID = Query(default=None, description="the task's id; required")
-_LOG_LEVEL = Query(
-    default=None, description="required: debug for all lines, info for info and worse, error for errors alone"
-)
-_ROLE = Query(default=None, description="guest or guest.0: only that role's lines, numbered by themselves")
-_START = Query(default=None, description="number of the first line, from 0; required")
-_LENGTH = Query(default=None, description="how many lines at most; without it all to the end")
+M = TypeVar("M", bound=BaseModel)
 
 
-@dataclass(frozen=True)
-class LogParts:
-    """What the two paths are built of."""
-
-    logs: RunLogs
-    limiters: Limiters
+def _number(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise PydanticCustomError("rule", "must be a whole number")
+    return value or (None if value == "" else value)
 
 
-def router(parts: LogParts) -> APIRouter:
-    """Return the two paths; ``/v2/schedule`` is another spelling, and POST is taken too."""
-    router = APIRouter(tags=["platform"], route_class=JsonRoute)
+def _level(value: Any) -> Any:
+    if not isinstance(value, str) or value.lower() not in LEVELS:
+        raise PydanticCustomError("rule", "must be one of {levels}", {"levels": ", ".join(LEVELS)})
+    return value.lower()
 
-    @router.get(f"{OTHER_TASK}/get_log_line", include_in_schema=False)
-    @router.post(f"{OTHER_TASK}/get_log_line", include_in_schema=False)
+
+_Number = Annotated[int, BeforeValidator(_number), Field(ge=0, le=LARGEST_NUMBER)]
+
+
+class _LineQuery(BaseModel):
+    task_id: str = Field(min_length=1, description="the task's id; required")
+    log_level: Annotated[Level, BeforeValidator(_level)] = Field(
+        description="required: debug for all lines, info for info and worse, error for errors alone"
+    )
+    role: str = Field(default="", description="guest or guest.0: only that role's lines, numbered separately")
+
+
+class _LogQuery(_LineQuery):
+    start: _Number = Field(description="number of the first line, from 0; required")
+    length: _Number | None = Field(default=None, description="how many lines at most; without it all to the end")
+
+
+def router(run_logs: RunLogs, limiters: Limiters) -> APIRouter:
+    """Return the two paths; POST is accepted too."""
+    router = APIRouter(tags=["platform"], route_class=Route)
+
+    @router.get(f"{OTHER}/task/get_log_line", include_in_schema=False)
+    @router.post(f"{OTHER}/task/get_log_line", include_in_schema=False)
     @router.post(f"{TASK}/get_log_line", include_in_schema=False)
-    @router.get(f"{TASK}/get_log_line", summary="How many lines a task's log has by now")
-    async def get_log_line(
-        request: Request,
-        sender: Sender,
-        task_id: str | None = _TASK_ID,
-        log_level: str | None = _LOG_LEVEL,
-        role: str | None = _ROLE,
-    ) -> dict[str, Any]:
+    @router.get(
+        f"{TASK}/get_log_line",
+        summary="How many lines a task's log has by now",
+        openapi_extra=_described(_LineQuery),
+    )
+    async def get_log_line(request: Request, sender: Sender) -> wire.Answer[wire.LogLines]:
         """``data.num`` lines; ``data.roles`` says whose, where the node plays several roles in the task."""
-        asked = _Asked(await given(request, "task_id", "log_level", "role"))
-        task, level, of_role = asked.text("task_id"), asked.level("log_level"), asked.text("role", needed=False)
-        asked.check()
-        found = await on(parts.limiters.rest, sender, lambda: parts.logs.number(task, level, of_role))
-        return ok({"num": found.total, **_about(found)})
+        query = await _read(request, _LineQuery)
+        work = partial(run_logs.number, query.task_id, query.log_level, query.role)
+        found = await on(limiters.rest, sender, work)
+        return ok(wire.LogLines(num=found.total, **_about(found)))
 
-    @router.get(f"{OTHER_TASK}/get_log", include_in_schema=False)
-    @router.post(f"{OTHER_TASK}/get_log", include_in_schema=False)
+    @router.get(f"{OTHER}/task/get_log", include_in_schema=False)
+    @router.post(f"{OTHER}/task/get_log", include_in_schema=False)
     @router.post(f"{TASK}/get_log", include_in_schema=False)
-    @router.get(f"{TASK}/get_log", summary="Lines of a task's log")
-    async def get_log(
-        request: Request,
-        sender: Sender,
-        task_id: str | None = _TASK_ID,
-        log_level: str | None = _LOG_LEVEL,
-        start: str | None = _START,
-        length: str | None = _LENGTH,
-        role: str | None = _ROLE,
-    ) -> dict[str, Any]:
+    @router.get(f"{TASK}/get_log", summary="Lines of a task's log", openapi_extra=_described(_LogQuery))
+    async def get_log(request: Request, sender: Sender) -> wire.Answer[wire.LogData]:
         """``data.data`` is the text of ``data.num`` lines.
 
-        ``data.left_out`` lines more were asked for but do not fit into one answer: ask again from ``data.next``.
+        ``data.left_out`` more lines were requested but do not fit into one response: continue from ``data.next``.
         ``data.parts`` says of which role and stream the lines are, in their order. A line keeps its number for as
         long as the log is kept; lines of several roles stand in the order in which the node found them.
         """
-        asked = _Asked(await given(request, "task_id", "log_level", "start", "length", "role"))
-        task, level, of_role = asked.text("task_id"), asked.level("log_level"), asked.text("role", needed=False)
-        first, most = asked.whole("start"), asked.whole("length", needed=False)
-        asked.check()
-        found = await on(
-            parts.limiters.rest, sender, lambda: parts.logs.read(task, level, first or 0, most, of_role)
-        )
+        q = await _read(request, _LogQuery)
+        work = partial(run_logs.read, q.task_id, q.log_level, q.start, q.length, q.role)
+        found = await on(limiters.rest, sender, work)
         whose = groupby(found.lines, key=lambda line: (line.party, line.stream))
-        return ok(
-            {
-                "data": "".join(f"{line.text}\n" for line in found.lines),
-                "num": len(found.lines),
-                "start": found.start,
-                "next": found.next,
-                "left_out": found.left_out,
-                "parts": [{"role": r, "stream": s, "num": sum(1 for _ in same)} for (r, s), same in whose],
-                **_about(found),
-            }
+        data = wire.LogData(
+            data="".join(f"{line.text}\n" for line in found.lines),
+            num=len(found.lines),
+            start=found.start,
+            next=found.next,
+            left_out=found.left_out,
+            parts=[{"role": r, "stream": s, "num": sum(1 for _ in same)} for (r, s), same in whose],
+            **_about(found),
         )
+        return ok(data)
 
     return router
 
 
+async def _read(request: Request, model: type[M]) -> M:
+    """Read the parameters from query or body. Raises `Invalid` with every problem."""
+    found = await given(request, *model.model_fields)
+    try:
+        return model.model_validate({name: value for name, value in found.items() if value is not None})
+    except ValidationError as error:
+        raise Invalid(problems_of(error.errors(), model)) from None
+
+
+def _described(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the parameters for the interface description; any of them may stand in a body instead."""
+    names = model.model_fields.items()
+    schema = {"type": "string"}
+    return {
+        "parameters": [
+            {"name": n, "in": "query", "description": f.description, "schema": schema} for n, f in names
+        ]
+    }
+
+
 def _about(found: Excerpt) -> dict[str, Any]:
-    """Return what both answers say beyond the standard."""
-    said: dict[str, Any] = {"roles": list(found.parties), "over": found.over}
-    if found.incomplete:
-        said["incomplete"] = found.incomplete
-    return said
-
-
-class _Asked:
-    """Reads the parameters one by one and remembers every problem."""
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = values
-        self._problems: list[Problem] = []
-
-    def check(self) -> None:
-        """Raise `Invalid` where something was wrong."""
-        if self._problems:
-            raise Invalid(self._problems)
-
-    def text(self, name: str, *, needed: bool = True) -> str:
-        value = self._values[name]
-        if value in (None, ""):
-            if needed:
-                self._wrong(name, "is required, in the query or in a JSON body")
-            return ""
-        if not isinstance(value, str):
-            self._wrong(name, "must be a text")
-            return ""
-        return value
-
-    def level(self, name: str) -> Level:
-        value = self._values[name]
-        if isinstance(value, str) and value.lower() in LEVELS:
-            return Level(value.lower())
-        self._wrong(name, f"must be one of {', '.join(LEVELS)}")
-        return Level.DEBUG
-
-    def whole(self, name: str, *, needed: bool = True) -> int | None:
-        value = self._values[name]
-        if value in (None, "") and not needed:
-            return None
-        number = _number(value)
-        if number is None or not 0 <= number <= LARGEST_NUMBER:
-            self._wrong(name, f"must be a whole number from 0 to {LARGEST_NUMBER}")
-            return None
-        return number
-
-    def _wrong(self, name: str, rule: str) -> None:
-        self._problems.append(Problem(name, rule, self._values[name]))
-
-
-def _number(value: Any) -> int | None:
-    if isinstance(value, str):
-        return int(value) if value.isascii() and value.isdecimal() and len(value) <= 16 else None
-    if isinstance(value, float):
-        return int(value) if value.is_integer() else None
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    """Return what both responses have beyond the standard."""
+    more = {"incomplete": found.incomplete} if found.incomplete else {}
+    return {"roles": list(found.parties), "over": found.over, **more}

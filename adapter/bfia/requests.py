@@ -1,7 +1,8 @@
-"""What every router of this protocol does before and after a use case: who asks, what, and on which threads."""
+"""What the routers of this protocol share: who sends a request, its parameters, and the threads of its work."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
 
 import anyio.to_thread
 from anyio import CapacityLimiter
@@ -11,17 +12,26 @@ from starlette.types import Scope
 from adapter.bfia.envelope import ok
 from adapter.bfia.headers import Incoming, incoming
 from adapter.bfia.profiles import Profile
+from adapter.bfia.wire import Answer, Empty
 from adapter.body import read_json
 from gateway.auth import origin
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
 from gateway.errors import Invalid, NotAllowed
+from gateway.ports import Limiters
 from gateway.runtime.context import new_trace_id, traced
 
 X = TypeVar("X")
+Done = Answer[Empty]
+"""the bare success of most commands"""
+
+NO_ROUTE = "node {} has no enabled route here: ask the admin of this node for one"
+_CONTROL = ("/v1/interconn/schedule/", "/v1/interconn/job/audit/")
+_HELLO = "/v1/interconn/schedule/node/hello"
+"""judges an unknown or unnamed sender itself"""
 
 
-async def _sender(request: Request) -> Incoming:  # else the framework would read headers on another thread
+async def _sender(request: Request) -> Incoming:  # async: the framework runs it on this thread
     return incoming(request)
 
 
@@ -29,27 +39,53 @@ Sender = Annotated[Incoming, Depends(_sender)]
 """What the request's headers say of its sender."""
 
 
-NO_ROUTE = "node {} has no enabled route here: ask the admin of this node for one"
+@dataclass(frozen=True)
+class Caller:
+    """The node that sends a request."""
+
+    node: NodeId
+    profile: Profile
+    sender: Incoming
+
+    @property
+    def trace_id(self) -> str:
+        """The request's trace id, or a new one."""
+        return self.sender.trace_id or new_trace_id()
+
+    async def done(self, limiter: CapacityLimiter, work: Callable[[], object]) -> Done:
+        """Run blocking work on the given threads and report success."""
+        await on(limiter, self.sender, work)
+        return ok(profile=self.profile)
 
 
-def named(knows: Callable[[NodeId], bool], sender: Incoming) -> NodeId:
-    """Return the sender's node id, "" where it names none. Raises `NotAllowed` for one without a route."""
-    if sender.source and not knows(sender.source):
-        raise NotAllowed(NO_ROUTE.format(sender.source))
-    origin().node = sender.source
-    return sender.source
+@dataclass(frozen=True)
+class Peers:
+    """What the routers for peers know of them."""
+
+    knows: Callable[[NodeId], bool]
+    """whether a node's requests are accepted: it has a route, or had one and takes part in a running job"""
+    profile_of: Callable[[NodeId], Profile]
+    limiters: Limiters
+
+    @property
+    def caller(self) -> Any:
+        """The dependency that returns the `Caller` of a request. Raises `NotAllowed` for an unknown node."""
+
+        async def caller(sender: Sender) -> Caller:
+            node = known(self.knows, sender)
+            return Caller(node, self.profile_of(node), sender)
+
+        return Depends(caller)
 
 
 def known(knows: Callable[[NodeId], bool], sender: Incoming) -> NodeId:
     """Return the sender's node id. Raises `NotAllowed` where it names none, or one without a route."""
     if not sender.source:
-        raise NotAllowed("say which node asks, in the header x-source-node-id")
-    return named(knows, sender)
-
-
-_CONTROL = ("/v1/interconn/schedule/", "/v1/interconn/job/audit/")
-_HELLO = "/v1/interconn/schedule/node/hello"
-"""judges an unknown or unnamed sender itself"""
+        raise NotAllowed("name the node that sends the request in the header x-source-node-id")
+    if not knows(sender.source):
+        raise NotAllowed(NO_ROUTE.format(sender.source))
+    origin().node = sender.source
+    return sender.source
 
 
 def known_first(scope: Scope, knows: Callable[[NodeId], bool], here: NodeId) -> None:
@@ -57,7 +93,7 @@ def known_first(scope: Scope, knows: Callable[[NodeId], bool], here: NodeId) -> 
     if scope["method"] != "POST" or not scope["path"].startswith(_CONTROL) or scope["path"] == _HELLO:
         return
     sender = incoming(Request(scope))
-    if sender.target in ("", here):  # else it is passed on, or denied as a relay
+    if sender.target in ("", here):  # else it is relayed, or denied as such
         known(knows, sender)
 
 
@@ -71,32 +107,8 @@ async def on(limiter: CapacityLimiter, sender: Incoming, work: Callable[[], X]) 
     return await anyio.to_thread.run_sync(run, limiter=limiter)
 
 
-class Partners(Protocol):
-    """What the parts of a router for peers say of them."""
-
-    @property
-    def knows(self) -> Callable[[NodeId], bool]:
-        """Tells whether a node is listened to: it has a route, or had one and takes part in a job under way."""
-
-    @property
-    def profile_of(self) -> Callable[[NodeId], Profile]:
-        """Tells in which spelling a node speaks and hears."""
-
-
-async def done(
-    parts: Partners, limiter: CapacityLimiter, sender: Incoming, work: Callable[[NodeId], object]
-) -> dict[str, Any]:
-    """Do on the given threads what a known node asks, told its id, and answer a bare yes. Raises `NotAllowed`."""
-    source = known(parts.knows, sender)
-    await on(limiter, sender, lambda: work(source))
-    return ok(profile=parts.profile_of(source))
-
-
 async def given(request: Request, *names: str) -> dict[str, Any]:
-    """Return parameters of a GET from its query or, as some peers send them, from a JSON body, as they are.
-
-    Null and absent are the same: None. Raises `Invalid` for a body that is no JSON object.
-    """
+    """Return parameters from the query or, as some peers send them, from a JSON body; None where absent."""
     raw = await request.body()
     body = read_json(raw) if raw.strip() else {}
     if not isinstance(body, dict):
@@ -104,17 +116,17 @@ async def given(request: Request, *names: str) -> dict[str, Any]:
     return {name: request.query_params.get(name, body.get(name)) for name in names}
 
 
-async def asked(request: Request, *names: str) -> dict[str, str]:
-    """Return those parameters, read as by `given`, that are there. Raises `Invalid` for one that is no text."""
+async def texts(request: Request, *names: str) -> dict[str, str]:
+    """Return those parameters that are given. Raises `Invalid` for one that is not a text."""
     found = {name: value for name, value in (await given(request, *names)).items() if value is not None}
-    for name, value in found.items():
-        if not isinstance(value, str):
-            raise Invalid([Problem(name, "must be a text", value)])
+    if wrong := [Problem(name, "must be a text", v) for name, v in found.items() if not isinstance(v, str)]:
+        raise Invalid(wrong)
     return found
 
 
-def required(values: dict[str, str], name: str) -> str:
+async def required(request: Request, name: str) -> str:
     """Return a parameter. Raises `Invalid` where it is missing or empty."""
-    if not values.get(name):
-        raise Invalid([Problem(name, "is required, in the query or in a JSON body", values.get(name))])
-    return values[name]
+    value = (await texts(request, name)).get(name)
+    if not value:
+        raise Invalid([Problem(name, "is required, in the query or in a JSON body", value)])
+    return value

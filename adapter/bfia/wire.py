@@ -1,9 +1,9 @@
-"""The bodies of the control layer, requests and replies; no other file has these field names.
+"""The bodies of the control layer, requests and responses.
 
-Reading is liberal: unknown fields are kept aside, the second spellings that peers use are accepted.
+Reading is liberal: unknown fields are kept, and the second spellings that peers use are accepted.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -145,12 +145,6 @@ class StartJob(Body):
     without: list[Id] = Field(default_factory=list, max_length=MOST_PARTIES)
 
 
-class SuspendJob(Body):
-    """``job/suspend`` and ``job/resume``: extensions."""
-
-    job_id: Id
-
-
 class StartTask(Body):
     """``task/start`` (3.4)."""
 
@@ -265,3 +259,193 @@ class ContainerCallback(Body):
     role: Text = ""
     result_code: Text = Field(default="", validation_alias=AliasChoices("result_code", "resultCode"))
     result_message: Text = Field(default="", validation_alias=AliasChoices("result_message", "resultMessage"))
+
+
+class OfOutputs(JobId):
+    """``output/metadata``, an extension: the outputs of a task at a role or party, or the one of a key."""
+
+    task_name: Annotated[str, Field(min_length=1, max_length=255)]
+    role: Annotated[str, Field(min_length=1, max_length=255, description="as in `host`, or `host.0`")]
+    output_key: Text = Field(default="", description="key in the flow; absent: all of the task")
+
+
+class Hello(Body):
+    """``node/hello``, an extension: who asks, and what to test."""
+
+    node_id: Text = Field(default="", description="the node that asks")
+    padding: Text = Field(default="", description="anything; tests how large a body may be")
+    call_back: bool = Field(default=False, description="true: say hello back, and report how that went")
+
+
+class ProviderKeys(Body):
+    """``/v2/provider/delete``: which providers, by any of their keys."""
+
+    name: str | None = None
+    device: str | None = None
+    version: str | None = None
+    provider_name: str | None = None
+
+
+class Response(BaseModel):
+    """Data of a response; only fields that were set are sent."""
+
+    model_config = ConfigDict(extra="allow", defer_build=True)
+
+
+class Empty(Response):
+    """No data."""
+
+
+D = TypeVar("D", bound=Response)
+
+
+class Answer(Response, Generic[D]):
+    """The envelope of every response."""
+
+    code: int = Field(default=0, examples=[0], description="0, or why not; to profile kuscia 200 for 0")
+    msg: str = Field(default="success", examples=["success"])
+    data: D
+
+
+class OwnAnswer(Response):
+    """The envelope of the users' own interface, which has ``message``."""
+
+    code: int = Field(default=0, examples=[0])
+    message: str = Field(examples=["success"])
+
+
+class OwnList(OwnAnswer):
+    """A query of the users' own interface."""
+
+    data: list[dict[str, Any]]
+
+
+class Reason(Response):
+    """Why a request was refused, and every problem of it with its path."""
+
+    reason: str = Field(examples=["JOB_UNKNOWN"], description="stable; docs/reasons.md explains each")
+    problems: list[dict[str, Any]] = Field(default_factory=list)
+
+
+class Refusal(Response):
+    """HTTP 200 for what a known path decides; 404, 405, 413, 500 and 503 are real."""
+
+    code: int = Field(examples=[404])
+    msg: str = Field(examples=["JOB_UNKNOWN: no job by that id"])
+    data: Reason
+
+
+class OwnRefusal(OwnAnswer):
+    """How the users' own interface refuses."""
+
+    data: Reason
+
+
+class ChannelRefusal(Response):
+    """How the transport refuses: its codes are texts, ``E0000000`` and three digits."""
+
+    code: str = Field(examples=["E0000000404"])
+    message: str
+
+
+class JobData(Response):
+    """Which job the response is about."""
+
+    job_id: str = Field(examples=["job-example"])
+
+
+State = Annotated[str, Field(examples=["RUNNING"])]
+
+
+class StatusData(JobData):
+    """``job/status_all``: the standard has ``job_id``, ``job_status`` and ``status``, the rest is ours."""
+
+    job_id: str = Field(default="", examples=["job-example"])
+    job_status: State = ""
+    status: dict[str, str] = Field(examples=[{"task_example": "RUNNING"}], description="task -> state")
+    outcome: str | None = None
+    progress: int = Field(default=0, description="percent")
+    failed_by: dict[str, Any] | None = Field(
+        default=None, description="node, role, task and why, the same at every party"
+    )
+    scheduler: str = ""
+    warnings: list[str] = []
+    tasks: list[dict[str, Any]] = []
+
+
+class PollData(Response):
+    """``task/poll``: the state of a task at the queried node, for one role or all of them together."""
+
+    status: State
+
+
+class JobList(Response):
+    """``job/query_job_list``: the jobs that the queried node submitted, schedules or takes part in."""
+
+    job_list: dict[str, str] = Field(examples=[{"job-example": "FINISHED"}], description="job -> state")
+
+
+class LogLines(Response):
+    """``task/get_log_line``: how long a task's log is so far; ``over``: nothing more will come."""
+
+    num: int = Field(description="lines")
+    roles: list[Any]
+    over: bool
+
+
+class LogData(LogLines):
+    """``task/get_log``: lines numbered from 0; ``start`` is the first of them, ``next`` where to continue."""
+
+    data: str
+    start: int
+    next: int
+    left_out: int
+    parts: list[dict[str, Any]]
+
+
+class RerunData(JobData):
+    """``job/rerun``: the new job, from which task on it runs, what it runs, and whose outputs it takes over."""
+
+    start: str = Field(alias="from")
+    runs: list[str]
+    inherits: list[str]
+
+
+class Check(Response):
+    """One thing that was checked before a job: how it stands, and what to do where it does not."""
+
+    check: str
+    about: str
+    standing: str
+    found: str
+    cause: str
+    remedy: str
+
+
+class PlanData(Response):
+    """``job/plan``: everything that was checked, in the order of the job's life."""
+
+    checks: list[Check]
+
+
+class HelloData(Response):
+    """``node/hello``: who the queried node is; ``time_ms`` is its clock, in milliseconds since 1970."""
+
+    node_id: str = Field(examples=["JG0100001100000010"])
+    institution: str
+    gateway: str
+    protocol: str = Field(examples=["1.2.0"])
+    knows_you: bool
+    time_ms: int
+
+
+class AuditData(Response):
+    """``job/audit/query``: the state of a request to take part in a job."""
+
+    status: State
+
+
+class OutputsData(Response):
+    """``output/metadata``: what a task's outputs at the queried node are like."""
+
+    outputs: list[dict[str, Any]] = Field(description="columns, count, size and address of each; never rows")

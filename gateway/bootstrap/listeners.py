@@ -10,11 +10,11 @@ from pydantic import BaseModel
 from starlette.types import ASGIApp, Scope
 
 from adapter.bfia import data, envelope, headers, interconn, job_audit, logs, platform, provider, relay
-from adapter.bfia import responses as bfia
+from adapter.bfia import wire as bfia
 from adapter.bfia.channel import router
 from adapter.bfia.channel.headers import read_ends
-from adapter.bfia.requests import known_first
-from adapter.bfia.responses import A_JOB
+from adapter.bfia.examples import A_JOB
+from adapter.bfia.requests import Peers, known_first
 from adapter.body import JsonRoute
 from adapter.fate import envelope as fate_envelope
 from adapter.fate.envelope import Envelope
@@ -176,21 +176,16 @@ class _Uploads:
 _NOBODY = headers.Incoming("", "", "")
 
 
-_OURS = ("/api/", "/health/", "/metrics")
-
-
-def answer_of(method: str, path: str) -> type[BaseModel] | None:
-    """Return what an operation answers in JSON; None where it answers something else, or says so itself."""
-    if path.startswith(_OURS):
-        return None
-    return bfia.answer_of(path)
+_USERS = ("/v2/provider", "/v2/component")
 
 
 def refusal_of(path: str) -> type[BaseModel]:
     """Return how a path refuses."""
-    if path.startswith("/v2/") and not path.startswith(("/v2/provider", "/v2/component")):
+    if path.startswith(_USERS):
+        return bfia.OwnRefusal
+    if path.startswith("/v2/"):
         return Envelope
-    return bfia.refusal_of(path)
+    return bfia.ChannelRefusal if "/chan/" in path else bfia.Refusal
 
 
 def facts_of(node: Node) -> OutputFacts:
@@ -207,12 +202,6 @@ def facts_of(node: Node) -> OutputFacts:
     )
 
 
-def for_peers(node: Node, facts: OutputFacts, limiters: Limiters) -> Mounted:
-    """Return the path at which other nodes ask."""
-    parts = interconn.OutputParts(facts, limiters, node.neighbours.profile_of, node.neighbours.knows)
-    return Mounted(interconn.outputs_router(parts), node.settings.limits.body_bytes)
-
-
 _CONTAINER_PATHS = frozenset(
     [f"/v1/interconn/chan/{verb}" for verb in ("push", "pop", "peek", "release")]
     + ["/v1/platform/schedule/task/callback"]
@@ -226,16 +215,11 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
     settings = node.settings
     limiters = Limiters(CapacityLimiter(64), CapacityLimiter(8), CapacityLimiter(16))
     body = settings.limits.body_bytes
-    platform_parts = platform.PlatformParts(
-        settings.node.id,
-        settings.node.coordinator or settings.node.id,
-        node.coordinator,
-        node.participant,
-        limiters,
-        node.neighbours.profile_of,
-        node.run_tokens.id_of,
-        by_address=settings.listen.container is not None,
+    callbacks = platform.Callbacks(
+        node.participant, limiters, node.run_tokens.id_of, by_address=settings.listen.container is not None
     )
+    peers = Peers(node.neighbours.knows, node.neighbours.profile_of, limiters)
+    coordinator_node = settings.node.coordinator or settings.node.id
     chan = router.ChannelParts(
         node=settings.node.id,
         institution=settings.node.institution or settings.node.id,
@@ -250,37 +234,23 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
         identity_here=node.neighbours.identity_here,
         may_bring=lambda sender, session: node.fate.may_bring(sender, node.sessions.has_party(session, sender)),
     )
-    between = interconn.InterconnParts(
-        settings.node.id,
-        node.coordinator,
-        node.participant,
-        limiters,
-        node.neighbours.profile_of,
-        node.neighbours.knows,
-    )
     audits = JobAudits(
         node.store, node.participant, node.coordinator, node.executor, approval_policy(settings), node.clock
     )
-    auditing = job_audit.JobAuditParts(audits, limiters, node.neighbours.profile_of, node.neighbours.knows)
-    greeting = interconn.HelloParts(
-        settings.node.id,
-        settings.node.institution or settings.node.id,
-        node.protocol.peer,
-        node.neighbours.knows,
-        node.neighbours.profile_of,
-        limiters,
-    )
+    institution = settings.node.institution or settings.node.id
+    between = interconn.router(settings.node.id, node.coordinator, node.participant, peers)
+    hello = interconn.hello_router(settings.node.id, institution, node.protocol.peer, peers)
     facts = facts_of(node)
     for_peers_here = [  # what is asked for most comes first: each path before it is tried in vain
         Mounted(router.peer_router(chan), None),
-        Mounted(interconn.router(between), body),
-        Mounted(job_audit.router(auditing), body),
-        Mounted(interconn.hello_router(greeting), body),
-        for_peers(node, facts, limiters),
+        Mounted(between, body),
+        Mounted(job_audit.router(audits, peers), body),
+        Mounted(hello, body),
+        Mounted(interconn.outputs_router(facts, peers), body),
     ]
     for_containers = [
         Mounted(router.container_router(chan), None),
-        Mounted(platform.container_router(platform_parts), body),
+        Mounted(platform.container_router(callbacks), body),
     ]
     model_parts = models.ModelParts(node.models, node.storage, settings.data.max_upload_bytes)
     admin_parts = AdminParts(
@@ -318,8 +288,11 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
     )
     uploads = data.Uploads(node.datasets, settings.data.max_upload_bytes)
     for_operators = [
-        Mounted(platform.operator_router(platform_parts), body),
-        Mounted(logs.router(logs.LogParts(node.run_logs, limiters)), body),
+        Mounted(
+            platform.operator_router(node.coordinator, coordinator_node, node.neighbours.profile_of, limiters),
+            body,
+        ),
+        Mounted(logs.router(node.run_logs, limiters), body),
         Mounted(provider.router(node.providers, limiters), body),
         Mounted(data.router(uploads), None),
         Mounted(providers.router(node.providers), body),
@@ -438,7 +411,7 @@ def _identity(node: Node) -> PeerIdentity:
 def _tables() -> Tables:
     # imported here, as only who asks for the description has to wait for the models to be built
 
-    return answer_of, refusal_of
+    return lambda method, path: None, refusal_of
 
 
 def _claimed(scope: Scope) -> str:

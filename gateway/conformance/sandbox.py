@@ -43,7 +43,7 @@ from gateway.domain.states import JobStatus
 from gateway.errors import GatewayError, NotFound
 from gateway.http.app import Mounted, create_app
 from gateway.http.server import bound, port_of, serve
-from gateway.ports import Callback, Limiters, OwnJobs, OwnRuns, Site
+from gateway.ports import Callback, Limiters, OwnRuns, Site
 from provider_registry.model import Component, Parameter
 
 X = TypeVar("X")
@@ -269,7 +269,7 @@ class Loopback:
         )
         limiters = Limiters(CapacityLimiter(4), CapacityLimiter(1), CapacityLimiter(4))  # news in their order
         runs = cast(OwnRuns, station.ear)  # of which the container's path asks for the callback only
-        callbacks = platform.PlatformParts(node, node, cast(OwnJobs, None), runs, limiters)
+        callbacks = platform.Callbacks(runs, limiters)
         app = create_app(
             "conformance",
             [

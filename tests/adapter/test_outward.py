@@ -12,6 +12,7 @@ from fastapi.testclient import TestClient
 from adapter.bfia import client as bfia
 from adapter.bfia import interconn
 from adapter.bfia.profiles import PROFILES
+from adapter.bfia.requests import Peers
 from adapter.bfia.translate import audit_answer_body, ending_fields
 from adapter.fate import client as fate
 from adapter.fate import wire
@@ -92,15 +93,13 @@ def peers() -> TestClient:
     """The paths for other nodes, before a job that has failed."""
     view = JobView("t1", JobStatus.FINISHED, outcome=Outcome.FAILED, failure=WHY, warnings=["/srv/bfia/y"])
     few = CapacityLimiter(1)
-    parts = interconn.InterconnParts(
+    router = interconn.router(
         ME,
         SimpleNamespace(job_status=lambda job_id, sender: view),  # type: ignore[arg-type]
         SimpleNamespace(poll_task=lambda task, role, sender: TaskNews(TaskStatus.FAILED, WHY)),  # type: ignore[arg-type]
-        Limiters(few, few, few),
-        lambda node: PROFILES["spec"],
-        lambda node: True,
+        Peers(lambda node: True, lambda node: PROFILES["spec"], Limiters(few, few, few)),
     )
-    return TestClient(create_app("peers", [Mounted(interconn.router(parts), 10_000)]))
+    return TestClient(create_app("peers", [Mounted(router, 10_000)]))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from adapter.bfia.responses import CREATE_ALL, REGISTER
+from adapter.bfia.examples import A_JOB, A_PROVIDER
 from gateway.auth import Role, new_token
 from gateway.domain.spec import Call, CallState
 from gateway.domain.states import JobStatus
@@ -29,8 +29,8 @@ def test_the_timeline_names_whoever_asked_for_a_change_of_a_job(tmp_path: Path):
             headers = {"authorization": f"Bearer {bearer}"}
             return ask(node, "operator", "POST", path, json=body, headers=headers).json()
 
-        send("/v2/provider/register", REGISTER["one component"]["value"], OWN)
-        body = copy.deepcopy(CREATE_ALL["two parties"]["value"])
+        send("/v2/provider/register", A_PROVIDER, OWN)
+        body = copy.deepcopy(A_JOB)
         body["config"]["initiator"] = {"role": "guest", "node_id": ME}
         body["config"]["role"] = {"guest": [ME], "host": [ME]}
         job_id = send(f"{SCHEDULE}/create_all", body)["data"]["job_id"]

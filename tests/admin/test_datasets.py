@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from typer.testing import CliRunner, Result
 
-from adapter.bfia.responses import CREATE_ALL, REGISTER
+from adapter.bfia.examples import A_JOB, A_PROVIDER
 from gateway.bootstrap.node import Gateway
 from gateway.cli.data import commands
 from gateway.cli.main import app
@@ -36,7 +36,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         for other in (PEER, STRANGER):
             answer = call(gateway, "PUT", f"/api/v1/routes/{other}", json={"route": {"url": "http://127.0.0.1:1"}})
             assert answer.status_code == 200
-        call(gateway, "POST", "/v2/provider/register", json=REGISTER["one component"]["value"])
+        call(gateway, "POST", "/v2/provider/register", json=A_PROVIDER)
         yield gateway
 
 
@@ -69,7 +69,7 @@ def uploaded(node: Gateway, folder: Path, *more: str) -> Result:
 
 def a_job(job_id: str, params: Any = None, partner: str = PEER) -> JobSpec:
     own = {"dataset_id": NAME} if params is None else params
-    body = copy.deepcopy(CREATE_ALL["two parties"]["value"])
+    body = copy.deepcopy(A_JOB)
     node = body["dag"]["components"][0]
     return a_spec(
         _dag(node),
@@ -245,7 +245,7 @@ def test_an_upload_that_is_broken_off_leaves_nothing(node: Gateway):
 
 def test_a_node_of_listed_datasets_gives_none_away_unasked(tmp_path: Path):
     with running(tmp_path, data={"grants": "listed"}) as other:
-        call(other, "POST", "/v2/provider/register", json=REGISTER["one component"]["value"])
+        call(other, "POST", "/v2/provider/register", json=A_PROVIDER)
         assert uploaded(other, tmp_path).exit_code == 0
         call(other, "PUT", f"/api/v1/routes/{PEER}", json={"route": {"url": "http://127.0.0.1:1"}})
         assert reason(other, a_job("job-1"))[0] == "NOT_AUTHORISED"
@@ -260,8 +260,8 @@ def test_who_hands_a_job_in_is_told_which_dataset_is_not_granted_where(tmp_path:
         for here, there, name in ((one, two, PEER), (two, one, ME)):
             route = {"url": there.addresses()["peer"]}
             assert call(here, "PUT", f"/api/v1/routes/{name}", json={"route": route}).status_code == 200
-            call(here, "POST", "/v2/provider/register", json=REGISTER["one component"]["value"])
-        body = copy.deepcopy(CREATE_ALL["two parties"]["value"])
+            call(here, "POST", "/v2/provider/register", json=A_PROVIDER)
+        body = copy.deepcopy(A_JOB)
         body["config"]["role"] = {"guest": [ME], "host": [PEER]}
         body["config"]["task_params"] = {"host": {"0": {"echo_1": {"namespace": "ns", "name": "t"}}}}
         said = call(one, "POST", "/v1/platform/schedule/job/create_all", json=body).json()

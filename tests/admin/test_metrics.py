@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from adapter.bfia.responses import CREATE_ALL, REGISTER
+from adapter.bfia.examples import A_JOB, A_PROVIDER
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER, ask, running
 
@@ -30,8 +30,8 @@ def test_jobs_runs_requests_and_the_engine_are_counted(tmp_path: Path):
         for silent in (PEER, STRANGER):
             ask(node, "operator", "PUT", f"/api/v1/routes/{silent}", json={"route": {"url": "http://127.0.0.1:1"}})
         ask(node, "operator", "POST", f"/api/v1/routes/{PEER}/test")
-        ask(node, "operator", "POST", "/v2/provider/register", json=REGISTER["one component"]["value"])
-        body = copy.deepcopy(CREATE_ALL["two parties"]["value"])
+        ask(node, "operator", "POST", "/v2/provider/register", json=A_PROVIDER)
+        body = copy.deepcopy(A_JOB)
         body["config"]["initiator"] = {"role": "guest", "node_id": ME}
         body["config"]["role"] = {"guest": [ME], "host": [ME]}
         body["config"]["task_params"] = {}

@@ -10,7 +10,7 @@ from typing import Any
 import docker
 import pytest
 
-from adapter.bfia.responses import CREATE_ALL, REGISTER
+from adapter.bfia.examples import A_JOB, A_PROVIDER
 from engines.base import NODE
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, Node, process_engine, wait_for
@@ -20,7 +20,7 @@ COUNT, AT_ONCE, WARM_UP = 100, 10, 30
 
 def body(number: int, host: str) -> Any:
     """Return a job of one task at both roles that ends at once and writes nothing."""
-    found = copy.deepcopy(CREATE_ALL["two parties"]["value"])
+    found = copy.deepcopy(A_JOB)
     found["flow_id"] = f"flow-{number}"
     found["dag"]["components"] = [found["dag"]["components"][0] | {"input": [], "output": []}]
     found["config"]["initiator"] = {"role": "guest", "node_id": jobs.GUEST}
@@ -67,7 +67,7 @@ def held(node: Node) -> dict[str, int]:
 
 def leaves_nothing(federation: Federation, warm_up: int, count: int) -> list[str]:
     for node in federation.nodes.values():
-        node.register(REGISTER["one component"]["value"])
+        node.register(A_PROVIDER)
     first = run(federation, warm_up)
     before = {node.id: held(node) for node in federation.nodes.values()}
     done = run(federation, count)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from adapter.bfia.responses import REGISTER
+from adapter.bfia.examples import A_PROVIDER
 from tests.e2e import jobs, test_stop
 from tests.e2e.nodes import Federation, process_engine, wait_for
 
@@ -41,5 +41,5 @@ def waiting_nodes(home: Path, **settings: Any) -> Iterator[Waiting]:
     engine = process_engine("example:1.0.0", command=[sys.executable, str(patient)])
     with Federation(home, [jobs.GUEST, jobs.HOST], engine, **settings) as federation:
         for node in federation.nodes.values():
-            node.register(REGISTER["one component"]["value"])
+            node.register(A_PROVIDER)
         yield Waiting(federation, register)

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from docker import DockerClient
 from typer.testing import CliRunner
 
-from adapter.bfia.responses import REGISTER
+from adapter.bfia.examples import A_PROVIDER
 from engines.base import Capacity, Engine, PullDenied
 from engines.memory import MemoryEngine, MemoryWorld, Script
 from engines.multi import SeveralEngines
@@ -223,12 +223,12 @@ def test_it_works_beside_a_running_node_and_knows_its_images(config: Path):
     over = {key: settings[key] for key in ("listen", "database", "storage", "state_dir", "route_table")}
     over["route_table"] = {"file": str(config.parent / "routes.yml")}
     with running(config.parent, **over) as node:
-        ask(node, "operator", "POST", "/v2/provider/register", json=REGISTER["one component"]["value"])
+        ask(node, "operator", "POST", "/v2/provider/register", json=A_PROVIDER)
         code, steps = doctor(config)
         assert code == 0 and steps["ports"]["found"] == "the node is running"
         assert steps["migrations"]["result"] == "ok"
         assert steps["images"]["result"] == "warning" and "IMAGE_NOT_FOUND" in steps["images"]["cause"]
-        image, key = REGISTER["one component"]["value"]["metadata"]["image"], "example:1.0.0@docker"
+        image, key = A_PROVIDER["metadata"]["image"], "example:1.0.0@docker"
         node.registry.approve(key, {image: "sha256:another"})
         engine = {"kind": "process", "process": {"images": {image: {"command": ["/bin/true"]}}}}
         _, steps = doctor(config, engine=engine)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from adapter.bfia.responses import CREATE_ALL, REGISTER
+from adapter.bfia.examples import A_JOB, A_PROVIDER
 from gateway.bootstrap.node import Gateway
 from gateway.cli.main import app
 from tests import forks
@@ -42,13 +42,13 @@ def node(tmp_path: Path):
     images = {"example:1.0.0": {"command": [sys.executable, str(PATIENT)]}}
     (tmp_path / "register").mkdir()
     with running(tmp_path / "node", engine={"kind": "process", "process": {"images": images}}) as gateway:
-        ask(gateway, "operator", "POST", "/v2/provider/register", json=REGISTER["one component"]["value"])
+        ask(gateway, "operator", "POST", "/v2/provider/register", json=A_PROVIDER)
         yield gateway
 
 
 def body(tmp_path: Path, **lasting: float) -> dict[str, Any]:
     """Return a job of independent tasks at one node that last so many seconds."""
-    job = copy.deepcopy(CREATE_ALL["two parties"]["value"])
+    job = copy.deepcopy(A_JOB)
     component = job["dag"]["components"][0]
     job["dag"]["components"] = [component | {"name": name, "input": []} for name in lasting]
     job["config"]["initiator"] = {"role": "guest", "node_id": ME}
@@ -136,7 +136,7 @@ def test_the_log_of_the_run_that_is_meant_is_printed(tmp_path: Path):
     command = [sys.executable, "-c", "import sys; print('hello'); print('oh', file=sys.stderr); sys.exit(3)"]
     engine = {"kind": "process", "process": {"images": {"example:1.0.0": {"command": command}}}}
     with running(tmp_path / "node", engine=engine) as node:
-        ask(node, "operator", "POST", "/v2/provider/register", json=REGISTER["one component"]["value"])
+        ask(node, "operator", "POST", "/v2/provider/register", json=A_PROVIDER)
         handed = cli(node, "submit", "-", "--watch", stdin=json.dumps(body(tmp_path, a=0)))
         assert handed.returncode == 1 and "EXIT_3" in handed.stdout, handed.stderr
         job_id = handed.stdout.splitlines()[0]
@@ -164,7 +164,7 @@ def test_a_job_that_asks_a_person_is_listed_approved_suspended_and_resumed(tmp_p
         running(tmp_path / "partner", PEER, engine=engine, approval=approval) as partner,
     ):
         for one, other in ((bank, partner), (partner, bank)):
-            ask(one, "operator", "POST", "/v2/provider/register", json=REGISTER["one component"]["value"])
+            ask(one, "operator", "POST", "/v2/provider/register", json=A_PROVIDER)
             route = {"route": {"url": other.addresses()["peer"]}}
             ask(one, "operator", "PUT", f"/api/v1/routes/{other.settings.node.id}", json=route)
         job = body(tmp_path, a=0)

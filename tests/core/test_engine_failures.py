@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from adapter.bfia.responses import CREATE_ALL, REGISTER
+from adapter.bfia.examples import A_JOB, A_PROVIDER
 from engines.base import (
     CreateFailed,
     EngineError,
@@ -195,14 +195,14 @@ def test_an_image_other_than_the_approved_one_is_not_started_until_it_is_approve
         node=settings.node.id, installation=installation, images={IMAGE: Script(0)}
     )
     with running(tmp_path, make_engine=make) as node:
-        body = REGISTER["one component"]["value"]
+        body = A_PROVIDER
         assert ask(node, "operator", "POST", "/v2/provider/register", json=body).is_success
         assert isinstance(node.engine, Moving)
         node.engine.content = "sha256:new"
 
         def failure_of_a_job() -> str:
             path = "/v1/platform/schedule/job/create_all"
-            answer = ask(node, "operator", "POST", path, json=CREATE_ALL["two parties"]["value"]).json()
+            answer = ask(node, "operator", "POST", path, json=A_JOB).json()
             job = ended(node, answer["data"]["job_id"])
             return f"{job.ending.failure.reason} {job.ending.failure.message}" if job.ending.failure else ""
 

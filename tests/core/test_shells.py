@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from adapter.bfia.responses import CREATE_ALL, REGISTER
+from adapter.bfia.examples import A_JOB, A_PROVIDER
 from engines.base import ImageFacts, LaunchSpec
 from engines.process.engine import ProcessEngine
 from gateway.bootstrap.node import Gateway
@@ -31,10 +31,8 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def submit(node: Gateway, disk: float | None = None) -> httpx.Response:
-    assert ask(
-        node, "operator", "POST", "/v2/provider/register", json=REGISTER["one component"]["value"]
-    ).is_success
-    body = copy.deepcopy(CREATE_ALL["two parties"]["value"])
+    assert ask(node, "operator", "POST", "/v2/provider/register", json=A_PROVIDER).is_success
+    body = copy.deepcopy(A_JOB)
     if disk is not None:
         for role in ("guest", "host"):
             settings = body["config"].setdefault("job_params", {}).setdefault(role, {}).setdefault("0", {})
@@ -137,7 +135,7 @@ def test_a_job_that_the_scheduling_node_refuses_is_not_listed(tmp_path: Path):
         routes.write_text(f"{PEER}: {{host: 127.0.0.1, port: {port}}}\n{STRANGER}: {{host: 127.0.0.1, port: 1}}\n")
         over = {"node": {"id": ME, "coordinator": PEER}}
         with running(tmp_path / "a", **over) as node:
-            body = copy.deepcopy(CREATE_ALL["two parties"]["value"])
+            body = copy.deepcopy(A_JOB)
             body["config"]["role"]["host"] = [STRANGER]
             answer = ask(node, "operator", "POST", "/v1/platform/schedule/job/create_all", json=body).json()
             assert answer["code"] != 0
@@ -150,7 +148,7 @@ def test_fifty_identical_posts_make_one_job(tmp_path: Path):
     with pair(tmp_path, engine=engine) as (node, partner):
         for each in (node, partner):
             submit(each)
-        body = copy.deepcopy(CREATE_ALL["two parties"]["value"]) | {"job_id": "job-fifty"}
+        body = copy.deepcopy(A_JOB) | {"job_id": "job-fifty"}
         body["config"] |= {
             "initiator": {"role": "guest", "node_id": PEER},
             "role": {"guest": [PEER], "host": [ME]},

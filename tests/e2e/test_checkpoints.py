@@ -11,7 +11,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from adapter.bfia.responses import REGISTER
+from adapter.bfia.examples import A_PROVIDER
 from tests.contracts.databases import careless_database
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, Node, process_engine, wait_for
@@ -57,7 +57,7 @@ def two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
                 node.settings["database"] = {"url": stack.enter_context(careless_database(name))}
         stack.enter_context(federation)
         for node in federation.nodes.values():
-            body = REGISTER["one component"]["value"]
+            body = A_PROVIDER
             node.register(body | {"metadata": body["metadata"] | {"image": image}})
         yield federation
 

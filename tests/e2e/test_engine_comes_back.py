@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from adapter.bfia.responses import CREATE_ALL, REGISTER
+from adapter.bfia.examples import A_JOB, A_PROVIDER
 from tests.e2e.nodes import ROOT, Federation, Node, wait_for
 from tests.services.own_docker import BASE, Daemon, OwnDocker, enter
 
@@ -68,7 +68,7 @@ def build(daemon: OwnDocker, tmp_path: Path, then: str = "") -> None:
 
 
 def submit(node: Node, **common: Any) -> str:
-    body = copy.deepcopy(CREATE_ALL["two parties"]["value"])
+    body = copy.deepcopy(A_JOB)
     body["config"]["job_params"]["common"] |= common
     body["dag"]["components"][0]["output"] = []
     return node.submit(body)
@@ -78,7 +78,7 @@ def test_containers_start_once_a_late_daemon_is_up(node: Inside, daemon: OwnDock
     node.start()
     assert node.get("/health/live") == {"status": "ok"}
     assert node.get("/health/ready")["checks"]["engine"]["ok"] is False
-    node.register(REGISTER["one component"]["value"])
+    node.register(A_PROVIDER)
     early = node.wait_job(submit(node), 60, outcome="FAILED")
     assert early["failure"]["reason"] == "ENGINE_DOWN"
     daemon.start()
@@ -100,7 +100,7 @@ def test_a_container_that_its_daemon_took_along_fails_by_the_engine_and_is_tried
     once = "seen = os.environ['system.checkpoint'] + '/seen'"
     build(daemon, tmp_path, then=f"{once}\nif not os.path.exists(seen): open(seen, 'w').close(); time.sleep(600)")
     node.start()
-    node.register(REGISTER["one component"]["value"])
+    node.register(A_PROVIDER)
     job_id = submit(node, auto_retries=1, auto_retry_delay=1, checkpoints=True)
     wait_for(lambda: {r["status"] for r in node.job(job_id)["runs"]} == {"RUNNING"}, 60)
     daemon.kill()
@@ -126,7 +126,7 @@ def test_patience_with_a_daemon_that_stays_away_ends(node: Inside, daemon: OwnDo
     daemon.start()
     build(daemon, tmp_path, then="time.sleep(600)")
     node.start()
-    node.register(REGISTER["one component"]["value"])
+    node.register(A_PROVIDER)
     job_id = submit(node)
     wait_for(lambda: {r["status"] for r in node.job(job_id)["runs"]} == {"RUNNING"}, 60)
     daemon.kill()

@@ -15,7 +15,7 @@ import httpx
 import pytest
 import yaml
 
-from adapter.bfia.responses import REGISTER
+from adapter.bfia.examples import A_PROVIDER
 from adapter.fate.signing import App, Signatures, Site
 from tests.e2e.fate_pair import CAREFUL, ENDED, OURS, PARTNER, THEIRS, Pair
 from tests.e2e.fate_site import PYTHON, FateSite, Proxy
@@ -57,7 +57,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
             proxy.ways = {THEIRS: site.port, **ports}
             site.register("example", "1.0.0", worker, "Echo")
             for ours in (node, careful):
-                ours.register(REGISTER["one component"]["value"])
+                ours.register(A_PROVIDER)
             made = Pair(site, node, careful, proxy, home / "register", Signatures(signs))
             _begin(made)
             yield made
@@ -203,7 +203,7 @@ def test_either_side_refuses_with_its_reason(pair: Pair):
     assert pair.site.job(said["job_id"])["status"] == "failed"
     stopped = pair.site.post("/v2/job/stop", {"job_id": said["job_id"]})
     assert stopped["code"] == 0, "we have no such job, so it is stopped here"
-    pair.node.register(json.loads(json.dumps(REGISTER["one component"]["value"]).replace("1.0.0", "3.0.0")))
+    pair.node.register(json.loads(json.dumps(A_PROVIDER).replace("1.0.0", "3.0.0")))
     wanted = job_of(pair.register, {"a": 0})
     wanted["config"]["role"] = {"guest": [OURS], "host": [THEIRS]}
     wanted["dag"]["components"][0]["version"] = "3.0.0"

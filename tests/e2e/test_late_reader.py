@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from adapter.bfia.responses import CREATE_ALL, REGISTER
+from adapter.bfia.examples import A_JOB, A_PROVIDER
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, process_engine, wait_for
 
@@ -18,8 +18,8 @@ def test_a_sender_that_exits_right_after_its_push_loses_nothing(tmp_path: Path):
     engine = process_engine("example:1.0.0", command=[sys.executable, str(script)])
     with Federation(tmp_path, [jobs.GUEST, jobs.HOST], engine) as federation:
         for node in federation.nodes.values():
-            node.register(REGISTER["one component"]["value"])
-        body = copy.deepcopy(CREATE_ALL["two parties"]["value"])
+            node.register(A_PROVIDER)
+        body = copy.deepcopy(A_JOB)
         body["dag"]["components"][0]["output"] = []
         body["config"]["role"] = {"guest": [jobs.GUEST], "host": [jobs.HOST]}
         body["config"]["task_params"] = {"common": {"echo_1": {"may_read": str(may_read)}}}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from adapter.bfia.responses import REGISTER
+from adapter.bfia.examples import A_PROVIDER
 from gateway.errors import NotFound
 from gateway.ports import JobView
 from tests.core.test_shells import submit
@@ -26,7 +26,7 @@ def test_jobs_submitted_at_once_by_32_clients_all_end_and_none_runs_twice(tmp_pa
     with Federation(tmp_path / "nodes", [jobs.GUEST, jobs.HOST], engine) as federation:
         guest, host = federation[jobs.GUEST], federation[jobs.HOST]
         for node in (guest, host):
-            node.register(REGISTER["one component"]["value"])
+            node.register(A_PROVIDER)
         first = guest.submit(job_of(tmp_path / "register", {"first": 0.0}))
         body = job_of(tmp_path / "register", {"a": 0.0})
         ids, times = asked_meanwhile(guest, first, lambda: at_once(guest, body, 64, 32))

@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 from adapter.bfia import peer as calls
-from adapter.bfia.responses import CREATE_ALL, REGISTER
+from adapter.bfia.examples import A_JOB, A_PROVIDER
 from engines.memory import MemoryEngine
 from gateway.domain.job import Job
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
@@ -76,7 +76,7 @@ def site(shared: Site) -> Iterator[Site]:
 
 
 def job_body(*hosts: str, flow: str = "") -> dict[str, Any]:
-    body = copy.deepcopy(CREATE_ALL["two parties"]["value"])
+    body = copy.deepcopy(A_JOB)
     body["flow_id"] = flow or f"case {next(_numbers)}"
     body["dag"]["components"][0] |= {"componentName": "Thing", "provider": "vendor", "output": []}
     body["config"]["role"]["host"] = list(hosts or (ME,))
@@ -244,7 +244,7 @@ SILENT = [sys.executable, str(Path(__file__).with_name("silent.py"))]
 def test_case_5_an_exit_code_counts_and_a_silent_success_too(tmp_path: Path, register: Path):
     with one_node(tmp_path, SILENT) as federation:
         node = federation[jobs.GUEST]
-        node.register(REGISTER["one component"]["value"])
+        node.register(A_PROVIDER)
         bodies = {
             "EXIT_1": job_of(register, {"a": 0}, code=1),
             "NO_CALLBACK": job_of(register, {"a": 0}, leaves=False),
@@ -468,7 +468,7 @@ def test_case_12_killed_between_the_start_of_a_container_and_the_note_of_it(tmp_
     caught = 0
     with one_node(tmp_path, ["/bin/bash", "-c", script]) as federation:
         node = federation[jobs.GUEST]
-        node.register(REGISTER["one component"]["value"])
+        node.register(A_PROVIDER)
         for i in range(10):
             assert node.process is not None
             (register / "pid").write_text(str(node.process.pid))
@@ -491,7 +491,7 @@ def test_case_13_containers_that_end_while_their_node_is_down_have_ended_as_they
 ):
     with one_node(tmp_path, SILENT) as federation:
         node = federation[jobs.GUEST]
-        node.register(REGISTER["one component"]["value"])
+        node.register(A_PROVIDER)
         good = node.submit(of_one_node(job_of(register, {"a": 1.5, "b": 0}, {"b": "a"})))
         bad = node.submit(of_one_node(job_of(register, {"c": 1.5}, code=3)))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import docker
 import pytest
 
-from adapter.bfia.responses import CREATE_ALL, REGISTER
+from adapter.bfia.examples import A_JOB, A_PROVIDER
 from tests.e2e.nodes import ROOT, Federation, wait_for
 from tests.services.registry import Gate, registry
 
@@ -50,11 +50,11 @@ def test_a_job_waits_for_its_image_says_how_far_it_has_come_and_runs(
     engine = {"kind": "docker", "docker": {"pull": "missing", "registries": [gate.address]}}
     with Federation(tmp_path, [GUEST, HOST], engine, providers={"fetch_seconds": 0.1}) as federation:
         guest, host = federation[GUEST], federation[HOST]
-        provider = copy.deepcopy(REGISTER["one component"]["value"])
+        provider = copy.deepcopy(A_PROVIDER)
         provider["metadata"]["image"] = image
         for node in (guest, host):
             node.register(provider)  # which does not wait long for the image
-        body = copy.deepcopy(CREATE_ALL["two parties"]["value"])
+        body = copy.deepcopy(A_JOB)
         body["config"]["role"]["host"] = [HOST]
         body["dag"]["components"][0]["output"] = []
         job_id = guest.submit(body)

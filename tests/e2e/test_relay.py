@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from adapter.bfia.responses import CREATE_ALL, REGISTER
+from adapter.bfia.examples import A_JOB, A_PROVIDER
 from tests.certificates import Authority
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, process_engine, wait_for
@@ -45,9 +45,9 @@ def relayed(home: Path) -> Federation:
 def test_a_job_through_a_third_node_that_is_killed_meanwhile(tmp_path: Path):
     with relayed(tmp_path) as federation:
         for node in (federation[A], federation[B]):
-            node.register(REGISTER["one component"]["value"])
+            node.register(A_PROVIDER)
         assert federation[A].post(f"/api/v1/routes/{B}/test", {})["good"]
-        body = copy.deepcopy(CREATE_ALL["two parties"]["value"])
+        body = copy.deepcopy(A_JOB)
         body["dag"]["components"][0]["output"] = []
         body["config"]["role"] = {"guest": [A], "host": [B]}
         body["config"]["task_params"] = {"common": {"echo_1": {"rounds": 60}}}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from adapter.bfia.responses import REGISTER
+from adapter.bfia.examples import A_PROVIDER
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, Node, process_engine, wait_for
 from tests.e2e.test_stop import STOP, job_of, running
@@ -21,7 +21,7 @@ def two(tmp_path: Path) -> Iterator[Federation]:
     bound = {"memory_gib": GIB_OF_NODE}
     with Federation(tmp_path, [jobs.GUEST, jobs.HOST], engine, resources=bound) as federation:
         for node in federation.nodes.values():
-            node.register(REGISTER["one component"]["value"])
+            node.register(A_PROVIDER)
         yield federation
 
 

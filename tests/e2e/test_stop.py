@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from adapter.bfia.responses import CREATE_ALL, REGISTER
+from adapter.bfia.examples import A_JOB, A_PROVIDER
 from tests.e2e import jobs
 from tests.e2e.conftest import EngineChoice
 from tests.e2e.nodes import Federation, Node, alive, process_engine, wait_for
@@ -30,7 +30,7 @@ def two_patient_nodes(home: Path) -> Iterator[Federation]:
     engine = process_engine("example:1.0.0", command=[sys.executable, str(Path(__file__).with_name("patient.py"))])
     with Federation(home, [jobs.GUEST, jobs.HOST], engine) as federation:
         for node in federation.nodes.values():
-            node.register(REGISTER["one component"]["value"])
+            node.register(A_PROVIDER)
         yield federation
 
 
@@ -44,7 +44,7 @@ def two(tmp_path: Path, register: Path) -> Iterator[Federation]:
 
 def job_of(register: Path, lasting: dict[str, float], flow: dict[str, str] | None = None, **more: Any) -> Any:
     """Return a job of tasks that last so many seconds; ``flow`` names whose output a task needs."""
-    body = copy.deepcopy(CREATE_ALL["two parties"]["value"])
+    body = copy.deepcopy(A_JOB)
     component = body["dag"]["components"][0]
     body["dag"]["components"] = [
         component
@@ -179,7 +179,7 @@ def test_a_job_stopped_at_the_partners_platform_while_it_waits_starts_nothing(tm
         add_route(federation[jobs.HOST], jobs.ARBITER, silent.getsockname()[1])
         with federation:
             for node in federation.nodes.values():
-                node.register(REGISTER["one component"]["value"])
+                node.register(A_PROVIDER)
             guest, host = federation[jobs.GUEST], federation[jobs.HOST]
             body = job_of(register, {"a": 0})
             body["config"]["role"]["arbiter"] = [jobs.ARBITER]

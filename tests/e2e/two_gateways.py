@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from adapter.bfia.responses import REGISTER
+from adapter.bfia.examples import A_PROVIDER
 from tests.contracts.databases import careless_database
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, Node, process_engine, wait_for
@@ -35,6 +35,6 @@ def shared_node(home: Path, name: str, **limits: float) -> Iterator[tuple[Node, 
             (node.home / "routes.yml").write_text(yaml.safe_dump(routes))
         stack.enter_context(federation)
         for node in (first, host):
-            node.register(REGISTER["one component"]["value"])
+            node.register(A_PROVIDER)
         wait_for(lambda: jobs.HOST in str(second.get("/api/v1/routes")), 30, about="the second has the routes")
         yield first, second, host

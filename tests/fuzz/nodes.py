@@ -10,7 +10,7 @@ import httpx
 import structlog
 import yaml
 
-from adapter.bfia.responses import REGISTER
+from adapter.bfia.examples import A_PROVIDER
 from gateway.bootstrap.node import Gateway
 from tests.e2e.nodes import ROOT
 from tests.inprocess import ME, ask, running
@@ -29,7 +29,7 @@ def a_node(home: Path, *command: str, **over: Any) -> Iterator[Gateway]:
     images = {"example:1.0.0": {"command": list(command or ("/bin/true",))}}
     engine = {"kind": "process", "process": {"images": images}}
     with running(home / "neighbour", NEIGHBOUR, engine=engine) as neighbour:
-        said = ask(neighbour, "operator", "POST", "/v2/provider/register", json=REGISTER["one component"]["value"])
+        said = ask(neighbour, "operator", "POST", "/v2/provider/register", json=A_PROVIDER)
         assert said.json()["code"] == 0
         (home / "routes.yml").write_text(yaml.safe_dump({NEIGHBOUR: {"url": neighbour.addresses()["peer"]}}))
         with running(home, engine=engine, data={"roots": [str(ROOT)]}, **over) as gateway:

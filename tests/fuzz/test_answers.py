@@ -7,8 +7,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from adapter.bfia.data import EXAMPLE as UPLOAD
-from adapter.bfia.responses import CREATE_ALL, REGISTER
+from adapter.bfia.examples import A_JOB, A_PROVIDER, UPLOAD
 from gateway.bootstrap.node import Gateway
 from gateway.http.app import operations
 from tests.e2e.nodes import wait_for
@@ -113,10 +112,10 @@ def test_what_is_answered_is_what_was_said(node: Gateway):
         )
         return answer.json()
 
-    register = next(iter(REGISTER.values()))["value"]
+    register = A_PROVIDER
     answered("POST", "/v2/provider/register", {}, json=register)
     answered("POST", "/v2/component/upload", {}, json=UPLOAD)
-    body = next(iter(CREATE_ALL.values()))["value"]
+    body = A_JOB
     job_id = answered("POST", "/v1/platform/schedule/job/create_all", {}, json=body)["data"]["job_id"]
     provider = node.registry.query()[0].key
     values = {

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from adapter.bfia.responses import CREATE_ALL, CREATE_JOB, JOB, REGISTER, START_JOB, START_TASK, TASK
+from adapter.bfia.examples import A_JOB, A_PROVIDER, JOB, TASK
 from gateway.bootstrap.node import Gateway
 from tests.adapter.bfia.channel.nodes import Node
 from tests.e2e.nodes import wait_for
@@ -84,7 +84,7 @@ def pulse() -> list[Beat]:
 def target(tmp_path_factory: pytest.TempPathFactory, pulse: list[Beat]) -> Iterator[Target]:
     with a_node(tmp_path_factory.mktemp("node")) as node:
         found = Target(node)
-        assert found.post("operator", REGISTRATION, REGISTER["one component"]["value"])["code"] == 0
+        assert found.post("operator", REGISTRATION, A_PROVIDER)["code"] == 0
         with beating(node, pulse):
             yield found
         found.client.close()
@@ -113,11 +113,11 @@ def beating(node: Gateway, beats: list[Beat]) -> Iterator[None]:
 
 
 def a_job(**more: Any) -> dict[str, Any]:
-    return copy.deepcopy(CREATE_ALL["two parties"]["value"]) | more
+    return copy.deepcopy(A_JOB) | more
 
 
 def a_provider(**more: Any) -> dict[str, Any]:
-    return copy.deepcopy(REGISTER["one component"]["value"]) | more
+    return copy.deepcopy(A_PROVIDER) | more
 
 
 def with_parameter(text: str) -> bytes:
@@ -343,8 +343,9 @@ def test_keys_that_stand_twice(target: Target):
     "role", ["guest." + "9" * 5000, "guest.-1", "guest.٣", "guest.0.0", "guest.²", "x" * 10_000]
 )
 def test_roles_that_no_party_has(target: Target, role: str):
-    for path, body in (("/job/create", CREATE_JOB), ("/job/start", START_JOB), ("/task/start", START_TASK)):
-        said = target.post("peer", CONTROL + path, next(iter(body.values()))["value"])
+    task = {"job_id": JOB, "task_id": TASK, "task_name": "echo_1"}
+    for path, body in (("/job/create", {**A_JOB, **task}), ("/job/start", task), ("/task/start", task)):
+        said = target.post("peer", CONTROL + path, body)
         assert said["code"] == 0 or said["data"]["reason"] == "JOB_ENDED"
     asked = {"task_id": TASK, "role": role, "status": "RUNNING"}
     assert target.post("peer", f"{CONTROL}/task/poll", asked)["data"]["reason"] == "ROLE_UNKNOWN"

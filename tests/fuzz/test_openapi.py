@@ -8,8 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from adapter.bfia.data import EXAMPLE as UPLOAD
-from adapter.bfia.responses import JOB, JOB_ASKED, JOB_HERE, TASK_HERE
+from adapter.bfia.examples import JOB, JOB_ASKED, JOB_HERE, TASK_HERE, UPLOAD
 from gateway.bootstrap.node import Gateway
 from tests.fuzz.nodes import LISTENERS, a_node, described, judged
 from tests.inprocess import ME, containers

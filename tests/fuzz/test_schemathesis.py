@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 
-from adapter.bfia.responses import JOB, TASK
+from adapter.bfia.examples import JOB, TASK
 from gateway.bootstrap.node import Gateway
 from tests.fuzz.nodes import LISTENERS, a_node, described, judged
 from tests.fuzz.test_openapi import examples, headers_of, place, posts, sent

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from starlette.requests import Request
 
 from adapter.bfia import translate, wire
+from adapter.bfia.examples import A_JOB, JOB
 from adapter.bfia.headers import incoming, outgoing
 from adapter.bfia.profiles import PROFILES
-from adapter.bfia.responses import CREATE_JOB
 from adapter.body import read_json
 from gateway.domain import dag as flow
 from gateway.domain import parameters
@@ -136,7 +136,7 @@ def job_entry(spec: JobSpec, party: Party, name: str) -> dict[str, Any]:
 
 
 def test_an_entry_of_many_indices_is_not_multiplied():
-    body = copy.deepcopy(CREATE_JOB["a job of two parties"]["value"])
+    body = copy.deepcopy({**A_JOB, "job_id": JOB})
     every = "|".join(map(str, range(900)))
     body["config"]["task_params"] = {"guest": {every: {"echo_1": {"x": "y" * 10_000}}}}
     assert len(json.dumps(translate.create_body(specified(body), PROFILES["spec"]))) < 20_000

@@ -339,7 +339,7 @@ def test_an_answer_tells_a_platform_what_may_be_missing(node: Node):
     node.all()
     node.engine.world.down = True
     limiter = CapacityLimiter(4)
-    router = logs.router(logs.LogParts(node.logs, Limiters(limiter, limiter, limiter)))
+    router = logs.router(node.logs, Limiters(limiter, limiter, limiter))
     app = create_app("test", [Mounted(router, None)])
     node.seconds += 1000
 

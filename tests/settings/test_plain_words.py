@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl, TypeAdapter, ValidationError, ValidationInfo
 from pydantic import field_validator as validates
 
-from adapter.bfia.responses import CREATE_ALL
+from adapter.bfia.examples import A_JOB
 from gateway.config.schema import load
 from gateway.errors import Invalid, problems_of
 from tests.inprocess import ask, running
@@ -118,7 +118,7 @@ def test_a_configuration_is_told_in_the_same_words(tmp_path: Any):
 
 
 def test_requests_are_told_in_the_same_words(tmp_path: Any):
-    job = CREATE_ALL["two parties"]["value"]
+    job = A_JOB
     config = {"rolle": job["config"]["role"], "initiator": {"role": 3, "node_id": "x"}}
     with running(tmp_path) as node:
         path = "/v1/platform/schedule/job/create_all"

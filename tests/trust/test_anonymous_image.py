@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from adapter.bfia.responses import CREATE_ALL, REGISTER
+from adapter.bfia.examples import A_JOB, A_PROVIDER
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, process_engine, wait_for
 from tests.services.own_docker import BASE
@@ -40,13 +40,13 @@ def two(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, F
             stack.callback(docker, "rmi", "-f", image)
         federation = stack.enter_context(Federation(tmp_path, [jobs.GUEST, jobs.HOST], engine))
         for node in federation.nodes.values():
-            body = REGISTER["one component"]["value"]
+            body = A_PROVIDER
             node.register(body | {"metadata": body["metadata"] | {"image": image}})
         yield request.param, federation
 
 
 def job(**parameters: Any) -> Any:
-    body = copy.deepcopy(CREATE_ALL["two parties"]["value"])
+    body = copy.deepcopy(A_JOB)
     body["dag"]["components"][0]["output"] = []
     body["config"]["role"] = {"guest": [jobs.GUEST], "host": [jobs.HOST]}
     body["config"]["task_params"] = {"common": {"echo_1": {"rounds": 3, **parameters}}}

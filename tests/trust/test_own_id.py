@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from adapter.bfia import responses
+from adapter.bfia import examples
 from gateway.bootstrap.node import Gateway
 from tests.inprocess import ME, PEER, ask, running
 
@@ -48,7 +48,7 @@ def test_no_command_is_taken_from_a_peer_that_claims_the_own_id(
 
 
 def test_a_job_of_the_own_platform_cannot_be_submitted_at_the_peer_port(node: Gateway):
-    body = copy.deepcopy(next(iter(responses.CREATE_JOB.values()))["value"])
+    body = copy.deepcopy({**examples.A_JOB, "job_id": examples.JOB})
     for path in (f"{SCHEDULE}/job/create_all", f"{SCHEDULE}/job/create", "/v1/interconn/job/audit/apply"):
         said = ask(node, "peer", "POST", path, headers={"x-source-node-id": ME}, json=body).json()
         assert said["data"]["reason"] == "OWN_NODE_ID"

@@ -24,8 +24,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
-
 from adapter.bfia.responses import REGISTER
+
 from tests.conftest import remove_networks
 from tests.e2e.nodes import ROOT, Federation, Node, wait_for
 from tests.plain import NO_TLS

@@ -20,8 +20,8 @@ from typing import TypeVar
 
 import pymysql
 import yaml
-
 from adapter.bfia.responses import REGISTER
+
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, Node, free_ports, wait_for
 from tests.services.own_docker import OwnDocker, enter

@@ -19,9 +19,10 @@ from fastapi.testclient import TestClient
 from adapter.bfia import envelope, headers, job_audit
 from adapter.bfia.client import ParticipantClient, SchedulerClient
 from adapter.bfia.extensions import EXTENSION, Command
-from adapter.bfia.interconn import InterconnParts, router
+from adapter.bfia.interconn import router
 from adapter.bfia.peer import Connections, Peer
 from adapter.bfia.profiles import PROFILES, Profile
+from adapter.bfia.requests import Peers
 from gateway.domain.job import Acceptance
 from gateway.domain.run import Audit
 from gateway.domain.spec import Ending, Failure, JobSpec, NodeId
@@ -199,10 +200,9 @@ def asked_of_us(one: dict[str, Any], profile: Profile) -> dict[str, Any]:
     limiters = Limiters(CapacityLimiter(2), CapacityLimiter(2), CapacityLimiter(2))
     job = OneJob()
     app = FastAPI()
-    parts = InterconnParts(ME, job, job, limiters, profile_of, lambda node: node == PEER)
-    app.include_router(router(parts))
-    audits = job_audit.JobAuditParts(OneAudit(), limiters, profile_of, lambda node: node == PEER)
-    app.include_router(job_audit.router(audits))
+    peers = Peers(lambda node: node == PEER, profile_of, limiters)
+    app.include_router(router(ME, job, job, peers))
+    app.include_router(job_audit.router(OneAudit(), peers))
     envelope.install(app, as_200)
     request = one["request"]
     body = request.get("body")

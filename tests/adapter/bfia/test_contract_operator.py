@@ -9,7 +9,7 @@ from unittest.mock import ANY
 import httpx
 import pytest
 
-from adapter.bfia.responses import REGISTER_COMPONENT
+from adapter.bfia.examples import A_COMPONENT
 from gateway.domain.states import JobStatus, Outcome
 from tests.adapter.bfia import contract, test_contract_peer
 from tests.adapter.bfia.contract import DONE, AtLeast, Caller, Endpoint, envelope, refused, wrong_listeners
@@ -247,7 +247,7 @@ def test_a_partner_that_refuses_is_named_with_its_own_words(stage: Stage):
 
 def test_the_standards_registration(stage: Stage):
     call = caller(stage, PLATFORM)
-    body = copy.deepcopy(REGISTER_COMPONENT["one component"]["value"])
+    body = copy.deepcopy(A_COMPONENT)
     for _ in range(2):
         assert envelope(call("/component/register", body)) == DONE
     for field in ("imageUrl", "component_info"):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from adapter.bfia.responses import CREATE_ALL, REGISTER, REGISTER_COMPONENT
+from adapter.bfia.examples import A_COMPONENT, A_JOB, A_PROVIDER
 from gateway.bootstrap.node import Gateway
 from gateway.domain.run import Address
 from tests.e2e.nodes import example, wait_for
@@ -23,13 +23,13 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     engine = {"kind": "process", "process": {"images": images}}
     with pair(tmp_path_factory.mktemp("nodes"), engine=engine) as (gateway, partner):
         for each in (gateway, partner):
-            body = copy.deepcopy(REGISTER["one component"]["value"])
+            body = copy.deepcopy(A_PROVIDER)
             assert ask(each, "operator", "POST", "/v2/provider/register", json=body).json()["code"] == 0
         yield gateway
 
 
 def job_body(**more: Any) -> dict[str, Any]:
-    return copy.deepcopy(CREATE_ALL["two parties"]["value"]) | more
+    return copy.deepcopy(A_JOB) | more
 
 
 def submit(node: Gateway, hosts: Sequence[str] = (ME,), **headers: str) -> str:
@@ -410,7 +410,7 @@ def test_the_users_registration_and_what_follows(node: Gateway):
 
 
 def test_a_broken_registration_stores_nothing(node: Gateway):
-    body = copy.deepcopy(REGISTER["one component"]["value"]) | {"name": "broken"}
+    body = copy.deepcopy(A_PROVIDER) | {"name": "broken"}
     body["components_description"]["Echo"]["roleList"] = "guest"
     body["components_description"]["Echo"]["inputParam"] = [{"name": 1}]
     answer = ask(node, "operator", "POST", "/v2/provider/register", json=body).json()
@@ -421,7 +421,7 @@ def test_a_broken_registration_stores_nothing(node: Gateway):
 
 
 def test_the_standards_registration_registers_the_same_thing(node: Gateway):
-    body = copy.deepcopy(REGISTER_COMPONENT["one component"]["value"])
+    body = copy.deepcopy(A_COMPONENT)
     body["component_info"] |= {"provider": "byspec"}
     answer = ask(node, "operator", "POST", f"{PLATFORM}/component/register", json=body)
     assert envelope(answer)["code"] == 0
@@ -477,7 +477,7 @@ def test_a_dataset_that_is_not_there_is_named_with_its_path(node: Gateway):
 
 
 def test_a_format_that_the_input_does_not_list_is_a_warning_naming_both(node: Gateway):
-    provider = copy.deepcopy(REGISTER["one component"]["value"]) | {"name": "formats"}
+    provider = copy.deepcopy(A_PROVIDER) | {"name": "formats"}
     echo = provider["components_description"]["Echo"]
     echo["provider"] = "formats"
     echo["inputData"][0]["dataFormat"] = ["yaml"]

@@ -12,6 +12,7 @@ import pytest
 from fastapi import FastAPI
 
 from adapter.bfia import data, envelope
+from adapter.bfia.examples import UPLOAD
 from gateway.data.datasets import Datasets
 from gateway.data.storage import FOLDER, FileStorage
 from gateway.domain.datasets import MemoryDatasets
@@ -86,7 +87,7 @@ def test_the_users_upload_is_stored_as_asked(site: Site) -> None:
     }
     address = site.datasets.resolve("experiment#breast_hetero_guest")
     assert len(site.storage.partitions(address)) == 16
-    assert data.EXAMPLE == USERS
+    assert UPLOAD == USERS
 
 
 def test_a_file_that_is_sent_is_stored_like_one_from_the_server(site: Site) -> None:

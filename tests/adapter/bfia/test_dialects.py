@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from adapter.bfia.examples import A_JOB
 from adapter.bfia.profiles import PROFILES as PROFILE_OF
-from adapter.bfia.responses import CREATE_ALL
 from adapter.bfia.translate import create_body
 from engines.memory import MemoryEngine
 from gateway.domain.spec import JobSpec
@@ -149,7 +149,7 @@ def test_the_state_of_a_job(site: Site, sender: str, method: str):
 
 @pytest.mark.parametrize(("other", "characters"), [(SPEC, 36), (FATE, 25), (KUSCIA, 36)])
 def test_a_job_id_is_no_longer_than_every_node_can_store(site: Site, other: str, characters: int):
-    body = copy.deepcopy(CREATE_ALL["two parties"]["value"])
+    body = copy.deepcopy(A_JOB)
     body["dag"]["components"][0] |= {"componentName": "Thing", "provider": "vendor"}
     body["config"]["role"]["host"] = [other]
     path = "/v1/platform/schedule/job/create_all"

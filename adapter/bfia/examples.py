@@ -1,0 +1,134 @@
+"""Examples for the interface description: small bodies that a fresh node accepts, one after the other.
+
+`JOB` and `TASK` are ids that senders choose; where this node makes an id itself, one of ours stands for it.
+"""
+
+from typing import Any
+
+from fastapi import Body
+from fastapi.openapi.models import Example
+
+from adapter.bfia import wire
+
+JOB = "job-example"
+JOB_HERE = "job-scheduled-here"
+"""a job that this node schedules for another"""
+JOB_ASKED = "job-asked-about"
+"""a job that another node asks about before it creates it here"""
+AUDIT = "audit_example"
+AUDIT_HERE = f"audit_{JOB_HERE}"
+"""this node's own question about the job that it schedules"""
+TASK = "task_example"
+TASK_HERE = "task_scheduled_here"
+"""a task of such a job; its id is made by this node"""
+_NAME = "echo_1"
+
+_DESCRIPTION: dict[str, Any] = {
+    "componentName": "Echo",
+    "title": "Echo",
+    "provider": "example",
+    "version": "1.0.0",
+    "description": "Copies its input.",
+    "roleList": ["guest", "host"],
+    "desVersion": "1.3.0",
+    "storageEngine": ["file"],
+    "inputParam": [],
+    "inputData": [{"name": "train_data", "description": "table", "category": "dataset", "dataFormat": ["csv"]}],
+    "outputData": [{"name": "train_data", "description": "table", "category": "dataset", "dataFormat": ["csv"]}],
+    "result": [{"resultCode": "00000000", "resultMessage": "ok"}],
+}
+
+A_PROVIDER: dict[str, Any] = {
+    "name": "example",
+    "device": "docker",
+    "version": "1.0.0",
+    "metadata": {"base_url": "", "image": "example:1.0.0"},
+    "protocol": "bfia",
+    "components_description": {"Echo": _DESCRIPTION},
+}
+A_COMPONENT: dict[str, Any] = {"imageUrl": "example:1.0.0", "component_info": _DESCRIPTION}
+
+A_JOB: dict[str, Any] = {
+    "flow_id": "my-flow",
+    "dag": {
+        "version": "2.0",
+        "components": [
+            {
+                "name": _NAME,
+                "componentName": "Echo",
+                "provider": "example",
+                "version": "1.0.0",
+                "input": [],
+                "output": [{"type": "dataset", "key": "data0"}],
+            }
+        ],
+    },
+    "config": {
+        "version": "2.0.0",
+        "initiator": {"role": "guest", "node_id": "JG0100001100000010"},
+        "role": {"guest": ["JG0100001100000010"], "host": ["JG0100001100000010"]},
+        "job_params": {"common": {"sync_type": "poll"}},
+        "task_params": {"common": {}},
+    },
+}
+
+
+def _body(summary: str, **value: Any) -> Any:
+    return Body(openapi_examples={"example": Example(summary=summary, value=value)})
+
+
+def _unparsed(value: dict[str, Any]) -> dict[str, Any]:
+    """Describe a body that the path does not declare."""
+    schema = {"type": "object", "additionalProperties": True}
+    return {
+        "requestBody": {"required": True, "content": {"application/json": {"schema": schema, "example": value}}}
+    }
+
+
+_OF_A_PEER = A_JOB["config"] | {
+    "initiator": {"role": "guest", "node_id": "JG0100001100000011"},
+    "role": {"guest": ["JG0100001100000011"], "host": ["JG0100001100000010"]},
+}
+SUBMIT_JOB = _body("A job of two parties", **(A_JOB | {"config": _OF_A_PEER}), job_id=JOB_HERE)
+CREATE_JOB = _body("A job of two parties", **A_JOB, job_id=JOB)
+START_JOB = _body("A job", job_id=JOB)
+DELETE_JOB = _body("A job", job_id=JOB, dry_run=True)
+OUTPUT_METADATA = _body("All outputs of a task at a role", job_id=JOB, task_name=_NAME, role="guest")
+START_TASK = _body("A task of a job", job_id=JOB, task_id=TASK, task_name=_NAME)
+POLL_TASK = _body("One role of a task", task_id=TASK, role="guest")
+REPORT_TASK = _body("One role of a task", task_id=TASK_HERE, status="RUNNING", role="guest")
+_JOB_ID = {"schema": wire.JobId.model_json_schema(), "example": {"job_id": JOB_HERE}}
+STATUS_ALL = {"requestBody": {"content": {"application/json": _JOB_ID}}}
+STOP_TASK = _body("A task", task_id=TASK)
+CONFIRM_JOB = _body("Agreed", job_id=JOB_HERE, status="READY")
+APPLY_AUDIT = _body(
+    "A job of two parties",
+    **{k: v for k, v in A_JOB.items() if k != "config"},
+    audit_id=AUDIT,
+    job_id=JOB_ASKED,
+    name="my flow",
+    project_id="my-project",
+    conf=A_JOB["config"],
+)
+CONFIRM_AUDIT = _body("Approved", audit_id=AUDIT_HERE, status="APPROVED")
+TERMINATE_AUDIT = _body("A question", audit_id=AUDIT)
+SUSPEND_JOB = _body("A job", job_id=JOB_HERE)
+STOP_JOB = _body("A whole job", job_id=JOB, outcome="STOPPED")
+STOP_ALL = _body("A whole job", job_id=JOB_HERE)
+RERUN = _body("From a task", job_id=JOB_HERE, new_job_id="job-again", **{"from": _NAME})
+STOP_TASK_OF_JOB = _body("A task of a job", job_id=JOB_HERE, task_name=_NAME)
+CALLBACK = _body("A container that has begun", task_id=TASK, status="RUNNING", role="guest")
+REGISTER = _unparsed(A_PROVIDER)
+REGISTER_COMPONENT = _unparsed(A_COMPONENT)
+CREATE_ALL = _body("One task at a guest and a host", **A_JOB)
+DELETE = _body("A version of a provider", name="example", version="1.0.0")
+HELLO = _body("Hello", node_id="JG0100001100000010")
+UPLOAD: dict[str, Any] = {
+    "file": "examples/data/breast_hetero_guest.csv",
+    "head": True,
+    "partitions": 16,
+    "extend_sid": True,
+    "meta": {"delimiter": ",", "label_name": "y", "match_id_name": "id"},
+    "namespace": "experiment",
+    "name": "breast_hetero_guest",
+}
