@@ -23,8 +23,12 @@ def router(providers: Providers, limiters: Limiters) -> APIRouter:
     async def registered(request: Request, sender: Sender) -> Written:
         """Register the body, which the registry parses itself: it accepts the standard's trailing commas."""
         text, by = await request.body(), _by(request)
-        done = await on(providers.limiter, sender, lambda: providers.register(text, by))
-        request.state.audit = audited(done)
+
+        def work() -> tuple[Written, dict[str, Any]]:
+            done = providers.register(text, by)
+            return done, audited(done)
+
+        done, request.state.audit = await on(providers.limiter, sender, work)
         return done
 
     @router.post(

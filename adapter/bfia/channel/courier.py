@@ -85,7 +85,7 @@ class Courier:
             ) as response:
                 said = await _read_bounded(response)
         except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-            return Answer(BAD_ADDRESS, f"the route's address {route.url!r} cannot be used: {error}")
+            return Answer(code=BAD_ADDRESS, message=f"the route's address {route.url!r} cannot be used: {error}")
         except httpx.HTTPError as error:
             raise _NoAnswer(f"{by}{type(error).__name__}: {error}") from error
         except PeerUnreachable as error:
@@ -140,11 +140,16 @@ def _reason(said: bytes) -> str:
 
 def _understood(status: int, said: bytes) -> Answer:
     if status == 413:
-        return Answer(TOO_LARGE, "the peer takes no body of this size")
+        return Answer(code=TOO_LARGE, message="the peer takes no body of this size")
     try:
         answer = decode_answer(said)
     except Invalid:
-        return Answer(UNKNOWN, f"the peer answered HTTP {status} with something that is no transport answer")
+        return Answer(
+            code=UNKNOWN, message=f"the peer answered HTTP {status} with something that is no transport answer"
+        )
     if not _CODE.fullmatch(answer.code):
-        return Answer(UNKNOWN, f"the peer answered HTTP {status}, code {answer.code[:40]}: {answer.message[:500]}")
+        return Answer(
+            code=UNKNOWN,
+            message=f"the peer answered HTTP {status}, code {answer.code[:40]}: {answer.message[:500]}",
+        )
     return answer

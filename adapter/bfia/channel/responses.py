@@ -1,4 +1,4 @@
-"""The transport's answers: which code a refusal has, and how a message is handed to its reader."""
+"""The transport's responses: the code of each refusal, how a message gets to its reader, their description."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -6,10 +6,11 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+from pydantic import BaseModel
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from adapter.bfia.channel.codec import SUCCESS, UnknownForm, encode_answer
+from adapter.bfia.channel.codec import SUCCESS, Ask, Push, UnknownForm, encode_answer
 from gateway.broker import Broker, BufferFull, Message, SessionReleased
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, PeerUnreachable, TooLarge
 
@@ -46,12 +47,12 @@ class ChannelRefused(GatewayError):
 
 
 def success() -> Response:
-    """Says that it was done, and that there is no content."""
+    """Return a success without content."""
     return reply(SUCCESS, "success")
 
 
 def refusal(error: GatewayError) -> Response:
-    """Says why it was not done."""
+    """Return the response to a request that failed."""
     code = next((code for kind, code in _CODES if isinstance(error, kind)), _OTHERWISE)
     if isinstance(error, ChannelRefused):
         code = error.ptp_code
@@ -61,16 +62,16 @@ def refusal(error: GatewayError) -> Response:
 
 
 def reply(code: str, message: str, status: int = 200) -> Response:
-    """Answers with any code."""
+    """Return a response with any code."""
     body = b"".join(encode_answer(code, message))
     return Response(body, status_code=status, media_type="application/json")
 
 
 class Handover(Response):
-    """An answer that waits for a message, and tells the broker whether the message got out.
+    """A response that waits for a message, and reports to the broker whether the message got out.
 
-    A reader that hangs up cancels the wait or the sending. A long answer holds its end back until all before it
-    has left this process, so that a reader that is gone by then does not take the message with it.
+    A reader that hangs up cancels the wait or the sending. The end of a long response is held back until all
+    before it has left this process, so that a reader that is gone by then does not take the message with it.
     """
 
     def __init__(
@@ -134,109 +135,87 @@ def _start(status: int, pieces: list[bytes]) -> dict[str, Any]:
     return {"type": "http.response.start", "status": status, "headers": headers}
 
 
-_ANSWER_EXAMPLE = {"code": "E0000000000", "message": "success", "metadata": {}, "content": "", "payload": ""}
-
-
-def _header(name: str, about: str, example: str, *, required: bool = False) -> dict[str, Any]:
-    return {
-        "name": name,
-        "in": "header",
-        "required": required,
-        "description": about,
-        "schema": {"type": "string"},
-        "example": example,
-    }
-
-
-def _about(
-    summary: str,
-    properties: dict[str, Any],
-    required: list[str],
-    example: dict[str, Any],
-    headers: list[dict[str, Any]],
+def described(
+    summary: str, body: type[BaseModel] | None, example: dict[str, Any], headers: dict[str, dict[str, Any]]
 ) -> dict[str, Any]:
-    body = {"type": "object", "properties": properties, "required": required, "example": example}
-    answer = {
-        "type": "object",
-        "properties": {
-            "code": {"type": "string", "description": "E0000000000, or why it failed"},
-            "message": {"type": "string"},
-            "metadata": {"type": "object", "additionalProperties": {"type": "string"}},
-            "content": {"type": "string", "format": "byte"},
-            "payload": {"type": "string", "format": "byte", "description": "the same bytes as content"},
-        },
-        "required": ["code", "message"],
-        "example": _ANSWER_EXAMPLE,
-    }
-    answered = {"content": {"application/json": {"schema": answer}}}
+    """Return a path's options for the interface description: its body, example and headers."""
+    schema = body.model_json_schema() if body else {"type": "object"}
+    response = {"content": {"application/json": {"schema": _RESPONSE}}}
     return {
         "summary": summary,
         "openapi_extra": {
-            "parameters": [_SESSION, *headers],
-            "requestBody": {"required": bool(required), "content": {"application/json": {"schema": body}}},
+            "parameters": [
+                {"name": name, "in": "header", **about} for name, about in (_SESSION | headers).items()
+            ],
+            "requestBody": {
+                "required": bool(schema.get("required")),
+                "content": {"application/json": {"schema": schema | {"example": example}}},
+            },
             "responses": {
-                "200": {"description": "the code tells success from failure", **answered},
-                "413": {"description": "the body is over the limit", **answered},
+                "200": {"description": "the code tells success from failure", **response},
+                "413": {"description": "the body is over the limit", **response},
             },
         },
     }
 
 
-_SESSION = _header("x-ptp-session-id", "session; session_<job id>", "session_example", required=True)
-_TARGET = _header("x-ptp-target-node-id", "the node that is to receive it", "JG0100001100000010", required=True)
-_FROM = _header("x-ptp-target-node-id", "own node or none: any source; a peer: that source only", "")
-_TOKEN = _header("x-ptp-token", "config.token; Docker containers may leave it out: their address tells", "")
-_POP_ID = _header("x-ptp-pop-id", "names one logical pop; its repeat gets the same message", "")
-_TOPIC = {"type": "string", "maxLength": 4096, "default": ""}
-_TIMEOUT = {
-    "anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": "^[0-9]{1,9}$"}],
-    "description": "milliseconds; below 1000 it is seconds; 0 or absent: the default",
-}
-_PAYLOAD = {"type": "string", "format": "byte", "description": "Base64"}
-_METADATA = {
-    "type": "object",
-    "additionalProperties": {"type": "string"},
-    "description": "sequence: a repeat with the same one is stored once",
-}
+def _header(description: str, example: str, *, required: bool = False) -> dict[str, Any]:
+    return {
+        "description": description,
+        "required": required,
+        "schema": {"type": "string"},
+        "example": example,
+    }
 
-PUSH = _about(
+
+_RESPONSE = {
+    "type": "object",
+    "properties": {
+        "code": {"type": "string", "description": "E0000000000, or why it failed"},
+        "message": {"type": "string"},
+        "metadata": {"type": "object", "additionalProperties": {"type": "string"}},
+        "content": {"type": "string", "format": "byte"},
+        "payload": {"type": "string", "format": "byte", "description": "the same bytes as content"},
+    },
+    "required": ["code", "message"],
+    "example": {"code": SUCCESS, "message": "success", "metadata": {}, "content": "", "payload": ""},
+}
+_SESSION = {"x-ptp-session-id": _header("session; session_<job id>", "session_example", required=True)}
+_TOKEN = {"x-ptp-token": _header("config.token; Docker containers may leave it out: their address tells", "")}
+_FROM = {"x-ptp-target-node-id": _header("own node or none: any source; a peer: that source only", "")}
+_POP_ID = {"x-ptp-pop-id": _header("names one logical pop; its repeat gets the same message", "")}
+_TOPIC = {"topic": "guest.0-host.0"}
+_MESSAGE = {**_TOPIC, "payload": "aGVsbG8=", "metadata": {"sequence": "1"}}
+
+PUSH = described(
     "Append a message to a topic on the target node",
-    {"topic": _TOPIC, "payload": _PAYLOAD, "metadata": _METADATA},
-    ["payload"],
-    {"topic": "guest.0-host.0", "payload": "aGVsbG8=", "metadata": {"sequence": "1"}},
-    [_TARGET, _TOKEN],
+    Push,
+    _MESSAGE,
+    {"x-ptp-target-node-id": _header("the node that is to receive it", "JG0100001100000010", required=True)}
+    | _TOKEN,
 )
-POP = _about(
+POP = described(
     "Take the next message of a topic; wait for it if there is none",
-    {"topic": _TOPIC, "timeout": _TIMEOUT},
-    [],
-    {"topic": "guest.0-host.0", "timeout": 1000},
-    [_FROM, _TOKEN, _POP_ID],
+    Ask,
+    {**_TOPIC, "timeout": 1000},
+    _FROM | _TOKEN | _POP_ID,
 )
-PEEK = _about(
-    "Take the next message of a topic if there is one",
-    {"topic": _TOPIC},
-    [],
-    {"topic": "guest.0-host.0"},
-    [_FROM, _TOKEN, _POP_ID],
-)
-RELEASE = _about(
+PEEK = described("Take the next message of a topic if there is one", Ask, _TOPIC, _FROM | _TOKEN | _POP_ID)
+RELEASE = described(
     "Drop a topic; without one, what is kept for repeats of the reader's pops",
-    {"topic": _TOPIC, "timeout": _TIMEOUT},
-    [],
-    {"topic": "guest.0-host.0", "timeout": 10000},
-    [_TOKEN],
+    Ask,
+    {**_TOPIC, "timeout": 10000},
+    _TOKEN,
 )
-INVOKE = _about(
+INVOKE = described(
     "Store a message that another node's transport brings",
-    {"topic": _TOPIC, "payload": _PAYLOAD, "metadata": _METADATA},
-    ["payload"],
-    {"topic": "guest.0-host.0", "payload": "aGVsbG8=", "metadata": {"sequence": "1"}},
-    [
-        _header("x-ptp-version", "1: the body is the container's push; else it is wrapped in an Inbound", "1"),
-        _header("x-ptp-uri", "what it is for on this node", "/v1/interconn/chan/push"),
-        _header("x-ptp-source-node-id", "the sending node", "JG0100001100000011", required=True),
-        _header("x-ptp-target-node-id", "this node", "JG0100001100000010"),
-    ],
+    Push,
+    _MESSAGE,
+    {
+        "x-ptp-version": _header("1: the body is the container's push; else it is wrapped in an Inbound", "1"),
+        "x-ptp-uri": _header("what it is for on this node", "/v1/interconn/chan/push"),
+        "x-ptp-source-node-id": _header("the sending node", "JG0100001100000011", required=True),
+        "x-ptp-target-node-id": _header("this node", "JG0100001100000010"),
+    },
 )
-TRANSPORT = _about("Not served over HTTP: answers E0000000614", {}, [], {}, [])
+TRANSPORT = described("Not served over HTTP: responds with E0000000614", None, {}, {})

@@ -355,7 +355,7 @@ class _Desk:
         taking = partial(
             self._broker.pop,
             ptp.session,
-            ask.topic if ptp.topic is None else ptp.topic,
+            (ask.topic or "") if ptp.topic is None else ptp.topic,
             source=None if ptp.target in ("", self._parts.node) else ptp.target,
             reader=_digest("run", run),
             run=run,
@@ -377,7 +377,7 @@ class _Desk:
         run = (await self._member(request, ptp)).run
         async with self._body(request) as body:
             ask = await self._read(body, decode_ask)
-        topic = ptp.topic if ptp.topic is not None else ask.topic if ask.topic_given else None
+        topic = ask.topic if ptp.topic is None else ptp.topic
         await self._broker.release(ptp.session, topic, reader=_digest("run", run), run=run)
         return success()
 

@@ -17,7 +17,6 @@ from adapter.bfia.channel.codec import (
 from adapter.bfia.channel.headers import outgoing, read_ends, read_ptp, wait_seconds
 from gateway.errors import Invalid
 
-LONG = 70_000
 steady = settings(derandomize=True, deadline=None, max_examples=80)
 
 
@@ -46,10 +45,10 @@ def test_large_bytes_are_sliced_without_a_seam(size):
     payload = bytes(i * 31 % 251 for i in range(size))
     text = encode_base64(payload)
     assert text == base64.b64encode(payload)
-    assert decode_base64(text) == payload
+    assert decode_base64(text.decode()) == payload
 
 
-@pytest.mark.parametrize("text", [b"A", b"AAAA=AAA", b"AA\0A", b"A" * (1 << 20) + b"=" * 4, b"=" * (1 << 21)])
+@pytest.mark.parametrize("text", ["A", "AAAA=AAA", "AA\0A", "A" * (1 << 20) + "=" * 4, "=" * (1 << 21)])
 def test_what_is_no_base64_is_refused_at_any_length(text):
     with pytest.raises(ValueError):
         decode_base64(text)
@@ -57,32 +56,7 @@ def test_what_is_no_base64_is_refused_at_any_length(text):
 
 def test_padding_in_the_middle_of_a_long_text_is_refused():
     with pytest.raises(ValueError):
-        decode_base64(b"A" * ((1 << 20) - 2) + b"==" + b"A" * 1000)
-
-
-texts = st.one_of(st.text(max_size=8), st.sampled_from(["x" * LONG, "x" * LONG + "\\", "x" * LONG + '"']))
-values = st.recursive(
-    texts | st.none() | st.integers(), lambda v: st.lists(v, max_size=3) | st.dictionaries(texts, v, max_size=3)
-)
-
-
-@steady
-@given(st.dictionaries(st.sampled_from(["topic", "metadata", "more", "x" * LONG]), values), st.booleans())
-def test_a_long_text_anywhere_in_the_body_changes_nothing_but_speed(said, ascii_only):
-    """The parser sees a long text or, for speed, a stand-in; what is read and refused is the same."""
-    payload = "QUJD" * LONG
-    plain = json.dumps({"payload": "QUJD"} | said, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
-    long = json.dumps({"payload": payload} | said, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
-    try:
-        expected = decode_push(plain)
-    except Invalid as error:
-        with pytest.raises(Invalid) as raised:
-            decode_push(long)
-        assert [p.path for p in raised.value.problems] == [p.path for p in error.problems]
-    else:
-        found = decode_push(long)
-        assert (found.topic, found.metadata) == (expected.topic, expected.metadata)
-        assert found.payload == b"ABC" * LONG
+        decode_base64("A" * ((1 << 20) - 2) + "==" + "A" * 1000)
 
 
 @steady
@@ -100,11 +74,6 @@ def test_hostile_long_bodies_end_soon():
     for body in (b'"' * 3_000_000, b'{"a":"' + b"\\" * 3_000_000, b'{"a":' * 300_000, b'["",' * 700_000):
         with pytest.raises(Invalid):
             decode_push(body)
-
-
-def test_a_field_that_stands_twice_is_read_as_a_parser_reads_it():
-    first, second = ("QUJD" * LONG).encode(), ("REVG" * LONG).encode()
-    assert decode_push(b'{"payload":"%b","payload":"%b"}' % (first, second)).payload == b"DEF" * LONG
 
 
 @pytest.mark.parametrize("name", ["", "content", "payload", "else"])
