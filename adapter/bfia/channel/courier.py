@@ -144,9 +144,7 @@ def _understood(status: int, said: bytes) -> Answer:
     try:
         answer = decode_answer(said)
     except Invalid:
-        return Answer(
-            code=UNKNOWN, message=f"the peer answered HTTP {status} with something that is no transport answer"
-        )
+        return Answer(code=UNKNOWN, message=f"the peer answered HTTP {status} without a transport response")
     if not _CODE.fullmatch(answer.code):
         return Answer(
             code=UNKNOWN,
