@@ -50,7 +50,7 @@ async def ask(client, node, verb, body, headers):
         ("pop", {}, {"timeout": "soon"}, "E0000000400", "timeout"),
         ("pop", {}, {"timeout": True}, "E0000000400", "timeout"),
         ("pop", {}, {"timeout": -1}, "E0000000400", "timeout"),
-        ("pop", {}, b'{"timeout": NaN}', "E0000000400", "timeout"),
+        ("pop", {}, b'{"timeout": NaN}', "E0000000400", "body"),
         ("pop", {"x-ptp-timeout": "soon"}, b"", "E0000000400", "x-ptp-timeout"),
         ("pop?timeout=soon", {}, b"", "E0000000400", "query.timeout"),
         ("push", {"content-type": "application/x-protobuf"}, b"\n\x01t", "E0000000616", "application/json"),
@@ -172,8 +172,8 @@ async def test_only_post_is_served(desk, caller, verb):
 async def test_hostile_session_ids_and_topics_are_only_text(desk, caller, tmp_path):
     for number, name in enumerate(["../../x", "/", "会话".encode().decode("latin-1"), "%2e%2e", "x" * 512]):
         box = Container(caller, desk, **{"x-ptp-session-id": name.encode("latin-1")})
-        assert await box.push("alpha", b"%d" % number, topic="../\0\ud800") == OK
-        assert await box.pop("../\0\ud800") == b"%d" % number
+        assert await box.push("alpha", b"%d" % number, topic="../\0") == OK
+        assert await box.pop("../\0") == b"%d" % number
     assert [path.name for path in tmp_path.iterdir()] == ["alpha"]
 
 
