@@ -24,8 +24,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
-from adapter.bfia.responses import REGISTER
 
+from adapter.bfia.examples import A_PROVIDER
 from tests.conftest import remove_networks
 from tests.e2e.nodes import ROOT, Federation, Node, wait_for
 from tests.plain import NO_TLS
@@ -106,7 +106,7 @@ def main() -> None:
 def two_nodes(engine: dict[str, Any], by_fate: bool = False) -> Iterator[tuple[Node, Node]]:
     with TemporaryDirectory() as home, _federation(Path(home), engine, by_fate) as federation:
         for node in federation.nodes.values():
-            body = copy.deepcopy(REGISTER["one component"]["value"])
+            body = copy.deepcopy(A_PROVIDER)
             body["metadata"]["image"] = IMAGE
             description = body["components_description"]["Echo"]
             description["inputData"] = []

@@ -20,8 +20,8 @@ from typing import TypeVar
 
 import pymysql
 import yaml
-from adapter.bfia.responses import REGISTER
 
+from adapter.bfia.examples import A_PROVIDER
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, Node, free_ports, wait_for
 from tests.services.own_docker import OwnDocker, enter
@@ -195,7 +195,7 @@ def _built(home: Path, containers: Containers, daemon: OwnDocker | None, paired:
         stack.callback(shutil.rmtree, home / "nodes", ignore_errors=True)
         stack.enter_context(federation)
         for node in (first, host):
-            node.register(REGISTER["one component"]["value"])
+            node.register(A_PROVIDER)
         if paired:
             wait_for(lambda: jobs.HOST in str(second.get("/api/v1/routes")), about="the second has the routes")
         guest = pair.one_node(first, second) if paired else first
