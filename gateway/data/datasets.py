@@ -18,164 +18,13 @@ from gateway.domain.problems import Problem
 from gateway.domain.run import Address
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, TooLarge
 
-# A dataset as the JSON file ``metadata`` beside its partitions, and back.
-#
-# The keys of the interconnection standard are name, namespace, count, partitions, column_info, data_type,
-# description, create_time, expire_time and file_type. Ours besides: ``meta`` as uploaded but with the delimiter
-# that the partitions have; ``origin`` with what the uploaded file was like; which columns are id, label and sid.
-
-
-def metadata_of(dataset: Dataset) -> bytes:
-    """Return the file's content."""
-    meta = dict(dataset.meta)
-    columns = zip(dataset.columns, dataset.types, strict=True)
-    document = {
-        "name": dataset.name,
-        "namespace": dataset.namespace,
-        "count": dataset.count,
-        "partitions": dataset.partitions,
-        "column_info": [{"name": name, "type": kind} for name, kind in columns],
-        "data_type": "dense",
-        "description": dataset.description,
-        "create_time": dataset.created_at.timestamp(),
-        "expire_time": None,
-        "file_type": "csv",
-        "id_column": meta.get("match_id_name"),
-        "label_column": meta.get("label_name"),
-        "sid_column": dataset.sid or None,
-        "meta": {**meta, "delimiter": ","},
-        "origin": {
-            "source": dataset.origin,
-            "delimiter": meta.get("delimiter"),
-            "checksum": dataset.checksum,
-            "size": dataset.size,
-        },
-    }
-    return json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1).encode()
-
-
-def dataset_of(address: Address, document: Mapping[str, Any]) -> Dataset:
-    """Return what a metadata file tells, as far as it does: other programs write some too."""
-    origin = _mapping(document.get("origin"))
-    columns = [c for c in _list(document.get("column_info")) if isinstance(c, Mapping)]
-    meta = dict(_mapping(document.get("meta")))
-    if "delimiter" in origin:
-        meta["delimiter"] = origin["delimiter"]
-    return Dataset(
-        namespace=address.namespace,
-        name=address.name,
-        columns=tuple(str(c.get("name", "")) for c in columns),
-        types=tuple(str(c.get("type", "string")) for c in columns),
-        count=_number(document.get("count")),
-        partitions=_number(document.get("partitions")) or 1,
-        meta=meta,
-        checksum=_text(origin.get("checksum")),
-        size=_number(origin.get("size")),
-        created_at=_time(document.get("create_time")),
-        origin=_text(origin.get("source")),
-        sid=_text(document.get("sid_column")),
-        description=_text(document.get("description")),
-    )
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _number(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
-
-
-def _time(value: Any) -> datetime:
-    try:
-        return datetime.fromtimestamp(float(value), UTC)
-    except (TypeError, ValueError, OverflowError, OSError):
-        return datetime.fromtimestamp(0, UTC)
-
-
-OTHER_WAY = "to send a file from your own machine use POST /v2/component/upload/file"
-
-
-def open_below(roots: Sequence[Path], asked: str) -> BinaryIO:
-    """Open a regular file; a relative path is looked up below each root in order.
-
-    Raises `NotAllowed` (PATH_NOT_ALLOWED) for what lies elsewhere, whether it exists or not, `Invalid`
-    (FILE_NOT_FOUND) for what is not there.
-    """
-    if not roots:
-        raise NotAllowed(
-            f"uploading by server path is off on this node: data.roots is empty in its settings; {OTHER_WAY}",
-            reason="PATH_NOT_ALLOWED",
-        )
-    path = PurePosixPath(asked)
-    if not asked.strip() or "\0" in asked or path == PurePosixPath("."):
-        raise Invalid([Problem("file", "must be the path of a file on this server", asked)])
-    if ".." in path.parts:
-        raise _elsewhere(asked, "must not go up with ..")
-    for root in roots:
-        try:
-            found = _found(root, path, asked)
-        except (OSError, ValueError):
-            continue  # too long, unreadable, not encodable: not there
-        if found is not None:
-            return found
-    if path.is_absolute() and not any(path.is_relative_to(r) for root in roots for r in (root, _real(root))):
-        raise _elsewhere(asked, "must lie below one of the folders in data.roots")
-    rule = f"must be a file on this server, below one of the folders in data.roots; there is none; {OTHER_WAY}"
-    raise Invalid([Problem("file", rule, asked)], reason="FILE_NOT_FOUND")
-
-
-def _found(root: Path, path: PurePosixPath, asked: str) -> BinaryIO | None:
-    real = _real(root)
-    if path.is_absolute() and not (path.is_relative_to(root) or path.is_relative_to(real)):
-        return None
-    target = Path(os.path.realpath(root / path, strict=True))
-    if not target.is_relative_to(real):
-        raise _elsewhere(asked, "must not lead out of data.roots by a symbolic link")
-    return _opened(real, target.relative_to(real).parts, asked)
-
-
-def _opened(root: Path, parts: Sequence[str], asked: str) -> BinaryIO:
-    """Open step by step without following links: what was checked is what is opened. Raises `OSError`."""
-    handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        for part in parts:
-            inner = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=handle)
-            os.close(handle)
-            handle = inner
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise Invalid([Problem("file", "must be a regular file", asked)])
-        return os.fdopen(handle, "rb")
-    except BaseException:
-        os.close(handle)
-        raise
-
-
-def _real(root: Path) -> Path:
-    return Path(os.path.realpath(root))
-
-
-def _elsewhere(asked: str, rule: str) -> NotAllowed:
-    return NotAllowed(f"file: {rule} (got {asked!r}); {OTHER_WAY}", reason="PATH_NOT_ALLOWED")
-
-
-_CHUNK = 1024 * 1024
-
 
 def _now() -> datetime:
     return datetime.now(UTC)
 
 
 class Reception:
-    """A file on its way in, written to the storage's own disk. Closing it deletes what was received."""
+    """A file being received, written to the storage's own disk. Closing it deletes what was received."""
 
     def __init__(self, staging: Staging, max_bytes: int | None = None) -> None:
         self.staging = staging
@@ -185,7 +34,7 @@ class Reception:
         self.size = 0
 
     def write(self, data: bytes) -> None:
-        """Take in more bytes. Raises `TooLarge`, and `GatewayError` (STORAGE_FAILED) when the disk is full."""
+        """Write more bytes. Raises `TooLarge`, and `GatewayError` (STORAGE_FAILED) when the disk is full."""
         self.size += len(data)
         if self._max is not None and self.size > self._max:
             raise TooLarge(f"the file is larger than {self._max} bytes, the setting data.max_upload_bytes")
@@ -203,7 +52,7 @@ class Reception:
             raise _storage_failed(error) from error
 
     def close(self) -> None:
-        """Delete what was received; after it was taken over there is nothing left to delete."""
+        """Delete what was received; after it was stored there is nothing left to delete."""
         with suppress(OSError):
             self._file.close()
         self.staging.close()
@@ -234,7 +83,7 @@ class Datasets:
                 return self._store(upload, file, f"path:{path}", staging)
 
     def receive(self, max_bytes: int | None = None) -> Reception:
-        """Begin to take in a file. Raises `GatewayError` (STORAGE_FAILED)."""
+        """Begin to receive a file. Raises `GatewayError` (STORAGE_FAILED)."""
         staging = self._staging()
         try:
             return Reception(staging, max_bytes)
@@ -260,7 +109,9 @@ class Datasets:
 
     def _store(self, upload: Upload, file: BinaryIO, origin: str, staging: Staging) -> Dataset:
         before = _state(file)
-        checksum, size = _digest(file)
+        checksum = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+        size = file.tell()
+        file.seek(0)
         address = upload.address
         sid = hashlib.sha256(f"{address.namespace}#{address.name}\n{checksum}".encode()).hexdigest()[:16]
         try:
@@ -284,9 +135,8 @@ class Datasets:
             sid=SID if upload.extend_sid else "",
             description=upload.description,
         )
-        before_it = self._repository.get(address.namespace, address.name)
-        if before_it is not None:  # new content does not open what was closed
-            dataset = replace(dataset, disabled=before_it.disabled)
+        if self.disabled(address):  # new content does not enable a dataset
+            dataset = replace(dataset, disabled=True)
         try:
             (staging.table / METADATA).write_bytes(metadata_of(dataset))
             with self._storage.published(staging, address, overwrite=upload.overwrite):
@@ -295,7 +145,7 @@ class Datasets:
             raise _storage_failed(error) from error
         return dataset
 
-    # ------------------------------------------------------------ asking
+    # ------------------------------------------------------------ reading
 
     def resolve(self, dataset_id: str = "", *, namespace: str = "", name: str = "") -> Address:
         """Return where a dataset lies, by ``namespace#name`` or by both.
@@ -376,25 +226,13 @@ def _address(dataset_id: str, namespace: str, name: str) -> Address:
     if dataset_id:
         namespace, hash_sign, name = dataset_id.partition("#")
         if not hash_sign:
-            raise NotFound(
-                f"dataset {dataset_id!r} is not known on this node; an id is namespace#name",
-                reason="DATASET_UNKNOWN",
-            )
+            text = f"invalid dataset id {dataset_id!r}: expected namespace#name"
+            raise NotFound(text, reason="DATASET_UNKNOWN")
     return Address(namespace, name)
 
 
 def _unknown(address: Address, why: str) -> NotFound:
     return NotFound(f"dataset {address.namespace}#{address.name} {why}", reason="DATASET_UNKNOWN")
-
-
-def _digest(file: BinaryIO) -> tuple[str, int]:
-    """Return sha256 in hex and the number of bytes; leave the file at its beginning."""
-    digest, size = hashlib.sha256(), 0
-    while data := file.read(_CHUNK):
-        digest.update(data)
-        size += len(data)
-    file.seek(0)
-    return digest.hexdigest(), size
 
 
 def _state(file: BinaryIO) -> tuple[int, int]:
@@ -404,3 +242,133 @@ def _state(file: BinaryIO) -> tuple[int, int]:
 
 def _storage_failed(error: OSError) -> GatewayError:
     return GatewayError(f"the storage cannot be used: {error.strerror or error}", reason="STORAGE_FAILED")
+
+
+def metadata_of(dataset: Dataset) -> bytes:
+    """Return a dataset as the JSON file ``metadata`` beside its partitions.
+
+    The keys of the interconnection standard are name, namespace, count, partitions, column_info, data_type,
+    description, create_time, expire_time and file_type. Ours besides: ``meta`` as uploaded but with the delimiter
+    that the partitions have; ``origin`` of the uploaded file; which columns are id, label and sid.
+    """
+    meta = dict(dataset.meta)
+    columns = zip(dataset.columns, dataset.types, strict=True)
+    document = {
+        "name": dataset.name,
+        "namespace": dataset.namespace,
+        "count": dataset.count,
+        "partitions": dataset.partitions,
+        "column_info": [{"name": name, "type": kind} for name, kind in columns],
+        "data_type": "dense",
+        "description": dataset.description,
+        "create_time": dataset.created_at.timestamp(),
+        "expire_time": None,
+        "file_type": "csv",
+        "id_column": meta.get("match_id_name"),
+        "label_column": meta.get("label_name"),
+        "sid_column": dataset.sid or None,
+        "meta": {**meta, "delimiter": ","},
+        "origin": {
+            "source": dataset.origin,
+            "delimiter": meta.get("delimiter"),
+            "checksum": dataset.checksum,
+            "size": dataset.size,
+        },
+    }
+    return json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1).encode()
+
+
+def dataset_of(address: Address, document: Mapping[str, Any]) -> Dataset:
+    """Read a metadata file, as far as it can be read: other programs write some too."""
+    origin = _mapping(document.get("origin"))
+    columns = [c for c in _list(document.get("column_info")) if isinstance(c, Mapping)]
+    meta = dict(_mapping(document.get("meta")))
+    if "delimiter" in origin:
+        meta["delimiter"] = origin["delimiter"]
+    return Dataset(
+        namespace=address.namespace,
+        name=address.name,
+        columns=tuple(str(c.get("name", "")) for c in columns),
+        types=tuple(str(c.get("type", "string")) for c in columns),
+        count=_number(document.get("count")),
+        partitions=_number(document.get("partitions")) or 1,
+        meta=meta,
+        checksum=_text(origin.get("checksum")),
+        size=_number(origin.get("size")),
+        created_at=_time(document.get("create_time")),
+        origin=_text(origin.get("source")),
+        sid=_text(document.get("sid_column")),
+        description=_text(document.get("description")),
+    )
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
+
+
+def _time(value: Any) -> datetime:
+    try:
+        return datetime.fromtimestamp(float(value), UTC)
+    except (TypeError, ValueError, OverflowError, OSError):
+        return datetime.fromtimestamp(0, UTC)
+
+
+OTHER_WAY = "to send a file from your own machine use POST /v2/component/upload/file"
+
+
+def open_below(roots: Sequence[Path], requested: str) -> BinaryIO:
+    """Open a regular file; a relative path is looked up below each root in order.
+
+    Raises `NotAllowed` (PATH_NOT_ALLOWED) for what lies elsewhere, whether it exists or not, `Invalid`
+    (FILE_NOT_FOUND) for what is not there.
+    """
+    if not roots:
+        raise NotAllowed(
+            f"uploading by server path is off on this node: data.roots is empty in its settings; {OTHER_WAY}",
+            reason="PATH_NOT_ALLOWED",
+        )
+    path = PurePosixPath(requested)
+    if not requested.strip() or "\0" in requested or path == PurePosixPath("."):
+        raise Invalid([Problem("file", "must be the path of a file on this server", requested)])
+    if ".." in path.parts:
+        raise _elsewhere(requested, "must not go up with ..")
+    known = [(root, Path(os.path.realpath(root))) for root in roots]
+    if path.is_absolute():
+        known = [pair for pair in known if any(map(path.is_relative_to, pair))]
+        if not known:
+            raise _elsewhere(requested, "must lie below one of the folders in data.roots")
+    for root, real in known:
+        with suppress(OSError, ValueError):  # too long, unreadable, not encodable: not there
+            return _opened(root / path, real, requested)
+    rule = f"must be a file on this server, below one of the folders in data.roots; there is none; {OTHER_WAY}"
+    raise Invalid([Problem("file", rule, requested)], reason="FILE_NOT_FOUND")
+
+
+def _opened(path: Path, root: Path, requested: str) -> BinaryIO:
+    """Open a file, then check where that one lies, whatever was changed meanwhile. Raises `OSError`."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not Path(os.path.realpath(f"/proc/self/fd/{handle}")).is_relative_to(root):
+            raise _elsewhere(requested, "must not lead out of data.roots by a symbolic link")
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise Invalid([Problem("file", "must be a regular file", requested)])
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def _elsewhere(requested: str, rule: str) -> NotAllowed:
+    return NotAllowed(f"file: {rule} (got {requested!r}); {OTHER_WAY}", reason="PATH_NOT_ALLOWED")
