@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from gateway.data.datasets import Datasets
 from gateway.data.storage import FileStorage
-from gateway.data.upload import Findings, Upload
+from gateway.data.table_reader import Findings
+from gateway.data.upload import Upload
 from gateway.domain.datasets import Dataset, MemoryDatasets
 from gateway.domain.run import Address
 from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, NotFound
