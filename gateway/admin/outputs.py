@@ -20,7 +20,8 @@ from pydantic import Field
 from gateway.admin.deps import AdminParts, api_router
 from gateway.admin.schemas import Model, Object
 from gateway.data.outputs import Facts, OutputFacts, Wanted
-from gateway.data.reports import Report, Series, names, picture, read_report
+from gateway.data.plots import names, picture
+from gateway.data.reports import Report, Series, read_report
 from gateway.data.storage import FileStorage
 from gateway.domain.dag import group
 from gateway.domain.run import Address, LocalJob, Run

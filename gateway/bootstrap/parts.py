@@ -46,7 +46,7 @@ from gateway.data.datasets import Datasets
 from gateway.data.files import DiskWatch, made
 from gateway.data.logs import RunLogs
 from gateway.data.models import Models
-from gateway.data.reports import oddities
+from gateway.data.reports import output_warnings
 from gateway.data.sharing import Sharing
 from gateway.data.storage import FileStorage
 from gateway.data.workspace import Workspace
@@ -722,7 +722,7 @@ class Node:
             disk,
             owner,
             runs_timing,
-            partial(oddities, self.storage),
+            partial(output_warnings, self.storage),
         )
         self.executor.observe = self.metrics.acted
         if settings.listen.container is not None:  # at the peer listener, an address tells nothing

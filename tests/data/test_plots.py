@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.data.reports import MOST_BARS, MOST_POINTS, VALUES, WIDTH, Report, Series, names, picture
+from gateway.data.plots import MOST_BARS, MOST_POINTS, VALUES, WIDTH, names, picture
+from gateway.data.reports import Report, Series
 from gateway.errors import NotFound
 
 LOSS = Series("loss", ("tree", "loss", "remark"), ((1, 0.5, "a"), (2, 0.25, "b"), (3, 0.125, None)))

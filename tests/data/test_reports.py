@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.data import reports
-from gateway.data.reports import Series, oddities, read_report
+from gateway.data.reports import Series, output_warnings, read_report
 from gateway.data.storage import FileStorage
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
 from gateway.domain.run import Address
@@ -97,7 +97,7 @@ def run_with(root: Path, data: bytes | None, report: bytes | None) -> tuple[File
 
 def test_outputs_as_declared_are_nothing_odd(tmp_path: Path):
     storage, run = run_with(tmp_path, b"id\n1\n", b"{}")
-    assert oddities(storage, a_spec(FLOW), run) == ()
+    assert output_warnings(storage, a_spec(FLOW), run) == ()
 
 
 def test_missing_malformed_and_undeclared_outputs_are_warnings(tmp_path: Path):
@@ -105,17 +105,17 @@ def test_missing_malformed_and_undeclared_outputs_are_warnings(tmp_path: Path):
     (storage.root / "ns" / f"{run.task_id}-extra").mkdir()
     (storage.root / "ns" / "another-task-r").mkdir()
     (storage.path(run.outputs["report"]) / "core.dump").write_text("")
-    assert oddities(storage, a_spec(FLOW), run) == (
+    assert output_warnings(storage, a_spec(FLOW), run) == (
         "output d was not written",
         "report r is neither JSON nor CSV",
-        "output r holds 'core.dump', which is no part of it",
+        "output r holds 'core.dump', which is not part of it",
         "undeclared output 'extra'",
     )
 
 
-def test_a_flood_of_oddities_is_cut(tmp_path: Path):
+def test_a_flood_of_warnings_is_cut(tmp_path: Path):
     storage, run = run_with(tmp_path, b"id\n", b"{}")
     for number in range(100):
         (storage.root / "ns" / f"{run.task_id}-{number}").mkdir()
-    found = oddities(storage, a_spec(FLOW), run)
+    found = output_warnings(storage, a_spec(FLOW), run)
     assert len(found) == reports.MOST_WARNINGS + 1 and found[-1] == "and more"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.data.reports import oddities, read_report
+from gateway.data.reports import output_warnings, read_report
 from gateway.data.storage import LARGEST_JSON, LARGEST_ROW
 from gateway.errors import Invalid
 from tests.builders import a_spec
@@ -85,7 +85,7 @@ def test_metadata_costs_little_memory_whatever_is_in_it(tmp_path: Path):
 def test_what_is_not_read_is_a_warning_of_its_task(tmp_path: Path):
     storage, run = run_with(tmp_path, b"id\n1\n", filled(b"[],", LARGEST_JSON + 4))
     (storage.path(run.outputs["data"]) / "metadata").write_bytes(filled(b"[],", 64 * MIB))
-    about_data, about_report = oddities(storage, a_spec(FLOW), run)
+    about_data, about_report = output_warnings(storage, a_spec(FLOW), run)
     assert about_data.startswith("metadata of output d: ") and "more than" in about_data
     assert about_report.startswith("report r has ") and "reports are read up to" in about_report
     (storage.path(run.outputs["report"]) / "data_0").write_bytes(b'"\n",' * (LARGEST_ROW // 4 + 1))
