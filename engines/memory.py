@@ -181,7 +181,7 @@ class MemoryEngine:
         check_environment(spec.environment)
         check_limits(spec.limits)
         if not is_name(spec.name):
-            raise CreateFailed(f"{spec.name!r} cannot be the name of a run")
+            raise CreateFailed(f"{spec.name!r} is not a valid name of a run")
         if spec.mounts and "mounts" not in self.capabilities:
             raise NotSupported("this engine cannot mount")
         if spec.limits.cpu is not None and spec.limits.cpu % 1 and "fractional_cpu" not in self.capabilities:

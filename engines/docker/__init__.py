@@ -1,4 +1,5 @@
-"""The engine for a Docker daemon; the only place that knows Docker's client."""
+"""The engine for a Docker daemon; the only place that uses Docker's client."""
 
 from engines.docker.engine import ContainerdEngine as ContainerdEngine
+from engines.docker.engine import DockerOptions as DockerOptions
 from engines.docker.images import PullRules as PullRules

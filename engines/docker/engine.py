@@ -1,8 +1,7 @@
 """Runs algorithm images as containers of a Docker daemon.
 
-Nothing is ever fetched implicitly, every container is hardened alike, and the daemon holds the only truth: a
-container is found again by its name and its labels. Few calls are made per launch: what is known of an image is
-kept for a moment, the node's network is made once.
+No image is fetched implicitly, every container is hardened in the same way, and the daemon holds all state: a
+container is found again by its name and its labels.
 """
 
 import math
@@ -10,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 from struct import unpack
@@ -51,79 +50,11 @@ from engines.base import (
     signal_of,
 )
 from engines.docker.client import Connection
-from engines.docker.errors import check_answer, image_is_gone, network_is_gone, translated
+from engines.docker.errors import check_answer, network_is_gone, translated
 from engines.docker.images import Image, Images, PullRules
 from engines.docker.isolation import NOT_AT_ALL, Surroundings
 from engines.docker.network import NodeNetwork
 from engines.docker.watch import EventWatch
-
-_NEVER = "0001-"
-_FRAME_HEAD = 8
-_CHANGE = b'"Kind":'
-"""is once in each change; in a name its quotes would be escaped"""
-
-
-def labels_of(container: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return a container's labels; the daemon says null where there are none."""
-    return container["Config"].get("Labels") or {}
-
-
-def probe_of(state: Mapping[str, Any], network: Mapping[str, Any] | None = None) -> Probe:
-    """Say what the daemon's record of a container's state means, and of its networks, if that is known.
-
-    A container that ends keeps its network in the record; one that was taken off it has none.
-    """
-    started = _moment(state.get("StartedAt"))
-    match state["Status"]:
-        case "created":
-            return Missing()
-        case "running" | "paused" | "restarting":
-            return Running(started, cut_off=(network or {}).get("Networks") == {})
-        case _:
-            code = int(state["ExitCode"])
-            killed = bool(state.get("OOMKilled"))
-            finished = _moment(state.get("FinishedAt"))
-            if started is not None and finished is not None and finished < started:
-                started = finished  # the daemon notes the start of a very short run after its end
-            return Exited(code, signal_of(code), killed, started, finished)
-
-
-def log_of(api: APIClient, container: str, stream: str) -> Iterator[bytes]:
-    """Yield what a container wrote to a stream, piece by piece. Raises APIError, OSError."""
-    url = f"{api.base_url}/v{api.api_version}/containers/{container}/logs"
-    answer = api.get(url, params={stream: "1", "tail": "all"}, stream=True, timeout=api.timeout)
-    with closing(answer):
-        check_answer(answer)
-        while len(head := answer.raw.read(_FRAME_HEAD)) == _FRAME_HEAD:
-            left = unpack(">xxxxL", head)[0]
-            while left and (piece := answer.raw.read(left)):
-                left -= len(piece)
-                yield piece
-
-
-def changes_of(api: APIClient, container: str, most: int) -> int:
-    """Count what a container made, changed or deleted in its own layer; stop soon after ``most``.
-
-    Read piece by piece: the list is as long as the container likes. Raises APIError, OSError.
-    """
-    url = f"{api.base_url}/v{api.api_version}/containers/{container}/changes"
-    answer = api.get(url, stream=True, timeout=api.timeout)
-    found, rest = 0, b""
-    with closing(answer):
-        check_answer(answer)
-        while found <= most and (piece := answer.raw.read(65536)):
-            piece = rest + piece
-            found += piece.count(_CHANGE)
-            rest = piece[-len(_CHANGE) + 1 :]
-    return found
-
-
-def _moment(text: str | None) -> datetime | None:
-    """Read the daemon's time, which has nanoseconds; the year 1 stands for never."""
-    if not text or text.startswith(_NEVER):
-        return None
-    whole, _, fraction = text.rstrip("Z").partition(".")
-    return datetime.fromisoformat(f"{whole}.{fraction[:6].ljust(6, '0')}+00:00")
 
 
 @dataclass(frozen=True)
@@ -136,43 +67,67 @@ class Source:
     volume: str = ""
 
 
-def source_of(root: Path | None, configured: Mapping[str, str] | None) -> tuple[Source, ...]:
+def source_of(root: Path, configured: Mapping[str, str] | None) -> tuple[Source, ...]:
     """Return the source that ``{"bind": folder}`` or ``{"volume": name}`` describes, none for None.
 
-    Raises ValueError if it describes neither or both, or no root is given.
+    Raises ValueError if it describes neither or both.
     """
     if configured is None:
         return ()
-    if root is None or len(configured) != 1 or not set(configured) <= {"bind", "volume"}:
-        raise ValueError("a source is one of bind and volume, and has a root")
-    return (Source(root.absolute(), configured.get("bind", ""), configured.get("volume", "")),)
-
-
-def as_the_daemon_sees(mount: Mount, sources: tuple[Source, ...], mountpoint: Callable[[str], str]) -> DockerMount:
-    """Return the mount in the daemon's view; ``mountpoint`` tells where a volume lies. Raises `CreateFailed`."""
-    if ".." in mount.source.parts or ".." in PurePosixPath(mount.target).parts:
-        raise CreateFailed(f"a mount of {mount.source} at {mount.target} leads out of its folder")
-    path = mount.source.absolute()
-    seen = str(path)
-    for source in sources:
-        if path.is_relative_to(source.root):
-            root = source.bind or mountpoint(source.volume)
-            seen = str(PurePosixPath(root) / path.relative_to(source.root).as_posix())
-            break
-    return DockerMount(target=mount.target, source=seen, type="bind", read_only=mount.read_only)
+    if len(configured) != 1 or not set(configured) <= {"bind", "volume"}:
+        raise ValueError("a source is either bind or volume")
+    return (Source(root.absolute(), **configured),)
 
 
 NOBODY = "65534:65534"
 DEAD_RESOLVER = "127.0.0.1"
-"""The container's own loopback, where nothing answers. The daemon itself answers for names in the container's
-network; for all others it would ask the host's resolvers, and what they are asked leaves the machine."""
+"""The container's own loopback, where nothing answers. The daemon itself resolves names in the container's
+network; for all others it would ask the host's resolvers, and those queries leave the machine."""
 IMAGE = "bfia.image"
 """Label with the image's name: the container itself is made from the image's id, whatever the name means later."""
 
+
+@dataclass(frozen=True)
+class DockerOptions:
+    """Which daemon to use, and how to run containers there. Raises ValueError for an unknown network mode."""
+
+    base_url: str = ""
+    """the daemon; default as the environment says"""
+    tls: Mapping[str, str] = field(default_factory=dict)
+    """files ``ca``, ``cert`` and ``key`` for a daemon at tcp://"""
+    pull: PullRules = field(default_factory=PullRules)
+    network: str | None = None
+    """the bridge network, created on demand; default one for the node"""
+    network_mode: str = "bridge"
+    """``host`` gives up isolation"""
+    outside: bool = False
+    """containers reach other machines"""
+    instance: str = ""
+    """distinguishes several gateways of one installation"""
+    user: str = NOBODY
+    """runs what an image would run as root"""
+    read_only_root: bool = False
+    """a container can write only its outputs, its log and a temporary ``/tmp``"""
+    sources: tuple[Source, ...] = ()
+    log_size: int = 10 * 1024 * 1024
+    """bytes of one log file, of which a container has three at most"""
+    saved_log_size: int = 32 * 1024 * 1024
+    """bytes of a stream that `save_logs` keeps"""
+
+    def __post_init__(self) -> None:
+        if self.network_mode not in ("bridge", "host"):
+            raise ValueError(f"network_mode is bridge or host, not {self.network_mode}")
+
+    @property
+    def dns(self) -> list[str] | None:
+        """The resolvers of a container; None: the daemon's."""
+        return None if self.outside or self.network_mode == "host" else [DEAD_RESOLVER]
+
+
 _LOG_FILES = 3
 _CONFLICT = 409
-_PATIENCE, _PAUSE = 10.0, 0.05
-"""seconds; for a container of the name that another gateway is just making or removing"""
+_NAME_TIMEOUT, _PAUSE = 10.0, 0.05
+"""seconds; for a container of the same name that another gateway is just creating or removing"""
 
 
 class ContainerdEngine:
@@ -181,57 +136,21 @@ class ContainerdEngine:
     kind = "docker"
     capabilities = CAPABILITIES
 
-    def __init__(
-        self,
-        *,
-        node: str,
-        installation: str,
-        base_url: str = "",
-        network: str | None = None,
-        network_mode: str = "bridge",
-        user: str = NOBODY,
-        storage_source: Mapping[str, str] | None = None,
-        storage_root: Path | None = None,
-        runs_source: Mapping[str, str] | None = None,
-        runs_root: Path | None = None,
-        log_size: int = 10 * 1024 * 1024,
-        read_only_root: bool = False,
-        pull: PullRules = PullRules(),
-        outside: bool = False,
-        tls: Mapping[str, str] | None = None,
-        saved_log_size: int = 32 * 1024 * 1024,
-        instance: str = "",
-    ) -> None:
-        """Use the daemon at ``base_url``, or where the environment says. Connects only when first used.
-
-        ``network``: the bridge network, made on demand; default one for the node. ``network_mode`` host gives up
-        isolation. ``user``: who runs what an image would run as root. ``*_source``: the daemon's view of what the
-        gateway sees below ``*_root``, as ``{"bind": folder}`` or ``{"volume": name}``. ``log_size``: bytes of one
-        log file, of which a container has three at most. ``read_only_root``: nothing but its outputs, its log and
-        a temporary ``/tmp`` can be written by a container. ``outside``: containers reach other machines. ``tls``:
-        files ``ca``, ``cert`` and ``key`` for a daemon at tcp://. ``saved_log_size``: bytes of a stream that
-        `save_logs` keeps. ``instance`` tells several gateways of one installation apart. Raises ValueError for
-        what makes no sense.
-        """
-        if network_mode not in ("bridge", "host"):
-            raise ValueError(f"network_mode is bridge or host, not {network_mode}")
+    def __init__(self, node: str, installation: str, options: DockerOptions = DockerOptions()) -> None:
+        """Connects only when first used."""
         self._node = node
         self._installation = installation
-        self._user = user
-        self._sources = source_of(storage_root, storage_source) + source_of(runs_root, runs_source)
-        self._log_size = log_size
-        self._read_only_root = read_only_root
-        self._dns = None if outside or network_mode == "host" else [DEAD_RESOLVER]
-        self._saved_log_size = saved_log_size
+        self._options = options
         self._locks = tuple(threading.Lock() for _ in range(64))
-        self._client = Connection(base_url, tls or {})
-        self._images = Images(self._client, pull)
+        self._client = Connection(options.base_url, options.tls)
+        self._images = Images(self._client, options.pull)
         self._network: NodeNetwork | None = None
-        self._around: Surroundings | None = None
-        if network_mode == "bridge":
+        self._surroundings: Surroundings | None = None
+        if options.network_mode == "bridge":
             labels = {NODE: node, INSTALLATION: installation}
-            self._network = NodeNetwork(self._client, network or safe_name("bfia", node), labels, outside=outside)
-            self._around = Surroundings(self._client, self._network, installation + instance)
+            name = options.network or safe_name("bfia", node)
+            self._network = NodeNetwork(self._client, name, labels, outside=options.outside)
+            self._surroundings = Surroundings(self._client, self._network, installation + options.instance)
         self._mountpoints: dict[str, str] = {}
         self._watches: list[Watch] = []
 
@@ -243,44 +162,40 @@ class ContainerdEngine:
     def capacity(self) -> Capacity:
         """Return what the daemon's machine has."""
         with translated(EngineDown):
-            told = self._client().info()
+            info = self._client().info()
         try:
-            return Capacity(float(told["NCPU"]), int(told["MemTotal"]))
+            return Capacity(float(info["NCPU"]), int(info["MemTotal"]))
         except (KeyError, TypeError, ValueError) as error:
-            raise EngineDown(f"the engine does not tell what it has: {error}") from error
+            raise EngineDown(f"the engine does not report its capacity: {error}") from error
 
     def image_digest(self, image: str) -> str:
         """Return the image's id, which is the digest of its content and configuration."""
         return self._images.find(image).id
 
     def image_facts(self, image: str) -> ImageFacts:
-        """Look at the image in the daemon, whatever is remembered of it."""
-        self._images.forget(image)
+        """Inspect the image."""
         found = self._images.find(image)
         return ImageFacts(found.id, found.labels, found.repo_digests)
 
     def ensure_image(self, image: str, told: Callable[[str], None]) -> str:
-        """Pull the image where the settings allow that; return its id at the daemon."""
+        """Pull the image if the settings allow that; return its id."""
         return self._images.ensure(image, told).id
 
     def offered(self, image: str, seconds: float) -> str:
-        """Ask the registry, by a daemon's call that fetches nothing."""
+        """Have the daemon ask the registry; nothing is fetched."""
         return self._images.offered(image, seconds)
 
     def launch(self, spec: LaunchSpec) -> None:
-        """Create and start the container.
-
-        Make the network, or look for the image, anew where it has gone meanwhile.
-        """
+        """Create and start the container; the network is created again if it is gone."""
         check_environment(spec.environment)
         check_limits(spec.limits)
         if not is_name(spec.name):
-            raise CreateFailed(f"{spec.name!r} cannot be the name of a run")
+            raise CreateFailed(f"{spec.name!r} is not a valid name of a run")
         image = self._images.find(spec.image)
         check_digest(spec, image.id)
         with self._locks[hash(spec.name) % len(self._locks)], translated(CreateFailed):
-            mounts = [as_the_daemon_sees(mount, self._sources, self._mountpoint) for mount in spec.mounts]
-            until = time.monotonic() + _PATIENCE
+            mounts = [as_the_daemon_sees(mount, self._options.sources, self._mountpoint) for mount in spec.mounts]
+            until = time.monotonic() + _NAME_TIMEOUT
             network_was_gone = False
             while True:
                 try:
@@ -288,14 +203,14 @@ class ContainerdEngine:
                     if self._create_and_start(spec, image, mounts, network):
                         return
                 except APIError as error:
-                    if image_is_gone(error):
-                        self._images.forget(spec.image)
                     if self._network is None or network_was_gone or not network_is_gone(error):
                         raise
                     self._network.forget()
                     network_was_gone = True
                 if time.monotonic() > until:
-                    raise CreateFailed(f"the name {spec.name} is taken by a container that cannot be seen")
+                    raise CreateFailed(
+                        f"the name {spec.name} is taken by a container that the daemon does not show"
+                    )
                 time.sleep(_PAUSE)
 
     def probe(self, name: str) -> Probe:
@@ -304,7 +219,7 @@ class ContainerdEngine:
         return Missing() if found is None else probe_of(found["State"], found.get("NetworkSettings"))
 
     def address(self, name: str) -> str:
-        """Return the container's address in its first network; empty once it is over."""
+        """Return the container's address in its first network; empty once it has exited."""
         found = self._inspect(name)
         networks = ((found or {}).get("NetworkSettings") or {}).get("Networks") or {}
         return next((str(n["IPAddress"]) for n in networks.values() if n.get("IPAddress")), "")
@@ -348,7 +263,7 @@ class ContainerdEngine:
             return
         for stream in engines_logs.STREAMS:
             with engines_logs.translated(), suppress(_Gone):
-                engines_logs.save(directory, stream, self._log(name, stream), self._saved_log_size)
+                engines_logs.save(directory, stream, self._log(name, stream), self._options.saved_log_size)
 
     def remove(self, name: str) -> None:
         """Kill and remove the container with its volumes."""
@@ -385,38 +300,35 @@ class ContainerdEngine:
         return "127.0.0.1" if self._network is None else self._network.address()
 
     def network_id(self) -> str:
-        """Return what tells the network from an earlier one of its name; make it on demand.
-
-        Raises `EngineError`.
-        """
+        """Return the id of the network, which is created on demand. Raises `EngineError`."""
         if self._network is None:
             return "host"
         with translated():
             return self._network.ensure()
 
     def close_host(self, ports: Sequence[int]) -> None:
-        """Close this host to containers, except for these ports, as far as we may; `isolation` says how far."""
-        if self._around is not None:
-            self._around.close_host(ports)
+        """Close this host to containers, except for these ports, as far as we may; `isolation` reports how far."""
+        if self._surroundings is not None:
+            self._surroundings.close_host(ports)
 
     def isolation(self) -> Isolation:
-        """Try what the node's network keeps apart; with the host's network nothing is."""
-        return NOT_AT_ALL if self._around is None else self._around.isolation()
+        """Check what the node's network isolates; the host's network isolates nothing."""
+        return NOT_AT_ALL if self._surroundings is None else self._surroundings.isolation()
 
     def remove_network(self) -> None:
-        """Take away the network; nothing to do if there is none. Raises `EngineError` while it is in use."""
-        if self._around is not None:
-            self._around.remove()
+        """Remove the network, if there is one. Raises `EngineError` while it is in use."""
+        if self._surroundings is not None:
+            self._surroundings.remove()
 
     def undo_network(self) -> None:
-        """Take away the network if this object made it and nothing uses it. Raises `EngineError`."""
+        """Remove the network if this object created it and nothing uses it. Raises `EngineError`."""
         if self._network is not None:
             self._network.undo()
 
     def _create_and_start(
         self, spec: LaunchSpec, image: Image, mounts: Sequence[DockerMount], network: str
     ) -> bool:
-        """Bring the run up; return False while the holder of its name is not to be seen. Raises APIError, too."""
+        """Start the run; return False while the daemon does not show the holder of its name. Raises APIError."""
         api = self._client()
         try:
             container = self._create(spec, image, mounts, network)
@@ -431,7 +343,7 @@ class ContainerdEngine:
                 raise CreateFailed(f"the name {spec.name} is taken by another installation") from error
             if found["State"]["Status"] != "created":
                 return True
-            container = found["Id"]  # made by a gateway that did not come to start it
+            container = found["Id"]  # created by a gateway that did not start it
         try:
             targets = [mount.target for mount in spec.mounts]
             self._images.check_executable(container, image, spec.command, spec.environment, targets)
@@ -455,12 +367,12 @@ class ContainerdEngine:
             memswap_limit=limits.memory,
             nano_cpus=None if limits.cpu is None else round(limits.cpu * 1e9),
             pids_limit=limits.pids,
-            dns=self._dns,
-            read_only=self._read_only_root,
-            tmpfs={"/tmp": "size=64m"} if self._read_only_root else None,
+            dns=self._options.dns,
+            read_only=self._options.read_only_root,
+            tmpfs={"/tmp": "size=64m"} if self._options.read_only_root else None,
             log_config=LogConfig(
                 type=LogConfig.types.JSON,
-                config={"max-size": str(self._log_size), "max-file": str(_LOG_FILES)},
+                config={"max-size": str(self._options.log_size), "max-file": str(_LOG_FILES)},
             ),
         )
         created = api.create_container(
@@ -469,7 +381,7 @@ class ContainerdEngine:
             name=spec.name,
             environment=dict(spec.environment),
             labels={**spec.labels, IMAGE: spec.image},
-            user=self._user if image.runs_as_root else None,
+            user=self._options.user if image.runs_as_root else None,
             host_config=host,
         )
         return str(created["Id"])
@@ -480,11 +392,11 @@ class ContainerdEngine:
         except NotFound:
             return
         except APIError as error:
-            if error.status_code != _CONFLICT:  # its removal is under way
+            if error.status_code != _CONFLICT:  # its removal is in progress
                 raise
 
     def _inspect(self, name: str) -> dict[str, Any] | None:
-        """Return what the daemon knows of a run of ours."""
+        """Return the daemon's record of a run of ours."""
         if not is_name(name):
             return None
         with translated():
@@ -495,7 +407,7 @@ class ContainerdEngine:
         return found if owned(labels_of(found), self._node, self._installation) else None
 
     def _log(self, name: str, stream: str) -> Iterator[bytes]:
-        """Yield what the run wrote to the stream. Raises `_Gone` if there is no such run any more."""
+        """Yield what the run wrote to the stream. Raises `_Gone` if the run was removed."""
         with translated():
             try:
                 yield from log_of(self._client(), name, stream)
@@ -512,7 +424,7 @@ class ContainerdEngine:
         return {"label": [f"{NODE}={self._node}", f"{INSTALLATION}={self._installation}"]}
 
     def _mountpoint(self, volume: str) -> str:
-        """Return where on the daemon's host a volume lies. Raises `CreateFailed`."""
+        """Return the path of a volume on the daemon's host. Raises `CreateFailed`."""
         if volume not in self._mountpoints:
             with translated(CreateFailed):
                 self._mountpoints[volume] = self._client().inspect_volume(volume)["Mountpoint"]
@@ -521,3 +433,86 @@ class ContainerdEngine:
 
 class _Gone(Exception):
     """The run was removed meanwhile."""
+
+
+_NEVER = "0001-"
+_FRAME_HEAD = 8
+_CHANGE = b'"Kind":'
+"""occurs once in each change; in a name its quotes would be escaped"""
+
+
+def labels_of(container: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return a container's labels; the daemon says null where there are none."""
+    return container["Config"].get("Labels") or {}
+
+
+def probe_of(state: Mapping[str, Any], network: Mapping[str, Any] | None = None) -> Probe:
+    """Return the state that the daemon's record of a container describes.
+
+    A container that exits keeps its network in the record; one that was disconnected from it has none.
+    """
+    started = _moment(state.get("StartedAt"))
+    match state["Status"]:
+        case "created":
+            return Missing()
+        case "running" | "paused" | "restarting":
+            return Running(started, cut_off=(network or {}).get("Networks") == {})
+        case _:
+            code = int(state["ExitCode"])
+            killed = bool(state.get("OOMKilled"))
+            finished = _moment(state.get("FinishedAt"))
+            if started is not None and finished is not None and finished < started:
+                started = finished  # the daemon records the start of a very short run after its exit
+            return Exited(code, signal_of(code), killed, started, finished)
+
+
+def log_of(api: APIClient, container: str, stream: str) -> Iterator[bytes]:
+    """Yield what a container wrote to a stream, piece by piece. Raises APIError, OSError."""
+    url = f"{api.base_url}/v{api.api_version}/containers/{container}/logs"
+    answer = api.get(url, params={stream: "1", "tail": "all"}, stream=True, timeout=api.timeout)
+    with closing(answer):
+        check_answer(answer)
+        while len(head := answer.raw.read(_FRAME_HEAD)) == _FRAME_HEAD:
+            left = unpack(">xxxxL", head)[0]
+            while left and (piece := answer.raw.read(left)):
+                left -= len(piece)
+                yield piece
+
+
+def changes_of(api: APIClient, container: str, most: int) -> int:
+    """Count what a container created, changed or deleted in its own layer; stop soon after ``most``.
+
+    The list may be of any length, so it is read piece by piece. Raises APIError, OSError.
+    """
+    url = f"{api.base_url}/v{api.api_version}/containers/{container}/changes"
+    answer = api.get(url, stream=True, timeout=api.timeout)
+    found, rest = 0, b""
+    with closing(answer):
+        check_answer(answer)
+        while found <= most and (piece := answer.raw.read(65536)):
+            piece = rest + piece
+            found += piece.count(_CHANGE)
+            rest = piece[-len(_CHANGE) + 1 :]
+    return found
+
+
+def _moment(text: str | None) -> datetime | None:
+    """Read the daemon's time, which has nanoseconds; the year 1 stands for never."""
+    if not text or text.startswith(_NEVER):
+        return None
+    whole, _, fraction = text.rstrip("Z").partition(".")
+    return datetime.fromisoformat(f"{whole}.{fraction[:6].ljust(6, '0')}+00:00")
+
+
+def as_the_daemon_sees(mount: Mount, sources: tuple[Source, ...], mountpoint: Callable[[str], str]) -> DockerMount:
+    """Return the mount in the daemon's view; ``mountpoint`` returns a volume's path. Raises `CreateFailed`."""
+    if ".." in mount.source.parts or ".." in PurePosixPath(mount.target).parts:
+        raise CreateFailed(f"a mount of {mount.source} at {mount.target} leads out of its folder")
+    path = mount.source.absolute()
+    seen = str(path)
+    for source in sources:
+        if path.is_relative_to(source.root):
+            root = source.bind or mountpoint(source.volume)
+            seen = str(PurePosixPath(root) / path.relative_to(source.root).as_posix())
+            break
+    return DockerMount(target=mount.target, source=seen, type="bind", read_only=mount.read_only)

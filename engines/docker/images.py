@@ -330,8 +330,6 @@ def _started_by_env(words: Sequence[str]) -> str:
     return ""
 
 
-_AGE = 1.0
-"""seconds for which what is known of an image is taken as true"""
 _SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ROOT = ("", "0", "root")
 _DIRECTORY = 1 << 31
@@ -361,20 +359,15 @@ class Image:
 
 
 class Images:
-    """The daemon's images. Each is looked up once a second at most."""
+    """The daemon's images."""
 
     def __init__(self, client: Callable[[], APIClient], rules: PullRules = PullRules()) -> None:
         self._client = client
         self._puller = Puller(client, rules)
-        self._known: dict[str, tuple[float, Image]] = {}
-        self._seen: set[tuple[str, str, tuple[str, ...]]] = set()
+        self._executable: set[tuple[str, str, tuple[str, ...]]] = set()
 
     def find(self, name: str) -> Image:
         """Return an image that is here. Raises `ImageNotFound`: nothing is fetched."""
-        at, image = self._known.get(name, (0.0, None))
-        now = time.monotonic()
-        if image is not None and now - at < _AGE:
-            return image
         if not name:
             raise ImageNotFound("the image has no name", "name one in the registration: metadata.image")
         with translated():
@@ -388,7 +381,7 @@ class Images:
                 raise ImageNotFound(f"{name[:200]!r} is no name of an image", _NAME) from error
         config = found.get("Config") or {}
         variables = dict(entry.partition("=")[::2] for entry in config.get("Env") or ())
-        image = Image(
+        return Image(
             id=found["Id"],
             user=config.get("User") or "",
             entrypoint=tuple(config.get("Entrypoint") or ()),
@@ -398,8 +391,6 @@ class Images:
             labels=dict(config.get("Labels") or {}),
             repo_digests=tuple(found.get("RepoDigests") or ()),
         )
-        self._known[name] = now, image
-        return image
 
     def ensure(self, name: str, told: Callable[[str], None]) -> Image:
         """Return the image; fetch it if it is not here and that is allowed."""
@@ -420,10 +411,6 @@ class Images:
         if not name or not self._puller.allowed:
             raise ImageNotFound(f"the container engine has no image {name}", HOW_TO_HAVE_IT)
         return self._puller.offered(name, seconds)
-
-    def forget(self, name: str) -> None:
-        """Look again at the next use."""
-        self._known.pop(name, None)
 
     def check_executable(
         self,
@@ -450,12 +437,12 @@ class Images:
         else:
             places = [posixpath.join(folder, first) for folder in search]
         for place in places:
-            if (image.id, place, line) in self._seen or _below(place, mounted):
+            if (image.id, place, line) in self._executable or _below(place, mounted):
                 return
             executable = self._is_executable(container, place)
             if executable:
                 self._check_interpreter(container, place, line, image, search, mounted)
-                self._seen.add((image.id, place, line))
+                self._executable.add((image.id, place, line))
             if executable or executable is None:
                 return
         raise CommandNotFound(f"the image has no executable {first}")

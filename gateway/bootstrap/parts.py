@@ -33,7 +33,8 @@ from adapter.fate.requests import FateParts, signed
 from adapter.fate.signing import App, Site, UsedSignatures
 from adapter.fate.signing import Signatures as FateSignatures
 from engines.base import Engine, Mount
-from engines.docker import ContainerdEngine, PullRules
+from engines.docker import ContainerdEngine, DockerOptions, PullRules
+from engines.docker.engine import source_of
 from engines.multi import SeveralEngines
 from engines.process.engine import ProcessEngine
 from gateway.auth import RunTokens
@@ -566,29 +567,28 @@ def _daemon(
 ) -> ContainerdEngine:
     """Return the engine of one daemon; what ``place`` does not say is the same for all."""
     docker = settings.engine.docker
-    return ContainerdEngine(
-        node=settings.node.id,
-        installation=installation,
+    options = DockerOptions(
         base_url=base_url,
-        network=docker.network or None,
-        user=docker.user,
-        storage_source=_source(place.storage_source),
-        storage_root=settings.storage.path,
-        runs_source=_source(place.runs_source),
-        runs_root=settings.state_dir / "runs",
-        network_mode=docker.network_mode,
-        read_only_root=docker.read_only_root,
+        tls={name: str(path) for name, path in place.tls if path is not None} if place.tls else {},
         pull=PullRules(
             frozenset(docker.registries if docker.pull == "missing" else ()),
             docker.pull_seconds,
             docker.pull_stale_seconds,
         ),
+        network=docker.network or None,
+        network_mode=docker.network_mode,
         outside=place.outside,
-        tls={name: str(path) for name, path in place.tls if path is not None} if place.tls else None,
-        saved_log_size=settings.limits.run_log_bytes,
-        log_size=settings.limits.run_log_bytes // 2,
         instance=instance,
+        user=docker.user,
+        read_only_root=docker.read_only_root,
+        sources=(
+            *source_of(settings.storage.path, _source(place.storage_source)),
+            *source_of(settings.state_dir / "runs", _source(place.runs_source)),
+        ),
+        log_size=settings.limits.run_log_bytes // 2,
+        saved_log_size=settings.limits.run_log_bytes,
     )
+    return ContainerdEngine(settings.node.id, installation, options)
 
 
 def grants_of(settings: Settings) -> dict[str, Grant]:

@@ -188,13 +188,13 @@ def _sandbox(kind: Engines | None, image: str, program: str, patience: "Patience
 
 def _engine(kind: Engines, image: str, program: str, folder: Path, installation: str) -> "Engine":
     from engines.base import EngineError
-    from engines.docker import ContainerdEngine
+    from engines.docker import ContainerdEngine, DockerOptions
     from engines.process.engine import ProcessEngine
     from gateway.conformance.sandbox import NODE
 
     made: Engine
     if kind is Engines.docker:
-        made = ContainerdEngine(node=NODE, installation=installation, network=f"bfia-check-{installation[:8]}")
+        made = ContainerdEngine(NODE, installation, DockerOptions(network=f"bfia-check-{installation[:8]}"))
     elif program:
         try:
             images = {image: tuple(shlex.split(program))}

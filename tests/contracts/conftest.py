@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import docker
 import pytest
 
-from engines.docker import ContainerdEngine
+from engines.docker import ContainerdEngine, DockerOptions
 from tests.contracts.harnesses import DockerHarness
 
 
@@ -16,7 +16,7 @@ def network() -> Iterator[str]:
     """Give a network for the containers of this module, made by the first that needs it."""
     name = f"bfia-contract-{uuid.uuid4().hex[:12]}"
     yield name
-    engine = ContainerdEngine(node="alpha", installation="none", network=name)
+    engine = ContainerdEngine("alpha", "none", DockerOptions(network=name))
     engine.remove_network()
     engine.close()
 

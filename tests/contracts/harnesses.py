@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.base import CAPABILITIES, Engine
-from engines.docker import ContainerdEngine
+from engines.docker import ContainerdEngine, DockerOptions
 from engines.memory import MemoryEngine, MemoryWorld
 from engines.process.engine import ProcessEngine
 from tests.contracts.engine_acts import ALL_SCRIPTS, PYTHON, Act
@@ -109,7 +109,7 @@ class DockerHarness:
     def engine(self, node: str = "alpha", installation: str = "", **options: Any) -> ContainerdEngine:
         owner = (node, installation or self.installation)
         options = {"network": self.network, **options}
-        engine = ContainerdEngine(node=owner[0], installation=owner[1], **options)
+        engine = ContainerdEngine(*owner, DockerOptions(**options))
         self._engines.append(engine)
         self._owners.add(owner)
         return engine

@@ -8,7 +8,7 @@ import pytest
 import requests
 
 from engines.base import EngineDown
-from engines.docker import ContainerdEngine
+from engines.docker import ContainerdEngine, DockerOptions
 from engines.docker.client import Client
 from gateway.cli.init import docker_answers
 
@@ -27,7 +27,7 @@ def test_a_socket_that_finds_no_daemon_is_closed(tmp_path: Path) -> None:
 
 
 def test_an_engine_without_a_daemon_leaves_nothing_open(tmp_path: Path) -> None:
-    engine = ContainerdEngine(node="alpha", installation="one", base_url=f"unix://{tmp_path}/no.sock")
+    engine = ContainerdEngine("alpha", "one", DockerOptions(f"unix://{tmp_path}/no.sock"))
     for _ in range(2):
         with pytest.raises(EngineDown):
             engine.check()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engines.base import Exited, ImageFacts, LaunchSpec, Limits, Written
-from engines.docker import ContainerdEngine
+from engines.docker import ContainerdEngine, DockerOptions
 from engines.process.engine import ProcessEngine
 from gateway.bootstrap.node import Gateway
 from gateway.data.files import DiskWatch
@@ -52,7 +52,7 @@ def attacked(tmp_path: Path, program: str, **settings: Any) -> Iterator[Gateway]
 
     def make(settings: Any, installation: str) -> ContainerdEngine:
         network = f"bfia-fills-{installation[:8]}"
-        return Attacked(node=settings.node.id, installation=installation, network=network)
+        return Attacked(settings.node.id, installation, DockerOptions(network=network))
 
     limits = {"disk_check_seconds": 0.1} | settings.pop("limits", {})
     with running(tmp_path, make_engine=make, engine={"kind": "docker"}, limits=limits, **settings) as node:
