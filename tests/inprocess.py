@@ -16,7 +16,7 @@ import httpx
 from adapter.bfia.environment import session_id
 from engines.base import Engine, EngineDown
 from gateway.bootstrap.node import Gateway
-from gateway.config.schema import load
+from gateway.config.loader import load
 from gateway.domain.run import Told
 from gateway.domain.states import RunStatus, TaskStatus
 from gateway.http.server import serve

@@ -9,7 +9,7 @@ from engines.base import Engine
 from gateway.bootstrap import listeners
 from gateway.bootstrap.listeners import applications
 from gateway.bootstrap.parts import Node, engine_of
-from gateway.config import schema
+from gateway.config import tls as peer_tls
 from gateway.config.schema import Settings
 from gateway.data.files import full, try_to_write
 from gateway.http.server import host_of, port_of
@@ -42,7 +42,7 @@ class Gateway(Node):
     def start(self) -> None:
         """Take up what an earlier process left, then begin."""
         self._look_at_storage()
-        if gap := schema.unproven(self.settings.listen.peer.bind, self.settings.listen.peer.tls):
+        if gap := peer_tls.unproven(self.settings.listen.peer.bind, self.settings.listen.peer.tls):
             log.warning("peers are not authenticated", cause=gap, remedy="listen.peer.tls with client_ca")
         self.broker.recover()
         self.heartbeat.start(self.settings.listen.peer.advertise or self.addresses()["peer"])

@@ -41,7 +41,9 @@ from gateway.auth import RunTokens
 from gateway.broker.broker import Broker
 from gateway.broker.mailbox import BrokerLimits
 from gateway.config import schema
-from gateway.config.schema import DaemonSettings, DockerEngineSettings, FateApp, Settings, StorageSource
+from gateway.config import tls as peer_tls
+from gateway.config.engine import DaemonSettings, DockerEngineSettings, StorageSource
+from gateway.config.schema import FateApp, Settings
 from gateway.container_listener import ContainerDoor
 from gateway.data.datasets import Datasets
 from gateway.data.files import DiskWatch, made
@@ -629,7 +631,7 @@ class Node:
         self.clock = clock
         self.wall = wall = wall_of(clock)
         node = settings.node.id
-        self.tls = schema.served(settings.listen.peer.tls)
+        self.tls = peer_tls.served(settings.listen.peer.tls)
         docker = settings.engine.kind == "docker"
         signatures = Signatures(signers_of(settings.engine.docker.signatures) if docker else ())
         made(settings.state_dir, "state_dir")

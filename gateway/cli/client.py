@@ -192,7 +192,7 @@ def connect(config: Path, url: str = "", *, timeout: float = 60.0) -> Client:
 
 def settings_of(config: Path) -> "Settings":
     """Read a configuration. Raises `CallFailed` with every problem."""
-    from gateway.config.schema import load
+    from gateway.config.loader import load
     from gateway.errors import Invalid
 
     if not config.exists():

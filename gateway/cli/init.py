@@ -14,7 +14,8 @@ from pydantic_core import PydanticUndefined
 
 from engines.docker.client import Client
 from engines.host import this_machine
-from gateway.config.schema import DEFAULT_STORAGE, Settings
+from gateway.config.schema import Settings
+from gateway.config.values import DEFAULT_STORAGE
 from gateway.data.files import nearest
 from gateway.domain.resources import GIB
 

@@ -95,7 +95,7 @@ def read_object(file: Path) -> dict[str, Any]:
     """Return the object in a file (``-``: standard input), JSON or YAML. Raises `NotFit`."""
     import yaml
 
-    from gateway.config.loader import KeyTwice, each_once, load_yaml, wrong_in
+    from gateway.config.loader import DuplicateKey, load_yaml, syntax_error, unique_keys
 
     try:
         text = content(file).decode()
@@ -103,13 +103,13 @@ def read_object(file: Path) -> dict[str, Any]:
         raise NotFit(f"{file} is not text in UTF-8 (byte {error.start})") from None
     try:
         try:
-            body = json.loads(text, object_pairs_hook=each_once)
+            body = json.loads(text, object_pairs_hook=unique_keys)
         except (ValueError, RecursionError):
             body = load_yaml(text)  # reads JSON with commas at the end, too
-    except KeyTwice as error:
+    except DuplicateKey as error:
         raise NotFit(f"{file}: {error}") from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise NotFit(f"{file} is neither JSON nor YAML: {wrong_in(error)}") from None
+        raise NotFit(f"{file} is neither JSON nor YAML: {syntax_error(error)}") from None
     if not isinstance(body, dict):
         found = "a list" if isinstance(body, list) else "nothing" if body is None else "a single value"
         raise NotFit(f"{file} must hold an object (name: value) and holds {found}")

@@ -68,7 +68,7 @@ def init(
     Example: bfia-gateway init --node JG0100001100000010 -o node.yml
     """
     from gateway.cli.init import ROUTES, docker_answers, example
-    from gateway.config.schema import NODE_RULE, is_node
+    from gateway.config.values import NODE_RULE, is_node
 
     name = EXAMPLE_NODE if node is None else node
     if not is_node(name):

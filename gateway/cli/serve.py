@@ -15,7 +15,7 @@ import structlog
 import uvloop
 
 from gateway.bootstrap.node import Gateway
-from gateway.config.schema import load
+from gateway.config.loader import load
 from gateway.http.server import serve
 from gateway.runtime.context import current_trace
 from gateway.store.timeline import without_tokens

@@ -5,8 +5,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from gateway.config.loader import origin_of
-from gateway.config.schema import Settings, without_password
+from gateway.config.schema import Origin, Settings
+from gateway.config.values import without_password
 
 MASKED = "***"
 _SECRET = ("token", "secret", "password")
@@ -16,7 +16,7 @@ def effective(settings: Settings) -> list[dict[str, Any]]:
     """Return every value: ``path``, ``value``, ``origin`` (default, file, environment, command), ``where``."""
     found = []
     for path, value in _values(settings, ""):
-        origin = origin_of(path, settings.origins)
+        origin = _origin_of(path, settings.origins)
         found.append({"path": path, "value": shown(path, value), "origin": origin.kind, "where": origin.where})
     return found
 
@@ -45,3 +45,16 @@ def _values(section: BaseModel, at: str) -> Iterator[tuple[str, Any]]:
             yield from _values(value, f"{path}.")
         else:
             yield path, value
+
+
+def _origin_of(path: str, known: Mapping[str, Origin]) -> Origin:
+    """Return the origin of a value, of the first thing set inside it, or of the nearest section around it."""
+    if path not in known:
+        for inner, origin in known.items():
+            if inner.startswith(f"{path}."):
+                return origin
+    while path:
+        if path in known:
+            return known[path]
+        path = path.rpartition(".")[0]
+    return Origin("default")

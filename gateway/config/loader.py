@@ -1,68 +1,183 @@
-"""YAML, and JSON, in which a key that stands twice is a mistake: of two values only one would hold."""
+"""Reads the configuration: one YAML file, the environment over it (``BFIA_GATEWAY__ENGINE__KIND``), read once.
+
+Nothing else in the project reads the environment for configuration.
+"""
 
 import json
+import os
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsError
 
+from gateway.config.schema import PREFIX, Origin, Settings
+from gateway.config.values import DEFAULT_STORAGE, without_password
 from gateway.data.files import MIB, NotFit, whole
 from gateway.domain.problems import Problem
-from gateway.errors import Invalid
+from gateway.errors import Invalid, join, problems_of
+
+HIDDEN = "(not shown)"
+"""instead of what may be a secret"""
+MAX_LEVELS = 500
+"""more than any document has; the YAML library recurses for each, until the process dies"""
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-_MOST_LEVELS = 500
+
+def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Settings:
+    """Read the configuration. Raises `Invalid` with every problem and its path.
+
+    Relative paths are relative to the configuration file's folder (to the working folder without a file).
+    """
+    text, data = _read(path) if path is not None else ("", {})
+    data = _merged(data, overrides or {})
+    base = path.resolve().parent if path is not None else Path.cwd()
+    unknown = [
+        Problem(name, "is not a setting; see `bfia-gateway init`", HIDDEN)
+        for name in os.environ
+        if name.startswith(PREFIX) and name[len(PREFIX) :].partition("__")[0].lower() not in Settings.model_fields
+    ]
+    try:
+        settings = _from(data)
+    except ValidationError as error:
+        found = [
+            one._replace(path=join(e["loc"]) or "settings", got=_shown(e["loc"], one.got))
+            for e, one in zip(error.errors(), problems_of(error.errors(), Settings), strict=True)
+        ]
+        raise Invalid([*unknown, *found]) from error
+    except SettingsError as error:  # an environment variable for a section that is not JSON
+        raise Invalid([*unknown, Problem(f"{PREFIX}…", str(error), HIDDEN)]) from error
+    if unknown:
+        raise Invalid(unknown)
+    settings = _anchored(settings, base)
+    settings._origins = _origins(path, text, overrides or {})
+    return settings
 
 
-class KeyTwice(Exception):
+def _shown(path: tuple[int | str, ...], value: Any) -> Any:
+    """Return what was found at the path, but no secret."""
+    if not path:
+        return None
+    if (path[0] == "auth" and path[-1] != "mode") or path[0] in ("events", "fate"):
+        return HIDDEN
+    return without_password(str(value)) if path[0] == "database" else value
+
+
+def _from(data: dict[str, Any]) -> Settings:
+    class Read(Settings):
+        @classmethod
+        def settings_customise_sources(  # the environment over the file, nothing else
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return env_settings, InitSettingsSource(settings_cls, init_kwargs=data)
+
+    return Settings.model_construct(**dict(Read()))
+
+
+def _merged(data: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(data)
+    for key, value in over.items():
+        old = result.get(key)
+        result[key] = _merged(old, value) if isinstance(value, Mapping) and isinstance(old, Mapping) else value
+    return result
+
+
+def _anchored(settings: Settings, base: Path) -> Settings:
+    """Return the settings with every relative path below a folder."""
+    database, storage = settings.database, settings.storage
+    if database.url.startswith("sqlite:///") and not database.url.startswith("sqlite:////"):
+        url = f"sqlite:///{base / database.url.removeprefix('sqlite:///')}"
+        database = database.model_copy(update={"url": url})
+    if storage.url is None:
+        storage = storage.model_copy(update={"url": f"file://{base / DEFAULT_STORAGE}"})
+    anchored: Settings = _below(base, settings.model_copy(update={"database": database, "storage": storage}))
+    return anchored
+
+
+def _below(base: Path, value: Any) -> Any:
+    if isinstance(value, Path):
+        return base / value
+    if isinstance(value, BaseModel):
+        return value.model_copy(update={name: _below(base, inner) for name, inner in value})
+    if isinstance(value, list):
+        return [_below(base, inner) for inner in value]
+    if isinstance(value, dict):
+        return {name: _below(base, inner) for name, inner in value.items()}
+    return value
+
+
+def _read(path: Path) -> tuple[str, dict[str, Any]]:
+    """Return a file's text and what it says. Raises `Invalid`; the text of a problem shows nothing of a value."""
+    try:
+        text = whole(path, MIB).decode()
+        data: Any = load_yaml(text)
+    except OSError as error:
+        raise Invalid([Problem(str(path), "cannot be read", error.strerror)]) from error
+    except NotFit as error:
+        raise Invalid([Problem(str(path), str(error).removeprefix(f"{path} "))]) from error
+    except UnicodeDecodeError as error:
+        raise Invalid([Problem(str(path), "must be text in UTF-8", f"byte {error.start}")]) from error
+    except DuplicateKey as error:
+        rule = f"duplicate key in lines {error.first} and {error.second}; keep one of them"
+        raise Invalid([Problem(error.key, rule, HIDDEN)]) from error
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise Invalid([Problem(str(path), f"must be YAML: {syntax_error(error)}")]) from error
+    data = {} if data is None else data
+    if not isinstance(data, dict):
+        raise Invalid([Problem(str(path), "must be a YAML mapping (name: value)", type(data).__name__)])
+    return text, data
+
+
+class DuplicateKey(Exception):
     """A mapping has a key twice. The lines are 0 where they are not known."""
 
     def __init__(self, key: str, first: int = 0, second: int = 0) -> None:
-        at = f" in line {first} and again in line {second}" if first else " twice in one object"
-        super().__init__(f"{key} stands{at}")
+        super().__init__(f"duplicate key {key}" + (f" in lines {first} and {second}" if first else ""))
         self.key = key
         self.first = first
         self.second = second
 
 
-def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object of JSON from its pairs, as ``object_pairs_hook``. Raises `KeyTwice`."""
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object of JSON from its pairs, as ``object_pairs_hook``. Raises `DuplicateKey`."""
     found = dict(pairs)
     if len(found) < len(pairs):
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
-                raise KeyTwice(name)
+                raise DuplicateKey(name)
             seen.add(name)
     return found
 
 
-class KeysOnce(_LOADER):  # type: ignore[misc]
-    """Reads YAML safely. Raises `KeyTwice` where one mapping has a key twice."""
+class _UniqueKeys(_LOADER):  # type: ignore[misc]
+    """Reads YAML safely. Raises `DuplicateKey` where one mapping has a key twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """Return the mapping. Raises `KeyTwice`."""
+        """Return the mapping. Raises `DuplicateKey`."""
         lines: dict[str, int] = {}
         for key, _ in node.value:
             line = key.start_mark.line + 1
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
                 if key.value in lines:
-                    raise KeyTwice(key.value, lines[key.value], line)
+                    raise DuplicateKey(key.value, lines[key.value], line)
                 lines[key.value] = line
         return dict(super().construct_mapping(node, deep=deep))
 
 
 def load_yaml(text: str) -> Any:
-    """Return what YAML says. Raises `KeyTwice`, `yaml.YAMLError`, `ValueError`, and `RecursionError` early.
-
-    The reader itself calls itself for each level, be it by brackets or by dashes, until the process dies.
-    """
-    if len(text) > _MOST_LEVELS:  # a level takes a character at least
+    """Return what YAML says. Raises `DuplicateKey`, `yaml.YAMLError`, `ValueError` and `RecursionError`."""
+    if len(text) > MAX_LEVELS:  # a level takes a character at least
         _check_depth(text)
-    return yaml.load(text, Loader=KeysOnce)
+    return yaml.load(text, Loader=_UniqueKeys)
 
 
 def _check_depth(text: str) -> None:
@@ -71,25 +186,14 @@ def _check_depth(text: str) -> None:
     for event in yaml.parse(text, Loader=_LOADER):
         if isinstance(event, (yaml.SequenceStartEvent, yaml.MappingStartEvent)):
             depth += 1
-            if depth > _MOST_LEVELS:
+            if depth > MAX_LEVELS:
                 raise RecursionError
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 
 
-def half_a_letter(text: str, value: Any) -> bool:
-    """Tell whether something that was read from a text holds what UTF-8 cannot say, such as ``\\ud800`` alone."""
-    if "\\u" not in text.lower():
-        return False
-    try:
-        json.dumps(value, ensure_ascii=False, default=str).encode()
-    except UnicodeEncodeError:
-        return True
-    return False
-
-
-def wrong_in(error: Exception) -> str:
-    """Say in one line where text is no YAML, or no JSON, and why, without the parser's own ornaments."""
+def syntax_error(error: Exception) -> str:
+    """Say in one line where and why text is not YAML, or not JSON."""
     mark = getattr(error, "problem_mark", None)
     if mark is not None:
         return f"line {mark.line + 1} column {mark.column + 1}: {getattr(error, 'problem', None) or error}"
@@ -98,54 +202,18 @@ def wrong_in(error: Exception) -> str:
     return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Where a setting comes from."""
-
-    kind: str
-    """default, file, environment or command"""
-    where: str = ""
-    """file and line, or the variable's name"""
-
-
-DEFAULT = Origin("default")
-Origins = Mapping[str, Origin]
-"""by path, such as ``engine.kind``; what is not in it, nor below something in it, is a default"""
-
-
-def origins(
-    path: Path | None, text: str, overrides: Mapping[str, Any], environment: Mapping[str, str], prefix: str
-) -> Origins:
-    """Find the origin of everything that was set; what goes over another comes later."""
+def _origins(path: Path | None, text: str, overrides: Mapping[str, Any]) -> dict[str, Origin]:
+    """Find the origin of everything that was set; what overrides another comes later."""
     found: dict[str, Origin] = {}
     if path is not None:
-        found |= {at: Origin("file", f"{path}:{line}") for at, line in _lines(text)}
+        tree = yaml.compose(text, Loader=yaml.SafeLoader)
+        found |= {at: Origin("file", f"{path}:{line}") for at, line in _nodes(tree, "")}
     found |= {at: Origin("command") for at in _leaves(overrides)}
-    for name, value in environment.items():
-        if name.startswith(prefix):
-            at = name[len(prefix) :].lower().replace("__", ".")
+    for name, value in os.environ.items():
+        if name.startswith(PREFIX):
+            at = name[len(PREFIX) :].lower().replace("__", ".")
             found |= {inner: Origin("environment", name) for inner in _set_by(at, value)}
     return found
-
-
-def origin_of(path: str, known: Origins) -> Origin:
-    """Return the origin of a value, of the first thing set inside it, or of the nearest section around it."""
-    if path not in known:
-        for inner, origin in known.items():
-            if inner.startswith(f"{path}."):
-                return origin
-    while path:
-        if path in known:
-            return known[path]
-        path = path.rpartition(".")[0]
-    return DEFAULT
-
-
-def _lines(text: str) -> Iterator[tuple[str, int]]:
-    try:
-        yield from _nodes(yaml.compose(text, Loader=yaml.SafeLoader), "")
-    except (yaml.YAMLError, RecursionError):  # whoever reads it as a configuration says so
-        return
 
 
 def _nodes(node: Any, at: str) -> Iterator[tuple[str, int]]:
@@ -177,46 +245,3 @@ def _set_by(at: str, value: str) -> Iterator[str]:
         yield from _leaves(data, at)
     else:
         yield at
-
-
-HIDDEN = "(not shown)"
-"""instead of what may be a secret"""
-
-
-def read(path: Path) -> tuple[str, dict[str, Any]]:
-    """Return a file's text and what it says. Raises `Invalid`; the text of a problem shows nothing of a value."""
-    try:
-        text = whole(path, MIB).decode()
-        data: Any = load_yaml(text)
-    except OSError as error:
-        raise Invalid([Problem(str(path), "cannot be read", error.strerror)]) from error
-    except NotFit as error:
-        raise Invalid([Problem(str(path), str(error).removeprefix(f"{path} "))]) from error
-    except UnicodeDecodeError as error:
-        raise Invalid([Problem(str(path), "must be text in UTF-8", f"byte {error.start}")]) from error
-    except KeyTwice as error:
-        rule = f"stands in line {error.first} and again in line {error.second}; keep one of them"
-        raise Invalid([Problem(error.key, rule, HIDDEN)]) from error
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise Invalid([Problem(str(path), f"must be YAML: {wrong_in(error)}")]) from error
-    if _deep(data):
-        raise Invalid([Problem(str(path), "is nested too deeply")])
-    data = {} if data is None else data
-    if not isinstance(data, dict):
-        raise Invalid([Problem(str(path), "must be a YAML mapping (name: value)", type(data).__name__)])
-    return text, data
-
-
-_LEVELS = 50
-"""more than any configuration has; the reader of YAML takes more than Python can go through"""
-
-
-def _deep(data: Any) -> bool:
-    """Tell whether something is nested deeper than makes sense; what an alias repeats is looked at once."""
-    seen: set[int] = set()
-    layer = [data] if isinstance(data, dict | list) else []
-    for _ in range(_LEVELS):
-        inner = [v for one in layer for v in (one.values() if isinstance(one, dict) else one)]
-        layer = [v for v in inner if isinstance(v, dict | list) and id(v) not in seen]
-        seen.update(map(id, layer))
-    return bool(layer)

@@ -21,7 +21,7 @@ from engines.base import Engine, EngineError, ImageNotFound
 from engines.docker import ContainerdEngine
 from engines.multi import SeveralEngines
 from gateway.bootstrap.parts import approval_policy, main_of
-from gateway.config import schema
+from gateway.config import tls as peer_tls
 from gateway.config.schema import Settings
 from gateway.data.files import full, nearest, try_to_write
 from gateway.domain.approval import idle
@@ -414,8 +414,8 @@ def certificates_of(settings: Settings) -> Step:
     broken = [str(p) for at, identity in named for p in certificates.problems(identity, at, now)]
     tls = settings.listen.peer.tls
     if tls is not None:
-        broken = [*(str(p) for p in schema.problems(tls, now)), *broken]
-        named = [(schema.PATH, tls.identity), *named]
+        broken = [*(str(p) for p in peer_tls.problems(tls, now)), *broken]
+        named = [(peer_tls.PATH, tls.identity), *named]
     try:
         signers = signers_of(settings.engine.docker.signatures)
     except Invalid as error:
@@ -442,7 +442,7 @@ def certificates_of(settings: Settings) -> Step:
 def _peers(node: Installation) -> Step:
     """Check that peers prove who they are."""
     peer = node.settings.listen.peer
-    if gap := schema.unproven(peer.bind, peer.tls):
+    if gap := peer_tls.unproven(peer.bind, peer.tls):
         remedy = "set listen.peer.tls with client_ca, and peer_certificate in routes: see docs/routes.md"
         return _warning(gap, remedy)
     if peer.tls is None or peer.tls.client_ca is None:

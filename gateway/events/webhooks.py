@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import structlog
 
-from gateway.config.schema import without_password
+from gateway.config.values import without_password
 from gateway.events.feed import Event, Feed
 from gateway.ports import Clock
 from gateway.store import events as stored

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.bootstrap.node import Gateway
-from gateway.config.loader import KeyTwice, each_once
+from gateway.config.loader import DuplicateKey, unique_keys
 from tests.fuzz.nodes import described
 from tests.inprocess import ask, running
 
@@ -125,8 +125,8 @@ def test_to_find_a_key_that_stands_twice_each_is_looked_at_once():
         __hash__ = str.__hash__
 
     names = [Counted(f"k{n}") for n in range(2000)]
-    with pytest.raises(KeyTwice, match="k1999 stands twice"):
-        each_once([*((name, 1) for name in names), (Counted("k1999"), 2)])
+    with pytest.raises(DuplicateKey, match="duplicate key k1999"):
+        unique_keys([*((name, 1) for name in names), (Counted("k1999"), 2)])
     assert Counted.looks < 20_000
 
 

@@ -14,7 +14,7 @@ from gateway.cli.client import TOKEN, URL
 from gateway.cli.console import table
 from gateway.cli.inputs import read_object
 from gateway.cli.main import app
-from gateway.config.schema import load
+from gateway.config.loader import load
 from gateway.data.files import NotFit
 from gateway.errors import Invalid, counted
 from tests.cleaning.ended import left_behind
@@ -158,8 +158,8 @@ def test_one_thing_is_not_many(count: int, words: str):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"a": 1, "b": {"c": 1, "c": 2}}', "c stands"),
-        ("a: 1\na: 2\n", "in line 1 and again in line 2"),
+        ('{"a": 1, "b": {"c": 1, "c": 2}}', "duplicate key c"),
+        ("a: 1\na: 2\n", "duplicate key a in lines 1 and 2"),
         ('{"a": 1\n "b": 2}', "is neither JSON nor YAML: line 2 column 5"),
         ("a: [1", "is neither JSON nor YAML: line 2 column 1: did not find"),
         ("[1]", "holds a list"),

@@ -27,7 +27,7 @@ from engines.multi import SeveralEngines
 from gateway.bootstrap import node
 from gateway.bootstrap.node import Gateway
 from gateway.cli.main import app
-from gateway.config.schema import load
+from gateway.config.loader import load
 from gateway.data import files
 from gateway.data.storage import FileStorage
 from gateway.diagnostics.doctor import certificates_of, clock_of, look, routes_of

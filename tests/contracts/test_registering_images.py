@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from engines.base import DigestChanged
 from engines.docker import ContainerdEngine, PullRules
-from gateway.config.schema import SignatureRule
+from gateway.config.engine import SignatureRule
 from gateway.errors import Invalid
 from gateway.providers.images import Images, Signatures, signers_of
 from gateway.providers.registration import By, Providers

@@ -18,7 +18,7 @@ from engines.base import EngineError, ImageFacts, SignatureUnchecked
 from engines.docker import signatures
 from engines.docker.signatures import signatures_of
 from engines.memory import MemoryEngine, Script
-from gateway.config.schema import SignatureRule
+from gateway.config.engine import SignatureRule
 from gateway.errors import Invalid, Refused
 from gateway.providers.images import Images, Signatures, signers_of
 from gateway.providers.registration import By, Providers

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, HttpUrl, TypeAdapter, Validat
 from pydantic import field_validator as validates
 
 from adapter.bfia.examples import A_JOB
-from gateway.config.schema import load
+from gateway.config.loader import load
 from gateway.errors import Invalid, problems_of
 from tests.inprocess import ask, running
 

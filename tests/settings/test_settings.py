@@ -16,7 +16,9 @@ from typer.testing import CliRunner
 from gateway.cli.init import example
 from gateway.cli.main import app
 from gateway.config.effective import effective, shown
-from gateway.config.schema import Settings, load, without_password
+from gateway.config.loader import load
+from gateway.config.schema import Settings
+from gateway.config.values import without_password
 from gateway.errors import Invalid
 from gateway.store.database import opened
 from tests import forks
@@ -314,7 +316,7 @@ def test_a_key_that_stands_twice_is_refused_with_both_lines(tmp_path: Path):
     with pytest.raises(Invalid) as caught:
         load(file)
     [problem] = caught.value.problems
-    assert (problem.path, "line 1 and again in line 4" in problem.rule) == ("approval", True)
+    assert (problem.path, "lines 1 and 4" in problem.rule) == ("approval", True)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import yaml
 from cryptography import x509
 
 from gateway.bootstrap.node import Gateway
-from gateway.config import schema
+from gateway.config import tls as peer_tls
 from gateway.errors import Invalid
 from route_table.certificates import pin
 from tests.certificates import Authority, Files
@@ -152,14 +152,14 @@ def test_denials_are_in_the_audit(site: Site):
 def test_a_list_of_another_authority_is_refused_at_the_start(tmp_path: Path):
     ours, theirs = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs", "another")
     own = ours.sign("node")
-    tls = schema.PeerTls(
+    tls = peer_tls.PeerTls(
         certificate=Path(own.certificate),
         key=Path(own.key),
         client_ca=Path(ours.file),
         revoked=Path(theirs.revoke()),
     )
     with pytest.raises(Invalid) as refused:
-        schema.served(tls)
+        peer_tls.served(tls)
     assert [p.path for p in refused.value.problems] == ["listen.peer.tls.revoked"]
 
 
@@ -174,4 +174,4 @@ def test_a_list_of_another_authority_is_refused_at_the_start(tmp_path: Path):
     ],
 )
 def test_a_listener_beyond_loopback_without_certificates_is_warned_of(bind: str, proven: bool):
-    assert (schema.unproven(bind, None) == "") is proven
+    assert (peer_tls.unproven(bind, None) == "") is proven

@@ -9,7 +9,7 @@ import yaml
 from typer.testing import CliRunner
 
 from gateway.cli.main import app
-from gateway.config.schema import load
+from gateway.config.loader import load
 from gateway.diagnostics.doctor import modes_of
 from gateway.runtime.checks import Result
 from tests import forks

@@ -11,7 +11,7 @@ from engines.base import Limits
 from engines.host import this_machine
 from engines.memory import MemoryEngine, Script
 from gateway.cli.main import app
-from gateway.config.schema import load
+from gateway.config.loader import load
 from gateway.domain.resources import CORE, GIB, Amounts, Means
 from gateway.jobs.capacity import SHARE, Ceilings
 from tests.builders import a_run

@@ -12,7 +12,7 @@ import httpx
 
 from gateway.auth import Role, allowed
 from gateway.bootstrap.node import Gateway
-from gateway.config.schema import load
+from gateway.config.loader import load
 from tools.docs import code, table
 
 _INTRO = {

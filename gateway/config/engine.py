@@ -1,0 +1,195 @@
+"""The settings of what runs the algorithms: containers of Docker daemons, or local processes."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from gateway.config.values import Section
+from gateway.domain import validation
+
+_DAEMON = r"^(unix:///.+|tcp://[^/]+|ssh://[^/-][^/]*(/.+)?)$"
+_WHOLE_MACHINE = ("/", "/run", "/var", "/var/run", "/proc", "/sys", "/dev", "/etc", "/root")
+
+
+class Image(Section):
+    """How a local process stands for an image."""
+
+    command: list[str] = Field(min_length=1, description="Command line that stands for the image.")
+
+
+class ProcessEngineSettings(Section):
+    """Algorithms as local processes, with the gateway's own rights."""
+
+    images: dict[str, Image] = Field(default_factory=dict, description="Image name -> the command that runs it.")
+
+
+class StorageSource(Section):
+    """The Docker daemon's view of the storage, where the gateway itself runs in a container."""
+
+    bind: str | None = Field(default=None, description="Folder on the daemon's host.")
+    volume: str | None = Field(default=None, description="Name of a Docker volume.")
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.bind is None) == (self.volume is None):
+            raise ValueError("must have exactly one of bind and volume")
+        return self
+
+
+class TlsSettings(Section):
+    """Who the daemon is, and who we are; the daemon's certificate is always checked."""
+
+    ca: Path = Field(description="File with the certificate of the authority that signed the daemon's.")
+    cert: Path | None = Field(default=None, description="File with our own certificate.")
+    key: Path | None = Field(default=None, description="File with its key.")
+
+    @model_validator(mode="after")
+    def _pair(self) -> Self:
+        if (self.cert is None) != (self.key is None):
+            raise ValueError("cert and key belong together")
+        return self
+
+
+class ExtraMount(Section):
+    """A folder or file that containers of one provider see beyond the ordinary."""
+
+    source: Path = Field(description="Folder or file on the daemon's host.")
+    target: str = Field(pattern="^/", description="Where the container sees it.")
+    read_only: bool = Field(default=True, description="false: the container may write there.")
+
+
+class Allowance(Section):
+    """What an admin grants the containers of one provider. Shown with every run that has it."""
+
+    mounts: list[ExtraMount] = Field(default_factory=list, description="Further mounts.")
+    capabilities: list[str] = Field(default_factory=list, description="Linux capabilities, such as NET_RAW.")
+
+    @field_validator("mounts")
+    @classmethod
+    def _no_engine(cls, value: list[ExtraMount]) -> list[ExtraMount]:
+        for mount in value:
+            if not mount.source.is_absolute() or ".." in mount.source.parts:
+                raise ValueError(f"{mount.source} is no absolute path without ..")
+            if mount.source.suffix == ".sock" or str(mount.source) in _WHOLE_MACHINE:
+                raise ValueError(f"{mount.source} would hand the whole machine to the container")
+            if mount.target.startswith("/bfia"):
+                raise ValueError(f"{mount.target} is the gateway's own; choose a target outside of /bfia")
+        return value
+
+
+class DaemonSettings(Section):
+    """A further Docker daemon, which providers may name as ``metadata.base_url``."""
+
+    base_url: str = Field(pattern=_DAEMON, description="Its address: tcp://, ssh:// or unix://.")
+    tls: TlsSettings | None = Field(default=None, description="Certificates for one at tcp://.")
+    storage_source: StorageSource | None = Field(default=None, description="How it sees the storage.")
+    runs_source: StorageSource | None = Field(default=None, description="The same for the folder of run logs.")
+    outside: bool = Field(default=True, description="Containers there reach other machines, and so this gateway.")
+    cpu: float | None = Field(default=None, gt=0, description="Its cores for jobs; null: all that it has.")
+    memory_gib: float | None = Field(
+        default=None, gt=0, description="Its memory for jobs in GiB; null: all that it has."
+    )
+
+    @model_validator(mode="after")
+    def _tls_of_tcp(self) -> Self:
+        _check_tls(self.tls, self.base_url)
+        return self
+
+
+class SignatureRule(Section):
+    """Whose signature the images of a provider, or from a registry, need: cosign's, with a key of one's own."""
+
+    provider: str = Field(default="*", min_length=1, description="Provider's name; * stands for anything.")
+    registry: str = Field(
+        default="*", min_length=1, description="Its image's registry, host[:port] or docker.io; * for anything."
+    )
+    keys: list[Path] = Field(min_length=1, description="Files with public keys in PEM; one of them will do.")
+
+
+class DockerEngineSettings(Section):
+    """Algorithms as containers of a Docker daemon."""
+
+    base_url: str = Field(
+        default="",
+        pattern=f"^$|{_DAEMON}",
+        description="Address of the Docker daemon, unix://, tcp:// or ssh://; empty: as DOCKER_HOST says.",
+    )
+    daemons: list[DaemonSettings] = Field(
+        default_factory=list, description="Further daemons; a provider may name these and no others."
+    )
+    tls: TlsSettings | None = Field(default=None, description="Certificates for a daemon at tcp://.")
+    pull: Literal["never", "missing"] = Field(
+        default="never", description="missing: images that are not here are fetched before a job is READY."
+    )
+    registries: list[str] = Field(
+        default_factory=list,
+        description="Registries images may be fetched from: host[:port], or docker.io for names without one.",
+    )
+    pull_seconds: float = Field(default=600.0, gt=0, description="Longest time for fetching one image.")
+    pull_stale_seconds: float = Field(
+        default=120.0, gt=0, description="Without any news for so long, fetching is given up and begun anew, once."
+    )
+    signatures: list[SignatureRule] = Field(
+        default_factory=list,
+        description="Images that have to be signed (cosign sign --key); the first rule about an image decides.",
+    )
+    network: str = Field(default="", description="Bridge network of the containers; default: bfia-<node>.")
+    network_mode: Literal["bridge", "host"] = Field(default="bridge", description="host gives up isolation.")
+    outside: bool = Field(
+        default=False, description="Containers reach other machines; needed if the gateway is on another one."
+    )
+    user: str = Field(default="65534:65534", description="User of containers whose image would run as root.")
+    read_only_root: bool = Field(
+        default=False, description="Containers can write only their outputs, their log and a small /tmp."
+    )
+    storage_source: StorageSource | None = Field(
+        default=None, description="How the daemon sees the storage, if the gateway is itself in a container."
+    )
+    runs_source: StorageSource | None = Field(
+        default=None, description="The same for the folder of run logs (var/runs)."
+    )
+
+    allow: dict[str, Allowance] = Field(
+        default_factory=dict, description="What containers of a provider get beyond the ordinary, by its name."
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.pull == "missing" and not self.registries:
+            raise ValueError("pull: missing needs at least one of registries")
+        names = [self.base_url, *(daemon.base_url for daemon in self.daemons)]
+        if twice := next((name for name in names if names.count(name) > 1), ""):
+            raise ValueError(f"daemons: {twice} is there twice")
+        _check_tls(self.tls, self.base_url)
+        return self
+
+
+def _check_tls(tls: TlsSettings | None, base_url: str) -> None:
+    if tls is not None and not base_url.startswith("tcp://"):
+        raise ValueError("tls needs a base_url that begins with tcp://")
+
+
+def _no_foreign_engine(kind: Any) -> Any:
+    if engine := validation.named(kind):
+        raise ValueError(validation.rule(engine))
+    return kind
+
+
+class EngineSettings(Section):
+    """What runs the algorithms."""
+
+    kind: Annotated[Literal["docker", "process"], BeforeValidator(_no_foreign_engine)] = Field(
+        description="docker, or process (runs vendor code with the gateway's own rights). No default."
+    )
+    docker: DockerEngineSettings = Field(default=DockerEngineSettings(), description="For kind docker.")
+    process: ProcessEngineSettings = Field(default=ProcessEngineSettings(), description="For kind process.")
+
+    @model_validator(mode="after")
+    def _signatures_kept(self) -> Self:
+        if self.kind != "docker" and self.docker.signatures:
+            raise ValueError(
+                f"docker.signatures cannot be kept by kind {self.kind}, which runs no images:"
+                " take it out, or set kind: docker"
+            )
+        return self
