@@ -16,7 +16,7 @@ from adapter.bfia.headers import described
 from adapter.bfia.peer import Peer
 from adapter.bfia.requests import NO_ROUTE, Caller, Done, Peers, Sender, on, required
 from adapter.bfia.route_test import called_back
-from gateway.data.outputs import Column, Facts, OutputFacts, Wanted
+from gateway.data.outputs import Column, OutputCatalog, OutputMetadata, Wanted
 from gateway.domain.redaction import told
 from gateway.domain.rerun import Order
 from gateway.domain.spec import NodeId
@@ -167,7 +167,7 @@ def router(node: NodeId, scheduler: SchedulerApi, participant: ParticipantApi, p
     return router
 
 
-def outputs_router(facts: OutputFacts, peers: Peers) -> APIRouter:
+def outputs_router(facts: OutputCatalog, peers: Peers) -> APIRouter:
     """Return the path at which peers ask what outputs are like."""
     router = _paths()
     path = f"{SCHEDULE}{OUTPUT_METADATA}"
@@ -177,7 +177,7 @@ def outputs_router(facts: OutputFacts, peers: Peers) -> APIRouter:
         body: Annotated[wire.OfOutputs, examples.OUTPUT_METADATA], caller: Caller = peers.caller
     ) -> wire.Answer[wire.OutputsData]:
         wanted = Wanted(body.job_id, body.task_name, body.role, body.output_key)
-        work = partial(facts.told, wanted, caller.node, f"POST {path}")
+        work = partial(facts.for_peer, wanted, caller.node, f"POST {path}")
         found = await on(peers.limiters.rest, caller.sender, work)
         return ok(wire.OutputsData(outputs=[one.as_dict() for one in found]), caller.profile)
 
@@ -247,7 +247,7 @@ class _Said(BaseModel):
     outputs: list[_Facts] = Field(max_length=1000)
 
 
-def asked(peer: Peer, wanted: Wanted) -> Sequence[Facts]:
+def asked(peer: Peer, wanted: Wanted) -> Sequence[OutputMetadata]:
     """Ask a peer what outputs there are like. Raises what it responds, `NotServed` where it lacks the path."""
     body = {"job_id": wanted.job_id, "task_name": wanted.task, "role": wanted.role, "output_key": wanted.key}
     try:
@@ -258,6 +258,6 @@ def asked(peer: Peer, wanted: Wanted) -> Sequence[Facts]:
     return [_facts(one) for one in said.outputs]
 
 
-def _facts(one: _Facts) -> Facts:
+def _facts(one: _Facts) -> OutputMetadata:
     fields = one.model_dump(exclude={"columns"})
-    return Facts(**fields, columns=tuple(Column(c.name, c.type) for c in one.columns))
+    return OutputMetadata(**fields, columns=tuple(Column(c.name, c.type) for c in one.columns))

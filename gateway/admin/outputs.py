@@ -19,7 +19,7 @@ from pydantic import Field
 
 from gateway.admin.deps import AdminParts, api_router
 from gateway.admin.schemas import Model, Object
-from gateway.data.outputs import Facts, OutputFacts, Wanted
+from gateway.data.outputs import OutputCatalog, OutputMetadata, Wanted
 from gateway.data.plots import names, picture
 from gateway.data.reports import Report, Series, read_report
 from gateway.data.storage import FileStorage
@@ -82,7 +82,7 @@ class Outputs(Model):
 class OutputsMetadata(Model):
     """Metadata of a task's outputs, at any party."""
 
-    outputs: list[Facts]
+    outputs: list[OutputMetadata]
 
 
 class OutputPreview(Location):
@@ -231,12 +231,12 @@ def router(parts: AdminParts) -> APIRouter:
     return router
 
 
-def metadata_router(facts: OutputFacts, limiters: Limiters) -> APIRouter:
+def metadata_router(facts: OutputCatalog, limiters: Limiters) -> APIRouter:
     """Return the paths of metadata, which other nodes may have to be requested for."""
     router = api_router()
 
     async def known(wanted: Wanted) -> Any:
-        return {"outputs": await anyio.to_thread.run_sync(facts.known, wanted, limiter=limiters.peers)}
+        return {"outputs": await anyio.to_thread.run_sync(facts.for_operators, wanted, limiter=limiters.peers)}
 
     @router.get(
         f"{_JOB}/metadata/{{task}}/{{party}}",

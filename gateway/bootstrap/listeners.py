@@ -29,7 +29,7 @@ from gateway.admin.deps import AdminParts, only_known
 from gateway.auth import Access, Identity, OriginNoted
 from gateway.bootstrap.parts import Node, approval_policy, engines_by_address
 from gateway.data.files import storage_look
-from gateway.data.outputs import OutputFacts
+from gateway.data.outputs import OutputCatalog
 from gateway.domain.datasets import Dataset
 from gateway.domain.redaction import for_others
 from gateway.domain.spec import JobSpec
@@ -120,7 +120,7 @@ PROTOCOLS = {"bfia": "bfia", "fate": "fate"}
 """kind of a description of FATE's -> the protocol that runs its jobs"""
 
 
-def mounted(node: Node, uploads: data.Uploads, facts: OutputFacts, limiters: Limiters) -> list[Mounted]:
+def mounted(node: Node, uploads: data.Uploads, facts: OutputCatalog, limiters: Limiters) -> list[Mounted]:
     """Return the routers for the operators' listener: none while FATE's protocol is switched off."""
     settings = node.settings
     if not settings.fate.enabled:
@@ -137,7 +137,7 @@ def mounted(node: Node, uploads: data.Uploads, facts: OutputFacts, limiters: Lim
         run_logs=node.run_logs,
         storage=node.storage,
         datasets=node.datasets,
-        facts_of=facts.known,
+        facts_of=facts.for_operators,
         deleting=node.deleting,
         cancel_waiting=lambda dry: cancel_waiting(node.store, node.coordinator, settings.node.id, dry),
         protocols=PROTOCOLS,
@@ -188,9 +188,9 @@ def refusal_of(path: str) -> type[BaseModel]:
     return bfia.ChannelRefusal if "/chan/" in path else bfia.Refusal
 
 
-def facts_of(node: Node) -> OutputFacts:
+def facts_of(node: Node) -> OutputCatalog:
     """Return what tells this node's people, and its partners, what outputs are like."""
-    return OutputFacts(
+    return OutputCatalog(
         node.settings.node.id,
         node.store,
         node.storage,

@@ -191,7 +191,7 @@ def full(error: OSError) -> bool:
 
 
 def try_to_write(folder: Path) -> None:
-    """Write some bytes that are thrown away at once. Raises `OSError`."""
+    """Write some bytes that are thrown away. Raises `OSError`."""
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(_TRIED)
         file.flush()

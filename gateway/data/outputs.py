@@ -1,7 +1,7 @@
-"""What an output is like, without anything of what is in it: read here, or asked of the node where it lies.
+"""Metadata of outputs, without anything of their content: read here, or requested from the node where they lie.
 
-Its owner grants it, as a dataset, to the partner that may know. Only the metadata that a task wrote beside its
-data is read, and of that only what is named here: no row goes out, whatever a vendor's program leaves behind.
+Its owner grants an output, as a dataset, to the partner that may know. Only the metadata that a task wrote beside
+its data is read, and of that only the fields here: no row goes out, whatever a vendor's program leaves behind.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,17 +17,15 @@ from gateway.domain.datasets import Default
 from gateway.domain.job import Job
 from gateway.domain.run import Address, LocalJob, Run
 from gateway.domain.spec import NodeId, Party
-from gateway.errors import GatewayError, NotAllowed, NotFound, TooLarge
+from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, TooLarge
 from gateway.ports import Clock
 from gateway.store.store import Store
 
 MOST_COLUMNS = 10_000
 _LONGEST = 1000
+"""characters of a text"""
 _MOST_ROWS = 2**63 - 1
 """what a partner reads as a number"""
-_LARGEST = 4 * 1024**2
-"""bytes of metadata that are read for a partner"""
-"""characters of a text of the metadata"""
 
 
 @dataclass(frozen=True)
@@ -39,8 +37,8 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Facts:
-    """One output; None, "" or nothing where its task wrote no word of it."""
+class OutputMetadata:
+    """One output; None, "" or nothing where its task did not say."""
 
     task: str
     party: str
@@ -80,13 +78,13 @@ class Wanted:
     key: str = ""
 
 
-Ask = Callable[[NodeId, Wanted], Sequence[Facts]]
-"""Asks the node where the outputs lie. Raises what it answers, `NotServed` where it does not know the question."""
+Ask = Callable[[NodeId, Wanted], Sequence[OutputMetadata]]
+"""Requests metadata from the node where the outputs lie. Raises its refusal, `NotServed` without that endpoint."""
 Note = Callable[[datetime, str, str, int, int | None, Mapping[str, Any]], None]
 
 
-class OutputFacts:
-    """Tells what outputs are like: this node's people of all, other nodes of what was granted to them."""
+class OutputCatalog:
+    """Metadata of outputs: of all for this node's operators, of those granted to it for a peer."""
 
     def __init__(
         self,
@@ -108,11 +106,11 @@ class OutputFacts:
         self._note = note
         self._clock = clock
 
-    def told(self, wanted: Wanted, sender: NodeId, action: str) -> list[Facts]:
-        """Answer another node; what it is told is written into the audit under ``action``.
+    def for_peer(self, wanted: Wanted, sender: NodeId, action: str) -> list[OutputMetadata]:
+        """Return what a peer may know; that is written into the audit under ``action``.
 
         Without a key: what was granted of the task. Raises `NotFound`, and `NotAllowed` for a node without a part
-        in the job and where nothing that is asked for was granted to it (NOT_AUTHORISED) or it is disabled.
+        in the job and where nothing requested was granted to it (NOT_AUTHORISED) or it is disabled.
         """
         local = self._store.local_jobs.find(wanted.job_id)
         if local is None:
@@ -123,16 +121,16 @@ class OutputFacts:
         why = {(run.party, key): self._closed(address, sender) for run, key, address in found}
         if all(why.values()):
             raise next(error for error in why.values() if error)
-        facts = [self._facts(local, run, key, at) for run, key, at in found if not why[run.party, key]]
+        facts = [self._metadata(local, run, key, at) for run, key, at in found if not why[run.party, key]]
         shown = [f"{one.namespace}#{one.name}" for one in facts]
         detail = {"job_id": wanted.job_id, "task": wanted.task, "outputs": shown}
         self._note(self._clock(), f"node {sender}", action, 200, 0, detail)
         return facts
 
-    def known(self, wanted: Wanted) -> list[Facts]:
-        """Tell this node's own people; of other parties' outputs their nodes are asked.
+    def for_operators(self, wanted: Wanted) -> list[OutputMetadata]:
+        """Return metadata for this node's operators; that of other parties' outputs comes from their nodes.
 
-        Raises `NotFound`, and what the other nodes answer.
+        Raises `NotFound`, and what the other nodes refuse.
         """
         local, job = self._store.local_jobs.find(wanted.job_id), self._store.jobs.find(wanted.job_id)
         record = local or job
@@ -144,16 +142,16 @@ class OutputFacts:
         nodes = list(dict.fromkeys(p.node for p in parties))
         if not nodes:
             raise NotFound(f"job {wanted.job_id} has no party {wanted.role}", reason="PARTY_UNKNOWN")
-        found: list[Facts] = []
+        found: list[OutputMetadata] = []
         for node in nodes:
             if node != self._node:
                 found += self._ask(node, wanted)
             elif local is not None:
-                found += [self._facts(local, *one) for one in self._outputs(local, wanted)]
+                found += [self._metadata(local, *one) for one in self._outputs(local, wanted)]
         return found
 
     def _outputs(self, local: LocalJob, wanted: Wanted) -> list[tuple[Run, str, Address]]:
-        """Return the outputs that are asked for, there or not. Raises `NotFound`."""
+        """Return the requested outputs, there or not. Raises `NotFound`."""
         if local.spec.dag.get(wanted.task) is None:
             raise _no_task(wanted, local)
         mine = [p for p in local.spec.parties_at(self._node) if wanted.role in (p.role, p.label)]
@@ -175,7 +173,7 @@ class OutputFacts:
         return found
 
     def _closed(self, address: Address, sender: NodeId) -> NotAllowed | None:
-        """Say why a node may not know of an output; unlike for jobs, what was never granted is open to nobody."""
+        """Return why a node may not know of an output; unlike for jobs, no grant means no access."""
         name = f"{address.namespace}#{address.name}"
         if self._datasets.disabled(address):
             return NotAllowed(f"output {name} is disabled at node {self._node}", reason=datasets.DISABLED)
@@ -188,23 +186,19 @@ class OutputFacts:
             f"output {name} of node {self._node}: {node} {text}; {step}", reason=datasets.NOT_GRANTED
         )
 
-    def _document(self, address: Address) -> dict[str, Any]:
-        try:
-            return self._storage.metadata(address, _LARGEST)
-        except TooLarge:  # then only what lies beside it is told
-            return {}
-
-    def _facts(self, local: LocalJob, run: Run, key: str, address: Address) -> Facts:
+    def _metadata(self, local: LocalJob, run: Run, key: str, address: Address) -> OutputMetadata:
         node = local.spec.dag.get(run.task_name)
         kinds = {o.key: o.type for o in node.outputs} if node else {}
-        plain = Facts(
+        plain = OutputMetadata(
             run.task_name, run.party.label, key, kinds.get(key, ""), address.namespace, address.name, False
         )
         if not self._storage.exists(address):
             return plain
         try:
             files = [path.stat().st_size for path in self._storage.partitions(address)]
-            document = self._document(address)
+            document = self._storage.metadata(address)
+        except (Invalid, TooLarge):  # then only the size of the data is known
+            document = {}
         except (GatewayError, OSError):  # broken, or deleted meanwhile: its download says which
             return plain
         known = dataset_of(address, document)
@@ -226,8 +220,7 @@ class OutputFacts:
 
 
 def _text(value: Any) -> str:
-    """Return text that every reader of JSON takes: a vendor may have written half of a surrogate pair."""
-    return value[:_LONGEST].encode("utf-8", "replace").decode() if isinstance(value, str) else ""
+    return value[:_LONGEST] if isinstance(value, str) else ""
 
 
 def _no_task(wanted: Wanted, record: Job | LocalJob) -> NotFound:

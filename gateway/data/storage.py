@@ -53,7 +53,7 @@ class FileStorage:
     # ------------------------------------------------------------ reading
 
     def path(self, address: Address) -> Path:
-        """Return the place of an address. Raises `Invalid` for a name that is no plain folder name."""
+        """Return the place of an address. Raises `Invalid` for a name that cannot be a folder's."""
         named = (("namespace", address.namespace), ("name", address.name))
         wrong = [Problem(key, rule, text) for key, text in named if (rule := name_rule(text))]
         if wrong:

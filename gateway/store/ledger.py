@@ -45,7 +45,7 @@ class Claims:
     ) -> X:
         """Change the ledger; return what the change decided beside it. It may be called more than once.
 
-        ``change`` is told the state of the job's record here as well, None where there is none. With ``enough`` it
+        ``change`` also receives the state of the job's record here, None where there is none. With ``enough`` it
         first sees only this job and those that hold something; where that decides it, nobody else is looked at.
         """
         return repeating(partial(self._decide, means, job_id, change, enough))

@@ -14,7 +14,7 @@ from adapter.fate.dag.description import PROTOCOL
 from adapter.fate.reruns import newest
 from gateway.data.datasets import Datasets
 from gateway.data.logs import RunLogs
-from gateway.data.outputs import Facts, Wanted
+from gateway.data.outputs import OutputMetadata, Wanted
 from gateway.data.storage import FileStorage
 from gateway.domain.dag import ComponentRef, Dag, DagNode
 from gateway.domain.job import Job
@@ -55,7 +55,7 @@ class ClientParts:
     run_logs: RunLogs
     storage: FileStorage
     datasets: Datasets
-    facts_of: Callable[[Wanted], Sequence[Facts]]
+    facts_of: Callable[[Wanted], Sequence[OutputMetadata]]
     """returns metadata of outputs, those of other parties too. Raises `NotFound`, `NotAllowed`, `NotServed`"""
     deleting: Deleting
     cancel_waiting: Callable[[bool], Sequence[str]]
