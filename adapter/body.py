@@ -15,7 +15,7 @@ from gateway.errors import Invalid
 
 BODY_SECONDS = 60.0
 """for a body of JSON to arrive"""
-_AUDITED = ("job_id", "task_id", "task_name")
+_AUDITED = ("job_id", "task_id", "task_name", "flow_id", "namespace", "name", "version")
 """fields that the audit log records"""
 
 

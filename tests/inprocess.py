@@ -12,6 +12,8 @@ from typing import Any
 from uuid import uuid4
 
 import httpx
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
 
 from adapter.bfia.environment import session_id
 from engines.base import Engine, EngineDown
@@ -149,3 +151,10 @@ def containers(gateway: Gateway, job_id: str, roles: Mapping[str, tuple[str, ...
         label: {"x-ptp-session-id": session_id(job_id), "x-ptp-token": gateway.run_tokens.issue(run.token)}
         for label, run in runs.items()
     }
+
+
+def routes_of(app: FastAPI) -> Iterator[APIRoute]:
+    """Yield every path of an application, those of its routers included."""
+    for route in app.routes:
+        inner = getattr(getattr(route, "original_router", None), "routes", (route,))
+        yield from (one for one in inner if isinstance(one, APIRoute))

@@ -34,14 +34,16 @@ def operator_router(
     @router.post(f"{OTHER}/job/create_all", summary="Submit a job (other spelling)", include_in_schema=False)
     @router.post(f"{SCHEDULE}/job/create_all", summary="Submit a job")
     async def create_all(
-        sender: Sender, body: Annotated[wire.CreateAll, examples.CREATE_ALL]
+        request: Request, sender: Sender, body: Annotated[wire.CreateAll, examples.CREATE_ALL]
     ) -> wire.Answer[wire.JobData]:
         """Create a job at every node that it names. Responds when all have accepted it, or one refused."""
         trace = sender.trace_id or new_trace_id()
         nodes = {node for named in body.config.role.values() for node in named}
         spec = translate.job_spec(body, new_id(map(profile_of, nodes)), coordinator_node, trace)
         spec = replace(spec, unread=unread(body))
-        return ok(wire.JobData(job_id=await on(limiters.peers, sender, lambda: jobs.hand_in(spec))))
+        job_id = await on(limiters.peers, sender, lambda: jobs.hand_in(spec))
+        request.state.answered = {"job_id": job_id}
+        return ok(wire.JobData(job_id=job_id))
 
     @router.get(f"{OTHER}/job/status_all", include_in_schema=False)
     @router.post(f"{OTHER}/job/status_all", include_in_schema=False)

@@ -124,9 +124,12 @@ def router(parts: AdminParts) -> APIRouter:
         summary="Run an ended job again from a task on; what came before is taken over",
         response_model=schemas.Rerun,
     )
-    def rerun(job_id: str, body: Annotated[RerunOrder | None, Body(examples=[_RERUN])] = None) -> Any:
+    def rerun(
+        request: Request, job_id: str, body: Annotated[RerunOrder | None, Body(examples=[_RERUN])] = None
+    ) -> Any:
         order = body or RerunOrder()
         made = parts.coordinator.rerun(job_id, order.start, order.parameters)
+        request.state.answered = {"job_id": made.job_id}
         shown = {"job_id": made.job_id, "old_job_id": job_id, "from": made.start}
         return {**shown, "runs": made.runs, "inherits": made.inherits}
 

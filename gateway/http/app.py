@@ -15,9 +15,10 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway.errors import GatewayError, envelope
 from gateway.version import VERSION
 
 # Adds to an application's interface description what each operation answers: its schema and an example.
@@ -181,11 +182,18 @@ def _refuse_duplicates(routers: Iterable[APIRouter]) -> None:
             seen.add((method, route.path))
 
 
+class ForeignOrigin(GatewayError):
+    """A page of another site made a browser send the request."""
+
+    reason = "FOREIGN_ORIGIN"
+    code = 403
+
+
 class LoopbackOnly:
     """Refuses requests that a page of another site makes a browser on this machine send.
 
-    For a listener without a token: what it trusts is that only this machine reaches it. A foreign page is told by
-    its ``Origin``, or by a name in ``Host`` that was made to lead here.
+    For a listener without a token, which trusts that only this machine reaches it. A foreign page is recognised by
+    its ``Origin``, or by a name in ``Host`` that was made to resolve to this machine.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -195,7 +203,7 @@ class LoopbackOnly:
         """Serve what comes from this machine, refuse the rest with FOREIGN_ORIGIN."""
         if scope["type"] == "http" and not _from_here(scope):
             text = "without auth.mode: on this listener serves requests to and from loopback addresses only"
-            await _foreign(text)(scope, receive, send)
+            await _refuse(ForeignOrigin(text), scope, receive, send)
             return
         await self._app(scope, receive, send)
 
@@ -209,14 +217,14 @@ class NoBrowsers:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve programs, refuse browsers with FOREIGN_ORIGIN."""
         if scope["type"] == "http" and any(name in _BROWSERS for name, _ in scope["headers"]):
-            await _foreign("this listener serves programs, and no page in a browser")(scope, receive, send)
+            await _refuse(ForeignOrigin("this listener serves programs, not browsers"), scope, receive, send)
             return
         await self._app(scope, receive, send)
 
 
-def _foreign(text: str) -> Response:
-    body = {"code": 403, "msg": f"FOREIGN_ORIGIN: {text}", "data": {"reason": "FOREIGN_ORIGIN"}}
-    return JSONResponse(body, status_code=403)
+async def _refuse(error: GatewayError, scope: Scope, receive: Receive, send: Send) -> None:
+    scope.setdefault("state", {})["refused"] = error
+    await JSONResponse(envelope(error), error.code)(scope, receive, send)
 
 
 def _from_here(scope: Scope) -> bool:

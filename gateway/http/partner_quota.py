@@ -6,7 +6,7 @@ from collections.abc import Callable
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.errors import Busy
+from gateway.errors import Busy, envelope
 
 REASON = "PARTNER_QUOTA"
 _MOST_NODES = 10_000
@@ -54,8 +54,7 @@ class PartnerQuota:
         if scope["type"] == "http":
             name = self._sender(scope)
             if name is not None and not self._bucket.take(name):
-                text = f"{name} sends more than {self._per_minute} requests a minute"
-                body = {"code": QuotaReached.code, "msg": f"{REASON}: {text}", "data": {"reason": REASON}}
-                await JSONResponse(body, status_code=QuotaReached.code)(scope, receive, send)
+                error = QuotaReached(f"{name} sends more than {self._per_minute} requests a minute")
+                await JSONResponse(envelope(error), error.code)(scope, receive, send)
                 return
         await self._app(scope, receive, send)

@@ -74,13 +74,12 @@ def test_cleaning_a_task_and_cancelling_what_waits_are_in_the_audit(tmp_path: Pa
             done = ask(node, "operator", "POST", cancel, json={"dry_run": dry}, headers=headers).json()
             assert done == {"dry_run": dry, "jobs": ["job-waits"]}
         wait_for(lambda: len(node.audit.list()) == 4, 20, 0.02)
-        job = {"answered": {"job_id": "job-clean"}}
         entries = [(e.who, e.action, e.detail) for e in reversed(node.audit.list())]
         names = [f"{item['kind']} {item['name']}" for item in cleaned["items"]]
         assert entries == [
-            ("operator", f"DELETE {outputs}", {**job, "dry_run": True}),
+            ("operator", f"DELETE {outputs}", {"dry_run": True}),
             ("operator", f"POST {cancel}", {"dry_run": True}),
-            ("operator", f"DELETE {outputs}", {**job, "before": names, "after": None}),
+            ("operator", f"DELETE {outputs}", {"before": names, "after": None}),
             ("operator", f"POST {cancel}", {"before": {"waiting": ["job-waits"]}, "after": {"waiting": []}}),
         ]
         asked = [(e.event, e.by) for e in node.store.timeline("job-waits") if e.side == "operator"]

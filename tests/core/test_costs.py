@@ -15,7 +15,6 @@ import pytest
 import sqlalchemy as sa
 from fastapi import FastAPI
 from fastapi.dependencies.models import Dependant
-from fastapi.routing import APIRoute
 
 from gateway.admin import jobs
 from gateway.cli.serve import settle
@@ -28,6 +27,7 @@ from gateway.store.queries import Wanted
 from gateway.store.store import Store
 from tests.builders import a_job, a_local_job, a_spec, at
 from tests.contracts.apis import ME, PEER, World, two_nodes
+from tests.inprocess import routes_of
 
 GROWING = ("job", "local_job", "task", "run", "timeline", "submission", "audit", "provider_revision")
 """tables with rows of what is over"""
@@ -255,7 +255,7 @@ def test_only_the_work_of_a_request_is_done_on_another_thread(played):
     for app in played[0].me.apps.values():
         while not isinstance(app, FastAPI):
             app = app._app
-        for route in served_by(app):
+        for route in routes_of(app):
             served += 1
             for dependency in route.dependant.dependencies:
                 elsewhere |= {call for call in called(dependency) if not inspect.iscoroutinefunction(call)}
@@ -271,15 +271,8 @@ def test_what_is_asked_for_most_is_found_first(played):
         while app is not None and not isinstance(app, FastAPI):
             app = app._app
         if app is not None:
-            first = [route.path for route in served_by(app)][:2]
+            first = [route.path for route in routes_of(app) if route.include_in_schema][:2]
             assert all("/chan/" in path for path in first)
-
-
-def served_by(app: FastAPI) -> Iterator[APIRoute]:
-    for included in app.routes:
-        for route in getattr(getattr(included, "original_router", None), "routes", ()):
-            if isinstance(route, APIRoute):
-                yield route
 
 
 def called(dependant: Dependant) -> Iterator[Callable[..., Any]]:

@@ -44,6 +44,8 @@ class ChannelRefused(GatewayError):
     def __init__(self, ptp_code: str, message: str) -> None:
         super().__init__(message)
         self.ptp_code = ptp_code
+        if ptp_code == NOT_JOINED:
+            self.code = NotAllowed.code
 
 
 def success() -> Response:

@@ -47,7 +47,7 @@ from adapter.bfia.channel.responses import (
 )
 from gateway.broker import Broker, BufferFull, Message, SessionReleased
 from gateway.domain.problems import Problem
-from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, PeerUnreachable, TooLarge, release
+from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, PeerUnreachable, TooLarge, brief, release
 from gateway.http.peer_identity import check_claim
 from route_table.document import NODE_ID
 from route_table.model import NO_IDENTITY, Identity
@@ -239,6 +239,8 @@ def _add(
             return Response(status_code=400)
         except GatewayError as error:
             release(error)
+            if error.code == NotAllowed.code:
+                request.state.refused = brief(error)
             return refusal(error)
 
     endpoint.__name__ = "chan_" + path.rpartition("/")[2]

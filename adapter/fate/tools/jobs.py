@@ -324,7 +324,9 @@ def router(parts: ClientParts) -> APIRouter:
 
         ``data.warnings`` is there where parts of the description mean nothing here.
         """
-        return await on(peers, lambda: submitted(parts, body, base_of(request)))
+        response = await on(peers, lambda: submitted(parts, body, base_of(request)))
+        request.state.answered = {"job_id": getattr(response, "job_id", "")}
+        return response
 
     @router.get(
         "/v2/job/query",
