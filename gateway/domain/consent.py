@@ -29,11 +29,11 @@ def waits(job: Job, node: NodeId, said: Acceptance, at: datetime) -> Job:
         return job
     if record.consent is not None:  # it decided before its answer was here
         agreed = said.asked_only and record.consent.status is JobStatus.READY
-        return _with(job, replace(record, create=Call())) if agreed else job
+        return job.with_node(replace(record, create=Call())) if agreed else job
     seconds = DEADLINE if said.within is None else said.within
     until = at + timedelta(seconds=min(max(seconds, 0.0), 100 * DEADLINE) + GRACE)
     consent = Consent(at, until, asked_only=said.asked_only, waits_for=said.waits_for)
-    job, by = _with(job, replace(record, consent=consent)), consent.decides_by.isoformat()
+    job, by = job.with_node(replace(record, consent=consent)), consent.decides_by.isoformat()
     if said.waits_for:
         return job.noted(at, "waits for a node to be ready", node, until=by, message=said.waits_for)
     return job.noted(at, "waits for approval", node, until=by)
@@ -57,7 +57,7 @@ def confirmed(job: Job, event: Confirmed) -> Job:
         create = replace(
             create, state=CallState.REFUSED, reason=event.failure.reason, message=event.failure.message
         )
-    job = _with(job, replace(record, consent=consent, create=create, unreachable_since=None))
+    job = job.with_node(replace(record, consent=consent, create=create, unreachable_since=None))
     detail = event.failure.as_dict() if event.failure else {}
     return job.noted(event.at, "approved" if event.failure is None else "rejected", event.node, **detail)
 
@@ -103,8 +103,4 @@ def timed_out(job: Job, node: NodeId, now: datetime) -> Job:
     # it has accepted the job all the same, and is to be stopped
     create = replace(record.create, reason=TIMEOUT, message=words)
     record = replace(record, consent=replace(record.consent, status=JobStatus.REJECTED), create=create)
-    return _with(job, record).noted(now, "approval timed out", node, message=words)
-
-
-def _with(job: Job, node: NodeJob) -> Job:
-    return replace(job, nodes={**job.nodes, node.node: node})
+    return job.with_node(record).noted(now, "approval timed out", node, message=words)

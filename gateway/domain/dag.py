@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field
-from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from typing import TypeVar
 
@@ -52,7 +51,7 @@ class DagNode:
     inputs: tuple[DagInput, ...] = ()
     outputs: tuple[DagOutput, ...] = ()
 
-    @cached_property
+    @property
     def upstream(self) -> frozenset[str]:
         """Names of the tasks whose outputs it takes."""
         return frozenset(i.task for i in self.inputs)

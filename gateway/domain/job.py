@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import cached_property
 from typing import Any, Self
 
 from gateway.domain.spec import Call, Ending, Failure, JobSpec, NodeId, Note
-from gateway.domain.states import JobStatus, Outcome, TaskStatus, merge
+from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended, merge
 
 
 @dataclass(frozen=True)
@@ -107,10 +106,15 @@ class NodeTask:
     unknowns: int = 0
     """how often the node did not know the task after a start had been sent"""
 
-    @cached_property
+    @property
     def status(self) -> TaskStatus:
         """What its roles' states come to."""
         return merge(self.roles.values())
+
+    def failed(self) -> Self:
+        """Return the part with every role that has not ended as failed."""
+        roles = {r: s if ended(TASK, s) else TaskStatus.FAILED for r, s in self.roles.items()}
+        return self if roles == self.roles else replace(self, roles=roles)
 
 
 @dataclass(frozen=True)
@@ -160,7 +164,12 @@ class Task:
         """Say whether the id is that of the task, now or in an earlier attempt."""
         return task_id == self.task_id or any(past.task_id == task_id for past in self.attempts)
 
-    @cached_property
+    @property
+    def reported(self) -> TaskStatus:
+        """What the states at its nodes come to."""
+        return merge(status for part in self.nodes.values() for status in part.roles.values())
+
+    @property
     def begun(self) -> bool:
         """Whether some node was asked to start it."""
         return any(part.start.tries for part in self.nodes.values())
@@ -221,6 +230,19 @@ class Job:
     def noted(self, at: datetime, event: str, by: str = "", **detail: Any) -> Self:
         """Return the job with one more line for its timeline."""
         return replace(self, notes=(*self.notes, Note(at, event, by, detail)))
+
+    def with_node(self, node: NodeJob) -> Self:
+        """Return the job with another record of one node."""
+        return replace(self, nodes={**self.nodes, node.node: node})
+
+    def with_task(self, task: Task) -> Self:
+        """Return the job with another record of one task."""
+        return replace(self, tasks={**self.tasks, task.name: task})
+
+    def with_part(self, task: str, part: NodeTask) -> Self:
+        """Return the job with another record of one node's part in a task."""
+        record = self.tasks[task]
+        return self.with_task(replace(record, nodes={**record.nodes, part.node: part}))
 
     @property
     def progress(self) -> int:

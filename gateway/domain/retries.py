@@ -144,7 +144,7 @@ def set_back(job: Job, task: Task, at: datetime) -> Job:
     failure = task.failure or Failure("FAILED", task=task.name)
     changed = replace(task, again_from=at, failure=failure)
     detail = {**failure.as_dict(), "task": task.name, "task_id": task.task_id, "attempt": task.attempt}
-    return _with(job, changed).noted(at, "attempt failed, another follows", **detail)
+    return job.with_task(changed).noted(at, "attempt failed, another follows", **detail)
 
 
 def called_off(task: Task) -> Task:
@@ -168,8 +168,8 @@ def timed_out(job: Job, name: str, at: datetime) -> Job:
         task = replace(task, failure=failure)
         if wanted(job, task):
             return set_back(job, task, at)
-    nodes = {node: _failed(part) for node, part in task.nodes.items()}
-    return _with(job, replace(task, again_from=None, failure=failure, nodes=nodes))
+    nodes = {node: part.failed() for node, part in task.nodes.items()}
+    return job.with_task(replace(task, again_from=None, failure=failure, nodes=nodes))
 
 
 def job_timed_out(job: Job, at: datetime) -> Ending:
@@ -182,8 +182,9 @@ def job_timed_out(job: Job, at: datetime) -> Ending:
 def begun_again(job: Job, name: str, at: datetime) -> Job:
     """Begin the next attempt of a task; one that has succeeded everywhere in the meantime has succeeded."""
     task = job.tasks[name]
-    if merge(part.status for part in task.nodes.values()) is TaskStatus.SUCCESS:
-        return _with(job, replace(task, again_from=None, failure=None)).noted(at, "success after all", task=name)
+    if task.reported is TaskStatus.SUCCESS:
+        job = job.with_task(replace(task, again_from=None, failure=None))
+        return job.noted(at, "success after all", task=name)
     failure = task.failure or Failure("FAILED", task=name)
     past = Attempt(task.attempt, task.task_id, failure, task.started_at, task.again_from)
     number = task.attempt + 1
@@ -197,18 +198,10 @@ def begun_again(job: Job, name: str, at: datetime) -> Job:
         started_at=None,
         nodes={n: NodeTask(n, dict.fromkeys(part.roles, TaskStatus.PENDING)) for n, part in task.nodes.items()},
     )
-    return _with(job, changed).noted(at, "next attempt", task=name, task_id=changed.task_id, attempt=number)
+    return job.with_task(changed).noted(at, "next attempt", task=name, task_id=changed.task_id, attempt=number)
 
 
 def _where(task: Task) -> str:
     """Name the nodes at which a task is not over, and how it is there."""
     left = {n: [s for s in part.roles.values() if not ended(TASK, s)] for n, part in task.nodes.items()}
     return ", ".join(f"{node} ({merge(open_)})" for node, open_ in left.items() if open_)
-
-
-def _failed(part: NodeTask) -> NodeTask:
-    return replace(part, roles={r: s if ended(TASK, s) else TaskStatus.FAILED for r, s in part.roles.items()})
-
-
-def _with(job: Job, task: Task) -> Job:
-    return replace(job, tasks={**job.tasks, task.name: task})

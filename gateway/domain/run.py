@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cached_property
 from typing import Any, Self
 
 from gateway.domain.dag import ComponentRef
@@ -144,7 +143,7 @@ class Run:
         """Whether it has ended for good."""
         return self.status in (RunStatus.SUCCESS, RunStatus.FAILED)
 
-    @cached_property
+    @property
     def done_with(self) -> bool:
         """Whether nothing is left to do for it: it is over, told of, and its container is removed."""
         return self.over and self.collect.state is CallState.OK and self.told.status is TASK_OF_RUN[self.status]

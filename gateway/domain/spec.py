@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from functools import cached_property
 from typing import Any, Self
 
 from gateway.domain.dag import Dag
@@ -209,7 +208,7 @@ class JobSpec:
     unread: tuple[Unread, ...] = ()
     """keys of what was handed in here that nobody reads; other nodes are not told of them"""
 
-    @cached_property
+    @property
     def nodes(self) -> tuple[NodeId, ...]:
         """Every node of the job once, in the order of the parties."""
         return tuple(dict.fromkeys(p.node for p in self.parties))
@@ -219,12 +218,17 @@ class JobSpec:
         return tuple(p for p in self.parties if p.node == node)
 
     @property
+    def common(self) -> Mapping[str, Any]:
+        """The settings that hold for all parties."""
+        common = self.job_params.get("common")
+        return common if isinstance(common, Mapping) else {}
+
+    @property
     def by_callback(self) -> bool:
         """Whether participants push their states; by default the scheduler polls."""
-        common = self.job_params.get("common")
-        return isinstance(common, Mapping) and common.get("sync_type") == "callback"
+        return self.common.get("sync_type") == "callback"
 
-    @cached_property
+    @property
     def lifetimes(self) -> Lifetimes:
         """How long the job and its tasks may take, and how often a task is tried again."""
         return read(self.job_params.get("common"))
@@ -289,8 +293,16 @@ class Call:
 
     @property
     def settled(self) -> bool:
-        """Whether its answer is known, so that it is not made again."""
+        """Whether its response is known, so that it is not made again."""
         return self.state in (CallState.OK, CallState.REFUSED)
+
+    def sent(self, now: datetime) -> "Call":
+        """Return the call as made just now."""
+        return replace(self, state=CallState.SENT, sent_at=now, due_at=None, tries=self.tries + 1)
+
+    def interrupted(self) -> "Call":
+        """Return a call that may be under way as one to be made again immediately."""
+        return replace(self, state=CallState.LOST, due_at=None) if self.state is CallState.SENT else self
 
 
 UNTOLD = ("INTERNAL", "NO_ENVELOPE")

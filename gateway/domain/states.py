@@ -122,8 +122,11 @@ def merge(statuses: Iterable[TaskStatus]) -> TaskStatus:
 
     A task is SUCCESS only when every party is; the order of the parties does not matter.
     """
-    present = set(statuses)
-    return next((status for status in _PRECEDENCE if status in present), TaskStatus.SUCCESS)
+    present = list(statuses)
+    for status in _PRECEDENCE:
+        if status in present:
+            return status
+    return TaskStatus.SUCCESS
 
 
 def diagram(table: Mapping[S, frozenset[S]]) -> str:

@@ -69,7 +69,7 @@ def without_rest(task: Task) -> Task:
     began = task.attempt > 0 or any(map(is_there, task.nodes.values()))
     if not never or not began:
         return task
-    return _with_nodes(task, {n: _failed(part) for n, part in never.items()})
+    return _with_nodes(task, {n: part.failed() for n, part in never.items()})
 
 
 def closed(job: Job, task: Task, at: datetime) -> Task:
@@ -78,16 +78,11 @@ def closed(job: Job, task: Task, at: datetime) -> Task:
     begun = begun or task.attempt > 0
     if task.status is TaskStatus.SUCCESS or not begun:
         return task
-    task = _with_nodes(task, {n: _failed(part) for n, part in task.nodes.items()})
+    task = _with_nodes(task, {n: part.failed() for n, part in task.nodes.items()})
     if not may(TASK, task.status, TaskStatus.FAILED):
         return task
     failure = task.failure or cause(job, task, Failure("STOPPED", "stopped with its job", task=task.name))
     return replace(task, status=move(TASK, task.status, TaskStatus.FAILED), ended_at=at, failure=failure)
-
-
-def _failed(part: NodeTask) -> NodeTask:
-    roles = {r: s if ended(TASK, s) else TaskStatus.FAILED for r, s in part.roles.items()}
-    return part if roles == part.roles else replace(part, roles=roles)
 
 
 def _with_nodes(task: Task, nodes: Mapping[NodeId, NodeTask]) -> Task:

@@ -1,33 +1,81 @@
-"""How long the scheduling node waits for what, and what follows for a call."""
+"""What both state machines need: how long to wait for what, and when a call is due."""
 
+import zlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Generic, TypeVar
 
-from gateway.domain.backoff import shortened
-from gateway.domain.spec import Call
+from gateway.domain.spec import Call, CallState
+
+C = TypeVar("C")
+C_co = TypeVar("C_co", covariant=True)
 
 NOW = datetime.min.replace(tzinfo=UTC)
-"""Stands for "at once" in an agenda."""
+"""Stands for "immediately" in an agenda."""
 
 
 @dataclass(frozen=True)
-class Timing:
-    """How long to wait for what, in seconds."""
+class Due(Generic[C_co]):
+    """A command and when it is due."""
+
+    at: datetime
+    command: C_co
+
+
+def when_due(call: Call, command: C, deadline: float, *, repeats: bool = False) -> Iterator[Due[C]]:
+    """Yield when a call is to be made; ``repeats``: also after a response. ``deadline`` in seconds."""
+    if call.state is CallState.SENT:
+        yield Due(expiry(call, deadline), command)
+    elif repeats or not call.settled:
+        yield Due(call.due_at or NOW, command)
+
+
+def earliest(agenda: Iterable[Due[C]]) -> datetime | None:
+    """Return when something is due next; None: only an event can change the job."""
+    return min((due.at for due in agenda), default=None)
+
+
+def expiry(call: Call, deadline: float) -> datetime:
+    """Return the moment after which an unanswered call can no longer be on its way."""
+    return NOW if call.sent_at is None else call.sent_at + timedelta(seconds=deadline)
+
+
+def shortened(seconds: float, by: float, *words: object) -> float:
+    """Return the pause less a random part of it, at most the share ``by``; the same words give the same part."""
+    share = zlib.crc32(repr(words).encode()) / 2**32
+    return seconds * (1.0 - by * share)
+
+
+@dataclass(frozen=True)
+class Pauses:
+    """The deadline of calls and the pauses between tries, in seconds."""
 
     call_deadline: float = 12.0
-    """a call without an answer counts as lost after this; longer than any client's own deadline"""
+    """a call without a response counts as lost after this; longer than any client's own timeout"""
+    retry_first: float = 0.2
+    """pause after the first failure; it doubles with each"""
+    retry_max: float = 10.0
+    """the longest such pause"""
+    jitter: float = 0.0
+    """the share of a pause by which it may be shorter, different for each request"""
+
+    def retry(self, tries: int, *request: object) -> timedelta:
+        """Return the pause before the next try: it doubles with each, up to a bound."""
+        pause = min(self.retry_first * 2.0 ** min(tries, 20), self.retry_max)
+        return timedelta(seconds=shortened(pause, self.jitter, tries, *request))
+
+
+@dataclass(frozen=True)
+class Timing(Pauses):
+    """How long the scheduling node waits for what, in seconds."""
+
     create_deadline: float = 10.0
     """a node that cannot be reached for this long while a job is created refuses it"""
     start_deadline: float = 60.0
     """the same while a job is started"""
     unreachable_limit: float = 600.0
     """a running job whose node is silent for this long fails"""
-    retry_first: float = 0.2
-    """pause after the first failure; it doubles with each"""
-    retry_max: float = 10.0
-    """the longest such pause"""
-    jitter: float = 0.0
-    """the share of a pause between two tries by which it may be shorter, different for each request"""
     poll_first: float = 0.05
     """pause between the first two polls; it doubles while there is no news"""
     poll_max: float = 2.0
@@ -49,25 +97,10 @@ class Timing:
     redeliver_for: float = 86_400.0
     """how long a stop that was not acknowledged is repeated after the end"""
 
-    def retry(self, tries: int, *whose: object) -> timedelta:
-        """Return the pause before the next try: it doubles with each, up to a bound.
-
-        ``whose`` names the request, so that its pauses are not those of others.
-        """
-        pause = min(self.retry_first * 2.0 ** min(tries, 20), self.retry_max)
-        return timedelta(seconds=shortened(pause, self.jitter, tries, *whose))
-
-
-def expiry(call: Call, timing: Timing) -> datetime:
-    """After this a call without a recorded answer can no longer be on its way."""
-    if call.sent_at is None:
-        return NOW
-    return call.sent_at + timedelta(seconds=timing.call_deadline)
-
 
 @dataclass(frozen=True)
-class RunTiming:
-    """How long to wait for what, in seconds."""
+class RunTiming(Pauses):
+    """How long a participating node waits for what, in seconds."""
 
     launch_deadline: float = 120.0
     """a launch without a recorded end is repeated after this; it is idempotent by name"""
@@ -87,23 +120,7 @@ class RunTiming:
     """reading a model's files is begun again after this; it changes nothing"""
     prepare_deadline: float = 100_000.0
     """fetching keeps its own deadlines; a gateway that takes over, or begins anew, does not wait for this one"""
-    call_deadline: float = 12.0
-    """a call without an answer counts as lost after this; longer than any client's own deadline"""
-    retry_first: float = 0.2
-    """pause after the first failure; it doubles with each"""
-    retry_max: float = 10.0
-    """the longest such pause"""
-    jitter: float = 0.0
-    """the share of a pause between two tries by which it may be shorter, different for each request"""
     tell_tries: int = 40
     """not seconds: how often a state is told before the scheduling node has to ask"""
     orphan: float = 660.0
     """a scheduling node that is not heard of for this long is asked whether it still has the job"""
-
-    def retry(self, tries: int, *whose: object) -> timedelta:
-        """Return the pause before the next try: it doubles with each, up to a bound.
-
-        ``whose`` names the request, so that its pauses are not those of others.
-        """
-        pause = min(self.retry_first * 2.0 ** min(tries, 20), self.retry_max)
-        return timedelta(seconds=shortened(pause, self.jitter, tries, *whose))

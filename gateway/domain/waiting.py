@@ -9,7 +9,6 @@ from datetime import datetime
 
 from gateway.domain import approval, consent, orphans, quorum, reservations
 from gateway.domain import run as domain_run
-from gateway.domain._memo import remembered
 from gateway.domain.execution import machine
 from gateway.domain.execution.agenda import agenda as agenda_here
 from gateway.domain.job import Job, NodeJob, Task
@@ -184,13 +183,9 @@ def _of_task(job: Job, task: Task, whole: Waiting | None, due: datetime | None, 
 
 
 def _others(job: Job, most: int) -> str:
-    begun = remembered(job, "_under_way", None, lambda: _under_way(job))  # each task that waits asks for it
+    begun = [t.name for t in job.tasks.values() if t.begun and not ended(TASK, t.status)]
     shown = ", ".join(begun[:3]) + (f" and {len(begun) - 3} more" if len(begun) > 3 else "")
     return f"no more than {most} of the job's tasks run at once; under way: {shown}"
-
-
-def _under_way(job: Job) -> list[str]:
-    return [t.name for t in job.tasks.values() if t.begun and not ended(TASK, t.status)]
 
 
 def _since_ready(job: Job, task: Task) -> datetime:

@@ -18,7 +18,7 @@ import structlog
 from gateway.domain import consent, quorum
 from gateway.domain.job import Job
 from gateway.domain.scheduling import machine, transitions
-from gateway.domain.scheduling.agenda import quiet_polls, tries_of
+from gateway.domain.scheduling.agenda import call_of, quiet_polls
 from gateway.domain.scheduling.messages import (
     Answered,
     CreateAt,
@@ -201,7 +201,7 @@ class Scheduler:
         now = self._clock()
         if isinstance(request, PollTaskAt):
             return with_news(change, calls, now, lambda job: quiet_polls(job, request))
-        return with_calls(change, calls, now, tries_of(job, request))
+        return with_calls(change, calls, now, call_of(job, request).tries)
 
     def _applied(self, *events: Event) -> Change:
         def change(job: Job) -> Job:

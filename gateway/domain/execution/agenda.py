@@ -1,13 +1,11 @@
 """What there is to do for a job's runs, and when."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import assert_never
 
 from gateway.domain import approval, models, orphans
 from gateway.domain import run as domain_run
-from gateway.domain._memo import remembered
 from gateway.domain.execution.messages import (
     Abandon,
     AskScheduler,
@@ -25,35 +23,23 @@ from gateway.domain.execution.messages import (
     Weigh,
 )
 from gateway.domain.run import LocalJob, Run
-from gateway.domain.spec import Call, CallState
+from gateway.domain.spec import CallState
 from gateway.domain.states import JOB, RunStatus, TaskStatus, ended
-from gateway.domain.timeouts import NOW, RunTiming
+from gateway.domain.timeouts import NOW, Due, RunTiming, when_due
 
 
-@dataclass(frozen=True)
-class Due:
-    """A command and when it is due; `NOW` is at once."""
-
-    at: datetime
-    command: Command
-
-
-def agenda(local: LocalJob, timing: RunTiming) -> tuple[Due, ...]:
-    """Return everything there is to do, each with its earliest time."""
-    return remembered(local, "_agenda", timing, lambda: tuple(_of_job(local, timing)))
-
-
-def _of_job(local: LocalJob, timing: RunTiming) -> Iterator[Due]:
+def agenda(local: LocalJob, timing: RunTiming) -> Iterator[Due[Command]]:
+    """Yield everything there is to do, each with its earliest time."""
     may_launch = domain_run.may_launch(local)
     for run in local.runs:
         if not run.done_with and (run.status is not RunStatus.WAITING or run.run_id in may_launch):
-            yield from remembered(run, "_agenda", timing, lambda r=run: tuple(_of_run(r, timing)))  # type: ignore[misc]
+            yield from _of_run(run, timing)
     if (until := approval.lapses_at(local)) is not None:
         yield Due(until, Expire())
     if (fetch := approval.to_fetch(local)) is not None:
-        yield from _when_due(fetch, Prepare(), timing.prepare_deadline)
+        yield from when_due(fetch, Prepare(), timing.prepare_deadline)
     if (confirm := approval.to_confirm(local)) is not None:
-        yield from _when_due(confirm, Confirm(), timing.call_deadline)
+        yield from when_due(confirm, Confirm(), timing.call_deadline)
     if orphans.watched(local) and orphans.given_up(local):
         yield Due(NOW, Abandon())
     else:
@@ -63,15 +49,15 @@ def _of_job(local: LocalJob, timing: RunTiming) -> Iterator[Due]:
         and not local.closed
         and all(run.over and (not _to_collect(run) or _left_behind(local, run)) for run in local.runs)
     ):
-        yield from _when_due(local.close, Close(), timing.call_deadline)
+        yield from when_due(local.close, Close(), timing.call_deadline)
 
 
-def _of_run(run: Run, timing: RunTiming) -> Iterator[Due]:
+def _of_run(run: Run, timing: RunTiming) -> Iterator[Due[Command]]:
     match run.status:
         case RunStatus.WAITING:
             yield Due(NOW, Launch(run.run_id))
         case RunStatus.LAUNCHING:
-            yield from _when_due(run.launch, Launch(run.run_id), timing.launch_deadline)
+            yield from when_due(run.launch, Launch(run.run_id), timing.launch_deadline)
         case RunStatus.RUNNING:
             if run.exit is not None:
                 seen = run.exit.finished_at or run.reported_at or NOW
@@ -84,21 +70,21 @@ def _of_run(run: Run, timing: RunTiming) -> Iterator[Due]:
                     yield Due(run.reported_at + timedelta(seconds=timing.linger), Weigh(run.run_id))
         case RunStatus.STOPPING:
             deadline = timing.stop_grace + timing.call_deadline
-            yield from _when_due(run.stop, StopRun(run.run_id, timing.stop_grace), deadline)
+            yield from when_due(run.stop, StopRun(run.run_id, timing.stop_grace), deadline)
             if run.stop.state is CallState.OK:  # and nobody could look whether it is gone
                 yield Due(run.probe_at or NOW, Probe(run.run_id))
         case RunStatus.SUCCESS | RunStatus.FAILED:
             if _to_collect(run):
                 deadline = timing.stop_grace + timing.call_deadline
-                yield from _when_due(run.collect, Collect(run.run_id), deadline)
+                yield from when_due(run.collect, Collect(run.run_id), deadline)
             if models.unsealed(run):
-                yield from _when_due(run.seal, Seal(run.run_id), timing.seal_deadline)
+                yield from when_due(run.seal, Seal(run.run_id), timing.seal_deadline)
         case _:
             assert_never(run.status)
     news = models.told_as(run)
     worth_telling = news in (TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)
     if worth_telling and run.told.status is not news and run.told.call.tries < timing.tell_tries:
-        yield from _when_due(run.told.call, Tell(run.run_id, news), timing.call_deadline)
+        yield from when_due(run.told.call, Tell(run.run_id, news), timing.call_deadline)
 
 
 def _left_behind(local: LocalJob, run: Run) -> bool:
@@ -109,15 +95,3 @@ def _left_behind(local: LocalJob, run: Run) -> bool:
 def _to_collect(run: Run) -> bool:
     """Whether the engine may still hold something of the run; one that was never launched left nothing."""
     return run.launch.state is not CallState.IDLE and run.collect.state is not CallState.OK
-
-
-def _when_due(call: Call, command: Command, deadline: float) -> Iterator[Due]:
-    match call.state:
-        case CallState.IDLE | CallState.LOST:
-            yield Due(call.due_at or NOW, command)
-        case CallState.SENT:
-            yield Due((call.sent_at or NOW) + timedelta(seconds=deadline), command)
-        case CallState.OK | CallState.REFUSED:
-            return
-        case _:
-            assert_never(call.state)

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import assert_never
 
 from gateway.domain import approval, orphans
-from gateway.domain.execution.agenda import Due, agenda
+from gateway.domain.execution.agenda import agenda
 from gateway.domain.execution.messages import (
     Abandon,
     Action,
@@ -52,14 +52,13 @@ from gateway.domain.execution.transitions import (
     owner_lost,
     restarted,
     sealed,
-    sent,
     stop_asked,
     weighed,
     with_run,
 )
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.states import RUN, RunStatus, move
-from gateway.domain.timeouts import RunTiming
+from gateway.domain.timeouts import Due, RunTiming, earliest
 
 
 def plan(local: LocalJob, now: datetime, timing: RunTiming = RunTiming(), owner: str = "") -> list[Command]:
@@ -69,10 +68,10 @@ def plan(local: LocalJob, now: datetime, timing: RunTiming = RunTiming(), owner:
 
 def next_due(local: LocalJob, timing: RunTiming = RunTiming(), owner: str = "") -> datetime | None:
     """Return when there is something to do next, or None when only news can change the job."""
-    return min((due.at for due in _mine(local, timing, owner)), default=None)
+    return earliest(_mine(local, timing, owner))
 
 
-def _mine(local: LocalJob, timing: RunTiming, owner: str) -> Iterator[Due]:
+def _mine(local: LocalJob, timing: RunTiming, owner: str) -> Iterator[Due[Command]]:
     others = {run.run_id for run in local.runs if owner and run.owner and run.owner != owner}
     elsewhere = bool(owner and local.home and local.home != owner)
     for due in agenda(local, timing):
@@ -103,34 +102,34 @@ def step(
                 local = with_run(local, command.run, lambda run, t=later: replace(run, probe_at=t))  # type: ignore[misc]
                 actions.append(command)
             case StopRun():
-                local = with_run(local, command.run, lambda run: replace(run, stop=sent(run.stop, now)))
+                local = with_run(local, command.run, lambda run: replace(run, stop=run.stop.sent(now)))
                 actions.append(command)
             case Collect():
-                local = with_run(local, command.run, lambda run: replace(run, collect=sent(run.collect, now)))
+                local = with_run(local, command.run, lambda run: replace(run, collect=run.collect.sent(now)))
                 actions.append(command)
             case Seal():
-                local = with_run(local, command.run, lambda run: replace(run, seal=sent(run.seal, now)))
+                local = with_run(local, command.run, lambda run: replace(run, seal=run.seal.sent(now)))
                 actions.append(command)
             case Tell():
                 local = with_run(
                     local,
                     command.run,
-                    lambda run: replace(run, told=replace(run.told, call=sent(run.told.call, now))),
+                    lambda run: replace(run, told=replace(run.told, call=run.told.call.sent(now))),
                 )
                 actions.append(command)
             case Close():
-                local = replace(local, close=sent(local.close, now))
+                local = replace(local, close=local.close.sent(now))
                 actions.append(command)
             case Confirm():
-                local = approval.confirming(local, lambda call: sent(call, now))
+                local = approval.confirming(local, lambda call: call.sent(now))
                 actions.append(command)
             case Prepare():
                 fetch = approval.to_fetch(local)
                 if fetch is not None:
-                    local = approval.fetching(local, sent(fetch, now))
+                    local = approval.fetching(local, fetch.sent(now))
                     actions.append(command)
             case AskScheduler():
-                local = replace(local, ask=sent(local.ask, now))
+                local = replace(local, ask=local.ask.sent(now))
                 actions.append(command)
             case Expire():
                 local = approval.expired(local, now, ended_by)
@@ -145,7 +144,7 @@ def _begin_launch(run: Run, now: datetime) -> Run:
     status = RunStatus.LAUNCHING
     if run.status is RunStatus.WAITING:
         status = move(RUN, run.status, RunStatus.LAUNCHING)
-    return replace(run, status=status, launch=sent(run.launch, now))
+    return replace(run, status=status, launch=run.launch.sent(now))
 
 
 def apply(local: LocalJob, event: Event, timing: RunTiming = RunTiming()) -> LocalJob:

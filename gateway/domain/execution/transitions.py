@@ -86,18 +86,6 @@ def killed(run: Run) -> Failure:
     return Failure("ENGINE_DOWN", text, exit_code=code)
 
 
-def sent(call: Call, now: datetime) -> Call:
-    """Return the call as made just now."""
-    return replace(call, state=CallState.SENT, sent_at=now, due_at=None, tries=call.tries + 1)
-
-
-def due_again(call: Call) -> Call:
-    """Return a call that may be under way as one to be made again, at once."""
-    if call.state is CallState.SENT:
-        return replace(call, state=CallState.LOST, due_at=None)
-    return call
-
-
 def with_news(run: Run) -> Run:
     """A call that tells an older state need not be waited for."""
     return replace(run, told=replace(run.told, call=Call()))
@@ -477,8 +465,8 @@ def restarted(local: LocalJob, event: Restarted) -> LocalJob:
     """Have what a gateway had in hand when it ended done again."""
     mine = event.owner in ("", local.home) or not local.home
     if mine:
-        told = approval.confirming(local, due_again).approval
-        local = replace(local, close=due_again(local.close), ask=due_again(local.ask), approval=told)
+        told = approval.confirming(local, Call.interrupted).approval
+        local = replace(local, close=local.close.interrupted(), ask=local.ask.interrupted(), approval=told)
         local = _fetched_again(local)
     runs = tuple(_let_go(run) if event.owner in ("", run.owner) else run for run in local.runs)
     return replace(local, runs=runs)
@@ -498,7 +486,7 @@ def owner_lost(local: LocalJob, event: OwnerLost) -> LocalJob:
 def _fetched_again(local: LocalJob) -> LocalJob:
     """Have images fetched anew: what fetched them ended with its gateway."""
     fetch = approval.to_fetch(local)
-    return local if fetch is None else approval.fetching(local, due_again(fetch))
+    return local if fetch is None else approval.fetching(local, fetch.interrupted())
 
 
 def _without_owner(run: Run, event: OwnerLost) -> Run:
@@ -513,10 +501,10 @@ def _without_owner(run: Run, event: OwnerLost) -> Run:
 def _let_go(run: Run) -> Run:
     return replace(
         run,
-        launch=due_again(run.launch),
-        stop=due_again(run.stop),
-        collect=due_again(run.collect),
-        seal=due_again(run.seal),
-        told=replace(run.told, call=due_again(run.told.call)),
+        launch=run.launch.interrupted(),
+        stop=run.stop.interrupted(),
+        collect=run.collect.interrupted(),
+        seal=run.seal.interrupted(),
+        told=replace(run.told, call=run.told.call.interrupted()),
         probe_at=None if run.exit is None else run.probe_at,
     )

@@ -16,11 +16,10 @@ from typing import assert_never
 from gateway.domain import consent, reservations, retries, stopping
 from gateway.domain.consent import Confirmed
 from gateway.domain.job import Job
-from gateway.domain.scheduling.agenda import agenda, call_of, with_begun, with_call, with_node
+from gateway.domain.scheduling.agenda import agenda, call_of, with_call
 from gateway.domain.scheduling.messages import (
     Answered,
     Command,
-    CreateAt,
     Decision,
     Delayed,
     Denied,
@@ -29,17 +28,11 @@ from gateway.domain.scheduling.messages import (
     Freed,
     GiveUp,
     Heard,
-    HoldAt,
     Lost,
     NotPlayed,
-    PollTaskAt,
     Request,
-    ReturnAt,
-    StartAt,
     StartTaskAt,
     StopAsked,
-    StopAt,
-    StopTaskAt,
     SuspendAsked,
     TaskStopAsked,
     UnknownThere,
@@ -58,9 +51,9 @@ from gateway.domain.scheduling.transitions import (
     unknown_there,
     with_suspension,
 )
-from gateway.domain.spec import CallState, Ending, Failure
+from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import JobStatus, Outcome
-from gateway.domain.timeouts import Timing
+from gateway.domain.timeouts import Timing, earliest
 
 
 def plan(job: Job, now: datetime, timing: Timing = Timing()) -> list[Command]:
@@ -70,7 +63,7 @@ def plan(job: Job, now: datetime, timing: Timing = Timing()) -> list[Command]:
 
 def next_due(job: Job, timing: Timing = Timing()) -> datetime | None:
     """Return when there is something to do next, or None when only news can change the job."""
-    return min((due.at for due in agenda(job, timing)), default=None)
+    return earliest(agenda(job, timing))
 
 
 def step(job: Job, now: datetime, timing: Timing = Timing()) -> tuple[Job, list[Request]]:
@@ -82,28 +75,14 @@ def step(job: Job, now: datetime, timing: Timing = Timing()) -> tuple[Job, list[
             job = _decided(job, command, now)
         job = settled(job, now)
         commands = plan(job, now, timing)  # once more: after a decision to end, only stops are due
-    for command in commands:
-        match command:
-            case GiveUp() | Expire() | retries.TimeOut() | retries.TryAgain():
-                continue
-            case (
-                CreateAt()
-                | HoldAt()
-                | ReturnAt()
-                | StartAt()
-                | StartTaskAt()
-                | PollTaskAt()
-                | StopAt()
-                | StopTaskAt()
-            ):
-                call = call_of(job, command)
-                sent = replace(call, state=CallState.SENT, sent_at=now, due_at=None, tries=call.tries + 1)
-                job = with_call(job, command, sent)
-                if isinstance(command, StartTaskAt):
-                    job = with_begun(job, command.task, now)
-                requests.append(command)
-            case _:
-                assert_never(command)
+    for request in commands:
+        if not isinstance(request, Request):
+            continue
+        job = with_call(job, request, call_of(job, request).sent(now))
+        if isinstance(request, StartTaskAt):
+            task = job.tasks[request.task]
+            job = job.with_task(replace(task, started_at=task.started_at or now))
+        requests.append(request)
     return settled(job, now), requests
 
 
@@ -147,7 +126,7 @@ def apply(job: Job, event: Event, timing: Timing = Timing()) -> Job:
         case Freed():
             node = reservations.freed(job, event.node, event.at)
             if node is not None:
-                job = with_node(job, node).noted(event.at, "resources free", event.node)
+                job = job.with_node(node).noted(event.at, "resources free", event.node)
         case StopAsked():
             if job.ending is None and not (event.if_waiting and job.status is JobStatus.RUNNING):
                 failure = Failure("STOPPED", event.message or f"stopped by {event.by}")

@@ -1,108 +1,102 @@
-"""The news that can change a job at the scheduling node."""
+"""What the scheduling node does for a job, and the events that can change it."""
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import ClassVar
 
-from gateway.domain import retries
 from gateway.domain.consent import Confirmed
 from gateway.domain.job import Acceptance
+from gateway.domain.retries import TimeOut, TryAgain
 from gateway.domain.spec import Failure, NodeId
 from gateway.domain.states import TaskStatus
 
 
 @dataclass(frozen=True)
-class CreateAt:
-    """Ask a node to accept the job."""
+class Request:
+    """A request to a node."""
 
     node: NodeId
+    call: ClassVar[str]
+    """the field of the job's record that holds its `Call`"""
+    name: ClassVar[str]
+    """what a timeline calls it"""
+
+
+class CreateAt(Request):
+    """Accept the job."""
+
+    call, name = "create", "create"
+
+
+class HoldAt(Request):
+    """Reserve what the job needs there."""
+
+    call, name = "apply", "resources"
+
+
+class ReturnAt(Request):
+    """Release the reservation, because another node has too little free."""
+
+    call, name = "give_back", "return of resources"
+
+
+class StartAt(Request):
+    """Start the job."""
+
+    call, name = "start", "start"
+
+
+class StopAt(Request):
+    """Stop the job; tells how it ended."""
+
+    call, name = "stop", "stop"
 
 
 @dataclass(frozen=True)
-class HoldAt:
-    """Have a node keep what the job needs there."""
+class StartTaskAt(Request):
+    """Start the node's part of a task."""
 
-    node: NodeId
-
-
-@dataclass(frozen=True)
-class ReturnAt:
-    """Have a node take that back, because another one has too little free."""
-
-    node: NodeId
-
-
-@dataclass(frozen=True)
-class StartAt:
-    """Tell a node that the job begins."""
-
-    node: NodeId
-
-
-@dataclass(frozen=True)
-class StartTaskAt:
-    """Have a node start its part of a task."""
-
-    node: NodeId
     task: str
     attempt: int = 0
+    call, name = "start", "task start"
 
 
 @dataclass(frozen=True)
-class PollTaskAt:
-    """Ask a node how its part of a task stands."""
+class PollTaskAt(Request):
+    """Report the state of the node's part of a task."""
 
-    node: NodeId
     task: str
     roles: tuple[str, ...]
     attempt: int = 0
+    call, name = "poll", "task poll"
 
 
 @dataclass(frozen=True)
-class StopAt:
-    """Tell a node that the job has ended, and how."""
+class StopTaskAt(Request):
+    """Stop the node's part of a failed attempt."""
 
-    node: NodeId
-
-
-@dataclass(frozen=True)
-class StopTaskAt:
-    """Have a node end its part of a failed attempt."""
-
-    node: NodeId
     task: str
     attempt: int = 0
+    call, name = "stop", "task stop"
 
 
 @dataclass(frozen=True)
 class GiveUp:
-    """Not a request: the decision that a node has been silent for too long."""
+    """Decision: a node has been unreachable for too long."""
 
     node: NodeId
 
 
 @dataclass(frozen=True)
 class Expire:
-    """Not a request: the decision that nobody at a node agreed to the job in time."""
+    """Decision: nobody at a node approved the job in time."""
 
     node: NodeId
 
 
-Request = CreateAt | HoldAt | ReturnAt | StartAt | StartTaskAt | PollTaskAt | StopAt | StopTaskAt
 TaskRequest = StartTaskAt | PollTaskAt | StopTaskAt
-Decision = GiveUp | Expire | retries.TimeOut | retries.TryAgain
+Decision = GiveUp | Expire | TimeOut | TryAgain
 Command = Request | Decision
-
-NAMES = {
-    CreateAt: "create",
-    HoldAt: "resources",
-    ReturnAt: "return of resources",
-    StartAt: "start",
-    StartTaskAt: "task start",
-    PollTaskAt: "task poll",
-    StopAt: "stop",
-    StopTaskAt: "task stop",
-}
-"""what a timeline calls each request"""
 
 
 @dataclass(frozen=True)

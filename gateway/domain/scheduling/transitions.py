@@ -5,7 +5,6 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar, assert_never
 
 from gateway.domain import consent, inheritance, models, quorum, reservations, retries, stopping
-from gateway.domain._memo import remembered
 from gateway.domain.job import Job, NodeJob, NodeTask, Suspension, Task
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.scheduling.agenda import (
@@ -14,13 +13,8 @@ from gateway.domain.scheduling.agenda import (
     needs_stop,
     of_this_attempt,
     with_call,
-    with_node,
-    with_part,
-    with_reached,
-    with_task,
 )
 from gateway.domain.scheduling.messages import (
-    NAMES,
     Answered,
     CreateAt,
     Delayed,
@@ -45,6 +39,12 @@ from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, end
 from gateway.domain.timeouts import NOW, Timing, expiry
 
 
+def with_reached(job: Job, node: NodeId) -> Job:
+    """Note that a node responds (again)."""
+    record = job.nodes[node]
+    return job if record.unreachable_since is None else job.with_node(replace(record, unreachable_since=None))
+
+
 def not_played(job: Job, event: NotPlayed) -> Job:
     """Take a role out of a node's part of a task, as the node does not play it there."""
     task = next((t for t in job.tasks.values() if t.task_id == event.task_id), None)
@@ -52,7 +52,7 @@ def not_played(job: Job, event: NotPlayed) -> Job:
     if task is None or part is None or event.role not in part.roles or len(part.roles) == 1:
         return job
     roles = {role: status for role, status in part.roles.items() if role != event.role}
-    job = with_part(job, task.name, replace(part, roles=roles))
+    job = job.with_part(task.name, replace(part, roles=roles))
     return job.noted(event.at, "role not in this task", event.node, task=task.name, role=event.role)
 
 
@@ -66,7 +66,7 @@ def heard(job: Job, event: Heard, timing: Timing) -> Job:
     node = job.nodes[event.node]
     job = with_reached(job, event.node)
     if event.pushed and not node.pushes:
-        job = with_node(job, replace(job.nodes[event.node], pushes=True))
+        job = job.with_node(replace(job.nodes[event.node], pushes=True))
     if ended(JOB, job.status):
         return job.noted(event.at, "late report ignored", event.node, task=task.name, status=event.status)
     roles = dict(part.roles)
@@ -85,13 +85,13 @@ def heard(job: Job, event: Heard, timing: Timing) -> Job:
     part = replace(part, roles=roles, heard_at=event.at, polls=0, start=start)
     if part.poll.state is not CallState.SENT:
         part = replace(part, poll=replace(part.poll, due_at=event.at + pause(job, part, timing)))
-    job = with_part(job, task.name, part)
+    job = job.with_part(task.name, part)
     job = job.noted(event.at, "heard", event.node, task=task.name, role=role, status=event.status)
     if event.status is TaskStatus.FAILED and task.failure is None:
         failure = event.failure or Failure("FAILED", "the party reports a failure")
         failure = replace(failure, node=event.node, task=task.name, role=failure.role or role)
         failure = stopping.cause(job, task, failure)
-        job = with_task(job, replace(job.tasks[task.name], failure=failure))
+        job = job.with_task(replace(job.tasks[task.name], failure=failure))
     return job
 
 
@@ -159,20 +159,19 @@ def _soon(call: Call) -> Call:
 # job may be suspended, or wait for resources elsewhere. Its silence begins anew with the next request that is
 # lost.
 
-_USUAL = Timing()  # when something is due is not asked here
-
 
 def is_asked(job: Job, node: NodeJob) -> bool:
     """Say whether a request to the node is under way, or comes next."""
-    requests = (due.command for due in agenda(job, _USUAL) if isinstance(due.command, Request))
-    return any(request.node == node.node for request in requests) or reservations.is_asked(job, node)
+    commands = (due.command for due in agenda(job, Timing()))  # with any timing: when it is due does not matter
+    asked = any(isinstance(command, Request) and command.node == node.node for command in commands)
+    return asked or reservations.is_asked(job, node)
 
 
 def forgiven(job: Job) -> Job:
     """Return the job with the silence forgotten of every node of which nothing is asked any more."""
     for node in quorum.active(job):
         if node.unreachable_since is not None and not is_asked(job, node):
-            job = with_node(job, replace(node, unreachable_since=None))
+            job = job.with_node(replace(node, unreachable_since=None))
     return job
 
 
@@ -193,23 +192,13 @@ def settled(job: Job, at: datetime) -> Job:
     return job
 
 
-def _says_nothing_new(task: Task) -> bool:
-    """Say whether nothing follows from the task's facts, whatever else is known of its job."""
-    if task.ending is not None or task.again_from is not None:
-        return False
-    new = merge(part.status for part in task.nodes.values())
-    return not task.nodes or new is task.status or not may(TASK, task.status, new)
-
-
 def _settle_task(job: Job, task: Task, at: datetime) -> Job:
-    if remembered(task, "_settled", None, lambda: _says_nothing_new(task)):
-        return job
     known, task = task, stopping.without_rest(retries.called_off(task))
     if task is not known:
-        job = with_task(job, task)
+        job = job.with_task(task)
     if task.again_from is not None:
         return job
-    new = merge(part.status for part in task.nodes.values())
+    new = task.reported
     if not task.nodes or new is task.status or not may(TASK, task.status, new):
         return job
     if new is TaskStatus.FAILED and retries.wanted(job, task):
@@ -221,7 +210,7 @@ def _settle_task(job: Job, task: Task, at: datetime) -> Job:
     if new is TaskStatus.FAILED and task.failure is None:
         task = replace(task, failure=stopping.cause(job, task, Failure("FAILED", task=task.name)))
     detail = {**(task.failure.as_dict() if task.failure else {}), "task": task.name}
-    job = with_task(job, task).noted(at, f"task {new}", **detail)
+    job = job.with_task(task).noted(at, f"task {new}", **detail)
     if new is TaskStatus.FAILED and job.ending is None and task.ending is None:
         job = quorum.tolerated(job, task, at) or ended_as(
             job, Ending(stopping.outcome(task.failure), at, task.failure)
@@ -324,7 +313,7 @@ def given_up(job: Job, node: NodeId, now: datetime) -> Job:
     failure = Failure("PEER_UNREACHABLE", call.message or "no answer", node)
     call = replace(call, reason=failure.reason)
     record = replace(record, create=call) if creating else replace(record, start=call)
-    job = with_node(job, record)
+    job = job.with_node(record)
     return job if job.ending is not None else settled(_without(job, record, failure, now), now)
 
 
@@ -373,24 +362,24 @@ def answered(job: Job, event: Answered, timing: Timing) -> Job:
         part = replace(part, poll=call, polls=part.polls + 1, denials=0, quiet=0 if news else part.quiet + 1)
         if part.start.state in (CallState.SENT, CallState.LOST):
             part = replace(part, start=replace(part.start, state=CallState.OK))
-        return with_part(job, request.task, part)
+        return job.with_part(request.task, part)
     job = with_call(job, request, call)
     if isinstance(request, CreateAt) and event.said is not None:
-        job = with_node(job, reservations.accepted(job.nodes[request.node], event.said))
+        job = job.with_node(reservations.accepted(job.nodes[request.node], event.said))
         if event.said.waits:
             job = consent.waits(job, request.node, event.said, event.at)
     if isinstance(request, ReturnAt):
-        job = with_node(job, reservations.returned(job.nodes[request.node], expiry(call, timing)))
+        job = job.with_node(reservations.returned(job.nodes[request.node], expiry(call, timing.call_deadline)))
     if isinstance(request, StartTaskAt):
         part = job.tasks[request.task].nodes[request.node]
         first = Call(due_at=event.at + pause(job, part, timing))
-        return with_part(job, request.task, replace(part, poll=first))
+        return job.with_part(request.task, replace(part, poll=first))
     if isinstance(request, StopTaskAt):
-        return job.noted(event.at, NAMES[StopTaskAt] + " accepted", request.node, task=request.task)
+        return job.noted(event.at, request.name + " accepted", request.node, task=request.task)
     if not isinstance(request, StopAt):
         said = event.said if isinstance(request, CreateAt) else None
         detail = {"checks": dict(said.checks)} if said and said.checks else {}
-        job = job.noted(event.at, NAMES[type(request)] + " accepted", request.node, **detail)
+        job = job.noted(event.at, request.name + " accepted", request.node, **detail)
     return job
 
 
@@ -401,7 +390,7 @@ def denied(job: Job, event: Denied, timing: Timing) -> Job:
     before = call_of(job, request)
     again = {"tries": before.tries} if isinstance(request, HoldAt) and before.tries > 1 else {}
     if not again or reservations.worth_noting(before, failure, timing):
-        job = job.noted(event.at, NAMES[type(request)] + " refused", request.node, **failure.as_dict(), **again)
+        job = job.noted(event.at, request.name + " refused", request.node, **failure.as_dict(), **again)
     call = replace(before, reason=failure.reason, message=failure.message)
     if isinstance(request, PollTaskAt):
         part = job.tasks[request.task].nodes[request.node]
@@ -410,13 +399,13 @@ def denied(job: Job, event: Denied, timing: Timing) -> Job:
         )
         part = replace(part, poll=call, denials=part.denials + 1)
         if part.denials < _MAX_DENIALS:
-            return with_part(job, request.task, part)
+            return job.with_part(request.task, part)
         refused = Failure("POLL_REFUSED", failure.message)
         return _failed_part(job, request.task, part, refused, event.at)
     if isinstance(request, ReturnAt):
-        return with_node(job, reservations.returned(job.nodes[request.node], expiry(call, timing)))
+        return job.with_node(reservations.returned(job.nodes[request.node], expiry(call, timing.call_deadline)))
     if isinstance(request, HoldAt) and failure.reason == reservations.BUSY:
-        job = with_node(job, reservations.busy(job.nodes[request.node], failure, event.at, timing))
+        job = job.with_node(reservations.busy(job.nodes[request.node], failure, event.at, timing))
         return reservations.kept(job, event.at, timing)
     insists = isinstance(request, StopAt) or (isinstance(request, StopTaskAt) and before.tries < _MAX_DENIALS)
     if insists and failure.reason in UNTOLD:  # perhaps it runs on
@@ -438,11 +427,11 @@ def exclude(job: Job, request: StartTaskAt, at: datetime) -> Job:
     if ended(JOB, job.status) or not of_this_attempt(job, request):
         return job.noted(at, "late answer ignored", request.node, request=str(request))
     nodes = {node: part for node, part in task.nodes.items() if node != request.node}
-    job = with_task(with_reached(job, request.node), replace(task, nodes=nodes))
+    job = with_reached(job, request.node).with_task(replace(task, nodes=nodes))
     if not nodes:
         failure = Failure("NO_ROLE_HERE", "no node of the job has a role in this task", task=task.name)
         failure = stopping.cause(job, task, failure)
-        job = with_task(job, replace(job.tasks[task.name], status=TaskStatus.FAILED, failure=failure))
+        job = job.with_task(replace(job.tasks[task.name], status=TaskStatus.FAILED, failure=failure))
         if job.ending is None and task.ending is None:
             job = ended_as(job, Ending(Outcome.FAILED, at, failure))
     return settled(job.noted(at, "task start not for this node", request.node, task=task.name), at)
@@ -461,11 +450,11 @@ def lost(job: Job, event: Lost, timing: Timing) -> Job:
     job = with_call(job, request, replace(call, state=state, due_at=due, message=event.message))
     node = job.nodes[request.node]
     if node.unreachable_since is None and (job.ending is not None or is_asked(job, node)):
-        job = with_node(job, replace(node, unreachable_since=event.at))
+        job = job.with_node(replace(node, unreachable_since=event.at))
         job = job.noted(event.at, "unreachable", request.node, message=event.message)
     if isinstance(request, CreateAt | StartAt) and job.ending is None:
         detail = {"tries": call.tries, "next": due.isoformat(), "message": event.message}
-        job = job.noted(event.at, NAMES[type(request)] + " without an answer", request.node, **detail)
+        job = job.noted(event.at, request.name + " without an answer", request.node, **detail)
     return job
 
 
@@ -501,22 +490,21 @@ def unknown_there(job: Job, event: UnknownThere) -> Job:
     if job.tasks[request.task].ending is not None or job.tasks[request.task].again_from is not None:
         if stopping.is_there(part):
             return _failed_part(job, request.task, part, Failure("TASK_UNKNOWN", "forgotten there"), event.at)
-        return with_part(job, request.task, replace(part, start=Call(tries=part.start.tries), poll=Call()))
+        return job.with_part(request.task, replace(part, start=Call(tries=part.start.tries), poll=Call()))
     if part.unknowns >= _MAX_UNKNOWNS:
         text = f"the node was told {part.unknowns} times to start the task and does not know it"
         failure = Failure("TASK_UNKNOWN", text)
         return _failed_part(job, request.task, part, failure, event.at)
     part = replace(part, start=replace(part.start, state=CallState.IDLE, due_at=event.at), poll=Call())
-    job = with_part(job, request.task, part)
+    job = job.with_part(request.task, part)
     return job.noted(event.at, "task unknown there, starting again", request.node, task=request.task)
 
 
 def _failed_part(job: Job, name: str, part: NodeTask, failure: Failure, at: datetime) -> Job:
     """Count a node's part as failed although the node does not say so itself."""
-    roles = {r: s if ended(TASK, s) else TaskStatus.FAILED for r, s in part.roles.items()}
-    job = with_part(job, name, replace(part, roles=roles, heard_at=at))
+    job = job.with_part(name, replace(part.failed(), heard_at=at))
     task = job.tasks[name]
     if task.failure is None:
         failure = stopping.cause(job, task, replace(failure, node=part.node, task=name))
-        job = with_task(job, replace(task, failure=failure))
+        job = job.with_task(replace(task, failure=failure))
     return job
