@@ -35,7 +35,7 @@ from gateway.domain.scheduling.messages import (
     UnknownThere,
 )
 from gateway.domain.spec import UNTOLD, Call, CallState, Ending, Failure, NodeId
-from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, ended, may, merge, move
+from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, ended, may, move
 from gateway.domain.timeouts import NOW, Timing, expiry
 
 
