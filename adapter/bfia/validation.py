@@ -8,19 +8,20 @@ from pydantic import AliasChoices, BaseModel, ValidationError
 
 from adapter.bfia import translate, wire
 from gateway.domain import dag as flow
-from gateway.domain import parameters
+from gateway.domain import validation
 from gateway.domain.problems import Problem
-from gateway.domain.spec import MOST, Unread
+from gateway.domain.spec import Unread
 from gateway.errors import join, near
 
 _RULE = "is no key that this gateway knows; it is not read"
 _GIVEN = "is not read: the node gives a job that is handed in its id"
 _LONGEST = 100
+MOST_UNREAD = 50
 
 
 def unread(body: wire.CreateAll) -> tuple[Unread, ...]:
-    """Return the first `MOST` of them, in the order of the body's parts."""
-    return tuple(islice(_found(body, ()), MOST))
+    """Return the first `MOST_UNREAD` of them, in the order of the body's parts."""
+    return tuple(islice(_found(body, ()), MOST_UNREAD))
 
 
 def _found(model: BaseModel, at: tuple[str | int, ...]) -> Iterator[Unread]:
@@ -84,4 +85,4 @@ def _of_initiator(config: Any) -> Iterator[Problem]:
         return
     nodes = config["role"].get(initiator.role, [])
     if isinstance(nodes, list) and initiator.node_id not in nodes:
-        yield parameters.unlisted(initiator.node_id, initiator.role)
+        yield validation.unlisted(initiator.node_id, initiator.role)

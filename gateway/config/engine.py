@@ -171,8 +171,8 @@ def _check_tls(tls: TlsSettings | None, base_url: str) -> None:
 
 
 def _no_foreign_engine(kind: Any) -> Any:
-    if engine := validation.named(kind):
-        raise ValueError(validation.rule(engine))
+    if engine := validation.foreign_engine(kind):
+        raise ValueError(validation.foreign_engine_rule(engine))
     return kind
 
 

@@ -65,8 +65,6 @@ class Models:
         Reasons: MODEL_UNKNOWN, MODEL_NOT_AUTHORISED, MODEL_NOT_DEPLOYED, MODEL_DAMAGED (a file is gone),
         MODEL_NOT_USED (no task of the flow takes any of it); for a job that trains MODEL_VERSION_TAKEN.
         """
-        if models.check(spec):
-            return None  # reported as problems of the job
         name = models.named(spec)
         found = self._kept.find(name.model_id, name.version)
         what = f"version {name.version} of model {name.model_id}"

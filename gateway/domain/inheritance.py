@@ -5,7 +5,7 @@ with ``job_params.common.inherit`` exactly the tasks listed there, or it is refu
 compares the flows, every party its own side (`Acceptance.inherited`), and the job begins only when all agree.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -13,7 +13,6 @@ from typing import Any
 from gateway.domain.dag import order
 from gateway.domain.job import Job, Lineage, Task
 from gateway.domain.parameters import data_location, effective
-from gateway.domain.problems import LARGEST_NAME, Problem, name_rule
 from gateway.domain.spec import Failure, JobSpec, Party
 from gateway.domain.states import JOB, TASK, TaskStatus, ended, move
 
@@ -22,37 +21,8 @@ REASON = "INHERITANCE_FAILED"
 
 def demanded(spec: JobSpec) -> tuple[str, ...] | None:
     """Return the tasks that the job wants to take over, and no others; None: whatever is the same."""
-    common = spec.job_params.get("common")
-    asked = common.get("inherit") if isinstance(common, Mapping) else None
-    return None if not isinstance(asked, list) else tuple(str(name) for name in asked)
-
-
-def check(spec: JobSpec, path: str = "config") -> list[Problem]:
-    """Find what is wrong with ``old_job_id`` and ``inherit``: names, and tasks without what they need."""
-    problems = []
-    if spec.old_job_id:
-        if rule := name_rule(spec.old_job_id, LARGEST_NAME // 3):
-            problems.append(Problem("old_job_id", rule, spec.old_job_id))
-        elif spec.old_job_id == spec.job_id:
-            problems.append(Problem("old_job_id", "must be another job", spec.old_job_id))
-    common = spec.job_params.get("common")
-    asked = common.get("inherit") if isinstance(common, Mapping) else None
-    at = f"{path}.job_params.common.inherit"
-    if asked is None:
-        return problems
-    if not isinstance(asked, list) or not all(isinstance(name, str) for name in asked):
-        return [*problems, Problem(at, "must be a list of names of tasks", asked)]
-    if asked and not spec.old_job_id:
-        problems.append(Problem(at, "needs old_job_id: the job to inherit from", asked))
-    for i, name in enumerate(asked):
-        node = spec.dag.get(name)
-        if node is None:
-            problems.append(Problem(f"{at}[{i}]", "names a task that is not in the flow", name))
-        elif missing := sorted(node.upstream - set(asked)):
-            problems.append(
-                Problem(f"{at}[{i}]", f"needs the output of {', '.join(missing)}: inherit it too", name)
-            )
-    return problems
+    asked = spec.common.get("inherit")
+    return None if asked is None else tuple(asked)
 
 
 def difference(old: JobSpec, new: JobSpec, task: str, parties: Iterable[Party]) -> str:
@@ -104,22 +74,17 @@ def candidates(old: Job, spec: JobSpec) -> tuple[dict[str, Lineage], dict[str, s
             lacking[name] = f"job {old.id} has no such task"
         elif before.status is not TaskStatus.SUCCESS:
             lacking[name] = f"it has not succeeded in job {old.id}"
-        elif why := difference(old.spec, spec, name, spec.parties) or _lost(spec, name, found):
+        elif why := difference(old.spec, spec, name, spec.parties) or lost_upstream(spec, name, found):
             lacking[name] = why
         else:
             found[name] = before.lineage or Lineage(old.id, before.task_id)
     return found, lacking
 
 
-def _lost(spec: JobSpec, task: str, found: Collection[str]) -> str:
-    """Name what a task needs and the job does not take over; empty where there is none."""
+def lost_upstream(spec: JobSpec, task: str, found: Collection[str]) -> str:
+    """Say which task's output is missing for another to be inherited; empty where none is."""
     missing = sorted(spec.dag[task].upstream - set(found))
     return f"it needs the output of {', '.join(missing)}, which is not inherited" if missing else ""
-
-
-def lost_upstream(spec: JobSpec, task: str, found: Collection[str]) -> str:
-    """Say which task's output is missing for another to be taken over; empty where none is."""
-    return _lost(spec, task, found)
 
 
 def agreed(job: Job, at: datetime) -> Job | Failure:

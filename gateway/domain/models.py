@@ -12,7 +12,7 @@ from typing import Any
 
 from gateway.domain.dag import ComponentRef, Dag, DagNode, group
 from gateway.domain.job import Job, NodeJob
-from gateway.domain.problems import LARGEST_NAME, Problem, name_rule
+from gateway.domain.problems import LARGEST_NAME, name_rule
 from gateway.domain.run import Address, FileSum, LocalJob, Run
 from gateway.domain.spec import CallState, Ending, JobSpec, NodeId, Party
 from gateway.domain.states import TASK_OF_RUN, Outcome, RunStatus, TaskStatus
@@ -88,7 +88,7 @@ class Named:
 
 
 def named(spec: JobSpec) -> Named:
-    """Return which version a job makes or uses; `check` says whether that can be."""
+    """Return which version a job makes or uses."""
     asked = _asked(spec)
     given = asked.get("model_id")
     fallback = spec.flow_id if not id_rule(spec.flow_id) else spec.job_id
@@ -99,34 +99,10 @@ def named(spec: JobSpec) -> Named:
     )
 
 
-def check(spec: JobSpec, path: str = "config") -> list[Problem]:
-    """Find what is wrong with ``job_type``, ``model_id`` and ``model_version``."""
-    asked = _asked(spec)
-    at = f"{path}.job_params.common"
-    problems = []
-    kind = asked.get("job_type", TRAIN)
-    if kind not in (TRAIN, PREDICT):
-        problems.append(Problem(f"{at}.job_type", f"must be {TRAIN} or {PREDICT}, or absent", kind))
-    for key in ("model_id", "model_version"):
-        if key not in asked:
-            if kind == PREDICT:
-                problems.append(Problem(f"{at}.{key}", "is required in a job that predicts"))
-            continue
-        value = asked[key]
-        if isinstance(value, bool) or not isinstance(value, str | int):
-            problems.append(Problem(f"{at}.{key}", "must be a text", value))
-        elif rule := id_rule(str(value)):
-            problems.append(Problem(f"{at}.{key}", rule, value))
-    return problems
-
-
 def _asked(spec: JobSpec) -> dict[str, Any]:
     """Return what a job says of models; null and an empty text say nothing."""
-    common = spec.job_params.get("common")
-    if not isinstance(common, Mapping):
-        return {}
     keys = ("job_type", "model_id", "model_version")
-    return {key: common[key] for key in keys if common.get(key) not in (None, "")}
+    return {key: spec.common[key] for key in keys if spec.common.get(key) not in (None, "")}
 
 
 def id_rule(text: str) -> str | None:

@@ -6,71 +6,24 @@ whole, and so is whatever the initiator's node plays. ``tolerable_tasks: [names]
 never starts, the rest goes on, and the job may still succeed.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
 from gateway.domain import dag as flow
 from gateway.domain import redaction
 from gateway.domain.job import Job, NodeJob, Task
-from gateway.domain.problems import Problem
 from gateway.domain.spec import Call, CallState, Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 
-MIN, REQUIRED, TOLERABLE = "min_parties", "required_parties", "tolerable_tasks"
-
-
 # ---------------------------------------------------------------- what was asked
-
-
-def _common(spec: JobSpec) -> Mapping[str, Any]:
-    common = spec.job_params.get("common")
-    return common if isinstance(common, Mapping) else {}
-
-
-def check(spec: JobSpec, path: str = "config.job_params.common") -> list[Problem]:
-    """Find what is wrong with the three settings."""
-    common, found = _common(spec), list[Problem]()
-    count = {role: sum(p.role == role for p in spec.parties) for role in {p.role for p in spec.parties}}
-    least = common.get(MIN)
-    if least is not None and not isinstance(least, Mapping):
-        found.append(Problem(f"{path}.{MIN}", "must be an object: role -> number", least))
-    for role, number in least.items() if isinstance(least, Mapping) else ():
-        at = f"{path}.{MIN}.{role}"
-        if role not in count:
-            found.append(Problem(at, "names a role that the job does not have", role))
-        elif isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= count[role]:
-            found.append(Problem(at, f"must be a whole number from 0 to {count[role]}", number))
-    found += _check_names(common, REQUIRED, {p.label for p in spec.parties}, "a party of the job", path)
-    found += _check_names(common, TOLERABLE, {n.name for n in spec.dag.nodes}, "a task of the flow", path)
-    return found
-
-
-def _check_names(common: Mapping[str, Any], key: str, known: set[str], what: str, path: str) -> list[Problem]:
-    names = common.get(key)
-    if names is None:
-        return []
-    if not isinstance(names, list):
-        return [Problem(f"{path}.{key}", "must be a list of names", names)]
-    return [
-        Problem(f"{path}.{key}[{i}]", f"must be the name of {what}", name)
-        for i, name in enumerate(names)
-        if not isinstance(name, str) or name not in known
-    ]
-
-
-def _names(spec: JobSpec, key: str) -> frozenset[str]:
-    names = _common(spec).get(key)
-    return frozenset(n for n in names if isinstance(n, str)) if isinstance(names, list) else frozenset()
 
 
 def can_spare(spec: JobSpec, nodes: Iterable[NodeId]) -> bool:
     """Say whether the job may run without all of these nodes."""
     gone = set(nodes)
-    least = _common(spec).get(MIN)
-    least = least if isinstance(least, Mapping) else {}
-    required = _names(spec, REQUIRED)
+    least = spec.common.get("min_parties") or {}
+    required = frozenset(spec.common.get("required_parties") or ())
     if spec.initiator in gone or any(p.label in required for p in spec.parties if p.node in gone):
         return False
     for role in {p.role for p in spec.parties if p.node in gone}:
@@ -85,7 +38,7 @@ def can_spare(spec: JobSpec, nodes: Iterable[NodeId]) -> bool:
 
 def tolerable(spec: JobSpec) -> frozenset[str]:
     """Return the tasks whose failure the job may survive."""
-    return _names(spec, TOLERABLE)
+    return frozenset(spec.common.get("tolerable_tasks") or ())
 
 
 # ---------------------------------------------------------------- running with fewer

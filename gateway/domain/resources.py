@@ -15,7 +15,6 @@ from enum import StrEnum
 from typing import Any, Self
 
 from gateway.domain.dag import Dag, order
-from gateway.domain.problems import Problem
 from gateway.domain.spec import JobSpec, NodeId, Party
 
 CORE = 1000
@@ -185,9 +184,7 @@ class Defaults:
 
 MOST = 2.0**32
 """cores or GiB that no machine has"""
-PRIORITIES = 1_000_000
-"""priorities lie between this and its negative"""
-_UNITS = {"cpu": 1, "memory": GIB, "disk": GIB}
+UNITS = {"cpu": 1, "memory": GIB, "disk": GIB}
 
 
 # ---------------------------------------------------------------- what a job asks for
@@ -212,50 +209,14 @@ class Granted:
         return Amounts.of(self.cpu, self.memory, self.disk)
 
 
-def check(spec: JobSpec, path: str = "config.job_params") -> list[Problem]:
-    """Find what is wrong with amounts, priority and parallelism, each with its path.
-
-    Amounts are numbers, or texts of numbers: cores, GiB, GiB. Zero and less leave an amount to the node.
-    """
-    problems = []
-    for role, by_index in spec.job_params.items():
-        if role == "common" or not isinstance(by_index, Mapping):
-            continue
-        for key, settings in by_index.items():
-            asked = settings.get("resources") if isinstance(settings, Mapping) else None
-            at = f"{path}.{role}.{key}.resources"
-            if asked is not None and not isinstance(asked, Mapping):
-                problems.append(Problem(at, "must be an object of cpu, memory and disk", asked))
-            elif asked:
-                problems += [
-                    Problem(f"{at}.{kind}", rule, asked[kind])
-                    for kind in _UNITS
-                    if kind in asked and (rule := _amount_rule(asked[kind]))
-                ]
-    common = spec.job_params.get("common")
-    if isinstance(common, Mapping):
-        value = common.get("priority")
-        if value is not None and not (_whole(value) and abs(value) <= PRIORITIES):
-            rule = f"must be a whole number between -{PRIORITIES} and {PRIORITIES}"
-            problems.append(Problem(f"{path}.common.priority", rule, value))
-        value = common.get("task_parallelism")
-        if value is not None and not (_whole(value) and value >= 1):
-            problems.append(
-                Problem(f"{path}.common.task_parallelism", "must be a whole number of at least 1", value)
-            )
-    return problems
-
-
 def priority(spec: JobSpec) -> int:
     """Return the job's priority: higher goes first, 0 where it says nothing."""
-    value = _common(spec, "priority")
-    return value if _whole(value) else 0
+    return spec.common.get("priority") or 0
 
 
 def parallelism(spec: JobSpec) -> int | None:
     """Return how many tasks of the job may be under way at once; None is without a bound."""
-    value = _common(spec, "task_parallelism")
-    return value if _whole(value) and value >= 1 else None
+    return spec.common.get("task_parallelism")
 
 
 def granted(spec: JobSpec, party: Party, defaults: Defaults) -> Granted:
@@ -267,26 +228,17 @@ def granted(spec: JobSpec, party: Party, defaults: Defaults) -> Granted:
         if str(party.index) in str(key).split("|") and isinstance(settings, Mapping):
             wanted = settings.get("resources")
             if isinstance(wanted, Mapping):
-                asked |= {kind: (wanted[kind], f"{party.role}.{key}") for kind in _UNITS if kind in wanted}
+                asked |= {kind: (wanted[kind], f"{party.role}.{key}") for kind in UNITS if kind in wanted}
     values: dict[str, float | None] = {"cpu": default.cpu, "memory": default.memory, "disk": default.disk}
     origins = {kind: name if value is not None else "the node's bound" for kind, value in values.items()}
     for kind, (value, origin) in asked.items():
-        number = _number(value)
+        number = amount(value)
         if number is not None and number > 0:
-            values[kind], origins[kind] = number * _UNITS[kind], origin
+            values[kind], origins[kind] = number * UNITS[kind], origin
     return Granted(values["cpu"], values["memory"], values["disk"], origins)
 
 
-def _common(spec: JobSpec, name: str) -> Any:
-    common = spec.job_params.get("common")
-    return common.get(name) if isinstance(common, Mapping) else None
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _number(value: Any) -> float | None:
+def amount(value: Any) -> float | None:
     """Read an amount; None for what is none, or more than any machine has."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
@@ -295,12 +247,6 @@ def _number(value: Any) -> float | None:
     except (ValueError, OverflowError):
         return None
     return number if number < MOST else None
-
-
-def _amount_rule(value: Any) -> str:
-    if value is None or _number(value) is not None:
-        return ""
-    return "must be a number that a machine can have, or -1 for the node's default"
 
 
 # ---------------------------------------------------------------- who holds what

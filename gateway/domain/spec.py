@@ -5,8 +5,7 @@ A job has two records. `gateway.domain.job.Job` is the scheduling node's: what i
 both has both. All these values are frozen; a change makes a new one.
 """
 
-import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -16,21 +15,12 @@ from gateway.domain.dag import Dag
 from gateway.domain.problems import Problem
 from gateway.domain.states import Outcome
 
-# How long a job and its tasks may take, and how often a task that failed is begun again.
-#
-# All of it are extensions in ``config.job_params.common``: ``timeout`` (the job), ``task_timeout`` (every task),
-# ``auto_retries``, ``auto_retry_delay``, and ``tasks`` with ``timeout``, ``auto_retries`` and ``auto_retry_delay``
-# of single tasks. Absent or null means the standard's behaviour: no limit, no retry.
-
-MOST_SECONDS = 1e9
-MOST_RETRIES = 100
-
-_OF_TASK = ("timeout", "auto_retries", "auto_retry_delay")
+NodeId = str
 
 
 @dataclass(frozen=True)
 class Lifetime:
-    """The rules for one task; times in seconds."""
+    """The limits of one task; times in seconds."""
 
     timeout: float | None = None
     """of one attempt, from when its first start is sent"""
@@ -42,7 +32,7 @@ class Lifetime:
 
 @dataclass(frozen=True)
 class Lifetimes:
-    """The rules for a job and its tasks."""
+    """The limits of a job and its tasks: extensions, absent by default."""
 
     job_timeout: float | None = None
     """seconds, from when every node has started the job"""
@@ -60,102 +50,9 @@ class Lifetimes:
         return self == Lifetimes()
 
 
-def read(common: Any) -> Lifetimes:
-    """Return what is asked for; what `check` refuses counts as absent."""
-    if not isinstance(common, Mapping):
-        return Lifetimes()
-    usual = Lifetime(
-        _seconds(common.get("task_timeout")),
-        _retries(common.get("auto_retries")) or 0,
-        _delay(common.get("auto_retry_delay")) or 0.0,
-    )
-    entries = common.get("tasks")
-    tasks = entries.items() if isinstance(entries, Mapping) else ()
-    own = {name: _of_task(entry, usual) for name, entry in tasks if isinstance(entry, Mapping)}
-    return Lifetimes(_seconds(common.get("timeout")), usual, own)
-
-
-def _of_task(entry: Mapping[str, Any], usual: Lifetime) -> Lifetime:
-    timeout = _seconds(entry.get("timeout"))
-    retries = _retries(entry.get("auto_retries"))
-    delay = _delay(entry.get("auto_retry_delay"))
-    return Lifetime(
-        usual.timeout if timeout is None else timeout,
-        usual.retries if retries is None else retries,
-        usual.retry_delay if delay is None else delay,
-    )
-
-
-def check(common: Any, tasks: Collection[str], path: str = "config.job_params.common") -> list[Problem]:
-    """Find everything wrong in the entries; ``tasks`` are the names in the flow."""
-    if not isinstance(common, Mapping):
-        return []
-    problems = list(_wrong(common, ("timeout", "task_timeout", "auto_retries", "auto_retry_delay"), path))
-    entries = common.get("tasks")
-    if entries is None:
-        return problems
-    if not isinstance(entries, Mapping):
-        return [*problems, Problem(f"{path}.tasks", "must be an object: settings by the name of a task", entries)]
-    for name, entry in entries.items():
-        at = f"{path}.tasks.{name}"
-        if name not in tasks:
-            problems.append(Problem(at, "names a task that is not in the flow", name))
-        elif not isinstance(entry, Mapping):
-            problems.append(Problem(at, f"must be an object with {', '.join(_OF_TASK)}", entry))
-        else:
-            problems += _wrong(entry, _OF_TASK, at)
-            unknown = [key for key in entry if key not in _OF_TASK]
-            problems += [Problem(f"{at}.{key}", f"must be one of {', '.join(_OF_TASK)}", key) for key in unknown]
-    return problems
-
-
-def _wrong(entry: Mapping[str, Any], names: Collection[str], path: str) -> Iterator[Problem]:
-    for name in names:
-        value = entry.get(name)
-        if value is None:
-            continue
-        if name == "auto_retries":
-            if _retries(value) is None:
-                yield Problem(f"{path}.{name}", f"must be a whole number from 0 to {MOST_RETRIES}", value)
-        elif name == "auto_retry_delay":
-            if _delay(value) is None:
-                yield Problem(f"{path}.{name}", f"must be seconds, 0 to {MOST_SECONDS:.0f}", value)
-        elif _seconds(value) is None:
-            yield Problem(f"{path}.{name}", f"must be seconds, more than 0 and at most {MOST_SECONDS:.0f}", value)
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if abs(value) <= MOST_SECONDS and math.isfinite(value) else None
-
-
-def _seconds(value: Any) -> float | None:
-    number = _number(value)
-    return number if number is not None and number > 0 else None
-
-
-def _delay(value: Any) -> float | None:
-    number = _number(value)
-    return number if number is not None and number >= 0 else None
-
-
-def _retries(value: Any) -> int | None:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return value if whole and 0 <= value <= MOST_RETRIES else None
-
-
-# Keys of a job's hand-in that nobody reads: a mistyped one must not pass for one that was not asked for.
-#
-# They refuse nothing, as others may mean something by them; a job that is `strictness.KEY` is refused for them.
-
-MOST = 50
-"""told of one job"""
-
-
 @dataclass(frozen=True)
 class Unread:
-    """One such key: where it stands, why it is not read, what was found, and what was probably meant."""
+    """An unknown field of the submitted job, and what was probably meant; a warning."""
 
     path: str
     rule: str
@@ -164,11 +61,8 @@ class Unread:
 
     @property
     def problem(self) -> Problem:
-        """The key as what is warned of, or refused."""
+        """The field as a warning, or in a strict job a problem."""
         return Problem(self.path, self.rule, self.got, self.near)
-
-
-NodeId = str
 
 
 @dataclass(frozen=True)
@@ -223,6 +117,10 @@ class JobSpec:
         common = self.job_params.get("common")
         return common if isinstance(common, Mapping) else {}
 
+    def flag(self, name: str) -> bool:
+        """Return a common setting that is true or false, as a boolean or as text; absent is false."""
+        return str(self.common.get(name)).lower() == "true"
+
     @property
     def by_callback(self) -> bool:
         """Whether participants push their states; by default the scheduler polls."""
@@ -231,7 +129,12 @@ class JobSpec:
     @property
     def lifetimes(self) -> Lifetimes:
         """How long the job and its tasks may take, and how often a task is tried again."""
-        return read(self.job_params.get("common"))
+        common = self.common
+        usual = Lifetime(
+            common.get("task_timeout"), common.get("auto_retries") or 0, common.get("auto_retry_delay") or 0.0
+        )
+        own = {name: _of_task(entry, usual) for name, entry in (common.get("tasks") or {}).items()}
+        return Lifetimes(common.get("timeout"), usual, own)
 
     def for_node(self, node: NodeId) -> Self:
         """Return what that node is told: entries of parties at other nodes are emptied."""
@@ -241,6 +144,16 @@ class JobSpec:
             job_params=_only(self.job_params, mine),
             task_params=_only(self.task_params, mine),
         )
+
+
+def _of_task(entry: Mapping[str, Any], usual: Lifetime) -> Lifetime:
+    """Return a task's own entry over what holds for all; null counts as absent."""
+    timeout, retries, delay = (entry.get(name) for name in ("timeout", "auto_retries", "auto_retry_delay"))
+    return Lifetime(
+        usual.timeout if timeout is None else timeout,
+        usual.retries if retries is None else retries,
+        usual.retry_delay if delay is None else delay,
+    )
 
 
 def _only(params: Mapping[str, Any], mine: set[str]) -> dict[str, Any]:

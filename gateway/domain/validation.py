@@ -1,22 +1,357 @@
-"""Settings in ``job_params`` that this gateway does not know.
+"""Validation of a job as submitted: its flow, parties, settings and parameters.
 
-Others may know them, so they refuse nothing; but a mistyped one must not pass for one that was not asked for.
-``sync_type`` and ``resources`` are the standard's, the rest are extensions.
+`check` returns problems, which reject the job, and warnings. A setting that this gateway does not know is a
+warning, as other platforms may know it. With ``strict`` in the common settings every warning is a problem.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
-from gateway.domain import checkpoints, quorum
+from gateway.domain import dag as flow
+from gateway.domain import models, resources
 from gateway.domain.dag import DagNode, once_per_component
-from gateway.domain.problems import Problem
-from gateway.domain.spec import JobSpec
+from gateway.domain.problems import LARGEST_NAME, Problem, index_of, name_rule
+from gateway.domain.spec import JobSpec, NodeId
 
-# Computing engines of other platforms, which have no place beside containers: named, so that refusals name them.
-#
-# A vendor's image may bring and use any of them; the gateway starts its container and knows nothing of the inside.
+RolesOf = Callable[[DagNode], Sequence[str] | None]
+"""roles of a task's component; None where the component is not known"""
+
+MOST_WARNINGS = 100
+"""of one job"""
+MOST_KEYS, LONGEST_KEY = 1000, 4096
+"""index keys of one role, and characters of one such as ``0|1|2``"""
+MOST_AT_NODE = 50
+"""parties that one node plays in a job; each is a container of every task"""
+_MOST_SECONDS = 1e9
+_MOST_RETRIES = 100
+_MOST_PRIORITY = 1_000_000
+_LONGEST_WORD, _MOST_KNOWN = 40, 100
+"""characters of a mistyped name, and names that it is compared with"""
+
+
+def check(spec: JobSpec, roles_of: RolesOf | None = None) -> tuple[list[Problem], list[Problem]]:
+    """Return everything that rejects the job, and what it is warned of."""
+    problems = [
+        *flow.check(spec.dag),
+        *_names_and_parties(spec),
+        *_indices(spec),
+        *_common_settings(spec),
+        *_party_settings(spec),
+        *_quorum(spec),
+        *_inheritance(spec),
+    ]
+    found = chain((key.problem for key in spec.unread), _unknown_parameters(spec), _unknown_settings(spec))
+    warnings = list(islice(found, MOST_WARNINGS))
+    if roles_of is not None:
+        refused, unplayed = idle_roles(spec, roles_of)
+        problems += refused
+        warnings += unplayed
+    return applied(spec, problems, warnings)
+
+
+def applied(
+    spec: JobSpec, problems: Sequence[Problem], warnings: Sequence[Problem]
+) -> tuple[list[Problem], list[Problem]]:
+    """Return problems and warnings; in a strict job every warning is a problem."""
+    return ([*problems, *warnings], []) if spec.flag("strict") else (list(problems), list(warnings))
+
+
+# ---------------------------------------------------------------- parties and their entries
+
+
+def unlisted(initiator: NodeId, role: str) -> Problem:
+    """Return the problem of an initiator that does not hold the role it claims."""
+    return Problem("config.initiator.node_id", f"must be listed under config.role.{role}", initiator)
+
+
+def _names_and_parties(spec: JobSpec) -> Iterator[Problem]:
+    for at, name in (("job_id", spec.job_id), *((f"config.role.{p.role}", p.role) for p in spec.parties)):
+        if rule := name_rule(name, LARGEST_NAME // 3):
+            yield Problem(at, rule, name)
+    if not spec.parties:
+        yield Problem("config.role", "must name at least one node", {})
+    elif not any(p.node == spec.initiator and p.role == spec.initiator_role for p in spec.parties):
+        yield unlisted(spec.initiator, spec.initiator_role)
+    counts = Counter(p.node for p in spec.parties)
+    if crowded := [f"{node} ({n})" for node, n in counts.items() if n > MOST_AT_NODE]:
+        yield Problem("config.role", f"must not name one node more than {MOST_AT_NODE} times", crowded)
+
+
+def _indices(spec: JobSpec) -> Iterator[Problem]:
+    for name, params in _both(spec):
+        for role, by_index in params.items():
+            at = f"config.{name}.{role}"
+            if not isinstance(by_index, Mapping):
+                yield Problem(at, "must be an object", by_index)
+            elif role != "common" and not _bounded(by_index):
+                rule = f"must not have more than {MOST_KEYS} keys, nor one of more than {LONGEST_KEY} characters"
+                yield Problem(at, rule, len(by_index))
+
+
+def _bounded(by_index: Mapping[str, Any]) -> bool:
+    return len(by_index) <= MOST_KEYS and all(len(key) <= LONGEST_KEY for key in by_index)
+
+
+def _both(spec: JobSpec) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    yield from (("job_params", spec.job_params), ("task_params", spec.task_params))
+
+
+def _unknown_parameters(spec: JobSpec) -> Iterator[Problem]:
+    """Find entries for a role, index or task that the job does not have."""
+    count = Counter(p.role for p in spec.parties)
+    tasks = [node.name for node in spec.dag.nodes]
+    for name, params in _both(spec):
+        for role, by_index in _objects(params):
+            at = f"config.{name}.{role}"
+            if role == "common":
+                if name == "task_params":
+                    yield from _unknown(by_index, tasks, at, "names a task that is not in the flow")
+                continue
+            if role not in count:
+                rule = "is not a role of this job, so no party gets this entry"
+                yield Problem(at, rule, role, _meant(role, ("common", *count)))
+            if not _bounded(by_index):
+                continue
+            for key in by_index if role in count else ():
+                indices = [index_of(index) for index in key.split("|")]
+                if any(index is None or index >= count[role] for index in indices):
+                    rule = f"is not a valid index of {role}: the job has {count[role]}"
+                    yield Problem(f"{at}.{key}", rule, key)
+            for key, by_task in _objects(by_index) if name == "task_params" else ():
+                yield from _unknown(by_task, tasks, f"{at}.{key}", "names a task that is not in the flow")
+
+
+def _unknown(
+    entry: Iterable[str], known: Collection[str], at: str, rule: str, values: Mapping[str, Any] | None = None
+) -> Iterator[Problem]:
+    names = frozenset(known)
+    for name in entry:
+        if name not in names:
+            yield Problem(f"{at}.{name}", rule, values[name] if values else name, _meant(name, known))
+
+
+def _meant(word: str, known: Iterable[str]) -> str:
+    """Return the known name that was probably meant; empty where that is not clear."""
+    if len(word) > _LONGEST_WORD:
+        return ""
+    found = get_close_matches(word.lower(), list(islice(known, _MOST_KNOWN)), n=1, cutoff=0.7)
+    return found[0] if found else ""
+
+
+def _objects(entries: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for name, entry in entries.items() if isinstance(entries, Mapping) else ():
+        if isinstance(entry, Mapping):
+            yield name, entry
+
+
+def idle_roles(spec: JobSpec, roles_of: RolesOf) -> tuple[list[Problem], list[Problem]]:
+    """Find roles that no component has: (those that reject the job, those that are warned of).
+
+    Rejected is what can only be a slip: it looks like a role that a component has and nobody plays.
+    """
+    ask = once_per_component(roles_of)
+    known: dict[str, None] = {}
+    for node in spec.dag.nodes:
+        roles = ask(node)
+        if roles is None:
+            return [], []
+        known |= dict.fromkeys(roles)
+    played = dict.fromkeys(party.role for party in spec.parties)
+    unplayed = [role for role in known if role not in played]
+    problems, warnings = [], []
+    for role in played:
+        if role in known:
+            continue
+        rule = f"is a role that no component of the flow has; they have {', '.join(known)}"
+        if meant := _meant(role, unplayed):
+            problems.append(Problem(f"config.role.{role}", rule, role, meant))
+        else:
+            warnings.append(Problem(f"config.role.{role}", f"{rule}, so its parties have nothing to do", role))
+    return problems, warnings
+
+
+# ---------------------------------------------------------------- settings of the job
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _MOST_SECONDS
+
+
+def _whole(least: float, most: float) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _flag(value: Any) -> bool:
+    return str(value).lower() in ("true", "false")
+
+
+Setting = tuple[Callable[[Any], bool], str]
+"""whether a value is valid, and what it must be"""
+
+_SECONDS: Setting = (
+    lambda value: _number(value) and value > 0,
+    f"must be seconds, more than 0 and at most {_MOST_SECONDS:.0f}",
+)
+_OF_TASKS: Mapping[str, Setting] = {
+    "timeout": _SECONDS,
+    "auto_retries": (_whole(0, _MOST_RETRIES), f"must be a whole number from 0 to {_MOST_RETRIES}"),
+    "auto_retry_delay": (
+        lambda value: _number(value) and value >= 0,
+        f"must be seconds, 0 to {_MOST_SECONDS:.0f}",
+    ),
+}
+_OF_JOBS: Mapping[str, Setting] = {
+    **_OF_TASKS,
+    "task_timeout": _SECONDS,
+    "priority": (
+        _whole(-_MOST_PRIORITY, _MOST_PRIORITY),
+        f"must be a whole number between -{_MOST_PRIORITY} and {_MOST_PRIORITY}",
+    ),
+    "task_parallelism": (_whole(1, math.inf), "must be a whole number of at least 1"),
+    "checkpoints": (_flag, "must be true or false"),
+    "strict": (_flag, "must be true or false"),
+    "job_type": (
+        lambda value: value in ("", models.TRAIN, models.PREDICT),
+        f"must be {models.TRAIN} or {models.PREDICT}, or absent",
+    ),
+}
+COMMON = frozenset(_OF_JOBS) | {
+    "sync_type",
+    "tasks",
+    "inherit",
+    "model_id",
+    "model_version",
+    "min_parties",
+    "required_parties",
+    "tolerable_tasks",
+}
+"""``sync_type`` is the standard's, the rest are extensions"""
+_OF_PARTIES = frozenset({"resources"})
+_AT = "config.job_params"
+
+
+def _common_settings(spec: JobSpec) -> Iterator[Problem]:
+    yield from _invalid(spec.common, _OF_JOBS, f"{_AT}.common")
+    yield from _task_settings(spec, spec.common.get("tasks"), f"{_AT}.common.tasks")
+    for key in ("model_id", "model_version"):
+        value, at = spec.common.get(key), f"{_AT}.common.{key}"
+        if value in (None, ""):
+            if spec.common.get("job_type") == models.PREDICT:
+                yield Problem(at, "is required in a job that predicts")
+        elif isinstance(value, bool) or not isinstance(value, str | int):
+            yield Problem(at, "must be a text", value)
+        elif rule := models.id_rule(str(value)):
+            yield Problem(at, rule, value)
+
+
+def _invalid(entry: Mapping[str, Any], settings: Mapping[str, Setting], at: str) -> Iterator[Problem]:
+    for name, (valid, rule) in settings.items():
+        if entry.get(name) is not None and not valid(entry[name]):
+            yield Problem(f"{at}.{name}", rule, entry[name])
+
+
+def _task_settings(spec: JobSpec, entries: Any, at: str) -> Iterator[Problem]:
+    if not isinstance(entries, Mapping):
+        if entries is not None:
+            yield Problem(at, "must be an object: settings by the name of a task", entries)
+        return
+    names = ", ".join(_OF_TASKS)
+    for task, entry in entries.items():
+        if spec.dag.get(task) is None:
+            yield Problem(f"{at}.{task}", "names a task that is not in the flow", task)
+        elif not isinstance(entry, Mapping):
+            yield Problem(f"{at}.{task}", f"must be an object with {names}", entry)
+        else:
+            yield from _invalid(entry, _OF_TASKS, f"{at}.{task}")
+            yield from _unknown(entry, _OF_TASKS, f"{at}.{task}", f"must be one of {names}")
+
+
+def _party_settings(spec: JobSpec) -> Iterator[Problem]:
+    for at, settings in _all_settings(spec):
+        yield from _foreign_engines(settings, at)
+        amounts = settings.get("resources") if at != f"{_AT}.common" else None
+        if isinstance(amounts, Mapping):
+            for kind in resources.UNITS:
+                if amounts.get(kind) is not None and resources.amount(amounts[kind]) is None:
+                    rule = "must be a number that a machine can have, or -1 for the node's default"
+                    yield Problem(f"{at}.resources.{kind}", rule, amounts[kind])
+        elif amounts is not None:
+            yield Problem(f"{at}.resources", "must be an object of cpu, memory and disk", amounts)
+
+
+def _all_settings(spec: JobSpec) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for role, entry in _objects(spec.job_params):
+        if role == "common":
+            yield f"{_AT}.common", entry
+        else:
+            yield from ((f"{_AT}.{role}.{index}", settings) for index, settings in _objects(entry))
+
+
+def _unknown_settings(spec: JobSpec) -> Iterator[Problem]:
+    rule = "is not a setting that this gateway knows; passed on as it is"
+    for at, settings in _all_settings(spec):
+        common = at == f"{_AT}.common"
+        names = [name for name in settings if not _chooses_engine(name)]
+        yield from _unknown(names, COMMON if common else _OF_PARTIES, at, rule, settings)
+        amounts = settings.get("resources")
+        if not common and isinstance(amounts, Mapping):
+            yield from _unknown(amounts, resources.UNITS, f"{at}.resources", rule, amounts)
+    wanted = spec.common.get("sync_type")
+    if wanted not in (None, "poll", "callback"):
+        yield Problem(f"{_AT}.common.sync_type", "is neither poll nor callback; taken as poll", wanted)
+
+
+def _quorum(spec: JobSpec) -> Iterator[Problem]:
+    count = Counter(p.role for p in spec.parties)
+    least, at = spec.common.get("min_parties"), f"{_AT}.common.min_parties"
+    if least is not None and not isinstance(least, Mapping):
+        yield Problem(at, "must be an object: role -> number", least)
+    for role, number in least.items() if isinstance(least, Mapping) else ():
+        if role not in count:
+            yield Problem(f"{at}.{role}", "names a role that the job does not have", role)
+        elif not _whole(0, count[role])(number):
+            yield Problem(f"{at}.{role}", f"must be a whole number from 0 to {count[role]}", number)
+    parties, tasks = {p.label for p in spec.parties}, {node.name for node in spec.dag.nodes}
+    for key, known, what in (
+        ("required_parties", parties, "a party of the job"),
+        ("tolerable_tasks", tasks, "a task of the flow"),
+    ):
+        names, at = spec.common.get(key), f"{_AT}.common.{key}"
+        if names is not None and not isinstance(names, list):
+            yield Problem(at, "must be a list of names", names)
+            continue
+        for i, name in enumerate(names or ()):
+            if not isinstance(name, str) or name not in known:
+                yield Problem(f"{at}[{i}]", f"must be the name of {what}", name)
+
+
+def _inheritance(spec: JobSpec) -> Iterator[Problem]:
+    if spec.old_job_id:
+        if rule := name_rule(spec.old_job_id, LARGEST_NAME // 3):
+            yield Problem("old_job_id", rule, spec.old_job_id)
+        elif spec.old_job_id == spec.job_id:
+            yield Problem("old_job_id", "must be another job", spec.old_job_id)
+    asked, at = spec.common.get("inherit"), f"{_AT}.common.inherit"
+    if asked is None:
+        return
+    if not isinstance(asked, list) or not all(isinstance(name, str) for name in asked):
+        yield Problem(at, "must be a list of names of tasks", asked)
+        return
+    if asked and not spec.old_job_id:
+        yield Problem(at, "needs old_job_id: the job to inherit from", asked)
+    for i, name in enumerate(asked):
+        node = spec.dag.get(name)
+        if node is None:
+            yield Problem(f"{at}[{i}]", "names a task that is not in the flow", name)
+        elif missing := sorted(node.upstream - set(asked)):
+            yield Problem(f"{at}[{i}]", f"needs the output of {', '.join(missing)}: inherit it too", name)
+
+
+# ---------------------------------------------------------------- computing engines of other platforms
 
 ENGINES: Mapping[str, str] = {
     "eggroll": "Eggroll",
@@ -28,179 +363,37 @@ ENGINES: Mapping[str, str] = {
 }
 """as configurations of other platforms spell them -> their names"""
 
-_ASKING = frozenset({"engine", "engines", "backend", "computing", "federation"})
-"""settings of a job by which other platforms choose an engine, with or without ``_engine`` behind"""
+_CHOOSING = frozenset({"engine", "engines", "backend", "computing", "federation"})
+"""settings by which other platforms choose an engine, with or without ``_engine`` behind"""
 
 
-def named(value: Any) -> str:
+def foreign_engine(value: Any) -> str:
     """Return the name of the foreign engine that a value asks for; empty where it asks for none."""
     words = str(value).lower().replace("-", "_").split("_") if isinstance(value, str) else []
     return next((ENGINES[word] for word in words if word in ENGINES), "")
 
 
-def chooses(setting: str) -> bool:
-    """Say whether other platforms choose an engine by a setting of this name."""
-    word = setting.lower()
-    return word.endswith("_run") or word.removesuffix("_engine") in _ASKING
-
-
-def rule(engine: str) -> str:
-    """Say why this gateway does not take it."""
+def foreign_engine_rule(engine: str) -> str:
+    """Return why this gateway does not provide it."""
     return (
         f"ENGINE_NOT_HERE: {engine} is the business of a vendor's image, which may bring it along; "
         "this gateway starts containers (or processes in their place) and no computing engine"
     )
 
 
-def check_foreign(job_params: Mapping[str, Any], path: str) -> Iterator[Problem]:
-    """Find what asks for a foreign engine in a job's settings, such as ``computing_engine`` or ``spark_run``."""
-    for role, entry in job_params.items():
-        settings = {"": entry} if role == "common" else entry
-        if not isinstance(settings, Mapping):
-            continue
-        for index, values in settings.items():
-            if isinstance(values, Mapping):
-                yield from _asked(values, f"{path}.{role}.{index}".rstrip("."))
+def _chooses_engine(setting: str) -> bool:
+    word = setting.lower()
+    return word.endswith("_run") or word.removesuffix("_engine") in _CHOOSING
 
 
-def _asked(settings: Mapping[str, Any], path: str) -> Iterator[Problem]:
+def _foreign_engines(settings: Mapping[str, Any], path: str) -> Iterator[Problem]:
+    """Find settings such as ``computing_engine`` or ``spark_run``."""
     for key, value in settings.items():
         at, word = f"{path}.{key}", str(key).lower()
-        if word.endswith("_run") and (engine := named(word.removesuffix("_run"))):
-            yield Problem(at, rule(engine), value)
-        elif word.removesuffix("_engine") in _ASKING:
+        if word.endswith("_run") and (engine := foreign_engine(word.removesuffix("_run"))):
+            yield Problem(at, foreign_engine_rule(engine), value)
+        elif word.removesuffix("_engine") in _CHOOSING:
             chosen = value if isinstance(value, Mapping) else {"": value}
             for part, name in chosen.items():
-                if engine := named(name):
-                    yield Problem(f"{at}.{part}".rstrip("."), rule(engine), name)
-
-
-_LONGEST = 40
-"""characters; a longer name is no mistyped role"""
-
-
-def check_idle_roles(
-    spec: JobSpec, roles_of: Callable[[DagNode], Sequence[str] | None], path: str = "config.role"
-) -> tuple[list[Problem], list[Problem]]:
-    """Find such roles: (those that refuse the job, those that are warned of).
-
-    ``roles_of`` tells the roles of a task's component; None where it is not known here, and then nothing is told.
-    Refused is what can only be a slip: it looks like a role that components have and that nobody plays.
-    """
-    ask = once_per_component(roles_of)
-    known: dict[str, None] = {}
-    for node in spec.dag.nodes:
-        roles = ask(node)
-        if roles is None:
-            return [], []
-        known |= dict.fromkeys(roles)
-    played = dict.fromkeys(party.role for party in spec.parties)
-    missing = [role for role in known if role not in played]
-    problems, warnings = [], []
-    for role in played:
-        if role in known:
-            continue
-        rule = f"is a role that no component of the flow has; they have {', '.join(known)}"
-        near = get_close_matches(role.lower(), missing, n=1, cutoff=0.7) if len(role) <= _LONGEST else []
-        at = f"{path}.{role}"
-        if near:
-            problems.append(Problem(at, rule, role, near[0]))
-        else:
-            warnings.append(Problem(at, f"{rule}, so its parties have nothing to do", role))
-    return problems, warnings
-
-
-KEY = "strict"
-_WORDS = {True: True, False: False, "true": True, "false": False}
-
-
-def check_strictness(spec: JobSpec, path: str) -> list[Problem]:
-    """Find what is wrong with the setting."""
-    value = _value(spec)
-    known = value is None or (isinstance(value, (bool, str)) and value in _WORDS)
-    return [] if known else [Problem(f"{path}.{KEY}", "must be true or false", value)]
-
-
-def applied(
-    spec: JobSpec, problems: Sequence[Problem], warnings: Sequence[Problem]
-) -> tuple[list[Problem], list[Problem]]:
-    """Return what refuses the job, and what is only warned of: nothing, where the job is strict."""
-    value = _value(spec)
-    if isinstance(value, (bool, str)) and _WORDS.get(value, False):
-        return [*problems, *warnings], []
-    return list(problems), list(warnings)
-
-
-def _value(spec: JobSpec) -> object:
-    common = spec.job_params.get("common")
-    return common.get(KEY) if isinstance(common, Mapping) else None
-
-
-OF_TASKS = frozenset({"timeout", "auto_retries", "auto_retry_delay"})
-COMMON = frozenset(
-    {
-        "sync_type",
-        "timeout",
-        "task_timeout",
-        "auto_retries",
-        "auto_retry_delay",
-        "tasks",
-        "priority",
-        "task_parallelism",
-        "inherit",
-        "job_type",
-        "model_id",
-        "model_version",
-        quorum.MIN,
-        quorum.REQUIRED,
-        quorum.TOLERABLE,
-        checkpoints.SETTING,
-        KEY,
-    }
-)
-OF_PARTIES = frozenset({"resources"})
-AMOUNTS = frozenset({"cpu", "memory", "disk"})
-SYNC_TYPES = ("poll", "callback")
-
-_MOST = 50
-"""told of one job"""
-"""characters; a longer name is no mistyped one of ours"""
-
-
-def check(spec: JobSpec, path: str) -> list[Problem]:
-    """Return what is warned of. ``path``: of ``job_params``."""
-    return list(islice(_found(spec, path), _MOST))
-
-
-def _found(spec: JobSpec, path: str) -> Iterator[Problem]:
-    for role, entry in spec.job_params.items():
-        at = f"{path}.{role}"
-        if not isinstance(entry, Mapping):
-            continue  # refused elsewhere
-        if role == "common":
-            yield from _unknown(entry, COMMON, at)
-            wanted = entry.get("sync_type")
-            if wanted is not None and wanted not in SYNC_TYPES:
-                yield Problem(f"{at}.sync_type", "is neither poll nor callback; taken as poll", wanted)
-            for name, own in _objects(entry.get("tasks")):
-                yield from _unknown(own, OF_TASKS, f"{at}.tasks.{name}")
-            continue
-        for index, settings in _objects(entry):
-            yield from _unknown(settings, OF_PARTIES, f"{at}.{index}")
-            for _, amounts in _objects({"": settings.get("resources")}):
-                yield from _unknown(amounts, AMOUNTS, f"{at}.{index}.resources")
-
-
-def _objects(entries: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for name, entry in entries.items() if isinstance(entries, Mapping) else ():
-        if isinstance(entry, Mapping):
-            yield name, entry
-
-
-def _unknown(settings: Mapping[str, Any], known: Collection[str], at: str) -> Iterator[Problem]:
-    for name, value in settings.items():
-        if name in known or chooses(name):
-            continue
-        near = get_close_matches(name.lower(), known, n=1, cutoff=0.7) if len(name) <= _LONGEST else []
-        rule = "is no setting that this gateway knows; passed on as it is"
-        yield Problem(f"{at}.{name}", rule, value, near[0] if near else "")
+                if engine := foreign_engine(name):
+                    yield Problem(f"{at}.{part}".rstrip("."), foreign_engine_rule(engine), name)

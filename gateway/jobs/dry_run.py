@@ -10,7 +10,7 @@ from engines.base import Engine, EngineError, ImageNotFound
 from gateway.data.models import Models
 from gateway.data.storage import FileStorage
 from gateway.domain import dag as flow
-from gateway.domain import inheritance, parameters, quorum
+from gateway.domain import validation
 from gateway.domain.approval import CREATE, START, Verdict
 from gateway.domain.dry_run import Item, JobPlan, NodePlan, Standing, fine, in_order, problem
 from gateway.domain.problems import Problem
@@ -82,7 +82,7 @@ class OwnSide:
 
     def tell(self, spec: JobSpec, sender: NodeId) -> tuple[Item, ...]:
         """Look at everything that the job needs here; what is wrong in one place hides nothing elsewhere."""
-        wrong = [*flow.check(spec.dag), *parameters.check(spec)[0], *quorum.check(spec), *inheritance.check(spec)]
+        wrong, _ = validation.check(spec)
         if wrong:
             return tuple(_wrong("job", wrong, "correct the job"))
         return in_order(

@@ -7,7 +7,7 @@ from typing import Any
 
 from gateway.data.models import Models
 from gateway.data.sharing import NotShared
-from gateway.domain import approval, inheritance, parameters, quorum
+from gateway.domain import approval, validation
 from gateway.domain import dag as flow
 from gateway.domain.approval import Policy, Verdict
 from gateway.domain.dry_run import Item
@@ -125,8 +125,7 @@ class Participant:
         if sender not in ("", self._node) and self._store.local_jobs.find(spec.job_id) is None:
             self.admit()
             self.admit_from(sender)
-        asked_wrong, _ = parameters.check(spec)
-        problems = [*flow.check(spec.dag), *asked_wrong, *quorum.check(spec), *inheritance.check(spec)]
+        problems, _ = validation.check(spec)
         if problems:
             raise Invalid(problems)
         problems, warnings = self._planner.check(spec)

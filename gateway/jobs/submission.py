@@ -8,7 +8,7 @@ from datetime import datetime
 from uuid import uuid4
 
 from gateway.domain import dag as flow
-from gateway.domain import inheritance, parameters, quorum, rerun, retries, validation
+from gateway.domain import inheritance, rerun, retries, validation
 from gateway.domain.dag import Dag, DagNode
 from gateway.domain.job import Job, Lineage, NodeJob, NodeTask, Task
 from gateway.domain.problems import Problem
@@ -76,11 +76,7 @@ class NewJobs:
 
     def check(self, spec: JobSpec) -> list[str]:
         """Return what is odd about a job as far as this node can tell. Raises `Invalid` with every problem."""
-        problems = flow.check(spec.dag)
-        more, warnings = parameters.check(spec)
-        no_role, idle = validation.applied(spec, *validation.check_idle_roles(spec, self._roles))
-        warnings += idle
-        problems += [*more, *no_role, *quorum.check(spec), *inheritance.check(spec)]
+        problems, warnings = validation.check(spec, self._roles)
         for role in dict.fromkeys(p.role for p in spec.parties):
             for party in (p for p in spec.parties if p.role == role and p.node != self._peers.node):
                 try:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.domain import parameters, validation
+from gateway.domain import validation
 from tests.builders import a_spec
 
 PATH = "config.job_params"
@@ -23,14 +23,14 @@ PATH = "config.job_params"
     ],
 )
 def test_an_engine_of_another_platform_is_refused_by_name(job_params, path, name):
-    (problem,) = parameters.check(a_spec(job_params=job_params))[0]
+    (problem,) = validation.check(a_spec(job_params=job_params))[0]
     assert problem.path == f"{PATH}.{path}"
     assert name in problem.rule and "ENGINE_NOT_HERE" in problem.rule and "vendor" in problem.rule
 
 
 def test_all_of_them_are_told_at_once():
     asked = {"common": {"computing_engine": "eggroll", "spark_run": {}}, "host": {"0": {"engine": "hive"}}}
-    assert len(parameters.check(a_spec(job_params=asked))[0]) == 3
+    assert len(validation.check(a_spec(job_params=asked))[0]) == 3
 
 
 @pytest.mark.parametrize(
@@ -46,4 +46,4 @@ def test_all_of_them_are_told_at_once():
     ],
 )
 def test_whatever_does_not_ask_for_one_is_left_alone(job_params):
-    assert list(validation.check_foreign(job_params, PATH)) == []
+    assert validation.check(a_spec(job_params=job_params))[0] == []

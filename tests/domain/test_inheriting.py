@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.domain import inheritance
+from gateway.domain import inheritance, validation
 from gateway.domain import rerun as domain_rerun
 from gateway.domain.dag import ComponentRef, Dag
 from gateway.domain.job import Acceptance, Job, Lineage, Task
@@ -88,13 +88,13 @@ def test_a_demand_is_exactly_that():
 
 def test_what_is_wrong_with_a_demand():
     old = an_ended_job()
-    assert inheritance.check(heir(old)) == inheritance.check(old.spec) == []
-    paths = [p.path for p in inheritance.check(demanding(heir(old), "b", "x"))]
+    assert validation.check(heir(old))[0] == validation.check(old.spec)[0] == []
+    paths = [p.path for p in validation.check(demanding(heir(old), "b", "x"))[0]]
     assert paths == ["config.job_params.common.inherit[0]", "config.job_params.common.inherit[1]"]
-    assert [p.path for p in inheritance.check(demanding(old.spec, "a"))] == ["config.job_params.common.inherit"]
-    assert [p.path for p in inheritance.check(demanding(heir(old), 5))] == ["config.job_params.common.inherit"]
-    assert [p.path for p in inheritance.check(replace(heir(old), old_job_id="../x"))] == ["old_job_id"]
-    assert [p.path for p in inheritance.check(replace(heir(old), old_job_id="job-new"))] == ["old_job_id"]
+    assert [p.path for p in validation.check(demanding(old.spec, "a"))[0]] == ["config.job_params.common.inherit"]
+    assert [p.path for p in validation.check(demanding(heir(old), 5))[0]] == ["config.job_params.common.inherit"]
+    assert [p.path for p in validation.check(replace(heir(old), old_job_id="../x"))[0]] == ["old_job_id"]
+    assert [p.path for p in validation.check(replace(heir(old), old_job_id="job-new"))[0]] == ["old_job_id"]
 
 
 # ---------------------------------------------------------------- what all nodes agree on
@@ -160,7 +160,7 @@ def test_from_a_task_on_all_that_follows_runs_and_the_rest_is_taken_over():
     made, _ = rerun(old, "b")
     assert (made.runs, made.inherits) == (("b", "c"), ("a", "d"))
     assert made.spec.old_job_id == "job-old" and made.spec.job_id == "job-new"
-    assert inheritance.demanded(made.spec) == ("a", "d") and inheritance.check(made.spec) == []
+    assert inheritance.demanded(made.spec) == ("a", "d") and validation.check(made.spec)[0] == []
     assert inheritance.candidates(old, made.spec)[1] == {}
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gateway.domain import quorum
+from gateway.domain import quorum, validation
 from gateway.domain.consent import Confirmed
 from gateway.domain.job import Acceptance, Job
 from gateway.domain.scheduling.machine import apply, next_due, plan, step
@@ -58,7 +58,7 @@ def spec(dag: str = "a", roles: Any = HOSTS, **common: Any) -> JobSpec:
     ],
 )
 def test_every_mistake_is_told_with_its_path(common: dict[str, Any], wrong: list[str]):
-    found = quorum.check(spec(**common))
+    found, _ = validation.check(spec(**common))
     assert [p.path for p in found] == [f"config.job_params.common.{w}" for w in wrong]
 
 

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from gateway.domain import admission, resources
+from gateway.domain import admission, resources, validation
 from gateway.domain import run as domain_run
 from gateway.domain.execution import machine
 from gateway.domain.execution.agenda import agenda
@@ -135,7 +135,7 @@ def test_no_container_gets_more_cores_than_the_engine_has_whatever_the_overcommi
     ],
 )
 def test_amounts_are_numbers(kind: str, value: object, wrong: bool):
-    problems = resources.check(asking(guest_0={kind: value}))  # type: ignore[dict-item]
+    problems = validation.check(asking(guest_0={kind: value}))[0]  # type: ignore[dict-item]
     assert [p.path for p in problems] == [f"config.job_params.guest.0.resources.{kind}"] * wrong
 
 
@@ -143,18 +143,18 @@ def test_every_problem_is_told_at_once():
     spec = asking(guest_0={"cpu": "x", "disk": "y"})
     common = {"priority": "high", "task_parallelism": 0}
     spec = replace(spec, job_params={**spec.job_params, "common": common, "host": {"0": {"resources": 3}}})
-    assert [p.path.removeprefix("config.job_params.") for p in resources.check(spec)] == [
+    assert [p.path.removeprefix("config.job_params.") for p in validation.check(spec)[0]] == [
+        "common.priority",
+        "common.task_parallelism",
         "guest.0.resources.cpu",
         "guest.0.resources.disk",
         "host.0.resources",
-        "common.priority",
-        "common.task_parallelism",
     ]
 
 
 @pytest.mark.parametrize("value", [True, 1.5, "1", [], 10**9])
 def test_a_priority_is_a_whole_number(value: object):
-    assert resources.check(a_spec(job_params={"common": {"priority": value}}))
+    assert validation.check(a_spec(job_params={"common": {"priority": value}}))[0]
 
 
 def test_the_width_of_a_flow():

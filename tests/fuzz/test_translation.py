@@ -16,7 +16,7 @@ from adapter.bfia.headers import incoming, outgoing
 from adapter.bfia.profiles import PROFILES
 from adapter.body import read_json
 from gateway.domain import dag as flow
-from gateway.domain import parameters
+from gateway.domain import parameters, validation
 from gateway.domain.spec import JobSpec, Party
 
 REPEATABLE = settings(derandomize=True, deadline=None, database=None, max_examples=60)
@@ -111,7 +111,7 @@ def specified(body: dict[str, Any]) -> JobSpec:
 def test_a_job_that_is_passed_on_is_the_same_job(body: dict[str, Any], profile: str):
     spec = specified(body)
     assert flow.check(spec.dag) == []
-    assert parameters.check(spec)[0] == []
+    assert validation.check(spec)[0] == []
     sent = translate.create_body(spec, PROFILES[profile])
     again = specified(sent)
     if PROFILES[profile].needs_common and "common" not in spec.job_params:  # what is put in says what held anyway

@@ -7,8 +7,8 @@ from adapter.bfia import wire
 from adapter.bfia.examples import A_JOB
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
+from adapter.bfia.validation import MOST_UNREAD as MOST
 from adapter.bfia.validation import unread
-from gateway.domain.spec import MOST
 from tests.builders import a_spec
 from tests.e2e.nodes import example
 

@@ -11,7 +11,7 @@ from adapter.fate.dag import dsl_v1, write
 from adapter.fate.dag.read import Catalogue, Place, Translated, Written, job_spec
 from adapter.fate.dag.wire import DagSchema
 from gateway.domain import dag as flow
-from gateway.domain import parameters
+from gateway.domain import validation
 from gateway.domain.problems import Problem
 from gateway.domain.spec import JobSpec, Party
 from gateway.errors import Invalid
@@ -51,7 +51,7 @@ def refused(document: dict[str, Any], catalogue: Catalogue) -> dict[str, str]:
 
 
 def faultless(spec: JobSpec) -> bool:
-    return not flow.check(spec.dag) and parameters.check(spec) == ([], [])
+    return not flow.check(spec.dag) and validation.check(spec) == ([], [])
 
 
 def test_the_pipelines_job_is_the_users_job(pipeline: dict[str, Any], catalogue: Catalogue):
@@ -171,7 +171,7 @@ def test_what_steers_fates_own_engines_is_told_as_a_warning(pipeline: dict[str, 
 def test_an_engine_of_another_platform_is_refused_by_its_name(pipeline: dict[str, Any], catalogue: Catalogue):
     pipeline["dag"]["conf"]["engine"] = {"name": "spark"}
     spec = translated(pipeline, catalogue).spec
-    problems, _ = parameters.check(spec)
+    problems, _ = validation.check(spec)
     told = [written(pipeline).problem(p, spec) for p in problems]
     assert [p.path for p in told] == ["dag_schema.dag.conf.engine.name"] and "Spark" in told[0].rule
 
