@@ -4,9 +4,8 @@ The keys are those the first users of this gateway have; ``overwrite`` and ``des
 second word for ``overwrite``.
 """
 
-import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Self
 
@@ -24,8 +23,9 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import PydanticCustomError
-from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import MultipartParser, parse_options_header
+from python_multipart.multipart import parse_options_header
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 
 from adapter.bfia.examples import UPLOAD
@@ -47,7 +47,7 @@ _LARGEST_FIELDS = 1024 * 1024
 
 @dataclass
 class Form:
-    """What a form held besides the bytes of its file."""
+    """What a form holds besides the bytes of its file."""
 
     fields: dict[str, str] = field(default_factory=dict)
     filename: str | None = None
@@ -55,137 +55,89 @@ class Form:
     problems: list[Problem] = field(default_factory=list)
 
 
-async def receive(request: Request, write: Callable[[bytes], None], max_file: int) -> Form:
+async def receive(request: Request, write: Callable[[bytes], object], max_file: int) -> Form:
     """Read the whole form; ``write`` gets the file's bytes, on a worker thread.
 
-    Raises `Invalid` for what is no form or breaks off, `TooLarge` for a body that announces more than ``max_file``
-    bytes and some for the fields, and whatever ``write`` raises.
+    Raises `Invalid` for what is not a form or breaks off, `TooLarge` for a body that announces more than
+    ``max_file`` bytes and some for the fields, and whatever ``write`` raises.
     """
     kind, options = parse_options_header(request.headers.get("content-type"))
-    boundary = options.get(b"boundary")
-    if kind != b"multipart/form-data" or not boundary:
+    if kind != b"multipart/form-data" or not options.get(b"boundary"):
         got = request.headers.get("content-type")
         raise Invalid([Problem("content-type", "must be multipart/form-data with a boundary", got)])
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > max_file + 2 * _LARGEST_FIELDS:
         raise TooLarge(f"the body has {announced} bytes; a file may have {max_file}")
-    reader = _Reader(boundary, write)
-    held = bytearray()
+    reader = _Reader(request, write)
     try:
-        async for data in request.stream():
-            held += data
-            if len(held) >= _BATCH:
-                await anyio.to_thread.run_sync(reader.feed, bytes(held))
-                held.clear()
+        received = await reader.parse()
+    except MultiPartException as error:
+        raise Invalid([Problem("body", "must be a multipart form", error.message)]) from error
     except ClientDisconnect:
         raise Invalid([Problem("body", "must be sent to its end")], reason="BROKEN_OFF") from None
-    await anyio.to_thread.run_sync(functools.partial(reader.feed, bytes(held)))
-    return reader.finish()
-
-
-class _Reader:
-    def __init__(self, boundary: bytes, write: Callable[[bytes], None]) -> None:
-        self._form = Form()
-        self._write = write
-        self._ended = False
-        self._parts = 0
-        self._field_bytes = 0
-        self._header: dict[bytes, bytes] = {}
-        self._header_name = b""
-        self._header_value = b""
-        self._name = ""
-        self._is_file = False
-        self._value = bytearray()
-        try:
-            self._parser = MultipartParser(
-                boundary,
-                {
-                    "on_part_begin": self._part_begins,
-                    "on_header_field": self._header_field,
-                    "on_header_value": self._header_part,
-                    "on_header_end": self._header_ends,
-                    "on_headers_finished": self._headers_finished,
-                    "on_part_data": self._data,
-                    "on_part_end": self._part_ends,
-                    "on_end": self._end,
-                },
-            )
-        except FormParserError as error:
-            raise _unreadable(error) from error
-
-    def feed(self, data: bytes) -> None:
-        try:
-            self._parser.write(data)
-        except FormParserError as error:
-            raise _unreadable(error) from error
-
-    def finish(self) -> Form:
-        if not self._ended:
-            raise Invalid([Problem("body", "must end with the form's closing boundary")], reason="BROKEN_OFF")
-        return self._form
-
-    def _part_begins(self) -> None:
-        self._parts += 1
-        if self._parts > _MOST_PARTS:
-            raise Invalid([Problem("body", f"must have at most {_MOST_PARTS} parts")])
-        self._header = {}
-        self._value = bytearray()
-
-    def _header_field(self, data: bytes, start: int, end: int) -> None:
-        self._header_name += data[start:end]
-
-    def _header_part(self, data: bytes, start: int, end: int) -> None:
-        self._header_value += data[start:end]
-
-    def _header_ends(self) -> None:
-        self._header[self._header_name.lower()] = self._header_value
-        self._header_name = self._header_value = b""
-
-    def _headers_finished(self) -> None:
-        _, options = parse_options_header(self._header.get(b"content-disposition", b"").decode("latin-1"))
-        name = options.get(b"name")
-        if name is None:
-            raise Invalid([Problem("body", f"part {self._parts} must have a name in its Content-Disposition")])
-        self._name = name.decode(errors="replace")
-        self._is_file = self._name == FILE and b"filename" in options
-        if not self._is_file:
-            return
-        if self._form.filename is not None:
-            raise Invalid([Problem(FILE, "must be one file")])
-        filename = options[b"filename"].decode(errors="replace")
-        self._form.filename = "".join(c for c in filename if c.isprintable())[:255]
-
-    def _data(self, data: bytes, start: int, end: int) -> None:
-        if self._is_file:
-            self._write(data[start:end])
-            return
-        self._field_bytes += end - start
-        if self._field_bytes > _LARGEST_FIELDS:
-            raise TooLarge(f"the fields of the form have more than {_LARGEST_FIELDS} bytes")
-        self._value += data[start:end]
-
-    def _part_ends(self) -> None:
-        if self._is_file:
-            return
-        try:
-            value = self._value.decode()
-        except UnicodeDecodeError:
-            self._form.problems.append(Problem(self._name, "must be UTF-8 text", bytes(self._value[:200])))
-            return
-        if self._name == FILE:
+    if not reader.ended:
+        raise Invalid([Problem("body", "must end with the form's closing boundary")], reason="BROKEN_OFF")
+    form = Form()
+    for name, value in received.multi_items():
+        if isinstance(value, UploadFile):
+            form.filename = "".join(c for c in value.filename or "" if c.isprintable())[:255]
+        elif name == FILE:
             rule = "must be a part with a filename; for a file that is on the server use /v2/component/upload"
-            self._form.problems.append(Problem(FILE, rule, value[:200]))
-        elif self._name in self._form.fields:
-            self._form.problems.append(Problem(self._name, "must be given once", value[:200]))
+            form.problems.append(Problem(FILE, rule, value[:200]))
+        elif name in form.fields:
+            form.problems.append(Problem(name, "must be given once", value[:200]))
         else:
-            self._form.fields[self._name] = value
-
-    def _end(self) -> None:
-        self._ended = True
+            form.fields[name] = value
+    return form
 
 
-def _unreadable(error: FormParserError) -> Invalid:
-    return Invalid([Problem("body", "must be a multipart form", str(error))])
+class _Reader(MultiPartParser):
+    """The framework's parser, but the file's bytes go to ``write`` and not to a temporary file."""
+
+    def __init__(self, request: Request, write: Callable[[bytes], object]) -> None:
+        super().__init__(request.headers, _batches(request), max_files=1, max_fields=_MOST_PARTS)
+        self._write = write
+        self._field_bytes = 0
+        self.ended = False
+
+    def on_headers_finished(self) -> None:
+        super().on_headers_finished()
+        upload = self._current_part.file
+        if upload is None:
+            return
+        if self._current_part.field_name != FILE:
+            raise MultiPartException(f"the file must be in the part {FILE}")
+        upload.file.close()
+        upload.file = _Sink(self._write)  # type: ignore[assignment]
+
+    def on_part_data(self, data: bytes, start: int, end: int) -> None:
+        if self._current_part.file is None:
+            self._field_bytes += end - start
+            if self._field_bytes > _LARGEST_FIELDS:
+                raise TooLarge(f"the fields of the form have more than {_LARGEST_FIELDS} bytes")
+        super().on_part_data(data, start, end)
+
+    def on_end(self) -> None:
+        self.ended = True
+
+
+class _Sink:
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        self.write = write
+
+    def seek(self, position: int) -> None:
+        """The parser rewinds a file when it is complete."""
+
+
+async def _batches(request: Request) -> AsyncGenerator[bytes, None]:
+    """Yield the body in larger pieces, as each costs a change of threads."""
+    held = bytearray()
+    async for data in request.stream():
+        held += data
+        if len(held) >= _BATCH:
+            yield bytes(held)
+            held.clear()
+    yield bytes(held)
 
 
 _LARGEST_BODY = 1024 * 1024
@@ -325,7 +277,7 @@ class Uploads:
         self._receiving = CapacityLimiter(16)
 
     async def from_path(self, sender: Incoming, document: Mapping[str, Any]) -> Dataset:
-        """Store a file of this server; ``document`` has the keys of `UploadBody`. Raises `Invalid` and more."""
+        """Store a file of this server; ``document`` has the keys of `UploadBody`. Raises `Invalid` and others."""
         try:
             body = UploadBody.model_validate(document)
         except ValidationError as error:
