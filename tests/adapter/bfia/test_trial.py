@@ -199,7 +199,7 @@ def test_what_is_wrong_with_tls_is_named_with_its_cause(
         (served(good), {"ca": authority.file, "server_name": "gateway.example"}, "another name", "server_name"),
         (served(authority.sign("old", days=-1)), {"ca": authority.file}, "has expired", "renew"),
         (served(good, authority.file), {"ca": authority.file}, "wants a certificate", "certificate and key"),
-        (served(good, authority.file), {"ca": authority.file, **with_theirs}, "does not take", "admin"),
+        (served(good, authority.file), {"ca": authority.file, **with_theirs}, "does not accept", "admin"),
     ]
     for context, entry, cause, remedy in faults:
         if not tls13:
