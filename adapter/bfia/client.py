@@ -286,7 +286,7 @@ class BfiaProtocol:
         self, node: NodeId, path: str, body: Mapping[str, Any], headers: Mapping[str, str], patience: float
     ) -> tuple[int, Any]:
         """Post to a path of another protocol at a node; return HTTP status and JSON."""
-        return self._peer(node).send(path, body, headers, patience)
+        return self._peer(node).raw("POST", path, body, patience=patience, more=headers)
 
     def reaches(self, node: NodeId) -> bool:
         """Tell whether a connection to a node comes up; says nothing of what it would answer.

@@ -16,10 +16,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from adapter.bfia import peer
 from adapter.bfia.channel.courier import Courier
 from adapter.bfia.channel.headers import INVOKE, read_ends
 from adapter.bfia.channel.responses import reply
+from adapter.bfia.connections import asked_name
 from adapter.bfia.headers import incoming
 from adapter.bfia.peer import LONGEST_CALL
 from adapter.bfia.relay_protocol import (
@@ -145,7 +145,7 @@ class Relay:
                     content=_bounded(request, limit) if _has_body(request) else None,
                     headers=self._headers(request, seconds, channel),
                     timeout=httpx.Timeout(seconds, connect=connect, pool=connect),
-                    extensions=peer.asked_name(route.identity),
+                    extensions=asked_name(route.identity),
                 ) as response:
                     return await _copied(response, target)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:

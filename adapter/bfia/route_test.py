@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
-from adapter.bfia import peer as calls
+from adapter.bfia.connections import context
 from adapter.bfia.extensions import EXTENSIONS
 from adapter.bfia.peer import INTERCONN, Peer
 from adapter.bfia.relay_protocol import CODES, LOOP, NOT_ALLOWED, TARGET_UNREACHABLE, told_by_relay
@@ -334,7 +334,7 @@ def _tls(host: str, port: int, identity: Identity) -> Step:
     try:
         with (
             socket.create_connection((host, port), _CONNECT_SECONDS) as plain,
-            calls.context(identity).wrap_socket(plain, server_hostname=name) as conn,
+            context(identity).wrap_socket(plain, server_hostname=name) as conn,
         ):
             certificate = conn.getpeercert() or {}
             version = conn.version() or "TLS"

@@ -1,15 +1,16 @@
 """Brings a container's push to another node's transport, and stays with it until that node has said yes or no."""
 
 import re
+import ssl
 import time
 from dataclasses import dataclass
 
 import anyio
 import httpx
 
-from adapter.bfia import peer
 from adapter.bfia.channel.codec import Answer, decode_answer
 from adapter.bfia.channel.headers import INVOKE
+from adapter.bfia.connections import Clients, asked_name
 from gateway.errors import GatewayError, Invalid, PeerUnreachable
 from route_table.model import NO_IDENTITY, Identity
 
@@ -47,8 +48,7 @@ class Courier:
     """Kept connections to all peers, by TLS identity. Belongs to one event loop; close it there."""
 
     def __init__(self) -> None:
-        self._clients: dict[Identity, tuple[peer.Stamp, httpx.AsyncClient]] = {}
-        self._former: list[httpx.AsyncClient] = []
+        self._clients: Clients[Identity, httpx.AsyncClient] = Clients(_client)
 
     async def invoke(
         self, route: PeerRoute, body: bytes, headers: list[tuple[bytes, bytes]], retry_for: float
@@ -81,7 +81,7 @@ class Courier:
                 content=body,
                 headers=headers,
                 timeout=timeout,
-                extensions=peer.asked_name(route.identity),
+                extensions=asked_name(route.identity),
             ) as response:
                 said = await _read_bounded(response)
         except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
@@ -95,29 +95,22 @@ class Courier:
         return _understood(response.status_code, said)
 
     def to(self, identity: Identity) -> httpx.AsyncClient:
-        """Returns the client for peers with an identity. Raises PeerUnreachable where its files cannot be used."""
-        stamp = peer.stamp(identity)
-        known = self._clients.get(identity)
-        if known is not None and known[0] == stamp:
-            return known[1]
-        client = httpx.AsyncClient(
-            limits=httpx.Limits(max_connections=256, max_keepalive_connections=64, keepalive_expiry=4.0),
-            headers={"accept": "application/json", "accept-encoding": "identity"},
-            trust_env=False,
-            verify=peer.context(identity),
-        )
-        if known is not None:
-            self._former.append(known[1])  # requests may be under way in it
-        self._clients[identity] = (stamp, client)
-        return client
+        """Return the client for peers with an identity. Raises PeerUnreachable where its files cannot be used."""
+        return self._clients.get(identity, identity)
 
     async def close(self) -> None:
-        """Closes every connection."""
-        clients = [*(client for _, client in self._clients.values()), *self._former]
-        self._clients.clear()
-        self._former.clear()
-        for client in clients:
+        """Close every connection."""
+        for client in self._clients.clear():
             await client.aclose()
+
+
+def _client(_: Identity, verify: ssl.SSLContext) -> httpx.AsyncClient:
+    return httpx.AsyncClient(
+        limits=httpx.Limits(max_connections=256, max_keepalive_connections=64, keepalive_expiry=4.0),
+        headers={"accept": "application/json", "accept-encoding": "identity"},
+        trust_env=False,
+        verify=verify,
+    )
 
 
 async def _read_bounded(response: httpx.Response) -> bytes:
