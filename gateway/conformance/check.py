@@ -5,10 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gateway.conformance import sandbox as conformance_sandbox
 from gateway.conformance.clauses import CLAUSES, STOPPED, TOGETHER, WITHOUT_DATA, Clause
 from gateway.conformance.evidence import Evidence, Finding, Result, Trace, Trial
-from gateway.conformance.sandbox import Plan, Sandbox
+from gateway.conformance.sandbox import UNKNOWN, Plan, Sandbox, defaults, required, table
 from provider_registry import image_labels
 from provider_registry.model import Component, InvalidDescription, Problem, Provider
 from provider_registry.registration import provider_from_component, provider_from_request
@@ -78,15 +77,15 @@ def check(
     sandbox: Sandbox,
     component: Component,
     given: Given,
-    told: Callable[[str], None],
+    progress: Callable[[str], None],
     clauses: Sequence[Clause] = CLAUSES,
 ) -> Checked:
-    """Run a component and judge it. ``told`` hears of each step, `TRIALS` in all.
+    """Run a component and judge it. ``progress`` is called for each step, `TRIALS` in all.
 
     Only the trials that the clauses need are made. Raises `EngineError`, `OSError` where the sandbox cannot be
     made, `Invalid` for a given table that is none.
     """
-    seen = _evidence(sandbox, component, given, told, {clause.shown_by for clause in clauses})
+    seen = _evidence(sandbox, component, given, progress, {clause.shown_by for clause in clauses})
     found = {clause: clause.judge(seen) for clause in clauses}
     broken = [c for c, f in found.items() if c.shown_by == TOGETHER and f.result is Result.FAILED]
     if broken and seen.best.worked:
@@ -96,56 +95,55 @@ def check(
 
 
 def _twice(first: Finding, second: Finding) -> Finding:
-    """Join what two trials show: what a standing machine does to a run once is told, and breaks nothing."""
+    """Combine two trials: what happens once, such as on a stalled machine, is a note and breaks nothing."""
     if second.result is not Result.OK:
         return first
     return replace(second, seen=f"{second.seen}; in an earlier trial: {first.seen}")
 
 
 def _evidence(
-    sandbox: Sandbox, component: Component, given: Given, told: Callable[[str], None], wanted: Set[str]
+    sandbox: Sandbox, component: Component, given: Given, progress: Callable[[str], None], wanted: Set[str]
 ) -> Evidence:
     parties = tuple(f"{role}.0" for role in component.roles)
-    known = conformance_sandbox.required(component, given.parameters)
+    known = required(component, given.parameters)
     inputs = {role: held for role in component.roles if (held := _inputs(component, role, given))}
 
     def tried(parameters: Mapping[str, Any]) -> Trial:
         return Trial(sandbox.run(component, Plan(parties, parameters, inputs)))
 
-    together = tried({**known, conformance_sandbox.UNKNOWN: "1"})
+    together = tried({**known, UNKNOWN: "1"})
     known_only = all_given = None
     if not together.worked and all(t.started for t in together.traces):
         known_only = tried(known)
-        defaults = {**conformance_sandbox.defaults(component), **known}
-        if not known_only.worked and defaults != known:
-            all_given = tried(defaults)
-    told(f"{component.name}: together")
+        every = {**defaults(component), **known}
+        if not known_only.worked and every != known:
+            all_given = tried(every)
+    progress(f"{component.name}: together")
     seen = Evidence(
         component, together, known_only, all_given, confined=sandbox.confined, lacks=_lacking(component, inputs)
     )
-    values = {**conformance_sandbox.defaults(component), **known} if seen.best is all_given else known
+    values = {**defaults(component), **known} if seen.best is all_given else known
     alone: tuple[Trace, ...] = ()
     hungry: tuple[Trace, ...] = ()
     if seen.best.worked and STOPPED in wanted:
         alone = _stopped(sandbox, component, [Plan((p,), values, inputs, stop=True) for p in parties])
-    told(f"{component.name}: told to end")
+    progress(f"{component.name}: stopped")
     if seen.best.worked and WITHOUT_DATA in wanted and inputs:
         hungry = sandbox.run(component, Plan(parties, values, inputs, empty=True))
-    told(f"{component.name}: without data")
+    progress(f"{component.name}: without data")
     return replace(seen, alone=alone, without_data=hungry)
 
 
 def _stopped(sandbox: Sandbox, component: Component, plans: Sequence[Plan]) -> tuple[Trace, ...]:
-    """Tell each party to end as soon as it runs.
+    """Stop each party as soon as it runs.
 
-    One that tells a success then is run again and left to itself for a moment: one so quick that it ends by
-    itself meanwhile was not told to, and has come to its end and not been ended. One that had to be killed is run
-    again, too: on a machine that stood still it may have had no time of its grace.
+    One that reports a success then is run again and stopped a moment later, as it may just have been quick. One
+    that had to be killed is run again, too: on a stalled machine it may have had no time to exit.
     """
     traces = list(_each(sandbox, component, plans))
     for attempt in range(_MORE_ATTEMPTS):
         late = [i for i, trace in enumerate(traces) if trace.was_stopped and trace.killed]
-        quick = [i for i, t in enumerate(traces) if t.was_stopped and not t.killed and t.told == "SUCCESS"]
+        quick = [i for i, t in enumerate(traces) if t.was_stopped and not t.killed and t.reported == "SUCCESS"]
         again = [plans[i] for i in late] + [replace(plans[i], linger=_MOMENT * (attempt + 1)) for i in quick]
         for i, trace in zip(late + quick, _each(sandbox, component, again), strict=True):
             traces[i] = trace
@@ -171,7 +169,7 @@ def _inputs(component: Component, role: str, given: Given) -> dict[str, bytes]:
         if (own := given.files.get((role, one.name))) is not None:
             made[one.name] = own
         elif one.group == "data" and tables:
-            made[one.name] = given.tables.get(role) or conformance_sandbox.table(role)
+            made[one.name] = given.tables.get(role) or table(role)
     return made
 
 

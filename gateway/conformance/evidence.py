@@ -44,19 +44,19 @@ def not_shown(seen: str) -> Finding:
 
 
 @dataclass(frozen=True)
-class Said:
+class StateReport:
     """One callback, as a gateway reads it."""
 
     status: str
     task_id: str
     role: str
     address: bool
-    """it came to the whole address that the component was told, the query included"""
+    """it came to the whole given address, the query included"""
     result_code: str = ""
 
 
 @dataclass(frozen=True)
-class Spoken:
+class ChannelCall:
     """One request to the channel."""
 
     operation: str
@@ -66,14 +66,14 @@ class Spoken:
 
 
 @dataclass(frozen=True)
-class Heard:
+class Requests:
     """Every request of one party to its gateway."""
 
-    said: tuple[Said, ...] = ()
+    reports: tuple[StateReport, ...] = ()
     refused: tuple[str, ...] = ()
     """callbacks that a gateway does not take, with its words"""
-    spoken: tuple[Spoken, ...] = ()
-    strange: tuple[str, ...] = ()
+    channel_calls: tuple[ChannelCall, ...] = ()
+    others: tuple[str, ...] = ()
     """method and path of what containers have no business to ask for"""
 
 
@@ -94,18 +94,18 @@ class Trace:
     task_id: str
     session: str
     token: str
-    heard: Heard = Heard()
+    requests: Requests = Requests()
     not_started: str = ""
     """the engine's reason and words, where the run could not be started"""
     code: int | None = None
-    """the exit code; None: it never ended by itself and was not told to"""
+    """the exit code; None: it has not exited"""
     signal: int | None = None
     was_stopped: bool = False
-    """it ran on until it was told to end"""
+    """it ran until it was stopped"""
     in_time: bool = True
-    """False: it was told to end because the trial's time was over, or its partner had failed"""
+    """False: it was stopped because the trial's time was over, or its partner had failed"""
     stop_seconds: float = 0.0
-    """how long it took to end after it was told to"""
+    """how long it took to exit after that"""
     stdout: bytes = b""
     stderr: bytes = b""
     log_files: tuple[str, ...] = ()
@@ -118,31 +118,31 @@ class Trace:
     @property
     def started(self) -> bool:
         """Whether the component's own program ran; an interpreter that is missing ends a script before that."""
-        silent = not self.heard.said and not self.heard.spoken and not self.stdout
+        silent = not self.requests.reports and not self.requests.channel_calls and not self.stdout
         return not self.not_started and not (self.code in transitions.NEVER_BEGAN and silent)
 
     @property
-    def told(self) -> str:
-        """The final state that it told; empty for none."""
-        finals = [s.status for s in self.heard.said if s.status in ("SUCCESS", "FAILED")]
+    def reported(self) -> str:
+        """The final state that it reported; empty for none."""
+        finals = [s.status for s in self.requests.reports if s.status in ("SUCCESS", "FAILED")]
         return finals[-1] if finals else ""
 
     @property
     def result_code(self) -> str:
-        """The result code that it told, in a callback or else in its last line; empty for none."""
-        codes = [s.result_code for s in self.heard.said if s.result_code]
+        """The result code that it reported, in a callback or else in its last line; empty for none."""
+        codes = [s.result_code for s in self.requests.reports if s.result_code]
         return codes[-1] if codes else result_of(self.stdout.splitlines())[0]
 
     @property
     def worked(self) -> bool:
-        """Whether a gateway takes the run for a success as far as it was told."""
+        """Whether a gateway takes the run for a success."""
         if not self.started or self.was_stopped:
             return False
-        return self.told == "SUCCESS" or (not self.told and self.code == 0)
+        return self.reported == "SUCCESS" or (not self.reported and self.code == 0)
 
     @property
     def killed(self) -> bool:
-        """Whether it ended by SIGKILL, told as a signal or as an exit code."""
+        """Whether it ended by SIGKILL, given as a signal or as an exit code."""
         return self.signal == KILLED or self.code == 128 + KILLED
 
     @property
@@ -151,11 +151,11 @@ class Trace:
         if self.not_started:
             return f"{self.party} did not start: {self.not_started}"
         if not self.started and self.code is not None:
-            said = transitions.meaning(self.code)
-            return f"{self.party} did not start: exit code {self.code}, {said}{self._last_words()}"
-        how = "was still running and was told to end" if self.was_stopped else f"ended with code {self.code}"
-        told = f", told {self.told}" if self.told else ", told no final state"
-        return f"{self.party} {how}{told}{self._last_words()}"
+            meaning = transitions.meaning(self.code)
+            return f"{self.party} did not start: exit code {self.code}, {meaning}{self._last_words()}"
+        how = "was still running and was stopped" if self.was_stopped else f"ended with code {self.code}"
+        state = f", reported {self.reported}" if self.reported else ", reported no final state"
+        return f"{self.party} {how}{state}{self._last_words()}"
 
     def _last_words(self) -> str:
         for stream in (self.stderr, self.stdout):
@@ -189,13 +189,13 @@ class Evidence:
 
     component: Component
     together: Trial
-    """all parties with made-up data, told required parameters and one that the description does not know"""
+    """all parties with made-up data, with the required parameters and one that the description does not know"""
     known_only: Trial | None = None
     """the same without the unknown parameter; made where the first did not work"""
     all_given: Trial | None = None
     """the same with the defaults of all optional parameters; made where the second did not work either"""
     alone: tuple[Trace, ...] = ()
-    """each party without its partners, told to end while it runs"""
+    """each party without its partners, stopped while it runs"""
     without_data: tuple[Trace, ...] = ()
     """all parties, where their inputs hold nothing"""
     confined: bool = False

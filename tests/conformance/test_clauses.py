@@ -13,8 +13,9 @@ from engines.process.engine import ProcessEngine
 from gateway.conformance import sandbox
 from gateway.conformance.check import Given, described
 from gateway.conformance.clauses import CLAUSES, TOGETHER
-from gateway.conformance.evidence import Evidence, Heard, Said, Trace, Trial
-from gateway.conformance.sandbox import NODE, Ear, Loopback, Patience, Plan, Sandbox, Station
+from gateway.conformance.evidence import Evidence, Requests, StateReport, Trace, Trial
+from gateway.conformance.loopback import Loopback, Recorder, Station
+from gateway.conformance.sandbox import NODE, Patience, Plan, Sandbox
 from gateway.errors import Invalid
 from tests.conformance.conftest import Run, registration
 
@@ -61,7 +62,7 @@ def test_a_component_so_quick_that_it_is_done_before_it_is_told_to_end_has_not_b
     checked: Run,
 ) -> None:
     one = checked("none, it is quick", clauses=[c for c in CLAUSES if c.name in ("works", "sigterm")])
-    assert [(f.result, f.seen) for _, f in one.findings][1] == ("not shown", "it ended before it could be told to")
+    assert [(f.result, f.seen) for _, f in one.findings][1] == ("not shown", "it ended before it could be stopped")
 
 
 def test_running_may_be_left_out(checked: Run) -> None:
@@ -123,15 +124,17 @@ def test_a_result_code_in_the_last_line_counts_as_one_in_a_callback() -> None:
         (b"{" * 100_000, ""),
     ):
         assert Trace("guest.0", "t", "s", "k", stdout=b"begins\n" + line + b"\n").result_code == code
-    told = Heard(said=(Said("RUNNING", "t", "guest", True), Said("SUCCESS", "t", "guest", True, "0")))
-    assert Trace("guest.0", "t", "s", "k", heard=told, stdout=b'{"result_code": "7"}').result_code == "0"
+    requests = Requests(
+        reports=(StateReport("RUNNING", "t", "guest", True), StateReport("SUCCESS", "t", "guest", True, "0"))
+    )
+    assert Trace("guest.0", "t", "s", "k", requests=requests, stdout=b'{"result_code": "7"}').result_code == "0"
 
 
 def test_many_sandboxes_at_once_leave_the_filters_of_warnings_alone(tmp_path: Path) -> None:
     before = list(warnings.filters)
 
     def opened(number: int) -> None:
-        station = Station("guest.0", "N", "run", "token", Ear("run"))
+        station = Station("guest.0", "N", "run", "token", Recorder("run"))
         with Loopback({"N": station}, "127.0.0.1", tmp_path / str(number)):
             pass
 

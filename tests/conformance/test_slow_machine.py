@@ -9,15 +9,20 @@ from typing import cast
 
 from gateway.conformance.check import Checked, Given, check, described
 from gateway.conformance.clauses import CLAUSES
-from gateway.conformance.evidence import Heard, Said, Trace, Written
-from gateway.conformance.sandbox import Ear, Loopback, Plan, Sandbox, Station
+from gateway.conformance.evidence import Requests, StateReport, Trace, Written
+from gateway.conformance.loopback import Loopback, Recorder, Station
+from gateway.conformance.sandbox import Plan, Sandbox
 from provider_registry.model import Component
 from tests.conformance.conftest import registration
 
 NODE = "JG0100001100000010"
-TOLD = tuple(Said(status, "t", "guest", True) for status in ("RUNNING", "SUCCESS"))
-WELL = Trace("guest.0", "t", "s", "k", Heard(TOLD), code=0, stdout=b"begins\n", outputs={"counts": Written(True)})
-ENDED = Trace("guest.0", "t", "s", "k", Heard(TOLD[:1]), code=143, signal=15, was_stopped=True, stop_seconds=0.1)
+STATES = tuple(StateReport(status, "t", "guest", True) for status in ("RUNNING", "SUCCESS"))
+WELL = Trace(
+    "guest.0", "t", "s", "k", Requests(STATES), code=0, stdout=b"begins\n", outputs={"counts": Written(True)}
+)
+ENDED = Trace(
+    "guest.0", "t", "s", "k", Requests(STATES[:1]), code=143, signal=15, was_stopped=True, stop_seconds=0.1
+)
 KILLED = replace(ENDED, code=137, signal=9, stop_seconds=10.0)
 
 
@@ -44,19 +49,19 @@ def checked(clause: str, together: list[Trace], stopped: list[Trace]) -> Checked
 
 
 def test_what_one_trial_shows_and_the_next_does_not_is_told_and_breaks_nothing() -> None:
-    silent = replace(WELL, heard=Heard())
+    silent = replace(WELL, requests=Requests())
     one = checked("callback-sent", [silent, WELL], [])
     ((_, finding),) = one.findings
-    assert one.good and "in an earlier trial: nothing came from guest.0" in finding.seen
+    assert one.good and "in an earlier trial: no callback from guest.0" in finding.seen
 
 
 def test_what_two_trials_show_is_broken() -> None:
-    silent = replace(WELL, heard=Heard())
+    silent = replace(WELL, requests=Requests())
     assert not checked("callback-sent", [silent, silent], []).good
 
 
 def test_a_second_trial_that_does_not_get_to_its_end_shows_nothing() -> None:
-    silent, failing = replace(WELL, heard=Heard()), replace(WELL, heard=Heard(), code=1)
+    silent, failing = replace(WELL, requests=Requests()), replace(WELL, requests=Requests(), code=1)
     assert not checked("callback-sent", [silent, failing, failing, failing], []).good
 
 
@@ -70,16 +75,18 @@ def test_who_has_to_be_killed_every_time_has_broken_the_clause() -> None:
 
 
 def test_a_callback_is_heard_whose_sender_is_gone_and_in_its_turn(tmp_path: Path) -> None:
-    ear = Ear("run")
-    with Loopback({NODE: Station("guest.0", NODE, "run", "token", ear)}, "127.0.0.1", tmp_path) as loopback:
+    recorder = Recorder("run")
+    with Loopback({NODE: Station("guest.0", NODE, "run", "token", recorder)}, "127.0.0.1", tmp_path) as loopback:
         host, _, port = loopback.transport(NODE).partition(":")
         path = loopback.callback(NODE).partition(loopback.transport(NODE))[2]
         for number in range(40):
-            said = {"task_id": "t", "status": "RUNNING", "role": "guest", "result_code": str(number)}
-            body = json.dumps(said)
+            report = {"task_id": "t", "status": "RUNNING", "role": "guest", "result_code": str(number)}
+            body = json.dumps(report)
             head = f"POST {path} HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\n"
             with socket.create_connection((host, int(port))) as sender:
                 sender.sendall(f"{head}content-length: {len(body)}\r\n\r\n{body}".encode())
         loopback.settle(NODE)
-        assert [said.result_code for said in ear.heard.said] == [str(number) for number in range(40)]
-        assert ear.heard.refused == ()
+        assert [report.result_code for report in recorder.requests.reports] == [
+            str(number) for number in range(40)
+        ]
+        assert recorder.requests.refused == ()

@@ -7,7 +7,7 @@ import pytest
 from engines.base import EngineError
 from engines.memory import MemoryEngine, Script
 from gateway.conformance.clauses import CLAUSES
-from gateway.conformance.evidence import Evidence, Heard, Said, Trace, Trial
+from gateway.conformance.evidence import Evidence, Requests, StateReport, Trace, Trial
 from gateway.conformance.sandbox import Sandbox
 from provider_registry.registration import provider_from_request
 from tests.conformance.conftest import registration
@@ -47,8 +47,8 @@ def test_a_container_that_cannot_be_removed_keeps_no_other_and_is_told(tmp_path:
 
 
 def test_a_state_that_is_told_again_and_again_is_said_once():
-    words = [Said(status, "t", "guest", True) for status in ("RUNNING",) * 300 + ("SUCCESS",)]
-    trace = Trace("guest.0", "t", "s", "k", Heard(tuple(words)), code=0, stdout=b"begins\n")
+    words = [StateReport(status, "t", "guest", True) for status in ("RUNNING",) * 300 + ("SUCCESS",)]
+    trace = Trace("guest.0", "t", "s", "k", Requests(tuple(words)), code=0, stdout=b"begins\n")
     component = provider_from_request(registration()).components["Count"]
     judge = next(clause.judge for clause in CLAUSES if clause.name == "callback-sent")
-    assert judge(Evidence(component, Trial((trace,)))).seen == "guest.0 told RUNNING (300 times), SUCCESS"
+    assert judge(Evidence(component, Trial((trace,)))).seen == "guest.0 reported RUNNING (300 times), SUCCESS"

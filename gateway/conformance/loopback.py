@@ -1,0 +1,248 @@
+"""One gateway per party of a trial, on one address of this machine; what their containers send is recorded."""
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self, cast
+
+from anyio import CapacityLimiter
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from adapter.bfia import envelope, platform
+from adapter.bfia.channel import router
+from adapter.bfia.channel.courier import Courier, PeerRoute
+from adapter.bfia.channel.router import Member
+from gateway.broker import Broker
+from gateway.conformance.evidence import ChannelCall, Requests, StateReport
+from gateway.errors import NotFound
+from gateway.http.app import Mounted, create_app
+from gateway.http.server import bound, port_of, serve
+from gateway.ports import Callback, Limiters, OwnRuns
+
+CALLBACK = "/v1/platform/schedule/task/callback"
+CHANNEL = "/v1/interconn/chan/"
+OPERATIONS = ("push", "pop", "peek", "release")
+_LARGEST_BODY = 1 << 20
+_LARGEST_MESSAGE = 256 << 20
+_PATIENCE = 30.0
+_ROUNDS = 20
+"""turns of the event loop, of which a request needs five to reach its application"""
+_building = threading.Lock()
+"""held while applications are made: meanwhile FastAPI changes the process's warning filters, and trials run at the
+same time"""
+
+
+class Recorder:
+    """Records the requests of one party. Used by the event loop and by threads."""
+
+    def __init__(self, run: str) -> None:
+        """``run`` is the query of its callback's address."""
+        self._run = run
+        self._reports: list[StateReport] = []
+        self._refused: list[str] = []
+        self._channel_calls: list[ChannelCall] = []
+        self._others: list[str] = []
+        self.first = threading.Event()
+        """set by the first request"""
+        self.pending = 0
+        """callbacks that have come and are not recorded yet; the event loop's"""
+
+    @property
+    def requests(self) -> Requests:
+        """All requests so far."""
+        return Requests(
+            tuple(self._reports), tuple(self._refused), tuple(self._channel_calls), tuple(self._others)
+        )
+
+    def callback(self, report: Callback) -> None:
+        """Record a callback that was read. Raises `NotFound` where it is another run's."""
+        if report.run_id not in ("", self._run):
+            raise NotFound("unknown run", reason="RUN_UNKNOWN")
+        own = report.run_id == self._run
+        self._reports.append(StateReport(str(report.status), report.task_id, report.role, own, report.result_code))
+        self.first.set()
+
+    def refused(self, cause: str) -> None:
+        """Record a callback that could not be read."""
+        self._refused.append(cause)
+        self.first.set()
+
+    def request(self, method: str, path: str, headers: Mapping[str, str]) -> None:
+        """Record a call to the channel, or a request that no component has to make."""
+        operation = path.removeprefix(CHANNEL)
+        if path.startswith(CHANNEL) and operation in OPERATIONS:
+            session, token = headers.get("x-ptp-session-id", ""), headers.get("x-ptp-token", "")
+            self._channel_calls.append(ChannelCall(operation, session, token))
+        elif operation != "invoke":  # that is how its partners' gateways reach this one
+            self._others.append(f"{method} {path}"[:200])
+        self.first.set()
+
+
+@dataclass(frozen=True)
+class Tap:
+    """Passes requests on and records them."""
+
+    app: ASGIApp
+    recorder: Recorder
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Record a request and pass it on; of a callback, also a refusal."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+        elif scope["path"] == CALLBACK:
+            await self._callback(scope, receive, send)
+        else:
+            headers = {k.decode("latin-1").replace("_", "-"): v.decode("latin-1") for k, v in scope["headers"]}
+            self.recorder.request(scope["method"], str(scope["path"]), headers)
+            await self.app(scope, receive, send)
+
+    async def _callback(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = bytearray()
+
+        async def sending(message: Message) -> None:
+            response.extend(message.get("body", b""))
+            await send(message)
+
+        self.recorder.pending += 1
+        try:
+            await self.app(scope, receive, sending)
+            if cause := _refusal(bytes(response)):
+                self.recorder.refused(cause)
+        finally:
+            self.recorder.pending -= 1
+
+
+def _refusal(response: bytes) -> str:
+    """Return the message of a response that refuses; empty for one that does not."""
+    try:
+        body = json.loads(response)
+    except ValueError:
+        return "no response could be given"
+    return "" if body.get("code") == 0 else str(body.get("msg") or body.get("message") or body)[:500]
+
+
+@dataclass(frozen=True)
+class Station:
+    """One party's gateway."""
+
+    party: str
+    node: str
+    run: str
+    """the query of its callback's address"""
+    token: str
+    recorder: Recorder = field(compare=False)
+
+
+class Loopback:
+    """Serves the stations on one address while it is open. A context."""
+
+    def __init__(self, stations: Mapping[str, Station], host: str, folder: Path) -> None:
+        """``stations`` by node. Raises `OSError` if nothing can listen on ``host``."""
+        self._stations = stations
+        self._folder = folder
+        self._sockets: dict[str, socket.socket] = {}
+        try:
+            for node in stations:
+                self._sockets[node] = bound(f"{host}:0")
+        except OSError:
+            self._close()
+            raise
+        self._bases = {node: f"{host}:{port_of(sock)}" for node, sock in self._sockets.items()}
+        self._up = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="loopback", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        if not self._up.wait(_PATIENCE):
+            raise OSError("the sandbox's channel does not come up")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._loop is not None and self._stopping is not None:
+            self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join(_PATIENCE)
+        self._close()
+
+    @property
+    def ports(self) -> list[int]:
+        """The stations' ports."""
+        return [port_of(sock) for sock in self._sockets.values()]
+
+    def transport(self, node: str) -> str:
+        """Return host:port of a node's gateway."""
+        return self._bases[node]
+
+    def callback(self, node: str) -> str:
+        """Return the callback address of a node's run."""
+        return f"http://{self._bases[node]}{CALLBACK}?run={self._stations[node].run}"
+
+    def settle(self, node: str) -> None:
+        """Wait until every callback that has come to a node is recorded: its sender may be gone before that."""
+        assert self._loop is not None
+        settled = self._settled(self._stations[node].recorder)
+        try:
+            asyncio.run_coroutine_threadsafe(settled, self._loop).result(_PATIENCE)
+        except RuntimeError:  # it does not serve any more
+            settled.close()
+        except TimeoutError:
+            return
+
+    async def _settled(self, recorder: Recorder) -> None:
+        for _ in range(_ROUNDS):  # a connection, then its data, then the application
+            await asyncio.sleep(0)
+        while recorder.pending:
+            await asyncio.sleep(0.005)
+
+    async def _serve(self) -> None:
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        brokers = {node: Broker(self._folder / node) for node in self._stations}
+        couriers = {node: Courier() for node in self._stations}
+        for broker in brokers.values():
+            broker.recover()
+        with _building:
+            apps = {node: self._application(node, brokers[node], couriers[node]) for node in self._stations}
+        try:
+            sockets = {node: [sock] for node, sock in self._sockets.items()}
+            await serve(apps, sockets, self._up.set, self._stopping)
+        finally:
+            for courier in couriers.values():
+                await courier.close()
+            for broker in brokers.values():
+                broker.close()
+
+    def _application(self, node: str, broker: Broker, courier: Courier) -> ASGIApp:
+        station = self._stations[node]
+        parts = router.ChannelParts(
+            node=node,
+            institution=node,
+            broker=broker,
+            run_of=lambda claim: Member(station.run, frozenset(self._bases)),  # wrong headers are judged later
+            route_of=lambda other: PeerRoute(f"http://{self._bases[other]}") if other in self._bases else None,
+            known_sender=lambda sender: sender in self._bases,
+            session_open=lambda session: True,
+            max_body=_LARGEST_MESSAGE,
+            courier=courier,
+        )
+        limiters = Limiters(CapacityLimiter(4), CapacityLimiter(1), CapacityLimiter(4))  # callbacks in their order
+        runs = cast(OwnRuns, station.recorder)  # of which the container's path needs the callback only
+        callbacks = platform.Callbacks(runs, limiters)
+        app = create_app(
+            "conformance",
+            [
+                Mounted(platform.container_router(callbacks), _LARGEST_BODY),
+                Mounted(router.container_router(parts), None),
+                Mounted(router.peer_router(parts), None),
+            ],
+        )
+        envelope.install(app)
+        return Tap(envelope.TooLargeInEnvelope(app), station.recorder)
+
+    def _close(self) -> None:
+        for sock in self._sockets.values():
+            sock.close()
