@@ -171,7 +171,7 @@ def import_router(parts: ModelParts) -> APIRouter:
         try:
             file = staging.folder / "archive.zip"
             await _save(request, file, parts.largest)
-            return brief(await run_in_threadpool(parts.models.take_in, file))
+            return brief(await run_in_threadpool(parts.models.import_archive, file))
         finally:
             with anyio.CancelScope(shield=True):
                 await run_in_threadpool(staging.close)

@@ -1,6 +1,7 @@
 """What each listener answers: peers, containers, operators. A path on the wrong listener is not there."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -28,7 +29,7 @@ from gateway.admin import node as admin_node
 from gateway.admin.deps import AdminParts, only_known
 from gateway.auth import Access, Identity, OriginNoted
 from gateway.bootstrap.parts import Node, approval_policy, engines_by_address
-from gateway.data.files import storage_look
+from gateway.data.files import check_storage
 from gateway.data.outputs import OutputCatalog
 from gateway.domain.datasets import Dataset
 from gateway.domain.redaction import for_others
@@ -82,7 +83,7 @@ def settle(node: Node) -> Foretelling:
         node.registry,
         node.engine_for,
         lambda base_url: engines_by_address(settings).get(base_url, ""),
-        storage_look(node.storage.staging, settings.storage.path, settings.limits.storage_reserve_bytes),
+        partial(check_storage, node.storage.staging, settings.storage.path, settings.limits.storage_reserve_bytes),
         settings.state_dir / "channel",
         node.door.address,
         fetching,

@@ -1,4 +1,4 @@
-"""Keeps containers from filling a disk: looks before each start, and at what running ones have written."""
+"""Files and folders of the gateway itself, and the disk that containers must not fill."""
 
 import errno
 import os
@@ -23,14 +23,15 @@ from gateway.errors import Invalid
 log = structlog.get_logger(__name__)
 
 GIB = 1024**3
+MIB = 1024 * 1024
 
 
 _PAUSE = 20
-"""times as long as a look took, until the next"""
+"""times as long as a measurement took, until the next"""
 
 
 class DiskWatch:
-    """A look at what a run has written is taken every so often: in its mounts, and beside them in its container.
+    """Measures now and then what a run has written: in its mounts, and beside them in its container.
 
     The size is that of blocks in use, beside the mounts that of files.
     """
@@ -129,7 +130,6 @@ def _gib(size: float) -> str:
     return f"{size / GIB:.3f} GiB"
 
 
-MIB = 1024 * 1024
 _OPENED = ("/dev/stdin", "/dev/fd/", "/proc/")
 """where what a shell has opened for a command is found, such as ``<(jq …)``"""
 
@@ -160,7 +160,7 @@ def bounded(found: bytes, name: str, most: int) -> bytes:
 
 
 def nearest(folder: Path) -> Path:
-    """Return the folder itself, or the nearest one above it that there is."""
+    """Return the folder itself, or the nearest one above it that exists."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return folder
@@ -173,43 +173,37 @@ def made(folder: Path, setting: str, mode: int = 0o777) -> None:
     except OSError as error:
         there = nearest(folder)
         if there.is_dir():
-            rule = f"user {os.getuid()} cannot make it in {there}: {error.strerror}; give the right to, or choose"
+            rule = f"user {os.getuid()} cannot make it in {there}: {error.strerror}; grant that, or choose"
         else:
             rule = f"cannot be a folder: {there} is a file; choose"
         problem = Problem(setting, f"{rule} another {setting}", str(folder))
         raise Invalid([problem], reason="FOLDER_UNUSABLE") from error
 
 
-_TRIED = b"\0" * 64 * 1024
-"""more than a disk that is full has left over in blocks begun; a folder can be made on many a full disk"""
+_SAMPLE = b"\0" * 64 * 1024
+"""more than a full disk has left in blocks that are in use; a folder can be made on many a full disk"""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def full(error: OSError) -> bool:
-    """Tell whether room was lacking, and not a right."""
+    """Tell whether space was lacking, and not a permission."""
     return error.errno in _FULL
 
 
 def try_to_write(folder: Path) -> None:
     """Write some bytes that are thrown away. Raises `OSError`."""
     with tempfile.TemporaryFile(dir=folder) as file:
-        file.write(_TRIED)
+        file.write(_SAMPLE)
         file.flush()
 
 
-def storage_look(
-    begun: Callable[[], AbstractContextManager[object]], root: Path, reserve: int
-) -> Callable[[], None]:
-    """Return a look at the storage: whether a task could begin there and write what it makes.
+def check_storage(staging: Callable[[], AbstractContextManager[object]], root: Path, reserve: int) -> None:
+    """Check that a task could begin here and write its outputs.
 
-    ``begun`` begins a write that is thrown away, ``reserve`` is limits.storage_reserve_bytes. The look raises
-    `OSError` where nothing can be written, and `NoSpace` where no container would be started for want of room.
+    ``staging`` begins a write that is thrown away, ``reserve`` is limits.storage_reserve_bytes. Raises `OSError`
+    where nothing can be written, and `NoSpace` where no container would be started for lack of space.
     """
-
-    def look() -> None:
-        with begun():
-            try_to_write(root)
-        if reserve > 0 and shutil.disk_usage(nearest(root)).free < reserve:
-            raise NoSpace("its disk has less free than limits.storage_reserve_bytes")
-
-    return look
+    with staging():
+        try_to_write(root)
+    if reserve > 0 and shutil.disk_usage(nearest(root)).free < reserve:
+        raise NoSpace("its disk has less free than limits.storage_reserve_bytes")

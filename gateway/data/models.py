@@ -149,7 +149,7 @@ class Models:
         return self.get(model_id, version)
 
     def undeploy(self, model_id: str, version: str) -> list[Kept]:
-        """Take no further job that predicts with a version; those under way go on. Raises `NotFound`."""
+        """Accept no further job that predicts with a version; those under way go on. Raises `NotFound`."""
         self._kept.deploy(model_id, version, None, None)
         return self.get(model_id, version)
 
@@ -172,7 +172,7 @@ class Models:
         return found
 
     def keeper(self, address: Address) -> Sequence[str]:
-        """Say which model needs what lies at an address; nothing where none does. Read anew every second."""
+        """Return which model needs what lies at an address, if any; cached for a second."""
         now = time.monotonic()
         if self._needed is None or now - self._needed[0] > 1.0:
             self._needed = now, self._kept.addresses()
@@ -186,8 +186,8 @@ class Models:
             raise Conflict("; ".join(damage[:5]), reason="MODEL_DAMAGED")
         return model_archive.write(self._storage, [kept.model for kept in found])
 
-    def take_in(self, archive: Path) -> list[Kept]:
-        """Add what an archive holds; what is here already with the same content stays as it is.
+    def import_archive(self, archive: Path) -> list[Kept]:
+        """Import an archive; what is here already with the same content stays as it is.
 
         Raises `Invalid` with every problem of the archive, `Conflict` where other content lies here, `TooLarge`
         with NO_SPACE where its files have no room.

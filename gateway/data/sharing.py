@@ -23,10 +23,10 @@ _SHOWN = 5
 
 
 class NotShared(NotAllowed):
-    """A job wants datasets of this node that are disabled, or not granted to all its nodes; tells all of them."""
+    """A job names datasets of this node that are disabled, or not granted to all its nodes; lists all of them."""
 
     def __init__(self, reason: str, problems: Sequence[Problem], why: str = "") -> None:
-        """``why``: what this node's own people read, where other nodes are told less."""
+        """``why``: the text for this node's operators, where peers get less."""
         super().__init__("; ".join(map(str, problems)), reason=reason)
         self._problems = tuple(problems)
         self.why = why or self.message
@@ -64,10 +64,10 @@ class Sharing:
     # ------------------------------------------------------------ for jobs
 
     def refusal(self, spec: JobSpec) -> NotShared | None:
-        """Say why a job may not use the datasets of this node that it names; None where it may.
+        """Return why a job may not use the datasets of this node that it names; None where it may.
 
-        Reasons: DATASET_DISABLED, NOT_AUTHORISED (not granted to every other node of the job). A node that is not
-        granted a dataset is not told whether it exists.
+        Reasons: DATASET_DISABLED, NOT_AUTHORISED (not granted to every other node of the job). A node without a
+        grant does not learn whether a dataset exists.
         """
         others = datasets.partners(spec, self._node)
         own = {spec.scheduler, spec.initiator} <= {self._node}
@@ -75,8 +75,8 @@ class Sharing:
         disabled, ungranted, whys = [], [], []
         for want in datasets.wanted(spec, self._node, once_per_component(self._roles_of)):
             if own and not self._datasets.exists(want.dataset):
-                continue  # told as a problem of the job
-            if others and (why := self._strangers(want.dataset, others, now, spec)):
+                continue  # reported as a problem of the job
+            if others and (why := self._not_granted(want.dataset, others, now, spec)):
                 seen_here = datasets.refused(want, self._node, why)
                 ungranted.append(seen_here if own else datasets.not_here(want, self._node, others))
                 whys.append(str(seen_here))
@@ -98,11 +98,11 @@ class Sharing:
     # ------------------------------------------------------------ for operators
 
     def grants(self, dataset: Address) -> list[Grant]:
-        """Return what was granted of a dataset, ended grants too."""
+        """Return the grants of a dataset, ended ones too."""
         return self._grants.of(dataset)
 
     def all_grants(self, node: NodeId | None = None) -> list[Grant]:
-        """Return all that was granted, or all to one node."""
+        """Return all grants, or all to one node."""
         return self._grants.all(node)
 
     def grant(
@@ -116,9 +116,8 @@ class Sharing:
     ) -> tuple[Grant | None, Grant]:
         """Let jobs with a node use a dataset; return the grant that was there and the new one.
 
-        ``unknown`` tells why a node is taken for none, None where it may be one.
-
-        Raises `NotFound` for an unknown dataset, `Invalid` with every problem.
+        ``unknown`` returns why a node id is not accepted, None where it is. Raises `NotFound` for an unknown
+        dataset, `Invalid` with every problem.
         """
         known = self._datasets.get(namespace=dataset.namespace, name=dataset.name)
         now = self._clock()
@@ -148,7 +147,7 @@ class Sharing:
         return before, after
 
     def forget(self, dataset: Address, node: NodeId) -> Grant:
-        """Take a grant off the record, as if it had never been, and return it. Raises `NotFound`."""
+        """Delete a grant as if it had never been, and return it. Raises `NotFound`."""
         gone = self._granted(dataset, node)
         self._grants.forget(dataset, node)
         return gone
@@ -165,7 +164,7 @@ class Sharing:
 
     def delete(self, dataset: Address) -> Dataset:
         """Delete a dataset and its grants; return what it was. Raises `NotFound`, `Conflict` while jobs use it."""
-        before, _ = self._datasets.switch(dataset, disabled=True)  # no job begins to use it meanwhile
+        before, _ = self._datasets.switch(dataset, disabled=True)  # so that no job begins to use it meanwhile
         if users := self.users(dataset):
             self._datasets.switch(dataset, disabled=before.disabled)
             more = f" and {len(users) - _SHOWN} more" if len(users) > _SHOWN else ""
@@ -178,7 +177,7 @@ class Sharing:
     def _known(self, dataset: Address, node: NodeId) -> Grant | None:
         return next((g for g in self._grants.of(dataset) if g.node == node), None)
 
-    def _strangers(
+    def _not_granted(
         self, dataset: Address, others: Sequence[NodeId], now: datetime, spec: JobSpec
     ) -> list[tuple[NodeId, str]]:
         uploaded = self._datasets.uploaded(dataset)
@@ -188,7 +187,7 @@ class Sharing:
         return datasets.strangers(self._grants.of(dataset), others, default, now)
 
     def _left_by(self, output: Address, spec: JobSpec) -> bool:
-        """Tell whether an output was left by a job that this one is a rerun of, or takes over from."""
+        """Tell whether an output was left by a job that this one is a rerun of, or inherits from."""
         wanted, passed, earlier = job_of(output), set[str](), spec.old_job_id
         while earlier and earlier not in passed:
             passed.add(earlier)

@@ -1,10 +1,8 @@
-"""The ledger of the node's resources in the database: every change under one lock, whoever shares it."""
+"""The ledger of the node's resources: every change under one lock, for all gateways on the database."""
 
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from functools import partial
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -13,6 +11,7 @@ from gateway.domain.resources import Amounts, Claim, ClaimState, Ledger, Means
 from gateway.domain.states import JobStatus
 from gateway.store import schema
 from gateway.store.database import repeating
+from gateway.store.serialization import as_time
 from gateway.store.store import Store
 
 X = TypeVar("X")
@@ -46,9 +45,24 @@ class Claims:
         """Change the ledger; return what the change decided beside it. It may be called more than once.
 
         ``change`` also receives the state of the job's record here, None where there is none. With ``enough`` it
-        first sees only this job and those that hold something; where that decides it, nobody else is looked at.
+        first sees only this job and those that hold something; where that decides it, the others are not read.
         """
-        return repeating(partial(self._decide, means, job_id, change, enough))
+        c, job, pool = schema.resource_claim.c, schema.local_job.c, schema.resource_pool
+
+        def work() -> X:
+            with self._store.write() as connection:
+                # the lock comes first: what is read after it was written by whoever had it before
+                row = connection.execute(sa.select(pool).where(pool.c.id == _POOL).with_for_update()).one()
+                status = connection.execute(sa.select(job.status).where(job.job_id == job_id)).scalar()
+                old = self._load(connection, means, row, sa.or_(c.state == ClaimState.HELD, c.job_id == job_id))
+                new, decided = change(old, status)
+                if not enough(decided):
+                    old = self._load(connection, means, row)
+                    new, decided = change(old, status)
+                self._save(connection, old, new)
+            return decided
+
+        return repeating(work)
 
     def ledger(self, means: Means) -> Ledger:
         """Return the ledger as it is, without a lock."""
@@ -58,45 +72,21 @@ class Claims:
     def find(self, job_id: str) -> Claim | None:
         """Return what a job holds or waits for; None: neither."""
         t = schema.resource_claim
-        with self._store.read() as connection:
-            row = connection.execute(sa.select(t).where(t.c.job_id == job_id)).first()
+        row = self._store.first(sa.select(t).where(t.c.job_id == job_id))
         return _claim(row) if row else None
 
     def claimants(self) -> list[Claimant]:
         """Return every claim with the state of its job here."""
         t, job = schema.resource_claim, schema.local_job
         query = sa.select(t, job.c.status).select_from(t.outerjoin(job, job.c.job_id == t.c.job_id))
-        with self._store.read() as connection:
-            return [Claimant(_claim(row), row.status) for row in connection.execute(query)]
-
-    def _decide(
-        self,
-        means: Means,
-        job_id: str,
-        change: Callable[[Ledger, str | None], tuple[Ledger, X]],
-        enough: Callable[[X], bool],
-    ) -> X:
-        t, job = schema.resource_claim, schema.local_job
-        with self._store.write() as connection:
-            # the lock comes first: what is read after it was written by whoever had it before
-            row = connection.execute(
-                sa.select(schema.resource_pool).where(schema.resource_pool.c.id == _POOL).with_for_update()
-            ).one()
-            status = connection.execute(sa.select(job.c.status).where(job.c.job_id == job_id)).scalar()
-            old = self._load(connection, means, row, sa.or_(t.c.state == ClaimState.HELD, t.c.job_id == job_id))
-            new, decided = change(old, status)
-            if not enough(decided):
-                old = self._load(connection, means, row)
-                new, decided = change(old, status)
-            self._save(connection, old, new)
-        return decided
+        return [Claimant(_claim(row), row.status) for row in self._store.rows(query)]
 
     @staticmethod
     def _load(connection: sa.Connection, means: Means, counts: Any, *only: sa.ColumnElement[bool]) -> Ledger:
         claims = map(_claim, connection.execute(sa.select(schema.resource_claim).where(*only)))
-        counted = {name: getattr(counts, name) for name in _COUNTS}
         known = {name: room.total for name, room in means.further.items() if room.total is not None}
         away = {name: room.away for name, room in means.further.items() if room.away}
+        counted = {name: getattr(counts, name) for name in _COUNTS}
         by_job = {c.job_id: c for c in claims}
         return Ledger(means.total, by_job, node=means.node, further=known, away=away, **counted)
 
@@ -121,17 +111,18 @@ def _claim(row: Any) -> Claim:
         row.job_id,
         Amounts(row.cpu, row.memory, row.disk),
         ClaimState(row.state),
-        _time(row.since),
-        _time(row.asked_at),
+        as_time(row.since),
+        as_time(row.asked_at),
         row.priority,
         row.scheduler,
-        None if row.held_at is None else _time(row.held_at),
+        None if row.held_at is None else as_time(row.held_at),
         row.reason,
         {name: Amounts(*amounts) for name, amounts in json.loads(row.further or "{}").items()},
     )
 
 
 def _row(claim: Claim) -> dict[str, Any]:
+    further = {name: [a.cpu, a.memory, a.disk] for name, a in claim.further.items()}
     return {
         "job_id": claim.job_id,
         "state": str(claim.state),
@@ -144,17 +135,8 @@ def _row(claim: Claim) -> dict[str, Any]:
         "held_at": None if claim.held_at is None else claim.held_at.timestamp(),
         "scheduler": claim.scheduler,
         "reason": claim.reason,
-        "further": _further(claim),
+        "further": json.dumps(further) if further else None,
     }
-
-
-def _further(claim: Claim) -> str | None:
-    by_engine = {name: [a.cpu, a.memory, a.disk] for name, a in claim.further.items()}
-    return json.dumps(by_engine) if by_engine else None
-
-
-def _time(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
 
 
 def ended(status: str | None) -> bool:

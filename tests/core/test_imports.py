@@ -73,33 +73,33 @@ def here(tmp_path: Path) -> Iterator[Here]:
 
 def test_the_same_archive_twice_at_once_is_taken_in_once(here: Here):
     archive = here.archive("one", "two")
-    first = here.models().take_in(archive)
-    assert here.models(LateSight).take_in(archive) == first
+    first = here.models().import_archive(archive)
+    assert here.models(LateSight).import_archive(archive) == first
     assert here.models().damaged("credit", "v1") == [] and here.files() == ["one", "two"]
 
 
 def test_other_content_that_comes_in_meanwhile_changes_nothing(here: Here):
-    here.models().take_in(here.archive("one", "two"))
+    here.models().import_archive(here.archive("one", "two"))
     with pytest.raises(Conflict) as caught:
-        here.models(LateSight).take_in(here.archive("one", "other"))
+        here.models(LateSight).import_archive(here.archive("one", "other"))
     assert caught.value.reason == "MODEL_EXISTS"
     assert here.models().damaged("credit", "v1") == [] and here.files() == ["one", "two"]
 
 
 def test_a_broken_archive_takes_nothing_from_a_whole_one_that_came_in_meanwhile(here: Here):
     archive = here.archive("one", "two")
-    here.models().take_in(archive)
+    here.models().import_archive(archive)
     content = archive.read_bytes()
     at_ = content.index(b"two")
     archive.write_bytes(content[:at_] + b"owt" + content[at_ + 3 :])
     with pytest.raises(Invalid):
-        here.models(LateSight).take_in(archive)
+        here.models(LateSight).import_archive(archive)
     assert here.models().damaged("credit", "v1") == [] and here.files() == ["one", "two"]
 
 
 def test_what_has_no_room_is_not_unpacked(here: Here):
     with pytest.raises(TooLarge, match="storage_reserve_bytes") as caught:
-        here.models(reserve=1 << 60).take_in(here.archive("one"))
+        here.models(reserve=1 << 60).import_archive(here.archive("one"))
     assert caught.value.reason == "NO_SPACE" and here.files() == []
     archive = here.archive("two")
     (model,) = model_archive.read(archive)
