@@ -7,7 +7,6 @@ from uuid import uuid4
 
 from anyio import CapacityLimiter
 from fastapi import Request
-from pydantic import BaseModel
 from starlette.types import ASGIApp, Scope
 
 from adapter.bfia import data, envelope, headers, interconn, job_audit, logs, platform, provider, relay
@@ -34,9 +33,8 @@ from gateway.data.outputs import OutputCatalog
 from gateway.domain.datasets import Dataset
 from gateway.domain.redaction import for_others
 from gateway.domain.spec import JobSpec
-from gateway.http.app import LoopbackOnly, Mounted, NoBrowsers, Tables, create_app, describe
+from gateway.http.app import LoopbackOnly, Mounted, NoBrowsers, create_app
 from gateway.http.audit import Refusals, RefusalsNoted, RelayAudit
-from gateway.http.duplicate_keys import once_each
 from gateway.http.guard import Guard
 from gateway.http.partner_quota import PartnerQuota
 from gateway.http.peer_identity import PeerIdentity, PeersChecked, shown
@@ -148,8 +146,8 @@ def mounted(node: Node, uploads: data.Uploads, facts: OutputCatalog, limiters: L
         clock=node.clock,
     )
     return [
-        *(Mounted(router, body) for router in tools_router.routers(parts)),
-        Mounted(tables.upload_router(_Uploads(uploads)), None),
+        *(Mounted(router, body, Envelope) for router in tools_router.routers(parts)),
+        Mounted(tables.upload_router(_Uploads(uploads)), None, Envelope),
         Mounted(fate_envelope.router({**tools_router.NOT_FOR_TOOLS, **fate_envelope.FOR_WORKERS}), body),
     ]
 
@@ -175,18 +173,6 @@ class _Uploads:
 
 
 _NOBODY = headers.Incoming("", "", "")
-
-
-_USERS = ("/v2/provider", "/v2/component")
-
-
-def refusal_of(path: str) -> type[BaseModel]:
-    """Return how a path refuses."""
-    if path.startswith(_USERS):
-        return bfia.OwnRefusal
-    if path.startswith("/v2/"):
-        return Envelope
-    return bfia.ChannelRefusal if "/chan/" in path else bfia.Refusal
 
 
 def facts_of(node: Node) -> OutputCatalog:
@@ -243,15 +229,15 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
     hello = interconn.hello_router(settings.node.id, institution, node.protocol.peer, peers)
     facts = facts_of(node)
     for_peers_here = [  # what is asked for most comes first: each path before it is tried in vain
-        Mounted(router.peer_router(chan), None),
-        Mounted(between, body),
-        Mounted(job_audit.router(audits, peers), body),
-        Mounted(hello, body),
-        Mounted(interconn.outputs_router(facts, peers), body),
+        Mounted(router.peer_router(chan), None, bfia.ChannelRefusal),
+        Mounted(between, body, bfia.Refusal),
+        Mounted(job_audit.router(audits, peers), body, bfia.Refusal),
+        Mounted(hello, body, bfia.Refusal),
+        Mounted(interconn.outputs_router(facts, peers), body, bfia.Refusal),
     ]
     for_containers = [
-        Mounted(router.container_router(chan), None),
-        Mounted(platform.container_router(callbacks), body),
+        Mounted(router.container_router(chan), None, bfia.ChannelRefusal),
+        Mounted(platform.container_router(callbacks), body, bfia.Refusal),
     ]
     model_parts = models.ModelParts(node.models, node.storage, settings.data.max_upload_bytes)
     admin_parts = AdminParts(
@@ -292,10 +278,11 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
         Mounted(
             platform.operator_router(node.coordinator, coordinator_node, node.neighbours.profile_of, limiters),
             body,
+            bfia.Refusal,
         ),
-        Mounted(logs.router(node.run_logs, limiters), body),
-        Mounted(provider.router(node.providers, limiters), body),
-        Mounted(data.router(uploads), None),
+        Mounted(logs.router(node.run_logs, limiters), body, bfia.Refusal),
+        Mounted(provider.router(node.providers, limiters), body, bfia.OwnRefusal),
+        Mounted(data.router(uploads), None, bfia.OwnRefusal),
         Mounted(providers.router(node.providers), body),
         Mounted(job_actions.dry_run_router(dry_run_parts(node, foretelling, limiters), JsonRoute), body),
         Mounted(models.import_router(model_parts), None),
@@ -324,7 +311,7 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
     )
     for_operators += mounted(node, uploads, facts, limiters)
     apps: dict[str, Any] = {
-        "operator": create_app("operators", for_operators, documented=True, first=[only_known, once_each]),
+        "operator": create_app("operators", for_operators, documented=True, first=[only_known]),
     }
     signed = [node.fate.signed(lambda request: headers.incoming(request).source, limiters)]
     if settings.listen.container is None:
@@ -334,7 +321,6 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
         apps["peer"] = create_app("peers", for_peers_here, documented=True, first=signed)
         apps["container"] = create_app("containers", for_containers, documented=True)
     for name, app in apps.items():
-        describe(app, _tables)
         outside = for_others if name == "peer" else None
         envelope.install(app, node.neighbours.as_200, node.fate.elsewhere, outside)
         apps[name] = envelope.TooLargeInEnvelope(app, node.neighbours.as_200, node.fate.elsewhere)
@@ -407,12 +393,6 @@ def _identity(node: Node) -> PeerIdentity:
         if tls is None
         else frozenset({certificates.pin(certificates.certificates(str(tls.certificate))[0])}),
     )
-
-
-def _tables() -> Tables:
-    # imported here, as only who asks for the description has to wait for the models to be built
-
-    return lambda method, path: None, refusal_of
 
 
 def _claimed(scope: Scope) -> str:

@@ -224,7 +224,7 @@ class FateSide:
             self._is_at,
         )
         routers = (partner.router(parts), scheduler.router(parts), envelope.router(envelope.FOR_WORKERS))
-        return self._if_on(*(Mounted(router, self._body) for router in routers))
+        return self._if_on(*(Mounted(router, self._body, envelope.Envelope) for router in routers))
 
     def _is_at(self, job_id: str, percent: float) -> None:
         self._store.local_jobs.update(job_id, lambda local: domain_run.told(local, percent))

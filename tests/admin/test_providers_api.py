@@ -1,6 +1,5 @@
 """``/api/v1/providers`` with tokens: whose a name is, what the audit keeps, what is shown of a provider's past."""
 
-import asyncio
 import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -14,8 +13,6 @@ import pytest
 from adapter import body as adapter_body
 from gateway.auth import Role, new_token
 from gateway.bootstrap.node import Gateway
-from gateway.errors import Invalid
-from gateway.http.duplicate_keys import keys_once
 from provider_registry import registry
 from tests.aside import watch
 from tests.e2e.nodes import wait_for
@@ -180,13 +177,6 @@ def test_the_samples_last_commas_are_a_warning(as_: Callable[[str], Send]):
     for much in ("", " " * 70_000):
         wrong = as_("dora")("POST", "/api/v1/providers", content='{"name": "a", "name": "b",' + much + "}").json()
         assert wrong["code"] == 400 and "duplicate key" in str(wrong)
-
-
-def test_a_body_of_more_values_than_anybody_takes_is_not_parsed_to_find_its_keys():
-    text = b'{"a": 1, "a": 2, "b": [%b0]}'
-    with pytest.raises(Invalid):
-        asyncio.run(keys_once(text % b""))
-    asyncio.run(keys_once(text % (b"0," * 300_000)))
 
 
 def test_the_guard_is_not_fooled_by_a_name_with_signs(as_: Callable[[str], Send], tmp_path: Path):

@@ -9,7 +9,6 @@ import pytest
 
 from adapter.bfia.examples import A_JOB, A_PROVIDER, UPLOAD
 from gateway.bootstrap.node import Gateway
-from gateway.http.app import operations
 from tests.e2e.nodes import wait_for
 from tests.fuzz.nodes import LISTENERS, NEIGHBOUR, a_node, described
 from tests.inprocess import ask
@@ -19,6 +18,14 @@ from tests.inprocess import ask
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     with a_node(tmp_path_factory.mktemp("node"), "/bin/true", fate={"enabled": True}) as gateway:
         yield gateway
+
+
+def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield method, path and description of every operation."""
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            if method in ("get", "put", "post", "patch", "delete"):
+                yield method, path, operation
 
 
 def schema_of(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:

@@ -54,7 +54,11 @@ def _plain_tarring(members: Iterable[Member]) -> Iterator[bytes]:
 
 def archive_of(kind: str = GZIP) -> dict[str, Any]:
     """Return what a path that answers with `sent` says of itself."""
-    return {"response_class": Response, "response_model": None, "responses": {200: {"content": {kind: {}}}}}
+    return {
+        "response_class": Response,
+        "response_model": None,
+        "responses": {200: {"content": {kind: {"schema": {"type": "string", "format": "binary"}}}}},
+    }
 
 
 def sent(
