@@ -59,7 +59,7 @@ PROSE = {
     r"\blet in\b|\blets in\b": "allowed",
     r"\bread over\b": "ignored",
     r"\bat once\b": "immediately, or at the same time",
-    r"\b(?<!there )(is|are) no (?!longer|more|less|such|one|other|need|way|reason|later)[a-z]": "is not a valid …",
+    r"\b(?<!there )is no (?!longer|more|less|such|one|other|need|way|reason|later)[a-z]": "is not a valid …",
     r"\bwithh(old|eld)": "redact",
 }
 

@@ -31,7 +31,7 @@ MADE = ("bank", "partner", "data")
 """What a demo makes in its folder, and all that a later one deletes there."""
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_PATIENCE = 15.0
+_TIMEOUT = 15.0
 """seconds that a node, or what is left of the runs, may take to end"""
 
 
@@ -197,7 +197,7 @@ def stop(nodes: Sequence[NodeProcess], engine: str) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         for pid in _gateways(nodes):  # found by their settings: a start may have been interrupted half-way
             _signal(pid, number)
-        end = time.monotonic() + _PATIENCE
+        end = time.monotonic() + _TIMEOUT
         while _gateways(nodes) and time.monotonic() < end:
             time.sleep(0.05)
     for node in nodes:
@@ -219,7 +219,7 @@ def _remove_runs(nodes: Sequence[NodeProcess]) -> None:
             run.delete()
         # a supervisor that has not come to claim its run, or was not heard, ends when the folder is gone
         try_to_remove(node.runs)
-    end = time.monotonic() + _PATIENCE
+    end = time.monotonic() + _TIMEOUT
     while any(_below(node.runs) for node in nodes) and time.monotonic() < end:
         time.sleep(0.05)
 

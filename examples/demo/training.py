@@ -104,8 +104,8 @@ def _build_image(options: Options) -> None:
     except OSError as error:
         raise DemoFailed(f"cannot build the image: {error}") from error
     if built.returncode != 0:
-        said = (built.stdout + built.stderr)[-1500:]
-        raise DemoFailed(f"cannot build the image from {base} (choose another with --base-image):\n{said}")
+        output = (built.stdout + built.stderr)[-1500:]
+        raise DemoFailed(f"cannot build the image from {base} (choose another with --base-image):\n{output}")
 
 
 # ---------------------------------------------------------------- the work
@@ -128,7 +128,7 @@ def _register_and_upload(nodes: list[NodeProcess], options: Options, console: Co
     files = _data_files(options)
     console.print(_ABOUT_DATA[options.data])
     for node, file, role in zip(nodes, files, ("guest", "host"), strict=True):
-        said = _ask("POST", f"{node.operator}/v2/provider/register", json=registration)["message"]
+        message = _ask("POST", f"{node.operator}/v2/provider/register", json=registration)["message"]
         meta = {"delimiter": ",", "match_id_name": "id"} | ({"label_name": "y"} if role == "guest" else {})
         form = {"namespace": "demo", "name": role, "head": "true", "partitions": "1", "meta": json.dumps(meta)}
         with file.open("rb") as stream:
@@ -136,7 +136,7 @@ def _register_and_upload(nodes: list[NodeProcess], options: Options, console: Co
             found = _ask("POST", f"{node.operator}/v2/component/upload/file", data=form, files=sent)["data"]
         columns = len(found["columns"])
         console.print(
-            f"{node.name}: provider {said}; uploaded {found['count']} rows x {columns} columns as demo#{role}"
+            f"{node.name}: provider {message}; uploaded {found['count']} rows x {columns} columns as demo#{role}"
         )
         other = next(n for n in nodes if n is not node)
         why = {"reason": "the demo's job"}

@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--base", default=os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311"))
     parser.add_argument("--upload-gib", type=float, default=0.25, help="size of the uploaded table; try 5")
     parser.add_argument("--tasks", type=int, default=200, help="independent tasks of the large job; try 1000")
-    parser.add_argument("--jobs", type=int, default=200, help="jobs submitted at once under load")
+    parser.add_argument("--jobs", type=int, default=200, help="jobs submitted together under load")
     parser.add_argument(
         "--thousand", type=int, default=1000, help="jobs of the part of that name, which takes long"
     )
@@ -346,14 +346,14 @@ def under_load(asked: argparse.Namespace) -> None:
             rows.append([count, f"{whole:.1f} s", f"{count / whole:.1f}/s", f"{p50:.0f} ms", f"{p99:.0f} ms"])
     table(
         "load",
-        "One-task jobs at once at two nodes, and what status_all takes meanwhile (process engine)",
+        "Concurrent one-task jobs at two nodes, and status_all meanwhile (process engine)",
         ["jobs", "all ended after", "jobs", "status_all p50", "status_all p99"],
         rows,
     )
 
 
 def thousand(asked: argparse.Namespace) -> None:
-    """A thousand jobs at once: each ends and none starts anything twice, while the node answers."""
+    """A thousand concurrent jobs: each ends and none starts anything twice, while the node answers."""
     with two_nodes(by_process()) as (node, other):
         seen = load.many(node, other, chain(1), asked.thousand)
     row = [
@@ -365,7 +365,7 @@ def thousand(asked: argparse.Namespace) -> None:
         f"{load.quantile(seen.asked, 0.99) * 1000:.0f} ms",
     ]
     heads = ["jobs", "succeeded", "tasks started twice", "jobs", "status_all p50", "status_all p99"]
-    table("thousand", "Jobs of one task, all submitted at once, at two nodes (process engine)", heads, [row])
+    table("thousand", "Jobs of one task, all submitted together, at two nodes (process engine)", heads, [row])
 
 
 def beside_ended(asked: argparse.Namespace) -> None:

@@ -3,10 +3,10 @@
 import os
 import socket
 
-told = dict(os.environ)
-host, _, rest = told["system.callback"].removeprefix("http://").partition("/")
+environment = dict(os.environ)
+host, _, rest = environment["system.callback"].removeprefix("http://").partition("/")
 name, _, port = host.partition(":")
-task, role = told["config.task_id"], told["config.self_role"]
+task, role = environment["config.task_id"], environment["config.self_role"]
 body = f'{{"task_id": "{task}", "role": "{role}", "status": "SUCCESS"}}'.encode()
 head = f"POST /{rest} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\nconnection: close\r\n"
 with socket.create_connection((name, int(port)), 10) as connection:

@@ -52,9 +52,9 @@ def figures(shown: Shown) -> dict[str, str]:
     )
     found |= dict(zip(("tasks", "alone", "together", "beside", "large"), shown["beside"][0], strict=True))
     found |= dict(zip(("ended", "without", "with", "slower"), shown["ended"][0], strict=True))
-    found["failover"] = min((row[0] for row in shown["failover"]), key=lambda said: float(said.split()[0]))
-    found["failover_worst"] = max((row[0] for row in shown["failover"]), key=lambda said: float(said.split()[0]))
-    return {name: str(said) for name, said in found.items()}
+    found["failover"] = min((row[0] for row in shown["failover"]), key=lambda value: float(value.split()[0]))
+    found["failover_worst"] = max((row[0] for row in shown["failover"]), key=lambda value: float(value.split()[0]))
+    return {name: str(value) for name, value in found.items()}
 
 
 TEXTS = {
@@ -74,9 +74,9 @@ started bare in the same run, both parties in parallel.
 | 1 MiB | {push 1 MiB} | {rate 1 MiB} |
 | 64 MiB | {push 64 MiB} | {rate 64 MiB} |
 
-| Much at once (process engine: clients, both nodes and containers on the same cores) | |
+| Under load (process engine: clients, both nodes and containers on the same cores) | |
 |---|---|
-| {jobs} jobs handed in at once | {succeeded} succeeded, {twice} tasks started twice, {jobs_rate} |
+| {jobs} jobs submitted together | {succeeded} succeeded, {twice} tasks started twice, {jobs_rate} |
 | `status_all` meanwhile | p50 {p50}, p99 {p99} |
 | a job beside one of {tasks} tasks, by the same job alone | {beside} |
 | a job beside {ended} ended ones, by the same job alone | {slower} |

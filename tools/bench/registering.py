@@ -61,9 +61,9 @@ def registering(url: str, rounds: int) -> list[list[Any]]:
                 [sys.executable, "-c", _SENDER, url, str(file)], stdout=subprocess.PIPE, text=True
             )
             p99 = health(url, sender)
-            told, _ = sender.communicate(timeout=120)
+            output, _ = sender.communicate(timeout=120)
         seconds = time.perf_counter() - began
-        answers = told.split()
+        answers = output.split()
         result = (
             f"p99 {p99 * 1000:.0f} ms; {len(answers)} answered {' '.join(sorted(set(answers)))} in {seconds:.1f} s"
         )

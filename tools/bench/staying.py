@@ -6,9 +6,11 @@ import sys
 import time
 from pathlib import Path
 
-told = os.environ
-file = Path(sys.argv[1], told["config.self_role"])
+environment = os.environ
+file = Path(sys.argv[1], environment["config.self_role"])
 part = file.with_name(file.name + ".part")
-part.write_text(json.dumps({"x-ptp-session-id": told["config.session_id"], "x-ptp-token": told["config.token"]}))
+part.write_text(
+    json.dumps({"x-ptp-session-id": environment["config.session_id"], "x-ptp-token": environment["config.token"]})
+)
 part.replace(file)
 time.sleep(3600)

@@ -78,10 +78,10 @@ def run(
 
 
 def tell(world: World, result: Result) -> None:
-    """Print what became of a trial, and what the nodes said where a rule was broken."""
-    said = result.broken.replace("\n", " ")[:4000] or "well"
+    """Print what became of a trial, and what the nodes logged if a rule was broken."""
+    text = result.broken.replace("\n", " ")[:4000] or "well"
     trial = result.trial
-    cells = (trial.phase, trial.fault, result.outcome, result.reason, f"{result.seconds:.1f}", said)
+    cells = (trial.phase, trial.fault, result.outcome, result.reason, f"{result.seconds:.1f}", text)
     print(f"| {' | '.join(cells)} |", flush=True)
     if result.broken:
         for node in world.nodes:

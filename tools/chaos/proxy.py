@@ -165,7 +165,7 @@ class Proxy:
         return False
 
     async def _duplicate(self, request: bytes, writer: asyncio.StreamWriter) -> bool:
-        """Bring the request twice at once; answer with what comes first."""
+        """Deliver the request twice at the same time; return the first response."""
         both = [asyncio.create_task(self._ask(request)) for _ in range(2)]
         done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         writer.write(done.pop().result())

@@ -154,8 +154,8 @@ def _patiently(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
     def answer() -> dict[str, Any] | None:
         with contextlib.suppress(httpx.HTTPError, ValueError):
-            said = ask()
-            return said if said.get("code", 0) != 500 else None
+            found = ask()
+            return found if found.get("code", 0) != 500 else None
         return None
 
     return dict(wait_for(answer, 60, 0.2, "the node answers"))
@@ -264,10 +264,10 @@ def _agreed(world: World, job_id: str) -> tuple[str, str]:
         taken = [e for e in world.host.timeline(job_id) if e["event"] == "job READY here"]
         return "" if taken else "never taken"
 
-    said = wait_for(at_host, 90, 0.2, f"the host knows the end: {_shown(world.host, job_id)}")
-    if said not in (outcome, "never taken"):
-        raise Broken(f"the scheduling node says {outcome}, the other {said}")
-    if said == "never taken" and outcome == "SUCCEEDED":
+    found = wait_for(at_host, 90, 0.2, f"the host knows the end: {_shown(world.host, job_id)}")
+    if found not in (outcome, "never taken"):
+        raise Broken(f"the scheduling node says {outcome}, the other {found}")
+    if found == "never taken" and outcome == "SUCCEEDED":
         raise Broken("a success without the host")
     return outcome, reason
 

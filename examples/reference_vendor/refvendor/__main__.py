@@ -98,7 +98,7 @@ class _Run:
             self.done.set()
 
     def terminated(self) -> NoReturn:
-        """End at once, with a word to the platform unless the run has already reported its end."""
+        """End immediately, and report it to the platform unless the run has already reported its end."""
         free = self._ending.acquire(timeout=_TERMINATION_SECONDS)
         if self.done.is_set():
             os._exit(self.exit_code)

@@ -61,7 +61,7 @@ class Caller:
         the deadline and `ChannelRefused` for any other answer than success.
         """
         data = json.dumps(body, separators=(",", ":")).encode()
-        pause, said = CALL_PAUSES[0], -_SAY_EVERY
+        pause, logged = CALL_PAUSES[0], -_SAY_EVERY
         started = time.monotonic()
         while True:
             limit = min(_CALL_SECONDS, max(1.0, self._deadline.left()))
@@ -72,9 +72,9 @@ class Caller:
             if kept and self._connection is None:
                 continue  # the other side may only have closed an idle connection
             elapsed = time.monotonic() - started
-            if elapsed - said >= _SAY_EVERY:
+            if elapsed - logged >= _SAY_EVERY:
                 self._log("warning", "transport does not deliver yet, trying again", call=verb, cause=trouble)
-                said = elapsed
+                logged = elapsed
             left = self._deadline.left()
             if left <= 0:
                 raise PeerTimeout(f"transport {verb}: no success before the task's deadline, last: {trouble}")

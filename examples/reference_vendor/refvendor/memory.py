@@ -40,7 +40,7 @@ class MemoryChannel:
             self._queues[message.source, message.to, message.name].put(message.payload)
 
     def take(self, source: str, to: str, name: str) -> bytes:
-        """Wait for the next message. Raises `PeerTimeout`, at once where a party has failed."""
+        """Wait for the next message. Raises `PeerTimeout`, immediately if a party has failed."""
         with self._lock:
             waiting = self._queues[source, to, name]
             if self._broken and waiting.empty():

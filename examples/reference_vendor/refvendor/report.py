@@ -62,10 +62,10 @@ class Reporter:
             parts = urlsplit(self._url)
             kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
             if parts.scheme not in kinds or not parts.hostname:
-                return "system.callback is no http URL", True
+                return "system.callback is not an HTTP URL", True
             connection = kinds[parts.scheme](parts.hostname, parts.port, timeout=seconds)
         except ValueError:
-            return "system.callback is no http URL", True
+            return "system.callback is not an HTTP URL", True
         try:
             path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
             headers = {"Content-Type": "application/json", "Connection": "close"}

@@ -226,7 +226,7 @@ def _joined(texts: Sequence[str], metadata: Mapping[str, Any], where: str) -> Ta
 
 
 def _publish(target: Path, files: Mapping[str, str]) -> None:
-    """Put a complete directory in place at once; what an earlier attempt left there goes."""
+    """Put a complete directory in place in one step; what an earlier attempt left there goes."""
     target.parent.mkdir(parents=True, exist_ok=True)
     mark = secrets.token_hex(8)
     if os.path.ismount(target) or (target.is_dir() and not os.access(target.parent, os.W_OK)):

@@ -137,7 +137,7 @@ class ChannelNet:
         role, _, index = party.partition(".")
         nodes = self._task.parties.get(role, ())
         if not index.isdecimal() or int(index) >= len(nodes):
-            raise VendorError(f"{party} is no party of this task")
+            raise VendorError(f"{party} is not a party of this task")
         return nodes[int(index)]
 
     def _topic(self, source: str, to: str, name: str, number: int, part: int) -> str:

@@ -1,4 +1,4 @@
-"""The environment contract: what is read, how texts become values, and how everything wrong is named at once."""
+"""The environment contract: what is read, how texts become values, and how all problems are reported together."""
 
 import json
 
@@ -83,7 +83,7 @@ def test_what_cannot_work_is_named(name, value, named):
     with pytest.raises(BadParameters) as caught:
         read(COMPLETE | {name: value, "config.session_id": ""})
     assert named in str(caught.value)
-    assert "config.session_id" in str(caught.value), "all problems come at once"
+    assert "config.session_id" in str(caught.value), "all problems come together"
 
 
 def test_a_role_without_index_is_the_first():

@@ -44,19 +44,19 @@ def found(run, party):
 @pytest.fixture
 def opened(monkeypatch):
     """What the parties say inside the sealed messages, as (kind, fields, blobs)."""
-    said = []
+    sent = []
     send = links.SealedLink.send
 
     def record(self, kind, fields=None, blobs=()):
-        said.append((kind, dict(fields or {}), list(blobs)))
+        sent.append((kind, dict(fields or {}), list(blobs)))
         send(self, kind, fields, blobs)
 
     monkeypatch.setattr(links.SealedLink, "send", record)
-    return said
+    return sent
 
 
-def blob(said, kind):
-    return next(blobs[0] for name, _, blobs in said if name == kind)
+def blob(sent, kind):
+    return next(blobs[0] for name, _, blobs in sent if name == kind)
 
 
 IDS = st.lists(
@@ -139,17 +139,17 @@ def test_intersect_method_decides_the_messages(opened):
 
 
 @pytest.mark.parametrize(
-    ("parameters", "told_nothing"),
+    ("parameters", "passive"),
     [(RAW, "guest.0"), (RAW | {"join_role": "guest"}, "host.0"), (RSA, "host.0"), (ECDH, "host.0")],
 )
 @pytest.mark.parametrize("off", [False, "False", "false"])
-def test_sync_intersect_ids_false_keeps_the_hits_at_one_side(opened, parameters, told_nothing, off):
+def test_sync_intersect_ids_false_keeps_the_hits_at_one_side(opened, parameters, passive, off):
     run = intersect(parameters | {"sync_intersect_ids": off, "only_output_key": False})
-    knows = "host.0" if told_nothing == "guest.0" else "guest.0"
+    knows = "host.0" if passive == "guest.0" else "guest.0"
     assert found(run, knows) == COMMON
-    assert found(run, told_nothing) == []
-    assert len(run[told_nothing].io.tables["train_data"].header) == 3
-    assert run[told_nothing].io.tables["train-intersection"].rows[-1] == ["intersection", ""]
+    assert found(run, passive) == []
+    assert len(run[passive].io.tables["train_data"].header) == 3
+    assert run[passive].io.tables["train-intersection"].rows[-1] == ["intersection", ""]
     assert "hits" not in {kind for kind, _, _ in opened}
 
 

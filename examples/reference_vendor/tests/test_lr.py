@@ -317,11 +317,11 @@ def test_each_party_is_sent_what_it_may_know_and_no_more() -> None:
         ("arbiter.0", "host.0", "verdict"): {"stop"},
         ("host.0", "guest.0", "shares"): set(),
     }
-    told: dict[str, set[str]] = {}
+    messages: dict[str, set[str]] = {}
     for source, to, m, _ in wire.frames:
         if (source, m.kind) == ("arbiter.0", "gradient"):
-            told.setdefault(to, set()).update(m.fields)
-    assert told == {"guest.0": {"stop", "loss"}, "host.0": {"stop"}}
+            messages.setdefault(to, set()).update(m.fields)
+    assert messages == {"guest.0": {"stop", "loss"}, "host.0": {"stop"}}
     plan = replace(RegressionPlan(), batch_size=20)
     rows, for_guest, for_host = clear_gradients(own, other, plan)
     data = b"\n".join(frame for *_, frame in wire.frames)

@@ -75,7 +75,7 @@ def test_any_other_answer_is_a_yes(loopback, answer):
 def test_a_callback_that_is_no_url_costs_a_warning(url):
     log = Lines()
     assert not reporter(url, log).succeeded()
-    assert log[-1][2]["cause"] == "system.callback is no http URL"
+    assert log[-1][2]["cause"] == "system.callback is not an HTTP URL"
 
 
 def test_no_callback_at_all_is_fine():

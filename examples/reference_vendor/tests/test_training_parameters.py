@@ -248,17 +248,17 @@ def test_every_described_parameter_is_in_a_test_above(component: str) -> None:
 
 @pytest.mark.parametrize("component", [TREES, REGRESSION])
 def test_the_description_agrees_with_the_component(component: str) -> None:
-    told = description(component)
-    assert sorted(told["roleList"]) == sorted(MODULES[component].ROLES)
+    described = description(component)
+    assert sorted(described["roleList"]) == sorted(MODULES[component].ROLES)
     defaults: dict[str, Any] = {}
-    for parameter in told["inputParam"]:
+    for parameter in described["inputParam"]:
         assert parameter["optional"] is True
         for choice in parameter.get("bindingData", []):
             read(component, {parameter["name"]: choice["value"]})
         defaults[parameter["name"]] = parameter["defaultValue"]
     assert read(component, defaults) == read(component, {})
     run = train(component, BASE[component]).checked()
-    outputs = {output["name"] for output in told["outputData"]}
+    outputs = {output["name"] for output in described["outputData"]}
     for party in run.parties.values():
         assert {*party.io.tables, *party.io.values} == outputs
 

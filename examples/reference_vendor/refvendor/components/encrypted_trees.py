@@ -109,15 +109,15 @@ class RemoteSource:
         self._link.send(CHOOSE, tied)
         message = self._link.expect(PARTED)
         numbers = message.integers("splits")
-        settled = {}
+        decided = {}
         for place, (node, positions) in enumerate(picks.items()):
             left = _rows(message.blob(place), self._rows)
             counts = self._arrived[node].count[list(positions)]
             outside = not np.isin(left, self._nodes[node]).all()
             if len(left) not in counts or outside or place >= len(numbers):
                 raise BadMessage(f"{self.party}: the rows of a split are not those of its offer")
-            settled[node] = Parting(left=left, note={"party": self.party, "split": numbers[place]})
-        return settled
+            decided[node] = Parting(left=left, note={"party": self.party, "split": numbers[place]})
+        return decided
 
     def finish(self) -> None:
         """Tell the host that there is no further tree."""
@@ -173,7 +173,7 @@ class HostOfTrees:
         start.integer("rows", self._total, self._total)
         self._key = PublicKey.from_bytes(start.blob())
         self._key.prepare()
-        answers = {TREE: self._begin_tree, LEVEL: self._search, CHOOSE: self._settle}
+        answers = {TREE: self._begin_tree, LEVEL: self._search, CHOOSE: self._decide}
         while (message := self._link.expect(*answers, FINISH)).kind != FINISH:
             answers[message.kind](message)
 
@@ -199,7 +199,7 @@ class HostOfTrees:
             self._link.send(OFFERS, {"node": node, "count": len(places)}, [data])
         self._rows, self._histograms = rows, histograms
 
-    def _settle(self, message: Message) -> None:
+    def _decide(self, message: Message) -> None:
         nodes, positions = message.integers("nodes"), message.fields.get("positions")
         if not isinstance(positions, list) or len(positions) != len(nodes):
             raise BadMessage("choose: positions must be a list per node")

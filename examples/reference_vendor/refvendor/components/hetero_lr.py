@@ -401,7 +401,7 @@ def _floats(data: bytes, count: int) -> Floats:
         raise BadMessage(f"{count} scores take {8 * count} bytes, got {len(data)}")
     values = np.frombuffer(data, dtype=">f8").astype(np.float64)
     if not np.isfinite(values).all():
-        raise BadMessage("a share of a score is no finite number")
+        raise BadMessage("a share of a score is not a finite number")
     return values
 
 

@@ -89,7 +89,7 @@ def guest(task: Task, io: Io, net: Net, log: Log) -> None:
             counts[host] = _agree(task, link, settings, len(keyed.rows))
         hits: set[str] | None
         if settings.method == RAW and settings.join_role == "host":
-            hits = _told(links[hosts[0]], keyed, settings)
+            hits = _passive(links[hosts[0]], keyed, settings)
         else:
             found = {host: _match(link, keyed.ids, settings, counts[host]) for host, link in links.items()}
             hits = set(keyed.rows).intersection(*(match.places for match in found.values()))
@@ -115,7 +115,7 @@ def host(task: Task, io: Io, net: Net, log: Log) -> None:
             if settings.sync:
                 match.tell(link, hits)
         else:
-            hits = _told(link, keyed, settings, rows)
+            hits = _passive(link, keyed, settings, rows)
     _write(io, log, keyed, settings, counts, hits)
 
 
@@ -217,8 +217,8 @@ def _match(link: Link, ids: Sequence[str], settings: Settings, rows: int) -> mat
     return matching.raw_collect(link, ids, settings.tagging, rows)
 
 
-def _told(link: Link, keyed: Keyed, settings: Settings, rows: int = 0) -> set[str] | None:
-    """Be the side that learns only what it is told; None if it is told nothing."""
+def _passive(link: Link, keyed: Keyed, settings: Settings, rows: int = 0) -> set[str] | None:
+    """Be the side that learns only what the other sends; None if that is nothing."""
     if settings.method == RSA:
         sent = matching.rsa_sign(
             link, keyed.ids, settings.rsa_hash, settings.rsa_final_hash, settings.rsa_bits, rows
@@ -227,7 +227,7 @@ def _told(link: Link, keyed: Keyed, settings: Settings, rows: int = 0) -> set[st
         sent = matching.curve_send(link, keyed.ids, rows)
     else:
         sent = matching.raw_send(link, keyed.ids, settings.tagging)
-    return matching.heard(link, sent) if settings.sync else None
+    return matching.received_ids(link, sent) if settings.sync else None
 
 
 def _write(

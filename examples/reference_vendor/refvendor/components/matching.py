@@ -53,7 +53,7 @@ class Matches:
         link.send("hits", blobs=[struct.pack(f">{len(numbers)}I", *numbers)])
 
 
-def heard(link: Link, ids_in_sent_order: Sequence[str]) -> set[str]:
+def received_ids(link: Link, ids_in_sent_order: Sequence[str]) -> set[str]:
     """The common ids as the learning party tells them by `Matches.tell`."""
     blob = link.expect("hits").blob()
     if len(blob) % 4:
@@ -171,6 +171,6 @@ def _slices(blob: bytes, size: int, what: str) -> list[bytes]:
     return [blob[i : i + size] for i in range(0, len(blob), size)]
 
 
-def _same_count(what: str, got: int, said: int) -> None:
-    if got != said:
-        raise BadMessage(f"{what}: {got} came, {said} were announced")
+def _same_count(what: str, got: int, announced: int) -> None:
+    if got != announced:
+        raise BadMessage(f"{what}: {got} came, {announced} were announced")

@@ -133,13 +133,13 @@ class Reader:
         """Raise every problem in one `BadParameters`; else warn of parameters nobody reads."""
         if self._problems:
             raise BadParameters("; ".join(self._problems))
-        for name in self._unread():
+        for name in self._unknown():
             log("warning", "unknown parameter ignored", parameter=name)
 
-    def _unread(self) -> list[str]:
+    def _unknown(self) -> list[str]:
         known = self._asked if self._path else self._asked | DATA_LOCATION
         own = [f"{self._path}{name}" for name in self._values if name not in known]
-        return own + [name for part in self._parts for name in part._unread()]
+        return own + [name for part in self._parts for name in part._unknown()]
 
 
 def _number(value: Any) -> float | None:

@@ -98,7 +98,7 @@ def read_new_rows(table: Table, common: Common, features: Sequence[str]) -> NewR
         place = header.index(name)
         values[:, column], bad = numbers_of([row[place] for row in table.rows])
         if bad:
-            problems.append(f"train_data: {bad} cells of column {name!r} are no finite numbers")
+            problems.append(f"train_data: {bad} cells of column {name!r} are not finite numbers")
     if problems:
         raise BadParameters("; ".join(problems))
     has_labels = common.label in header and common.label != common.id

@@ -109,7 +109,7 @@ def read_rows(table: Table, common: Common, with_labels: bool, log: Log) -> Rows
         if bad and not np.isfinite(numbers).any():
             log("warning", "column without numbers left out", column=name)
         elif bad:
-            problems.append(f"train_data: {bad} cells of column {name!r} are no finite numbers")
+            problems.append(f"train_data: {bad} cells of column {name!r} are not finite numbers")
         else:
             names.append(name)
             values.append(numbers)

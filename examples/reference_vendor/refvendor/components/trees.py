@@ -3,7 +3,7 @@
 A source is one party's features, here or behind a `Link`; the growing code does not know which. The pooled
 run that the federated one must equal is this same code over local sources only.
 
-Ties are settled by a fixed rule: the first source in the list, then its lowest column, then the lowest bin.
+Ties are decided by a fixed rule: the first source in the list, then its lowest column, then the lowest bin.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class BoostingPlan:
 
 @dataclass(frozen=True)
 class Parting:
-    """The split a source settled on: its left rows and what the guest's model keeps of it."""
+    """The split a source decided on: its left rows and what the guest's model keeps of it."""
 
     left: Ints
     note: Mapping[str, Any]
@@ -94,7 +94,7 @@ class LocalSource:
 
     def choose(self, picks: Mapping[int, Sequence[int]]) -> Mapping[int, Parting]:
         """Settle which of equally good splits is taken: the lowest column, then the lowest bin."""
-        settled = {}
+        decided = {}
         for node, positions in picks.items():
             rows, places = self._nodes[node]
             column, code = min(places[position] for position in positions)
@@ -103,8 +103,8 @@ class LocalSource:
                 "feature": self._bins.names[column],
                 "threshold": float(self._bins.cuts[column][code]),
             }
-            settled[node] = Parting(left=rows[self._bins.codes[rows, column] <= code], note=note)
-        return settled
+            decided[node] = Parting(left=rows[self._bins.codes[rows, column] <= code], note=note)
+        return decided
 
 
 @dataclass(frozen=True)
@@ -164,18 +164,18 @@ def _grow(sources: Sequence[Source], g: Ints, h: Ints, plan: BoostingPlan) -> tu
     step = np.zeros(len(g))
     level: dict[int, Ints] = {0: np.arange(len(g))}
     for depth in range(plan.max_depth + 1):
-        settled: dict[int, Parting] = {}
+        decided: dict[int, Parting] = {}
         if depth < plan.max_depth:
             wide = {node: rows for node, rows in level.items() if len(rows) >= plan.min_sample_split}
-            settled = _settle(sources, wide, g, h, plan.rule) if wide else {}
+            decided = _decide(sources, wide, g, h, plan.rule) if wide else {}
         following: dict[int, Ints] = {}
         for node, rows in level.items():
-            if node not in settled:
+            if node not in decided:
                 weight = plan.learning_rate * plan.rule.leaf(int(g[rows].sum()), int(h[rows].sum()))
                 step[rows] = weight
                 nodes[node] = {"node": node, "leaf": weight}
                 continue
-            parting = settled[node]
+            parting = decided[node]
             left, right = 2 * node + 1, 2 * node + 2
             nodes[node] = {"node": node, **parting.note, "left": left, "right": right}
             following[left] = parting.left
@@ -186,7 +186,7 @@ def _grow(sources: Sequence[Source], g: Ints, h: Ints, plan: BoostingPlan) -> tu
     return [nodes[node] for node in sorted(nodes)], step
 
 
-def _settle(
+def _decide(
     sources: Sequence[Source], nodes: Mapping[int, Ints], g: Ints, h: Ints, rule: SplitRule
 ) -> dict[int, Parting]:
     """The best split of every node that has one worth making."""
@@ -203,8 +203,8 @@ def _settle(
                 tied = np.flatnonzero(offered == best)
         if winner is not None:
             picks[winner][node] = tied.tolist()
-    settled: dict[int, Parting] = {}
+    decided: dict[int, Parting] = {}
     for source, wanted in zip(sources, picks, strict=True):
         if wanted:
-            settled.update(source.choose(wanted))
-    return settled
+            decided.update(source.choose(wanted))
+    return decided

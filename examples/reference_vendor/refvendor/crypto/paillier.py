@@ -93,7 +93,7 @@ class PublicKey:
         if not SMALLEST_KEY <= n.bit_length() <= LARGEST_KEY or n.is_even():
             raise BadCiphertext(f"a public key must be odd and of at least {SMALLEST_KEY} bits")
         if not 1 < h < n * n or gmpy2.gcd(h, n) != 1:
-            raise BadCiphertext("the base of the randomness is no unit under the key")
+            raise BadCiphertext("the base of the randomness is not a unit under the key")
         return cls(n=n, h=h)
 
     def to_bytes(self) -> bytes:
@@ -213,7 +213,7 @@ class PublicKey:
         return [packed for job in jobs for packed in job.result()]
 
     def _pack_chunks(self, chunks: list[Sequence[mpz]], slot_bits: int) -> list[mpz]:
-        """Horner's rule over all chunks at once; the longer chunks come first."""
+        """Horner's rule over all chunks together; the longer chunks come first."""
         square, step = self.square, 1 << slot_bits
         packed: list[mpz] = []
         for place in range(max(len(chunk) for chunk in chunks) - 1, -1, -1):
