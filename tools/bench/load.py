@@ -1,4 +1,4 @@
-"""Many tasks, many jobs, many concurrent clients: how much one costs the other. Ratios of one run on one machine."""
+"""Many tasks, many jobs, many concurrent clients: what one costs the other. Ratios of one run on one machine."""
 
 import copy
 import re
