@@ -1,23 +1,23 @@
-"""What every engine offers: start a named run once, look at it, stop it, keep its logs, forget it.
+"""What every engine offers: start a named run once, inspect it, stop it, save its logs, remove it.
 
-A run is known by its name alone, so that each call may be repeated without harm. Engines hold no truth of
-their own: after a restart of the gateway, a new engine object tells the same of the runs of the old one.
+A run is identified by its name alone, so that each call may be repeated. Engine objects hold no state of their
+own: after a restart of the gateway, a new one reports the same about the runs of the old one.
 
     EngineError            ENGINE_FAILED
-    ├── EngineDown         ENGINE_DOWN         no answer from the engine
+    ├── EngineDown         ENGINE_DOWN         the engine does not respond
     ├── ImageNotFound      IMAGE_NOT_FOUND     nothing is ever fetched implicitly
-    ├── DigestChanged      DIGEST_CHANGED      the image is another one than was expected
-    ├── PullDenied         PULL_DENIED         the registry, or the admin, does not allow it
-    ├── PullTimeout        PULL_TIMEOUT        the registry did not deliver in time
-    ├── PullFailed         PULL_FAILED         the registry cannot be used for another reason
-    ├── SignatureMissing   SIGNATURE_ABSENT    nobody has signed the image, and somebody has to
-    ├── SignatureInvalid   SIGNATURE_INVALID   signed, but not by who has to, or not this image
-    ├── SignatureUnchecked SIGNATURE_UNCHECKED the registry does not tell
+    ├── DigestChanged      DIGEST_CHANGED      the image is not the expected one
+    ├── PullDenied         PULL_DENIED         the registry or the admin's rules deny it
+    ├── PullTimeout        PULL_TIMEOUT        the registry was too slow
+    ├── PullFailed         PULL_FAILED         the pull failed for another reason
+    ├── SignatureMissing   SIGNATURE_ABSENT    a signature is required, and there is none
+    ├── SignatureInvalid   SIGNATURE_INVALID   signed with another key, or for another image
+    ├── SignatureUnchecked SIGNATURE_UNCHECKED the registry does not say
     ├── CommandNotFound    COMMAND_NOT_FOUND   the image has no such executable
-    ├── CreateFailed       CREATE_FAILED       refused for another reason, in the engine's words
+    ├── CreateFailed       CREATE_FAILED       refused for another reason, as the engine says
     ├── PortInUse          PORT_IN_USE         a port of this host is taken
     ├── NoSpace            NO_SPACE            a disk is full
-    └── NotSupported       NOT_SUPPORTED       this engine cannot apply what was asked for
+    └── NotSupported       NOT_SUPPORTED       this engine cannot do what was requested
 """
 
 import hashlib
@@ -33,7 +33,7 @@ from typing import Protocol
 CAPABILITIES = frozenset({"fractional_cpu", "oom_flag", "network", "mounts", "capabilities"})
 """What an engine may declare. What it does not, it refuses with `NotSupported` or leaves out of a probe.
 
-``network``: runs are kept apart as `Engine.isolation` tells. ``capabilities``: Linux ones can be granted."""
+``network``: runs are isolated as `Engine.isolation` reports. ``capabilities``: Linux ones can be granted."""
 
 LARGEST_VARIABLE = 128 * 1024
 """Bytes of one NAME=value with its closing zero byte: what Linux hands to a new program at most."""
@@ -49,13 +49,13 @@ class EngineError(Exception):
 
 
 class EngineDown(EngineError):
-    """The engine does not answer; what its runs do meanwhile is not known."""
+    """The engine does not respond; the state of its runs is unknown."""
 
     reason = "ENGINE_DOWN"
 
 
 class HostMoved(EngineError):
-    """Containers find this host at another address than when the launch was asked for: ask again with that."""
+    """Containers now reach this host at another address than the launch says: launch again with that."""
 
     reason = "CREATE_FAILED"
 
@@ -64,11 +64,11 @@ HOW_TO_HAVE_IT = (
     "build, pull or load it where the engine runs, or let the gateway fetch it (engine.docker.pull: missing, "
     "with its registry under engine.docker.registries)"
 )
-"""what to do about an image that an engine with images of its own does not have"""
+"""what to do about a missing image"""
 
 
 class ImageNotFound(EngineError):
-    """The engine has no such image. ``what`` is not there, ``remedy`` says what to do; its text has both."""
+    """The engine has no such image: ``what`` is missing, and ``remedy`` says what to do."""
 
     reason = "IMAGE_NOT_FOUND"
 
@@ -79,43 +79,43 @@ class ImageNotFound(EngineError):
 
 
 class DigestChanged(EngineError):
-    """The image is another one than the launch expects; nothing was started."""
+    """The image is not the one that the launch expects; nothing was started."""
 
     reason = "DIGEST_CHANGED"
 
 
 class PullDenied(EngineError):
-    """The registry gives the image to nobody, or not to us, or the admin's rules do not name it."""
+    """The registry denies us the image, or the admin's rules do not name it."""
 
     reason = "PULL_DENIED"
 
 
 class PullTimeout(EngineError):
-    """The registry did not deliver within the time that the admin gives it."""
+    """The image did not arrive within the configured time."""
 
     reason = "PULL_TIMEOUT"
 
 
 class PullFailed(EngineError):
-    """The image could not be fetched, for a reason that has no name of its own."""
+    """The image could not be pulled for another reason."""
 
     reason = "PULL_FAILED"
 
 
 class SignatureMissing(EngineError):
-    """A rule asks for a signature, and nobody has signed the image."""
+    """A rule requires a signature, and the image has none."""
 
     reason = "SIGNATURE_ABSENT"
 
 
 class SignatureInvalid(EngineError):
-    """The image is signed, but by another key than the rule's, or the signature is for another image."""
+    """The image is signed with another key than the rule's, or the signature is for another image."""
 
     reason = "SIGNATURE_INVALID"
 
 
 class SignatureUnchecked(EngineError):
-    """Whether the image is signed cannot be told, because the registry does not answer that."""
+    """The registry does not say whether the image is signed."""
 
     reason = "SIGNATURE_UNCHECKED"
 
@@ -127,13 +127,13 @@ class PortInUse(EngineError):
 
 
 class CommandNotFound(EngineError):
-    """What the run should begin with is not in the image, or not on this machine."""
+    """The run's executable is not in the image, or not on this machine."""
 
     reason = "COMMAND_NOT_FOUND"
 
 
 class CreateFailed(EngineError):
-    """The engine refused the run; the text has its words."""
+    """The engine refused the run; the message says why."""
 
     reason = "CREATE_FAILED"
 
@@ -145,19 +145,19 @@ class NoSpace(EngineError):
 
 
 class NotSupported(EngineError):
-    """This engine cannot apply what was asked for; it never leaves it out instead."""
+    """This engine cannot apply what was requested, and never ignores it instead."""
 
     reason = "NOT_SUPPORTED"
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a run may use at most; None is without a limit."""
+    """The most that a run may use; None: no limit."""
 
     cpu: float | None = None
     """cores"""
     memory: int | None = None
-    """bytes; swap does not come on top"""
+    """bytes, swap included"""
     pids: int | None = 512
     """processes and threads"""
 
@@ -174,13 +174,13 @@ class Capacity:
 
 @dataclass(frozen=True)
 class ImageFacts:
-    """What an image says of itself."""
+    """An image's metadata."""
 
     digest: str = ""
-    """tells its content from every other; empty where the engine cannot tell, so that nobody relies on it"""
+    """identifies its content; empty if the engine has no digest that can be relied on"""
     labels: Mapping[str, str] = field(default_factory=dict)
     repo_digests: tuple[str, ...] = ()
-    """``repository@digest`` of each registry that it came from or went to"""
+    """``repository@digest`` of each registry that it was pulled from or pushed to"""
 
 
 @dataclass(frozen=True)
@@ -207,27 +207,27 @@ class LaunchSpec:
     command: tuple[str, ...] | None = None
     """instead of the image's own command"""
     digest: str = ""
-    """what `Engine.image_digest` has to tell of the image; empty: anything"""
+    """what `Engine.image_digest` has to return for the image; empty: anything"""
     capabilities: tuple[str, ...] = ()
     """Linux capabilities beyond none, such as NET_RAW"""
     engine: str = ""
-    """which of several engines is to run it, by name; empty: the main one"""
+    """name of the engine that is to run it; empty: the main one"""
     host: str = ""
-    """where in the engine's own network the environment says that this host is; empty: it says nothing of that"""
+    """this host's address in the engine's own network, as in the environment; empty: not in it"""
 
 
 @dataclass(frozen=True)
 class Running:
-    """The run was started and is not over; ``started_at`` is None where the engine does not tell."""
+    """The run was started and has not exited; ``started_at`` may be unknown."""
 
     started_at: datetime | None = None
     cut_off: bool = False
-    """its container was taken off every network: it can reach nobody, and nobody it"""
+    """its container was disconnected from every network"""
 
 
 @dataclass(frozen=True)
 class Exited:
-    """How a run ended. One that died by a signal has the code 128 + signal. Times are aware, in UTC."""
+    """How a run exited. One killed by a signal has the code 128 + signal. Times are in UTC."""
 
     code: int
     signal: int | None = None
@@ -238,7 +238,7 @@ class Exited:
 
 @dataclass(frozen=True)
 class Missing:
-    """Nothing by that name was started here, or it was removed."""
+    """No run of that name was started here, or it was removed."""
 
 
 Probe = Running | Exited | Missing
@@ -255,7 +255,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Logs:
-    """What a run wrote, as far as it is kept; bytes, because nobody promises an encoding."""
+    """The output of a run as far as it is kept, in no particular encoding."""
 
     stdout: bytes = b""
     stderr: bytes = b""
@@ -263,7 +263,7 @@ class Logs:
 
 @dataclass(frozen=True)
 class Written:
-    """What a run has written where only its engine can look: all but its mounts."""
+    """The disk use of a run outside its mounts."""
 
     size: int = 0
     """bytes"""
@@ -273,7 +273,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Isolation:
-    """What a run cannot reach, as far as the engine can tell just now."""
+    """What a run cannot reach, as far as the engine knows."""
 
     tasks: bool
     """the other runs of this node"""
@@ -289,7 +289,7 @@ class Watch(Protocol):
     """A subscription to exits."""
 
     def close(self) -> None:
-        """End it. No call begins after this returns, except one that is under way."""
+        """End it. No call begins after this returns."""
 
 
 class Engine(Protocol):
@@ -299,62 +299,59 @@ class Engine(Protocol):
     capabilities: frozenset[str]
 
     def check(self) -> None:
-        """Return if the engine answers. Raises `EngineDown`."""
+        """Return if the engine responds. Raises `EngineDown`."""
 
     def capacity(self) -> Capacity:
-        """Return what there is in all, used or not. Raises `EngineDown`."""
+        """Return the total capacity, used or not. Raises `EngineDown`."""
 
     def image_digest(self, image: str) -> str:
-        """Return what tells the content of the image from others. Raises `ImageNotFound`."""
+        """Return the digest of the image's content. Raises `ImageNotFound`."""
 
     def image_facts(self, image: str) -> ImageFacts:
-        """Look at the image as it is this moment; nothing remembered is told. Raises `ImageNotFound`."""
+        """Return the image's current metadata. Raises `ImageNotFound`."""
 
-    def ensure_image(self, image: str, told: Callable[[str], None]) -> str:
-        """Fetch the image if it is not here and the admin allows that; return its digest.
+    def ensure_image(self, image: str, on_progress: Callable[[str], None]) -> str:
+        """Pull the image if it is missing and the admin allows that; return its digest.
 
-        ``told`` hears of progress now and then; what it raises ends the fetching and comes out here.
+        ``on_progress`` is called now and then; what it raises ends the pull and is raised here.
         Raises `ImageNotFound`, `PullDenied`, `PullTimeout`, `PullFailed`, `NoSpace`.
         """
 
     def offered(self, image: str, seconds: float) -> str:
-        """Return the digest under which the image's registry would give it out now; nothing is fetched.
+        """Return the digest that the registry has for the image now; nothing is pulled.
 
-        Asked as `ensure_image` fetches, with the same rights and rules, for ``seconds`` at most. Raises the same.
+        Same rights, rules and errors as `ensure_image`; takes ``seconds`` at most.
         """
 
     def isolation(self) -> Isolation:
-        """Look what runs cannot reach. Raises `EngineError`."""
+        """Check what runs cannot reach. Raises `EngineError`."""
 
     def launch(self, spec: LaunchSpec) -> None:
-        """Start the run; do nothing if it was started before, be it over or not. Return once it is up.
+        """Start the run unless it was started before. Return once it is up.
 
         Raises `DigestChanged` if the image is not the expected one.
         """
 
     def probe(self, name: str) -> Probe:
-        """Look at a run; one that nobody started here is `Missing`."""
+        """Return the state of a run."""
 
     def address(self, name: str) -> str:
-        """Return the address from which a run's requests come; empty where it has none of its own just now."""
+        """Return the address from which a run's requests come; empty if it has none of its own."""
 
     def written(self, name: str, most: int) -> Written:
-        """Measure what a run has written beside its mounts; no more than ``most`` + 1 files are counted.
-
-        Unknown: nothing.
-        """
+        """Measure what a run has written outside its mounts; ``most`` + 1 files are counted."""
 
     def stop(self, name: str, grace: float) -> None:
-        """Ask the run to end, kill it after ``grace`` seconds, return when it is over. Unknown: nothing to do."""
+        """Terminate the run, kill it after ``grace`` seconds, return when it has exited. Unknown: no effect."""
 
     def logs(self, name: str, tail: int | None = None) -> Logs:
-        """Return what it wrote so far, of each stream the last ``tail`` bytes. Unknown: nothing."""
+        """Return its output so far, of each stream the last ``tail`` bytes. Unknown: empty."""
 
     def save_logs(self, name: str, directory: Path) -> None:
-        """Write stdout.log and stderr.log into the directory. Unknown: what is there stays as it is."""
+        """Write stdout.log and stderr.log into the directory. Unknown: no effect."""
 
     def remove(self, name: str) -> None:
-        """Forget the run with everything that belongs to it, killing it if it runs. Unknown: nothing to do."""
+        """Remove the run with everything that belongs to it, killing it if it runs. Unknown: no effect."""
 
     def list(self) -> Sequence[Found]:
         """Return the runs of this node and this installation, and of no other."""
@@ -362,27 +359,27 @@ class Engine(Protocol):
     def watch(self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None) -> Watch:
         """Call ``on_exit(name)`` soon after each exit, from a thread of its own.
 
-        Runs that were over before are told first. A name may be told more than once. ``on_away`` is called when
-        the engine has stopped to answer, with the name under which runs ask for it; the watch goes on by itself
-        once it answers again.
+        Runs that had exited before are reported first, and a run may be reported more than once. ``on_away`` is
+        called when the engine stops responding, with the name under which runs request it; the watch resumes by
+        itself.
         """
 
     def close(self) -> None:
-        """Give back threads and connections. Runs go on."""
+        """Release threads and connections. Runs go on."""
 
 
 def signal_of(code: int) -> int | None:
-    """Return the signal that an exit code stands for, by the custom of shells and container engines."""
+    """Return the signal that an exit code stands for, as shells and container engines use them."""
     signal = code - FIRST_SIGNAL_CODE
     return signal if 0 < signal <= 64 else None
 
 
 def check_environment(environment: Mapping[str, str]) -> None:
-    """Raise `CreateFailed`, naming every variable that no program can be given."""
+    """Raise `CreateFailed` with every variable that cannot be passed to a program."""
     problems = []
     for name, value in environment.items():
         if not name or "=" in name or "\0" in name:
-            problems.append(f"{name!r} is not a name of a variable")
+            problems.append(f"{name!r} is not a valid variable name")
         elif "\0" in value:
             problems.append(f"{name} contains a zero byte")
         else:
@@ -408,11 +405,11 @@ def check_digest(spec: LaunchSpec, digest: str) -> None:
 
 
 def check_limits(limits: Limits) -> None:
-    """Raise `CreateFailed`, naming every limit that makes no sense."""
-    asked = {"cpu": limits.cpu, "memory": limits.memory, "pids": limits.pids}
+    """Raise `CreateFailed` with every invalid limit."""
+    requested = {"cpu": limits.cpu, "memory": limits.memory, "pids": limits.pids}
     problems = [
-        f"{name} {value} is no number above 0"
-        for name, value in asked.items()
+        f"{name} {value} is not a number above 0"
+        for name, value in requested.items()
         if value is not None and not 0 < value < math.inf
     ]
     if problems:
@@ -426,20 +423,20 @@ INSTALLATION = "bfia.installation"
 
 
 def run_name(node: str, job: str, task: str, role: str, index: int, attempt: int) -> str:
-    """Return the name of a run: short, safe for DNS, paths and container engines, and the same every time."""
+    """Return the name of a run: short, safe for DNS, paths and container engines, and deterministic."""
     identity = json.dumps([node, job, task, role, int(index), int(attempt)], ensure_ascii=True)
     return "bfia-" + hashlib.sha256(identity.encode()).hexdigest()[:16]
 
 
 def is_name(name: str) -> bool:
-    """Tell whether something may be the name of a run, in every engine alike."""
+    """Whether this is a valid name of a run."""
     return _NAME.fullmatch(name) is not None
 
 
 def labels(
     node: str, installation: str, job: str, task: str, role: str, index: int, attempt: int
 ) -> dict[str, str]:
-    """Return the labels by which a run is found again and told from those of other nodes."""
+    """Return the labels that identify a run and its node."""
     return {
         NODE: node,
         INSTALLATION: installation,
@@ -452,12 +449,12 @@ def labels(
 
 
 def owned(labels: Mapping[str, str], node: str, installation: str) -> bool:
-    """Tell whether a run with these labels belongs to this node of this installation."""
+    """Whether a run with these labels belongs to this node of this installation."""
     return labels.get(NODE) == node and labels.get(INSTALLATION) == installation
 
 
 def safe_name(prefix: str, node: str) -> str:
-    """Return ``prefix-node``, made short and safe for container engines; distinct nodes stay distinct."""
+    """Return ``prefix-node``, shortened and safe for container engines; distinct nodes stay distinct."""
     plain = f"{prefix}-{node}"
     safe = "".join(c if c.isascii() and (c.isalnum() or c in "_.-") else "_" for c in plain)
     if safe == plain and len(plain) <= 48:

@@ -96,12 +96,12 @@ class MemoryWorld:
         self.subscribers = Subscribers()
         self.down = False
         """while it is set, every call raises `EngineDown`"""
-        self.told_away: list[Callable[[str], None]] = []
+        self.on_away: list[Callable[[str], None]] = []
 
     def go_away(self) -> None:
-        """Tell whoever watches that the engine does not answer; it does again at once unless it is ``down``."""
-        for told in list(self.told_away):
-            told("")
+        """Report to subscribers that the engine does not answer; it does again unless it is ``down``."""
+        for on_away in list(self.on_away):
+            on_away("")
 
 
 class MemoryEngine:
@@ -129,17 +129,17 @@ class MemoryEngine:
         self.capabilities = capabilities
         self.world = MemoryWorld() if world is None else world
         self.launches: list[LaunchSpec] = []
-        """every call of `launch` that came through to here, repetitions included"""
+        """every call of `launch`, repetitions included"""
         self.fetchable: dict[str, Callable[[Callable[[str], None]], Image]] = {}
-        """images that are not here and come when they are asked for: told of progress, each gives its script"""
+        """images that can be pulled, each by a function that reports progress and returns its script"""
         self.addresses: dict[str, str] = {}
-        """what `address` answers, by the run's name"""
+        """what `address` returns, by the run's name"""
         self.writings: dict[str, Written] = {}
-        """what `written` answers, by the run's name"""
+        """what `written` returns, by the run's name"""
         self._watches: list[Watch] = []
 
     def check(self) -> None:
-        """Answer, unless the test took the world down."""
+        """Return, unless the test took the world down."""
         if self.world.down:
             raise EngineDown("the engine does not answer")
 
@@ -158,11 +158,11 @@ class MemoryEngine:
         self._image(image)
         return ImageFacts(self.image_digest(image))
 
-    def ensure_image(self, image: str, told: Callable[[str], None]) -> str:
-        """Take an image over from ``fetchable``, if it is not here."""
+    def ensure_image(self, image: str, on_progress: Callable[[str], None]) -> str:
+        """Take an image from ``fetchable``, if it is missing."""
         self.check()
         if image not in self._images and image in self.fetchable:
-            self._images = {**self._images, image: self.fetchable[image](told)}
+            self._images = {**self._images, image: self.fetchable[image](on_progress)}
         return self.image_digest(image)
 
     def offered(self, image: str, seconds: float) -> str:
@@ -171,7 +171,7 @@ class MemoryEngine:
         return f"memory:{image}" if image in self.fetchable else self.image_digest(image)
 
     def isolation(self) -> Isolation:
-        """Claim that everything is kept apart."""
+        """Claim that everything is isolated."""
         self.check()
         return Isolation(tasks=True, host=True, outside=True)
 
@@ -236,7 +236,7 @@ class MemoryEngine:
         return self.writings.get(name, Written())
 
     def stop(self, name: str, grace: float) -> None:
-        """Ask the script to end, as it says what it does then; kill it after ``grace`` seconds."""
+        """Terminate the script, as it says how it responds; kill it after ``grace`` seconds."""
         run = self._run(name)
         if run is None or run.ended.is_set():
             return
@@ -282,14 +282,14 @@ class MemoryEngine:
             ]
 
     def watch(self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None) -> Watch:
-        """Tell of those that are over already, then of each that ends."""
+        """Report those that have exited, then each that exits."""
         mine = self._owns
         with self.world.lock:
-            self.world.told_away += [on_away] if on_away is not None else []
+            self.world.on_away += [on_away] if on_away is not None else []
             watch = self.world.subscribers.add(lambda name: on_exit(name) if mine(name) else None)
             for name, run in self.world.runs.items():
                 if run.ended.is_set():
-                    watch.tell(name)
+                    watch.report(name)
         self._watches.append(watch)
         return watch
 
@@ -324,11 +324,11 @@ class MemoryEngine:
         self._end(run, code)
 
     def _end(self, run: _Run, code: int) -> None:
-        """Record the end; the first one counts."""
+        """Record the exit; the first one counts."""
         with self.world.lock:
             if run.ended.is_set():
                 return
             started = run.probe.started_at if isinstance(run.probe, Running) else None
             run.probe = Exited(code, signal_of(code), run.script.oom_killed, started, self._clock())
             run.ended.set()
-            self.world.subscribers.tell(run.spec.name)
+            self.world.subscribers.report(run.spec.name)

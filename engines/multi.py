@@ -1,7 +1,7 @@
-"""Several engines as one: a run is started where it belongs, and found again wherever it is.
+"""Several engines as one: a run is started in the engine that it names, and found again wherever it is.
 
-What runs are there is known to the engines alone, so a run that this object did not start itself is looked for in
-each of them. An engine that is away hides its own runs and no others.
+Only the engines know their runs, so a run that this object did not start is searched for in each of them. An
+engine that is away hides its own runs and no others.
 """
 
 import threading
@@ -35,20 +35,17 @@ _MOST_KNOWN = 10_000
 
 
 class SeveralEngines:
-    """Several engines, one of which is ``main``: what is asked of the whole is asked of that.
-
-    See `engines.base.Engine` for what each method promises.
-    """
+    """Several engines, of which ``main`` stands for the whole; see `engines.base.Engine` for the methods."""
 
     def __init__(self, main: Engine, others: Mapping[str, Engine]) -> None:
-        """``others``: the further engines by the name under which runs ask for them."""
+        """``others``: the further engines by the names under which runs request them."""
         self.main = main
         self.kind = main.kind
         self.capabilities = main.capabilities.intersection(*(e.capabilities for e in others.values()))
         self._others = dict(others)
         self._lock = threading.Lock()
         self._place: dict[str, Engine] = {}
-        """where runs were seen"""
+        """the engine of each run, as far as known"""
 
     @property
     def others(self) -> Mapping[str, Engine]:
@@ -64,11 +61,11 @@ class SeveralEngines:
         return self._others[name]
 
     def check(self) -> None:
-        """Ask the main engine alone: one of the others may be away."""
+        """Check the main engine alone: one of the others may be away."""
         self.main.check()
 
     def capacity(self) -> Capacity:
-        """Return what the main engine has; each of the others is asked by itself."""
+        """Return the main engine's capacity; each of the others is asked by itself."""
         return self.main.capacity()
 
     def image_digest(self, image: str) -> str:
@@ -76,12 +73,12 @@ class SeveralEngines:
         return self._first(lambda engine: engine.image_digest(image))
 
     def image_facts(self, image: str) -> ImageFacts:
-        """Return what the first engine that has the image tells of it."""
+        """Return the metadata of the image in the first engine that has it."""
         return self._first(lambda engine: engine.image_facts(image))
 
-    def ensure_image(self, image: str, told: Callable[[str], None]) -> str:
-        """Have the main engine fetch it."""
-        return self.main.ensure_image(image, told)
+    def ensure_image(self, image: str, on_progress: Callable[[str], None]) -> str:
+        """Have the main engine pull it."""
+        return self.main.ensure_image(image, on_progress)
 
     def offered(self, image: str, seconds: float) -> str:
         """Ask the registry by the main engine."""
@@ -94,7 +91,7 @@ class SeveralEngines:
             try:
                 one = engine.isolation()
             except EngineError as error:
-                one = Isolation(whole.tasks, whole.host, whole.outside, (f"it cannot be told: {error}",))
+                one = Isolation(whole.tasks, whole.host, whole.outside, (f"unknown: {error}",))
             whole = replace(
                 whole,
                 tasks=whole.tasks and one.tasks,
@@ -105,13 +102,13 @@ class SeveralEngines:
         return whole
 
     def launch(self, spec: LaunchSpec) -> None:
-        """Start the run in the engine it names, and remember where it is."""
+        """Start the run in the engine that it names."""
         engine = self.at(spec.engine)
         engine.launch(spec)
-        self._seen(spec.name, engine)
+        self._remember(spec.name, engine)
 
     def probe(self, name: str) -> Probe:
-        """Look in the engine that has the run."""
+        """Ask the engine that has the run."""
         engine = self._of(name)
         return Missing() if engine is None else engine.probe(name)
 
@@ -141,10 +138,7 @@ class SeveralEngines:
             engine.save_logs(name, directory)
 
     def remove(self, name: str) -> None:
-        """Have the engine that has the run forget it, and forget where it was.
-
-        What was made and never started is no run anywhere, and goes all the same.
-        """
+        """Remove the run from the engine that has it; one that was created and never started, from all."""
         engine = self._of(name)
         for one in self._all() if engine is None else (engine,):
             one.remove(name)
@@ -160,7 +154,7 @@ class SeveralEngines:
         return found
 
     def watch(self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None) -> Watch:
-        """Watch all engines; ``on_away`` is told which of them is."""
+        """Watch all engines; ``on_away`` is called with the name of the one that is away."""
         watches = [self.main.watch(on_exit, on_away)]
         for name, engine in self._others.items():
             away = None if on_away is None else partial(_away_as, on_away, name)
@@ -173,7 +167,7 @@ class SeveralEngines:
             engine.close()
 
     def _first(self, look: Callable[[Engine], X]) -> X:
-        """Return what the first engine tells that has an image. Raises what the main engine raises."""
+        """Return the result of the first engine that has an image. Raises what the main engine raises."""
         try:
             return look(self.main)
         except ImageNotFound as error:
@@ -186,14 +180,14 @@ class SeveralEngines:
         yield self.main
         yield from self._others.values()
 
-    def _seen(self, name: str, engine: Engine) -> None:
+    def _remember(self, name: str, engine: Engine) -> None:
         with self._lock:
             if len(self._place) >= _MOST_KNOWN:
                 self._place.clear()
             self._place[name] = engine
 
     def _of(self, name: str) -> Engine | None:
-        """Return the engine that has the run, None if there is none. Raises `EngineDown` where one cannot tell."""
+        """Return the engine that has the run, if there is one. Raises `EngineDown` if one of them is away."""
         with self._lock:
             known = self._place.get(name)
         if known is not None:
@@ -202,7 +196,7 @@ class SeveralEngines:
         for engine in self._all():
             try:
                 if not isinstance(engine.probe(name), Missing):
-                    self._seen(name, engine)
+                    self._remember(name, engine)
                     return engine
             except EngineDown as error:
                 away = away or error
@@ -211,9 +205,9 @@ class SeveralEngines:
         return None
 
 
-def _away_as(told: Callable[[str], None], name: str, _own: str) -> None:
-    """Tell of an engine by the name that it has among several."""
-    told(name)
+def _away_as(on_away: Callable[[str], None], name: str, _own: str) -> None:
+    """Report an engine by the name that it has among several."""
+    on_away(name)
 
 
 class _Watches:

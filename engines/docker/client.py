@@ -1,7 +1,7 @@
-"""The way to a daemon's socket on another machine through the system's ssh client.
+"""Connections to a daemon: by its socket, by TCP, or to another machine through the system's ssh client.
 
-The client is asked to forward the socket and nothing else; keys, known hosts and ports are its own configuration's
-business. It never asks anybody for a password.
+The ssh client only forwards the daemon's socket; keys, known hosts and ports are up to its own configuration. It
+never asks for a password.
 """
 
 import os
@@ -35,7 +35,7 @@ _LONGEST_WORDS = 500
 
 
 class Tunnel:
-    """One forwarded socket. Not for several threads at once."""
+    """One forwarded socket; not thread-safe."""
 
     def __init__(self, url: str) -> None:
         """``url``: ssh://[user@]host[:port][/path/of/the/socket]. Connects only when first used."""
@@ -50,7 +50,7 @@ class Tunnel:
         self.close()
         program = shutil.which("ssh")
         if program is None:
-            raise EngineDown(f"{self._url}: the program ssh is not here; install an OpenSSH client")
+            raise EngineDown(f"{self._url}: the program ssh is missing; install an OpenSSH client")
         self._folder = Path(tempfile.mkdtemp(prefix="bfia-ssh-"))  # sockets' paths must be short
         with (self._folder / "said").open("wb") as said:
             self._client = subprocess.Popen(
@@ -117,17 +117,16 @@ def _listens(path: Path) -> bool:
 
 
 class Client(APIClient):
-    """Takes no proxy and no authorities' certificates from the environment: those would win over ours.
+    """Takes no proxy and no CA certificates from the environment, which would override ours.
 
-    And leaves nothing open where no daemon listens: the library drops a socket that could not connect without
-    closing it.
+    It also closes a socket that could not connect, which the library does not.
     """
 
     trust_env = property(lambda self: False, lambda self, value: None)
 
     def mount(self, prefix: str | bytes, adapter: BaseAdapter) -> None:
-        """Take our adapter for the daemon's socket, whichever the library brings."""
-        if isinstance(adapter, UnixHTTPAdapter):  # the library has no other place where one could be given
+        """Use our adapter for the daemon's socket."""
+        if isinstance(adapter, UnixHTTPAdapter):  # the library has no other hook for it
             adapter = self._custom_adapter = _Adapter(
                 f"http+unix://{adapter.socket_path}", adapter.timeout, max_pool_size=adapter.max_pool_size
             )
@@ -163,11 +162,11 @@ class _Connection(UnixHTTPConnection):
 _TIMEOUT = 60
 """seconds for one call; starting a container takes some on a busy machine"""
 _POOL = 64
-"""connections, of which every stop and every watch holds one for long"""
+"""connections: every stop and every watch keeps one for long"""
 
 
 class Connection:
-    """Call it for the client."""
+    """Calling it returns the client."""
 
     def __init__(self, base_url: str, tls: Mapping[str, str]) -> None:
         self._base_url = base_url
@@ -183,7 +182,7 @@ class Connection:
         with self._lock, translated(EngineDown):
             base_url = self._base_url if self._tunnel is None else f"unix://{self._tunnel.open()}"
             if self._tunnel is not None and base_url != self._tunnelled:
-                self._drop()  # it was made anew, elsewhere
+                self._drop()  # it was created again, elsewhere
                 self._tunnelled = base_url
             if self._api is None:
                 options: dict[str, Any] = {"base_url": base_url} if base_url else {**kwargs_from_env()}
@@ -194,12 +193,12 @@ class Connection:
             return self._api
 
     def is_here(self) -> bool:
-        """Whether the daemon's host is the one we run on, as far as can be told. Raises `EngineDown`."""
+        """Whether the daemon's host is the one we run on, as far as is known. Raises `EngineDown`."""
         self()
         return self._here and self._tunnel is None
 
     def close(self) -> None:
-        """Close the client and the tunnel; the next call makes new ones."""
+        """Close the client and the tunnel; the next call opens new ones."""
         with self._lock:
             self._drop()
             if self._tunnel is not None:
@@ -221,5 +220,5 @@ def _config(files: Mapping[str, str]) -> TLSConfig:
 
 
 def _on_this_machine(base_url: str | None, tls: bool) -> bool:
-    """Say whether the daemon is reached by a socket of this machine and not by network."""
+    """Whether the daemon is reached by a socket of this machine and not by network."""
     return str(parse_host(base_url, tls=tls)).startswith("http+unix://")

@@ -51,9 +51,11 @@ from engines.base import (
 )
 from engines.docker.client import Connection
 from engines.docker.errors import check_answer, network_is_gone, translated
-from engines.docker.images import Image, Images, PullRules
+from engines.docker.executables import Executables
+from engines.docker.images import Image, Images
 from engines.docker.isolation import NOT_AT_ALL, Surroundings
 from engines.docker.network import NodeNetwork
+from engines.docker.pulling import PullRules
 from engines.docker.watch import EventWatch
 
 
@@ -144,6 +146,7 @@ class ContainerdEngine:
         self._locks = tuple(threading.Lock() for _ in range(64))
         self._client = Connection(options.base_url, options.tls)
         self._images = Images(self._client, options.pull)
+        self._executables = Executables(self._client)
         self._network: NodeNetwork | None = None
         self._surroundings: Surroundings | None = None
         if options.network_mode == "bridge":
@@ -177,9 +180,9 @@ class ContainerdEngine:
         found = self._images.find(image)
         return ImageFacts(found.id, found.labels, found.repo_digests)
 
-    def ensure_image(self, image: str, told: Callable[[str], None]) -> str:
+    def ensure_image(self, image: str, on_progress: Callable[[str], None]) -> str:
         """Pull the image if the settings allow that; return its id."""
-        return self._images.ensure(image, told).id
+        return self._images.ensure(image, on_progress).id
 
     def offered(self, image: str, seconds: float) -> str:
         """Have the daemon ask the registry; nothing is fetched."""
@@ -346,7 +349,7 @@ class ContainerdEngine:
             container = found["Id"]  # created by a gateway that did not start it
         try:
             targets = [mount.target for mount in spec.mounts]
-            self._images.check_executable(container, image, spec.command, spec.environment, targets)
+            self._executables.check(container, image, spec.command, spec.environment, targets)
             api.start(container)
         except (APIError, EngineError):
             self._remove(container)

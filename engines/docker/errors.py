@@ -29,18 +29,18 @@ _PORT_TAKEN = re.compile(
     r"port is already allocated|address already in use|ports are not available", re.IGNORECASE
 )
 _NOT_READY = (502, 503, 504)
-"""what a daemon answers that begins or ends, or a proxy before one that is away"""
+"""statuses of a daemon that starts or stops, or of a proxy before one that is away"""
 _PARTS_AWAY = re.compile(
     r"error while dialing|containerd\.sock|code = unavailable|client connection is closing|shutting down",
     re.IGNORECASE,
 )
-"""what a daemon says in a 500 of a part of its own that is away, and that it starts again"""
+"""messages of a daemon (500) one of whose own processes is away, which it restarts"""
 _NO_NETWORK = re.compile(r"network \S+ not found", re.IGNORECASE)
 
 
 @contextmanager
 def translated(otherwise: type[EngineError] = EngineError) -> Iterator[None]:
-    """Raise what the daemon refuses by its name or as ``otherwise``, and `EngineDown` if it is away."""
+    """Raise what the daemon refuses as the specific error or ``otherwise``, and `EngineDown` if it is away."""
     try:
         yield
     except APIError as error:
@@ -50,7 +50,7 @@ def translated(otherwise: type[EngineError] = EngineError) -> Iterator[None]:
 
 
 def check_answer(answer: Response) -> None:
-    """Raise APIError unless the daemon answered a request of our own making well."""
+    """Raise APIError unless a request that we made without the library succeeded."""
     try:
         answer.raise_for_status()
     except requests.HTTPError as error:
@@ -58,23 +58,23 @@ def check_answer(answer: Response) -> None:
 
 
 def network_is_gone(error: APIError) -> bool:
-    """Tell whether the daemon misses a network, which somebody removed since it was made."""
+    """Whether the daemon lacks a network that was removed since it was created."""
     return _NO_NETWORK.search(words(error)) is not None
 
 
 def image_is_gone(error: APIError) -> bool:
-    """Tell whether the daemon misses an image, which somebody removed since it was found."""
+    """Whether the daemon lacks an image that was removed since it was found."""
     return error.status_code == 404 and "no such image" in words(error).lower()
 
 
 def is_away(error: APIError) -> bool:
-    """Tell whether the daemon cannot do anything just now, whatever it is asked."""
+    """Whether the daemon cannot handle any request at present."""
     status = error.status_code
     return status in _NOT_READY or (status == 500 and _PARTS_AWAY.search(words(error)) is not None)
 
 
 def words(error: APIError) -> str:
-    """Return what the daemon said."""
+    """Return the daemon's message."""
     return str(error.explanation or error)
 
 

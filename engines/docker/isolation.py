@@ -1,9 +1,9 @@
 """Closes this host to a bridge's containers, except for the gateway's listener.
 
-An internal bridge keeps containers from other machines, but its address is the host's, and with it every service
-that listens on all addresses. Only the host's own packet filter can close that: where the gateway has the right
-to use it, it keeps a chain of its own per bridge, which INPUT passes everything to that comes from the bridge.
-Rules carry the mark of the gateway that made them, so that several gateways of one node do not undo each other's.
+An internal bridge isolates containers from other machines, but not from services of the host that listen on all
+addresses. Only the host's packet filter can close these: if the gateway may use it, it has a chain per bridge, to
+which INPUT passes everything that comes from the bridge. Rules carry the mark of the gateway that made them, so
+that several gateways of one node do not remove each other's.
 """
 
 import hashlib
@@ -18,9 +18,9 @@ from engines.docker.network import NodeNetwork
 PREFIX = "BFIA-"
 _TIMEOUT = 20
 _NOT_THERE = (1, 2)
-"""the tool's exit codes where a rule, or its chain, is not there; others say that it cannot be used"""
+"""exit codes of iptables for a missing rule or chain; others mean that it cannot be used"""
 _MOST_JUMPS = 16
-"""more than gateways that may have made the same rule at the same moment"""
+"""more than gateways that may have created the same rule at the same time"""
 
 
 class Firewall:
@@ -33,9 +33,9 @@ class Firewall:
         self._jump = ("INPUT", "-i", bridge, "-j", self.chain)
 
     def close_except(self, ports: Sequence[int]) -> None:
-        """Let containers reach these ports of this host, and none besides. Raises `EngineError`."""
+        """Let containers reach only these ports of this host. Raises `EngineError`."""
         refusal = _run("-N", self.chain)
-        if refusal is not None and _run("-n", "-L", self.chain) is not None:  # it was not there before, either
+        if refusal is not None and _run("-n", "-L", self.chain) is not None:  # nor did it exist before
             raise EngineError(refusal)
         _must_be_there(self.chain, "-j", "DROP")
         for rule in self._marked():
@@ -61,7 +61,7 @@ class Firewall:
         return None
 
     def remove(self) -> None:
-        """Take the chain away, if there is one."""
+        """Remove the chain, if there is one."""
         for _ in range(_MOST_JUMPS):
             if _run("-D", *self._jump) is not None:
                 break
@@ -69,7 +69,7 @@ class Firewall:
         _run("-X", self.chain)
 
     def _marked(self) -> list[list[str]]:
-        """Return the rules of this gateway, as the tool prints them."""
+        """Return the rules of this gateway, as iptables prints them."""
         listed = _must("-S", self.chain)
         return [_words(line) for line in listed.splitlines() if f'"{self._mark}"' in line]
 
@@ -93,7 +93,7 @@ def _must(*arguments: str) -> str:
 
 
 def _run(*arguments: str) -> str | None:
-    """Return what is wrong, None if it worked."""
+    """Return the error, None if it worked."""
     try:
         answer = _call(arguments)
     except EngineError as error:
@@ -130,7 +130,7 @@ class Surroundings:
         self._refused = ""
 
     def close_host(self, ports: Sequence[int]) -> None:
-        """Close this host to containers, except for these ports, where we may."""
+        """Close this host to containers, except for these ports, if we may."""
         try:
             ours, _, _ = self._network.holds()
             if ours and self._connection.is_here():
@@ -140,7 +140,7 @@ class Surroundings:
             self._refused = str(error)
 
     def isolation(self) -> Isolation:
-        """Look what holds. Raises `EngineError`."""
+        """Check what holds. Raises `EngineError`."""
         ours, apart, inside = self._network.holds()
         name = self._network.name
         why = (
@@ -164,6 +164,6 @@ class Surroundings:
         return Isolation(tasks=apart, host=not opening, outside=inside, gaps=tuple(gaps))
 
     def remove(self) -> None:
-        """Take network and rules away. Raises `EngineError` while the network is in use."""
+        """Remove network and rules. Raises `EngineError` while the network is in use."""
         self._network.remove()
         self._firewall.remove()

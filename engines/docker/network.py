@@ -15,16 +15,16 @@ from engines.base import EngineError, HostMoved
 from engines.docker.errors import is_away, translated
 
 _TAKEN = (403, 409)
-"""the daemon's answers if the bridge or the name is there already"""
+"""statuses for a bridge or a name that exists already"""
 _NAME = "com.docker.network.bridge.name"
 _BETWEEN = "com.docker.network.bridge.enable_icc"
 _PATIENCE, _PAUSE = 10.0, 0.05
 
 
 class NodeNetwork:
-    """One network, made when it is first needed.
+    """One network, created when it is first needed.
 
-    The daemon lets two gateways that start at the same moment make two networks of one name, and then starts no
+    The daemon lets two gateways that start at the same time create two networks of one name, and then starts no
     container in either. It does not let two have one bridge: hence the bridge gets a name, too.
     """
 
@@ -40,15 +40,15 @@ class NodeNetwork:
         self._id: str | None = None
         self._made = ""
         self._pools: tuple[IPAMPool, ...] = ()
-        """the addresses it had when it was last seen"""
+        """its addresses when it was last inspected"""
         self._host = ""
         """this host's address among them"""
 
     def ensure(self, host: str = "") -> str:
-        """Return the network's id; make the network unless it is known to be there.
+        """Return the network's id; create the network unless it is known to exist.
 
-        One that is gone is made with the addresses that it had, unless others took them. Raises APIError, and
-        `HostMoved` where this host is not at the address ``host`` in it.
+        One that is gone is created with its former addresses, unless these are taken. Raises APIError, and
+        `HostMoved` if this host is not at the address ``host`` in it.
         """
         with self._lock:
             found = self._known()
@@ -57,7 +57,7 @@ class NodeNetwork:
             return found
 
     def forget(self) -> None:
-        """Look again before the next use."""
+        """Check whether it exists before the next use."""
         with self._lock:
             self._id = None
 
@@ -71,7 +71,7 @@ class NodeNetwork:
             return self._host
 
     def holds(self) -> tuple[bool, bool, bool]:
-        """Return whether the network is our own, keeps containers apart, and keeps them from other machines.
+        """Return whether the network is our own, isolates containers, and isolates them from other machines.
 
         Raises `EngineError`.
         """
@@ -80,21 +80,21 @@ class NodeNetwork:
         return self._is_ours(found), (found["Options"] or {}).get(_BETWEEN) == "false", bool(found["Internal"])
 
     def remove(self) -> None:
-        """Take the network away; nothing to do if there is none. Raises `EngineError` while it is in use."""
+        """Remove the network, if there is one. Raises `EngineError` while it is in use."""
         self.forget()
         with translated():
             for network in self._all():
                 self._remove(network["Id"])
 
     def undo(self) -> None:
-        """Take the network away if it was made here and nothing uses it. Raises `EngineError` for all else."""
+        """Remove the network if it was created here and nothing uses it. Raises `EngineError`."""
         with self._lock, translated():
             made, self._made, self._id = self._made, "", None
             if made:
                 self._unless_used(made)
 
     def _known(self) -> str:
-        """Return the network's id, found or made, its addresses noted; to be called alone. Raises APIError."""
+        """Return the id of the network, found or created; call it with the lock held. Raises APIError."""
         if self._id is None:
             found = self._renewed(self._find()) or self._make()
             self._learn(found)
@@ -108,7 +108,7 @@ class NodeNetwork:
             except APIError as error:
                 if not self._pools or is_away(error):
                     raise
-                made = self._create(())  # its addresses have been given away meanwhile
+                made = self._create(())  # its former addresses are taken
         except APIError as error:
             if error.status_code not in _TAKEN:
                 raise
@@ -129,7 +129,7 @@ class NodeNetwork:
         return str(made["Id"])
 
     def _learn(self, network: str) -> None:
-        """Note the addresses of the network, and which is this host's."""
+        """Remember the addresses of the network, and which is this host's."""
         pools: tuple[IPAMPool, ...] = ()
         host = ""
         for pool in self._client().inspect_network(network)["IPAM"]["Config"] or []:
@@ -141,17 +141,17 @@ class NodeNetwork:
         self._pools, self._host = pools, host
 
     def _renewed(self, found: str | None) -> str | None:
-        """Return the network unless it was made with other rules than today's and nobody uses it: then it goes."""
+        """Return the network; one that has other options than ours and is not in use is removed first."""
         if found is None:
             return None
         network = self._client().inspect_network(found)
         right = (network["Options"] or {}).get(_BETWEEN) == "false" and network["Internal"] is not self._outside
         if right or not self._is_ours(network):
             return found
-        return None if self._unless_used(found) else found  # `holds` says what is wrong with it
+        return None if self._unless_used(found) else found  # `holds` reports what is wrong with it
 
     def _unless_used(self, network: str) -> bool:
-        """Take a network away; return False, and leave it, where containers are in it."""
+        """Remove a network; return False if containers are in it."""
         try:
             self._remove(network)
         except APIError as error:
@@ -164,7 +164,7 @@ class NodeNetwork:
         return (network["Options"] or {}).get(_NAME) == self.bridge
 
     def _made_by_another(self, refusal: APIError) -> str:
-        """Return the network that another gateway makes just now; it can be seen only once that is done."""
+        """Return the network that another gateway is just creating; it is visible only afterwards."""
         until = time.monotonic() + _PATIENCE
         while (found := self._find()) is None:
             if time.monotonic() > until:
@@ -176,7 +176,7 @@ class NodeNetwork:
         return next((str(network["Id"]) for network in self._all()), None)
 
     def _all(self) -> list[dict[str, Any]]:
-        found = self._client().networks(names=[self.name])  # the daemon takes the name for a part of one
+        found = self._client().networks(names=[self.name])  # the daemon also finds names that contain this one
         return [network for network in found if network["Name"] == self.name]
 
     def _remove(self, network: str) -> None:

@@ -1,6 +1,6 @@
-"""Finds the signatures of an image in its registry: cosign's, kept beside the image as the tag ``sha256-….sig``.
+"""Finds the cosign signatures of an image in its registry, where they have the tag ``sha256-….sig``.
 
-Nothing is judged here. What a registry sends is bounded in size, number and time.
+They are not verified here. What a registry sends is bounded in size, number and time.
 """
 
 import hashlib
@@ -28,11 +28,11 @@ _MANIFESTS = (
 )
 _LARGEST = 1024 * 1024
 _MOST = 32
-"""signatures of one image that are looked at"""
+"""signatures of one image that are read"""
 _PATIENCE = 10.0
-"""seconds for the next piece of an answer"""
+"""seconds for the next piece of a response"""
 _LONGEST = 120.0
-"""seconds for all that is asked about one image"""
+"""seconds for all requests about one image"""
 _CHALLENGE = re.compile(r'(realm|service|scope)="([^"]*)"')
 _HUB, _HUBS_ADDRESS = "docker.io", "registry-1.docker.io"
 
@@ -44,7 +44,7 @@ class Signed:
     payload: bytes
     signature: str
     digest: str
-    """of the manifest that it was found for: what the text has to name"""
+    """of the manifest that it was found for, which the text has to name"""
 
 
 def registry_of(image: str) -> str:
@@ -58,16 +58,16 @@ def registry_of(image: str) -> str:
 def signatures_of(image: str, repo_digests: Sequence[str]) -> tuple[Signed, ...]:
     """Return the signatures of an image, of which the daemon knows these digests.
 
-    Raises `SignatureMissing` where there are none, `SignatureUnchecked` where the registry does not tell.
+    Raises `SignatureMissing` if there are none, `SignatureUnchecked` if the registry does not say.
     """
     try:
         registry, repository = auth.resolve_repository_name(parse_repository_tag(image)[0])
     except DockerException as error:
-        raise SignatureMissing(f"{image} is no name of an image: {error}") from error
+        raise SignatureMissing(f"{image} is not a valid image name: {error}") from error
     digests = [digest for digest in map(_digest, repo_digests) if digest[0] == (registry, repository)]
     if not digests:
         raise SignatureMissing(
-            f"the image {image} never came from its registry, or never went there: push it, sign it there, pull it"
+            f"the image {image} was never pulled from its registry, or pushed: push it, sign it there, pull it"
         )
     found: list[Signed] = []
     with _Registry(registry, repository) as there:
@@ -105,14 +105,14 @@ class _Registry:
         self._http.close()
 
     def signatures(self, digest: str) -> Iterator[Signed]:
-        """Yield the signatures of the manifest with this digest; none where nobody has signed it."""
+        """Yield the signatures of the manifest with this digest."""
         algorithm, _, code = digest.partition(":")
         manifest = self._get(f"manifests/{algorithm}-{code}.sig", _MANIFESTS)
         if manifest is None:
             return
         for layer in _layers(manifest)[:_MOST]:
-            told = layer.get("annotations")
-            signature = told.get(_SIGNATURE) if isinstance(told, Mapping) else None
+            annotations = layer.get("annotations")
+            signature = annotations.get(_SIGNATURE) if isinstance(annotations, Mapping) else None
             name = str(layer.get("digest"))
             payload = self._get(f"blobs/{name}", "*/*") if re.fullmatch("sha256:[0-9a-f]{64}", name) else None
             whole = payload is not None and f"sha256:{hashlib.sha256(payload).hexdigest()}" == name
@@ -120,40 +120,40 @@ class _Registry:
                 yield Signed(payload, signature, digest)
 
     def _get(self, path: str, accept: str) -> bytes | None:
-        """Return what is at a path; None for nothing. Raises `EngineError`."""
+        """Return the content of a path, None if there is none. Raises `EngineError`."""
         url = f"{self._base}/{path}"
         try:
-            status, body, challenge = self._asked(url, accept)
+            status, body, challenge = self._request(url, accept)
             if status == httpx.codes.UNAUTHORIZED and self._log_in(challenge):
-                status, body, challenge = self._asked(url, accept)
+                status, body, challenge = self._request(url, accept)
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError) as error:
-            text = f"{self._registry} does not tell whether the image is signed: {type(error).__name__} {error}"
+            text = f"{self._registry} does not say whether the image is signed: {type(error).__name__} {error}"
             raise SignatureUnchecked(text) from error
         if status == httpx.codes.NOT_FOUND:
             return None
         if status != httpx.codes.OK:
             hint = "; log in: docker login" if status in (401, 403) else ""
-            raise SignatureUnchecked(f"{self._registry} answers {status} to {path}{hint}")
+            raise SignatureUnchecked(f"{self._registry} responds with {status} to {path}{hint}")
         return body
 
-    def _asked(self, url: str, accept: str) -> tuple[int, bytes, str]:
+    def _request(self, url: str, accept: str) -> tuple[int, bytes, str]:
         headers = {"accept": accept, **self._authorization}
         with self._http.stream("GET", url, headers=headers) as answer:
             return answer.status_code, self._whole(answer), answer.headers.get("www-authenticate", "")
 
     def _whole(self, answer: httpx.Response) -> bytes:
-        """Return the body of an answer. Raises ValueError for one that is too long, or comes too slowly."""
+        """Return the body of a response. Raises ValueError for one that is too long or too slow."""
         body = bytearray()
         for piece in answer.iter_bytes():
             body += piece
             if len(body) > _LARGEST:
                 raise ValueError(f"{answer.url} has more than {_LARGEST} bytes")
             if time.monotonic() >= self._until:
-                raise ValueError(f"it takes too long to say what is at {answer.url}")
+                raise ValueError(f"{answer.url} responds too slowly")
         return bytes(body)
 
     def _log_in(self, challenge: str) -> bool:
-        """Take up what the registry asks for; tell whether there is something new to try."""
+        """Answer the registry's challenge; return whether to try again."""
         if self._authorization:
             return False
         own = self._credentials()
@@ -164,15 +164,15 @@ class _Registry:
             next(own.auth_flow(request))
             self._authorization = {"authorization": request.headers["authorization"]}
             return True
-        asked = dict(_CHALLENGE.findall(challenge))
-        realm = asked.pop("realm", "")
+        challenged = dict(_CHALLENGE.findall(challenge))
+        realm = challenged.pop("realm", "")
         plain = self._base.startswith("http:")
         if urlsplit(realm).scheme not in (("http", "https") if plain else ("https",)):
-            return False  # a password that is kept for https goes nowhere in the clear
-        with self._http.stream("GET", realm, params=asked, auth=own) as answer:
+            return False  # credentials for https are never sent in the clear
+        with self._http.stream("GET", realm, params=challenged, auth=own) as answer:
             body = self._whole(answer)
-        said = json.loads(body) if answer.status_code == httpx.codes.OK else {}
-        token = said.get("token") or said.get("access_token") if isinstance(said, Mapping) else None
+        found = json.loads(body) if answer.status_code == httpx.codes.OK else {}
+        token = found.get("token") or found.get("access_token") if isinstance(found, Mapping) else None
         self._authorization = {"authorization": f"Bearer {token}"} if isinstance(token, str) else {}
         return bool(self._authorization)
 
@@ -200,7 +200,7 @@ def _scheme(host: str) -> str:
 
 
 def _is_local(host: str) -> bool:
-    """Tell what Docker takes for a registry of this machine, which need not have a certificate."""
+    """Whether Docker considers it a registry of this machine, which needs no certificate."""
     name = host.rpartition(":")[0].strip("[]") if ":" in host else host
     try:
         return name == "localhost" or ipaddress.ip_address(name).is_loopback

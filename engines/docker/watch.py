@@ -1,4 +1,4 @@
-"""Follows the Docker daemon's events; takes up again by itself after the daemon was away."""
+"""Follows the Docker daemon's events, and resumes after the daemon was away."""
 
 import logging
 import threading
@@ -21,7 +21,7 @@ _PATIENCE = 5.0
 
 
 class EventWatch:
-    """Tells of each exit. After every connection it first tells of all runs that are over, so none is missed."""
+    """Reports each exit, after every connection first all runs that have exited, so that none is missed."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class EventWatch:
         self._over = over
         self._on_away = on_away
         self._subscribers = Subscribers()
-        self._subscribers.add(on_exit)  # a slow subscriber must not hold up the stream: the daemon drops events
+        self._subscribers.add(on_exit)  # a slow subscriber must not block the stream: the daemon drops events
         self._lock = threading.Lock()
         self._stream: CancellableStream[Any] | None = None
         self._closed = threading.Event()
@@ -44,7 +44,7 @@ class EventWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """End it; waits a moment for a call that is under way."""
+        """End it; waits a moment for a call in progress."""
         self._closed.set()
         self._end_stream()
         self._subscribers.close()
@@ -62,7 +62,7 @@ class EventWatch:
             except (EngineError, DockerException, HTTPError, OSError, ValueError, LookupError, TypeError) as error:
                 if self._closed.is_set():
                     return
-                log.warning("the events of the container engine cannot be followed just now: %r", error)
+                log.warning("lost the event stream of the container engine: %r", error)
                 self._away()
                 wait = min(wait * 2, _LONGEST_WAIT)
             finally:
@@ -77,7 +77,7 @@ class EventWatch:
                 log.exception("the subscriber failed on the engine's absence")
 
     def _follow(self) -> None:
-        """Tell what is over, then what ends, until the stream does."""
+        """Report the runs that have exited, then those that exit, until the stream ends."""
         client = self._client()
         now = datetime.fromisoformat(client.info()["SystemTime"][:19] + "+00:00")
         stream = client.events(decode=True, since=int(now.timestamp()), filters=self._filters)
@@ -86,11 +86,11 @@ class EventWatch:
         if self._closed.is_set():  # closed before there was a stream to close
             return
         for name in self._over():
-            self._subscribers.tell(name)
+            self._subscribers.report(name)
         for event in stream:
             if self._closed.is_set():
                 return
-            self._subscribers.tell(event["Actor"]["Attributes"]["name"])
+            self._subscribers.report(event["Actor"]["Attributes"]["name"])
 
     def _end_stream(self) -> None:
         with self._lock:

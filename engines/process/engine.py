@@ -116,7 +116,7 @@ class ProcessEngine:
         self._command_of(image)
         return ImageFacts()
 
-    def ensure_image(self, image: str, told: Callable[[str], None]) -> str:
+    def ensure_image(self, image: str, on_progress: Callable[[str], None]) -> str:
         """Return the command's digest: there is nothing to fetch."""
         return self.image_digest(image)
 
@@ -221,7 +221,7 @@ class ProcessEngine:
         subscription = self._subscribers.add(on_exit)
         for name, run, _ in self._owned():
             if isinstance(run.probe(), Exited):
-                subscription.tell(name)
+                subscription.report(name)
             elif not self._exits.knows(name):
                 self._adopt(name, run)
         return subscription
@@ -311,11 +311,11 @@ class ProcessEngine:
         if descriptor is not None:
             self._exits.add(name, descriptor)
         elif isinstance(run.probe(), Exited):
-            self._subscribers.tell(name)
+            self._subscribers.report(name)
 
     def _exited(self, name: str) -> None:
         RunDirectory(self._root / name).probe()  # records the exit if the supervisor could not
-        self._subscribers.tell(name)
+        self._subscribers.report(name)
 
     def _run(self, name: str) -> RunDirectory | None:
         """Return the run if it is one of ours."""

@@ -9,7 +9,7 @@ import docker
 import pytest
 
 from engines.base import CommandNotFound, Missing
-from engines.docker.images import check_env, check_script
+from engines.docker.executables import check_env, check_script
 from tests.contracts.engine_acts import WAITS, a_spec, ended
 from tests.contracts.harnesses import DockerHarness
 

@@ -27,7 +27,7 @@ from engines.base import (
     PullTimeout,
 )
 from engines.docker import ContainerdEngine, PullRules
-from engines.docker.images import Puller, _refusal
+from engines.docker.pulling import Puller, _refusal
 from tests.contracts.engine_acts import a_spec, ended, exits
 from tests.contracts.harnesses import DockerHarness
 from tests.services.registry import PASSWORD, USER, Gate, registry
@@ -237,10 +237,10 @@ def test_a_silent_registry_takes_the_deadline_and_no_longer(harness: DockerHarne
 
 def test_a_fetching_that_stands_still_is_begun_anew_once(harness: DockerHarness, silent: str) -> None:
     told: list[str] = []
-    with pytest.raises(PullTimeout, match="given up twice: nothing has come for") as raised:
+    with pytest.raises(PullTimeout, match="given up twice: no progress for") as raised:
         engine_of(harness, silent, stale=0.4).ensure_image(f"{silent}/psi:1.0", told.append)
     assert raised.value.reason == "PULL_TIMEOUT"
-    assert sum("it is begun anew" in word for word in told) == 1
+    assert sum("starting again" in word for word in told) == 1
 
 
 def test_a_fetching_that_stands_still_in_the_middle_is_begun_anew_as_well(
@@ -255,7 +255,7 @@ def test_a_fetching_that_stands_still_in_the_middle_is_begun_anew_as_well(
                 image.replace(shop, gate.address), told.append
             )
         assert gate.asked.is_set()
-    assert sum("it is begun anew" in word for word in told) == 1
+    assert sum("starting again" in word for word in told) == 1
 
 
 def test_the_second_beginning_may_bring_the_image(harness: DockerHarness, silent: str, publish: Publish) -> None:

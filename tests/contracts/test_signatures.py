@@ -147,7 +147,7 @@ def test_what_no_rule_is_about_is_not_asked_after(key: Any, signed_by: Callable[
     assert reason(signed_by(key, registry="*.example.org"), "registry.example.com/a:1", engine) == ""
     assert engine.asked == 0
     mine = signed_by(key, provider="ac*", registry="registry.example.com")
-    assert "never came from its registry" in reason(mine, "registry.example.com/a:1", engine)
+    assert "was never pulled from its registry" in reason(mine, "registry.example.com/a:1", engine)
 
 
 def test_a_registry_that_is_away_is_told_as_that(key: Any, signed_by: Callable[..., Signatures]) -> None:
@@ -190,7 +190,7 @@ def test_a_registration_and_an_approval_are_refused(
     key_ = providers.register(free, By()).revision.key
     assert providers.approve(key_, By()).revision.provider.digests
     closed = Providers(providers.registry, Images(lambda _: Known(image), 5.0, signed_by(key).check), list)
-    with pytest.raises(Refused, match="never came from its registry") as unsigned:
+    with pytest.raises(Refused, match="was never pulled from its registry") as unsigned:
         closed.approve(key_, By())
     assert unsigned.value.reason == "SIGNATURE_ABSENT"
 
@@ -236,7 +236,7 @@ def test_all_that_a_registry_is_asked_about_an_image_has_an_end():
     with (
         answering({"/v2/": b"{}"}) as address,
         signatures._Registry(address, "acme/algo", longest=0.0) as there,
-        pytest.raises(SignatureUnchecked, match="too long"),
+        pytest.raises(SignatureUnchecked, match="too slowly"),
     ):
         list(there.signatures("sha256:" + "0" * 64))
 
