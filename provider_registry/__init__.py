@@ -1,4 +1,4 @@
-"""Providers and the components in their images: what is registered, and what a description says.
+"""Providers, the components in their images, and the vendors' descriptions of them.
 
-This room knows nothing of the gateway. Its one library is ``jsonschema``.
+This package knows nothing of the gateway; its libraries are ``jsonschema`` and ``re2``.
 """

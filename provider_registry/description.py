@@ -1,8 +1,8 @@
-"""The spellings that descriptions use in the field, each read into one value.
+"""A vendor's self-description, JSON, read into a `Component`.
 
-Vendors copy an example that spells booleans as text, lists as single strings and expressions as placeholders.
-Every function takes what the schema lets through and returns the value; those that may meet something they cannot
-read also return a remark, worded to follow the field's path, or None.
+Refused is what leaves the gateway unable to run the component: a field of the wrong shape, no name, no roles, no
+list of parameters, inputs or outputs, a duplicate name in a list. What is only shown to people, or contradicts
+itself while the component may still work, is a warning: vendors' published descriptions do all of that.
 """
 
 import json
@@ -40,7 +40,7 @@ _BARE_RANGE = re.compile(r"\s{0,8}([\d.eE+-]{1,32}|-?inf)\s{0,8}[,;~]\s{0,8}([\d
 _WIDE = str.maketrans("（），【】［］", "(),[][]")
 _QUOTES = ("''", '""', "‘’", "“”")
 _PLACEHOLDERS = ("", "正则项")
-"""what stands in the published example where an expression would go: no check"""
+"""what the published example has in place of an expression: no check"""
 _UNBOUNDED = ("", "inf", "-inf", "+inf", "∞", "-∞", "+∞", "sup")
 
 
@@ -50,7 +50,7 @@ def text(value: Any) -> str:
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """Read a list of texts, or one text that stands for a list of one; blanks are left out."""
+    """Read a list of texts, or one text for a list of one; blanks are left out."""
     values = [value] if isinstance(value, str) else value or []
     return tuple(v.strip() for v in values if v.strip())
 
@@ -64,7 +64,7 @@ def is_optional(value: Any) -> tuple[bool, str | None]:
 
 
 def default_text(value: Any) -> str | None:
-    """Read ``defaultValue`` as text: None if there is none, empty if it is blank, JSON for what is no text."""
+    """Read ``defaultValue`` as text: None if there is none, empty if it is blank, JSON for what is not text."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -73,7 +73,7 @@ def default_text(value: Any) -> str | None:
 
 
 def binding(value: Any) -> tuple[tuple[str, ...] | None, str | None, str | None]:
-    """Read ``bindingData``: (allowed values as text, or None; callback's name, or None; remark).
+    """Read ``bindingData``: (allowed values as text, or None; callback's name, or None; warning).
 
     Forms: a list of {label, value} or of plain values, the same list as JSON text, ``call_function name()``,
     or nothing.
@@ -92,8 +92,8 @@ def binding(value: Any) -> tuple[tuple[str, ...] | None, str | None, str | None]
             return None, None, "is neither a list nor call_function <name>(); any value is allowed"
     entries = [_entry(item) for item in (value or [])[:MAX_BINDING]]
     values = tuple(entry[0] for entry in entries if entry is not None)
-    remark = "has entries without a plain value, which are left out" if None in entries else None
-    return values or None, None, remark
+    warning = "has entries without a plain value, which are left out" if None in entries else None
+    return values or None, None, warning
 
 
 def labels(value: Any) -> dict[str, str]:
@@ -112,8 +112,8 @@ def _entry(item: Any) -> tuple[str, str] | None:
     found, label = (item.get("value"), item.get("label")) if isinstance(item, dict) else (item, None)
     if not isinstance(found, (str, int, float)) or not encodable(as_text(found)):
         return None
-    told = as_text(label) if isinstance(label, (str, int, float)) else ""
-    return as_text(found), told if encodable(told) else ""
+    shown = as_text(label) if isinstance(label, (str, int, float)) else ""
+    return as_text(found), shown if encodable(shown) else ""
 
 
 def validator(value: Any) -> tuple[Validator | None, str | None]:
@@ -195,9 +195,8 @@ def depends_on(value: Any) -> tuple[str, ...]:
     return texts(value)
 
 
-# What is unusual about a description that cannot be used: its broken parts are left out, and the rest is read.
-#
-# A vendor then mends errors and warnings in one go, and no warning is told of a part that has an error.
+# A description with errors is read without its broken parts, so that a vendor can fix errors and warnings at the
+# same time. No warning is reported for a part that has an error.
 
 _LISTS = ("inputParam", "inputData", "outputData", "result")
 _FILLED: Mapping[str, Any] = {
@@ -207,7 +206,7 @@ _FILLED: Mapping[str, Any] = {
     "inputData": [],
     "outputData": [],
 }
-"""what stands in for a field that must be there"""
+"""what replaces a required field"""
 
 
 def mended(
@@ -217,10 +216,10 @@ def mended(
 
     Entries of lists keep their positions and, where they have one, their names, which others may refer to.
     """
-    told = {problem.path for problem in problems}
+    paths = {problem.path for problem in problems}
 
     def broken(at: str) -> bool:
-        return any(p == at or p.startswith((f"{at}.", f"{at}[")) for p in told)
+        return any(p == at or p.startswith((f"{at}.", f"{at}[")) for p in paths)
 
     whole = dict(document)
     left_out: list[str] = []
@@ -229,7 +228,7 @@ def mended(
         if not broken(at):
             continue
         items = document.get(field)
-        if field in _LISTS and isinstance(items, list) and at not in told:
+        if field in _LISTS and isinstance(items, list) and at not in paths:
             bad = [i for i in range(len(items)) if broken(join(at, i))]
             whole[field] = [_stand_in(field, i, item) if i in bad else item for i, item in enumerate(items)]
             left_out += [join(at, i) for i in bad]
@@ -258,12 +257,6 @@ def _stand_in(field: str, position: int, item: Any) -> dict[str, Any]:
     return {"name": kept, "category": "dataset", "dataFormat": ["csv"]}
 
 
-# A self-description, JSON of a vendor, read into a `Component`.
-#
-# Refused is what leaves the gateway unable to run the component: a field of the wrong shape, no name, no roles, no
-# list of parameters, inputs or outputs, one name twice in a list. What is only shown to people, or contradicts
-# itself while the component may still work, is a warning: vendors' published descriptions do all of that.
-
 _RESPELLED = {"editeable": "editable", "redio": "radio"}
 """the format's own misspellings; both forms are read"""
 
@@ -277,10 +270,10 @@ def component(
     InvalidDescription with every problem, each under ``path``.
     """
     refuse_unfit(document)
-    return judged(document, path, provider=provider, version=version)
+    return checked(document, path, provider=provider, version=version)
 
 
-def judged(
+def checked(
     document: Any, path: str, *, provider: str | None = None, version: str | None = None
 ) -> tuple[Component, tuple[Problem, ...]]:
     """Do as `component` with a part of a document that is known to be within its bounds."""
@@ -293,7 +286,7 @@ def judged(
 def _unusual_besides(
     document: Any, problems: Sequence[Problem], path: str, provider: str | None, version: str | None
 ) -> tuple[Problem, ...]:
-    """Return the warnings about the parts that have no error; none where too much is broken to tell."""
+    """Return the warnings about the parts that have no error; none where too much is broken."""
     if not isinstance(document, Mapping) or len(problems) > MAX_PROBLEMS:
         return ()
     whole, left_out = mended(document, problems, path)
@@ -305,11 +298,11 @@ def _unusual_besides(
 def _with_warnings(
     document: Mapping[str, Any], path: str, provider: str | None, version: str | None
 ) -> tuple[Component, tuple[Problem, ...]]:
-    read, remarks = from_valid(document, path, provider=provider, version=version)
+    read, unclear = from_valid(document, path, provider=provider, version=version)
     warnings = chain(
         outer_wins(document, path, provider, version),
         of_component(read, document, path),
-        remarks,
+        unclear,
         contradictions(read.parameters, join(path, "inputParam")),
     )
     return read, bounded(warnings)
@@ -318,10 +311,10 @@ def _with_warnings(
 def from_valid(
     document: Mapping[str, Any], path: str = "", *, provider: str | None = None, version: str | None = None
 ) -> tuple[Component, list[Problem]]:
-    """Read a description whose shape is known to be good; returns it and what its spellings left unclear."""
-    remarks: list[Problem] = []
+    """Read a description whose shape is known to be good; returns it and the warnings about its spellings."""
+    unclear: list[Problem] = []
     parameters = tuple(
-        _parameter(item, join(path, "inputParam", i), remarks) for i, item in enumerate(document["inputParam"])
+        _parameter(item, join(path, "inputParam", i), unclear) for i, item in enumerate(document["inputParam"])
     )
     read = Component(
         name=document["componentName"],
@@ -341,22 +334,22 @@ def from_valid(
         ),
         document=dict(document),
     )
-    return read, remarks
+    return read, unclear
 
 
-def _parameter(item: Mapping[str, Any], path: str, remarks: list[Problem]) -> Parameter:
-    """Read one parameter; what its spellings leave unclear is added to ``remarks``."""
+def _parameter(item: Mapping[str, Any], path: str, unclear: list[Problem]) -> Parameter:
+    """Read one parameter; what its spellings leave unclear is added to ``unclear``."""
     optional, about_optional = is_optional(item.get("optional"))
     values, function, about_binding = binding(item.get("bindingData"))
     check, about_check = validator(item.get("validator"))
-    for name, remark in (
+    for name, warning in (
         ("optional", about_optional),
         ("bindingData", about_binding),
         ("validator", about_check),
     ):
-        if remark:
+        if warning:
             hint = suggested(item.get(name)) if name == "validator" else ""
-            remarks.append(Problem(join(path, name), remark, item.get(name), hint))
+            unclear.append(Problem(join(path, name), warning, item.get(name), hint))
     pattern = text(item.get("UIPattern")) or "editable"
     widget = text(item.get("UIType")) or "input"
     return Parameter(
@@ -386,7 +379,7 @@ def _data(item: Mapping[str, Any]) -> DataSpec:
 
 
 def _repeated_names(document: Any, path: str) -> Iterator[Problem]:
-    """Find names that stand twice in one list. Runs on unchecked documents, so that all is told at once."""
+    """Find duplicate names in a list of a document that may break its schema."""
     if not isinstance(document, Mapping):
         return
     for field in ("inputParam", "inputData", "outputData"):

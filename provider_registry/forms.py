@@ -1,8 +1,8 @@
 """The parameters of a component as a JSON Schema: what a form shows, and what an editor or a client checks.
 
-Everything in it comes from the description, and what it lets through passes `values.check` without a word, as far
-as JSON Schema can say it: not of expressions that are costly to match, of expressions for what is no text, and of
-ranges for text. All that it cannot say stands beside it, in ``x-bfia``.
+Everything in it comes from the description. What it accepts passes `values.check` without a warning, except for
+expressions that are not portable or not for text, and ranges for text. What JSON Schema cannot express is in
+``x-bfia``.
 """
 
 import json
@@ -35,7 +35,7 @@ _TYPES = {
 
 
 def form(component: Component) -> dict[str, Any]:
-    """Return the schema of what a job may tell a component; parameters stand in the order of the description."""
+    """Return the schema of a component's parameters, in the order of the description."""
     declared = {p.name: p for p in component.parameters}
     labels = {
         item["name"]: description.labels(item.get("bindingData"))
@@ -144,7 +144,7 @@ class _Conditions:
         return [one for one in found if one] if all(found) else []
 
     def _one(self, text: str) -> dict[str, Any]:
-        """Read one condition as `values.check` does; empty where it names what is not described, and so holds."""
+        """Read one condition as `values.check` does; empty where it names an unknown parameter, and so holds."""
         if text in self._declared:
             return {"required": [text]}
         name, _, wanted = text.partition(".")
@@ -170,7 +170,7 @@ class _Conditions:
 
 
 def _value(kind: Kind, text: str) -> Any:
-    """Return what text stands for as a value of a kind; the text itself where it stands for none."""
+    """Return the value of a kind that a text spells; the text itself where it spells none."""
     match kind:
         case Kind.BOOLEAN if reads_as(kind, text):
             return text.strip().lower() == "true"

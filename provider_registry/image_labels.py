@@ -1,4 +1,4 @@
-"""What an image says of its components in its labels, held against what was registered.
+"""Compares what an image's labels say of its components with what was registered.
 
 Three forms are read, each as far as it goes: ``bfia.description``, JSON of one description or of several by
 component name; the numbered names of the standard, ``component.1.name``, ``component.1.parameter.2.type``, …; and
@@ -30,9 +30,6 @@ _TOP = {"name": "componentName", "module_name": "componentName"}
 _SPELLED_LISTS = ("roleList", "storageEngine", "dataFormat", "groupTag", "dependsOn")
 """fields that a label can only give as one text, with commas or as JSON"""
 
-Said = tuple[str, str, Any]
-"""(the label, a path below the component, what it says there)"""
-
 
 def differences(labels: Mapping[str, str], provider: Provider, image: str) -> tuple[Problem, ...]:
     """Return a warning for each place where an image's labels say something else than what is registered."""
@@ -48,23 +45,23 @@ def _differences(labels: Mapping[str, str], provider: Provider, image: str) -> I
         if label in labels and labels[label] != registered:
             yield _differs(path, label, image, labels[label], registered)
     named = labels.get("bfia.components", "").replace(",", " ").split()
-    said: dict[str, dict[str, Any]] = {name: {} for name in named}
+    labelled: dict[str, dict[str, Any]] = {name: {} for name in named}
     label = "bfia.components"
     if JSON_LABEL in labels:
         described, problem = _described(labels[JSON_LABEL])
         label = JSON_LABEL
         if problem:
             yield Problem("metadata.image", f"has a label {JSON_LABEL} that {problem}", image)
-        said.update(described)
+        labelled.update(described)
     elif numbered := _numbered(labels):
         label = "component.*"
-        said.update(numbered)
-    if not said:
+        labelled.update(numbered)
+    if not labelled:
         return
-    for name in here.keys() - said.keys():
+    for name in here.keys() - labelled.keys():
         rule = f"is registered for {image}, whose label {label} does not name it"
         yield Problem(join("components_description", name), rule, name)
-    for name, document in said.items():
+    for name, document in labelled.items():
         path = join("components_description", name)
         if name not in here:
             rule = f"is not registered, though the label {label} of {image} names it"
@@ -73,34 +70,34 @@ def _differences(labels: Mapping[str, str], provider: Provider, image: str) -> I
         yield from _compared(path, document, here[name].document, label, image)
 
 
-def _compared(path: str, said: Any, registered: Any, label: str, image: str) -> Iterator[Problem]:
+def _compared(path: str, labelled: Any, registered: Any, label: str, image: str) -> Iterator[Problem]:
     """Compare what a label gives; what it leaves out is not compared."""
-    if isinstance(said, Mapping) and isinstance(registered, Mapping):
-        for field, value in said.items():
+    if isinstance(labelled, Mapping) and isinstance(registered, Mapping):
+        for field, value in labelled.items():
             yield from _compared(join(path, field), value, registered.get(field), label, image)
         return
     field = path.rpartition(".")[2]
-    if isinstance(said, list) and isinstance(registered, list) and _named(said) and _named(registered):
+    if isinstance(labelled, list) and isinstance(registered, list) and _named(labelled) and _named(registered):
         by_name = {entry["name"]: (i, entry) for i, entry in enumerate(registered)}
-        for entry in said:
+        for entry in labelled:
             i, own = by_name.get(entry["name"], (-1, None))
             if own is None:
                 rule = f"has no entry {shorten(entry['name'])}, which the label {label} of {image} describes"
                 yield Problem(path, rule, None)
             else:
                 yield from _compared(join(path, i), entry, own, label, image)
-        missing = [entry["name"] for entry in registered if entry["name"] not in {e["name"] for e in said}]
+        missing = [entry["name"] for entry in registered if entry["name"] not in {e["name"] for e in labelled}]
         if missing:
             yield Problem(path, f"lists what the label {label} of {image} does not describe", missing)
         return
     if field in _SPELLED_LISTS:
-        said, registered = _texts(said), _texts(registered)
-    if _plain(said) != _plain(registered):
-        yield _differs(path, label, image, said, registered)
+        labelled, registered = _texts(labelled), _texts(registered)
+    if _plain(labelled) != _plain(registered):
+        yield _differs(path, label, image, labelled, registered)
 
 
-def _differs(path: str, label: str, image: str, said: Any, registered: Any) -> Problem:
-    there, here = (as_text(shorten(value)) for value in (said, registered))
+def _differs(path: str, label: str, image: str, labelled: Any, registered: Any) -> Problem:
+    there, here = (as_text(shorten(value)) for value in (labelled, registered))
     return Problem(path, f"is {here} as registered and {there} in the label {label} of {image}", registered)
 
 
@@ -110,7 +107,7 @@ def _described(text: str) -> tuple[dict[str, dict[str, Any]], str]:
         found = json.loads(text)
         refuse_unfit(found)
     except (ValueError, RecursionError, InvalidDescription):
-        return {}, "is no JSON that may be read here"
+        return {}, "is not valid JSON"
     if isinstance(found, dict) and isinstance(found.get("componentName"), str):
         found = {found["componentName"]: found}
     if not isinstance(found, dict) or not all(isinstance(value, dict) for value in found.values()):

@@ -1,4 +1,4 @@
-"""What is unusual about a description, field by field: worth telling, and no reason to refuse it."""
+"""Warnings about a description, field by field: unusual, and no reason to refuse it."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ UI_TYPES = (
 GROUPS = ("默认分组-显示", "高级分组-默认不显示")
 """the format's two groups; others are a vendor's own"""
 _SHOWN = 5
-"""how many values a remark lists"""
+"""how many values a warning lists"""
 
 _COMPONENT_FIELDS = schema.DESCRIPTION.fields()
 _PARAMETER_FIELDS = schema.DESCRIPTION.fields("inputParam")
@@ -41,7 +41,7 @@ def unknown_fields(item: Mapping[str, Any], known: Sequence[str], path: str) -> 
     """Name the fields of an object that the format does not have, each with the one it may have meant."""
     for name in item:
         if name not in known:
-            yield Problem(join(path, name), "is no field of the format", item[name], near(name, known))
+            yield Problem(join(path, name), "is not a field of the format", item[name], near(name, known))
 
 
 def outer_wins(
@@ -72,7 +72,7 @@ def of_component(read: Component, document: Mapping[str, Any], path: str) -> Ite
     for i, storage in enumerate(read.storage_engines):
         meant = near(storage, STORAGES)
         if storage not in STORAGES and meant:
-            yield Problem(join(path, "storageEngine", i), "is no usual name of a storage", storage, meant)
+            yield Problem(join(path, "storageEngine", i), "is not a usual name of a storage", storage, meant)
     yield from _of_results(read, document, path)
     for field, usual in (("inputData", INPUTS), ("outputData", OUTPUTS)):
         for i, item in enumerate(document[field]):
@@ -82,14 +82,14 @@ def of_component(read: Component, document: Mapping[str, Any], path: str) -> Ite
 
 
 def near(word: str, known: Iterable[str]) -> str:
-    """Return which of the known words somebody meant; empty where that is not clear."""
+    """Return which of the known words was probably meant; empty where that is not clear."""
     by_lower = {name.lower(): name for name in reversed(list(known))}
     found = get_close_matches(word[:64].lower(), list(by_lower), n=1)
     return by_lower[found[0]] if found else ""
 
 
 def repeats(values: Iterable[str], path: str) -> Iterator[Problem]:
-    """Say which values stand more than once in a list."""
+    """Report the values that a list has more than once."""
     repeated = [value for value, count in Counter(values).items() if count > 1]
     if repeated:
         yield Problem(path, f"lists more than once: {listed(repeated)}", repeated)
@@ -200,7 +200,7 @@ def _of_binding(parameter: Parameter, kind: Kind, at: str) -> Iterator[Problem]:
     yield from repeats(binding, at)
     unreadable = [value for value in binding if value and not reads_as(kind, value)]
     if unreadable:
-        yield Problem(at, f"lists values that are no {parameter.type}: {listed(unreadable)}", unreadable)
+        yield Problem(at, f"lists values that are not of type {parameter.type}: {listed(unreadable)}", unreadable)
     outside = [value for value in binding if _outside(parameter, value)]
     if outside:
         check = parameter.validator.text if parameter.validator else ""
@@ -210,14 +210,14 @@ def _of_binding(parameter: Parameter, kind: Kind, at: str) -> Iterator[Problem]:
 def _of_check(parameter: Parameter, kind: Kind, at: str) -> Iterator[Problem]:
     check = parameter.validator
     if check is not None and check.pattern is None and kind in _WORDS:
-        yield Problem(at, f"is a range, which values of type {parameter.type} are never held against", check.text)
+        yield Problem(at, f"is a range, which does not apply to type {parameter.type}", check.text)
 
 
 def _of_widget(parameter: Parameter, kind: Kind, at: str) -> Iterator[Problem]:
     widget, bound = parameter.ui_type, parameter.binding or parameter.binding_function
     place = join(at, "UIType")
     if widget in _CHOOSES and not bound and not (widget == "checkbox" and kind is Kind.BOOLEAN):
-        yield Problem(place, "lets somebody choose, and bindingData lists nothing to choose from", widget)
+        yield Problem(place, "offers a choice, and bindingData lists nothing to choose from", widget)
     if widget == "numberPicker" and kind not in (Kind.INTEGER, Kind.NUMBER, Kind.OTHER):
         yield Problem(place, f"is for numbers, and the type is {parameter.type}", widget)
     if widget == "switch" and kind not in (Kind.BOOLEAN, Kind.OTHER) and len(parameter.binding or ()) != 2:
@@ -250,7 +250,7 @@ def _unmet_condition(own: str, condition: str, allowed: Allowed, at: str) -> Ite
 
 
 def _circles(parameters: Sequence[Parameter], allowed: Allowed, path: str) -> Iterator[Problem]:
-    """Find parameters that are each shown only when the other is; the first of each circle is told."""
+    """Find parameters that are each shown only when the other is; the first one is reported."""
     needs: dict[str, list[str]] = {}
     for parameter in parameters:
         names = [c if c in allowed else c.partition(".")[0] for c in parameter.depends_on]
@@ -269,5 +269,5 @@ def _circles(parameters: Sequence[Parameter], allowed: Allowed, path: str) -> It
     for i, parameter in enumerate(parameters):
         if parameter.name in waiting:
             circle = [p.name for p in parameters if p.name in waiting]
-            yield Problem(join(path, i, "dependsOn"), f"goes round in a circle: {listed(circle)}", circle)
+            yield Problem(join(path, i, "dependsOn"), f"is circular: {listed(circle)}", circle)
             return

@@ -55,7 +55,7 @@ def format_problem(format_name: str, spec: DataSpec, path: str) -> Problem | Non
 
 
 def _match(wanted: Sequence[tuple[str, str, str]], specs: Sequence[DataSpec]) -> Matching:
-    """Match (type, key in the flow, name to compare); a key that stands twice is matched once."""
+    """Match (type, key in the flow, name to compare); a duplicate key is matched once."""
     free = list(specs)
     waiting: list[tuple[str, str]] = []
     names: dict[str, str] = {}

@@ -1,6 +1,6 @@
-"""The values of this room: a provider, the components in its image, and what they take and give.
+"""A provider, the components in its image, their parameters, inputs and outputs; revisions of a provider.
 
-All are frozen. Mappings inside them are for reading; whoever wants another one builds another value.
+All values are frozen; the mappings inside them are read-only by convention.
 """
 
 import json
@@ -36,7 +36,7 @@ class Problem(NamedTuple):
 class InvalidDescription(Exception):
     """A description or a registration cannot be used; ``problems`` holds every reason with its path.
 
-    ``warnings`` is what else would have been told of it, as far as it can be read.
+    ``warnings`` are about the parts that can be read.
     """
 
     def __init__(self, problems: tuple[Problem, ...], warnings: tuple[Problem, ...] = ()) -> None:
@@ -119,7 +119,7 @@ class DataSpec:
 
 @dataclass(frozen=True)
 class ResultCode:
-    """A code with which the component says how it ended, and what it means."""
+    """A result code of the component and what it means."""
 
     code: str
     message: str
@@ -157,7 +157,7 @@ class Provider:
     """A vendor's image on one kind of device, and the components in it.
 
     ``images`` holds the image of those components that were registered one by one with an image other than
-    the provider's. ``warnings`` are what was odd, but usable, in the registration.
+    the provider's. ``warnings`` are those of the registration.
     """
 
     name: str
@@ -177,7 +177,7 @@ class Provider:
 
     @property
     def key(self) -> str:
-        """What tells it from all others here: name, version and kind of device."""
+        """The provider's identity: name, version and kind of device."""
         return f"{self.name}:{self.version}@{self.device}"
 
     def image_for(self, component: str) -> str:
@@ -377,7 +377,7 @@ class Change(NamedTuple):
 def changes(before: Provider | None, after: Provider | None) -> tuple[Change, ...]:
     """Return how two states of a provider differ, each place with both values cut short; `MOST_CHANGES` at most.
 
-    Entries of lists are compared by their names, so that moving one is no change. Warnings are not compared.
+    Entries of lists are compared by their names, so that moving one is not a change. Warnings are not compared.
     """
     old, new = _plain(before), _plain(after)
     return tuple(islice(_differences("", old, new), MOST_CHANGES))
@@ -421,7 +421,7 @@ def _shown(value: Any) -> Any:
 
 
 ANY = "*"
-"""a version in a job that stands for the newest one in use"""
+"""as a version in a job: the newest one in use"""
 
 _PARTS = re.compile(r"[0-9]+|[^0-9.]+")
 _Part = tuple[int, int, str]
@@ -430,7 +430,7 @@ _Part = tuple[int, int, str]
 def order(version: str) -> tuple[tuple[_Part, ...], bool, tuple[_Part, ...], str]:
     """Return what versions are sorted by: 1.9 before 1.10, 2.0.0-rc1 before 2.0.0; no two versions are alike.
 
-    What stands behind a ``+`` says nothing of the order, but decides between what is the same otherwise.
+    What follows a ``+`` counts only between versions that are otherwise the same.
     """
     main, _, before = version.partition("+")[0].removeprefix("v").partition("-")
     return _version_parts(main), not before, _version_parts(before), version
@@ -441,23 +441,3 @@ def _version_parts(text: str) -> tuple[_Part, ...]:
     while found and found[-1] == (1, 0, ""):
         found.pop()
     return tuple(found)
-
-
-_PIECE = 512 * 1024
-"""bytes that are looked at in one go: less than a millisecond's work"""
-
-
-def counted(text: bytes, signs: bytes, most: int) -> int:
-    """Return how often any of the signs stands in a text, exactly up to ``most``; beyond, some larger number."""
-    found = 0
-    for start, end in pieces(text):  # of a text that is nothing but signs a part is enough
-        found += sum(text.count(sign, start, end) for sign in signs)
-        if found > most:
-            break
-    return found
-
-
-def pieces(text: bytes) -> Iterator[tuple[int, int]]:
-    """Yield begin and end of each piece."""
-    for start in range(0, len(text), _PIECE):
-        yield start, min(start + _PIECE, len(text))

@@ -37,7 +37,7 @@ MAX_DUPLICATES = 50
 
 _REQUEST_FIELDS = schema.REGISTRATION.fields()
 _STRING_OR_COMMA = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|,(?=\s*+[\]}])', re.DOTALL)
-"""a text runs to the end where nothing closes it, so that every character is looked at once"""
+"""an unclosed text runs to the end, so that matching is linear"""
 
 
 def read(text: bytes) -> tuple[Provider, bool]:
@@ -152,7 +152,7 @@ def provider_from_request(body: Any) -> Provider:
         for key, document in described.items():
             if not isinstance(document, Mapping):
                 continue
-            if len(problems) > MAX_PROBLEMS:  # no more are told
+            if len(problems) > MAX_PROBLEMS:  # no more are reported
                 break
             path = join("components_description", key)
             try:
@@ -174,7 +174,7 @@ def provider_from_request(body: Any) -> Provider:
         base_url=metadata.get("base_url") or "",
         metadata=dict(metadata),
         components=components,
-        warnings=bounded([*_request_remarks(body), *warnings]),
+        warnings=bounded([*_request_warnings(body), *warnings]),
     )
 
 
@@ -194,10 +194,10 @@ def provider_from_component(body: Any) -> Provider:
     info = body.get("component_info") if isinstance(body, Mapping) else None
     if isinstance(info, Mapping):
         try:
-            read, warnings = description.judged(info, "component_info")
+            read, warnings = description.checked(info, "component_info")
         except InvalidDescription as error:
-            told = {(p.path, p.rule) for p in problems}
-            problems += [p for p in error.problems if (p.path, p.rule) not in told]
+            known = {(p.path, p.rule) for p in problems}
+            problems += [p for p in error.problems if (p.path, p.rule) not in known]
             warnings = error.warnings
     if problems or read is None:
         raise InvalidDescription(bounded(problems), warnings)
@@ -216,9 +216,9 @@ def provider_from_component(body: Any) -> Provider:
 
 
 def from_document(document: Mapping[str, Any]) -> Provider:
-    """Make the provider again whose `Provider.document` this is, without judging it a second time.
+    """Read a stored provider, `Provider.document`, without checking it again.
 
-    Raises InvalidDescription if the value is no such document.
+    Raises InvalidDescription if the value is not such a document.
     """
     try:
         name, version, metadata = document["name"], document["version"], document["metadata"]
@@ -251,38 +251,33 @@ def _in_view(path: str, name: str) -> str:
 def _component(
     key: str, document: Mapping[str, Any], path: str, outer: Mapping[str, str]
 ) -> tuple[Component, tuple[Problem, ...]]:
-    """Read a description that stands under a key, which has to be its component's name."""
-    remarks: list[Problem] = []
+    """Read the description under a key, which has to be its component's name."""
+    warnings: tuple[Problem, ...] = ()
     if document.get("componentName") is None:
-        remarks.append(Problem(join(path, "componentName"), "is missing; its key is taken"))
+        warnings = (Problem(join(path, "componentName"), "is missing; its key is used"),)
         document = {**document, "componentName": key}
     elif document["componentName"] != key:
-        remarks.append(
-            Problem(join(path, "componentName"), f"must equal its key, {key[:64]}", document["componentName"])
-        )
-        problems, warnings = _of_component(document, path)
-        raise InvalidDescription((remarks[0], *problems), warnings)
-    read, warnings = description.judged(document, path, provider=outer.get("name"), version=outer.get("version"))
-    return read, (*remarks, *warnings)
-
-
-def _of_component(document: Mapping[str, Any], path: str) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:
-    try:
-        return (), description.judged(document, path)[1]
-    except InvalidDescription as error:
-        return error.problems, error.warnings
+        wrong = Problem(join(path, "componentName"), f"must equal its key, {key[:64]}", document["componentName"])
+        try:
+            problems: tuple[Problem, ...] = ()
+            warnings = description.checked(document, path)[1]
+        except InvalidDescription as error:
+            problems, warnings = error.problems, error.warnings
+        raise InvalidDescription((wrong, *problems), warnings)
+    read, found = description.checked(document, path, provider=outer.get("name"), version=outer.get("version"))
+    return read, (*warnings, *found)
 
 
 def _of_another_form(body: Any) -> Iterator[Problem]:
     """Recognise one component's description where a provider is to be registered."""
     if isinstance(body, Mapping) and "components_description" not in body and "roleList" in body:
-        rule = "is the description of one component; a provider's name, version and image go around it"
+        rule = "is the description of one component, without a provider's name, version and image around it"
         form = '{"imageUrl": …, "component_info": <this>}, or under components_description by its componentName'
         yield Problem(ROOT, rule, None, form)
 
 
 def _by_name(problem: Problem) -> Problem:
-    """Say how descriptions are to stand where they are something else than named, such as listed."""
+    """Show the form of ``components_description`` where it is of another shape, such as a list."""
     if problem.path != "components_description" or problem.suggestion:
         return problem
     return problem._replace(suggestion='{"<componentName>": {…}}')
@@ -310,11 +305,11 @@ def _besides(body: Any, problems: Sequence[Problem], warnings: Sequence[Problem]
     """Return what is unusual beside the problems, of the request itself only where it can be read."""
     wrong = {problem.path for problem in problems}
     if isinstance(body, Mapping) and not wrong & {"device", "protocol"} and ROOT not in wrong:
-        yield from (one for one in _request_remarks(body) if one.path not in wrong)
+        yield from (one for one in _request_warnings(body) if one.path not in wrong)
     yield from warnings
 
 
-def _request_remarks(body: Mapping[str, Any]) -> Iterator[Problem]:
+def _request_warnings(body: Mapping[str, Any]) -> Iterator[Problem]:
     yield from lint.unknown_fields(body, _REQUEST_FIELDS, "")
     if body["device"] not in CONTAINER_DEVICES:
         rule = "is none of docker, k8s; jobs look for providers on docker"

@@ -30,11 +30,7 @@ T = TypeVar("T")
 
 
 class View(threading.local):
-    """Keeps, per thread, what was read since a view was opened; nothing where none is open.
-
-    It is for the work of one request: whatever another gateway registers meanwhile, the request judges a job by
-    one state of each provider. The next request reads anew.
-    """
+    """Caches, per thread, what was read since a view was opened, so that one request sees one state."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, Any] | None = None
@@ -75,7 +71,7 @@ _TRIES = 16
 
 
 class Unknown(Exception):
-    """No such component is registered. ``reason`` is stable and says which part of its key is unknown."""
+    """No such component is registered. ``reason`` says which part of its key is unknown."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -95,7 +91,7 @@ class Written:
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:
-        """What is different now, component by component; compared when it is first asked for."""
+        """What is different now, component by component."""
         gone = self.revision.action is Action.DELETED
         return changes(self.before, None if gone else self.revision.provider)
 
@@ -124,7 +120,7 @@ class Registry:
     def register(self, provider: Provider, author: str = "", reason: str = "") -> Written:
         """Store a provider; one of the same key is replaced. The same once more: no revision.
 
-        It stays retired if it was, and an image that was approved and could not be looked at now stays approved.
+        It stays retired if it was, and an approved image that cannot be inspected now stays approved.
         """
 
         def replaced(known: Provider | None) -> Provider:
@@ -172,7 +168,7 @@ class Registry:
     def pin(self, provider: str, version: str, image: str, digest: str, device: str = DEVICE) -> str:
         """Have an image that has no approved digest be the right one by this digest; return what is approved.
 
-        A provider that was deleted meanwhile is left alone.
+        A deleted provider is left alone.
         """
 
         def pinned(known: Provider | None) -> Provider:
@@ -239,7 +235,7 @@ class Registry:
         return found, component
 
     def newest(self, provider: str, name: str, device: str = DEVICE) -> str:
-        """Return the highest version of a provider that is in use and has a component. Raises `Unknown`."""
+        """Return the highest version of a provider that is not retired and has a component. Raises `Unknown`."""
         known = self.query(name=provider, device=device) if provider and provider != ANY else []
         fit = [p.version for p in known if name in p.components and not p.retired]
         if fit:
@@ -272,19 +268,6 @@ class Registry:
                 for part, own in zip(parts, (p.name, p.version, p.device), strict=True)
             )
         ]
-
-    def delete(
-        self,
-        name: str | None = None,
-        device: str | None = None,
-        version: str | None = None,
-        provider_name: str | None = None,
-    ) -> int:
-        """Remove the providers that have all the given parts; returns how many.
-
-        Raises InvalidDescription if no part is given: that would remove every vendor's.
-        """
-        return len([self.remove(p.key) for p in self.chosen(name, device, version, provider_name)])
 
     def chosen(
         self,

@@ -1,4 +1,4 @@
-"""The JSON Schema files of this room, and what breaks them in words that a vendor can act on."""
+"""The JSON Schemas of descriptions and registrations, with errors in words that a vendor can act on."""
 
 import json
 import re
@@ -116,7 +116,7 @@ def _rule(error: ValidationError) -> str:
 
 
 def _misspelled(name: str, found: Any, schema: Any) -> str:
-    """Return which field of an object may stand for one that is missing."""
+    """Return which unknown field of an object may be a misspelling of a missing one."""
     others = {key.lower(): key for key in found if key not in schema["properties"] and len(key) <= 64}
     close = get_close_matches(name.lower(), list(others), n=1)
     return f"{name} instead of {others[close[0]]}" if close else ""

@@ -1,9 +1,8 @@
-"""A job's parameters held against the description of the component that will get them.
+"""A job's parameters validated against the description of their component.
 
-The component is the judge of its parameters; descriptions in the field contradict jobs that run well with them.
-So only two things refuse a job: a required parameter that is not there, and text that cannot be read as the
-number it is declared to be. Values outside an enumeration refuse it where the caller is strict. All else is a
-warning. Defaults are never filled in.
+Descriptions in the field contradict jobs that run well with them, so only two things refuse a job: a required
+parameter that is missing, and text that cannot be read as the number it is declared to be. Values outside an
+enumeration refuse it where the caller is strict. All else is a warning. Defaults are never filled in.
 """
 
 import json
@@ -21,7 +20,7 @@ _NUMERIC = (Kind.INTEGER, Kind.NUMBER)
 
 
 class Findings(NamedTuple):
-    """What is wrong with a task's parameters: what refuses the job, and what is only told."""
+    """What is wrong with a task's parameters: what refuses the job, and what is only reported."""
 
     errors: tuple[Problem, ...]
     warnings: tuple[Problem, ...]
@@ -35,7 +34,7 @@ def check(
 ) -> Findings:
     """Compare the effective parameters of one task with its component's description.
 
-    ``path`` is where the parameters stand in the job. ``strict`` makes a value outside bindingData an error.
+    ``path`` is that of the parameters in the job. ``strict`` makes a value outside bindingData an error.
     A value of None counts as not given, as it never reaches the container.
     """
     declared = {p.name: p for p in component.parameters}
@@ -45,12 +44,12 @@ def check(
     for name, value in given.items():
         at = join(path, name)
         if name not in declared:
-            warnings.append(Problem(at, f"is no parameter of {component.name}; passed on as it is", value))
+            warnings.append(Problem(at, f"is not a parameter of {component.name}; passed on as it is", value))
             continue
         parameter = declared[name]
-        unreadable, remark = _type_problem(parameter, value)
-        if remark:
-            (errors if unreadable else warnings).append(Problem(at, remark, value))
+        unreadable, warning = _type_problem(parameter, value)
+        if warning:
+            (errors if unreadable else warnings).append(Problem(at, warning, value))
         if not _is_listed(parameter, value):
             rule = f"must be one of {_allowed(parameter)}"
             (errors if strict else warnings).append(Problem(at, rule, value))
@@ -98,7 +97,7 @@ def _respelled(kind: Kind, text: str) -> str | None:
 
 
 def _is_of(kind: Kind, value: Any) -> bool:
-    """Tell whether a JSON value other than text is of a kind. Any scalar may stand for text."""
+    """Tell whether a JSON value other than text is of a kind; any scalar counts as text."""
     if isinstance(value, bool):
         return kind in (Kind.BOOLEAN, Kind.TEXT)
     if isinstance(value, int):
@@ -117,7 +116,7 @@ def _name_of(value: Any) -> str:
 
 
 def _is_listed(parameter: Parameter, value: Any) -> bool:
-    """Tell whether a value is among the allowed ones, if any are listed. Empty text is no choice at all.
+    """Tell whether a value is among the allowed ones, if any are listed. Empty text is not a choice.
 
     Numbers are compared as numbers, booleans without regard to case, and a list by its elements.
     """

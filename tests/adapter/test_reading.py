@@ -4,27 +4,6 @@ import pytest
 
 from adapter.body import read_json
 from gateway.errors import Invalid
-from provider_registry.model import counted, pieces
-
-
-class Counting(bytes):
-    """A text that notes how much of it was looked at in one go."""
-
-    largest = total = 0
-
-    def count(self, sign: object, start: int = 0, end: int | None = None) -> int:
-        size = (len(self) if end is None else end) - start
-        self.largest, self.total = max(self.largest, size), self.total + size
-        return super().count(sign, start, end)
-
-
-def test_a_text_is_counted_in_pieces_and_no_further_than_needed():
-    text = Counting(b"[," * (4 << 20))
-    assert counted(text, b"[,", 1000) > 1000
-    assert text.largest <= 1 << 20 and text.total < len(text) // 2
-    assert counted(text, b"[,", 1 << 30) == len(text)
-    assert counted(b"", b",", 0) == 0
-    assert [end - start for start, end in pieces(b"x" * (1 << 20) + b"y")][-1] == 1
 
 
 @pytest.mark.parametrize(

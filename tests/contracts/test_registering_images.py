@@ -18,10 +18,10 @@ from gateway.providers.images import Images, Signatures, signers_of
 from gateway.providers.registration import By, Providers
 from provider_registry.model import Provider
 from provider_registry.registry import Registry
-from provider_registry.repository import MemoryRepository
 from tests.contracts.engine_acts import a_spec, exits
 from tests.contracts.harnesses import DockerHarness
 from tests.registry.builders import a_request
+from tests.registry.memory import MemoryRepository
 from tests.services.registry import registry
 from tests.services.signing import public, put, signature, text_for
 

@@ -17,10 +17,11 @@ from gateway.store.store import Store
 from provider_registry.model import Action, Provider, Revision
 from provider_registry.registration import provider_from_component, provider_from_request
 from provider_registry.registry import Registry
-from provider_registry.repository import MemoryRepository, Repository, Stale
+from provider_registry.repository import Repository, Stale
 from tests.contracts.databases import careless_database
 from tests.e2e.nodes import example
 from tests.registry.builders import a_component_request, a_description, a_provider
+from tests.registry.memory import MemoryRepository
 
 Made = Callable[[Callable[[], Any], Callable[[Store], Any]], Any]
 """Makes a repository: from nothing, or from an empty store."""
@@ -214,7 +215,7 @@ def test_the_registry_works_alike_on_each(providers: Repository):
     merged, second = registry.find("acme", "1.0.0", "Second")
     assert merged.image_for("Second") == "acme:2" and merged.image_for("Algo") == "acme:1.0.0"
     assert second.name == "Second"
-    assert registry.delete(name="acme") == 1
+    assert [registry.remove(p.key).created for p in registry.chosen(name="acme")] == [False]
 
 
 def _component_provider(name: str, image: str) -> Provider:

@@ -23,11 +23,11 @@ from gateway.errors import Invalid, Refused
 from gateway.providers.images import Images, Signatures, signers_of
 from gateway.providers.registration import By, Providers
 from provider_registry.registry import Registry
-from provider_registry.repository import MemoryRepository
 from tests.core.test_engine_failures import ended
 from tests.core.test_shells import submit
 from tests.inprocess import running
 from tests.registry.builders import a_request
+from tests.registry.memory import MemoryRepository
 from tests.services.registry import PASSWORD, USER, registry
 from tests.services.signing import public, put, signature, text_for
 

@@ -317,8 +317,8 @@ def test_what_was_found_is_repeated_only_in_part():
         ({"desVersion": "2.0"}, "desVersion", "is not a version 1.x; read as if it were"),
         ({"roleList": ["guest", "boss"]}, "roleList[1]", "is none of the usual guest, host, arbiter, local"),
         ({"roleList": ["guest", "guest"]}, "roleList", "lists more than once: guest"),
-        ({"inputParams": []}, "inputParams", "is no field of the format"),
-        ({"q": 1}, "q", "is no field of the format"),
+        ({"inputParams": []}, "inputParams", "is not a field of the format"),
+        ({"q": 1}, "q", "is not a field of the format"),
         (
             {"inputData": [a_data(category="report")]},
             "inputData[0].category",
@@ -343,7 +343,7 @@ def test_what_was_found_is_repeated_only_in_part():
         (
             {"result": [{"resultCode": "0", "resultMessage": "", "msg": ""}]},
             "result[0].msg",
-            "is no field of the format",
+            "is not a field of the format",
         ),
     ],
 )
@@ -371,7 +371,7 @@ def test_what_is_unusual_in_a_component_is_remarked(changes, path, rule):
         (
             {"type": "integer", "bindingData": ["all", "5"]},
             "bindingData",
-            "lists values that are no integer: all",
+            "lists values that are not of type integer: all",
         ),
         (
             {"type": "integer", "bindingData": ["5", "50"], "validator": "(0,10)"},
@@ -406,7 +406,7 @@ def test_what_is_unusual_in_a_component_is_remarked(changes, path, rule):
             "UIType",
             "is none of input, textArea, numberPicker, checkbox, redio, … (9 in all)",
         ),
-        ({"defaultvalue": "1"}, "defaultvalue", "is no field of the format"),
+        ({"defaultvalue": "1"}, "defaultvalue", "is not a field of the format"),
     ],
 )
 def test_what_is_unusual_in_a_parameter_is_remarked(changes, path, rule):

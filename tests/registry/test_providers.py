@@ -11,9 +11,9 @@ from gateway.errors import Invalid, NotAllowed, NotFound, Refused
 from gateway.providers.images import Images
 from gateway.providers.registration import By, Providers, asking, audited
 from provider_registry.registry import Registry
-from provider_registry.repository import MemoryRepository
 from tests.builders import a_spec
 from tests.registry.builders import a_component_request, a_description, a_request
+from tests.registry.memory import MemoryRepository
 
 ADMIN, ANN, BOB = By("operator"), By("ann", admin=False), By("bob", admin=False)
 KEY, IMAGE = "acme:1.0.0@docker", "acme:1.0.0"

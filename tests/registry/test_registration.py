@@ -32,7 +32,7 @@ def test_the_published_registration_is_accepted_with_these_warnings_only(publish
     at = "components_description.HeteroLR.inputParam[6]"
     assert provider.warnings == (
         Problem(f"{at}.defaultValue", "lies outside (0,1000)", "2048"),
-        Problem(f"{at}.bindingData", "lists values that are no integer: all", ["all"]),
+        Problem(f"{at}.bindingData", "lists values that are not of type integer: all", ["all"]),
         Problem(
             f"{at}.bindingData",
             "lists values outside (0,1000): 2048, 4096, 8192",
@@ -166,7 +166,7 @@ def test_a_body_that_is_no_object_is_refused(body):
             "is none of docker, k8s; jobs look for providers on docker",
         ),
         ({"components_description": None}, "components_description", "describes no component"),
-        ({"meta": 1}, "meta", "is no field of the format"),
+        ({"meta": 1}, "meta", "is not a field of the format"),
     ],
 )
 def test_what_is_unusual_in_a_request_is_remarked(changes, path, rule):
@@ -179,7 +179,7 @@ def test_a_component_without_its_own_name_takes_its_key():
     provider = provider_from_request(a_request() | {"components_description": {"Algo": document}})
     assert provider.components["Algo"].name == "Algo"
     assert provider.warnings == (
-        Problem("components_description.Algo.componentName", "is missing; its key is taken"),
+        Problem("components_description.Algo.componentName", "is missing; its key is used"),
     )
     assert from_document(provider.document()) == provider
 

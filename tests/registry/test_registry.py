@@ -15,8 +15,8 @@ from provider_registry.registry import (
     Registry,
     Unknown,
 )
-from provider_registry.repository import MemoryRepository
 from tests.registry.builders import a_component_request, a_description, a_provider
+from tests.registry.memory import MemoryRepository
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_providers_are_listed_and_removed_by_any_of_their_parts(registry, asked,
         registry.register(provider)
     assert keys(registry.query(**asked)) == found
     if any(asked.values()):
-        assert registry.delete(**asked) == len(found)
+        assert [registry.remove(p.key).revision.key for p in registry.chosen(**asked)] == found
         assert keys(registry.query()) == sorted(p.key for p in every if p.key not in found)
 
 
@@ -123,9 +123,9 @@ def test_removing_needs_at_least_one_part(registry):
     registry.register(a_provider())
     for asked in ({}, {"name": None, "device": ""}):
         with pytest.raises(InvalidDescription, match="name: must be given, or device"):
-            registry.delete(**asked)
+            registry.chosen(**asked)
     assert len(registry.query()) == 1
-    assert registry.delete(name="nobody") == 0
+    assert registry.chosen(name="nobody") == []
 
 
 def test_components_registered_one_by_one_gather_in_their_provider(registry):

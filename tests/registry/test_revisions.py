@@ -4,9 +4,10 @@ import pytest
 
 from provider_registry.model import MOST_CHANGES, changes
 from provider_registry.registry import PROVIDER_RETIRED, Registry, Unknown
-from provider_registry.repository import MemoryRepository, Stale
+from provider_registry.repository import Stale
 from tests.builders import at
 from tests.registry.builders import a_description, a_parameter, a_provider
+from tests.registry.memory import MemoryRepository
 
 KEY = "acme:1.0.0@docker"
 

@@ -45,14 +45,14 @@ def test_our_own_example_of_a_job_fits_our_own_descriptions_without_a_warning():
         (
             "intersect_rsa_1",
             "Intersection",
-            [("rsa_params", "is no parameter of Intersection; passed on as it is")],
+            [("rsa_params", "is not a parameter of Intersection; passed on as it is")],
         ),
         (
             "hetero_secureboost_1",
             "HeteroSecureBoost",
             [
-                ("id", "is no parameter of HeteroSecureBoost; passed on as it is"),
-                ("label", "is no parameter of HeteroSecureBoost; passed on as it is"),
+                ("id", "is not a parameter of HeteroSecureBoost; passed on as it is"),
+                ("label", "is not a parameter of HeteroSecureBoost; passed on as it is"),
                 ("objective_param", "is an object where string is declared"),
                 ("objective_param", "must be one of cross_entropy"),
                 (
@@ -62,7 +62,7 @@ def test_our_own_example_of_a_job_fits_our_own_descriptions_without_a_warning():
                 ("predict_param", "is an object where string is declared"),
                 ("cv_param", "is an object where string is declared"),
                 ("metrics", "is a list where string is declared"),
-                ("early_stopping_rounds", "is no parameter of HeteroSecureBoost; passed on as it is"),
+                ("early_stopping_rounds", "is not a parameter of HeteroSecureBoost; passed on as it is"),
                 ("tree_param", "is an object where string is declared"),
             ],
         ),

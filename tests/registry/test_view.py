@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from provider_registry.registry import Registry, Unknown
-from provider_registry.repository import MemoryRepository
 from tests.registry.builders import a_provider
+from tests.registry.memory import MemoryRepository
 
 
 class Counting(MemoryRepository):

@@ -17,8 +17,8 @@ from gateway.domain.spec import JobSpec, Party
 from gateway.errors import Invalid
 from provider_registry.registration import provider_from_request
 from provider_registry.registry import Registry
-from provider_registry.repository import MemoryRepository
 from tests.e2e.nodes import example
+from tests.registry.memory import MemoryRepository
 
 GUEST, HOST = "JG0100001100000010", "JG0100002200000020"
 PLACE = Place("job-1", GUEST, GUEST, "trace-1", {"bfia": "bfia", "fate": "fate"})

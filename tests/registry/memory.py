@@ -1,0 +1,59 @@
+"""A repository of providers that forgets."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from threading import Lock
+
+from provider_registry.model import Action, Provider, Revision
+from provider_registry.repository import Stale
+
+
+class MemoryRepository:
+    """Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._providers: dict[str, Provider] = {}
+        self._revisions: dict[str, list[Revision]] = {}
+        self._owners: dict[str, str] = {}
+        self._lock = Lock()
+
+    def get(self, key: str) -> Provider | None:
+        return self._providers.get(key)
+
+    def list(self) -> list[Provider]:
+        with self._lock:
+            return [self._providers[key] for key in sorted(self._providers)]
+
+    def write(self, revision: Revision) -> None:
+        with self._lock:
+            known = self._revisions.setdefault(revision.key, [])
+            if revision.number != len(known) + 1:
+                raise Stale(f"{revision.key} has {len(known)} revisions")
+            known.append(revision)
+            if revision.action is Action.DELETED:
+                self._providers.pop(revision.key, None)
+            else:
+                self._providers[revision.key] = revision.provider
+
+    def newest(self, key: str) -> int:
+        return len(self._revisions.get(key, ()))
+
+    def history(self, key: str, before: int | None = None, limit: int = 50) -> Sequence[Revision]:
+        known = self._revisions.get(key, [])
+        return [r for r in reversed(known) if before is None or r.number < before][:limit]
+
+    def since(self, key: str, moment: datetime) -> Revision | None:
+        known = self._revisions.get(key, [])
+        past = [r for r in known if r.at <= moment]
+        return past[-1] if past and past[-1] is not known[-1] else None
+
+    def owner(self, name: str) -> str | None:
+        return self._owners.get(name)
+
+    def claim(self, name: str, owner: str) -> str:
+        with self._lock:
+            return self._owners.setdefault(name, owner)
+
+    def give(self, name: str, owner: str) -> None:
+        with self._lock:
+            self._owners[name] = owner
