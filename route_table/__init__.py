@@ -1,4 +1,4 @@
 """Node id -> where and how that node is reached.
 
-This room knows nothing of the gateway. Its one library is ``yaml``.
+This package knows nothing of the gateway; its libraries are ``yaml``, ``ruamel.yaml`` and ``cryptography``.
 """

@@ -53,7 +53,7 @@ def problems(identity: Identity, at: str, now: datetime) -> Iterator[Problem]:
                 if one.not_valid_before_utc > now:
                     raise Unusable(f"is valid only from {one.not_valid_before_utc:%Y-%m-%d %H:%M} UTC on")
             if key == "ca" and all(one.not_valid_after_utc <= now for one in found):
-                raise Unusable("holds expired authorities only; get the present ones")
+                raise Unusable("holds expired authorities only; get the current ones")
         except Unusable as error:
             yield Problem(f"{at}.{key}", str(error), short(file))
     if identity.key is not None:
@@ -69,12 +69,12 @@ def problems(identity: Identity, at: str, now: datetime) -> Iterator[Problem]:
 
 @lru_cache(maxsize=1024)
 def bearer(pem: str) -> Bearer:
-    """Return what a certificate in PEM form says of who shows it. Raises Unusable."""
+    """Return the names, key pin and serial number of a certificate in PEM form. Raises Unusable."""
     try:
         found = x509.load_pem_x509_certificate(pem.encode())
         names = _names(found)
     except ValueError as error:
-        raise Unusable("is no certificate in PEM form") from error
+        raise Unusable("is not a certificate in PEM form") from error
     return Bearer(frozenset({*names, pin(found)}), found.serial_number, found.issuer.public_bytes())
 
 
@@ -180,7 +180,7 @@ def _key(file: str) -> PrivateKeyTypes:
         return load_pem_private_key(content, None)
     except TypeError as error:
         raise Unusable("is protected by a password; give a key without one, readable by this user only") from error
-    except Exception as error:  # the library has many words for what is no key
+    except Exception as error:  # the library raises many kinds for what is not a key
         raise Unusable("holds no private key in PEM form (-----BEGIN PRIVATE KEY-----)") from error
 
 
@@ -194,7 +194,7 @@ def _usable(certificate: x509.Certificate) -> None:
 
 
 def _fits(private: PrivateKeyTypes, file: str) -> bool:
-    """Tell whether a key is that of a file's first certificate; what cannot be read is told elsewhere."""
+    """Tell whether a key is that of a file's first certificate; unreadable files are reported elsewhere."""
     try:
         own = certificates(file)[0]
         _usable(own)
@@ -215,7 +215,7 @@ def _content(file: str) -> bytes:
     except OSError as error:
         raise Unusable(f"cannot be read: {error.strerror or error}") from error
     except ValueError as error:
-        raise Unusable("is no path") from error
+        raise Unusable("is not a path") from error
     if len(content) > MAX_FILE:
         raise Unusable(f"must not be larger than {MAX_FILE} bytes")
     return content

@@ -49,7 +49,7 @@ KEYS: dict[str, str] = {
     "components": "what the node may have run here, as provider/name with * for anything, separated by commas; "
     "default: all",
 }
-"""key of an entry -> what it says"""
+"""key of an entry -> its meaning"""
 ADDRESS_KEYS = ("host", "port", "scheme")
 TLS_KEYS = ("ca", "certificate", "key", "server_name")
 SCHEMES = {"http": 80, "https": 443}
@@ -128,7 +128,7 @@ def short(text: str) -> str:
     return shown if len(shown) <= MAX_QUOTE else shown[:MAX_QUOTE] + "…"
 
 
-@lru_cache(maxsize=4)  # an edit needs the same text several times: before, after, and when it is taken up
+@lru_cache(maxsize=4)  # an edit needs the same text several times: before, after, and when it takes effect
 def _routes(text: str) -> Mapping[str, Route]:
     root = _tree(text)
     if root is None or _is_null(root):
@@ -291,7 +291,7 @@ class _Entry:
 
 
 def _route(node: str, entry: _Entry) -> Route:
-    """Make a route of an entry; where a value is refused, a default stands in and the table is never built."""
+    """Make a route of an entry; a refused value is replaced by a default, and the table is never built."""
     url = _address(entry)
     _check_tls(entry, url)
     if node == DEFAULT_ENTRY:
@@ -322,11 +322,11 @@ def _address(entry: _Entry) -> str:
     if "via" in entry.values:
         for key in ("url", *beside):
             if key in entry.values:
-                entry.reject(key, "must not stand beside via: a node is reached directly or through another")
+                entry.reject(key, "must not be given with via: a node is reached directly or through another")
         return ""
     if "url" in entry.values:
         for key in beside:
-            entry.reject(key, "must not stand beside url, which says it all")
+            entry.reject(key, "must not be given with url, which has it all")
         return _from_url(entry, entry.values["url"])
     if "url" not in entry.refused:
         for key in ("host", "port"):

@@ -1,7 +1,7 @@
 """The table in force: followed to the file that an administrator edits, changed by others through `edit`.
 
 Every accepted change is a version that is kept with its author and its text. The file is one gateway's working
-copy: an edit of it is taken up as a version, a version made elsewhere is written back to it.
+copy: an edit of it becomes a version, and a version made elsewhere is written back to it.
 """
 
 import hashlib
@@ -30,11 +30,11 @@ FileCheck = Callable[[Identity, str, datetime], Iterable[Problem]]
 
 
 class StaleVersion(Exception):
-    """The table was changed since the editor looked at it; ``newest`` is the version's number now."""
+    """The table was changed since the editor read it; ``newest`` is the current version's number."""
 
     def __init__(self, expected: int, newest: int) -> None:
         super().__init__(
-            f"the table is at version {newest}, not {expected}: look at it again, then repeat the change"
+            f"the table is at version {newest}, not {expected}: read it again, then repeat the change"
         )
         self.newest = newest
 
@@ -59,7 +59,7 @@ class LiveRoutes:
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         files: FileCheck = certificates.problems,
     ) -> None:
-        """Take up the newest version and the file.
+        """Adopt the newest version and read the file.
 
         ``in_use`` says whether jobs with a node are under way, ``files`` what is wrong with a route's PEM files.
         """
@@ -91,8 +91,8 @@ class LiveRoutes:
         """Why the file's present content is not what is in force; empty if it is."""
         return self._problems
 
-    def look_at_file(self) -> tuple[Problem, ...]:
-        """Return why the file as it is this moment cannot be taken up; takes up and writes nothing.
+    def file_problems(self) -> tuple[Problem, ...]:
+        """Return why the file as it is now cannot be accepted; changes nothing.
 
         While there is such a cause, edits by other ways are kept as versions and are not in the file.
         """
@@ -109,23 +109,20 @@ class LiveRoutes:
             return ()
 
     def resolve(self, node: str) -> Route:
-        """Return the route to a node, also one taken away while jobs with it are under way.
+        """Return the route to a node, also one that was removed while jobs with it are under way.
 
-        Raises UnknownNode. New jobs are held against `table`, which knows no such mercy.
+        Raises UnknownNode. New jobs are checked against `table` alone.
         """
         return self._looked(node)[1]
 
     def admits(self, node: str) -> bool:
-        """Tell whether requests of a node are listened to.
-
-        It needs a route of its own, or take part in a job under way: the default route alone lets nobody in.
-        """
+        """Tell whether a node's requests are accepted: it has a route of its own, or a job under way."""
         if self._table.knows(node):
             return True
         return self.look(node)[0]
 
     def look(self, node: str) -> tuple[bool, Route | None]:
-        """Return what `admits` and `resolve` do, asked for once; None where there is no route."""
+        """Return what `admits` and `resolve` do; None where there is no route."""
         try:
             return self._looked(node)
         except UnknownNode:
@@ -140,20 +137,20 @@ class LiveRoutes:
         return used, former or self._table.resolve(node)
 
     def reload(self) -> bool:
-        """Look at the file and at the versions again; True if the table changed.
+        """Read the file and the versions again; True if the table changed.
 
         Raises nothing on account of the file.
         """
         with self._lock:
             before = self._table.routes
             number = self._table.version
-            self._take_newest()
+            self._adopt_newest()
             if self._path is not None:
                 self._follow(self._path)
             return self._table.version != number and self._table.routes != before
 
     def edit(self, change: Change, author: str, reason: str = "", expected: int | None = None) -> Version:
-        """Change one entry; return the version that holds the change, or the newest if nothing was to be done.
+        """Change one entry; return the version that has the change, or the newest if nothing changed.
 
         Raises InvalidRoutes with every problem, StaleVersion where ``expected`` is not the newest version's
         number, UnknownNode where the entry to remove is not there.
@@ -198,13 +195,13 @@ class LiveRoutes:
                 self._check_files(table, newest)
                 version = Version(number + 1, self._clock(), author, reason, source, text)
                 if self._versions.add(version):  # else another gateway was first
-                    self._take(table)
+                    self._adopt(table)
                     return version
 
     def _check_files(self, table: RouteTable, newest: Version | None) -> None:
         """Refuse certificates that cannot be used in the routes that change. Raises InvalidRoutes.
 
-        Those of others were good when they came; one that has expired since must not be in the way of an edit.
+        Those of other routes were valid when they came; one that has expired since must not block an edit.
         """
         before = self._table.routes
         if newest is not None and newest.number != self._table.version:
@@ -220,23 +217,23 @@ class LiveRoutes:
         number = self._versions.newest_number()
         return self._versions.get(number) if number else None
 
-    def _take_newest(self) -> None:
-        """Take up what another gateway on the database, or an earlier life of this one, has accepted."""
+    def _adopt_newest(self) -> None:
+        """Adopt what another gateway on the database, or an earlier run of this one, has accepted."""
         number = self._versions.newest_number()
         if number <= self._table.version:
             return
         newest = self._versions.get(number)
         if newest is not None:
-            self._take(parse(newest.text, number))
+            self._adopt(parse(newest.text, number))
 
-    def _take(self, table: RouteTable) -> None:
+    def _adopt(self, table: RouteTable) -> None:
         changed = table.routes != self._table.routes or not self._table.version
         self._table = table
         if changed:
             log.info("route table changed", extra={"version": table.version, "routes": len(table.routes)})
 
     def _follow(self, path: Path) -> None:
-        """Take up an edit of the file, or write the newest version to it."""
+        """Accept an edit of the file, or write the newest version to it."""
         try:
             content = _content(path)
         except InvalidRoutes as error:
@@ -366,6 +363,3 @@ def _decoded(content: bytes) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidRoutes((Problem(ROOT, "must be UTF-8 text", f"byte {error.start}"),)) from error
-
-
-__all__ = ["MAX_BYTES", "Change", "LiveRoutes", "StaleVersion", "UnknownVersion"]

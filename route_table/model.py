@@ -46,7 +46,7 @@ class UnknownNode(Exception):
         if via:
             text = (
                 f"the route to node {shown!r} goes via {via!r}, whose entry is disabled in version {version} of "
-                f"the route table; set enabled: true there, or give {shown!r} another way"
+                f"the route table; set enabled: true there, or reach {shown!r} another way"
             )
         elif disabled:
             text = (
@@ -63,7 +63,7 @@ class UnknownNode(Exception):
 
 @dataclass(frozen=True)
 class Bearer:
-    """What a certificate says of who shows it.
+    """The names in a certificate, by which its holder is recognised.
 
     ``bears``: its subject alternative names (DNS, URI, IP), in lower case, and the pin of its public key,
     ``sha256:`` and 64 hexadecimal digits. ``serial`` and ``issuer`` (DER) are what revocation lists name it by.

@@ -22,12 +22,12 @@ class Version:
     """file, api or rollback"""
     text: str
     unchanged: bool = False
-    """not kept: this is the answer to an edit that left the table as it was"""
+    """not stored: the result of an edit that changed nothing"""
 
 
 @dataclass(frozen=True)
 class Export:
-    """What the file held when this gateway last wrote or accepted it: the version, and the digest of its bytes."""
+    """The file's content when this gateway last wrote or accepted it: version, and digest of its bytes."""
 
     number: int
     digest: str
@@ -58,10 +58,10 @@ class Repository(Protocol):
         """Return versions older than ``before``, newest first."""
 
     def exported(self) -> Export | None:
-        """Return what the file held last; None: this gateway has written none yet."""
+        """Return the last export; None: this gateway has written none yet."""
 
     def set_exported(self, export: Export) -> None:
-        """Note what the file holds now."""
+        """Store the last export."""
 
 
 class MemoryVersions:
@@ -94,11 +94,11 @@ class MemoryVersions:
         return self._versions[max(0, newest - limit) : max(0, newest)][::-1]
 
     def exported(self) -> Export | None:
-        """Return what the file held last."""
+        """Return the last export."""
         return self._exported
 
     def set_exported(self, export: Export) -> None:
-        """Note what the file holds now."""
+        """Store the last export."""
         self._exported = export
 
 

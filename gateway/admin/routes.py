@@ -325,7 +325,7 @@ def _changed(request: Request, routes: LiveRoutes, change: Callable[[], Version]
     except UnknownVersion as error:
         raise NotFound(str(error), reason="VERSION_UNKNOWN") from error
     request.state.audit = {"version": done["version"], "changes": done["changes"]}
-    problems_of_file = routes.look_at_file() or routes.problems  # without any, the file follows within two seconds
+    problems_of_file = routes.file_problems() or routes.problems  # none: it follows in two seconds
     return {**done, "not_in_file": [f"{routes.path}: {problem}" for problem in problems_of_file]}
 
 

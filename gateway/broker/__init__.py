@@ -1,7 +1,7 @@
 """The transport channel of a node: mailboxes in sessions, kept on disk until they are read.
 
-Room rule: only ``gateway.errors``, the standard library and ``anyio`` are imported here, and nothing
-here knows how a message travels or what a body looks like on the wire.
+Only ``gateway.errors``, the standard library and ``anyio`` are imported here;
+transport and wire format are elsewhere.
 """
 
 from gateway.broker.broker import Broker

@@ -1,7 +1,6 @@
 """The broker: push, pop, peek and release on sessions that outlive the process.
 
-It lives on one event loop. Waiting is done here and only here: readers wait for a message, writers for
-room, and both are woken by what they wait for; nothing polls.
+It runs on one event loop. Only this module waits: readers for a message, writers for free capacity; nothing polls.
 """
 
 import asyncio
@@ -47,7 +46,7 @@ class Broker:
         self._lock: IO[bytes] | None = None
 
     def recover(self) -> None:
-        """Takes over the folder and reads back every session that has not ended.
+        """Locks the folder and reads back every session that has not ended.
 
         Raises Busy if another process uses the folder.
         """
@@ -74,7 +73,7 @@ class Broker:
         spool = Spool(folder)
         records, torn = spool.load()
         if torn:
-            log.warning("torn record cut off", extra={"folder": folder.name, "bytes": torn})
+            log.warning("incomplete record dropped", extra={"folder": folder.name, "bytes": torn})
         if not records or records[0].kind is not Kind.OPEN:
             remove_tree(folder)
             return
@@ -84,7 +83,7 @@ class Broker:
         self._used[session.name] = self._clock()
 
     def close(self) -> None:
-        """Lets the folder go. What is stored stays; nothing is held back that would still have to be written."""
+        """Releases the folder; everything that was accepted is on disk already."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -99,11 +98,11 @@ class Broker:
         return tuple(self._sessions)
 
     def holds(self, session: str) -> bool:
-        """Says whether there is such a session here, read or unread, that has not ended."""
+        """Says whether a session has messages on disk and has not ended."""
         return session in self._sessions
 
     def idle(self, seconds: float) -> tuple[str, ...]:
-        """Returns the sessions that nobody pushed to or popped from for so long."""
+        """Returns the sessions without a push or pop for so long."""
         before = self._clock() - seconds
         return tuple(session for session, used in self._used.items() if used <= before)
 
@@ -124,7 +123,7 @@ class Broker:
     ) -> None:
         """Appends a message; it is on disk when this returns. A repeat of a sequence is accepted and not stored.
 
-        Waits up to ``wait`` seconds for room. Raises BufferFull if there is none then (or the disk refuses),
+        Waits up to ``wait`` seconds for capacity. Raises BufferFull if there is none then (or the disk refuses),
         TooLarge if there never will be, SessionReleased if the session has ended.
         """
         self._refuse_released(session)
@@ -135,11 +134,11 @@ class Broker:
             return
         try:
             await self._wait_for_share(box, len(payload), run, wait)
-            await self._hold_room(box, len(payload), run, wait)
+            await self._reserve(box, len(payload), run, wait)
             try:
                 await self._store(box, channel, payload, run, sequence)
             except BaseException:
-                box.unhold(len(payload), run)
+                box.unreserve(len(payload), run)
                 self._wake_writers()
                 raise
         finally:
@@ -168,7 +167,7 @@ class Broker:
             raise SessionReleased(f"session {channel.session} has ended")
         if box.seen(channel, sequence):  # its repeat came while this one waited or was being written
             box.spool.remove_payload(stored.number)
-            box.unhold(len(payload), run)
+            box.unreserve(len(payload), run)
             self._wake_writers()
             return
         with self._disk(box):
@@ -186,7 +185,7 @@ class Broker:
     async def _wait_for_share(self, box: Session, size: int, run: str | None, wait: float) -> None:
         """Waits while a run would hold over half of its session, where it holds some already. Raises BufferFull.
 
-        It does not wait in the line for room: those that push to the same session would have to wait behind it.
+        It does not queue for capacity, so that others may push to the same session meanwhile.
         """
         if run is None or not self._over_share(box, size, run):
             return
@@ -213,10 +212,10 @@ class Broker:
             or box.messages_of[run] >= self._limits.session_messages // 2
         )
 
-    async def _hold_room(self, box: Session, size: int, run: str | None, wait: float) -> None:
+    async def _reserve(self, box: Session, size: int, run: str | None, wait: float) -> None:
         waiting = self._writers.get(box)
         if waiting is None and self._fits(box, size):
-            box.hold(size, run)
+            box.reserve(size, run)
             return
         ticket = asyncio.Event()
         waiting = self._writers.setdefault(box, [])
@@ -228,14 +227,14 @@ class Broker:
                     await ticket.wait()
                     if box.ended:
                         raise SessionReleased(f"session {box.name} has ended")
-                box.hold(size, run)
+                box.reserve(size, run)
                 return
         finally:
             waiting.remove(ticket)
             if not waiting:
                 del self._writers[box]
             self._wake_writers()
-        raise BufferFull(f"session {box.name} has no room for {size} bytes: {box.messages} messages are unread")
+        raise BufferFull(f"session {box.name} has no capacity for {size} bytes: {box.messages} are unread")
 
     def _fits(self, box: Session, size: int) -> bool:
         return (
@@ -321,13 +320,13 @@ class Broker:
         )
 
     def delivered(self, message: Message) -> None:
-        """Notes that the answer with this message was sent wholly."""
+        """Records that the response with this message was sent."""
         box = self._sessions.get(message.session)
         if box is not None and box.delivered(message.number):
             self._wake_writers()
 
     def returned(self, message: Message) -> None:
-        """Notes that the answer with this message did not get out: it is unread again, in its old place."""
+        """Records that the response with this message was not sent: it is unread again, in its old place."""
         box = self._sessions.get(message.session)
         if box is not None:
             self._give_back(box, message.topic, message.number)
@@ -349,7 +348,7 @@ class Broker:
             self._wake_writers()
 
     async def end_session(self, session: str) -> None:
-        """Frees everything of a session whose job has ended, wakes all who wait, and refuses it from now on."""
+        """Deletes a session whose job has ended, wakes everybody who waits for it, and refuses it from now on."""
         self._tombstones.add(session)
         box = self._sessions.pop(session, None)
         self._used.pop(session, None)

@@ -1,9 +1,9 @@
 """One session on disk: an append-only journal of records, and a file for each large payload.
 
 A record is ``kind, head length, body length, crc`` followed by the head (JSON) and the body (bytes). The
-threat is the death of the process, not of the machine: nothing is synced, and all that can go wrong is a
-last record cut short, which is cut off when the journal is read. The names of files never contain
-anything that came from outside; the session's name stands inside the journal.
+threat is a crash of the process, not of the machine: nothing is synced, and all that can go wrong is an
+incomplete last record, which is dropped when the journal is read. The names of files never contain
+anything that came from outside; the session's name is in the journal.
 """
 
 import contextlib
@@ -30,13 +30,13 @@ _LONG = 8 * 1024 * 1024
 
 
 class Kind(IntEnum):
-    """What a record tells. The numbers are on disk: never reuse one."""
+    """The kind of a record. The numbers are on disk: never reuse one."""
 
     OPEN = 1  # {session, next}: first record of a journal
     PUSH = 2  # a message came; body is its payload, or empty when it has a file of its own
     TAKEN = 3  # a message is on its way to (reader, pop id)
     BACK = 4  # it did not get there and is unread again
-    READ = 5  # messages that nobody needs any more
+    READ = 5  # messages that are no longer needed
     SEEN = 6  # body: digests of earlier pushes, kept when the journal is rewritten
 
 
@@ -90,7 +90,7 @@ class Spool:
         self.append(Kind.OPEN, {"session": session, "next": 0})
 
     def load(self) -> tuple[list[Record], int]:
-        """Reads the journal and cuts off a torn end; returns the records and how many bytes were cut."""
+        """Reads the journal; returns its records and how many bytes of an incomplete last one were dropped."""
         if not self.path.exists():
             return [], 0
         records, self.size = read_journal(self.path)
@@ -187,7 +187,7 @@ def folders(root: Path) -> Iterator[Path]:
 
 
 def encoded(kind: Kind, head: dict[str, Any], body: bytes) -> bytes:
-    """Returns a record as it stands in the journal."""
+    """Returns the bytes of a record."""
     raw = json.dumps(head, separators=(",", ":")).encode("ascii")
     return b"".join((_LEAD.pack(kind, len(raw), len(body), zlib.crc32(raw, kind)), raw, body))
 
@@ -212,7 +212,7 @@ def opened_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-# Rewrites a session's journal without what nobody needs any more, a piece at a time.
+# Rewrites a session's journal without what is no longer needed, a piece at a time.
 #
 # The event loop writes the journal, so a rewrite must never hold it for long: it goes on by some bytes whenever
 # a message is discarded. First comes the state as it was at the beginning, then all that the old journal has got

@@ -93,8 +93,8 @@ class BrokerLimits:
     ``inline_bytes`` divides small from large: a small payload lies in its session's journal and may be cached
     in memory, a large one has a file of its own, is written and read in a thread and is never cached.
     A journal longer than ``compact_bytes`` is rewritten once half of it is of no use, ``rewrite_bytes`` at a time.
-    ``kept_messages`` and ``kept_bytes`` bound, per reader, the answers kept for a repeated pop; they do not
-    count against the room for new messages. ``repeats`` bounds the pushes of a session that are remembered
+    ``kept_messages`` and ``kept_bytes`` bound, per reader, the responses kept for a repeated pop; they do not
+    count against the capacity for new messages. ``repeats`` bounds the pushes of a session that are remembered
     in order to recognise a repeat.
     """
 
@@ -116,7 +116,7 @@ class BrokerLimits:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message in the hands of a reader. ``run`` and ``sequence`` are known only where the sender told them.
+    """A message as a reader gets it. ``run`` and ``sequence`` are known only where the sender gave them.
 
     ``session`` and ``number`` name it for ``Broker.delivered`` and ``Broker.returned``.
     """
@@ -139,12 +139,12 @@ class Usage(NamedTuple):
 
 
 class BufferFull(Busy):
-    """There is no room for the message now; nothing of it was kept. Pushing again later is right."""
+    """There is no capacity for the message now; nothing of it was stored. Retry later."""
 
     reason = "BUFFER_FULL"
 
 
 class SessionReleased(Conflict):
-    """The session's job has ended: its messages are gone and no more are taken."""
+    """The session's job has ended: its messages are deleted and no more are accepted."""
 
     reason = "SESSION_RELEASED"

@@ -1,4 +1,4 @@
-"""One session's messages: where each one stands, in memory and on disk alike.
+"""One session's messages and their states, in memory and on disk alike.
 
 Nothing here waits. Every change of state is one call that appends its record and changes memory without
 giving up the event loop in between, so there is nothing to lock. A message moves
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Flight:
-    """A message that was handed to a reader. ``sending`` counts the answers that carry it just now."""
+    """A message that was given to a reader. ``sending`` counts the responses under way that carry it."""
 
     stored: Stored
     reader: str
@@ -35,22 +35,22 @@ class Flight:
 
 
 class Pool:
-    """What all sessions share: the room on disk, counted in payload bytes, and the memory for small payloads."""
+    """What all sessions share: bytes of payload on disk, and the cache for small payloads."""
 
     def __init__(self, limits: BrokerLimits) -> None:
         self.bytes = 0
-        self._cache_room = limits.cache_bytes
+        self._cache_free = limits.cache_bytes
 
     def keep(self, stored: Stored, payload: bytes) -> None:
-        """Keeps the payload in memory if there is room."""
-        if len(payload) <= self._cache_room:
-            self._cache_room -= len(payload)
+        """Caches the payload if there is capacity."""
+        if len(payload) <= self._cache_free:
+            self._cache_free -= len(payload)
             stored.payload = payload
 
     def drop(self, stored: Stored) -> None:
-        """Gives a payload's memory back."""
+        """Drops a payload from the cache."""
         if stored.payload is not None:
-            self._cache_room += len(stored.payload)
+            self._cache_free += len(stored.payload)
             stored.payload = None
 
 
@@ -101,7 +101,7 @@ class Session:
             self._next = max(self._next, number + 1)
         for number in sorted(unread):
             self._mailbox(unread[number].topic).put(unread[number])
-            self.hold(unread[number].size, unread[number].run)
+            self.reserve(unread[number].size, unread[number].run)
         self._needed = sum(stored.record for stored in self._live())
 
     def _replay(self, record: Record, unread: dict[int, Stored], length: int) -> None:
@@ -140,15 +140,15 @@ class Session:
                 body = self.spool.read(record.offset, record.size)
                 self._seen.update((body[i : i + _DIGEST], None) for i in range(0, len(body), _DIGEST))
 
-    def hold(self, size: int, run: str | None) -> None:
-        """Counts one message of that size against the session's room, and against the run's part of it."""
+    def reserve(self, size: int, run: str | None) -> None:
+        """Counts one message of that size against the session's capacity, and against the run's share of it."""
         self.messages += 1
         self.bytes += size
         self.messages_of[run] += 1
         self.bytes_of[run] += size
         self._pool.bytes += size
 
-    def unhold(self, size: int, run: str | None) -> None:
+    def unreserve(self, size: int, run: str | None) -> None:
         """Takes one message of that size off the count."""
         if not self.ended:
             self.messages -= 1
@@ -170,7 +170,7 @@ class Session:
         return sequence is not None and _digest(channel, sequence) in self._seen
 
     def add(self, stored: Stored, payload: bytes) -> None:
-        """Stores one message for which room is held; OSError if the disk refuses, and then nothing changed."""
+        """Stores one message that is counted already; OSError if the disk refuses, and then nothing changed."""
         inline, before = stored.offset is not None, self.spool.size
         try:
             offset = self.spool.append(Kind.PUSH, _push_head(stored), payload if inline else b"")
@@ -208,14 +208,14 @@ class Session:
         return stored
 
     def delivered(self, number: int) -> bool:
-        """Notes that an answer with this message was sent wholly. True when that made room for new messages."""
+        """Records that a response with this message was sent. True when that freed capacity."""
         flight = self._flights.get(number)
         if flight is None:
             return False
         flight.sending -= 1
         first, flight.sent = not flight.sent, True
         if first:
-            self.unhold(flight.stored.size, flight.stored.run)
+            self.unreserve(flight.stored.size, flight.stored.run)
         if flight.pop_id is None:
             self._drop([flight])
         elif flight.sending == 0:
@@ -224,7 +224,7 @@ class Session:
         return first
 
     def returned(self, number: int) -> bool:
-        """Notes that an answer did not get out. True when the message is unread again."""
+        """Records that a response was not sent. True when the message is unread again."""
         flight = self._flights.get(number)
         if flight is None:
             return False
@@ -250,7 +250,7 @@ class Session:
         dropped = mailbox.clear(run)
         self._tidy(topic)
         for stored in dropped:
-            self.unhold(stored.size, stored.run)
+            self.unreserve(stored.size, stored.run)
         self._discard(dropped)
         return bool(dropped)
 
@@ -302,7 +302,7 @@ class Session:
         self._kept.setdefault(flight.reader, {})[flight.stored.number] = flight
 
     def _trim(self, reader: str) -> None:
-        """Holds a reader's kept answers to their bounds, the oldest first, and never its newest one."""
+        """Drops the oldest of a reader's kept responses beyond the bounds, never its newest one."""
         kept = list(self._kept[reader].values())
         size = sum(flight.stored.size for flight in kept)
         surplus = []
@@ -328,7 +328,7 @@ class Session:
             self._kept.pop(flight.reader, None)
 
     def _discard(self, read: list[Stored]) -> None:
-        """Takes messages that nobody needs any more off the disk."""
+        """Deletes messages that are no longer needed."""
         if not read:
             return
         self._note(Kind.READ, {"n": [stored.number for stored in read]})
@@ -340,7 +340,7 @@ class Session:
         self._compact()
 
     def _note(self, kind: Kind, head: dict[str, Any]) -> None:
-        """Writes what became of a message. A full disk must not stop reading, which is what empties it."""
+        """Records a message's new state. A full disk must not stop reading, which empties it."""
         try:
             self.spool.append(kind, head)
         except OSError as error:

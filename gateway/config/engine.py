@@ -13,9 +13,9 @@ _WHOLE_MACHINE = ("/", "/run", "/var", "/var/run", "/proc", "/sys", "/dev", "/et
 
 
 class Image(Section):
-    """How a local process stands for an image."""
+    """The local command in place of an image."""
 
-    command: list[str] = Field(min_length=1, description="Command line that stands for the image.")
+    command: list[str] = Field(min_length=1, description="Command line to run in place of the image.")
 
 
 class ProcessEngineSettings(Section):
@@ -70,7 +70,7 @@ class Allowance(Section):
     def _no_engine(cls, value: list[ExtraMount]) -> list[ExtraMount]:
         for mount in value:
             if not mount.source.is_absolute() or ".." in mount.source.parts:
-                raise ValueError(f"{mount.source} is no absolute path without ..")
+                raise ValueError(f"{mount.source} is not an absolute path without ..")
             if mount.source.suffix == ".sock" or str(mount.source) in _WHOLE_MACHINE:
                 raise ValueError(f"{mount.source} would hand the whole machine to the container")
             if mount.target.startswith("/bfia"):
@@ -100,9 +100,9 @@ class DaemonSettings(Section):
 class SignatureRule(Section):
     """Whose signature the images of a provider, or from a registry, need: cosign's, with a key of one's own."""
 
-    provider: str = Field(default="*", min_length=1, description="Provider's name; * stands for anything.")
+    provider: str = Field(default="*", min_length=1, description="Provider's name; * for any.")
     registry: str = Field(
-        default="*", min_length=1, description="Its image's registry, host[:port] or docker.io; * for anything."
+        default="*", min_length=1, description="Its image's registry, host[:port] or docker.io; * for any."
     )
     keys: list[Path] = Field(min_length=1, description="Files with public keys in PEM; one of them will do.")
 

@@ -115,7 +115,7 @@ def _below(base: Path, value: Any) -> Any:
 
 
 def _read(path: Path) -> tuple[str, dict[str, Any]]:
-    """Return a file's text and what it says. Raises `Invalid`; the text of a problem shows nothing of a value."""
+    """Return a file's text and content. Raises `Invalid`; its problems show no values."""
     try:
         text = whole(path, MIB).decode()
         data: Any = load_yaml(text)
@@ -174,7 +174,7 @@ class _UniqueKeys(_LOADER):  # type: ignore[misc]
 
 
 def load_yaml(text: str) -> Any:
-    """Return what YAML says. Raises `DuplicateKey`, `yaml.YAMLError`, `ValueError` and `RecursionError`."""
+    """Parse YAML. Raises `DuplicateKey`, `yaml.YAMLError`, `ValueError` and `RecursionError`."""
     if len(text) > MAX_LEVELS:  # a level takes a character at least
         _check_depth(text)
     return yaml.load(text, Loader=_UniqueKeys)

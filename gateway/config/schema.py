@@ -30,17 +30,17 @@ class LimitSettings(Section):
     cpu: float | None = Field(
         default=None,
         gt=0,
-        description="Cores of a task that asks for none; null: holds none, may use all of the node's.",
+        description="Cores of a task that requests none; null: reserves none, may use all of the node's.",
     )
     memory_gib: float | None = Field(
         default=None,
         gt=0,
-        description="Memory in GiB of a task that asks for none; null: holds none, may use 3/4 of the node's.",
+        description="Memory in GiB of a task that requests none; null: reserves none, may use 3/4 of the node's.",
     )
     disk_gib: float | None = Field(
         default=None,
         gt=0,
-        description="Disk in GiB of a task that asks for none; null: holds none, may use 3/4 of the node's.",
+        description="Disk in GiB of a task that requests none; null: reserves none, may use 3/4 of the node's.",
     )
     files: int = Field(
         default=250_000, gt=0, description="Files and folders that a container may make, whatever it asks for."
@@ -78,7 +78,7 @@ class LimitSettings(Section):
         default=0, ge=0, description="A job ends when one node had too little free so many times; 0: it waits on."
     )
     schedule_pause_seconds: float = Field(
-        default=0.5, gt=0, description="First pause before such a node is asked again; it doubles each time."
+        default=0.5, gt=0, description="First pause before a retry at such a node; it doubles each time."
     )
     schedule_longest_pause_seconds: float = Field(
         default=30.0,
@@ -87,7 +87,7 @@ class LimitSettings(Section):
         "A job that has not asked here for three times as long loses its place.",
     )
     engine_down_seconds: float = Field(
-        default=60.0, gt=0, description="A container whose engine does not answer for this long counts as failed."
+        default=60.0, gt=0, description="A container whose engine is unreachable for this long counts as failed."
     )
     exit_without_report: Literal["succeeds", "fails"] = Field(
         default="succeeds",
@@ -175,7 +175,7 @@ class FateSite(Section):
 
 
 class FateClient(Section):
-    """An application by which FATE's own tools are let in where ``auth.mode`` is on."""
+    """An application that FATE's own tools may use where ``auth.mode`` is on."""
 
     app_token: str = Field(min_length=16, description="Its token, which is not sent.")
     role: Role = Field(default=Role.PLATFORM, description="What it may do: admin, vendor, platform or viewer.")
@@ -198,7 +198,7 @@ class FateSettings(Section):
 
 
 class ApprovalRule(Section):
-    """What is decided on a task at a party here of which all patterns match; ``*`` stands for anything."""
+    """The decision on a task at a party here that matches all patterns; ``*`` matches anything."""
 
     source: str = Field(default="*", description="The node that wants the job.")
     component: str = Field(default="*", description="provider/name of the task's component.")
@@ -214,13 +214,13 @@ class ApprovalSettings(Section):
     """Who has to agree before this node takes part in a job of another one."""
 
     mode: Literal["off", "rules", "person"] = Field(
-        default="off", description="off: nobody; rules: they decide, else a person; person: always a person."
+        default="off", description="off: no approval; rules: they decide, else a person; person: always a person."
     )
     deadline_seconds: float = Field(
-        default=86_400.0, gt=0, le=31_536_000, description="A job on which nobody has decided by then is refused."
+        default=86_400.0, gt=0, le=31_536_000, description="A job that is undecided by then is refused."
     )
     rules: list[ApprovalRule] = Field(
-        default_factory=list, description="The first that matches a task decides; reject holds in every mode."
+        default_factory=list, description="The first that matches a task decides; reject applies in every mode."
     )
 
 
@@ -318,7 +318,7 @@ class Data(Section):
 
 
 class Auth(Section):
-    """Whether the operators' listener asks who it is."""
+    """Whether the operators' listener requires a token."""
 
     mode: Literal["off", "on"] = Field(
         default="off", description="off only while the operator listener is on the loopback address."
@@ -339,12 +339,12 @@ class WebhookSettings(Section):
     """A receiver of events."""
 
     url: HttpUrl = Field(description="Address that each event is posted to, as JSON.")
-    events: list[EventName] = Field(default_factory=list, description="Names of events; empty: all of them.")
+    events: list[EventName] = Field(default_factory=list, description="Names of events; empty: all.")
     secret: str = Field(default="", description="Key of the signature header; empty: no signature.")
 
 
 class EventSettings(Section):
-    """Who is told what becomes of jobs."""
+    """Who receives the events of jobs."""
 
     webhooks: list[WebhookSettings] = Field(
         default_factory=list, description="Receivers: {url, events: [finished, …], secret}."

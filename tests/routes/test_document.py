@@ -159,7 +159,7 @@ def test_enabled_is_read_in_the_spellings_of_yaml(spelled, enabled):
         (
             "A: {url: 'http://h', port: 1}",
             "A.port",
-            "line 1: must not stand beside url, which says it all",
+            "line 1: must not be given with url, which has it all",
         ),
         ("A: {url: 'ftp://h'}", "A.url", "line 1: must begin with http:// or https://"),
         ("A: {url: 'h:9380'}", "A.url", "line 1: must begin with http:// or https://"),
@@ -208,7 +208,7 @@ def test_enabled_is_read_in_the_spellings_of_yaml(spelled, enabled):
         (
             "X: {url: 'http://x'}\nA: {via: X, host: h}",
             "A.host",
-            "line 2: must not stand beside via: a node is reached directly or through another",
+            "line 2: must not be given with via: a node is reached directly or through another",
         ),
         (
             "A: {via: X}",
