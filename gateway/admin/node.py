@@ -131,7 +131,7 @@ def _checks(parts: AdminParts) -> dict[str, dict[str, Any]]:
         found["engine"] = {"ok": True, "kind": parts.engine.kind}
     except EngineError as error:
         found["engine"] = {"ok": False, "kind": parts.engine.kind, "cause": f"{error.reason}: {error}"}
-    lacks = "; ".join(f"{lack.reason}: {lack.text}" for lack in parts.participant.lacks())
+    lacks = "; ".join(f"{lack.reason}: {lack.text}" for lack in parts.participant.admission.lacks())
     found["storage"] = {"ok": not lacks, "cause": lacks} if lacks else {"ok": True}
     problems = [str(p) for p in parts.routes.problems]
     # a file that cannot be used does no harm: the table before it stays in force

@@ -1,7 +1,6 @@
 """What each listener answers: peers, containers, operators. A path on the wrong listener is not there."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -27,89 +26,33 @@ from gateway.admin import logs as admin_logs
 from gateway.admin import node as admin_node
 from gateway.admin.deps import AdminParts, only_known
 from gateway.auth import Access, Identity, OriginNoted
-from gateway.bootstrap.parts import Node, approval_policy, engines_by_address
-from gateway.data.files import check_storage
+from gateway.bootstrap.assembly import Node
+from gateway.bootstrap.parts import approval_policy
 from gateway.data.outputs import OutputCatalog
 from gateway.domain.datasets import Dataset
 from gateway.domain.redaction import for_others
-from gateway.domain.spec import JobSpec
 from gateway.http.app import LoopbackOnly, Mounted, NoBrowsers, create_app
 from gateway.http.audit import Refusals, RefusalsNoted, RelayAudit
 from gateway.http.guard import Guard
 from gateway.http.partner_quota import PartnerQuota
 from gateway.http.peer_identity import PeerIdentity, PeersChecked, shown
 from gateway.http.strangers import StrangersFirst
-from gateway.jobs import submission
 from gateway.jobs.audits import JobAudits
 from gateway.jobs.deletion import cancel_waiting
-from gateway.jobs.dry_run import Foresight, Foretelling, OwnSide
-from gateway.jobs.readiness import Fetching, Readiness
 from gateway.ports import Limiters
 from gateway.runtime.context import current_trace, new_trace_id
 from gateway.version import VERSION
-from provider_registry.registry import Unknown
 from route_table import certificates
 
 
-def settle(node: Node) -> Foretelling:
-    """Have the node tell its own side to whoever may ask; return what asks all nodes of a job."""
-    settings = node.settings
-    docker = settings.engine.docker
-    rules = Foresight(
-        node.drain.admit,
-        node.participant.judged,
-        node.sharing.refusal,
-        node.neighbours.takes_confirm,
-        lambda other: other == node.settings.node.id or node.neighbours.knows(other),
-        settings.engine.kind == "docker" and docker.pull == "missing",
-        node.engine_for,
-        lambda provider, image, engine: node.launching.signed(provider, image, engine),
-    )
-    own = OwnSide(
-        settings.node.id,
-        node.planner,
-        node.registry,
-        node.engine,
-        node.storage,
-        node.resources,
-        node.models,
-        rules,
-    )
-    fetching = Fetching(rules.fetches, docker.pull_seconds)
-    ready = Readiness(
-        settings.node.id,
-        node.registry,
-        node.engine_for,
-        lambda base_url: engines_by_address(settings).get(base_url, ""),
-        partial(check_storage, node.storage.staging, settings.storage.path, settings.limits.storage_reserve_bytes),
-        settings.state_dir / "channel",
-        node.door.address,
-        fetching,
-    )
-    node.participant.looked, node.participant.patience = ready.look, ready.patience
-    node.participant.refuse_missing = settings.providers.image == "require"
-    own.places = ready.places
-    node.participant.lacks = lambda: ready.places()[1]
-    node.participant.foretelling = own.tell
-    node.participant.oddities = own.oddities
-
-    def settled(spec: JobSpec) -> JobSpec:
-        try:
-            return submission.settled(spec, node.registry)[0]
-        except Unknown:  # told as a problem of the job
-            return spec
-
-    return Foretelling(settings.node.id, node.peers, node.coordinator.check, node.protocol.try_route, settled)
-
-
-def dry_run_parts(node: Node, foretelling: Foretelling, limiters: Limiters) -> job_actions.DryRunParts:
+def dry_run_parts(node: Node, limiters: Limiters) -> job_actions.DryRunParts:
     """Return what the path of the dry run uses."""
     scheduler = node.settings.node.coordinator or node.settings.node.id
     return job_actions.DryRunParts(
         lambda body: node.protocol.specified(
             {**body, "job_id": f"job-{uuid4().hex}"}, scheduler, current_trace() or new_trace_id()
         ),
-        foretelling.plan,
+        node.dry_run.plan,
         A_JOB,
         limiters,
     )
@@ -156,7 +99,7 @@ def signed_by(node: Node) -> Callable[[Mapping[str, str], str], Identity | None]
     """Return what tells by a request's headers, and the question of a look, which application signed it."""
     fate = node.settings.fate
     apps = {name: ClientApp(app.app_token, app.role) for name, app in fate.clients.items()}
-    return ClientSignatures(apps if fate.enabled else {}, node.wall, node.fate.heard).identify
+    return ClientSignatures(apps if fate.enabled else {}, node.clock, node.fate.heard).identify
 
 
 class _Uploads:
@@ -185,7 +128,7 @@ def facts_of(node: Node) -> OutputCatalog:
         node.sharing,
         lambda at, wanted: interconn.asked(node.protocol.peer(at), wanted),
         node.audit.add,
-        node.wall,
+        node.clock,
     )
 
 
@@ -197,7 +140,7 @@ SMALL = 64 * 1024
 """bytes of a body of our own paths, read on the event loop; those that take a job or a description take more"""
 
 
-def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
+def applications(node: Node) -> dict[str, ASGIApp]:
     """Return what each listener answers."""
     settings = node.settings
     limiters = Limiters(CapacityLimiter(64), CapacityLimiter(8), CapacityLimiter(16))
@@ -221,9 +164,7 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
         identity_here=node.neighbours.identity_here,
         may_bring=lambda sender, session: node.fate.may_bring(sender, node.sessions.has_party(session, sender)),
     )
-    audits = JobAudits(
-        node.store, node.participant, node.coordinator, node.executor, approval_policy(settings), node.clock
-    )
+    audits = JobAudits(node.context, node.admission, node.coordinator, node.executor, approval_policy(settings))
     institution = settings.node.institution or settings.node.id
     between = interconn.router(settings.node.id, node.coordinator, node.participant, peers)
     hello = interconn.hello_router(settings.node.id, institution, node.protocol.peer, peers)
@@ -261,7 +202,7 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
     )
     archive_parts = job_actions.ArchiveParts(
         admin_parts,
-        settings.state_dir / "runs",
+        node.runs_folder,
         lambda spec: node.peers.adapter(spec.protocol).request(spec),
         node.launching.environment,
         node.clock,
@@ -271,7 +212,7 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
         settings.node.id, node.store, node.coordinator, node.deleting, limiters
     )
     dataset_parts = datasets.DatasetParts(
-        node.datasets, node.sharing, node.storage, node.wall, nodes=lambda: node.routes.table.routes
+        node.datasets, node.sharing, node.storage, node.clock, nodes=lambda: node.routes.table.routes
     )
     uploads = data.Uploads(node.datasets, settings.data.max_upload_bytes)
     for_operators = [
@@ -284,7 +225,7 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
         Mounted(provider.router(node.providers, limiters), body, bfia.OwnRefusal),
         Mounted(data.router(uploads), None, bfia.OwnRefusal),
         Mounted(providers.router(node.providers), body),
-        Mounted(job_actions.dry_run_router(dry_run_parts(node, foretelling, limiters), JsonRoute), body),
+        Mounted(job_actions.dry_run_router(dry_run_parts(node, limiters), JsonRoute), body),
         Mounted(models.import_router(model_parts), None),
     ]
     small = (
@@ -366,7 +307,7 @@ def applications(node: Node, foretelling: Foretelling) -> dict[str, ASGIApp]:
     apps |= {name: NoBrowsers(app) for name, app in apps.items() if name != "operator"}
     apps["peer"] = OriginNoted(apps["peer"])
     guarded = settings.auth.mode == "on"
-    access = Access(node.tokens.find, node.wall, settings.auth.token) if guarded else None
+    access = Access(node.tokens.find, node.clock, settings.auth.token) if guarded else None
     signer = signed_by(node)
     apps["operator"] = Guard(
         apps["operator"], access, node.audit.add, node.clock, CapacityLimiter(4), signer, node.fate.elsewhere

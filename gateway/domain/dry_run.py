@@ -1,23 +1,24 @@
-"""What would happen to a job: what each node of it says before anything is created. Values only."""
+"""The report of a dry run: what each node of a job says before anything is created. Values only."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
 
 
 class Standing(StrEnum):
-    """How a job stands to one thing that it needs."""
+    """What was found of one thing that a job needs."""
 
     OK = "ok"
     WARNING = "warning"
-    """odd, and perhaps not meant; the job runs all the same"""
+    """unusual, and perhaps not meant; the job runs all the same"""
     WAITS = "waits"
     """nothing is wrong, but somebody or something has to be waited for first"""
     PROBLEM = "problem"
     UNKNOWN = "unknown"
-    """the node does not tell, or cannot"""
+    """the node does not report it, or cannot"""
 
 
 CHECKS = (
@@ -39,12 +40,15 @@ CHECKS = (
     "routes",
     "told",
 )
-"""What is looked at, in the order of a report; ``told`` stands for a node's whole side where it says nothing."""
+"""What is checked, in the order of a report; ``told`` stands for a node's whole side where it reports nothing."""
+
+REPORTED_WARNINGS = 50
+"""of each check"""
 
 
 @dataclass(frozen=True)
 class Item:
-    """One thing that was looked at."""
+    """One thing that was checked."""
 
     check: str
     """one of `CHECKS`"""
@@ -79,11 +83,7 @@ class JobPlan:
 
     def count(self, standing: Standing) -> int:
         """Return how many things stand so, at all nodes together."""
-        return sum(item.standing is standing for item in self._items())
-
-    def _items(self) -> Iterator[Item]:
-        for node in self.nodes:
-            yield from node.items
+        return sum(item.standing is standing for node in self.nodes for item in node.items)
 
 
 def fine(check: str, found: str, about: str = "") -> Item:
@@ -94,6 +94,22 @@ def fine(check: str, found: str, about: str = "") -> Item:
 def problem(check: str, cause: str, remedy: str, about: str = "") -> Item:
     """Return that something stands in the way, why, and what to do about it."""
     return Item(check, Standing.PROBLEM, cause=cause, remedy=remedy, about=about)
+
+
+def as_problems(check: str, problems: Iterable[Problem], remedy: str) -> tuple[Item, ...]:
+    """Return an item for each problem, with its path in the job."""
+    return tuple(problem(check, one.said, remedy, one.path) for one in problems)
+
+
+def as_warnings(check: str, warnings: Sequence[Problem]) -> tuple[Item, ...]:
+    """Return an item for each of the first warnings, with its path in the job."""
+    return tuple(warning(check, one.said, one.path) for one in warnings[:REPORTED_WARNINGS])
+
+
+def warning(check: str, cause: str, about: str = "") -> Item:
+    """Return that something may not be meant."""
+    remedy = "correct it unless it is meant so; it is passed on as it is"
+    return Item(check, Standing.WARNING, cause=cause, remedy=remedy, about=about)
 
 
 def in_order(items: Iterable[Item]) -> tuple[Item, ...]:

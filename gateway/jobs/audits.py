@@ -8,11 +8,11 @@ from gateway.domain.run import Audit, LocalJob
 from gateway.domain.spec import Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JOB, JobStatus, ended
 from gateway.errors import Conflict, NotFound
+from gateway.jobs.admission import Admission
 from gateway.jobs.executor import Executor
-from gateway.jobs.participant import Participant
-from gateway.ports import Clock, SchedulerApi
+from gateway.ports import SchedulerApi
+from gateway.runtime.context import NodeContext
 from gateway.store.repositories import SqlJobAudits
-from gateway.store.store import Store
 
 
 class JobAudits:
@@ -20,27 +20,26 @@ class JobAudits:
 
     def __init__(
         self,
-        store: Store,
-        participant: Participant,
+        context: NodeContext,
+        admission: Admission,
         scheduler: SchedulerApi,
         executor: Executor,
         policy: Policy,
-        clock: Clock,
     ) -> None:
-        self._store = store
-        self._audits = SqlJobAudits(store)
-        self._participant = participant
+        self._store = context.store
+        self._clock = context.clock
+        self._audits = SqlJobAudits(context.store)
+        self._admission = admission
         self._scheduler = scheduler
         self._executor = executor
         self._policy = policy
-        self._clock = clock
 
     def apply(self, spec: JobSpec, audit: Audit, sender: NodeId) -> None:
         """Judge the job as for its creation, and keep the question; the answer is sent afterwards."""
-        local = self._participant.checked(spec, sender)
+        local = self._admission.validated(spec, sender)
         if self._audits.add(sender, audit.id, spec.job_id) != spec.job_id:
             raise Conflict(f"audit {audit.id} of {sender} is about another job", reason="AUDIT_ID_CONFLICT")
-        verdict, words = self._participant.judged(spec, sender)
+        verdict, words = self._admission.judged(spec, sender)
         now = self._clock()
         new = approval.asked(local, audit, self._policy, verdict, words, now)
         if not self._store.local_jobs.add(new, spec.flow_id):

@@ -23,7 +23,7 @@ from gateway.domain.resources import CORE, GIB, Amounts, Defaults, Means, Room
 from gateway.domain.run import Run
 from gateway.domain.spec import NodeId
 from gateway.errors import GatewayError
-from gateway.ports import Clock
+from gateway.runtime.context import NodeContext
 from gateway.runtime.loop import Loop
 from gateway.store.repositories import EngineTotals
 
@@ -56,33 +56,30 @@ class EngineRooms:
 
     def __init__(
         self,
-        node: NodeId,
+        context: NodeContext,
         engines: Mapping[str, Engine],
         caps: Mapping[str, Cap],
         settings: ResourceSettings,
-        kept: EngineTotals,
-        clock: Clock,
+        changed: Callable[[], None] = lambda: None,
         first_look: float = 10.0,
-        main: str = "main",
     ) -> None:
-        """``first_look``: seconds that somebody waits for an engine after the start, whichever they ask about.
+        """``changed`` is called when an engine has become another, or answers again: whoever waits may go on.
 
-        ``main``: what the main engine's totals are kept as; gateways of a node may have different ones.
+        ``first_look``: seconds that somebody waits for an engine after the start.
         """
-        self._node = node
+        self._node = context.node
         self._engines = engines
         self._caps = caps
         self._settings = settings
-        self._kept = kept
-        self._clock = clock
+        self._kept = EngineTotals(context.store)
+        self._clock = context.clock
         self._first = first_look
-        self._main = main
+        self._main = context.owner or "main"
+        self._changed = changed
         self._main_again = 0.0
         self._written: dict[str, Capacity] = {}
         self._seen: dict[str, _Seen] = {}
         self._looking = {name: threading.Lock() for name in engines}
-        self.changed: Callable[[], None] = lambda: None
-        """told when an engine has become another, or answers again: whoever waits may go on"""
         further = [name for name in engines if name]
         self._beside = bool(further)
         self.loop = Loop(
@@ -108,7 +105,7 @@ class EngineRooms:
         with self._looking[name]:
             changed = self._look(name)
         if changed:
-            self.changed()
+            self._changed()
 
     def _advance(self, name: str) -> None:
         self.look(name)
@@ -135,7 +132,7 @@ class EngineRooms:
             with self._looking[name]:
                 changed = name not in self._seen and self._look(name)
             if changed:
-                self.changed()
+                self._changed()
 
     def _look(self, name: str) -> bool:
         """Ask it; say whether that is news to who was told before."""

@@ -1,4 +1,4 @@
-"""Use cases of the scheduling node: take a job in, tell of it, take in news, stop it."""
+"""Use cases of the scheduling node: accept a job, report on it, record news, stop it."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -25,17 +25,20 @@ from gateway.errors import (
 )
 from gateway.jobs import submission
 from gateway.jobs.scheduler import Scheduler
-from gateway.jobs.submission import NewJobs, digest
+from gateway.jobs.submission import Intake, NewJobs
 from gateway.jobs.timeline import notes_of
 from gateway.jobs.views import unanswered_view, view, with_ids
-from gateway.ports import Clock, JobView, SchedulerApi, TaskReport
-from gateway.runtime.context import acting_user, by_user, current_trace, listening, traced
+from gateway.ports import JobView, SchedulerApi, TaskReport
+from gateway.runtime.context import NodeContext, acting_user, by_user, current_trace, listening, traced
 from gateway.runtime.executors import Lanes
 from gateway.runtime.peers import Peers
-from gateway.store.store import Store
-from provider_registry.registry import Registry, Unknown
+from provider_registry.registry import Registry
 from route_table.live import LiveRoutes
 
+_ANSWER_WITHIN = 30.0
+"""seconds in which every node has to accept a job"""
+_LIST_WITHIN = 5.0
+"""seconds that a list of jobs waits for the nodes that schedule them"""
 _SUBMIT = "asked to submit"
 """event of a timeline; the actor is the person"""
 
@@ -45,40 +48,35 @@ class Coordinator:
 
     def __init__(
         self,
-        store: Store,
+        context: NodeContext,
         scheduler: Scheduler,
         peers: Peers,
         registry: Registry,
         routes: LiveRoutes,
-        clock: Clock,
-        answer_within: float = 30.0,
-        list_within: float = 5.0,
+        intake: Intake,
+        new_id: Callable[[Iterable[NodeId]], str],
     ) -> None:
-        self._store = store
+        """``new_id`` makes an id that all of a job's nodes can keep."""
+        self._store = context.store
+        self._clock = context.clock
         self._scheduler = scheduler
         self._peers = peers
         self._registry = registry
-        self._new = NewJobs(store, peers, registry, routes, clock)
-        self._clock = clock
-        self._answer_within = answer_within
-        self._list_within = list_within
-        self.admit: Callable[[], None] = lambda: None
-        """raises `Refused` while no new job is taken"""
-        self.admit_from: Callable[[NodeId], None] = lambda node: None
-        """raises `Busy` for a node that has submitted as many jobs as it may"""
-        self.new_id: Callable[[Iterable[NodeId]], str] = lambda nodes: submission.new_id()
-        """makes an id for a job that all of its nodes can keep"""
+        self._new = NewJobs(context, peers, registry, routes)
+        self._intake = intake
+        self.new_id = new_id
 
     def hand_in(self, spec: JobSpec) -> str:
-        """Take a job from this node's own platform to the node that schedules it; return its id.
+        """Submit a job of this node's own platform to the node that schedules it; return its id.
 
         Raises `Invalid` with every problem, `Refused` with each node's reason.
         """
-        self.admit()
+        if spec.scheduler == self._peers.node:
+            return self._submit_here(spec)
+        self._intake.admit()
         self._new.check(spec)
-        if spec.scheduler != self._peers.node:  # else the job itself is the record
-            self._store.add_submission(spec.job_id, spec.flow_id, spec.scheduler, self._clock())
-            self._asked(spec.job_id, "submit")  # before a peer can have it wait for approval here
+        self._store.add_submission(spec.job_id, spec.flow_id, spec.scheduler, self._clock())
+        self._asked(spec.job_id, "submit")  # before a peer can have it wait for approval here
         try:
             with traced(spec.trace_id), self._in_timeline(spec.job_id):
                 there = self._peers.scheduler(spec.scheduler, spec.protocol).submit_job(spec, self._peers.node)
@@ -93,8 +91,19 @@ class Coordinator:
             self._handed_in_as(there, spec)
         return there
 
+    def _submit_here(self, spec: JobSpec) -> str:
+        try:
+            with traced(spec.trace_id):
+                return self.submit_job(spec, self._peers.node)
+        except PeerUnreachable as error:
+            error.job_id = spec.job_id
+            raise
+        except GatewayError as error:
+            self._kept(spec.job_id, error)
+            raise
+
     def _kept(self, job_id: str, error: GatewayError) -> None:
-        """Name the job in what is said of its refusal, if this node keeps a record of it."""
+        """Name the job in its refusal, if this node keeps a record of it."""
         if self._store.jobs.find(job_id) or self._store.local_jobs.find(job_id):
             error.job_id = job_id
 
@@ -133,25 +142,20 @@ class Coordinator:
     def _take_in(self, spec: JobSpec, sender: NodeId, origin: Origin | None = None) -> None:
         """Store a job, begin it, and wait until every node has accepted it."""
         if self._store.jobs.find(spec.job_id) is None:
-            self.admit()
+            self._intake.admit()
             if sender not in ("", self._peers.node):
-                self.admit_from(sender)
-        warnings = self._new.check(spec)
-        asked = digest(spec)
-        try:
-            spec, chosen = submission.settled(spec, self._registry)
-        except Unknown as error:  # it was taken away since the check
-            raise Refused(error.message, reason=error.reason) from error
-        job = replace(self._new.made(spec, [*chosen, *warnings]), origin=origin, digest=asked)
+                self._intake.quota(sender)
+        with self._registry.one_view():
+            job = replace(self._new.made(spec), origin=origin)
         if not self._scheduler.begin(job):
             known = self._store.jobs.get(spec.job_id)
             if known.digest != job.digest:
                 raise Conflict(f"job {spec.job_id} is here already, with another body", reason="JOB_ID_CONFLICT")
-        job = self._scheduler.wait(spec.job_id, _decided, self._answer_within)
+        job = self._scheduler.wait(spec.job_id, _decided, _ANSWER_WITHIN)
         if job.ending is not None and job.outcome in (Outcome.REJECTED, Outcome.STOPPED):
             raise Refused(_refusal(job), reason=job.ending.failure.reason if job.ending.failure else "REFUSED")
         if not _decided(job):
-            raise PeerUnreachable(f"not every node has answered within {self._answer_within:g} s")
+            raise PeerUnreachable(f"not every node has answered within {_ANSWER_WITHIN:g} s")
 
     def rerun(self, job_id: str, start: str, parameters: Mapping[str, Any]) -> RerunAnswer:
         """Have the node that schedules a job run it again from a task on, as a new job.
@@ -159,7 +163,7 @@ class Coordinator:
         ``start`` empty: from the first task that has not succeeded. Raises `NotFound`, `Conflict`, `Invalid`,
         `Refused`, `PeerUnreachable`, `NotServed` where the scheduling node does not know of such a thing.
         """
-        self.admit()
+        self._intake.admit()
         job, local = self._store.jobs.find(job_id), self._store.local_jobs.find(job_id)
         record = job or local
         node = record.spec.scheduler if record else self._store.scheduler_of(job_id) or ""
@@ -266,7 +270,7 @@ class Coordinator:
         lanes = Lanes()
         for job_id, node in jobs:
             lanes.submit(node, partial(ask, job_id, node), job_id)
-        end = self._clock().timestamp() + self._list_within
+        end = self._clock().timestamp() + _LIST_WITHIN
         try:
             for _ in jobs:
                 job_id, status = answers.get(timeout=max(end - self._clock().timestamp(), 0.0))
@@ -413,7 +417,7 @@ class Coordinator:
         self._scheduler.record(job_id, Freed(sender or self._peers.node, self._clock()))
 
     def check(self, spec: JobSpec) -> list[str]:
-        """Return what is odd about a job as far as this node can tell. Raises `Invalid` with every problem."""
+        """Return warnings about a job as far as this node can tell. Raises `Invalid` with every problem."""
         return self._new.check(spec)
 
 

@@ -21,7 +21,7 @@ from gateway.domain.spec import NodeId
 from gateway.domain.states import JOB, ended
 from gateway.errors import Busy, Conflict, GatewayError, NotAllowed, NotFound, PeerUnreachable
 from gateway.jobs.retention import Item, JobTimes, Outputs, outputs_of, present_of, size_of, text_of
-from gateway.ports import Clock
+from gateway.runtime.context import NodeContext
 from gateway.runtime.peers import Peers
 from gateway.store import queries
 from gateway.store.store import Store
@@ -92,24 +92,22 @@ class Deleting:
 
     def __init__(
         self,
-        node: NodeId,
-        store: Store,
+        context: NodeContext,
         storage: FileStorage,
         runs: Path,
         outputs: Outputs,
         peers: Peers,
         end_session: Callable[[str], None],
-        clock: Clock,
     ) -> None:
-        self._node = node
-        self._store = store
+        self._node = context.node
+        self._store = context.store
+        self._clock = context.clock
         self._storage = storage
         self._runs = runs
         self._outputs = outputs
         self._peers = peers
         self._end_session = end_session
-        self._clock = clock
-        self._times = JobTimes(store)
+        self._times = JobTimes(context.store)
 
     def delete(
         self, job_id: str, *, by: str, reason: str = "", here: bool = False, dry_run: bool = False

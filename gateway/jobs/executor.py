@@ -7,13 +7,13 @@ anything is done in the world.
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
 import structlog
 
-from engines.base import Engine, EngineDown, EngineError, Exited, Missing, Watch
+from engines.base import EngineDown, EngineError, Exited, Missing, Watch
 from gateway.data.files import DiskWatch
 from gateway.data.workspace import Workspace
 from gateway.domain import orphans
@@ -54,13 +54,12 @@ from gateway.jobs.readiness import Prefetch
 from gateway.jobs.timeline import with_calls
 from gateway.ports import Clock, Outputs, TaskReport
 from gateway.runtime.batching import Turns, while_away
-from gateway.runtime.context import listening, traced
+from gateway.runtime.context import NodeContext, listening, traced
 from gateway.runtime.executors import Lanes
-from gateway.runtime.loop import Loop
+from gateway.runtime.loop import Failed, Loop
 from gateway.runtime.peers import Peers
 from gateway.store.database import outside_transaction
 from gateway.store.queries import abandon
-from gateway.store.store import Store
 
 _TOO_LATE = ("ALREADY_DECIDED", "AUDIT_UNKNOWN")
 """with what a scheduling node refuses a decision on a job that has ended there, or is gone"""
@@ -69,13 +68,14 @@ _TOO_LATE = ("ALREADY_DECIDED", "AUDIT_UNKNOWN")
 class Telling:
     """Calls the nodes that schedule the jobs here, whatever the protocol."""
 
-    def __init__(self, peers: Peers, clock: Clock, heard: Callable[[LocalJob], None]) -> None:
-        """``heard`` is told of the job whose scheduling node has answered."""
+    def __init__(
+        self, peers: Peers, clock: Clock, heard: Callable[[LocalJob], None], silent: Callable[[NodeId], None]
+    ) -> None:
+        """``heard`` is called with a job whose scheduling node has answered, ``silent`` with one that did not."""
         self._peers = peers
         self._clock = clock
         self._heard = heard
-        self.silent: Callable[[NodeId], None] = lambda node: None
-        """told of every node that a call did not reach"""
+        self._silent = silent
 
     def tell(self, local: LocalJob, run: Run, action: Tell) -> Event:
         """Tell how a task is at the role of a run."""
@@ -85,7 +85,7 @@ class Telling:
             self._peers.scheduler(local.spec.scheduler, local.spec.protocol).report_task(report, local.node)
         except (PeerUnreachable, Busy) as error:
             if isinstance(error, PeerUnreachable):
-                self.silent(local.spec.scheduler)
+                self._silent(local.spec.scheduler)
             return Done(action, self._clock(), final=False, message=error.message)
         except GatewayError as error:  # it does not want to know: it will ask
             return Done(action, self._clock(), message=f"{error.reason} {error.message}")
@@ -138,51 +138,65 @@ _LAST_WORDS = 16 * 1024
 """bytes at the end of standard output in which a result code is looked for"""
 
 
+@dataclass(frozen=True)
+class RunFiles:
+    """Where runs keep what, and how much of it there may be."""
+
+    workspace: Workspace
+    outputs: Outputs
+    disk: DiskWatch
+    warnings: Callable[[JobSpec, Run], tuple[str, ...]] = lambda spec, run: ()
+    """about what a run that succeeded has written"""
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What is called as jobs go on."""
+
+    close_session: Callable[[str], None]
+    """with the id of a job that is over"""
+    release: Callable[[str], None]
+    """with the id of a job that no longer needs its resources"""
+    observe: Callable[[str, float], None] = lambda action, seconds: None
+    """with the time that an action on the engine took"""
+    silent: Callable[[NodeId], None] = lambda node: None
+    """with a node that a call did not reach"""
+    failed: Failed = lambda job_id, error, times: None
+    """with a job that could not be advanced"""
+
+
 class Executor:
     """The shell around the execution rules."""
 
     def __init__(
         self,
-        store: Store,
-        engine: Engine,
-        peers: Peers,
-        workspace: Workspace,
-        outputs: Outputs,
-        clock: Clock,
-        lanes: Lanes,
+        context: NodeContext,
         launching: Launching,
-        close_session: Callable[[str], None],
-        release: Callable[[str], None],
-        disk: DiskWatch,
-        owner: str = "",
+        peers: Peers,
+        lanes: Lanes,
+        files: RunFiles,
+        hooks: Hooks,
         timing: RunTiming = RunTiming(),
-        oddities: Callable[[JobSpec, Run], tuple[str, ...]] = lambda spec, run: (),
     ) -> None:
-        self._store = store
-        self._oddities = oddities
-        self._engine = engine
-        self._workspace = workspace
-        self._outputs = outputs
-        self._clock = clock
+        self._store = store = context.store
+        self._clock = clock = context.clock
+        self._owner = context.owner
+        self._engine = launching.engine
+        self._launching = launching
         self._lanes = lanes
-        self._close_session = close_session
-        self._release = release
-        self._owner = owner
+        self._workspace = files.workspace
+        self._outputs = files.outputs
+        self._disk = files.disk
+        self._warnings = files.warnings
+        self._close_session = hooks.close_session
+        self._release = hooks.release
+        self._observe = hooks.observe
         self._timing = timing
-        self._disk = disk
         self._watch: Watch | None = None
         self._turns = Turns(store.local_jobs.decide, self._decide, self._begin)
-        self.observe: Callable[[str, float], None] = lambda _action, _seconds: None
-        """told how long each action on the engine took"""
-        self._launching = launching
-        self.telling = Telling(peers, clock, self.heard)
-        self._prefetch = Prefetch(
-            lambda name: launching.engine_at(name),
-            store.local_jobs.get,
-            lambda job_id, event: self.record(job_id, event),
-            clock,
-        )
-        self.loop = Loop("executor", self.advance, self._overdue, clock=clock)
+        self._telling = Telling(peers, clock, self.heard, hooks.silent)
+        self._prefetch = Prefetch(launching.engine_at, store.local_jobs.get, self.record, clock)
+        self.loop = Loop("executor", self.advance, self._overdue, clock=clock, failed=hooks.failed)
 
     def start(self) -> None:
         """Take up what an earlier process of this node left, then watch the engine."""
@@ -257,11 +271,8 @@ class Executor:
         return self._engine.image_digest(image)
 
     def address_of(self, run: Run) -> str:
-        """Return the address from which a run's requests come; empty where the engine does not tell."""
-        try:
-            return self._engine.address(run.name)
-        except EngineError:
-            return ""
+        """Return the address from which a run's requests come; empty where the engine does not know."""
+        return self._launching.address_of(run)
 
     def _overdue(self, now: datetime) -> Iterable[str]:
         return self._store.local_jobs.due(now)
@@ -319,7 +330,7 @@ class Executor:
             try:
                 events = self._do(local, action, fetching)
                 if not isinstance(action, (Tell, Close)):
-                    self.observe(type(action).__name__.lower(), time.monotonic() - began)
+                    self._observe(type(action).__name__.lower(), time.monotonic() - began)
             except ImageIsFetched:  # which may take long: in a lane of its own
                 self._lanes.submit("engine-pull", partial(self._perform, local, action, fetching=True), local.id)
                 return
@@ -353,11 +364,11 @@ class Executor:
                     self._release(local.id)
                 return [Done(action, self._clock())]
             case Tell():
-                return [self.telling.tell(local, _run(local, action.run), action)]
+                return [self._telling.tell(local, _run(local, action.run), action)]
             case Confirm():
-                return self.telling.confirm(local, action)
+                return self._telling.confirm(local, action)
             case AskScheduler():
-                return self.telling.ask(local, action)
+                return self._telling.ask(local, action)
             case Prepare():
                 return [self._prefetch.fetch(local, action)]
             case Launch():
@@ -410,7 +421,7 @@ class Executor:
             self._engine.stop(run.name, self._timing.stop_grace)
             self._engine.save_logs(run.name, self._workspace.logs(run))
             self._engine.remove(run.name)
-            warnings = self._oddities(local.spec, run) if run.status is RunStatus.SUCCESS else ()
+            warnings = self._warnings(local.spec, run) if run.status is RunStatus.SUCCESS else ()
             self._workspace.clear(run)
         except (EngineError, OSError) as error:
             return Done(action, self._clock(), final=False, message=str(error))

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from engines.base import EngineError
 from gateway.domain import inheritance
 from gateway.domain.dag import DagNode, order
-from gateway.domain.datasets import same_family
 from gateway.domain.run import Address, LocalJob, Run, job_of
 from gateway.domain.spec import JobSpec, NodeId, Party
 from gateway.domain.states import JobStatus, RunStatus
@@ -63,11 +62,6 @@ class Inheritance:
             told = "; ".join(f"task {name} of job {spec.old_job_id}: {why}" for name, why in offer.lacking.items())
             raise Refused(f"cannot inherit {told}", reason=inheritance.REASON)
         return offer
-
-    def follows(self, spec: JobSpec) -> bool:
-        """Tell whether a job may have what the earlier one left that it names."""
-        old = self._store.local_jobs.find(spec.old_job_id)
-        return old is not None and same_family(old.spec, spec)
 
     def _look(
         self, spec: JobSpec, old: LocalJob | None, node: DagNode, offer: Offer, digests: dict[str, str]

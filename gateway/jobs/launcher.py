@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from engines.base import Engine, EngineError, HostMoved, ImageNotFound, LaunchSpec, Limits, Mount, labels
-from gateway.auth import RunTokens
+from engines.multi import SeveralEngines
 from gateway.data.files import DiskWatch
 from gateway.data.workspace import Placement, Workspace
 from gateway.domain.execution.messages import Event, Launched, LaunchFailed
@@ -14,10 +14,11 @@ from gateway.domain.redaction import for_others
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import Failure, NodeId
 from gateway.errors import EngineFailed, GatewayError
-from gateway.ports import Clock, Site
+from gateway.ports import Site
+from gateway.providers.images import Signatures
 from gateway.runtime.batching import while_away
+from gateway.runtime.context import NodeContext
 from gateway.runtime.peers import Peers
-from gateway.store.store import Store
 
 
 @dataclass(frozen=True)
@@ -42,13 +43,28 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Place:
-    """What every container of this node is told alike; known once the listeners are up."""
+    """What all containers of this node share; known once the listeners are up."""
 
     callback_base: str
     transport: str
     institution_of: Callable[[NodeId], str]
+    installation: str
+    secret_of: Callable[[str], str]
+    """makes the token that stands for an id"""
     host: str = ""
     """this host's address in the main engine's own network, where the above names that"""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What runs may have, and which images they may start from."""
+
+    grants: Mapping[str, Grant]
+    """by the provider's name"""
+    signatures: Signatures
+    pinned: Callable[[str, str, str, str], str]
+    """approves the digest of an image that none was approved of; returns the one that is approved then"""
+    limits: Callable[[Run], Mapping[str, float | None]]
 
 
 class Launching:
@@ -56,35 +72,34 @@ class Launching:
 
     def __init__(
         self,
-        store: Store,
+        context: NodeContext,
         engine: Engine,
         peers: Peers,
         workspace: Workspace,
-        clock: Clock,
-        place: Callable[[], Place],
-        installation: str,
         disk: DiskWatch,
-        grants: Mapping[str, Grant],
-        tokens: RunTokens,
+        place: Callable[[], Place],
+        rules: Rules,
     ) -> None:
-        self._store = store
-        self._engine = engine
+        """``place`` raises `EngineFailed` where containers cannot reach this gateway."""
+        self.engine = engine
+        self._store = context.store
+        self._clock = context.clock
         self._peers = peers
         self._workspace = workspace
-        self._clock = clock
-        self._place = place
-        self._installation = installation
         self._disk = disk
-        self._grants = grants
-        self._tokens = tokens
-        self.engine_at: Callable[[str], Engine] = lambda name: engine
-        """finds one of several engines by its name; without a name the main one"""
-        self.signed: Callable[[str, str, Engine], str] = lambda provider, image, engine: ""
-        """returns the digest of a provider's image that has to be signed; raises `EngineError` where it is not"""
-        self.pinned: Callable[[str, str, str, str], str] = lambda provider, version, image, digest: digest
-        """approves the digest of an image that none was approved of; returns the one that is approved then"""
-        self.bounds: Callable[[Run], Mapping[str, float | None]] = lambda run: run.limits
-        """tells the limits of a run"""
+        self._place = place
+        self._rules = rules
+
+    def engine_at(self, name: str) -> Engine:
+        """Return one of several engines by its name; without a name the main one."""
+        return self.engine.at(name) if isinstance(self.engine, SeveralEngines) else self.engine
+
+    def address_of(self, run: Run) -> str:
+        """Return the address from which a run's requests come; empty where the engine does not know."""
+        try:
+            return self.engine.address(run.name)
+        except EngineError:
+            return ""
 
     def launch(self, local: LocalJob, run: Run, fetching: bool) -> Event:
         """Start the container of a run; return what came of it.
@@ -94,14 +109,14 @@ class Launching:
         try:
             self._disk.check_room(run)
             digest = self._image(local, run, fetching)
-            signed = self.signed(run.component.provider, run.image, self.engine_at(run.engine))
+            signed = self._rules.signatures.check(run.component.provider, run.image, self.engine_at(run.engine))
             if self._given_up(local, run):
                 raise _NotWanted
             expected = run.expected_digest or self._pinned(run, signed)
             try:
-                self._engine.launch(self._spec(local, run, expected))
+                self.engine.launch(self._spec(local, run, expected))
             except HostMoved:  # once more, with the address that holds now
-                self._engine.launch(self._spec(local, run, expected))
+                self.engine.launch(self._spec(local, run, expected))
         except _NotWanted:
             return LaunchFailed(run.run_id, Failure("STOPPED", "stopped on request"), self._clock())
         except EngineError as error:
@@ -125,13 +140,13 @@ class Launching:
             if not fetching:
                 raise ImageIsFetched from None
 
-        def told(progress: str) -> None:
+        def report(progress: str) -> None:
             log.info("an image is fetched", image=run.image, job=local.id, task=run.task_name, progress=progress)
             current = self._store.local_jobs.get(local.id)
             if any(r.run_id == run.run_id and r.stop_at is not None for r in current.runs):
                 raise _NotWanted
 
-        return self.engine_at(run.engine).ensure_image(run.image, told)
+        return self.engine_at(run.engine).ensure_image(run.image, report)
 
     def _pinned(self, run: Run, signed: str) -> str:
         """Return the approved digest of an image that was not here when its provider was registered.
@@ -142,7 +157,7 @@ class Launching:
         ref = run.component
         if not digest:
             return ""
-        return while_away(lambda: self.pinned(ref.provider, ref.version, run.image, digest))
+        return while_away(lambda: self._rules.pinned(ref.provider, ref.version, run.image, digest))
 
     def _given_up(self, local: LocalJob, run: Run) -> bool:
         """Say whether the run is over: a process that was frozen may since have been given up by another."""
@@ -150,14 +165,14 @@ class Launching:
         return any(r.run_id == run.run_id and r.over for r in current.runs)
 
     def _grant(self, run: Run) -> Grant:
-        return self._grants.get(run.component.provider, NOTHING)
+        return self._rules.grants.get(run.component.provider, NOTHING)
 
     def environment(self, local: LocalJob, run: Run) -> dict[str, str]:
         """Return the variables of a run's container, secrets included. Raises `EngineFailed`."""
         return self._environment(local, run, self._workspace.placement(run), self._place())
 
     def _environment(self, local: LocalJob, run: Run, placement: Placement, place: Place) -> dict[str, str]:
-        secret = self._tokens.issue(run.run_id)
+        secret = place.secret_of(run.run_id)
         site = Site(
             storage_url=placement.storage_url,
             callback_url=f"{place.callback_base}/v1/platform/schedule/task/callback?run={secret}",
@@ -166,7 +181,7 @@ class Launching:
             checkpoint=placement.checkpoint,
             institution_of={n: place.institution_of(n) for n in local.spec.nodes},
         )
-        run = replace(run, token=self._tokens.issue(run.token))
+        run = replace(run, token=place.secret_of(run.token))
         return self._peers.adapter(local.spec.protocol).environment(local, run, site)
 
     def _spec(self, local: LocalJob, run: Run, expected: str) -> LaunchSpec:
@@ -178,9 +193,9 @@ class Launching:
             image=run.image,
             environment=self._environment(local, run, placement, place),
             labels=labels(
-                local.node, self._installation, local.id, run.task_id, party.role, party.index, run.attempt
+                local.node, place.installation, local.id, run.task_id, party.role, party.index, run.attempt
             ),
-            limits=_limits(self.bounds(run)),
+            limits=_limits(self._rules.limits(run)),
             mounts=(*placement.mounts, *self._grant(run).mounts),
             digest=expected,  # else another image could come in between
             capabilities=self._grant(run).capabilities,

@@ -1,15 +1,10 @@
-"""Use cases of a participating node: accept a job, run its tasks, answer for them, end it."""
+"""Use cases of a participating node: accept a job, run its tasks, report on them, end it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime
-from typing import Any
 
-from gateway.data.models import Models
-from gateway.data.sharing import NotShared
-from gateway.domain import approval, validation
+from gateway.domain import approval
 from gateway.domain import dag as flow
-from gateway.domain.approval import Policy, Verdict
 from gateway.domain.dry_run import Item
 from gateway.domain.execution.messages import Decided, Reported, StopAsked
 from gateway.domain.execution.transitions import merge_runs
@@ -19,16 +14,15 @@ from gateway.domain.run import LocalJob
 from gateway.domain.spec import Ending, JobSpec, NodeId
 from gateway.domain.states import JOB, JobStatus, RunStatus, ended, move
 from gateway.errors import Conflict, Invalid, NotAllowed, NotFound, Refused
+from gateway.jobs.admission import Admission
+from gateway.jobs.deletion import Deleting
 from gateway.jobs.executor import Executor
-from gateway.jobs.inheritance import Inheritance, Offer
 from gateway.jobs.planner import TaskPlanner
-from gateway.jobs.readiness import Lack, Looked
 from gateway.jobs.resources import Resources
-from gateway.jobs.submission import digest
-from gateway.ports import Callback, Clock, TaskNews
+from gateway.ports import Callback, TaskNews
 from gateway.runtime.batching import while_away
-from gateway.store.store import Store
-from provider_registry.registry import Registry, Unknown
+from gateway.runtime.context import NodeContext
+from provider_registry.registry import Unknown
 
 
 class Participant:
@@ -36,187 +30,51 @@ class Participant:
 
     def __init__(
         self,
-        node: NodeId,
-        store: Store,
+        context: NodeContext,
+        admission: Admission,
         executor: Executor,
         planner: TaskPlanner,
-        registry: Registry,
-        knows: Callable[[NodeId], bool],
-        clock: Clock,
         resources: Resources,
-        models: Models | None = None,
-        home_of: Callable[[LocalJob], str] = lambda local: local.home,
-        policy: Policy = Policy(),
-        takes_word: Callable[[NodeId], bool] = lambda node: True,
-        inheritance: Inheritance | None = None,
+        deleting: Deleting,
+        home_of: Callable[[LocalJob], str],
     ) -> None:
-        """``takes_word``: whether a scheduling node waits where somebody here has to agree first."""
-        self._node = node
-        self._store = store
+        """``home_of`` returns the gateway that the runs of a job belong to."""
+        self.admission = admission
+        self._node = context.node
+        self._store = context.store
+        self._clock = context.clock
         self._executor = executor
         self._planner = planner
-        self._registry = registry
-        self._knows = knows
-        self._clock = clock
-        self._home_of = home_of
+        self._registry = planner.registry
         self._resources = resources
-        self._models = models
-        self._inheritance = inheritance
-        self.admit: Callable[[], None] = lambda: None
-        """raises `Refused` while no job of another node is taken"""
-        self.admit_from: Callable[[NodeId], None] = lambda node: None
-        """raises `Busy` for a node that has as many jobs under way here as it may"""
-        self.deleting: Callable[[str, NodeId, bool], None]
-        """set once, beside the other use cases: job id, sender, whether only to try"""
-        self.oddities: Callable[[JobSpec], Sequence[str]] = lambda spec: ()
-        """tells what is to be mended before tasks of a job can start here"""
-        self.looked: Callable[[JobSpec], Looked] = lambda spec: Looked()
-        """says what is not here yet, or not at all, of what a job needs"""
-        self.lacks: Callable[[], Sequence[Lack]] = lambda: ()
-        """says what keeps this node from taking any job just now"""
-        self.patience: Callable[[int], float] = lambda images: 600.0
-        """how many seconds so many images may take"""
-        self.refuse_missing = False
-        """a job whose images are not here, and cannot be fetched, is refused instead of warned of"""
-        self.foretelling: Callable[[JobSpec, NodeId], Sequence[Item]]
-        """set once, beside the other use cases"""
-        self.not_shared: Callable[[JobSpec], NotShared | None] = lambda spec: None
-        """says why a job may not use the datasets here that it names"""
-        self.audit: Callable[[NodeId, str, Mapping[str, Any]], None] = lambda who, action, detail: None
-        """writes down, beside the job's timeline, that a start was not allowed: who asked, for what, why"""
-        self.barred: Callable[[NodeId, str], str] = lambda node, component: ""
-        """says why a node may not have a component run here; empty where it may"""
-        self._policy = policy
-        self._takes_word = takes_word
+        self._deleting = deleting
+        self._home_of = home_of
 
     def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
-        """Check and store a job, with one view of the registry throughout."""
+        """Validate and store a job, with one view of the registry throughout."""
         with self._registry.one_view():
-            return self._create_job(spec, sender)
-
-    def _create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
-        local = self.checked(spec, sender)
-        now = self._clock()
-        looked = self._looked(local)
-        local = replace(self._approved(local, sender, now, looked), checks=looked.checks)
-        local = approval.with_preparation(local, looked.to_fetch, self.patience(len(looked.to_fetch)), now)
+            local = self.admission.admitted(spec, sender)
         if not self._store.local_jobs.add(local, spec.flow_id):
-            known = self._store.local_jobs.get(spec.job_id)
-            same = approval.is_same(known, spec) if approval.unused(known) else known.digest == local.digest
-            if not same:
-                raise Conflict(f"job {spec.job_id} is here already, with another body", reason="JOB_ID_CONFLICT")
-            local = known
-            if approval.unused(known):
-                local = self._executor.change(
-                    known.id, lambda local: replace(approval.created(local, now, sender), checks=looked.checks)
-                )
+            local = self._created_again(local, sender)
         self._executor.watch_job(local)
         return self._acceptance(local)
 
-    def checked(self, spec: JobSpec, sender: NodeId) -> LocalJob:
-        """Return the record of a job that could run here; nothing is stored yet but what it takes over.
-
-        Raises `Invalid` with every problem, `NotAllowed`, `Refused`.
-        """
-        if sender and not self._knows(sender):
-            raise NotAllowed(f"node {sender} has no enabled route here: ask the admin of {self._node} for one")
-        if not spec.parties_at(self._node):
-            raise Refused(f"the job names no role of node {self._node}", reason="NOT_A_PARTY")
-        if sender not in ("", self._node) and self._store.local_jobs.find(spec.job_id) is None:
-            self.admit()
-            self.admit_from(sender)
-        problems, _ = validation.check(spec)
-        if problems:
-            raise Invalid(problems)
-        problems, warnings = self._planner.check(spec)
-        closed = self.not_shared(spec)
-        if closed is not None:  # what else is wrong comes with it
-            told = {problem.path for problem in closed.problems}
-            more = [p for p in problems if p.path not in told]
-            raise NotShared(closed.reason, [*closed.problems, *more], closed.why)
-        refused = self._models.refusal(spec) if self._models else None
-        if refused is not None:
-            raise Invalid([refused.problem, *problems], reason=refused.reason)
-        if problems:
-            raise Invalid(problems)
-        known = self._store.local_jobs.find(spec.job_id)
-        offer = None
-        if spec.old_job_id and self._inheritance is not None and known is None:
-            offer = self._inheritance.offer(spec)
-            self._inheritance.keep(spec, offer)
-        pool = self._resources.pool_for(spec)
-        local = LocalJob(
-            spec,
-            self._node,
-            JobStatus.READY,
-            self._clock(),
-            digest(spec),
-            warnings=(*(str(w) for w in warnings), *self.oddities(spec), *_not_taken_over(offer)),
-            pool=pool,
-            inherited=tuple(offer.runs) if offer else (),
-            can_inherit=tuple(offer.tasks) if offer else None,
+    def _created_again(self, local: LocalJob, sender: NodeId) -> LocalJob:
+        """Return the job that is here already. Raises `Conflict` where it is another one."""
+        known = self._store.local_jobs.get(local.id)
+        unused = approval.unused(known)
+        if not (approval.is_same(known, local.spec) if unused else known.digest == local.digest):
+            raise Conflict(f"job {local.id} is here already, with another body", reason="JOB_ID_CONFLICT")
+        if not unused:
+            return known
+        now, checks = self._clock(), local.checks
+        return self._executor.change(
+            known.id, lambda local: replace(approval.created(local, now, sender), checks=checks)
         )
-        return replace(local, home=self._home_of(local))
 
     def foretell(self, spec: JobSpec, sender: NodeId) -> Sequence[Item]:
-        """Tell what would happen.
-
-        Raises `NotAllowed` for a node without a route, `Refused` where it has no role here.
-        """
-        if sender and not self._knows(sender):
-            raise NotAllowed(f"node {sender} has no enabled route here: ask the admin of {self._node} for one")
-        if not spec.parties_at(self._node):
-            raise Refused(f"the job names no role of node {self._node}", reason="NOT_A_PARTY")
-        return self.foretelling(spec, sender)
-
-    def _approved(self, local: LocalJob, sender: NodeId, now: datetime, looked: Looked) -> LocalJob:
-        """Return a new job as the node's policy has it: READY, or PENDING for a person. Raises `NotAllowed`."""
-        verdict, words = self.judged(local.spec, sender)
-        if verdict is Verdict.REJECT:
-            raise NotAllowed(f"node {self._node} does not take part: {words}")
-        if verdict is Verdict.APPROVE or self._store.local_jobs.find(local.id) is not None:
-            detail = {"checks": dict(looked.checks)} if looked.checks else {}
-            return local.noted(now, f"job {'PENDING' if looked.to_fetch else 'READY'} here", sender, **detail)
-        if not self._takes_word(local.spec.scheduler):
-            text = (
-                f"a person at {self._node} has to agree ({words}), which {local.spec.scheduler} does not wait for"
-            )
-            raise Refused(f"{text}; a rule under approval.rules can agree", reason="APPROVAL_UNSUPPORTED")
-        return approval.opened(local.noted(now, "job PENDING here", sender), self._policy, words, now)
-
-    def _looked(self, local: LocalJob) -> Looked:
-        """Look what is not here of what a new job needs. Raises `Invalid`, `Refused` where that is a refusal."""
-        known = self._store.local_jobs.find(local.id)
-        if known is not None and not approval.unused(known):
-            return Looked()
-        looked = self.looked(local.spec)
-        if looked.lacks:
-            words = "; ".join((*(lack.text for lack in looked.lacks), *map(str, looked.missing)))
-            raise Refused(f"node {self._node} cannot take jobs now: {words}", reason=looked.lacks[0].reason)
-        if looked.missing and self.refuse_missing:
-            raise Invalid(looked.missing, reason="IMAGE_NOT_FOUND")
-        waits = known is None and self._takes_word(
-            local.spec.scheduler
-        )  # else images are fetched before the launch
-        return looked if waits else replace(looked, to_fetch={})
-
-    def judged(self, spec: JobSpec, sender: NodeId, command: str = approval.CREATE) -> tuple[Verdict, str]:
-        """Ask the policy. Who wants the job is the node that asks, or where that is this one, the initiator."""
-        source = spec.initiator if sender in ("", self._node) else sender
-        roles_of = flow.once_per_component(self.roles)
-        wanted = list(approval.pieces(spec, self._node, source, roles_of, command))
-        for piece in wanted if source != self._node else ():
-            if words := self.barred(piece.source, piece.component):
-                return Verdict.REJECT, words
-        return approval.judge(self._policy, wanted, own=source == self._node)
-
-    def roles(self, task: flow.DagNode) -> tuple[str, ...] | None:
-        """Return the roles that take part in a task; None where its component is not registered here."""
-        ref = task.component
-        try:
-            return self._registry.find(ref.provider, ref.version, ref.name)[1].roles
-        except Unknown:
-            return None
+        """Report what would happen to a job here, and create nothing."""
+        return self.admission.dry_run(spec, sender)
 
     def _acceptance(self, local: LocalJob) -> Acceptance:
         refused = local.approval.failure if local.approval else None
@@ -265,29 +123,6 @@ class Participant:
         jobs = [self._store.local_jobs.get(one.job_id) for one in reversed(found)]
         return [local for local in jobs if approval.asks_person(local)]
 
-    def _still_allowed(self, local: LocalJob, sender: NodeId) -> None:
-        """Ask the policy again before anything starts; it may have changed. Raises `NotAllowed`, `Conflict`."""
-        if approval.prepares(local) and not approval.asks_person(local):
-            raise Conflict(f"images of job {local.id} are still fetched at {self._node}", reason="NOT_READY")
-        if local.status is JobStatus.PENDING:
-            raise Conflict(f"nobody at {self._node} has agreed to job {local.id} yet", reason="NOT_APPROVED")
-        with self._registry.one_view():
-            verdict, words = self.judged(local.spec, sender, approval.START)
-            closed = self.not_shared(local.spec)
-        if verdict is Verdict.REJECT:
-            self._not_allowed(local, sender, words)
-            raise NotAllowed(f"node {self._node} does not take part any more: {words}")
-        if closed is not None:
-            self._not_allowed(local, sender, closed.why)
-            raise closed
-
-    def _not_allowed(self, local: LocalJob, sender: NodeId, words: str) -> None:
-        now = self._clock()
-        self._store.local_jobs.update(
-            local.id, lambda local: local.noted(now, "start not allowed", sender, message=words)
-        )
-        self.audit(sender or self._node, f"start of job {local.id} not allowed", {"message": words})
-
     def ask_first(self, spec: JobSpec, sender: NodeId) -> Acceptance | None:
         """Return None: this node is not asked before, it answers when the job is created."""
         return None
@@ -299,7 +134,7 @@ class Participant:
     def hold(self, job_id: str, sender: NodeId) -> None:
         """Hold what the job needs. Raises `NotAllowed` where it may no longer use its data, too."""
         local = self._mine(job_id, sender)
-        self._still_allowed(local, sender)
+        self.admission.check_start(local, sender)
         self._resources.hold(local)
 
     def give_back(self, job_id: str, sender: NodeId) -> None:
@@ -312,7 +147,7 @@ class Participant:
     def start_job(self, job_id: str, sender: NodeId, without: Sequence[str] = ()) -> None:
         """Hold what is not held yet, and begin; a job that runs stays as it is, but for who is left out."""
         local = self._mine(job_id, sender)
-        self._still_allowed(local, sender)
+        self.admission.check_start(local, sender)
         if local.status is JobStatus.READY:
             self._resources.hold(local)
 
@@ -339,7 +174,7 @@ class Participant:
         local = self._mine(job_id, sender)
         if local.runs_of(task_id):
             return
-        self._still_allowed(local, sender)
+        self.admission.check_start(local, sender)
         if rule := name_rule(task_id, LARGEST_NAME // 3):
             raise Invalid([Problem("task_id", rule, task_id)])
         node = local.spec.dag.get(task_name)
@@ -420,7 +255,7 @@ class Participant:
 
     def delete_job(self, job_id: str, dry_run: bool, sender: NodeId) -> None:
         """Delete the job here."""
-        self.deleting(job_id, sender, dry_run)
+        self._deleting.delete_for(job_id, sender, dry_run)
 
     def callback(self, said: Callback) -> None:
         """Take in what a container reports. Raises `NotFound` for a run that is not known here.
@@ -481,11 +316,6 @@ class Participant:
             raise NotAllowed(f"only {local.spec.scheduler}, which schedules job {local.id}, may do that")
         if sender:
             self._executor.heard(local)
-
-
-def _not_taken_over(offer: Offer | None) -> list[str]:
-    """Tell which tasks are not taken over from the earlier job, and why."""
-    return [f"task {name} is not inherited: {why}" for name, why in offer.lacking.items()] if offer else []
 
 
 def _index(text: str) -> int | None:

@@ -1,10 +1,9 @@
 """What a job's tasks need at this node: components, parameters, data in and out, limits; and what is wrong."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
@@ -13,12 +12,14 @@ from gateway.data.datasets import Datasets
 from gateway.data.models import Models
 from gateway.domain import checkpoints, models, parameters, resources, validation
 from gateway.domain.dag import DagNode, once_per_component
+from gateway.domain.datasets import same_family
 from gateway.domain.problems import Problem
 from gateway.domain.resources import Defaults, Seat
 from gateway.domain.run import Address, LocalJob, Run
-from gateway.domain.spec import JobSpec, NodeId, Party
+from gateway.domain.spec import JobSpec, Party
 from gateway.errors import GatewayError, Invalid, Refused
-from gateway.ports import Clock, Outputs
+from gateway.ports import Outputs
+from gateway.runtime.context import NodeContext
 from provider_registry.matching import format_problem, match_inputs, match_outputs
 from provider_registry.model import Component, Provider, join
 from provider_registry.registry import Registry, Unknown
@@ -52,28 +53,25 @@ class TaskPlanner:
 
     def __init__(
         self,
-        node: NodeId,
+        context: NodeContext,
         registry: Registry,
         datasets: Datasets,
         outputs: Outputs,
-        clock: Clock,
-        defaults: Defaults = Defaults(),
-        owner: str = "",
-        models: Models | None = None,
-        engines: Mapping[str, str] = MappingProxyType({"": ""}),
+        models: Models,
+        defaults: Defaults,
+        engines: Mapping[str, str],
     ) -> None:
         """``engines``: which daemon a provider may name, and what the engine for it is called."""
-        self._node = node
-        self._registry = registry
+        self.registry = registry
+        self._node = context.node
+        self._store = context.store
+        self._clock = context.clock
+        self._owner = context.owner
         self._datasets = datasets
         self._outputs = outputs
-        self._clock = clock
-        self._defaults = defaults
-        self._owner = owner
         self._models = models
+        self._defaults = defaults
         self._engines = engines
-        self.follows: Callable[[JobSpec], bool] = lambda spec: True
-        """tells whether a job may have the checkpoints of the earlier one that it names"""
 
     def check(self, spec: JobSpec) -> tuple[list[Problem], list[Problem]]:
         """Find what is wrong here with a job: (problems that refuse it, warnings)."""
@@ -128,7 +126,7 @@ class TaskPlanner:
         """Return what is registered for a task, now or as it was when its job began. Raises `Refused`."""
         ref = node.component
         try:
-            provider, component = self._registry.find(ref.provider, ref.version, ref.name, at=at)
+            provider, component = self.registry.find(ref.provider, ref.version, ref.name, at=at)
         except Unknown as error:
             raise Refused(str(error), reason=error.reason) from error
         if provider.base_url not in self._engines:
@@ -182,6 +180,11 @@ class TaskPlanner:
                 found.append((party, provider.image_for(node.component.name), dict(plan.inputs)))
         return found
 
+    def follows(self, spec: JobSpec) -> bool:
+        """Tell whether a job may have the checkpoints of the earlier one that it names."""
+        old = self._store.local_jobs.find(spec.old_job_id) if spec.old_job_id else None
+        return old is not None and same_family(old.spec, spec)
+
     def _run(self, local: LocalJob, node: DagNode, task_id: str, plan: _Planned) -> Run:
         party = plan.party
         attempt = len({run.task_id for run in local.runs if run.task_name == node.name})
@@ -233,10 +236,9 @@ class TaskPlanner:
         prefix = f"{spec.job_id}-{party.role}-{party.index}"
         outputs = {name: Address(prefix, f"{task_id}-{key}") for key, name in matched.items()}
         inputs, missing = self._inputs(spec, node, party, component, runs, at)
-        if self._models is not None:
-            of_model = self._models.inputs(spec, party, node, component)
-            warnings += _unheard_of(node, component, of_model)
-            inputs = {**of_model, **inputs}
+        of_model = self._models.inputs(spec, party, node, component)
+        warnings += _undeclared(node, component, of_model)
+        inputs = {**of_model, **inputs}
         granted = resources.granted(spec, party, self._defaults)
         return _Planned(
             party,
@@ -293,19 +295,19 @@ class TaskPlanner:
 
 
 def _once(problems: Sequence[Problem]) -> list[Problem]:
-    """Leave out what several parties are told in the same words, such as of a common parameter."""
+    """Leave out what several parties share word for word, such as a problem of a common parameter."""
     return list({str(one): one for one in problems}.values())
 
 
-def _unheard_of(node: DagNode, component: Component, of_model: Mapping[str, Address]) -> list[Problem]:
+def _undeclared(node: DagNode, component: Component, of_model: Mapping[str, Address]) -> list[Problem]:
     """Warn of a model that a component gets though its description says nothing of one."""
     declared = {spec.name for spec in component.inputs}
-    rule = "is handed a model, but its description has no input of category model: an image that ignores it trains"
+    rule = "receives a model, but its description has no input of category model: an image that ignores it trains"
     return [Problem(f"dag.components.{node.name}", rule, name) for name in of_model if name not in declared]
 
 
 def _storage_problem(node: DagNode, component: Component) -> Problem | None:
-    """Return what is odd about a component that does not claim to read this node's kind of storage."""
+    """Return a warning about a component that does not claim to read this node's kind of storage."""
     if not component.storage_engines or STORAGE_KIND in map(str.lower, component.storage_engines):
         return None
     rule = f"the description's storageEngine does not list {STORAGE_KIND}, which is what this node has"

@@ -143,18 +143,12 @@ class Resources:
         except Never as error:
             raise Refused(str(error), reason="RESOURCES_NEVER") from error
 
-    def foretold(self, spec: JobSpec) -> tuple[Pool | None, str]:
-        """Return what a job would hold here, and what it would wait for now: empty for nothing.
-
-        Holds nothing. Raises `Refused` with RESOURCES_NEVER.
-        """
-        pool = self.pool_for(spec)
-        if pool is None:
-            return None, ""
+    def would_wait_for(self, spec: JobSpec, pool: Pool) -> str:
+        """Return what a job would wait for if it asked for this now: empty for nothing. Reserves nothing."""
         now = self._clock()
         claim = _claim(spec, pool, now)
         ledger, held = admission.apply(self._claims.ledger(self.means), claim, now, self._bounds.rules)
-        return pool, "" if held else ledger.claims[claim.job_id].reason
+        return "" if held else ledger.claims[claim.job_id].reason
 
     def hold(self, local: LocalJob) -> None:
         """Have a job hold what it needs here. Repeated, or where it needs nothing: nothing to do.

@@ -243,16 +243,15 @@ class LogCopies:
 
     kind = "log_copy"
 
-    def __init__(self, runs: Path, seconds: float, wall: Clock) -> None:
-        """``wall`` tells the time as files do."""
+    def __init__(self, runs: Path, seconds: float, clock: Clock) -> None:
         self._runs = runs
         self._seconds = seconds
-        self._wall = wall
+        self._clock = clock
 
     def find(self, now: datetime, orphans: bool) -> Iterator[Item]:
         """Yield copies that nobody has written to for longer than a copy takes."""
         for path in sorted(self._runs.glob("*/copying")):
-            if _unchanged_for(path, self._wall()) >= max(self._seconds, 1.0):
+            if _unchanged_for(path, self._clock()) >= max(self._seconds, 1.0):
                 yield Item(self.kind, path.parent.name, "", size_of(path), "its copying was cut short")
 
     def remove(self, item: Item, now: datetime) -> None:
@@ -265,11 +264,10 @@ class RunFolders:
 
     kind = "logs"
 
-    def __init__(self, store: Store, runs: Path, policy: Policy, wall: Clock) -> None:
-        """``wall`` tells the time as files do."""
+    def __init__(self, store: Store, runs: Path, policy: Policy, clock: Clock) -> None:
         self._store = store
         self._runs = runs
-        self._wall = wall
+        self._clock = clock
         self._policy = policy
         self._times = JobTimes(store)
 
@@ -287,7 +285,7 @@ class RunFolders:
         for name, path in sorted(found.items()):
             run = known.get(name)
             if run is None:
-                old = bool(limits) and _unchanged_for(path, self._wall()) >= max(limits)
+                old = bool(limits) and _unchanged_for(path, self._clock()) >= max(limits)
                 if orphans or old:
                     yield Item(self.kind, name, "", size_of(path), "the database knows no such run")
                 continue
@@ -469,9 +467,9 @@ def _length(entry: os.DirEntry[str]) -> int:
         return 0
 
 
-def _unchanged_for(path: Path, wall: datetime) -> float:
+def _unchanged_for(path: Path, now: datetime) -> float:
     """Return the seconds since a file or folder was changed; none where it is gone."""
     try:
-        return wall.timestamp() - path.stat().st_mtime
+        return now.timestamp() - path.stat().st_mtime
     except OSError:
         return 0.0

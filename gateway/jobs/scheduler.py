@@ -43,14 +43,12 @@ from gateway.domain.spec import Failure, NodeId
 from gateway.domain.timeouts import Timing
 from gateway.errors import Busy, GatewayError, Invalid, NotFound, PeerUnreachable, Unreadable
 from gateway.jobs.timeline import with_calls, with_news
-from gateway.ports import Clock
 from gateway.runtime.batching import Turns, while_away
-from gateway.runtime.context import Exchange, listening, traced
+from gateway.runtime.context import Exchange, NodeContext, listening, traced
 from gateway.runtime.executors import Lanes
-from gateway.runtime.loop import Loop
+from gateway.runtime.loop import Failed, Loop
 from gateway.runtime.peers import Peers
 from gateway.store.queries import abandon
-from gateway.store.store import Store
 
 log = structlog.get_logger(__name__)
 
@@ -66,17 +64,25 @@ _DATED = (CreateAt, HoldAt, ReturnAt, StartAt, StartTaskAt, StopTaskAt)
 class Scheduler:
     """The shell around the scheduling rules."""
 
-    def __init__(self, store: Store, peers: Peers, clock: Clock, lanes: Lanes, timing: Timing = Timing()) -> None:
-        self._store = store
+    def __init__(
+        self,
+        context: NodeContext,
+        peers: Peers,
+        lanes: Lanes,
+        timing: Timing = Timing(),
+        silent: Callable[[NodeId], None] = lambda node: None,
+        failed: Failed = lambda job_id, error, times: None,
+    ) -> None:
+        """``silent`` is called with a node that a call did not reach, ``failed`` when a job cannot be advanced."""
+        self._store = store = context.store
         self._peers = peers
-        self._clock = clock
+        self._clock = context.clock
         self._lanes = lanes
         self._timing = timing
         self._waiting = _Waiting()
         self._turns = Turns(store.jobs.decide, self._decide, self._follow)
-        self.silent: Callable[[NodeId], None] = lambda node: None
-        """told of every node that a call did not reach"""
-        self.loop = Loop("scheduler", self.advance, self._overdue, clock=clock)
+        self._silent = silent
+        self.loop = Loop("scheduler", self.advance, self._overdue, clock=context.clock, failed=failed)
 
     def advance(self, job_id: str) -> datetime | None:
         """Do everything that is due for a job; return when it is due next."""
@@ -182,7 +188,7 @@ class Scheduler:
                 changes = self._refused(request, error)
             except (PeerUnreachable, Busy) as error:
                 if isinstance(error, PeerUnreachable):
-                    self.silent(request.node)
+                    self._silent(request.node)
                 delivered = error.delivered if isinstance(error, PeerUnreachable) else False
                 changes = self._applied(Lost(request, self._clock(), delivered, error.message))
             except GatewayError as error:

@@ -2,8 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from uuid import uuid4
 
@@ -15,18 +15,16 @@ from gateway.domain.problems import Problem
 from gateway.domain.rerun import Order, Rerun
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.domain.states import JOB, JobStatus, TaskStatus, ended
-from gateway.errors import Conflict, Invalid
-from gateway.ports import Clock
-from gateway.runtime.context import acting_user, by_user, current_trace, new_trace_id
+from gateway.errors import Conflict, Invalid, Refused
+from gateway.runtime.context import NodeContext, acting_user, by_user, current_trace, new_trace_id
 from gateway.runtime.peers import Peers
-from gateway.store.store import Store
 from provider_registry.model import ANY
 from provider_registry.registry import Registry, Unknown
 from route_table.live import LiveRoutes
 from route_table.model import UnknownNode
 
 
-def unsettled(spec: JobSpec, registry: Registry) -> Iterator[Problem]:
+def open_versions(spec: JobSpec, registry: Registry) -> Iterator[Problem]:
     """Yield a problem for every task whose open version this node cannot fill in."""
     for node in _open(spec):
         try:
@@ -36,10 +34,10 @@ def unsettled(spec: JobSpec, registry: Registry) -> Iterator[Problem]:
             yield Problem(f"dag.components.{node.name}.version", rule, ANY, "a version by its number")
 
 
-def settled(spec: JobSpec, registry: Registry) -> tuple[JobSpec, list[str]]:
+def with_versions(spec: JobSpec, registry: Registry) -> tuple[JobSpec, list[str]]:
     """Return the job with the versions that its tasks use, and what was chosen, in words.
 
-    Raises `Unknown` where there is nothing to choose from, which `unsettled` tells before.
+    Raises `Unknown` where there is nothing to choose from, which `open_versions` reports before.
     """
     chosen = {node.name: _newest(node, registry) for node in _open(spec)}
     if not chosen:
@@ -64,18 +62,42 @@ def _newest(node: DagNode, registry: Registry) -> str:
     return registry.newest(node.component.provider, node.component.name)
 
 
+def roles_of(registry: Registry, task: DagNode) -> tuple[str, ...] | None:
+    """Return the roles that take part in a task; None where its component is not registered here."""
+    ref = task.component
+    try:
+        return registry.find(ref.provider, ref.version, ref.name)[1].roles
+    except Unknown:
+        return None
+
+
+@dataclass(frozen=True)
+class Intake:
+    """Whether new jobs are accepted just now."""
+
+    admit: Callable[[], None] = lambda: None
+    """raises `Refused` while this node is being drained"""
+    quota: Callable[[NodeId], None] = lambda node: None
+    """raises `Busy` for a node that has as many unfinished jobs here as it may"""
+
+    def check(self, sender: NodeId) -> None:
+        """Raise where no new job of another node is accepted."""
+        self.admit()
+        self.quota(sender)
+
+
 class NewJobs:
     """Says whether a job can be scheduled here, and makes its record."""
 
-    def __init__(self, store: Store, peers: Peers, registry: Registry, routes: LiveRoutes, clock: Clock) -> None:
-        self._store = store
+    def __init__(self, context: NodeContext, peers: Peers, registry: Registry, routes: LiveRoutes) -> None:
+        self._store = context.store
+        self._clock = context.clock
         self._peers = peers
         self._registry = registry
         self._routes = routes
-        self._clock = clock
 
     def check(self, spec: JobSpec) -> list[str]:
-        """Return what is odd about a job as far as this node can tell. Raises `Invalid` with every problem."""
+        """Return warnings about a job as far as this node can tell. Raises `Invalid` with every problem."""
         problems, warnings = validation.check(spec, self._roles)
         for role in dict.fromkeys(p.role for p in spec.parties):
             for party in (p for p in spec.parties if p.role == role and p.node != self._peers.node):
@@ -84,14 +106,19 @@ class NewJobs:
                 except UnknownNode as error:
                     problems.append(Problem(f"config.role.{role}[{party.index}]", str(error), party.node))
         if spec.scheduler == self._peers.node:
-            problems += unsettled(spec, self._registry)
+            problems += open_versions(spec, self._registry)
         if problems:
             unknown_only = all(_names_a_party(p) for p in problems)
             raise Invalid(problems, reason="NODE_UNKNOWN" if unknown_only else None)
         return [str(w) for w in warnings]
 
-    def made(self, spec: JobSpec, warnings: list[str]) -> Job:
-        """Return the record of a job that begins. Raises `Invalid` where it cannot begin at all."""
+    def made(self, spec: JobSpec) -> Job:
+        """Return the record of a job that begins. Raises `Invalid` with every problem."""
+        warnings, submitted = self.check(spec), digest(spec)
+        try:
+            spec, chosen = with_versions(spec, self._registry)
+        except Unknown as error:  # it was retired since the check
+            raise Refused(error.message, reason=error.reason) from error
         lineage, not_inherited = self._inherited(spec)
         tell = self._peers.numbers_tasks(spec)
         tasks = {}
@@ -120,8 +147,8 @@ class NewJobs:
             self._clock(),
             {n: NodeJob(n) for n in spec.nodes},
             tasks,
-            warnings=(*warnings, *not_inherited),
-            digest=digest(spec),
+            warnings=(*chosen, *warnings, *not_inherited),
+            digest=submitted,
             user=acting_user(),
         ).noted(self._clock(), "job PENDING", spec.initiator, **by_user())
 
@@ -143,13 +170,8 @@ class NewJobs:
             raise Invalid(problems, reason=inheritance.REASON)
         return found, [f"task {name} is not inherited: {why}" for name, why in lacking.items()]
 
-    def _roles(self, node: flow.DagNode) -> tuple[str, ...] | None:
-        ref = node.component
-        try:
-            _, component = self._registry.find(ref.provider, ref.version, ref.name)
-        except Unknown:
-            return None  # we ask every node; one without a role says so
-        return component.roles
+    def _roles(self, task: DagNode) -> tuple[str, ...] | None:
+        return roles_of(self._registry, task)
 
 
 def _names_a_party(problem: Problem) -> bool:
@@ -174,11 +196,6 @@ def planned(old: Job, wanted: Order, by: NodeId) -> Rerun:
     if found is None:
         raise Invalid(problems)
     return found
-
-
-def new_id() -> str:
-    """Return an id for a job; made where the request comes in, so that asking again makes no second job."""
-    return f"job-{uuid4().hex}"
 
 
 def noted(old: Job, made: Rerun, at: datetime) -> Job:

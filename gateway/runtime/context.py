@@ -1,7 +1,7 @@
-"""What follows the work under way without being an argument of it: the trace id, and the requests it makes.
+"""The node that work is done for, and what follows the work under way: trace id, acting user, requests made.
 
-Each protocol's client tells every request to another node, with what came back, by `exchanged`; who wants them
-in a job's timeline listens by `listening`.
+Each protocol's client reports every request to another node by `exchanged`; `listening` collects them for a job's
+timeline.
 """
 
 from collections.abc import Iterator
@@ -10,6 +10,22 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import uuid4
+
+from gateway.domain.spec import NodeId
+from gateway.ports import Clock
+from gateway.store.store import Store
+
+
+@dataclass(frozen=True)
+class NodeContext:
+    """What every use case of a node works with."""
+
+    node: NodeId
+    store: Store
+    clock: Clock
+    owner: str = ""
+    """this gateway, among those on the database"""
+
 
 _trace: ContextVar[str] = ContextVar("trace_id", default="")
 

@@ -72,7 +72,7 @@ class Heartbeat:
         freeze: whatever held this process for long may have held the others as well.
         """
         try:
-            silent = self._gateways.beat(self._owner, self._url, self._clock())
+            silent = self._gateways.beat(self._owner, self._url)
             self._known = {found.owner: found for found in self._gateways.known()}
         except Exception as error:  # the database is away: nothing can be said of anybody
             if self._steady_since is not None:

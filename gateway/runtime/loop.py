@@ -14,7 +14,12 @@ from datetime import UTC, datetime
 
 import structlog
 
+from gateway.errors import DatabaseAway
+
 log = structlog.get_logger(__name__)
+
+Failed = Callable[[str, Exception, int], None]
+"""called with a key, the error, and how often in a row it could not be advanced"""
 
 _MOST_FAILING = 10_000
 """keys whose failures in a row are counted"""
@@ -32,7 +37,9 @@ class Loop:
         every: float = 1.0,
         workers: int = 2,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        failed: Failed = lambda key, error, times: None,
     ) -> None:
+        """``failed`` is called when an advance raised, unless the database is away."""
         self._name = name
         self._advance = advance
         self._overdue = overdue
@@ -46,10 +53,7 @@ class Loop:
         self._busy: set[str] = set()
         self._failures: dict[str, dict[bool, int]] = {}
         """key -> how often in a row it could not be advanced: by an error of its own, and because of an outage"""
-        self.outages: tuple[type[Exception], ...] = ()
-        """errors that say nothing of a key"""
-        self.failed: Callable[[str, Exception, int], None] = lambda key, error, times: None
-        """told of every advance that raised for a reason of its own, and how often in a row it has"""
+        self._failed = failed
         self._again: set[str] = set()
         self._threads: list[threading.Thread] = []
         self._stopping = threading.Event()
@@ -114,7 +118,7 @@ class Loop:
 
     def _fail(self, key: str, error: Exception) -> None:
         """Tell of an advance that raised; it is made again when the store next says that it is due."""
-        own = not isinstance(error, self.outages)
+        own = not isinstance(error, DatabaseAway)
         counts = self._failures.setdefault(key, {})
         times = counts[own] = counts.get(own, 0) + 1
         if len(self._failures) > _MOST_FAILING:  # some may have ended at another gateway
@@ -123,7 +127,7 @@ class Loop:
             log.exception("cannot advance", loop=self._name, key=key, times=times)
         try:
             if own:
-                self.failed(key, error, times)
+                self._failed(key, error, times)
         except Exception:
             log.exception("cannot tell that an advance failed", loop=self._name, key=key)
 

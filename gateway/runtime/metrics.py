@@ -26,7 +26,11 @@ class Metrics:
     content_type = CONTENT_TYPE_LATEST
 
     def __init__(
-        self, counts: Callable[[], Counts], channel: Callable[[], Usage], clock: Callable[[], datetime]
+        self,
+        counts: Callable[[], Counts],
+        channel: Callable[[], Usage],
+        clock: Callable[[], datetime],
+        ledger: Callable[[], Ledger],
     ) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
@@ -55,10 +59,8 @@ class Metrics:
             ["side"],
             registry=self._registry,
         )
-        self.ledger: Callable[[], Ledger] | None = None
-        """looks up what jobs hold of the node; set once there is a pool"""
         self._registry.register(_Looked(counts, channel, clock))
-        self._registry.register(_Pool(lambda: self.ledger() if self.ledger else None))
+        self._registry.register(_Pool(ledger))
 
     def requested(self, exchange: Exchange) -> None:
         """Count one request to another node."""
@@ -119,7 +121,7 @@ class _Looked(Collector):
 class _Pool(Collector):
     """What the node has for jobs, and what they hold of it: cores, bytes, bytes."""
 
-    def __init__(self, ledger: Callable[[], Ledger | None]) -> None:
+    def __init__(self, ledger: Callable[[], Ledger]) -> None:
         self._ledger = ledger
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
@@ -127,8 +129,6 @@ class _Pool(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         ledger = self._ledger()
-        if ledger is None:
-            return
         for name, text, amounts in (
             ("total", "What the node has for jobs: cpu in cores, memory and disk in bytes.", ledger.total),
             ("held", "What jobs hold of it.", ledger.held),

@@ -410,8 +410,8 @@ class Gateways:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def beat(self, owner: str, url: str, at: datetime) -> float:
-        """Write a heartbeat: this gateway is alive, where the others reach it, what time it is by its clock.
+    def beat(self, owner: str, url: str) -> float:
+        """Write a heartbeat: this gateway is alive, and where the others reach it.
 
         Returns how many seconds it had been silent for until then; 0 the first time.
         """
@@ -421,8 +421,7 @@ class Gateways:
             with self._store.write() as connection:
                 now = _now(connection)
                 silent = connection.execute(sa.select(now - t.c.seen_at).where(t.c.owner == owner)).scalar()
-                values = {"url": url, "own_time": at.timestamp(), "seen_at": now}
-                upsert(connection, t, {"owner": owner}, values)
+                upsert(connection, t, {"owner": owner}, {"url": url, "seen_at": now})
                 return float(silent or 0.0)
 
         return repeating(write)
@@ -433,11 +432,6 @@ class Gateways:
         with self._store.read() as connection:
             now = connection.execute(sa.select(_now(connection))).scalar_one()
             return [KnownGateway(r.owner, r.url, now - r.seen_at) for r in connection.execute(sa.select(t))]
-
-    def last_time(self, owner: str) -> datetime | None:
-        """Return what time it was by that gateway's clock when it last wrote; None where it has not said."""
-        t = schema.gateway
-        return _time(self._store.value(sa.select(t.c.own_time).where(t.c.owner == owner)))
 
     def jobs_of(self, owner: str) -> list[str]:
         """Return the jobs with runs of this gateway that are not over."""

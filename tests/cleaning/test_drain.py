@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from gateway.bootstrap.node import now
 from gateway.errors import PeerUnreachable, Refused
 from gateway.runtime.drain import Drain
 from tests import forks
@@ -95,7 +94,7 @@ def test_a_job_that_cannot_be_stopped_now_is_stopped_later(tmp_path: Path, monke
         raise PeerUnreachable("no answer")
 
     with running(tmp_path) as node:
-        drain = Drain(node.store, stop, now, 0.02)
+        drain = Drain(node.store, stop, node.clock, 0.02)
         drain.begin(stop=True, leave=True)
         wait_for(lambda: len(asked) >= 3, 30)
         with pytest.raises(Refused) as caught:

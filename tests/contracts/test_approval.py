@@ -238,8 +238,9 @@ def test_rules_decide_at_once_and_hold_again_at_the_start(tmp_path: Path):
         assert (caught.value.reason, caught.value.code) == ("NOT_AUTHORISED", 403)
         assert world.me.store.local_jobs.find("job-no") is None
         never = Rule(Verdict.REJECT, PEER, "vendor/Thing", "*", "host", START)
-        policy = world.me.participant._policy
-        world.me.participant._policy = replace(policy, rules=(never, *policy.rules))  # as after a restart
+        rules = world.me.admission._rules
+        policy = replace(rules.policy, rules=(never, *rules.policy.rules))
+        world.me.admission._rules = replace(rules, policy=policy)  # as after a restart
         assert api.create_job(a_spec("a", ROLES, job_id="job-other"), PEER).waits is False  # it is about starts
         with pytest.raises(GatewayError, match="any more") as caught:
             api.start_job("job-fine", PEER)

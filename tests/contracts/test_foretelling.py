@@ -88,7 +88,7 @@ def with_component(ref: ComponentRef) -> JobSpec:
 
 def test_a_job_that_would_go_well(world: World) -> None:
     spec = a_job(job_params=cores(1))
-    plan = world.me.foretelling.plan(spec)
+    plan = world.me.dry_run.plan(spec)
     assert plan.good and not plan.count(Standing.UNKNOWN) and not plan.count(Standing.WAITS)
     here, there = of(plan, ME), of(plan, PEER)
     everywhere = {"components", "image", "resources", "approval", "engine", "storage", "transport", "routes"}
@@ -101,13 +101,13 @@ def test_a_job_that_would_go_well(world: World) -> None:
 
 
 def test_an_image_that_is_not_there_and_one_that_was_moved(world: World) -> None:
-    plan = world.me.foretelling.plan(with_component(registered(world, ME, PEER, component="Absent", image="no:1")))
+    plan = world.me.dry_run.plan(with_component(registered(world, ME, PEER, component="Absent", image="no:1")))
     assert problems(plan) == {(ME, "image"), (PEER, "image")}
     assert of(plan, PEER)["image"][0].cause.startswith("IMAGE_NOT_FOUND")
     moved = with_component(registered(world, ME, PEER, component="Moved", image="vendor:1.0.0"))
     found, _ = world.peer.registry.find("Moved", "1.0.0", "Moved")
     world.peer.registry.register(replace(found, digests={"vendor:1.0.0": "sha256:another"}))
-    plan = world.me.foretelling.plan(moved)
+    plan = world.me.dry_run.plan(moved)
     assert problems(plan) == {(PEER, "image")}
     assert "DIGEST_CHANGED" in of(plan, PEER)["image"][0].cause
 
@@ -119,10 +119,10 @@ def test_an_image_that_is_not_signed_as_it_has_to_be(world: World, monkeypatch: 
         asked.append((provider, image))
         raise SignatureInvalid(f"no signature of {image} counts for provider {provider}")
 
-    monkeypatch.setattr(world.peer.launching, "signed", unsigned)
-    monkeypatch.setattr(world.me.launching, "signed", lambda provider, image, engine: "sha256:1")
+    monkeypatch.setattr(world.peer.signatures, "check", unsigned)
+    monkeypatch.setattr(world.me.signatures, "check", lambda provider, image, engine: "sha256:1")
     spec = with_component(registered(world, ME, PEER, component="Unsigned", image="vendor:1.0.0"))
-    plan = world.me.foretelling.plan(spec)
+    plan = world.me.dry_run.plan(spec)
     assert problems(plan) == {(PEER, "image")} and asked == [("Unsigned", "vendor:1.0.0")]
     assert of(plan, PEER)["image"][0].cause.startswith("SIGNATURE_INVALID: no signature of vendor:1.0.0 counts")
     assert of(plan, ME)["image"][0].found.endswith(", signed")
@@ -139,18 +139,18 @@ def test_a_job_is_taken_with_a_warning_where_its_image_is_not_there_yet(world: W
 
 
 def test_a_component_that_one_node_lacks_and_one_that_is_rejected(world: World) -> None:
-    plan = world.me.foretelling.plan(with_component(registered(world, ME, component="Rare", image="vendor:1.0.0")))
+    plan = world.me.dry_run.plan(with_component(registered(world, ME, component="Rare", image="vendor:1.0.0")))
     assert problems(plan) == {(PEER, "components")}
     assert of(plan, PEER)["components"][0].about == "dag.components[0]"
     ref = registered(world, ME, PEER, component="Forbidden", image="vendor:1.0.0")
-    plan = world.me.foretelling.plan(with_component(ref))
+    plan = world.me.dry_run.plan(with_component(ref))
     assert problems(plan) == {(PEER, "approval")}
     assert "approval.rules[1]" in of(plan, PEER)["approval"][0].cause
 
 
 def test_a_job_whose_start_is_rejected_has_a_problem_before_it_is_made(world: World) -> None:
     ref = registered(world, ME, PEER, component="Unstarted", image="vendor:1.0.0")
-    plan = world.me.foretelling.plan(with_component(ref))
+    plan = world.me.dry_run.plan(with_component(ref))
     assert problems(plan) == {(PEER, "approval")}
     [told] = of(plan, PEER)["approval"]
     assert "NOT_AUTHORISED" in told.cause and "at its start: approval.rules[2]" in told.cause
@@ -158,7 +158,7 @@ def test_a_job_whose_start_is_rejected_has_a_problem_before_it_is_made(world: Wo
 
 def test_data_that_is_not_there_is_named_with_its_path_beside_all_else(world: World) -> None:
     spec = a_job(task_params={"guest": {"0": {"a": {"dataset_id": "no#such"}}}})
-    plan = world.me.foretelling.plan(spec)
+    plan = world.me.dry_run.plan(spec)
     assert problems(plan) == {(ME, "components")}
     assert of(plan, ME)["components"][0].about == "config.task_params.guest.0.a.dataset_id"
     assert of(plan, ME)["image"][0].standing is Standing.OK
@@ -166,7 +166,7 @@ def test_data_that_is_not_there_is_named_with_its_path_beside_all_else(world: Wo
 
 def test_what_is_odd_is_a_warning_with_the_place_in_the_file_and_the_job_may_go(world: World) -> None:
     own = {"common": {"a": {"strange": [1]}, "nobody": {"x": 1}}, "guest": {"0": {"a": {"odd": "y"}}}}
-    plan = world.me.foretelling.plan(a_job(task_params=own))
+    plan = world.me.dry_run.plan(a_job(task_params=own))
     assert plan.good
     odd = [i for i in of(plan, ME)["components"] if i.standing is Standing.WARNING]
     assert [i.about for i in odd] == ["config.task_params.common.a.strange", "config.task_params.guest.0.a.odd"]
@@ -178,7 +178,7 @@ def test_what_is_odd_is_a_warning_with_the_place_in_the_file_and_the_job_may_go(
 
 
 def test_a_mistake_of_the_flow_is_told_once_at_a_node(world: World) -> None:
-    plan = world.me.foretelling.plan(a_job(a_dag("a -> b -> a")))
+    plan = world.me.dry_run.plan(a_job(a_dag("a -> b -> a")))
     for node in (ME, PEER):
         [told] = of(plan, node)["job"]
         assert told.standing is Standing.PROBLEM and told.remedy == "correct the job"
@@ -189,7 +189,7 @@ def test_data_that_is_there_is_told(world: World) -> None:
     place.mkdir(parents=True)
     (place / "data_0").write_text("id,x\na,1\n")
     world.me.sharing.grant(Address("space", "mine"), PEER, "ann")
-    plan = world.me.foretelling.plan(a_job(task_params={"guest": {"0": {"a": {"dataset_id": "space#mine"}}}}))
+    plan = world.me.dry_run.plan(a_job(task_params={"guest": {"0": {"a": {"dataset_id": "space#mine"}}}}))
     data = of(plan, ME)["data"][0]
     assert (data.standing, data.found, data.about) == (
         Standing.OK,
@@ -205,7 +205,7 @@ def test_who_may_not_use_a_dataset_does_not_learn_whether_it_is_there(world: Wor
     told = []
     for name in ("space#theirs", "space#nothing"):
         spec = a_job(task_params={"host": {"0": {"a": {"dataset_id": name}}}})
-        plan = world.me.foretelling.plan(spec)
+        plan = world.me.dry_run.plan(spec)
         assert problems(plan) == {(PEER, "datasets")}
         assert "data" not in of(plan, PEER)
         told.append(str(world.peer.participant.foretell(spec.for_node(PEER), ME)).replace(name, "…"))
@@ -214,7 +214,7 @@ def test_who_may_not_use_a_dataset_does_not_learn_whether_it_is_there(world: Wor
 
 def test_a_person_who_has_to_agree_is_waited_for(world: World) -> None:
     dag = Dag((replace(a_dag("a").nodes[0], component=ComponentRef("vendor", "1.0.0", "Judge")),))
-    plan = world.me.foretelling.plan(a_job(dag, roles={"guest": (ME,), "arbiter": (PEER,)}))
+    plan = world.me.dry_run.plan(a_job(dag, roles={"guest": (ME,), "arbiter": (PEER,)}))
     assert plan.good and plan.count(Standing.WAITS) == 1
     asked = of(plan, PEER)["approval"][0]
     assert asked.standing is Standing.WAITS and "approval.rules[0]" in asked.cause
@@ -225,10 +225,10 @@ def test_what_is_busy_is_waited_for_and_what_is_never_there_is_a_problem(world: 
     world.me.coordinator.submit_job(busy, ME)
     world.wait_status(busy.job_id, JobStatus.RUNNING)
     try:
-        plan = world.me.foretelling.plan(a_job(job_params=cores(1)))
+        plan = world.me.dry_run.plan(a_job(job_params=cores(1)))
         waits = of(plan, PEER)["resources"][0]
         assert plan.good and waits.standing is Standing.WAITS and busy.job_id in waits.cause
-        never = world.me.foretelling.plan(a_job(job_params=cores(9)))
+        never = world.me.dry_run.plan(a_job(job_params=cores(9)))
         assert problems(never) == {(ME, "resources"), (PEER, "resources")}
         assert "RESOURCES_NEVER" in of(never, ME)["resources"][0].cause
     finally:
@@ -237,7 +237,7 @@ def test_what_is_busy_is_waited_for_and_what_is_never_there_is_a_problem(world: 
 
 
 def test_nodes_that_are_away_or_unknown_do_not_hide_the_others(world: World) -> None:
-    plan = world.me.foretelling.plan(a_job(roles={"guest": (ME,), "host": (PEER, THIRD, STRANGER)}))
+    plan = world.me.dry_run.plan(a_job(roles={"guest": (ME,), "host": (PEER, THIRD, STRANGER)}))
     assert problems(plan) == {(ME, "job"), (ME, "routes"), (PEER, "routes"), (THIRD, "route"), (STRANGER, "route")}
     assert of(plan, ME)["job"][0].about == "config.role.host[2]"
     assert "tcp" in of(plan, THIRD)["route"][0].cause
@@ -250,7 +250,7 @@ def test_a_node_without_a_way_back_is_named(world: World) -> None:
     file.write_text(yaml.safe_dump({THIRD: {"host": "127.0.0.1", "port": 9}}))
     world.peer.routes.reload()
     try:
-        plan = world.me.foretelling.plan(a_job())
+        plan = world.me.dry_run.plan(a_job())
     finally:
         file.write_text(before)
         world.peer.routes.reload()
@@ -264,14 +264,14 @@ def test_a_peer_that_has_only_the_standard_is_not_told_of_and_not_asked_to_creat
     with serving_site(tmp_path) as site:
         unknown = says(code=1001, msg="no such task")
         site.peer.will(lambda handler: by_path(task_poll=unknown, other=missing)(handler))
-        plan = site.node.foretelling.plan(replace(a_job_with(SPEC), task_params=own))
+        plan = site.node.dry_run.plan(replace(a_job_with(SPEC), task_params=own))
         asked = [a for a in site.peer.asked if a.target == INTERCONN + "/job/plan"]
         assert not any(a.target.endswith("/job/create") for a in site.peer.asked)
     there = of(plan, SPEC)
     assert plan.good and there["route"][0].standing is Standing.OK
     assert there["way back"][0].standing is Standing.UNKNOWN
     assert there["told"][0].standing is Standing.UNKNOWN
-    assert "not told by this node" in there["told"][0].cause
+    assert "not reported by this node" in there["told"][0].cause
     assert EXTENSIONS["/job/plan"].without in there["told"][0].cause
     (request,) = asked
     assert b"hosts-own" in request.raw and b"guests-own" not in request.raw
@@ -332,7 +332,7 @@ def test_an_open_version_is_the_newest_one_in_use_when_the_job_was_made(world: W
     for node in (world.me, world.peer):
         node.registry.retire("Open:3.0.0@docker")
     spec = with_component(ComponentRef("Open", "*", "Open"))
-    assert problems(world.me.foretelling.plan(spec)) == set()
+    assert problems(world.me.dry_run.plan(spec)) == set()
     world.me.coordinator.submit_job(spec, ME)
     versions("2.0.0")
     world.me.coordinator.submit_job(spec, ME)  # said again: the same job
@@ -348,4 +348,4 @@ def test_an_open_version_is_the_newest_one_in_use_when_the_job_was_made(world: W
         world.me.coordinator.submit_job(absent, ME)
     (problem,) = caught.value.problems
     assert problem.path == "dag.components.a.version" and "no provider Nowhere" in problem.rule
-    assert (ME, "job") in problems(world.me.foretelling.plan(absent))
+    assert (ME, "job") in problems(world.me.dry_run.plan(absent))

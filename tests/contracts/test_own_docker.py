@@ -17,7 +17,7 @@ from engines.multi import SeveralEngines
 from gateway.config.schema import ResourceSettings
 from gateway.domain.resources import GIB, Amounts
 from gateway.jobs.capacity import Cap, EngineRooms
-from gateway.store.repositories import EngineTotals
+from gateway.runtime.context import NodeContext
 from tests.contracts.engine_acts import (
     LONG,
     WAITS,
@@ -117,8 +117,11 @@ def test_containers_end_with_a_daemon_that_comes_back_and_the_watch_tells(
         both = SeveralEngines(beside.engine(), {"far": engine})
         near = a_spec(beside, WAITS)
         both.launch(near)
-        kept, all_of_it = EngineTotals(store), os.cpu_count() or 0
-        rooms = EngineRooms("n1", {"far": engine}, {"far": Cap(memory_gib=1)}, ResourceSettings(), kept, now, LONG)
+        all_of_it = os.cpu_count() or 0
+        context = NodeContext("n1", store, now)
+        rooms = EngineRooms(
+            context, {"far": engine}, {"far": Cap(memory_gib=1)}, ResourceSettings(), first_look=LONG
+        )
         seen = rooms()["far"]
         assert (seen.total, seen.cores, seen.away) == (Amounts.of(all_of_it, GIB), all_of_it, "")
         heard, away = Heard(), threading.Event()

@@ -56,7 +56,7 @@ def broken(node: Gateway, place: str) -> Iterator[None]:
 
 def seen(node: Gateway, lacks: int) -> None:
     """Wait until the node sees what is broken: what was fine a moment ago is not looked at again at once."""
-    wait_for(lambda: len(node.participant.looked(a_job()).lacks) == lacks, 60, 0.05)
+    wait_for(lambda: len(node.admission.lacks()) == lacks, 60, 0.05)
 
 
 def ended(world: World, spec: JobSpec) -> None:
@@ -86,7 +86,7 @@ def test_such_a_party_refuses_the_job_wherever_it_is(world: World, place: str, r
         assert node.store.local_jobs.find(job.id) is None
         item = next(
             i
-            for n in world.peer.foretelling.plan(a_job()).nodes
+            for n in world.peer.dry_run.plan(a_job()).nodes
             for i in n.items
             if n.node == at and i.standing is Standing.PROBLEM
         )
@@ -106,7 +106,7 @@ def test_a_disk_without_room_takes_no_job_though_it_takes_folders(world: World, 
     with pytest.raises(Refused) as refused:
         world.me.participant.create_job(a_job(), PEER)
     assert refused.value.reason == "STORAGE_NOT_WRITABLE" and "No space left" in refused.value.message
-    (item,) = [i for i in world.me.participant.foretelling(a_job(), PEER) if i.check == "storage"]
+    (item,) = [i for i in world.me.participant.foretell(a_job(), PEER) if i.check == "storage"]
     assert item.standing is Standing.PROBLEM
 
 
@@ -136,7 +136,7 @@ def test_an_engine_that_is_away_is_told_and_refuses_nothing(world: World):
 def looking(world: World, way: Callable[[], object]) -> Readiness:
     node = world.me
     channel = node.settings.state_dir / "channel"
-    return Readiness(ME, node.registry, node.engine_for, lambda _: "", lambda: None, channel, way)
+    return Readiness(ME, node.registry, lambda _: ("", node.engine), lambda: None, channel, way)
 
 
 @pytest.mark.parametrize("reason", ["PORT_IN_USE", "CREATE_FAILED"])
@@ -144,7 +144,8 @@ def test_containers_that_cannot_reach_the_gateway_are_a_transport_that_is_down(w
     def way() -> object:
         raise EngineFailed("no way to 10.0.0.1:7381", reason=reason)
 
-    looked = looking(world, way).look(a_job())
+    readiness = looking(world, way)
+    looked = readiness.check(readiness.images(a_job()))
     (lack,) = looked.lacks
     assert lack.reason == "TRANSPORT_DOWN" and reason in lack.text and "10.0.0.1" not in lack.text
     assert dict(looked.checks) == {"transport": lack.text}
@@ -154,5 +155,6 @@ def test_a_way_through_an_engine_that_is_away_is_told_only(world: World):
     def way() -> object:
         raise EngineFailed("the container engine does not answer", reason=EngineDown.reason)
 
-    looked = looking(world, way).look(a_job())
+    readiness = looking(world, way)
+    looked = readiness.check(readiness.images(a_job()))
     assert dict(looked.checks) == {"transport": "ENGINE_DOWN"} and looked.lacks == ()

@@ -202,7 +202,7 @@ def test_nothing_starts_that_is_not_signed(tmp_path: Path, key: Any, signed_by: 
             node=settings.node.id, installation=installation, images={"example:1.0.0": Script(0)}
         ),
     ) as node:
-        node.launching.signed = signed_by(key).check
+        node.signatures.check = signed_by(key).check  # type: ignore[method-assign]
         failure = ended(node, submit(node).json()["data"]["job_id"]).ending.failure
         assert failure.reason == "SIGNATURE_ABSENT" and "cosign" not in failure.message
         assert list(node.engine.list()) == []

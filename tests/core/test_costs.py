@@ -129,7 +129,7 @@ def test_whether_a_task_may_start_is_asked_once_for_each_component(played):
     tasks = "; ".join(f"t{i}" for i in range(30))
     spec = a_spec(tasks, {"guest": (ME,), "host": (PEER,)}, scheduler=ME, initiator=ME)
     with told(node.store) as asked:
-        node.participant.judged(spec, PEER)
+        node.admission.judged(spec, PEER)
         node.sharing.refusal(spec)
     assert len([text for text, _ in asked if "FROM provider" in text]) == 2
 

@@ -27,7 +27,7 @@ from gateway.data.workspace import Workspace
 from gateway.domain.execution.messages import Broken, Seen
 from gateway.domain.run import Address, Run
 from gateway.domain.states import TaskStatus
-from gateway.jobs.readiness import Looked
+from gateway.jobs.readiness import Ready
 from tests.builders import a_run
 from tests.core.test_shells import submit
 from tests.e2e.nodes import wait_for
@@ -256,7 +256,7 @@ def test_a_full_storage_refuses_to_start_anything(tmp_path: Path) -> None:
         assert refused["code"] != 0 and refused["data"]["reason"] == "NO_SPACE", refused
         ready = ask(node, "operator", "GET", "/health/ready")
         assert ready.status_code == 503 and "NO_SPACE" in ready.json()["checks"]["storage"]["cause"]
-        node.participant.looked = lambda _: Looked()  # the disk fills up between the hand-in and the start
+        node.readiness.check = lambda _: Ready()  # type: ignore[method-assign]  # the disk fills up between the hand-in and the start
         failure = ended(node, submit(node).json()["data"]["job_id"]).ending.failure
         assert failure.reason == "NO_SPACE"
         assert "GiB free" in failure.message and str(tmp_path) not in failure.message

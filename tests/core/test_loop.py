@@ -91,8 +91,10 @@ def test_an_advance_that_raises_does_not_end_the_loop():
             raise RuntimeError("injected")
         seen.set()
 
-    loop = Loop("test", advance, lambda now: (), every=EVERY, workers=1)
-    loop.failed = lambda key, error, times: counted.append((key, str(error), times))
+    def failed(key: str, error: Exception, times: int) -> None:
+        counted.append((key, str(error), times))
+
+    loop = Loop("test", advance, lambda now: (), every=EVERY, workers=1, failed=failed)
     loop.start()
     try:
         loop.wake("bad")

@@ -14,6 +14,7 @@ from gateway.domain.scheduling.messages import CreateAt, Heard, StopAsked
 from gateway.domain.spec import CallState
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.jobs.scheduler import Scheduler
+from gateway.runtime.context import NodeContext
 from gateway.runtime.executors import Lanes
 from gateway.runtime.peers import Peers
 from gateway.store.database import connect, migrate
@@ -52,7 +53,7 @@ def gateways(database_url: str) -> Iterator[tuple[list[Scheduler], list[Store], 
     migrate(connect(database_url))
     lanes = [Lanes() for _ in stores]
     schedulers = [
-        Scheduler(store, Peers("n0", {"bfia": told}), lambda: datetime.now(UTC), lane)  # type: ignore[dict-item]
+        Scheduler(NodeContext("n0", store, lambda: datetime.now(UTC)), Peers("n0", {"bfia": told}), lane)  # type: ignore[dict-item]
         for store, lane in zip(stores, lanes, strict=True)
     ]
     yield schedulers, stores, told

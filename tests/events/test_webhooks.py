@@ -1,10 +1,10 @@
 """Receivers get every event at least once and in order: whatever they answer, and whoever is killed."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from gateway.bootstrap.node import now
 from gateway.events.feed import Feed
 from gateway.events.webhooks import Hook, Pace, Webhooks, signature
 from gateway.store.database import opened
@@ -28,7 +28,7 @@ def store(database_url: str):
 
 
 def webhooks(store: Store, *hooks: Hook, holder: str = "gateway-1") -> Webhooks:
-    return Webhooks(hooks, store, Feed(store), "n1", holder, now, QUICK)
+    return Webhooks(hooks, store, Feed(store), "n1", holder, lambda: datetime.now(UTC), QUICK)
 
 
 def test_events_that_are_refused_come_again_in_order(store: Store):

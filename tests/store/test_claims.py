@@ -20,8 +20,8 @@ from gateway.errors import Conflict, Refused
 from gateway.jobs.capacity import Cap, EngineRooms, detecting
 from gateway.jobs.resources import _EVERY as ONCE
 from gateway.jobs.resources import Resources
+from gateway.runtime.context import NodeContext
 from gateway.store import schema
-from gateway.store.repositories import EngineTotals
 from gateway.store.store import Store
 from tests.builders import a_local_job, a_spec, at
 from tests.contracts.databases import careless_database
@@ -136,7 +136,9 @@ FAR = "ssh://far"
 
 
 def rooms(store: Store, engine: MemoryEngine, first_look: float = 60.0) -> EngineRooms:
-    return EngineRooms("n1", {FAR: engine}, {}, ResourceSettings(), EngineTotals(store), lambda: at(0), first_look)
+    return EngineRooms(
+        NodeContext("n1", store, lambda: at(0)), {FAR: engine}, {}, ResourceSettings(), first_look=first_look
+    )
 
 
 def with_rooms(store: Store, found: EngineRooms) -> Resources:
@@ -204,7 +206,7 @@ def test_an_engine_that_is_away_at_the_start_has_what_it_last_had(url: str):
         assert mine.view()["engines"][1]["total"]["cpu"] == 14
         assert mine.view()["waiting"][1]["reason"].startswith("ENGINE_DOWN"), "as it was written down"
         told: list[str] = []
-        found.changed = lambda: told.append("changed")
+        found._changed = lambda: told.append("changed")
         found.look(FAR)
         assert told == []
         engine.world.down = False
@@ -215,7 +217,11 @@ def test_an_engine_that_is_away_at_the_start_has_what_it_last_had(url: str):
 def test_while_the_main_engine_is_away_it_has_what_this_gateway_last_saw_of_it(url: str, tmp_path: Path):
     def cores(engine: MemoryEngine, owner: str) -> float:
         found = EngineRooms(
-            "n1", {"": engine}, {"": Cap(cpu=20)}, settings, EngineTotals(store), lambda: at(0), 60.0, owner
+            NodeContext("n1", store, lambda: at(0), owner),
+            {"": engine},
+            {"": Cap(cpu=20)},
+            settings,
+            first_look=60.0,
         )
         return detecting("n1", found, tmp_path, settings, Defaults())().total.cpu / 1000
 
@@ -241,7 +247,7 @@ def test_nobody_waits_long_for_an_engine_that_hangs(url: str):
         engine = Hanging(node="n1", installation="i", images={}, capacity=Capacity(4, GIB))
         engine.let_go = threading.Event()
         found, told = rooms(store, engine, 0.0), threading.Event()
-        found.changed = told.set
+        found._changed = told.set
         assert found()[FAR].total is None and found()[FAR].away
         engine.let_go.set()
         assert told.wait(60)

@@ -97,7 +97,6 @@ def test_an_output_is_free_for_a_job_without_other_nodes(world: World, earlier: 
 
 
 def test_a_job_gets_checkpoints_only_of_its_own_family(world: World, earlier: JobSpec):
-    follows = world.me.inheritance.follows
+    follows = world.me.planner.follows
     assert follows(replace(earlier, job_id="job-new", old_job_id=earlier.job_id))
     assert not follows(replace(earlier, job_id="job-new", old_job_id=earlier.job_id, scheduler=THIRD))
-    assert world.me.planner.follows == follows

@@ -167,11 +167,11 @@ def test_a_bug_of_ours_is_an_answer_too_without_its_words(site: Site, sender: st
 
     spec = a_job_with(sender, scheduler=sender)
     body = create_body(spec, PROFILE_OF[PROFILES[sender]])
-    kept, site.node.participant.not_shared = site.node.participant.not_shared, bug
+    kept, site.node.sharing.refusal = site.node.sharing.refusal, bug  # type: ignore[method-assign]
     try:
         answer = ask(site.node, "peer", "POST", f"{CONTROL}/job/create", json=body, headers={"x-node-id": sender})
     finally:
-        site.node.participant.not_shared = kept
+        site.node.sharing.refusal = kept  # type: ignore[method-assign]
     said = answer.json()
     assert answer.status_code == status and set(said) == {"code", "msg", "data"}
     assert (said["code"], said["data"]["reason"]) == (500, "INTERNAL")

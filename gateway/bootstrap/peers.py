@@ -1,0 +1,365 @@
+"""How this node sees its peers: routes, the protocol that each speaks, sessions of the channel."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from itertools import count as counter
+from typing import Any, Protocol
+
+from fastapi import Request
+from fastapi.responses import JSONResponse
+
+from adapter.bfia import headers
+from adapter.bfia.channel.courier import PeerRoute
+from adapter.bfia.channel.router import Claim, Member
+from adapter.bfia.environment import session_id, session_of
+from adapter.bfia.profiles import Profile, profile_named
+from adapter.fate import envelope, partner, scheduler
+from adapter.fate.client import FateProtocol
+from adapter.fate.dag.description import PROTOCOL, Descriptions
+from adapter.fate.dag.read import Catalogue
+from adapter.fate.envelope import in_fates_words
+from adapter.fate.ports import Standard
+from adapter.fate.requests import FateParts, signed
+from adapter.fate.signing import App, Site, UsedSignatures
+from adapter.fate.signing import Signatures as FateSignatures
+from gateway.auth import RunTokens
+from gateway.config import schema
+from gateway.config.schema import FateApp, Settings
+from gateway.domain import run as domain_run
+from gateway.domain.job import Job
+from gateway.domain.run import LocalJob, Run
+from gateway.domain.spec import CallState, JobSpec, NodeId
+from gateway.errors import GatewayError, NotAllowed, Refused
+from gateway.http.app import Mounted
+from gateway.http.strangers import Seen, seen
+from gateway.ports import Limiters, ParticipantApi, SchedulerApi
+from gateway.store.repositories import (
+    SqlHeardSignatures,
+)
+from gateway.store.store import Store
+from provider_registry.registry import Registry
+from route_table.live import LiveRoutes
+from route_table.model import DEFAULT_PROFILE, NO_IDENTITY, Identity, Route, UnknownNode
+
+PROFILE = "fate-partner"
+"""the profile of routes to nodes that speak FATE's protocol"""
+
+
+_MOST_NUMBERS = 100_000
+"""FATE stores 25 characters of a job's id"""
+
+
+class Transport(Standard, Protocol):
+    """The standard's protocol, whose connections FATE's requests take too."""
+
+    def send(
+        self, node: NodeId, path: str, body: Mapping[str, Any], headers: Mapping[str, str], patience: float
+    ) -> tuple[int, Any]:
+        """Post to a path of FATE's; return HTTP status and JSON."""
+
+
+class FateSide:
+    """FATE's protocol as a client and as routers for each listener: none while it is switched off."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        registry: Registry,
+        standard: Transport,
+        profile_of: Callable[[NodeId], str],
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._profile_of = profile_of
+        self._clock = clock
+        self._numbers = counter()
+        node = settings.node.id
+        sites = settings.fate.sites
+        devices = {site: found.device for site, found in sites.items()}
+        self.heard = UsedSignatures(SqlHeardSignatures(store, clock).first)
+        applications = {n: Site(_app(s.sends), _app(s.expects)) for n, s in sites.items()}
+        self._signatures = FateSignatures(applications, self.heard)
+        self._descriptions = Descriptions(node, standard, Catalogue(registry), devices)
+        self.protocol = FateProtocol(
+            node, self._descriptions, standard, standard.send, self._signatures, self._job, self._protocol_of
+        )
+
+    def speaks(self, node: NodeId) -> bool:
+        """Say whether a node's route says that it speaks FATE's protocol."""
+        return self._profile_of(node) == PROFILE
+
+    def spoken(self, node: NodeId, protocol: str) -> str:
+        """Return the protocol in which a node is called. Raises `Refused` for FATE's while it is switched off."""
+        if not self.speaks(node):
+            return "bfia"
+        if not self._settings.fate.enabled:
+            text = f"node {node} speaks FATE's protocol, which is switched off here: set fate.enabled"
+            raise Refused(text, reason="PROTOCOL_OFF")
+        return PROTOCOL
+
+    def sign(self, node: NodeId) -> Mapping[str, str]:
+        """Return the headers that sign a request of the standard's to a node; none where it asks for none."""
+        return self._signatures.sign(node, "")
+
+    def may_bring(self, node: NodeId, takes_part: bool | None) -> bool:
+        """Say whether a node may bring a channel message: only to its own jobs.
+
+        A job may not have been created here yet (None), which a node that has to sign control requests waits for.
+        """
+        return takes_part or (takes_part is None and not self._signatures.asks(node))
+
+    def signed(
+        self, source_of: Callable[[Request], NodeId], limiters: Limiters
+    ) -> Callable[[Request], Awaitable[None]]:
+        """Return what refuses a request of the standard's without the signature that its node has to give.
+
+        FATE's paths check that themselves; channel messages come from a node's transport, which signs nothing.
+        """
+
+        async def check(request: Request) -> None:
+            if not request.url.path.startswith(("/v2/", "/v1/interconn/chan/")):
+                await signed(self._signatures, limiters, source_of(request), request)
+
+        return check
+
+    def elsewhere(self, path: str, error: GatewayError, status: int) -> JSONResponse | None:
+        """Return FATE's answer to what none of its paths has taken; None for paths that are not FATE's."""
+        return in_fates_words(path, error, status) if self._settings.fate.enabled else None
+
+    def for_peers(
+        self,
+        coordinator: SchedulerApi,
+        participant: ParticipantApi,
+        limiters: Limiters,
+        knows: Callable[[NodeId], bool],
+        agree: Callable[[str, str, str], object],
+    ) -> list[Mounted]:
+        """Return what other nodes ask. ``agree`` takes a consent to a job: its id, who gave it, in which words."""
+        parts = FateParts(
+            self._settings.node.id,
+            coordinator,
+            participant,
+            self._descriptions,
+            self._signatures,
+            limiters,
+            knows,
+            self.speaks,
+            self._job,
+            self._local,
+            self._new_id,
+            agree,
+            self._is_at,
+        )
+        routers = (partner.router(parts), scheduler.router(parts), envelope.router(envelope.FOR_WORKERS))
+        return self._if_on(*(Mounted(router, self._body, envelope.Envelope) for router in routers))
+
+    def _is_at(self, job_id: str, percent: float) -> None:
+        self._store.local_jobs.update(job_id, lambda local: domain_run.told(local, percent))
+
+    @property
+    def _body(self) -> int:
+        return self._settings.limits.body_bytes
+
+    def _if_on(self, *routers: Mounted) -> list[Mounted]:
+        return list(routers) if self._settings.fate.enabled else []
+
+    def _job(self, job_id: str) -> Job | None:
+        return self._store.jobs.find(job_id)
+
+    def _local(self, job_id: str) -> LocalJob | None:
+        return self._store.local_jobs.find(job_id)
+
+    def _protocol_of(self, job_id: str) -> str:
+        local = self._local(job_id)
+        return local.spec.protocol if local is not None else "bfia"
+
+    def _new_id(self) -> str:
+        """Return an id such as FATE gives: the local time to the microsecond, and a number."""
+        return f"{self._clock():%Y%m%d%H%M%S%f}{next(self._numbers) % _MOST_NUMBERS}"
+
+
+def _app(found: FateApp | None) -> App | None:
+    return App(found.app_id, found.app_token) if found is not None else None
+
+
+class Neighbours:
+    """The other nodes, by the routes of now."""
+
+    def __init__(self, here: schema.Node, routes: LiveRoutes) -> None:
+        self._here = here
+        self._routes = routes
+
+    def knows(self, node: str) -> bool:
+        """Tell whether a node has an enabled route, or had one and takes part in a job under way.
+
+        This node itself is no peer: a request that claims its id from outside is not from here.
+        """
+        if node == self._here.id:
+            return False
+        if (stranger := seen(node)) is None:
+            return self._routes.admits(node)
+        if stranger.error is not None:
+            raise stranger.error
+        return stranger.admitted
+
+    def is_stranger(self, node: str) -> bool:
+        """Tell, without a query, whether there is no route to a node."""
+        return node != self._here.id and not self._routes.table.knows(node)
+
+    def look(self, node: str) -> Seen:
+        """Ask the database about a node without a route."""
+        return Seen(*self._routes.look(node))
+
+    def former(self, node: str) -> Route | None:
+        """Return the route that a node without one had, where the request under way is about it."""
+        return found.route if (found := seen(node)) else None
+
+    def barred(self, node: str, component: str) -> str:
+        """Return why a node may not have a component (``provider/name``) run here; empty where it may."""
+        route = self._routes.table.routes.get(node)
+        if route is None or route.may_run(component):
+            return ""
+        return f"the route of {node} allows {', '.join(route.components)}, not {component}"
+
+    def institution(self, node: str) -> str:
+        """Return the institution of a node; of one that names none, the node's own id."""
+        if node == self._here.id:
+            return self._here.institution or node
+        route = self._resolved(node)
+        return (route.institution if route else None) or node
+
+    def profile_of(self, node: str) -> Profile:
+        """Return how a node departs from the standard."""
+        return profile_named(self.profile_name(node))
+
+    def profile_name(self, node: str) -> str:
+        """Return the profile that the route of a node names."""
+        route = self._resolved(node)
+        return route.profile if route else DEFAULT_PROFILE
+
+    def as_200(self, request: Request) -> bool:
+        """Say whether a request comes from a peer that knows HTTP 200 only."""
+        return self.profile_of(headers.incoming(request).source).errors_as_200
+
+    def takes_confirm(self, node: str) -> bool:
+        """Say whether a node can be told later what was decided on a job here."""
+        return node == self._here.id or self.profile_of(node).takes_confirm
+
+    def route_of(self, node: str) -> PeerRoute | None:
+        """Return where messages for a node go; None where there is no way to it."""
+        route = self._resolved(node)
+        if route is None:
+            return None
+        return PeerRoute(route.url, route.deadline, route.profile, route.via or "", route.identity)
+
+    def identity_here(self) -> Identity:
+        """Return how other gateways of this node are reached: as an entry of its own id says, if there is one."""
+        own = self._routes.table.routes.get(self._here.id)
+        return own.identity if own else NO_IDENTITY
+
+    def _resolved(self, node: str) -> Route | None:
+        if node == self._here.id:  # no route leads here, and to look whether one did costs a query
+            return None
+        if (stranger := seen(node)) is not None:
+            return stranger.route
+        try:
+            return self._routes.resolve(node)
+        except UnknownNode:
+            return None
+
+
+class Sessions:
+    """What the channel asks of jobs, and jobs of the channel."""
+
+    def __init__(
+        self,
+        store: Store,
+        tokens: RunTokens,
+        per_task: Callable[[JobSpec], bool],
+        address_of: Callable[[Run], str],
+    ) -> None:
+        """``per_task``: whether the containers of a job have a session for each of its tasks.
+
+        ``address_of``: from which address a run's requests come; empty where that says nothing.
+        """
+        self._store = store
+        self._tokens = tokens
+        self._on_end: list[Callable[[str], None]] = []
+        self._per_task = per_task
+        self._address_of = address_of
+
+    def on_end(self, end: Callable[[str], None]) -> None:
+        """Name what is to happen on the event loop when a session ends."""
+        self._on_end.append(end)
+
+    def end(self, job_id: str) -> None:
+        """End the session of a job, and where its tasks have some of their own, those."""
+        local = self._store.local_jobs.find(job_id)
+        tasks = (run.task_id for run in local.runs) if local and self._per_task(local.spec) else ()
+        for session in dict.fromkeys(map(session_id, (job_id, *tasks))):
+            for end in self._on_end:
+                end(session)
+
+    def run_of(self, claim: Claim) -> Member:
+        """Return the run that a request comes from. Raises `NotAllowed`, also for the session of another run."""
+        found = self._by_token(claim.token) if claim.token else self._by_address(claim)
+        if found is None:
+            wrong = "x-ptp-token is no token of a run here" if claim.token else "x-ptp-token is missing"
+            raise NotAllowed(
+                f"RUN_TOKEN_REQUIRED: {wrong}: send the value of config.token", reason="RUN_TOKEN_REQUIRED"
+            )
+        local, run = found
+        if claim.session != self._session_of(local, run):
+            raise NotAllowed("x-ptp-session-id is not this run's session: send the value of config.session_id")
+        return Member(run.name, frozenset(local.spec.nodes))
+
+    def _by_token(self, token: str) -> tuple[LocalJob, Run] | None:
+        known = self._tokens.id_of(token)
+        found = self._store.run_of_token(known) if known is not None else None
+        local = self._store.local_jobs.find(found[0]) if found is not None else None
+        if found is None or local is None:
+            return None
+        return next(((local, run) for run in local.runs if run.run_id == found[1]), None)
+
+    def _by_address(self, claim: Claim) -> tuple[LocalJob, Run] | None:
+        """Return the run of the session whose container, which is still there, has the address."""
+        local = self._job_of(claim.session)
+        if local is None or not claim.address:
+            return None
+        for run in local.runs:
+            own = run.collect.state is not CallState.OK and self._session_of(local, run) == claim.session
+            if own and self._address_of(run) == claim.address:
+                return local, run
+        return None
+
+    def _session_of(self, local: LocalJob, run: Run) -> str:
+        return session_of(local.id, run.task_id, self._per_task(local.spec))
+
+    def is_open(self, session: str) -> bool | None:
+        """Say whether a session takes messages; None for one that is no job's here."""
+        local = self._job_of(session)
+        return None if local is None else not local.closed
+
+    def home_of(self, session: str) -> str | None:
+        """Return the gateway of this node that has the session; None for one that is no job's here."""
+        local = self._job_of(session)
+        return None if local is None else local.home
+
+    def has_party(self, session: str, node: NodeId) -> bool | None:
+        """Say whether a node takes part in the job of a session; None where that is no job's here."""
+        local = self._job_of(session)
+        return None if local is None else node in local.spec.nodes
+
+    def _job_of(self, session: str) -> LocalJob | None:
+        prefix = session_id("")
+        if not session.startswith(prefix):
+            return None
+        name = session.removeprefix(prefix)
+        jobs = self._store.local_jobs
+        found = jobs.find(name)
+        if found is None and (job_id := self._store.local_job_of_task(name)) is not None:
+            found = jobs.find(job_id)
+            return found if found is not None and self._per_task(found.spec) else None
+        return found
