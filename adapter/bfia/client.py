@@ -20,13 +20,12 @@ from adapter.bfia.validation import unread
 from gateway.domain import approval
 from gateway.domain.dry_run import Item
 from gateway.domain.job import Acceptance
-from gateway.domain.redaction import told
 from gateway.domain.rerun import Order, RerunAnswer
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import UNTOLD, Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus
 from gateway.errors import GatewayError, Invalid, NotFound, NotServed, PeerUnreachable, Refused, problems_of
-from gateway.ports import JobView, ParticipantApi, SchedulerApi, Site, TaskNews, TaskReport, as_mapping
+from gateway.ports import JobView, ParticipantApi, SchedulerApi, Site, TaskNews, TaskReport
 from gateway.runtime.checks import Step
 from gateway.runtime.context import Exchange, traced
 from route_table.live import LiveRoutes
@@ -57,9 +56,7 @@ class SchedulerClient:
             "role": report.role,
             "status": translate.said_status(report.status, profile),
         }
-        if report.failure is not None:
-            body["failed_by"] = told(report.failure.as_dict())
-        self._peer.post("/task/callback", body)
+        self._peer.post("/task/callback", body | translate.failed_by(report.failure))
 
     def resources_free(self, job_id: str, sender: NodeId) -> None:
         """Tell by an extension; a peer without it asks again by itself."""
@@ -95,9 +92,7 @@ class SchedulerClient:
             "job_id": job_id,
             "status": str(JobStatus.REJECTED if failure else JobStatus.READY),
         }
-        if failure is not None:
-            body["failed_by"] = told(failure.as_dict())
-        self._peer.post("/job/audit_confirm", body)
+        self._peer.post("/job/audit_confirm", body | translate.failed_by(failure))
 
     def rerun_job(self, wanted: Order, sender: NodeId) -> RerunAnswer:
         """Ask by an extension. Raises `NotServed` by a peer without it."""
@@ -181,8 +176,7 @@ class ParticipantClient:
                 raise NotFound(refused.message, reason="TASK_UNKNOWN") from refused
             raise
         status = translate.heard_status(data.get("status"))
-        failed = as_mapping(data.get("failed_by"))
-        return TaskNews(status, translate.failure_of(failed))
+        return TaskNews(status, translate.failure_of(data.get("failed_by")))
 
     def stop_job(self, job_id: str, task_name: str, ending: Ending | None, sender: NodeId) -> None:
         """Tell by ``job/stop``, or take the question back where the job was only asked about."""

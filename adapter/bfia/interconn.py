@@ -149,8 +149,8 @@ def router(node: NodeId, scheduler: SchedulerApi, participant: ParticipantApi, p
         news = await on(
             limiters.news, caller.sender, lambda: participant.poll_task(body.task_id, body.role, caller.node)
         )
-        why = {"failed_by": told(news.failure.as_dict())} if news.failure else {}
-        return ok(wire.PollData(status=translate.said_status(news.status, caller.profile), **why), caller.profile)
+        status = translate.said_status(news.status, caller.profile)
+        return ok(wire.PollData(status=status, **translate.failed_by(news.failure)), caller.profile)
 
     @router.post(f"{SCHEDULE}/task/callback", summary="A participating node reports a task's state (3.9)")
     async def report(body: Annotated[wire.ReportTask, examples.REPORT_TASK], caller: Caller = known) -> Done:

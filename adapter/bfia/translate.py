@@ -1,6 +1,7 @@
 """Wire <-> domain, both ways, without side effects."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any, TypeGuard
 
@@ -23,6 +24,9 @@ from gateway.ports import JobView, TaskView, as_mapping, as_seconds
 
 PROTOCOL = "bfia"
 _LONGEST_WORD = 300
+_LONGEST_TEXT = 2000
+"""characters of one text of a peer's plan"""
+_MOST_ITEMS = 500
 
 
 def job_spec(body: wire.CreateAll, job_id: str, scheduler: NodeId, trace_id: str) -> JobSpec:
@@ -149,95 +153,7 @@ def _entries_for_all(spec: JobSpec, task_params: Mapping[str, Any]) -> dict[str,
     return params
 
 
-def attempt_body(past: Attempt) -> dict[str, Any]:
-    """Return an earlier attempt of a task, an extension of ``status_all``."""
-    return {
-        "task_id": past.task_id,
-        "attempt": past.number,
-        "status": str(TaskStatus.FAILED),
-        "failed_by": failure_body(past.failure),
-        "started_at": past.started_at.isoformat() if past.started_at else None,
-        "ended_at": past.ended_at.isoformat() if past.ended_at else None,
-    }
-
-
-def rerun_body(found: RerunAnswer) -> dict[str, Any]:
-    """Return how a node answers that it runs a job again."""
-    return {
-        "job_id": found.job_id,
-        "from": found.start,
-        "runs": list(found.runs),
-        "inherits": list(found.inherits),
-    }
-
-
-def rerun_answer(wanted: Order, told: Mapping[str, Any]) -> RerunAnswer:
-    """Read what a peer says of a job that it runs again."""
-
-    def names(key: str) -> tuple[str, ...]:
-        found = told.get(key)
-        return tuple(map(str, found)) if isinstance(found, list) else ()
-
-    job_id = str(told.get("job_id") or wanted.new_job_id)
-    return RerunAnswer(job_id, str(told.get("from") or wanted.start), names("runs"), names("inherits"))
-
-
-def lineage_body(found: Lineage | None) -> dict[str, str] | None:
-    """Return whose outputs stand for a task's own, as others are told; None: its own do."""
-    return {"job_id": found.job_id, "task_id": found.task_id} if found else None
-
-
-def origin_body(found: Origin | None) -> dict[str, Any] | None:
-    """Return which job a job runs again, as others are told; None: none."""
-    if found is None:
-        return None
-    return {"job_id": found.job_id, "from": found.start, "by": found.by, "changed": list(found.changed)}
-
-
-def origin(told: Any) -> Origin | None:
-    """Read which job a job runs again; None where it says nothing."""
-    if not isinstance(told, Mapping) or not told.get("job_id"):
-        return None
-    changed = told.get("changed")
-    names = tuple(map(str, changed)) if isinstance(changed, list) else ()
-    return Origin(str(told["job_id"]), str(told.get("from") or ""), str(told.get("by") or ""), names)
-
-
-def lineage(told: Any) -> Lineage | None:
-    """Read from which task of an earlier job a task's outputs are; None where it says nothing."""
-    if not isinstance(told, Mapping) or not told.get("job_id"):
-        return None
-    return Lineage(str(told["job_id"]), str(told.get("task_id") or ""))
-
-
-def attempts(told: Any) -> tuple[Attempt, ...]:
-    """Read earlier attempts from a peer's answer; what is no attempt is left out."""
-    entries = [e for e in told if isinstance(e, Mapping)] if isinstance(told, list) else []
-    return tuple(
-        Attempt(
-            number,
-            str(entry.get("task_id") or ""),
-            failure_of(failed if isinstance(failed := entry.get("failed_by"), Mapping) else {})
-            or Failure("FAILED"),
-            _moment(entry.get("started_at")),
-            _moment(entry.get("ended_at")),
-        )
-        for number, entry in enumerate(entries)
-    )
-
-
-def _moment(text: Any) -> datetime | None:
-    """Read a time with its zone; None for what is none."""
-    try:
-        found = datetime.fromisoformat(text)
-    except (TypeError, ValueError):
-        return None
-    return found if found.tzinfo else None
-
-
-def failure_body(failure: Failure | None) -> dict[str, Any] | None:
-    """Return a failure as others are told of it; None: there is none."""
-    return failure.as_dict() if failure else None
+# ---------------------------------------------------------------- failures and endings
 
 
 def failure(body: wire.Failed | None) -> Failure | None:
@@ -247,12 +163,17 @@ def failure(body: wire.Failed | None) -> Failure | None:
     return Failure(body.reason, body.message, body.node, body.role, body.task, body.exit_code)
 
 
-def failure_of(body: Mapping[str, Any]) -> Failure | None:
-    """Read why something failed from a peer's answer; None where it does not say."""
+def failure_of(found: Any) -> Failure | None:
+    """Read why something failed from a peer's response; None where it does not say."""
     try:
-        return failure(wire.Failed.model_validate(body)) if body else None
+        return failure(wire.Failed.model_validate(found)) if found and isinstance(found, Mapping) else None
     except ValueError:
         return None
+
+
+def failed_by(failure: Failure | None) -> dict[str, Any]:
+    """Return the extension field that says why something failed, in words for other nodes."""
+    return {"failed_by": told(failure.as_dict())} if failure else {}
 
 
 def ending(body: wire.StopJob | wire.TerminateAudit, at: Any, sender: NodeId) -> Ending | None:
@@ -266,10 +187,10 @@ def ending(body: wire.StopJob | wire.TerminateAudit, at: Any, sender: NodeId) ->
 
 def ending_fields(ending: Ending | None) -> dict[str, Any]:
     """Return what says how a job ended, and why: extension fields of ``job/stop`` and ``job/audit/terminate``."""
-    if ending is None:
-        return {}
-    why = {"failed_by": told(ending.failure.as_dict())} if ending.failure is not None else {}
-    return {"outcome": str(ending.outcome), **why}
+    return {"outcome": str(ending.outcome), **failed_by(ending.failure)} if ending else {}
+
+
+# ---------------------------------------------------------------- consent
 
 
 def acceptance_body(said: Acceptance) -> dict[str, Any]:
@@ -287,25 +208,20 @@ def acceptance_body(said: Acceptance) -> dict[str, Any]:
 
 
 def acceptance(data: Mapping[str, Any], profile: Profile = PROFILES["spec"]) -> Acceptance:
-    """Read what a party says beside yes; what cannot be read was not said."""
+    """Read what a party says beside yes; what cannot be read counts as not said."""
     found = data.get("resources")
-    most = found.get("tasks_at_once") if isinstance(found, Mapping) else None
-    known = isinstance(most, int) and not isinstance(most, bool) and most >= 1
-    within = data.get("approval_within")
-    seconds = as_seconds(within)
+    most = as_mapping(found).get("tasks_at_once")
     waits = profile.waits_by_status and str(data.get("status") or "").upper() == JobStatus.PENDING
-    names = data.get("inherited")
-    inherited = tuple(map(str, names)) if isinstance(names, list) else None
-    holds, within = isinstance(found, Mapping), seconds if waits else None
-    why = data.get("waits_for")
-    waits_for = why[:_LONGEST_WORD] if waits and isinstance(why, str) else ""
-    looked = data.get("checks")
-    checks = {str(k)[:40]: str(v)[:_LONGEST_WORD] for k, v in looked.items()} if _is_short(looked) else {}
-    return Acceptance(holds, most if known else None, waits, within, inherited, waits_for=waits_for, checks=checks)
-
-
-def _is_short(value: Any) -> TypeGuard[Mapping[str, Any]]:
-    return isinstance(value, Mapping) and len(value) <= 20
+    names, why, checks = data.get("inherited"), data.get("waits_for"), as_mapping(data.get("checks"))
+    return Acceptance(
+        isinstance(found, Mapping),
+        most if _is_number(most) and most >= 1 else None,
+        waits,
+        as_seconds(data.get("approval_within")) if waits else None,
+        tuple(map(str, names)) if isinstance(names, list) else None,
+        waits_for=why[:_LONGEST_WORD] if waits and isinstance(why, str) else "",
+        checks={str(k)[:40]: str(v)[:_LONGEST_WORD] for k, v in checks.items()} if len(checks) <= 20 else {},
+    )
 
 
 def audit_body(spec: JobSpec, profile: Profile) -> dict[str, Any]:
@@ -327,35 +243,35 @@ def audit_body(spec: JobSpec, profile: Profile) -> dict[str, Any]:
 def audit_answer_body(audit_id: str, why_not: Failure | None) -> dict[str, Any]:
     """Return the body of ``job/audit/confirm``; why it is a refusal is an extension field."""
     status = AuditStatus.REJECTED if why_not else AuditStatus.APPROVED
-    return {
-        "audit_id": audit_id,
-        "status": str(status),
-        **({"failed_by": told(why_not.as_dict())} if why_not else {}),
-    }
+    return {"audit_id": audit_id, "status": str(status), **failed_by(why_not)}
 
 
 def audit_refusal(body: wire.ConfirmAudit, sender: NodeId) -> Failure | None:
-    """Return why a node does not take part, None where it does. Raises `Invalid` for another word."""
-    match body.status.upper():
-        case AuditStatus.APPROVED | JobStatus.READY:
-            return None
-        case AuditStatus.REJECTED:
-            return failure(body.failed_by) or Failure("APPROVAL_REJECTED", f"{sender} refused the job", sender)
-    raise Invalid([Problem("status", "must be APPROVED or REJECTED", body.status)], reason="STATUS_UNKNOWN")
+    """Return why a node does not take part, None where it does. Raises `Invalid` for another status."""
+    if body.status.upper() == JobStatus.READY:
+        return None
+    return _consent(body, sender, AuditStatus.APPROVED)
 
 
 def refusal(body: wire.ConfirmJob, sender: NodeId) -> Failure | None:
-    """Return why a node does not take part, None where it does. Raises `Invalid` for another word."""
+    """Return why a node does not take part, None where it does. Raises `Invalid` for another status."""
+    return _consent(body, sender, JobStatus.READY)
+
+
+def _consent(body: wire.ConfirmJob | wire.ConfirmAudit, sender: NodeId, agreed: str) -> Failure | None:
     match body.status.upper():
-        case JobStatus.READY:
+        case word if word == agreed:
             return None
         case JobStatus.REJECTED:
             return failure(body.failed_by) or Failure("APPROVAL_REJECTED", f"{sender} refused the job", sender)
-    raise Invalid([Problem("status", "must be READY or REJECTED", body.status)], reason="STATUS_UNKNOWN")
+    raise Invalid([Problem("status", f"must be {agreed} or REJECTED", body.status)], reason="STATUS_UNKNOWN")
+
+
+# ---------------------------------------------------------------- states
 
 
 def task_status(text: str, path: str = "status") -> TaskStatus:
-    """Read a task's state. Raises `Invalid` for a word that is none."""
+    """Read a task's state. Raises `Invalid` for another word."""
     try:
         return TaskStatus(text.upper())
     except ValueError:
@@ -364,9 +280,9 @@ def task_status(text: str, path: str = "status") -> TaskStatus:
 
 
 def heard_status(said: Any) -> TaskStatus:
-    """Read a task's state as a peer answers it; an empty text, for a phase it has no word for, is PENDING.
+    """Read a task's state in a peer's response; an empty text, for a phase without a word, is PENDING.
 
-    Raises `Invalid` for what is no state.
+    Raises `Invalid` for what is not a state.
     """
     return TaskStatus.PENDING if said == "" else task_status(str(said))
 
@@ -382,112 +298,6 @@ def job_status(text: str) -> JobStatus | None:
 def said_status(status: TaskStatus, profile: Profile) -> str:
     """Return the state in the peer's words."""
     return str(TaskStatus.PENDING if status is TaskStatus.READY and not profile.knows_ready else status)
-
-
-def status_body(view: JobView, profile: Profile = PROFILES["spec"]) -> dict[str, Any]:
-    """Return the data of ``status_all``: the standard's two fields, ours beside them where the peer bears that."""
-    states = {t.name if profile.status_by_name else t.task_id: said_status(t.status, profile) for t in view.tasks}
-    if not profile.reads_job_status:
-        return {"status": states}
-    return {
-        "job_id": view.job_id,
-        "job_status": str(view.status),
-        "status": states,
-        "outcome": str(view.outcome) if view.outcome else None,
-        "progress": view.progress,
-        "failed_by": failure_body(view.failure),
-        "scheduler": view.scheduler,
-        "warnings": list(view.warnings),
-        "old_job_id": view.old_job_id,
-        "rerun_of": origin_body(view.origin),
-        "tasks": [
-            {
-                "task_id": t.task_id,
-                "task_name": t.name,
-                "status": str(t.status),
-                "parties": {n: {r: str(s) for r, s in roles.items()} for n, roles in t.nodes.items()},
-                "failed_by": failure_body(t.failure),
-                "attempt": t.attempt,
-                "attempts": [attempt_body(past) for past in t.attempts],
-                **({"waiting": t.waiting.as_dict()} if t.waiting else {}),
-                "inherited": lineage_body(t.inherited),
-            }
-            for t in view.tasks
-        ],
-        **({"waiting": view.waiting.as_dict()} if view.waiting else {}),
-        **({"parties": [_party(p) for p in view.parties]} if view.parties else {}),
-        **({"tolerated": list(view.tolerated)} if view.tolerated else {}),
-    }
-
-
-def _party(detail: PartyDetail) -> dict[str, Any]:
-    return {
-        "party": detail.party,
-        "node": detail.node,
-        "state": detail.state,
-        "excluded": detail.excluded,
-        "reason": detail.reason,
-        "message": detail.message,
-        "tries": detail.tries,
-        "next_try": detail.next_try.isoformat() if detail.next_try else None,
-    }
-
-
-def party_of(body: Mapping[str, Any]) -> PartyDetail:
-    """Read how a party stands to a job from a peer's answer."""
-    said = {name: str(body.get(name) or "") for name in ("party", "node", "state", "reason", "message")}
-    tries = body.get("tries")
-    return PartyDetail(
-        **said,
-        excluded=body.get("excluded") is True,
-        tries=tries if isinstance(tries, int) else 0,
-        next_try=_moment(body.get("next_try")),
-    )
-
-
-def waiting_of(body: Mapping[str, Any]) -> Waiting | None:
-    """Read what a job or task waits for; None where the peer does not say."""
-    since = _moment(body.get("since"))
-    if since is None or not body.get("reason"):
-        return None
-    return Waiting(str(body["reason"]), str(body.get("message") or ""), since, _moment(body.get("next_check")))
-
-
-def job_view(job_id: str, data: Mapping[str, Any]) -> JobView:
-    """Return what a peer says of a job.
-
-    Raises `NotFound` where its answer, by its code a success, is an empty object: so FATE's nodes say that they do
-    not know the job. Raises `Refused` (NO_ENVELOPE) where it says something, and nothing of the job's state.
-    """
-    if not data:
-        raise NotFound(f"job {job_id} is not known there", reason="JOB_UNKNOWN")
-    told_states = data.get("status", "")  # null: the job has no tasks yet
-    if not data.get("job_status") and not isinstance(told_states, Mapping | None):
-        raise Refused(f"a success without a state of job {job_id} was answered", reason="NO_ENVELOPE")
-    states = {str(k): heard_status(v) for k, v in as_mapping(told_states).items()}
-    status = job_status(str(data.get("job_status") or "")) or status_of(set(states.values()))
-    tasks = data.get("tasks")
-    told = {str(t.get("task_id")): t for t in (tasks if isinstance(tasks, list) else ()) if isinstance(t, Mapping)}
-    word = data.get("outcome")
-    outcome = Outcome(word) if isinstance(word, str) and word in Outcome.__members__ else None
-    outcome = outcome or outcome_of(status, list(states.values()))
-    progress = data.get("progress")
-    if not isinstance(progress, int) or isinstance(progress, bool) or not 0 <= progress <= 100:
-        progress = progress_of(outcome, list(states.values()))
-    return JobView(
-        job_id,
-        status,
-        [_task_view(key, state, told.get(key, {})) for key, state in states.items()],
-        outcome,
-        failure_of(as_mapping(data.get("failed_by"))),
-        progress,
-        scheduler=str(data.get("scheduler") or ""),
-        waiting=waiting_of(as_mapping(data.get("waiting"))),
-        parties=[party_of(p) for p in _entries(data.get("parties"))],
-        tolerated=[str(name) for name in _list(data.get("tolerated"))],
-        old_job_id=str(data.get("old_job_id") or ""),
-        origin=origin(data.get("rerun_of")),
-    )
 
 
 def outcome_of(status: JobStatus, states: Sequence[TaskStatus]) -> Outcome | None:
@@ -516,35 +326,174 @@ def status_of(found: set[TaskStatus]) -> JobStatus:
     return JobStatus.FINISHED if over else JobStatus.RUNNING
 
 
-def _task_view(task_id: str, status: TaskStatus, told: Mapping[str, Any]) -> TaskView:
-    """Return a task's state, and what else is told of it: name, why it failed, how it is at each party."""
+# ---------------------------------------------------------------- status_all
+
+
+def status_body(view: JobView, profile: Profile = PROFILES["spec"]) -> dict[str, Any]:
+    """Return the data of ``status_all``: the standard's two fields, and ours where the peer accepts them."""
+    states = {t.name if profile.status_by_name else t.task_id: said_status(t.status, profile) for t in view.tasks}
+    if not profile.reads_job_status:
+        return {"status": states}
+    of, parties = view.origin, [_party_body(p) for p in view.parties]
+    rerun = {"job_id": of.job_id, "from": of.start, "by": of.by, "changed": list(of.changed)} if of else None
+    return {
+        "job_id": view.job_id,
+        "job_status": str(view.status),
+        "status": states,
+        "outcome": str(view.outcome) if view.outcome else None,
+        "progress": view.progress,
+        "failed_by": view.failure.as_dict() if view.failure else None,
+        "scheduler": view.scheduler,
+        "warnings": list(view.warnings),
+        "old_job_id": view.old_job_id,
+        "rerun_of": {"job_id": of.job_id, "from": of.start, "by": of.by, "changed": list(of.changed)}
+        if of
+        else None,
+        "tasks": [_task_body(t) for t in view.tasks],
+        **({"waiting": view.waiting.as_dict()} if view.waiting else {}),
+        **({"parties": parties} if parties else {}),
+        **({"tolerated": list(view.tolerated)} if view.tolerated else {}),
+    }
+
+
+def _task_body(task: TaskView) -> dict[str, Any]:
+    of = task.inherited
+    return {
+        "task_id": task.task_id,
+        "task_name": task.name,
+        "status": str(task.status),
+        "parties": {n: {r: str(s) for r, s in roles.items()} for n, roles in task.nodes.items()},
+        "failed_by": task.failure.as_dict() if task.failure else None,
+        "attempt": task.attempt,
+        "attempts": [
+            {
+                "task_id": past.task_id,
+                "attempt": past.number,
+                "status": str(TaskStatus.FAILED),
+                "failed_by": past.failure.as_dict(),
+                "started_at": _iso(past.started_at),
+                "ended_at": _iso(past.ended_at),
+            }
+            for past in task.attempts
+        ],
+        **({"waiting": task.waiting.as_dict()} if task.waiting else {}),
+        "inherited": {"job_id": of.job_id, "task_id": of.task_id} if of else None,
+    }
+
+
+def _party_body(detail: PartyDetail) -> dict[str, Any]:
+    return asdict(detail) | {"next_try": _iso(detail.next_try)}
+
+
+def job_view(job_id: str, data: Mapping[str, Any]) -> JobView:
+    """Return what a peer says of a job.
+
+    Raises `NotFound` where its response, by its code a success, is an empty object: so FATE's nodes say that they
+    do not know the job. Raises `Refused` (NO_ENVELOPE) where it says something, and nothing of the job's state.
+    """
+    if not data:
+        raise NotFound(f"job {job_id} is not known there", reason="JOB_UNKNOWN")
+    found = data.get("status", "")  # null: the job has no tasks yet
+    if not data.get("job_status") and not isinstance(found, Mapping | None):
+        raise Refused(f"a success without a state of job {job_id} was answered", reason="NO_ENVELOPE")
+    states = {str(k): heard_status(v) for k, v in as_mapping(found).items()}
+    every = list(states.values())
+    status = job_status(str(data.get("job_status") or "")) or status_of(set(every))
+    tasks = {str(t.get("task_id")): t for t in _entries(data.get("tasks"))}
+    word = data.get("outcome")
+    outcome = Outcome(word) if isinstance(word, str) and word in Outcome.__members__ else outcome_of(status, every)
+    progress = data.get("progress")
+    return JobView(
+        job_id,
+        status,
+        [_task_view(key, state, tasks.get(key, {})) for key, state in states.items()],
+        outcome,
+        failure_of(data.get("failed_by")),
+        progress if _is_number(progress) and 0 <= progress <= 100 else progress_of(outcome, every),
+        scheduler=str(data.get("scheduler") or ""),
+        waiting=_waiting(data.get("waiting")),
+        parties=[_party(p) for p in _entries(data.get("parties"))],
+        tolerated=_names(data.get("tolerated")),
+        old_job_id=str(data.get("old_job_id") or ""),
+        origin=_origin(as_mapping(data.get("rerun_of"))),
+    )
+
+
+def _task_view(task_id: str, status: TaskStatus, said: Mapping[str, Any]) -> TaskView:
+    """Return a task's state, and what else a peer says of it: name, why it failed, how it is at each party."""
     parties = {
         str(node): {str(role): heard_status(state) for role, state in as_mapping(roles).items()}
-        for node, roles in as_mapping(told.get("parties")).items()
+        for node, roles in as_mapping(said.get("parties")).items()
     }
-    failure = failure_of(as_mapping(told.get("failed_by")))
-    past = attempts(told.get("attempts"))
-    name = str(told.get("task_name") or task_id)
-    why = waiting_of(as_mapping(told.get("waiting")))
-    origin = lineage(told.get("inherited"))
-    return TaskView(task_id, name, status, failure, parties, None, len(past), past, why, origin)
+    past = tuple(_attempt(number, one) for number, one in enumerate(_entries(said.get("attempts"))))
+    of = as_mapping(said.get("inherited"))
+    return TaskView(
+        task_id,
+        str(said.get("task_name") or task_id),
+        status,
+        failure_of(said.get("failed_by")),
+        parties,
+        None,
+        len(past),
+        past,
+        _waiting(said.get("waiting")),
+        Lineage(str(of["job_id"]), str(of.get("task_id") or "")) if of.get("job_id") else None,
+    )
 
 
-def _list(said: Any) -> list[Any]:
-    return said if isinstance(said, list) else []
+def _attempt(number: int, said: Mapping[str, Any]) -> Attempt:
+    why = failure_of(said.get("failed_by")) or Failure("FAILED")
+    times = _moment(said.get("started_at")), _moment(said.get("ended_at"))
+    return Attempt(number, str(said.get("task_id") or ""), why, *times)
 
 
-def _entries(said: Any) -> list[Mapping[str, Any]]:
-    return [entry for entry in _list(said) if isinstance(entry, Mapping)]
+def _origin(said: Mapping[str, Any]) -> Origin | None:
+    if not said.get("job_id"):
+        return None
+    start, by = str(said.get("from") or ""), str(said.get("by") or "")
+    return Origin(str(said["job_id"]), start, by, _names(said.get("changed")))
 
 
-_MOST = 500
-_LONGEST = 2000
-"""characters of one text that a peer tells"""
+def _party(said: Mapping[str, Any]) -> PartyDetail:
+    texts = {name: str(said.get(name) or "") for name in ("party", "node", "state", "reason", "message")}
+    tries = said.get("tries")
+    return PartyDetail(
+        **texts,
+        excluded=said.get("excluded") is True,
+        tries=tries if isinstance(tries, int) else 0,
+        next_try=_moment(said.get("next_try")),
+    )
+
+
+def _waiting(found: Any) -> Waiting | None:
+    said = as_mapping(found)
+    since = _moment(said.get("since"))
+    if since is None or not said.get("reason"):
+        return None
+    return Waiting(str(said["reason"]), str(said.get("message") or ""), since, _moment(said.get("next_check")))
+
+
+# ---------------------------------------------------------------- rerun and plan
+
+
+def rerun_body(found: RerunAnswer) -> dict[str, Any]:
+    """Return how a node responds that it runs a job again."""
+    return {
+        "job_id": found.job_id,
+        "from": found.start,
+        "runs": list(found.runs),
+        "inherits": list(found.inherits),
+    }
+
+
+def rerun_answer(wanted: Order, said: Mapping[str, Any]) -> RerunAnswer:
+    """Read what a peer says of a job that it runs again."""
+    job_id, start = str(said.get("job_id") or wanted.new_job_id), str(said.get("from") or wanted.start)
+    return RerunAnswer(job_id, start, _names(said.get("runs")), _names(said.get("inherits")))
 
 
 def body(items: Iterable[Item]) -> dict[str, Any]:
-    """Return the data of the answer."""
+    """Return the data of a plan, its texts in words for other nodes."""
     return {
         "checks": [
             {
@@ -561,16 +510,43 @@ def body(items: Iterable[Item]) -> dict[str, Any]:
 
 
 def items(data: Mapping[str, Any]) -> tuple[Item, ...]:
-    """Read what a peer tells; a standing that is not known counts as unknown, what is no entry is left out."""
-    told = data.get("checks")
-    return tuple(_item(one) for one in told[:_MOST] if isinstance(one, Mapping)) if isinstance(told, list) else ()
+    """Read a peer's plan; an unknown standing counts as unknown, what is not an entry is left out."""
+    return tuple(map(_item, _entries(data.get("checks"))[:_MOST_ITEMS]))
 
 
 def _item(one: Mapping[str, Any]) -> Item:
     def text(key: str) -> str:
         value = one.get(key)
-        return value[:_LONGEST] if isinstance(value, str) else ""
+        return value[:_LONGEST_TEXT] if isinstance(value, str) else ""
 
     said = text("standing")
     standing = Standing(said) if said in set(Standing) else Standing.UNKNOWN
     return Item(text("check") or "told", standing, text("found"), text("cause"), text("remedy"), text("about"))
+
+
+# ---------------------------------------------------------------- lenient reading
+
+
+def _is_number(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _entries(said: Any) -> list[Mapping[str, Any]]:
+    return [entry for entry in said if isinstance(entry, Mapping)] if isinstance(said, list) else []
+
+
+def _names(said: Any) -> tuple[str, ...]:
+    return tuple(map(str, said)) if isinstance(said, list) else ()
+
+
+def _moment(text: Any) -> datetime | None:
+    """Read a time with its zone; None for anything else."""
+    try:
+        found = datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        return None
+    return found if found.tzinfo else None
+
+
+def _iso(at: datetime | None) -> str | None:
+    return at.isoformat() if at else None
