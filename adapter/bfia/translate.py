@@ -346,9 +346,7 @@ def status_body(view: JobView, profile: Profile = PROFILES["spec"]) -> dict[str,
         "scheduler": view.scheduler,
         "warnings": list(view.warnings),
         "old_job_id": view.old_job_id,
-        "rerun_of": {"job_id": of.job_id, "from": of.start, "by": of.by, "changed": list(of.changed)}
-        if of
-        else None,
+        "rerun_of": rerun,
         "tasks": [_task_body(t) for t in view.tasks],
         **({"waiting": view.waiting.as_dict()} if view.waiting else {}),
         **({"parties": parties} if parties else {}),
