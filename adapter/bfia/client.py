@@ -41,13 +41,13 @@ class SchedulerClient:
         self._peer = peer
 
     def submit_job(self, spec: JobSpec, sender: NodeId) -> str:
-        """Ask by ``job/create_all``; it waits for all nodes, so it gets three times the usual time."""
+        """Send ``job/create_all``; it waits for all nodes, so it gets three times the usual time."""
         with traced(spec.trace_id):
             self._peer.post("/job/create_all", translate.create_body(spec, self._peer.profile), patience=3.0)
         return spec.job_id
 
     def report_task(self, report: TaskReport, sender: NodeId) -> None:
-        """Tell by ``task/callback``; a peer whose profile takes none is told nothing, it polls."""
+        """Send ``task/callback``; a peer whose profile takes none polls instead."""
         profile = self._peer.profile
         if not profile.accepts_callback:
             return
@@ -59,12 +59,12 @@ class SchedulerClient:
         self._peer.post("/task/callback", body | translate.failed_by(report.failure))
 
     def resources_free(self, job_id: str, sender: NodeId) -> None:
-        """Tell by an extension; a peer without it asks again by itself."""
+        """Use an extension; a peer without it tries again by itself."""
         with suppress(NotServed):
             self._peer.ask(EXTENSIONS["/job/resource/free"], {"job_id": job_id})
 
     def job_status(self, job_id: str, sender: NodeId) -> JobView:
-        """Ask by the peer's usual HTTP method, and by the other where it refuses that.
+        """Send the peer's usual HTTP method, and by the other where it refuses that.
 
         Its first refusal counts.
         """
@@ -80,11 +80,11 @@ class SchedulerClient:
         return job_view(job_id, data)
 
     def suspend_job(self, job_id: str, on: bool, sender: NodeId) -> None:
-        """Ask by an extension. Raises `NotServed` by a peer without it."""
+        """Use an extension. Raises `NotServed` by a peer without it."""
         self._peer.ask(EXTENSIONS["/job/suspend" if on else "/job/resume"], {"job_id": job_id})
 
     def confirm_job(self, job_id: str, failure: Failure | None, sender: NodeId, audit: str = "") -> None:
-        """Tell by ``job/audit/confirm`` where a question was asked, else by our ``job/audit_confirm``."""
+        """Send ``job/audit/confirm`` where a question was asked, else by our ``job/audit_confirm``."""
         if audit:
             self._peer.post(f"{JOB_AUDIT}/confirm", translate.audit_answer_body(audit, failure))
             return
@@ -95,7 +95,7 @@ class SchedulerClient:
         self._peer.post("/job/audit_confirm", body | translate.failed_by(failure))
 
     def rerun_job(self, wanted: Order, sender: NodeId) -> RerunAnswer:
-        """Ask by an extension. Raises `NotServed` by a peer without it."""
+        """Use an extension. Raises `NotServed` by a peer without it."""
         body = {
             "job_id": wanted.job_id,
             "new_job_id": wanted.new_job_id,
@@ -105,7 +105,7 @@ class SchedulerClient:
         return translate.rerun_answer(wanted, self._peer.ask(EXTENSIONS["/job/rerun"], body, patience=3.0))
 
     def stop_job(self, job_id: str, task_name: str, sender: NodeId) -> None:
-        """Ask by ``job/stop_all``; ``task_name`` in it is ours."""
+        """Send ``job/stop_all``; ``task_name`` in it is ours."""
         body = {"job_id": job_id}
         if task_name:
             body["task_name"] = task_name
@@ -119,7 +119,7 @@ class ParticipantClient:
         self._peer = peer
 
     def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
-        """Tell by ``job/create``; that the peer has the job already is no error, however its profile says so."""
+        """Send ``job/create``; that the peer has the job already is no error, however its profile says so."""
         profile = self._peer.profile
         try:
             said = self._peer.post("/job/create", translate.create_body(spec, profile))
@@ -130,7 +130,7 @@ class ParticipantClient:
         return translate.acceptance(said, profile)
 
     def ask_first(self, spec: JobSpec, sender: NodeId) -> Acceptance | None:
-        """Ask by ``job/audit/apply`` where the peer's profile wants that; its answer comes later."""
+        """Send ``job/audit/apply`` where the peer's profile wants that; its answer comes later."""
         profile = self._peer.profile
         if not profile.audits_first:
             return None
@@ -138,36 +138,36 @@ class ParticipantClient:
         return Acceptance(waits=True, asked_only=True)
 
     def withdraw(self, job_id: str, ending: Ending | None, sender: NodeId) -> None:
-        """Tell by ``job/audit/terminate``; a peer that does not serve it is not told."""
+        """Send ``job/audit/terminate``; a peer that does not serve it is skipped."""
         body = {"audit_id": approval.id_for(job_id), **translate.ending_fields(ending)}
         with suppress(NotServed):
             self._peer.ask(BY_PATH[f"{JOB_AUDIT}/terminate"], body)
 
     def foretell(self, spec: JobSpec, sender: NodeId) -> Sequence[Item]:
-        """Ask by an extension. Raises `NotServed` by a peer without it."""
+        """Use an extension. Raises `NotServed` by a peer without it."""
         body = translate.create_body(spec, self._peer.profile)
         return translate.items(self._peer.ask(EXTENSIONS["/job/plan"], body))
 
     def hold(self, job_id: str, sender: NodeId) -> None:
-        """Ask by an extension; a peer without it holds nothing, and that is no error."""
-        with suppress(NotServed):  # then it holds nothing, as any peer of the standard
+        """Use an extension; a peer without it reserves nothing, which is not an error."""
+        with suppress(NotServed):
             self._peer.ask(EXTENSIONS["/job/resource/apply"], {"job_id": job_id})
 
     def give_back(self, job_id: str, sender: NodeId) -> None:
-        """Tell by an extension; a peer without it held nothing."""
+        """Use an extension; a peer without it reserved nothing."""
         with suppress(NotServed):
             self._peer.ask(EXTENSIONS["/job/resource/return"], {"job_id": job_id})
 
     def start_job(self, job_id: str, sender: NodeId, without: Sequence[str] = ()) -> None:
-        """Tell by ``job/start``; ``without`` in it is ours, and left out where nobody is."""
+        """Send ``job/start``; ``without`` in it is ours, and left out where nobody is."""
         self._peer.post("/job/start", {"job_id": job_id, **({"without": list(without)} if without else {})})
 
     def start_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
-        """Tell by ``task/start``."""
+        """Send ``task/start``."""
         self._peer.post("/task/start", {"job_id": job_id, "task_id": task_id, "task_name": task_name})
 
     def poll_task(self, task_id: str, role: str, sender: NodeId) -> TaskNews:
-        """Ask by ``task/poll``; peers say in different ways that they know no such task."""
+        """Send ``task/poll``; peers report an unknown task in different ways."""
         try:
             data = self._peer.post("/task/poll", {"task_id": task_id, "role": role})
         except Refused as refused:
@@ -179,7 +179,7 @@ class ParticipantClient:
         return TaskNews(status, translate.failure_of(data.get("failed_by")))
 
     def stop_job(self, job_id: str, task_name: str, ending: Ending | None, sender: NodeId) -> None:
-        """Tell by ``job/stop``, or take the question back where the job was only asked about."""
+        """Send ``job/stop``, or withdraw the question where the job was only asked about."""
         body: dict[str, Any] = {"job_id": job_id}
         if task_name:
             body["task_name"] = task_name
@@ -188,26 +188,22 @@ class ParticipantClient:
         except (NotFound, Refused) as refused:
             if task_name or not self._peer.profile.audits_first or refused.reason in UNTOLD:
                 raise
-            self._withdraw_instead(job_id, ending, sender, refused)
-
-    def _withdraw_instead(self, job_id: str, ending: Ending | None, sender: NodeId, refused: GatewayError) -> None:
-        """Take back what the node agreed to; where it knows of no question either, its first no stands."""
-        try:
-            self.withdraw(job_id, ending, sender)
-        except PeerUnreachable:
-            raise
-        except GatewayError:
-            raise refused from None
+            try:  # withdraw the question; where the node knows of none either, its first refusal stands
+                self.withdraw(job_id, ending, sender)
+            except PeerUnreachable:
+                raise
+            except GatewayError:
+                raise refused from None
 
     def stop_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
-        """Tell by ``task/stop``, or by ``job/stop`` with the task's name, as the peer's profile says."""
+        """Send ``task/stop``, or ``job/stop`` with the task's name, as the peer's profile says."""
         if self._peer.profile.stops_task_by_id or not job_id:
             self._peer.post("/task/stop", {"task_id": task_id})
         else:
             self._peer.post("/job/stop", {"job_id": job_id, "task_name": task_name})
 
     def delete_job(self, job_id: str, dry_run: bool, sender: NodeId) -> None:
-        """Ask by an extension. Raises `NotServed` by a peer without it."""
+        """Use an extension. Raises `NotServed` by a peer without it."""
         body = {"job_id": job_id, "dry_run": dry_run}
         try:
             self._peer.ask(EXTENSIONS["/job/delete"], body)
@@ -220,7 +216,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class BfiaProtocol:
-    """Hands out clients; each reads its peer's route anew at every call."""
+    """The standard as a protocol; each of its clients reads its peer's route anew at every call."""
 
     name = PROTOCOL
     numbers_tasks = False
@@ -236,18 +232,18 @@ class BfiaProtocol:
 
     def scheduler(self, node: NodeId) -> SchedulerApi:
         """Return a client for a node that schedules."""
-        return SchedulerClient(self._peer(node))
+        return SchedulerClient(self.peer(node))
 
     def participant(self, node: NodeId) -> ParticipantApi:
         """Return a client for a node that takes part."""
-        return ParticipantClient(self._peer(node))
+        return ParticipantClient(self.peer(node))
 
     def environment(self, local: LocalJob, run: Run, site: Site) -> dict[str, str]:
         """Return the variables that the component layer promises a run's container."""
         return environment(local, run, site, per_task=self.session_per_task(local.spec))
 
     def session_per_task(self, spec: JobSpec) -> bool:
-        """Say whether some node of a job has a session for each task, so that all its containers need one."""
+        """Whether some node of a job has a session for each task, so that all its containers need one."""
         return any(self._profile(node).session_per_task for node in spec.nodes if node != self._me)
 
     def _profile(self, node: NodeId) -> Profile:
@@ -256,13 +252,9 @@ class BfiaProtocol:
         except UnknownNode:
             return PROFILES["spec"]
 
-    def peer(self, node: NodeId) -> Peer:
-        """Return the way to a node."""
-        return self._peer(node)
-
     def try_route(self, node: NodeId) -> list[Step]:
-        """Try the route to a node in both directions."""
-        return try_route(self._peer(node), self._routes.table, node, self._me)
+        """Test the route to a node in both directions."""
+        return try_route(self.peer(node), self._routes.table, node, self._me)
 
     def request(self, spec: JobSpec) -> dict[str, Any]:
         """Return the job as ``create_all`` has it, in the standard's own spelling."""
@@ -280,17 +272,17 @@ class BfiaProtocol:
         self, node: NodeId, path: str, body: Mapping[str, Any], headers: Mapping[str, str], patience: float
     ) -> tuple[int, Any]:
         """Post to a path of another protocol at a node; return HTTP status and JSON."""
-        return self._peer(node).raw("POST", path, body, patience=patience, more=headers)
+        return self.peer(node).raw("POST", path, body, patience=patience, more=headers)
 
     def reaches(self, node: NodeId) -> bool:
-        """Tell whether a connection to a node comes up; says nothing of what it would answer.
+        """Whether a connection to a node comes up.
 
-        A node behind another one is asked for a path, as only its relay knows whether it is there.
+        A node behind another one gets a request, as only its relay knows whether it is there.
         """
         try:
             route = self._routes.table.resolve(node)
             if route.via:
-                self._peer(node).raw("POST", HELLO.path, {})
+                self.peer(node).raw("POST", HELLO.path, {})
                 return True
             url = urlsplit(route.url)
             with socket.create_connection((url.hostname or "", url.port or _PORTS[url.scheme]), timeout=2.0):
@@ -302,5 +294,6 @@ class BfiaProtocol:
         """Close the connections to all peers."""
         self._connections.close()
 
-    def _peer(self, node: NodeId) -> Peer:
+    def peer(self, node: NodeId) -> Peer:
+        """Return the HTTP client for a node, as its route says at each call."""
         return Peer(self._me, node, self._routes, self._connections, self.sign)

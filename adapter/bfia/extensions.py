@@ -32,18 +32,18 @@ class Command:
 
 
 COMMANDS = (
-    Command("hand a job to the node that schedules it", "/job/create_all", "3.1"),
+    Command("submit a job to the node that schedules it", "/job/create_all", "3.1"),
     Command("create a job at a party", "/job/create", "3.2"),
     Command("check components, data and parameters at a party", "/job/create", "3.2"),
     Command("align a job's settings between parties", "/job/create", "3.2"),
     Command(
-        "tell what a party holds for a job",
+        "report what a party reserves for a job",
         "/job/create",
         "3.2",
-        "the field `resources` of the answer is absent: it is not asked to hold anything",
+        "the field `resources` of the answer is absent: it is not asked to reserve anything",
     ),
     Command(
-        "tell whether a node takes part, where somebody there has to agree, or images come, first",
+        "report whether a node takes part, where somebody there has to agree, or images come, first",
         "/job/audit_confirm",
         "3.10 of 1.0",
         "a node that has to ask a person refuses jobs that such a peer schedules (APPROVAL_UNSUPPORTED)",
@@ -55,34 +55,34 @@ COMMANDS = (
         "sent to profile `audited` only, which wants to be asked",
     ),
     Command(
-        "tell what was decided on such a question",
+        "report what was decided on such a question",
         f"{JOB_AUDIT}/confirm",
         "management 8",
         "it asked, so it has the path; else the decision is seen when it creates the job",
     ),
     Command(
-        "take such a question back",
+        "withdraw such a question",
         f"{JOB_AUDIT}/terminate",
         "management 8",
-        "it is not told; the question ends with that node's own deadline; "
-        "`outcome` and `failed_by` may be read over",
+        "it is not informed; the question ends with that node's own deadline; "
+        "`outcome` and `failed_by` may be ignored",
     ),
     Command("start a job", "/job/start", "3.3"),
     Command(
         "start a job without an optional party",
         "/job/start",
         "3.3",
-        "the field `without` is read over: its containers are told of a party that does not take part",
+        "the field `without` is ignored: its containers get a party that does not take part",
     ),
     Command("start a task", "/task/start", "3.4"),
     Command("stop a job, asked at a party", "/job/stop_all", "3.5"),
     Command("stop a task and what follows it, asked at a party", "/job/stop_all", "3.5"),
     Command("stop a job at a party", "/job/stop", "3.6"),
     Command(
-        "tell a party how the job ended, and why",
+        "report to a party how the job ended, and why",
         "/job/stop",
         "3.6",
-        "the fields `outcome` and `failed_by` are read over; where they do not come, the runs of the node tell",
+        "the fields `outcome` and `failed_by` are ignored; without them, the runs of the node decide",
     ),
     Command(
         "have a party keep the models of a training that succeeded",
@@ -97,9 +97,9 @@ COMMANDS = (
         "one peer",
         "sent to profile `kuscia` only, which has it",
     ),
-    Command("tell a job's state", "/job/status_all", "3.7"),
+    Command("get a job's state", "/job/status_all", "3.7"),
     Command(
-        "tell a job's progress and outcome",
+        "get a job's progress and outcome",
         "/job/status_all",
         "3.7",
         "the fields are absent: both are counted from the tasks' states",
@@ -112,7 +112,7 @@ COMMANDS = (
         "not sent to profile `kuscia`; a peer that refuses it learns the state by polls",
     ),
     Command(
-        "have a party hold what a job needs before it starts",
+        "have a party reserve what a job needs before it starts",
         "/job/resource/apply",
         EXTENSION,
         "it is not asked: only a party that tells of `resources` at `/job/create` is",
@@ -121,13 +121,13 @@ COMMANDS = (
         "have a party take that back, because another one has too little free",
         "/job/resource/return",
         EXTENSION,
-        "it is not asked: it holds nothing",
+        "it is not asked: it reserves nothing",
     ),
     Command(
-        "tell the scheduling node that a waiting job fits now",
+        "report to the scheduling node that a waiting job fits now",
         "/job/resource/free",
         EXTENSION,
-        "not needed: whoever schedules asks again by itself",
+        "not needed: whoever schedules tries again by itself",
     ),
     Command(
         "try a route in both directions",
@@ -145,7 +145,7 @@ COMMANDS = (
         "take over finished tasks of an earlier job",
         "/job/create",
         "3.2",
-        "it does not say `inherited`: a job that needs it to is refused with `INHERITANCE_FAILED`",
+        "without `inherited` in its response, a job that needs it is refused with `INHERITANCE_FAILED`",
     ),
     Command(
         "have an ended job deleted at another node of it",
@@ -154,7 +154,7 @@ COMMANDS = (
         "the job stays there; the answer of the deletion says so (`NOT_SERVED_THERE`)",
     ),
     Command(
-        "tell what would happen to a job at a party, and create nothing",
+        "dry run of a job at a party",
         "/job/plan",
         EXTENSION,
         "its side of the plan is `unknown` (`NOT_SERVED_THERE`); the route to it is tried all the same",
@@ -172,7 +172,7 @@ COMMANDS = (
         "refused with NOT_SERVED_THERE; nothing changes",
     ),
     Command(
-        "tell what an output of a task there is like: columns, count, never rows",
+        "describe an output of a task there: columns, count, never rows",
         "/output/metadata",
         EXTENSION,
         "refused with NOT_SERVED_THERE; its own people see it there",

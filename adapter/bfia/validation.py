@@ -1,4 +1,4 @@
-"""Keys of a job's hand-in that no part of this gateway reads, with what was probably meant."""
+"""Unknown fields of a submitted job, and what else is wrong with a body of which some field is invalid."""
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -13,8 +13,8 @@ from gateway.domain.problems import Problem
 from gateway.domain.spec import Unread
 from gateway.errors import join, near
 
-_RULE = "is no key that this gateway knows; it is not read"
-_GIVEN = "is not read: the node gives a job that is handed in its id"
+_RULE = "is not a field that this gateway knows; it is ignored"
+_GIVEN = "is ignored: the node chooses the id of a submitted job"
 _LONGEST = 100
 MOST_UNREAD = 50
 
@@ -31,7 +31,7 @@ def _found(model: BaseModel, at: tuple[str | int, ...]) -> Iterator[Unread]:
             continue  # the other spelling of a key stands beside it
         rule = _GIVEN if key == "job_id" and not at else _RULE
         meant = near(key, known, 0.7) if rule is _RULE else ""
-        yield Unread(join((*at, key[:_LONGEST])), rule, _short(value), meant)
+        yield Unread(join((*at, key[:_LONGEST])), rule, _kind(value), meant)
     for name in type(model).model_fields:
         inner = getattr(model, name)
         if isinstance(inner, BaseModel):
@@ -51,19 +51,14 @@ def _spellings(kind: type[BaseModel]) -> dict[str, None]:
     return found
 
 
-def _short(value: Any) -> str:
+def _kind(value: Any) -> str:
     if isinstance(value, dict):
         return "an object"
     return "a list" if isinstance(value, list) else str(value)[:_LONGEST]
 
 
-# What is wrong with the meaning of a job's body of which some field cannot be read: it is told with that field.
-#
-# Only what stands whole is looked at, so that nothing is told which follows from the unreadable field alone.
-
-
 def faults(body: Any, model: Any) -> list[Problem]:
-    """Return what else is wrong with a body that was to be a job; nothing for any other."""
+    """Return what else is wrong with the flow and the initiator of a job's body of which some field is invalid."""
     if not (isinstance(model, type) and issubclass(model, wire.CreateAll) and isinstance(body, Mapping)):
         return []
     return [*_of_flow(body.get("dag")), *_of_initiator(body.get("config", body.get("conf")))]

@@ -43,7 +43,7 @@ def test_each_is_named_by_its_path_with_what_was_meant():
         "dag.components[1].output[0].tpye": "type",
     }
     told = {str(key.problem) for key in unread(wire.CreateAll.model_validate(body))}
-    assert any("the node gives a job that is handed in its id" in text for text in told)
+    assert any("the node chooses the id of a submitted job" in text for text in told)
 
 
 def test_a_flood_is_cut():
