@@ -79,8 +79,8 @@ class Member:
     nodes: frozenset[str]
 
 
-class Remembered(Generic[K, X]):
-    """A question that may block, asked in a thread; the answer counts for a second."""
+class Cache(Generic[K, X]):
+    """A cache of answers that may block: each is fetched in a thread and valid for a second."""
 
     def __init__(
         self,
@@ -88,14 +88,14 @@ class Remembered(Generic[K, X]):
         clock: Callable[[], float] = time.monotonic,
         limiter: CapacityLimiter | None = None,
     ) -> None:
-        """``limiter`` bounds the threads that ask; None: they are those of everybody."""
+        """``limiter`` bounds the threads; None: the default ones."""
         self._ask = ask
         self._limiter = limiter
         self._clock = clock
         self._known: dict[K, tuple[float, X]] = {}
 
     async def __call__(self, key: K) -> X:
-        """Return the remembered answer for a key, or ask; a question that raises is not remembered."""
+        """Return the cached answer for a key, or fetch it; a failure is not cached."""
         now = self._clock()
         known = self._known.get(key)
         if known is not None and known[0] > now:
@@ -114,7 +114,7 @@ class UnknownSessions:
     become known or have ended no longer count, and one that nobody has used for ten minutes is ended.
     """
 
-    def __init__(self, broker: Broker, session_open: Remembered[str, bool | None], most: int) -> None:
+    def __init__(self, broker: Broker, session_open: Cache[str, bool | None], most: int) -> None:
         self._broker = broker
         self._session_open = session_open
         self._most = most
@@ -122,7 +122,7 @@ class UnknownSessions:
         """session -> the node that began it; empty for those found at the start"""
 
     async def admit(self, session: str, source: str) -> None:
-        """Takes note of a new session, if it is an unknown one. Raises BufferFull if there are too many."""
+        """Count a new session if it is of no known job. Raises BufferFull if there are too many."""
         if await self._session_open(session) is not None:
             return
         if self._admitted is None:
@@ -207,7 +207,7 @@ class ChannelParts:
 
 
 def container_router(parts: ChannelParts) -> APIRouter:
-    """Returns push, pop, peek and release, for the containers of this node."""
+    """Return push, pop, peek and release, for the containers of this node."""
     desk = _Desk(parts)
     router = APIRouter(tags=["channel"], lifespan=_closing(parts.courier))
     for path, handle, about in (
@@ -221,7 +221,7 @@ def container_router(parts: ChannelParts) -> APIRouter:
 
 
 def peer_router(parts: ChannelParts) -> APIRouter:
-    """Returns invoke, for the transports of other nodes, and the refusal of transport."""
+    """Return invoke, for the transports of other nodes, and the refusal of transport."""
     desk = _Desk(parts)
     router = APIRouter(tags=["channel"], lifespan=_closing(parts.courier))
     _add(router, INVOKE, desk.invoke, schema.INVOKE)
@@ -268,13 +268,13 @@ class _Desk:
     def __init__(self, parts: ChannelParts) -> None:
         self._parts = parts
         self._broker = parts.broker
-        self._run_of_token = Remembered(parts.run_of)
+        self._run_of_token = Cache(parts.run_of)
         self._by_address = CapacityLimiter(_ASKING)
-        self._session_open = Remembered(parts.session_open)
-        self._elsewhere = Remembered(parts.elsewhere)
-        self._may_bring: Remembered[str, bool] = Remembered(lambda asked: parts.may_bring(*asked.split("\n", 1)))
+        self._session_open = Cache(parts.session_open)
+        self._elsewhere = Cache(parts.elsewhere)
+        self._may_bring: Cache[str, bool] = Cache(lambda asked: parts.may_bring(*asked.split("\n", 1)))
         self._unknown = UnknownSessions(parts.broker, self._session_open, parts.unknown_sessions)
-        self._known_inside = Remembered(parts.known_sender, limiter=CapacityLimiter(_ASKING))
+        self._known_inside = Cache(parts.known_sender, limiter=CapacityLimiter(_ASKING))
         self._large = Semaphore(_LARGE_AT_ONCE)
         self._large_to: dict[str, Semaphore] = {}
         self._large_of_anybody = Semaphore(_OF_ANYBODY_AT_ONCE)
@@ -286,7 +286,7 @@ class _Desk:
         )
 
     async def push(self, request: Request) -> Response:
-        """Stores a container's message here, or brings it to the node it is for."""
+        """Store a container's message here, or bring it to the node it is for."""
         ptp = _asked(request)
         member = await self._member(request, ptp)
         target = self._target(ptp)
@@ -306,7 +306,7 @@ class _Desk:
             return await self._send(ptp, route, body, request.headers.get("content-type", ""))
 
     def _places_to(self, node: str) -> Semaphore:
-        """Gives the places of large messages on their way to a node that has a route."""
+        """Return the places of large messages on their way to a node that has a route."""
         return self._large_to.setdefault(node, Semaphore(_TO_ONE_NODE_AT_ONCE))
 
     def _target(self, ptp: Ptp) -> str:
@@ -339,11 +339,11 @@ class _Desk:
         return reply(answer.code, f"node {ptp.target}: {answer.message}")
 
     async def pop(self, request: Request) -> Response:
-        """Hands the next message to a container, and waits for one if there is none."""
+        """Hand the next message to a container, and wait for one if there is none."""
         return await self._take(request, None)
 
     async def peek(self, request: Request) -> Response:
-        """Hands the next message to a container if there is one."""
+        """Hand the next message to a container if there is one."""
         return await self._take(request, 0.0)
 
     async def _take(self, request: Request, seconds: float | None) -> Response:
@@ -374,7 +374,7 @@ class _Desk:
         return await anyio.to_thread.run_sync(write, limiter=self._codec)
 
     async def release(self, request: Request) -> Response:
-        """Drops a topic for a container or, without a topic, what was kept for repeats of its pops."""
+        """Drop a topic for a container or, without a topic, what was kept for repeats of its pops."""
         ptp = _asked(request)
         run = (await self._member(request, ptp)).run
         async with self._body(request) as body:
@@ -384,7 +384,7 @@ class _Desk:
         return success()
 
     async def invoke(self, request: Request) -> Response:
-        """Stores a message that another node's transport brings."""
+        """Store a message that another node's transport brings."""
         headers = request.headers.raw
         ptp = None
         if request.headers.get("x-ptp-version", request.headers.get("x_ptp_version", "")).strip() == PASS_THROUGH:
@@ -411,7 +411,7 @@ class _Desk:
         return success()
 
     async def _hand_on(self, url: str, body: bytes, headers: list[tuple[bytes, bytes]]) -> Response:
-        """Brings a message to the gateway of this node that has the session."""
+        """Bring a message to the gateway of this node that has the session."""
         kept = [(name, value) for name, value in headers if name not in _OF_THIS_HOP]
         kept.append((HANDED_ON.encode(), b"1"))
         route = PeerRoute(url, identity=self._parts.identity_here())
@@ -431,7 +431,7 @@ class _Desk:
             raise SessionReleased(f"session {session} has ended")
 
     async def _member(self, request: Request, ptp: Ptp) -> Member:
-        """Returns the run that asks. Raises NotAllowed for none, and for one with another session."""
+        """Return the run that sends the request. Raises NotAllowed for none, and for one with another session."""
         if ptp.token:
             return await self._run_of_token(Claim(ptp.session, token=ptp.token))
         claim = Claim(ptp.session, address=request.client.host if request.client else "")
@@ -440,7 +440,7 @@ class _Desk:
 
     @asynccontextmanager
     async def _body(self, request: Request, *places: Semaphore) -> AsyncIterator[bytes]:
-        """Reads the body, and holds one of each of the few places while a large one is in memory.
+        """Read the body, and hold one of each of the few places while a large one is in memory.
 
         Raises TooLarge.
         """
@@ -449,18 +449,15 @@ class _Desk:
         if len(length) > 18 or (known and int(length) > self._parts.max_body):
             raise TooLarge(self._too_large)
         if known and int(length) <= _SMALL:
-            yield await self._at_once(request)
+            with self._not_for_long():
+                body = await request.body()
+            yield body
             return
         async with AsyncExitStack() as held:
             yield await self._received(request, held, places or (self._large,))
 
-    async def _at_once(self, request: Request) -> bytes:
-        """Reads a body that comes in one piece, or two, and so need not be watched piece by piece."""
-        with self._not_for_long():
-            return await request.body()
-
     async def _received(self, request: Request, held: AsyncExitStack, places: Sequence[Semaphore]) -> bytes:
-        """Reads a body piece by piece; only what has come counts, whatever its sender said of its size."""
+        """Read a body piece by piece; only what has come counts, whatever its announced size."""
         chunks: list[bytes] = []
         size, since = 0, anyio.current_time()
         async with aclosing(request.stream()) as stream:
@@ -479,10 +476,10 @@ class _Desk:
         return b"".join(chunks)
 
     def _refuse_slow(self, size: int, seconds: float) -> None:
-        """Raises Invalid for a body that has come so slowly that others should not wait for its place."""
+        """Raise Invalid for a body so slow that others should not wait for its place."""
         if seconds > self._parts.stall_for + size / self._parts.least_rate:
-            least = f"{self._parts.least_rate / 1024:g} KiB per second"
-            raise Invalid([Problem("body", f"must come with at least {least} while others wait for its place")])
+            least = f"{self._parts.least_rate / 1024:g} KiB/s"
+            raise Invalid([Problem("body", f"upload too slow (minimum {least})")])
 
     async def _next_chunk(self, stream: AsyncIterator[bytes]) -> bytes | None:
         with self._not_for_long():
@@ -490,7 +487,7 @@ class _Desk:
 
     @contextmanager
     def _not_for_long(self) -> Iterator[None]:
-        """Waits for more of a body, but not for long: senders that stall would keep all the large ones' places."""
+        """Wait for more of a body, but not for long: stalled senders would keep all places of large bodies."""
         try:
             with anyio.fail_after(self._parts.stall_for):
                 yield
@@ -520,7 +517,7 @@ def _asked(request: Request) -> Ptp:
 
 
 def _read_push(ptp: Ptp, body: bytes) -> tuple[Push, str | None]:
-    """Reads a push and what its repeats are recognised by.
+    """Read a push and what its repeats are recognised by.
 
     The sender's own sequence counts together with its token and a checksum: a second attempt of a task, or a
     sender that means something else by the word, must not lose messages. Else it is the id of the push.

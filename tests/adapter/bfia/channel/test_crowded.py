@@ -88,7 +88,7 @@ async def test_a_body_that_only_trickles_is_refused_while_another_waits_for_its_
     async with anyio.create_task_group() as group:
         for _ in range(router._OF_ANYBODY_AT_ONCE + 1):
             group.start_soon(send)
-    slow = [text for text in said if "at least 32 KiB per second while others wait" in text]
+    slow = [text for text in said if "upload too slow (minimum 32 KiB/s)" in text]
     assert 0 < len(slow) < len(said), said  # who waited has its time, with nobody behind it
 
 
