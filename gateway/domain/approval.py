@@ -1,8 +1,8 @@
-"""Who agrees to a job at a participating node: by rule at once, or a person before a deadline.
+"""The approval of a job at a participating node: by rule immediately, or by a person before a deadline.
 
 Rules are matched against every piece of the job here: a task at a party, with its component and its own dataset.
-The first rule that matches a piece decides on it; a piece that no rule matches has to be asked for. One piece that
-is rejected rejects the job, and one that has to be asked for makes the job wait.
+The first rule that matches a piece decides on it; a piece that no rule matches needs a person. One rejected piece
+rejects the job, and one that needs a person makes the job wait.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,13 +19,13 @@ from gateway.domain.states import JOB, JobStatus, Outcome, ended, move
 
 REJECTED, NOT_AUTHORISED, TIMEOUT = "APPROVAL_REJECTED", "NOT_AUTHORISED", "APPROVAL_TIMEOUT"
 LATE = "PULL_TIMEOUT"
-"""reason of a job whose images did not come in time"""
+"""reason of a job whose images were not pulled in time"""
 
 CREATE, START = "create", "start"
-"""what is asked for: that a job is taken here, or that it, or a task of it, begins"""
+"""what is requested: that a job is accepted here, or that it, or a task of it, starts"""
 
 _MOST_TRIES = 8640
-"""of telling the decision: a day at the longest pause"""
+"""of reporting the decision: a day at the longest pause"""
 
 
 class Verdict(StrEnum):
@@ -40,9 +40,9 @@ class Mode(StrEnum):
     """Who decides where no rule does."""
 
     OFF = "off"
-    """every job of a known node is taken, unless a rule rejects it"""
+    """every job of a known node is accepted, unless a rule rejects it"""
     RULES = "rules"
-    """the rules decide, and a person where they say so or say nothing"""
+    """the rules decide, and a person where they say so or none matches"""
     PERSON = "person"
     """a person decides on every job that no rule rejects"""
 
@@ -61,7 +61,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Rule:
-    """Patterns in which ``*`` stands for anything, and what is decided where all of them match."""
+    """Patterns with ``*`` as wildcard, and the verdict where all of them match."""
 
     decide: Verdict
     source: str = "*"
@@ -71,11 +71,8 @@ class Rule:
     command: str = "*"
 
     def matches(self, piece: Piece) -> bool:
-        """Tell whether all its patterns match."""
-        return all(
-            fnmatchcase(getattr(piece, name), getattr(self, name))
-            for name in ("source", "component", "dataset", "role", "command")
-        )
+        """Whether all its patterns match."""
+        return all(fnmatchcase(getattr(piece, name), getattr(self, name)) for name in _PATTERNS)
 
 
 @dataclass(frozen=True)
@@ -87,6 +84,8 @@ class Policy:
     rules: tuple[Rule, ...] = ()
 
 
+_PATTERNS = ("source", "component", "dataset", "role", "command")
+
 RolesOf = Callable[[DagNode], Iterable[str] | None]
 """roles that take part in a task; None where the component is not known"""
 
@@ -94,7 +93,7 @@ RolesOf = Callable[[DagNode], Iterable[str] | None]
 def pieces(
     spec: JobSpec, node: NodeId, source: NodeId, roles_of: RolesOf, command: str = CREATE
 ) -> Iterator[Piece]:
-    """Yield what the job wants of this node; ``command`` is `CREATE` or `START`."""
+    """Yield the pieces of the job at this node; ``command`` is `CREATE` or `START`."""
     for task in spec.dag.nodes:
         roles = roles_of(task)
         name = f"{task.component.provider}/{task.component.name}"
@@ -108,9 +107,9 @@ def pieces(
 
 
 def judge(policy: Policy, wanted: Iterable[Piece], *, own: bool = False) -> tuple[Verdict, str]:
-    """Return what the policy says of a job, and which piece of it, by which rule, made it so.
+    """Return the policy's verdict on a job, and which piece of it, by which rule, decided it.
 
-    ``own``: this node's own platform handed the job in, so that nobody is asked unless a rule says so.
+    ``own``: this node's own platform submitted the job, so that no person is needed unless a rule says so.
     """
     verdict, words = Verdict.APPROVE, ""
     other = Rule(Verdict.APPROVE if own else Verdict.ASK)
@@ -138,44 +137,46 @@ def opened(local: LocalJob, policy: Policy, words: str, at: datetime) -> LocalJo
 
 
 def decided(local: LocalJob, approve: bool, by: str, words: str, at: datetime) -> LocalJob:
-    """Return the job after a person's decision; nothing changes where it was made before, or the job has ended."""
+    """Return the job after a person's decision; only the first one counts, while the job is PENDING."""
     reason = f"{by or 'an operator'} at {local.node} refused" + (f": {words}" if words else "")
     failure = None if approve else Failure(REJECTED, reason, local.node)
-    if prepares(local) and local.preparation and local.approval and (approve or local.preparation.agreed):
-        if local.preparation.agreed:
-            return local  # that was decided before
-        until = max(local.approval.until, local.preparation.until)
+    fetching = prepares(local)
+    if fetching and fetching.agreed:
+        return local  # that was decided before
+    if fetching and local.approval and approve:
+        until = max(local.approval.until, fetching.until)
         known = replace(local.approval, by=by, decided_at=at, until=until)
-        local = replace(local, approval=known, preparation=replace(local.preparation, agreed=True))
+        local = replace(local, approval=known, preparation=replace(fetching, agreed=True))
         return local.noted(at, "approved, its images are still being fetched", by, message=words)
     return concluded(local, approve, by, failure, words, at)
 
 
 def by_rule(local: LocalJob, approve: bool, words: str, at: datetime) -> LocalJob:
-    """Return the job after the node's rules decided on it, where that is to be told as a person's decision is."""
+    """Return the job after the node's rules decided on it, where that is reported like a person's decision."""
     text = f"node {local.node} does not take part: {words}"
     failure = None if approve else Failure(NOT_AUTHORISED, text, local.node)
     return concluded(local, approve, "", failure, words, at)
 
 
 def timed_out(local: LocalJob, now: datetime) -> LocalJob:
-    """Return the job after nobody decided in time, or what it needs did not come."""
+    """Return the job after nobody decided in time, or its images were not pulled in time."""
     since = local.approval.since.isoformat() if local.approval else ""
-    if prepares(local) and local.preparation and local.preparation.agreed:
-        text = f"{', '.join(local.preparation.images)} not here by {now.isoformat()}: {local.preparation.progress}"
+    fetching = prepares(local)
+    if fetching and fetching.agreed:
+        text = f"{', '.join(fetching.images)} not here by {now.isoformat()}: {fetching.progress}"
         return concluded(local, False, "", Failure(LATE, text, local.node), text, now)
     failure = Failure(TIMEOUT, f"nobody at {local.node} decided on the job, which asked at {since}", local.node)
     return concluded(local, False, "", failure, failure.message, now)
 
 
-def prepares(local: LocalJob) -> bool:
-    """Say whether something is still being fetched for a job that waits here."""
+def prepares(local: LocalJob) -> Preparation | None:
+    """Return what is still being pulled for a job that waits here; None for nothing."""
     known = local.preparation
-    return known is not None and local.status is JobStatus.PENDING and not known.fetch.settled
+    return known if known and local.status is JobStatus.PENDING and not known.fetch.settled else None
 
 
 def asks_person(local: LocalJob) -> bool:
-    """Say whether somebody has still to agree to the job here."""
+    """Whether a person has still to decide on the job here."""
     agreed = local.preparation is not None and local.preparation.agreed
     return local.approval is not None and local.status is JobStatus.PENDING and not agreed
 
@@ -183,7 +184,7 @@ def asks_person(local: LocalJob) -> bool:
 def concluded(
     local: LocalJob, approve: bool, by: str, failure: Failure | None, words: str, at: datetime
 ) -> LocalJob:
-    """Return the job as READY or REJECTED, which is then told; nothing changes where that was done before."""
+    """Return the job as READY or REJECTED, which is then reported; nothing changes where that was done before."""
     if local.approval is None or local.status is not JobStatus.PENDING:
         return local
     status = JobStatus.READY if approve else JobStatus.REJECTED
@@ -202,12 +203,12 @@ def concluded(
 
 
 def expires_at(local: LocalJob) -> datetime | None:
-    """Return when silence becomes a refusal; None where nobody is asked any more."""
+    """Return when silence becomes a refusal; None where no decision is awaited."""
     return local.approval.until if local.approval and local.status is JobStatus.PENDING else None
 
 
 def to_confirm(local: LocalJob) -> Call | None:
-    """Return the call that tells the decision, as far as it has come; None where there is nothing to tell."""
+    """Return the call that reports the decision; None where there is nothing to report."""
     approval = local.approval
     if approval is None or approval.decision is JobStatus.PENDING or approval.confirm.state is CallState.OK:
         return None
@@ -218,24 +219,23 @@ def to_confirm(local: LocalJob) -> Call | None:
 
 
 def confirming(local: LocalJob, change: Callable[[Call], Call]) -> LocalJob:
-    """Return the job with the call that tells the decision changed."""
+    """Return the job with the call that reports the decision changed."""
     if local.approval is None:
         return local
     return replace(local, approval=replace(local.approval, confirm=change(local.approval.confirm)))
 
 
-# A job that another node asks about before it creates it here (management layer, job audit).
+# Job audit (management layer): another node requests approval before it creates the job here.
 #
-# The question makes the job's record at once, so that rules, people, deadlines and the way a decision is told are
-# those of every approval; what is missing is only the word that creates the job. Until that comes nothing is held,
-# nobody is asked whether the job still exists, and an approval that is not used ends with its deadline.
+# The request makes the job's record immediately, so that rules, people, deadlines and reports are those of every
+# approval. Until the job is created nothing is reserved, and an approval that is not used expires.
 
 WITHDRAWN, UNUSED = "AUDIT_WITHDRAWN", "AUDIT_UNUSED"
 _PREFIX = "audit_"
 
 
 class AuditStatus(StrEnum):
-    """The words of the management layer."""
+    """The states of the management layer."""
 
     APPLIED = "APPLIED"
     APPROVED = "APPROVED"
@@ -244,38 +244,38 @@ class AuditStatus(StrEnum):
 
 
 def id_for(job_id: str) -> str:
-    """Return the id of this node's question about a job; the same whoever of several gateways asks."""
+    """Return the id of this node's audit of a job; the same from each of several gateways."""
     return _PREFIX + job_id
 
 
 def job_of(audit_id: str) -> str:
-    """Return the job that one of this node's questions is about."""
+    """Return the job of one of this node's audits."""
     return audit_id.removeprefix(_PREFIX)
 
 
 def asked(local: LocalJob, audit: Audit, policy: Policy, verdict: Verdict, words: str, at: datetime) -> LocalJob:
-    """Return a new job as one that was asked about, decided on at once where the rules do so."""
+    """Return a new job as one under audit, decided on immediately where the rules do so."""
     local = replace(local, audit=audit).noted(at, "asked before creation", local.spec.scheduler, audit=audit.id)
     local = opened(local, policy, words, at)
     return local if verdict is Verdict.ASK else by_rule(local, verdict is Verdict.APPROVE, words, at)
 
 
 def asked_late(local: LocalJob, audit: Audit, at: datetime) -> LocalJob:
-    """Return a job that was created before anybody asked: what was decided on it, or will be, is told as asked."""
+    """Return a job that was created before its audit: the decision on it is reported to the audit."""
     known = local.approval or Approval(at, at, JobStatus.READY, decided_at=at)
     local = replace(local, audit=replace(audit, created=True), approval=known)
     return local.noted(at, "asked after creation", local.spec.scheduler, audit=audit.id)
 
 
 def unused(local: LocalJob) -> bool:
-    """Say whether the job was asked about and has not been created since."""
+    """Whether the job was audited and has not been created since."""
     return local.audit is not None and not local.audit.created
 
 
 def is_same(local: LocalJob, spec: JobSpec) -> bool:
-    """Say whether a job is the one that was asked about, as far as it concerns this node.
+    """Whether a job is the audited one, as far as it concerns this node.
 
-    What is meant for other nodes is left out of the comparison: it may be shown with the question and not later.
+    Entries of other nodes are not compared: they may be sent with the audit and not later.
     """
     one, other = (replace(s.for_node(local.node), trace_id="") for s in (local.spec, spec))
     return one == other
@@ -297,7 +297,7 @@ def withdrawal(by: str, at: datetime, told: Ending | None = None) -> Ending:
 
 
 def lapses_at(local: LocalJob) -> datetime | None:
-    """Return when silence ends the job: nobody's decision, or nobody's use of it; None where neither is due."""
+    """Return when the job expires: no decision, or no use of it; None where neither is due."""
     known = local.approval
     if known is not None and known.decided_at is not None and unused(local) and not ended(JOB, local.status):
         return known.decided_at + (known.until - known.since)
@@ -305,7 +305,7 @@ def lapses_at(local: LocalJob) -> datetime | None:
 
 
 def expired(local: LocalJob, now: datetime, end: Callable[[LocalJob, Ending], LocalJob]) -> LocalJob:
-    """Return the job after that silence."""
+    """Return the expired job."""
     if local.status is JobStatus.PENDING:
         return timed_out(local, now)
     text = f"{local.spec.scheduler} has not created the job within the time after which an approval ends"
@@ -313,7 +313,7 @@ def expired(local: LocalJob, now: datetime, end: Callable[[LocalJob, Ending], Lo
 
 
 def status(local: LocalJob) -> AuditStatus:
-    """Return what has become of the question."""
+    """Return the state of the audit."""
     decision = local.approval.decision if local.approval else JobStatus.READY
     if decision is JobStatus.REJECTED:
         return AuditStatus.REJECTED
@@ -322,14 +322,14 @@ def status(local: LocalJob) -> AuditStatus:
     return AuditStatus.APPLIED if decision is JobStatus.PENDING else AuditStatus.APPROVED
 
 
-# What a participating node fetches before it says that a job is READY: images that are not here and may be had.
+# Images that a participating node pulls before a job is READY.
 #
-# To the scheduling node this looks like the wait for a person: the creation is answered PENDING, and the word
-# follows once everything is here, or cannot be had. Where a person has to agree as well, both have to be done.
+# To the scheduling node this looks like an approval: the creation is answered PENDING, and the decision follows
+# once everything is here, or cannot be pulled. Where a person has to decide as well, both are needed.
 
 
 def with_preparation(local: LocalJob, images: Mapping[str, str], seconds: float, at: datetime) -> LocalJob:
-    """Return a new job as one that waits for its images, for so many seconds at most; without any, as it is."""
+    """Return a new job as one that waits for its images, for so many seconds at most."""
     if not images:
         return local
     from_person = local.status is JobStatus.PENDING
@@ -342,51 +342,46 @@ def with_preparation(local: LocalJob, images: Mapping[str, str], seconds: float,
 
 
 def told(local: LocalJob, progress: str) -> LocalJob:
-    """Note how far the fetching has come; nothing changes once it is over."""
-    if not prepares(local) or local.preparation is None:
-        return local
-    return replace(local, preparation=replace(local.preparation, progress=progress))
+    """Record the progress of the pull; nothing changes once it is over."""
+    fetching = prepares(local)
+    return replace(local, preparation=replace(fetching, progress=progress)) if fetching else local
 
 
 def finished(local: LocalJob, failure: Failure | None, at: datetime) -> LocalJob:
-    """Return the job once everything is here, or (with a failure) cannot be had."""
-    if not prepares(local) or local.preparation is None:
+    """Return the job once everything is here, or (with a failure) cannot be pulled."""
+    known = prepares(local)
+    if known is None:
         return local
     state = CallState.REFUSED if failure else CallState.OK
-    fetch = replace(local.preparation.fetch, state=state, due_at=None)
-    local = replace(local, preparation=replace(local.preparation, fetch=fetch))
-    seconds = round((at - local.preparation.since).total_seconds(), 1) if local.preparation else 0.0
+    local = fetching(local, replace(known.fetch, state=state, due_at=None))
     if failure is not None:
         local = local.noted(at, "images not fetched", **failure.as_dict())
         return concluded(local, False, "", replace(failure, node=local.node), failure.message, at)
-    local = local.noted(at, "images fetched", seconds=seconds)
-    if not local.preparation or not local.preparation.agreed:
-        return local  # a person has still to agree
-    known = local.approval
-    return concluded(local, True, known.by if known else "", None, "", at)
+    local = local.noted(at, "images fetched", seconds=round((at - known.since).total_seconds(), 1))
+    if not known.agreed:
+        return local  # a person has still to decide
+    return concluded(local, True, local.approval.by if local.approval else "", None, "", at)
 
 
 def alone(local: LocalJob) -> bool:
-    """Say whether the job waits, or waited, for its images and for no person."""
+    """Whether the job waits, or waited, for its images and not for a person."""
     known = local.preparation
     return known is not None and known.agreed and (local.approval is None or not local.approval.by)
 
 
 def to_fetch(local: LocalJob) -> Call | None:
-    """Return the fetching as far as it has come; None where there is nothing to fetch."""
-    return local.preparation.fetch if prepares(local) and local.preparation else None
+    """Return the call that pulls the images; None where there is nothing to pull."""
+    known = prepares(local)
+    return known.fetch if known else None
 
 
 def fetching(local: LocalJob, fetch: Call) -> LocalJob:
-    """Return the job with the fetching as it is now."""
+    """Return the job with the call that pulls the images changed."""
     return replace(local, preparation=replace(local.preparation, fetch=fetch)) if local.preparation else local
 
 
-_PATTERNS = ("source", "component", "dataset", "role", "command")
-
-
 def idle(policy: Policy) -> Iterator[tuple[int, str]]:
-    """Yield the number of each such rule, and why it never counts."""
+    """Yield the number of each rule that never counts, and why."""
     for number, rule in enumerate(policy.rules):
         earlier = next((i for i, other in enumerate(policy.rules[:number]) if _covers(other, rule)), None)
         if earlier is not None:

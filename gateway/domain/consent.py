@@ -1,4 +1,4 @@
-"""What the scheduling node makes of nodes that ask somebody before they take part in a job."""
+"""The scheduling node's side of approvals: nodes that need one before they take part in a job."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -9,13 +9,13 @@ from gateway.domain.spec import Call, CallState, Failure, NodeId
 from gateway.domain.states import JOB, JobStatus, ended
 
 DEADLINE = 86_400.0
-"""seconds for a node that does not say how long it asks"""
+"""seconds for a node that does not report how long it may take"""
 TIMEOUT = "APPROVAL_TIMEOUT"
 
 
 @dataclass(frozen=True)
 class Confirmed:
-    """A node's answer, asked for or not: it takes part, or (with a failure) it does not."""
+    """A node's decision: it takes part, or (with a failure) it does not."""
 
     node: NodeId
     at: datetime
@@ -23,11 +23,11 @@ class Confirmed:
 
 
 def waits(job: Job, node: NodeId, said: Acceptance, at: datetime) -> Job:
-    """Note that the node accepted the job for somebody to decide on, or was asked whether it would."""
+    """Record that the node accepted the job subject to approval, or was requested to audit it."""
     record = job.nodes[node]
     if job.status is not JobStatus.PENDING:
         return job
-    if record.consent is not None:  # it decided before its answer was here
+    if record.consent is not None:  # its decision came before its response
         agreed = said.asked_only and record.consent.status is JobStatus.READY
         return job.with_node(replace(record, create=Call())) if agreed else job
     seconds = DEADLINE if said.within is None else said.within
@@ -40,7 +40,7 @@ def waits(job: Job, node: NodeId, said: Acceptance, at: datetime) -> Job:
 
 
 def confirmed(job: Job, event: Confirmed) -> Job:
-    """Take in a node's answer. It counts once, while the job is PENDING; all else is noted, no more."""
+    """Record a node's decision. It counts once, while the job is PENDING; anything else is only noted."""
     record = job.nodes[event.node]
     status = JobStatus.READY if event.failure is None else JobStatus.REJECTED
     known = record.consent
@@ -63,7 +63,7 @@ def confirmed(job: Job, event: Confirmed) -> Job:
 
 
 def contradicts(job: Job, event: Confirmed) -> str:
-    """Return why an answer cannot be taken any more; empty where it can, or says what was said before."""
+    """Return why a decision is too late; empty where it counts, or repeats the earlier one."""
     known = job.nodes[event.node].consent
     said = JobStatus.READY if event.failure is None else JobStatus.REJECTED
     if known is not None and known.status is said:
@@ -78,24 +78,24 @@ def contradicts(job: Job, event: Confirmed) -> str:
 
 
 def is_open(node: NodeJob) -> bool:
-    """Say whether the node has still to decide."""
+    """Whether the node has still to decide."""
     return node.consent is not None and node.consent.status is JobStatus.PENDING
 
 
 def asks_only(node: NodeJob) -> bool:
-    """Say whether the job is not at the node yet, which was only asked about it."""
+    """Whether the job is not created at the node yet, which was only requested to audit it."""
     return node.consent is not None and node.consent.asked_only
 
 
 def expiries(job: Job) -> Iterator[tuple[datetime, NodeId]]:
-    """Yield when silence of which node becomes a refusal."""
+    """Yield when the silence of which node counts as a refusal."""
     for node in job.nodes.values():
         if node.excluded is None and node.consent is not None and is_open(node):
             yield node.consent.until, node.node
 
 
 def timed_out(job: Job, node: NodeId, now: datetime) -> Job:
-    """Count a node that never told its decision as one that refused."""
+    """Count a node that never reported its decision as one that refused."""
     record = job.nodes[node]
     if record.consent is None or not is_open(record):
         return job

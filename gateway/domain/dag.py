@@ -69,7 +69,7 @@ class Dag:
         self._by_name.update({node.name: node for node in self.nodes})
 
     def get(self, name: str) -> DagNode | None:
-        """Return a task by its name; None: there is none of that name."""
+        """Return a task by its name; None where it is unknown."""
         return self._by_name.get(name)
 
     def __getitem__(self, name: str) -> DagNode:
@@ -77,12 +77,7 @@ class Dag:
 
 
 def check(dag: Dag, path: str = "dag") -> list[Problem]:
-    """Find everything wrong with the flow's structure, naming the edge.
-
-    Rules: at least one component; names present, unique and without a dot (the separator of
-    ``<task>.<key>``); output keys unique; every input names an existing task and one of its outputs of the
-    same type group; no cycle.
-    """
+    """Find everything wrong with the flow: names, duplicate keys, inputs without a matching output, cycles."""
     if not dag.nodes:
         return [Problem(f"{path}.components", "must hold at least one component", [])]
     problems: list[Problem] = []
@@ -148,7 +143,7 @@ def group(kind: str) -> str:
 
 
 def once_per_component(ask: Callable[[DagNode], X]) -> Callable[[DagNode], X]:
-    """Return a question about tasks that is put once for each component: a flow may have many tasks of one."""
+    """Return the function with one call per component: a flow may have many tasks of one."""
     known: dict[ComponentRef, X] = {}
 
     def asked(task: DagNode) -> X:

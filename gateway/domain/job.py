@@ -11,57 +11,57 @@ from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended, m
 
 @dataclass(frozen=True)
 class Acceptance:
-    """What a node says beside yes when it takes a job; a peer that keeps to the standard says nothing."""
+    """What a node adds when it accepts a job; a peer that follows the standard adds nothing."""
 
     holds: bool = False
-    """the job needs something of the node that must be held before it starts"""
+    """the job needs resources of the node that must be reserved before it starts"""
     tasks_at_once: int | None = None
-    """for how many tasks at once that is enough; None is without a bound"""
+    """for how many tasks at the same time that is enough; None: no limit"""
     waits: bool = False
-    """somebody there has still to agree; the node tells what was decided"""
+    """the job needs approval there; the node reports the decision"""
     within: float | None = None
-    """seconds that this may take, where it says so"""
+    """seconds that this may take, where it reports them"""
     inherited: tuple[str, ...] | None = None
-    """tasks of the earlier job that the node can take over; None: it does not say"""
+    """tasks of the earlier job that the node can inherit; None: it does not report them"""
     asked_only: bool = False
-    """the job is not created there yet: the node was asked first, and decides"""
+    """the job is not created there yet: the node was requested to audit it first"""
     waits_for: str = ""
-    """what the node waits for where that is no person, in its words"""
+    """what the node waits for where that is not a person, in its words"""
     checks: Mapping[str, str] = field(default_factory=dict)
-    """what it looked at: image, data, storage, transport -> how each is"""
+    """image, data, storage, transport -> how each is"""
 
 
 @dataclass(frozen=True)
 class Holding:
-    """What the scheduler knows of what the job holds of one node."""
+    """The reservation of a job at one node, as the scheduler knows it."""
 
     said: Acceptance = Acceptance()
     apply: Call = Call()
-    """OK while the node has granted it; SENT or LOST: it may have"""
+    """OK while the node has granted it; SENT or LOST: it may have granted it"""
     give_back: Call = Call()
     waiting_since: datetime | None = None
     """when the node first had too little free"""
     freed_at: datetime | None = None
-    """when it last said that it had something free again"""
+    """when it last reported free capacity"""
 
 
 GRACE = 30.0
-"""seconds for a node's own word to arrive after the time that it set itself"""
+"""seconds for a node's report to arrive after its own deadline"""
 
 
 @dataclass(frozen=True)
 class Consent:
-    """What the scheduler knows of a node that asks somebody before it takes part."""
+    """The approval of a job at another node, as the scheduler knows it."""
 
     asked_at: datetime
     until: datetime
-    """without an answer by then the node counts as having refused"""
+    """without a decision by then the node counts as having refused"""
     status: JobStatus = JobStatus.PENDING
     """PENDING, then READY or REJECTED, once"""
     asked_only: bool = False
     """the job is not created there yet; that follows once the node has agreed"""
     waits_for: str = ""
-    """what it waits for where that is no person, in the node's words"""
+    """what it waits for where that is not a person, in the node's words"""
 
     @property
     def decides_by(self) -> datetime:
@@ -79,10 +79,10 @@ class NodeJob:
     stop: Call = Call()
     unreachable_since: datetime | None = None
     pushes: bool = False
-    """the node has reported by itself, so it need not be asked often"""
+    """the node pushes its states, so it is polled rarely"""
     holding: Holding = Holding()
     consent: Consent | None = None
-    """None: the node did not say that it asks anybody"""
+    """None: the node needs no approval"""
     excluded: Failure | None = None
     """why the job runs without this node, where it may"""
 
@@ -100,7 +100,7 @@ class NodeTask:
     polls: int = 0
     """polls since the last news; the pause between them grows with it"""
     quiet: int = 0
-    """polls in a row that brought no news; told with the next one that does"""
+    """polls in a row that brought no news; logged with the next one that does"""
     denials: int = 0
     """polls refused in a row"""
     unknowns: int = 0
@@ -119,7 +119,7 @@ class NodeTask:
 
 @dataclass(frozen=True)
 class Attempt:
-    """An earlier try of a task: it failed, and the task was begun again under another id."""
+    """A failed attempt of a task, which was retried under another id."""
 
     number: int
     """from 0"""
@@ -131,7 +131,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Lineage:
-    """The task of an earlier job whose outputs stand for this one's: the job in which it really ran."""
+    """The task of an earlier job whose outputs this one inherits: of the job in which it ran."""
 
     job_id: str
     task_id: str
@@ -154,11 +154,11 @@ class Task:
     """of the attempt"""
     ended_at: datetime | None = None
     again_from: datetime | None = None
-    """when the attempt failed, while another is to follow: it is stopped at every node first"""
+    """when the attempt failed, while a retry is to follow: it is stopped at every node first"""
     attempts: tuple[Attempt, ...] = ()
     """earlier ones, oldest first"""
     lineage: Lineage | None = None
-    """while the job is PENDING what it could take over; then what it has"""
+    """while the job is PENDING what it could inherit; then what it has inherited"""
 
     def has(self, task_id: str) -> bool:
         """Say whether the id is that of the task, now or in an earlier attempt."""
@@ -177,7 +177,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Suspension:
-    """No further task is started; what runs, runs on."""
+    """No further task is started; running ones continue."""
 
     by: NodeId
     at: datetime
@@ -194,7 +194,7 @@ class Origin:
     changed: tuple[str, ...] = ()
     """tasks with other parameters"""
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    """these, in the form of ``task_params``; known to the scheduling node only, as they may be one party's own"""
+    """in the form of ``task_params``; known to the scheduling node only, as they may be one party's own"""
 
 
 @dataclass(frozen=True)
@@ -218,9 +218,9 @@ class Job:
     origin: Origin | None = None
     """where it runs another job again"""
     user: str = ""
-    """who handed it in at this node, by token or signature; stays here"""
+    """who submitted it at this node, by token or signature; not sent to others"""
     notes: tuple[Note, ...] = field(default=(), compare=False)
-    """lines for the timeline that are not written yet; the store drains them"""
+    """lines for the timeline that the store has not written yet"""
 
     @property
     def id(self) -> str:
@@ -246,7 +246,7 @@ class Job:
 
     @property
     def progress(self) -> int:
-        """Return the share of finished tasks in percent; 100 only once the job has succeeded."""
+        """The share of finished tasks in per cent; 100 only once the job has succeeded."""
         if self.outcome is Outcome.SUCCEEDED:
             return 100
         done = sum(t.status is TaskStatus.SUCCESS for t in self.tasks.values())

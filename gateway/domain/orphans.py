@@ -1,8 +1,8 @@
-"""The orphan rule: what a participating node does when the scheduling node is not heard of any more.
+"""The orphan rule: what a participating node does when the scheduling node is silent.
 
-After ``limit`` seconds without a request or an answer it asks whether the job is still known there, and a tenth
-of that later once more. It goes on where it is. It ends the job's runs where the scheduling node forgot it or does
-not answer, and does what that node decided where it says that the job has ended.
+After ``limit`` seconds without a request or a response it asks whether the job is still known there, and a tenth
+of that later again. The job continues where it is known, and ends where the scheduling node does not know it, does
+not respond, or reports that it has ended.
 """
 
 from collections.abc import Iterator
@@ -15,24 +15,24 @@ from gateway.domain.states import JOB, ended
 
 UNREACHABLE, FORGOT = "SCHEDULER_UNREACHABLE", "SCHEDULER_FORGOT"
 TRIES = 2
-"""questions without an answer after which the scheduling node counts as gone"""
+"""requests without a response after which the scheduling node counts as gone"""
 
 
 @dataclass(frozen=True)
 class Heard:
-    """The scheduling node asked for something, or answered."""
+    """The scheduling node sent a request or a response."""
 
     at: datetime
 
 
 def watched(local: LocalJob) -> bool:
-    """Say whether another node's silence matters to the job here."""
+    """Whether another node's silence matters to the job here."""
     created = local.audit is None or local.audit.created
     return created and not ended(JOB, local.status) and local.spec.scheduler != local.node
 
 
 def worth_noting(local: LocalJob, now: datetime, limit: float) -> bool:
-    """Say whether hearing of the scheduling node has to be stored: it is kept to a tenth of the limit."""
+    """Whether a sign of life of the scheduling node has to be stored: it is kept to a tenth of the limit."""
     last = local.heard_at or local.created_at
     return watched(local) and (now - last > timedelta(seconds=limit / 10) or local.ask.tries > 0)
 
@@ -46,12 +46,12 @@ def due(local: LocalJob, limit: float, call_deadline: float) -> Iterator[datetim
         case CallState.SENT if local.ask.sent_at is not None:
             yield local.ask.sent_at + timedelta(seconds=call_deadline)
         case _:
-            # by a tenth it may have been heard of later than is stored
+            # the last sign of life may be a tenth later than is stored
             yield local.ask.due_at or last + timedelta(seconds=limit * 1.1)
 
 
 def heard(local: LocalJob, at: datetime) -> LocalJob:
-    """Return the job after news of the scheduling node: the rule begins anew."""
+    """Return the job after a sign of life of the scheduling node: the limit starts again."""
     was_silent = local.ask.message or local.ask.tries > 1
     ask = replace(local.ask, state=CallState.IDLE, due_at=None, tries=0, message="")
     local = replace(local, heard_at=at, ask=ask)
@@ -59,12 +59,12 @@ def heard(local: LocalJob, at: datetime) -> LocalJob:
 
 
 def pause(limit: float) -> timedelta:
-    """Return how long to wait before the last question: a node that is started anew just then is no lost one."""
+    """Return the pause before the last request: a node that is just restarting is not lost."""
     return timedelta(seconds=limit / 10)
 
 
 def unanswered(local: LocalJob, at: datetime, message: str, after: timedelta) -> LocalJob:
-    """Return the job after a question that was not answered."""
+    """Return the job after a request without a response."""
     ask = replace(local.ask, state=CallState.LOST, due_at=at + after, message=message)
     return replace(local, ask=ask).noted(
         at, "scheduling node does not answer", local.spec.scheduler, message=message
@@ -72,5 +72,5 @@ def unanswered(local: LocalJob, at: datetime, message: str, after: timedelta) ->
 
 
 def given_up(local: LocalJob) -> bool:
-    """Say whether the scheduling node has been asked often enough."""
+    """Whether the scheduling node has been asked often enough."""
     return local.ask.state is CallState.LOST and local.ask.tries >= TRIES

@@ -19,7 +19,7 @@ class Problem(NamedTuple):
 
     @property
     def said(self) -> str:
-        """The rule and what was found, for a place where the path stands already."""
+        """The rule and what was found, without the path."""
         return f"{self.rule}{'' if self.got is None else f' (got {self._got})'}{self._hint}"
 
     @property
@@ -54,5 +54,5 @@ def name_rule(text: str, largest: int = LARGEST_NAME) -> str | None:
 
 
 def index_of(text: str) -> int | None:
-    """Read a party's index; None for what is no decimal number of at most nine digits."""
+    """Read a party's index; None for what is not a decimal number of at most nine digits."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None

@@ -1,11 +1,9 @@
-"""How a job comes to hold what it needs of its nodes before it starts: at all of them, or at none.
+"""The reservations of a job at its nodes before it starts: at all of them, or at none.
 
-The nodes are asked one after the other, in the order of their ids, which is the same whoever schedules: so of two
-jobs that need the same nodes one always gets them. Where one has to wait, what the others have granted is given
-back at once, and all are asked again after a pause, or when that node has something free. A job that has waited
-for as long as the ageing bound gives nothing back any more: else others could always be faster at one node while
-it waits for another. As all ask in the same order, no two jobs wait for each other. A node that says nothing
-of resources is not asked; it looks after itself when the job starts.
+Nodes are requested one after the other in the order of their ids, whoever schedules, so no two jobs wait for
+each other. Where one is busy, what the others granted is released, and all are requested again after a pause or
+when that node has capacity. A job that has waited for as long as the ageing limit releases nothing any more: else
+others could always be faster at one node while it waits for another.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,7 +17,7 @@ from gateway.domain.states import JobStatus
 from gateway.domain.timeouts import Timing
 
 BUSY = "RESOURCES_BUSY"
-"""reason of a node that has too little free just now"""
+"""reason of a node that has too little free now"""
 CANNOT_SCHEDULE = "CANNOT_SCHEDULE"
 """reason of a job for which a node had too little free too often"""
 _ALL_NOTED = 3
@@ -28,7 +26,7 @@ _ALL_NOTED = 3
 
 @dataclass(frozen=True)
 class Asked:
-    """A node's turn: to hold (``back`` False), or to take back."""
+    """The next request to a node: to reserve (``back`` False), or to release."""
 
     node: NodeId
     back: bool
@@ -38,12 +36,12 @@ class Asked:
 
 
 def granted(job: Job) -> bool:
-    """Say whether every node that must hold something does."""
+    """Whether every node that must reserve something has done so."""
     return all(n.holding.apply.state is CallState.OK for n in _holding(job))
 
 
 def turns(job: Job) -> Iterator[Asked]:
-    """Yield what is to be asked next of which node while the job is READY."""
+    """Yield the next requests while the job is READY."""
     nodes = _holding(job)
     waiting = [n for n in nodes if _waits(n.holding.apply)]
     back = [n for n in nodes if _gives_back(n, waiting)]
@@ -58,7 +56,7 @@ def turns(job: Job) -> Iterator[Asked]:
 
 
 def is_asked(job: Job, node: NodeJob) -> bool:
-    """Say whether the job waits for this node to let it hold something: no other is known to be busy."""
+    """Whether the job waits for a reservation at this node: no other is known to be busy."""
     if job.status is not JobStatus.READY or node.holding.apply.state is CallState.OK:
         return False
     others = [n.holding.apply for n in _holding(job) if n.node != node.node]
@@ -71,7 +69,7 @@ def _holding(job: Job) -> list[NodeJob]:
 
 
 def _waits(call: Call) -> bool:
-    """Whether the node said that it is busy, or gave no answer, when it was asked last."""
+    """Whether the node was busy, or did not respond, at the last request."""
     return call.state is CallState.LOST or (call.state is CallState.IDLE and call.sent_at is not None)
 
 
@@ -91,22 +89,19 @@ def _gives_back(node: NodeJob, waiting: Iterable[NodeJob]) -> bool:
 
 
 def accepted(node: NodeJob, said: Acceptance) -> NodeJob:
-    """Take in that a node accepted the job; it counts once all of them have."""
+    """Record that a node accepted the job; it counts once all of them have."""
     return replace(node, holding=replace(node.holding, said=said))
 
 
 def worth_noting(call: Call, failure: Failure, timing: Timing) -> bool:
-    """Say whether a node that has too little free has something to say that is to be written down.
-
-    To a job that waits as long as it takes, a node that repeats itself is written down ever more seldom.
-    """
+    """Whether a busy node is noted in the timeline: one that repeats itself is noted ever more rarely."""
     if timing.hold_tries or (call.reason, call.message) != (failure.reason, failure.message):
         return True
     return call.tries <= _ALL_NOTED or call.tries & (call.tries - 1) == 0
 
 
 def busy(node: NodeJob, failure: Failure, at: datetime, timing: Timing) -> NodeJob:
-    """Take in that the node has too little free. Where it was asked often enough, that is a refusal."""
+    """Record that the node has too little free. After enough tries that is a refusal."""
     call = node.holding.apply
     since = node.holding.waiting_since or at
     if 0 < timing.hold_tries <= call.tries:
@@ -122,10 +117,7 @@ def busy(node: NodeJob, failure: Failure, at: datetime, timing: Timing) -> NodeJ
 
 
 def kept(job: Job, at: datetime, timing: Timing) -> Job:
-    """Have a job that waits for a busy node, and has waited long, keep what others have granted.
-
-    They are asked once more in the next round, which changes nothing there and shows that it is still wanted.
-    """
+    """Let a job that has waited long for a busy node keep what others granted: they are requested once more."""
     since = [n.holding.waiting_since for n in _holding(job) if n.holding.waiting_since is not None]
     if not since or at - min(since) < timedelta(seconds=timing.ageing):
         return job
@@ -135,17 +127,16 @@ def kept(job: Job, at: datetime, timing: Timing) -> Job:
 
 
 def returned(node: NodeJob, late: datetime) -> NodeJob:
-    """Take in that the node holds nothing for the job any more.
+    """Record that the node has no reservation for the job any more.
 
-    Where that was asked more than once, an earlier request may still arrive until ``late``, and would take back
-    what is held by then.
+    After several tries an earlier request may still arrive until ``late``, and would release a new reservation.
     """
     again = Call(due_at=late) if node.holding.give_back.tries > 1 else Call()
     return replace(node, holding=Holding(node.holding.said, again, waiting_since=node.holding.waiting_since))
 
 
 def freed(job: Job, node: NodeId, at: datetime) -> NodeJob | None:
-    """Return the node, to be asked at once as it has something free now; None where the job does not wait."""
+    """Return the node, to be requested immediately as it has capacity now; None where the job does not wait."""
     record = job.nodes.get(node)
     if job.status is not JobStatus.READY or record is None:
         return None
@@ -158,7 +149,7 @@ def freed(job: Job, node: NodeId, at: datetime) -> NodeJob | None:
 
 
 def waits_for(job: Job) -> tuple[str, datetime, datetime | None] | None:
-    """Return why a READY job waits for resources, since when, and when it asks again; None where it does not."""
+    """Return why a READY job waits for resources, since when, and when it tries again; None where it does not."""
     if job.status is not JobStatus.READY or job.ending is not None or granted(job):
         return None
     for node in _holding(job):
@@ -174,6 +165,6 @@ def waits_for(job: Job) -> tuple[str, datetime, datetime | None] | None:
 
 
 def tasks_at_once(job: Job, most: int) -> int:
-    """Return how many tasks of the job may be under way: no more than the job wants, and than each node bears."""
+    """Return how many tasks of the job may be under way: the least that the job and its nodes allow."""
     bounds = (parallelism(job.spec), *(n.holding.said.tasks_at_once for n in job.nodes.values() if not n.excluded))
     return min([most, *(b for b in bounds if b)])

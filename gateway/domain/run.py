@@ -1,4 +1,4 @@
-"""A participating node's record of a job: what it accepted, who had to agree, and a `Run` per container."""
+"""A participating node's record of a job: what it accepted, who approved it, and a `Run` per container."""
 
 import math
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ def job_of(output: Address) -> str:
 
 @dataclass(frozen=True)
 class Exit:
-    """How a container ended, as the engine tells it."""
+    """How a container exited, as the engine reports it."""
 
     code: int
     signal: int | None = None
@@ -58,7 +58,7 @@ class FileSum:
 
 @dataclass(frozen=True)
 class Told:
-    """What the scheduling node was last told of a run, and the call under way."""
+    """The state of a run last reported to the scheduling node, and the call under way."""
 
     status: TaskStatus | None = None
     call: Call = Call()
@@ -91,9 +91,9 @@ class Run:
     output_keys: Mapping[str, str] = field(default_factory=dict)
     """key in the flow -> name in the component's description"""
     checkpoint: Address | None = None
-    """the folder for what later attempts of the task can go on from; None: the job asks for none"""
+    """the folder for checkpoints of the task; None: the job wants none"""
     checkpoint_from: Address | None = None
-    """where an earlier job left that"""
+    """where an earlier job left its checkpoints"""
     limits: Mapping[str, float | None] = field(default_factory=dict)
     """cpu in cores, memory and disk in bytes, pids; None is no limit"""
     limit_origins: Mapping[str, str] = field(default_factory=dict)
@@ -121,22 +121,22 @@ class Run:
     expected_digest: str = ""
     """of the image that was approved; empty: any"""
     granted: tuple[str, ...] = ()
-    """what its container got beyond the ordinary, by the admin's settings"""
+    """privileges of its container beyond the usual ones, by the admin's settings"""
     away_at: datetime | None = None
-    """since when the engine has not answered for it"""
+    """since when the engine has not responded"""
     token: str = ""
-    """random; what the container shows on the channel begins with it: `gateway.auth`"""
+    """random; the container's token on the channel begins with it: `gateway.auth`"""
     owner: str = ""
     """gateway instance and engine that own the container"""
     of_job: str = ""
-    """the earlier job that it belongs to, where its outputs stand for those of this job"""
+    """the earlier job that it belongs to, where its outputs are inherited"""
     to_seal: tuple[str, ...] = ()
     """outputs that are models, by their names in the description: fingerprinted when the run has succeeded"""
     seal: Call = Call()
     files: tuple[FileSum, ...] = ()
     """what the sealed outputs consist of"""
     warnings: tuple[str, ...] = ()
-    """what is odd about the outputs"""
+    """about its outputs"""
 
     @property
     def over(self) -> bool:
@@ -145,13 +145,13 @@ class Run:
 
     @property
     def done_with(self) -> bool:
-        """Whether nothing is left to do for it: it is over, told of, and its container is removed."""
+        """Whether nothing is left to do: it has ended, is reported, and its container is removed."""
         return self.over and self.collect.state is CallState.OK and self.told.status is TASK_OF_RUN[self.status]
 
 
 @dataclass(frozen=True)
 class Approval:
-    """Somebody here has to agree to a job, or has done so or refused; decided once."""
+    """The approval of a job by a person here; decided once."""
 
     since: datetime
     until: datetime
@@ -159,41 +159,41 @@ class Approval:
     decision: JobStatus = JobStatus.PENDING
     """PENDING, then READY or REJECTED"""
     by: str = ""
-    """the person as the operator's interface names them, or empty for the deadline"""
+    """the person as the admin API names them; empty for the deadline"""
     failure: Failure | None = None
-    """why it was refused, in the words that every node gets"""
+    """why it was refused, as every node sees it"""
     decided_at: datetime | None = None
     confirm: Call = Call()
-    """tells the scheduling node"""
+    """reports the decision to the scheduling node"""
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """What is fetched here before the job is READY. The job waits as it does for a person: `Approval`."""
+    """Images that are pulled here before the job is READY; it waits as it does for an `Approval`."""
 
     images: Mapping[str, str]
     """image -> name of the engine that is to have it"""
     since: datetime
     until: datetime
-    """what has not come by then refuses the job"""
+    """what is not here by then rejects the job"""
     agreed: bool = True
-    """nobody has to agree any more"""
+    """no approval is needed any more"""
     fetch: Call = Call()
-    """settled once everything is here, or cannot be had"""
+    """settled once everything is here, or cannot be pulled"""
     progress: str = ""
     """how far it has come, in words"""
 
 
 @dataclass(frozen=True)
 class Audit:
-    """The question of another node whether this one takes part in a job, asked before it creates the job."""
+    """The request of another node whether this one takes part in a job that it has not created yet."""
 
     id: str
-    """made by the node that asks"""
+    """made by the requesting node"""
     name: str = ""
     project_id: str = ""
     created: bool = False
-    """the job was created since, so that all else is as with every job"""
+    """the job has been created since"""
 
 
 @dataclass(frozen=True)
@@ -209,37 +209,37 @@ class LocalJob:
     ended_at: datetime | None = None
     ending: Ending | None = None
     closed: bool = False
-    """everything the job held here is given back"""
+    """everything that the job held here is released"""
     inherited: tuple[Run, ...] = ()
-    """runs of earlier jobs that this one can take over here"""
+    """runs of earlier jobs that this one can inherit here"""
     can_inherit: tuple[str, ...] | None = None
-    """tasks that it can take over as far as this node is concerned; None: it does not ask"""
+    """tasks that it can inherit as far as this node is concerned; None: it inherits nothing"""
     heirs: tuple[str, ...] = ()
-    """later jobs that took over runs of this one"""
+    """later jobs that inherited runs of this one"""
     home: str = ""
     """the gateway, of several on this database, that has the job's channel and runs its containers"""
     close: Call = Call()
     model_saved: bool = False
     """the job has succeeded, and its models are kept"""
     approval: Approval | None = None
-    """None: nobody had to be asked"""
+    """None: no approval was needed"""
     audit: Audit | None = None
-    """None: nobody asked before the job was created"""
+    """None: there was no audit before the job was created"""
     preparation: Preparation | None = None
-    """None: all that it needs was here"""
+    """None: everything that it needs was here"""
     checks: Mapping[str, str] = field(default_factory=dict)
-    """what was the matter with image, storage or transport when the job came; empty for nothing"""
+    """problems of image, storage or transport when the job was created; empty for none"""
     excluded: tuple[str, ...] = ()
     """parties without which the job runs"""
     heard_at: datetime | None = None
-    """when the scheduling node was last heard of; kept coarsely"""
+    """when the scheduling node last sent anything; kept coarsely"""
     ask: Call = Call()
-    """asks the scheduling node whether it still has the job"""
+    """asks the scheduling node whether the job still exists there"""
     warnings: tuple[str, ...] = ()
     progress: int = 0
-    """per cent that the scheduling node told last, while the job had not succeeded"""
+    """per cent that the scheduling node reported last, while the job had not succeeded"""
     pool: Pool | None = None
-    """what the job holds here while it runs, for its tasks to borrow from; None: nothing that is counted"""
+    """what the job has reserved here for its tasks; None: nothing that is counted"""
     notes: tuple[Note, ...] = field(default=(), compare=False)
 
     @property
@@ -262,7 +262,7 @@ class LocalJob:
         )
 
     def standing(self, task_name: str = "") -> tuple[Run, ...]:
-        """Return the runs whose outputs count: this job's own, else those taken over; of one task where named."""
+        """Return the runs whose outputs count: this job's own, else inherited ones; of one task where named."""
         own = {run.task_name for run in self.runs}
         found = (*(run for run in self.inherited if run.task_name not in own), *self.runs)
         return tuple(run for run in found if task_name in ("", run.task_name))
@@ -324,7 +324,7 @@ def may_launch(local: LocalJob) -> set[str]:
 
 
 def waits_for(local: LocalJob, run: Run) -> str:
-    """Say why a waiting run is not launched yet; empty for one that is about to be, or was."""
+    """Return why a waiting run is not launched yet; empty for one that is about to be, or was."""
     if run.status is not RunStatus.WAITING or local.pool is None or run.run_id in may_launch(local):
         return ""
     waiting = (r for r in local.runs if r.task_id == run.task_id and r.status is RunStatus.WAITING)
@@ -340,16 +340,15 @@ def waits_for(local: LocalJob, run: Run) -> str:
     return "; ".join(said)
 
 
-# How far a job is as a participating node knows it, for when the scheduling node is not there to be asked.
-#
-# What that node told last is kept, and never falls; what has succeeded here counts too, if that makes it more.
+# The progress of a job as a participating node knows it: what the scheduling node reported last, or what has
+# succeeded here where that is more.
 
 MOST = 99
 """per cent of a job that has not succeeded"""
 
 
 def told(local: LocalJob, percent: float) -> LocalJob:
-    """Return the job after the scheduling node said how far it is; nothing changes where more was known."""
+    """Return the job with the progress that the scheduling node reported; it never falls."""
     known = int(min(max(percent, 0), MOST)) if math.isfinite(percent) else 0
     return replace(local, progress=known) if known > local.progress else local
 

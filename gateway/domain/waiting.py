@@ -1,6 +1,6 @@
-"""Why a job or a task has not ended, since when, and when it is looked at next: said of everything that is open.
+"""Why a job, a task or a run has not ended, since when, and when it is checked next.
 
-One reason is told, the one that has to go away first. Reasons are stable words; messages are for people.
+One reason is given, the one that has to be resolved first. Reasons are stable; messages are for people.
 """
 
 from collections.abc import Iterable
@@ -21,12 +21,12 @@ from gateway.domain.timeouts import RunTiming, Timing
 
 UNREACHABLE = "UNREACHABLE"
 DECIDED_HERE = frozenset({"APPROVAL", "PREPARING", "CONFIRMING", "CLEANING"})
-"""reasons at a participating node that have to go away whether or not the scheduling node answers"""
+"""reasons at a participating node that do not depend on whether the scheduling node responds"""
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """What is waited for; ``next_check`` None: only news can change it."""
+    """What is waited for; ``next_check`` None: only an event can change it."""
 
     reason: str
     message: str
@@ -136,7 +136,7 @@ def of_tasks(job: Job, timing: Timing = Timing()) -> dict[str, Waiting | None]:
 
 
 def _at_the_latest(found: Waiting | None, again: datetime | None) -> Waiting | None:
-    """Say of what has no time of its own that it is looked at whenever its job is."""
+    """Give what has no time of its own the next check of its job."""
     return found if found is None or found.next_check is not None else replace(found, next_check=again)
 
 
@@ -197,7 +197,7 @@ def _since_ready(job: Job, task: Task) -> datetime:
 
 
 def of_local(local: LocalJob, timing: RunTiming = RunTiming()) -> Waiting | None:
-    """Return what a job waits for at a participating node; None once it has ended and everything is given back."""
+    """Return what a job waits for at a participating node; None once it has ended and everything is released."""
     due = _moment(machine.next_due(local, timing), local.created_at)
     if ended(JOB, local.status):
         if (confirm := approval.to_confirm(local)) is not None:
@@ -210,8 +210,7 @@ def of_local(local: LocalJob, timing: RunTiming = RunTiming()) -> Waiting | None
         since = local.heard_at or local.created_at
         text = f"nothing was heard of {local.spec.scheduler} since {since.isoformat()}"
         return Waiting(UNREACHABLE, text, since, due)
-    if approval.prepares(local) and local.preparation and local.preparation.agreed:
-        known = local.preparation
+    if (known := approval.prepares(local)) and known.agreed:
         text = f"fetches {', '.join(known.images)} until {known.until.isoformat()}: {known.progress or 'begins'}"
         return Waiting("PREPARING", text, known.since, due)
     if local.approval is not None and local.status is JobStatus.PENDING:
@@ -274,5 +273,5 @@ def _first(calls: Iterable[Call]) -> datetime | None:
 
 
 def _moment(due: datetime | None, earliest: datetime) -> datetime | None:
-    """Return a time that can be told: what is due at once was due at the latest known moment."""
+    """Return a time that can be shown: what is due immediately is due since the latest known moment."""
     return earliest if due is not None and due.year == 1 else due

@@ -1,5 +1,5 @@
-"""The rules of a node that takes part in a job: `execute` is the way in, the rest are its parts.
+"""The rules of a node that takes part in a job, in the shape of `gateway.domain.scheduling`.
 
-`timing`, `commands` and `events` are the words; `records` makes changed copies; `agenda` says what there is to do;
-`weighing` decides what becomes of a run; `answers`, `ending` and `owners` take in the other news.
+`machine` is the way in; `messages` has actions, decisions and events; `agenda` says what there is to do and when;
+`transitions` says what an event changes.
 """

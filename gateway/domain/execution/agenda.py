@@ -6,85 +6,72 @@ from typing import assert_never
 
 from gateway.domain import approval, models, orphans
 from gateway.domain import run as domain_run
-from gateway.domain.execution.messages import (
-    Abandon,
-    AskScheduler,
-    Close,
-    Collect,
-    Command,
-    Confirm,
-    Expire,
-    Launch,
-    Prepare,
-    Probe,
-    Seal,
-    StopRun,
-    Tell,
-    Weigh,
-)
+from gateway.domain.execution import messages
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import CallState
 from gateway.domain.states import JOB, RunStatus, TaskStatus, ended
 from gateway.domain.timeouts import NOW, Due, RunTiming, when_due
 
 
-def agenda(local: LocalJob, timing: RunTiming) -> Iterator[Due[Command]]:
+def agenda(local: LocalJob, timing: RunTiming) -> Iterator[Due[messages.Command]]:
     """Yield everything there is to do, each with its earliest time."""
     may_launch = domain_run.may_launch(local)
     for run in local.runs:
         if not run.done_with and (run.status is not RunStatus.WAITING or run.run_id in may_launch):
             yield from _of_run(run, timing)
     if (until := approval.lapses_at(local)) is not None:
-        yield Due(until, Expire())
+        yield Due(until, messages.Expire())
     if (fetch := approval.to_fetch(local)) is not None:
-        yield from when_due(fetch, Prepare(), timing.prepare_deadline)
+        yield from when_due(fetch, messages.Prepare(), timing.prepare_deadline)
     if (confirm := approval.to_confirm(local)) is not None:
-        yield from when_due(confirm, Confirm(), timing.call_deadline)
+        yield from when_due(confirm, messages.Confirm(), timing.call_deadline)
     if orphans.watched(local) and orphans.given_up(local):
-        yield Due(NOW, Abandon())
+        yield Due(NOW, messages.Abandon())
     else:
-        yield from (Due(when, AskScheduler()) for when in orphans.due(local, timing.orphan, timing.call_deadline))
+        yield from (
+            Due(when, messages.AskScheduler()) for when in orphans.due(local, timing.orphan, timing.call_deadline)
+        )
     if (
         ended(JOB, local.status)
         and not local.closed
         and all(run.over and (not _to_collect(run) or _left_behind(local, run)) for run in local.runs)
     ):
-        yield from when_due(local.close, Close(), timing.call_deadline)
+        yield from when_due(local.close, messages.Close(), timing.call_deadline)
 
 
-def _of_run(run: Run, timing: RunTiming) -> Iterator[Due[Command]]:
+def _of_run(run: Run, timing: RunTiming) -> Iterator[Due[messages.Command]]:
     match run.status:
         case RunStatus.WAITING:
-            yield Due(NOW, Launch(run.run_id))
+            yield Due(NOW, messages.Launch(run.run_id))
         case RunStatus.LAUNCHING:
-            yield from when_due(run.launch, Launch(run.run_id), timing.launch_deadline)
+            yield from when_due(run.launch, messages.Launch(run.run_id), timing.launch_deadline)
         case RunStatus.RUNNING:
             if run.exit is not None:
                 seen = run.exit.finished_at or run.reported_at or NOW
-                yield Due(seen + timedelta(seconds=timing.callback_grace), Weigh(run.run_id))
+                yield Due(seen + timedelta(seconds=timing.callback_grace), messages.Weigh(run.run_id))
             else:
-                yield Due(run.probe_at or NOW, Probe(run.run_id))
+                yield Due(run.probe_at or NOW, messages.Probe(run.run_id))
                 if run.away_at is not None and run.reported is not TaskStatus.SUCCESS:
-                    yield Due(run.away_at + timedelta(seconds=timing.engine_patience), Weigh(run.run_id))
+                    yield Due(run.away_at + timedelta(seconds=timing.engine_patience), messages.Weigh(run.run_id))
                 if run.reported is TaskStatus.SUCCESS and run.reported_at is not None:
-                    yield Due(run.reported_at + timedelta(seconds=timing.linger), Weigh(run.run_id))
+                    yield Due(run.reported_at + timedelta(seconds=timing.linger), messages.Weigh(run.run_id))
         case RunStatus.STOPPING:
             deadline = timing.stop_grace + timing.call_deadline
-            yield from when_due(run.stop, StopRun(run.run_id, timing.stop_grace), deadline)
+            yield from when_due(run.stop, messages.StopRun(run.run_id, timing.stop_grace), deadline)
             if run.stop.state is CallState.OK:  # and nobody could look whether it is gone
-                yield Due(run.probe_at or NOW, Probe(run.run_id))
+                yield Due(run.probe_at or NOW, messages.Probe(run.run_id))
         case RunStatus.SUCCESS | RunStatus.FAILED:
             if _to_collect(run):
                 deadline = timing.stop_grace + timing.call_deadline
-                yield from when_due(run.collect, Collect(run.run_id), deadline)
+                yield from when_due(run.collect, messages.Collect(run.run_id), deadline)
             if models.unsealed(run):
-                yield from when_due(run.seal, Seal(run.run_id), timing.seal_deadline)
+                yield from when_due(run.seal, messages.Seal(run.run_id), timing.seal_deadline)
         case _:
             assert_never(run.status)
     news = models.told_as(run)
     worth_telling = news in (TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)
     if worth_telling and run.told.status is not news and run.told.call.tries < timing.tell_tries:
-        yield from when_due(run.told.call, Tell(run.run_id, news), timing.call_deadline)
+        yield from when_due(run.told.call, messages.Tell(run.run_id, news), timing.call_deadline)
 
 
 def _left_behind(local: LocalJob, run: Run) -> bool:

@@ -1,7 +1,8 @@
-"""The news that can change a job at a participating node."""
+"""What a participating node does for a job, and the events that can change it."""
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import ClassVar
 
 from gateway.domain import orphans
 from gateway.domain.run import Exit, FileSum
@@ -10,131 +11,143 @@ from gateway.domain.states import TaskStatus
 
 
 @dataclass(frozen=True)
-class Launch:
-    """Start a run's container."""
+class OnRun:
+    """What is about one run, by its id."""
 
     run: str
 
 
-@dataclass(frozen=True)
-class Probe:
-    """Look how a run's container is."""
+class RunAction(OnRun):
+    """An action on a run that is recorded as a `Call`."""
 
-    run: str
-
-
-@dataclass(frozen=True)
-class StopRun:
-    """End a run's container; it is killed after ``grace`` seconds."""
-
-    run: str
-    grace: float
+    call: ClassVar[str]
+    """the run's field with the call"""
 
 
-@dataclass(frozen=True)
-class Collect:
+class Launch(RunAction):
+    """Start the run's container."""
+
+    call = "launch"
+
+
+class Collect(RunAction):
     """Save the run's logs and remove its container."""
 
-    run: str
+    call = "collect"
+
+
+class Seal(RunAction):
+    """Fingerprint the files of the run's model."""
+
+    call = "seal"
 
 
 @dataclass(frozen=True)
-class Seal:
-    """Fingerprint the files of a run's model."""
+class StopRun(RunAction):
+    """Stop the run's container; it is killed after ``grace`` seconds."""
 
-    run: str
+    grace: float
+    call = "stop"
+
+
+class Probe(OnRun):
+    """Inspect the run's container."""
 
 
 @dataclass(frozen=True)
-class Tell:
-    """Tell the scheduling node a run's state."""
+class Tell(OnRun):
+    """Report the run's state to the scheduling node."""
 
-    run: str
     status: TaskStatus
 
 
-@dataclass(frozen=True)
-class Close:
-    """Give back everything the job holds here."""
+class OnJob:
+    """What is about the job as a whole."""
 
 
 @dataclass(frozen=True)
-class Confirm:
-    """Tell the scheduling node what somebody here decided on the job."""
+class Close(OnJob):
+    """Release everything that the job holds here."""
 
 
 @dataclass(frozen=True)
-class Prepare:
+class Confirm(OnJob):
+    """Report the decision on the job to the scheduling node."""
+
+
+@dataclass(frozen=True)
+class Prepare(OnJob):
     """Fetch the images that the job waits for."""
 
 
 @dataclass(frozen=True)
-class AskScheduler:
-    """Ask the scheduling node, long not heard of, whether it still has the job."""
+class AskScheduler(OnJob):
+    """Ask the scheduling node, silent for long, whether it still has the job."""
 
 
 @dataclass(frozen=True)
-class Expire:
-    """Not an action: nobody decided on the job in time."""
+class Expire(OnJob):
+    """Decision: nobody decided on the job in time."""
 
 
 @dataclass(frozen=True)
-class Abandon:
-    """Not an action: the scheduling node does not answer, so the job ends here."""
+class Abandon(OnJob):
+    """Decision: the scheduling node does not respond, so the job ends here."""
 
 
-@dataclass(frozen=True)
-class Weigh:
-    """Not an action: the decision on a run whose report will not come any more."""
-
-    run: str
+class Weigh(OnRun):
+    """Decision on a run that will not report any more."""
 
 
 Action = Launch | Probe | StopRun | Collect | Seal | Tell | Close | Confirm | Prepare | AskScheduler
 Command = Action | Weigh | Expire | Abandon
 
 
+class RunEvent:
+    """News of one run."""
+
+
 @dataclass(frozen=True)
-class Launched:
+class Launched(RunEvent):
     """A run's container was started."""
 
     run: str
     at: datetime
     image_digest: str = ""
     granted: tuple[str, ...] = ()
-    """what it got beyond the ordinary"""
+    """privileges beyond the usual ones"""
 
 
 @dataclass(frozen=True)
-class LaunchFailed:
+class LaunchFailed(RunEvent):
     """A run's container could not be started."""
 
     run: str
     failure: Failure
     at: datetime
     said: str = ""
-    """the engine's own words, for the people here; empty where the failure has them"""
+    """the engine's own message, for this node only; empty where the failure has it"""
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A look showed the container running."""
+class Seen(RunEvent):
+    """The container is running."""
 
     run: str
     at: datetime
 
 
 @dataclass(frozen=True)
-class Unseen:
-    """The engine did not answer."""
+class Unseen(RunEvent):
+    """The engine did not respond."""
 
     run: str
     at: datetime
 
 
 @dataclass(frozen=True)
-class Broken:
-    """The container may not go on, for a reason that is ours."""
+class Broken(RunEvent):
+    """The gateway must end the container."""
 
     run: str
     failure: Failure
@@ -142,7 +155,7 @@ class Broken:
 
 
 @dataclass(frozen=True)
-class HasExited:
+class HasExited(RunEvent):
     """``result_code`` and ``result_message`` are what the container's last line says, where it says so."""
 
     run: str
@@ -153,7 +166,7 @@ class HasExited:
 
 
 @dataclass(frozen=True)
-class Gone:
+class Gone(RunEvent):
     """The engine does not know the container any more."""
 
     run: str
@@ -161,8 +174,8 @@ class Gone:
 
 
 @dataclass(frozen=True)
-class Reported:
-    """The container told its state."""
+class Reported(RunEvent):
+    """The container reported its state."""
 
     run: str
     status: TaskStatus
@@ -173,19 +186,19 @@ class Reported:
 
 @dataclass(frozen=True)
 class Done:
-    """An action without news of its own is through. ``final`` False: try again later."""
+    """An action without an event of its own is finished; ``final`` False: retry later."""
 
     action: Collect | Tell | Close | StopRun | Confirm | Prepare | AskScheduler
     at: datetime
     final: bool = True
     message: str = ""
     warnings: tuple[str, ...] = ()
-    """of a Collect: what is odd about the run's outputs"""
+    """of a Collect: about the run's outputs"""
 
 
 @dataclass(frozen=True)
 class Sealed:
-    """The files of a run's model were read; ``files`` None: they could not be, because of ``message``."""
+    """The files of a run's model were read; ``files`` None: they could not be, for the reason in ``message``."""
 
     run: str
     files: tuple[FileSum, ...] | None
@@ -205,7 +218,7 @@ class StopAsked:
 
 @dataclass(frozen=True)
 class Restarted:
-    """This process began anew: what it had in hand is not in hand any more; ``owner`` empty: of all runs."""
+    """The process restarted, so its actions are no longer under way; ``owner`` empty: those of all runs."""
 
     at: datetime
     owner: str = ""
@@ -213,7 +226,7 @@ class Restarted:
 
 @dataclass(frozen=True)
 class OwnerLost:
-    """A gateway was silent for too long; what it had not begun goes to the heir."""
+    """A gateway was silent for too long; what it had not started goes to the heir."""
 
     owner: str
     heir: str
@@ -222,7 +235,7 @@ class OwnerLost:
 
 @dataclass(frozen=True)
 class Decided:
-    """A person has decided on the job. ``words`` go to every node with a refusal."""
+    """A person has decided on the job. A refusal goes to every node with ``words``."""
 
     approve: bool
     by: str
@@ -232,7 +245,7 @@ class Decided:
 
 @dataclass(frozen=True)
 class Fetching:
-    """How far the images have come that the job waits for."""
+    """Progress of the images that the job waits for."""
 
     progress: str
     at: datetime
@@ -240,7 +253,7 @@ class Fetching:
 
 @dataclass(frozen=True)
 class Prepared:
-    """They are here, or (with a failure) cannot be had."""
+    """The images are here, or (with a failure) cannot be pulled."""
 
     failure: Failure | None
     at: datetime

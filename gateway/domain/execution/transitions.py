@@ -1,4 +1,4 @@
-"""What becomes of a run: what its container reported, weighed with how it exited.
+"""What an event changes in a job at a participating node; a run ends by its report and its exit code.
 
 A reported failure is final, a reported success needs exit code 0, and an exit with code 0 without a report counts
 after a short grace if the outputs are there.
@@ -11,35 +11,13 @@ from datetime import datetime, timedelta
 from typing import assert_never
 
 from gateway.domain import approval, models, orphans
-from gateway.domain.execution.messages import (
-    AskScheduler,
-    Broken,
-    Close,
-    Collect,
-    Confirm,
-    Done,
-    Gone,
-    HasExited,
-    Launched,
-    LaunchFailed,
-    OfRun,
-    OwnerLost,
-    Prepare,
-    Reported,
-    Restarted,
-    Sealed,
-    Seen,
-    StopAsked,
-    StopRun,
-    Tell,
-    Unseen,
-)
+from gateway.domain.execution import messages
 from gateway.domain.run import LocalJob, Run, Told
 from gateway.domain.spec import Call, CallState, Ending, Failure
 from gateway.domain.states import JOB, RUN, JobStatus, Outcome, RunStatus, TaskStatus, ended, merge, move
 from gateway.domain.timeouts import RunTiming
 
-# What becomes of a run whose engine stops to answer.
+# When an engine stops responding:
 #
 # A container outlives a daemon that dies; a daemon that comes back without live-restore ends it, by SIGTERM or
 # SIGKILL, or does not know how it ended (255). One that is told to end takes no more questions, then ends its
@@ -51,7 +29,7 @@ _ENDING = timedelta(seconds=15)
 
 
 def unseen(run: Run, at: datetime, again: timedelta) -> Run:
-    """Note that nobody could look; the first time counts."""
+    """Record that the engine does not respond; the first time counts."""
     if run.over:
         return run
     due = at + again
@@ -61,7 +39,7 @@ def unseen(run: Run, at: datetime, again: timedelta) -> Run:
 
 
 def too_long(run: Run, now: datetime, patience: timedelta) -> bool:
-    """Tell whether a run's engine has been silent for longer than we wait."""
+    """Whether a run's engine has been silent for too long."""
     return run.away_at is not None and now >= run.away_at + patience
 
 
@@ -109,8 +87,8 @@ def with_run(local: LocalJob, run_id: str, change: Callable[[Run], Run], at: dat
     return local
 
 
-def done(local: LocalJob, event: Done, timing: RunTiming) -> LocalJob:
-    """Take in the end of an action that has no news of its own; what did not work is due again after a pause."""
+def done(local: LocalJob, event: messages.Done, timing: RunTiming) -> LocalJob:
+    """Record the end of an action without an event of its own; after a failure it is due again after a pause."""
 
     def settled(call: Call) -> Call:
         if call.settled:
@@ -122,37 +100,37 @@ def done(local: LocalJob, event: Done, timing: RunTiming) -> LocalJob:
 
     local = _not_finished(local, event)
     match event.action:
-        case Close():
+        case messages.Close():
             return replace(local, close=settled(local.close), closed=local.closed or event.final)
-        case Confirm():
+        case messages.Confirm():
             local = approval.confirming(local, settled)
             return local.noted(event.at, "decision told", message=event.message) if event.final else local
-        case Prepare():
+        case messages.Prepare():
             fetch = approval.to_fetch(local)
             return local if fetch is None else approval.fetching(local, settled(fetch))
-        case AskScheduler():
+        case messages.AskScheduler():
             return _asked(local, event, timing)
-        case Collect():
+        case messages.Collect():
             return with_run(local, event.action.run, lambda r: _collected(r, settled(r.collect), event.warnings))
-        case StopRun():
+        case messages.StopRun():
             return with_run(local, event.action.run, lambda r: replace(r, stop=settled(r.stop)))
-        case Tell():
+        case messages.Tell():
             status = event.action.status
             return with_run(local, event.action.run, lambda r: _told(r, status, settled))
         case _:
             assert_never(event.action)
 
 
-def _not_finished(local: LocalJob, event: Done) -> LocalJob:
-    """Write into the timeline that a step of the tidying up did not work; the same words once in a row."""
+def _not_finished(local: LocalJob, event: messages.Done) -> LocalJob:
+    """Note in the timeline that a step of the cleanup failed; the same message once in a row."""
     match event.action:
-        case Close():
+        case messages.Close():
             call, words, run = local.close, "closing failed", None
-        case Collect(name) | StopRun(name):
+        case messages.Collect(name) | messages.StopRun(name):
             run = next((run for run in local.runs if run.run_id == name), None)
             if run is None:
                 return local
-            stopping = isinstance(event.action, StopRun)
+            stopping = isinstance(event.action, messages.StopRun)
             call, words = (run.stop, "stopping failed") if stopping else (run.collect, "removing failed")
         case _:
             return local
@@ -167,8 +145,8 @@ def _collected(run: Run, collect: Call, warnings: tuple[str, ...]) -> Run:
     return replace(run, collect=collect, warnings=tuple(dict.fromkeys((*run.warnings, *warnings))))
 
 
-def sealed(run: Run, event: Sealed, timing: RunTiming) -> Run:
-    """Take in the fingerprints of a run's model, or that its files could not be read."""
+def sealed(run: Run, event: messages.Sealed, timing: RunTiming) -> Run:
+    """Record the fingerprints of a run's model, or that its files could not be read."""
     if not models.unsealed(run):
         return run
     if event.files is None:
@@ -178,8 +156,8 @@ def sealed(run: Run, event: Sealed, timing: RunTiming) -> Run:
     return with_news(run)
 
 
-def _asked(local: LocalJob, event: Done, timing: RunTiming) -> LocalJob:
-    """Take in the answer of the scheduling node; not ``final``: there was none."""
+def _asked(local: LocalJob, event: messages.Done, timing: RunTiming) -> LocalJob:
+    """Record the response of the scheduling node; not ``final``: there was none."""
     if not orphans.watched(local):
         return local
     if event.final:
@@ -238,25 +216,25 @@ def under_a_limit(code: int) -> str:
     return "its memory is limited, and programs that get no more end so" if code - 128 in _WANTS_MEMORY else ""
 
 
-def heard(run: Run, event: OfRun, timing: RunTiming) -> Run:
-    """Take in news of one run."""
+def heard(run: Run, event: messages.OfRun, timing: RunTiming) -> Run:
+    """Apply an event of one run."""
     match event:
-        case Launched():
+        case messages.Launched():
             return _launched(run, event, timing)
-        case LaunchFailed():
+        case messages.LaunchFailed():
             if run.status is not RunStatus.LAUNCHING:
                 return run
             launch = replace(run.launch, state=CallState.REFUSED, reason=event.failure.reason)
             return failed(replace(run, launch=launch), event.failure, event.at)
-        case Seen():
+        case messages.Seen():
             if run.over:
                 return run
             return replace(run, probe_at=event.at + timedelta(seconds=timing.probe_every), away_at=None)
-        case Unseen():
+        case messages.Unseen():
             return unseen(run, event.at, timedelta(seconds=timing.probe_every))
-        case Broken():
+        case messages.Broken():
             return run if run.status is not RunStatus.RUNNING else failed(run, event.failure, event.at)
-        case HasExited():
+        case messages.HasExited():
             if run.exit is not None or run.status is RunStatus.WAITING:
                 return run
             run = replace(
@@ -266,15 +244,15 @@ def heard(run: Run, event: OfRun, timing: RunTiming) -> Run:
                 result_message=run.result_message or event.result_message,
             )
             return weighed(run, event.at, timing, last=False)
-        case Gone():
+        case messages.Gone():
             return _gone(run, event)
-        case Reported():
+        case messages.Reported():
             return _reported(run, event, timing)
         case _:
             assert_never(event)
 
 
-def _launched(run: Run, event: Launched, timing: RunTiming) -> Run:
+def _launched(run: Run, event: messages.Launched, timing: RunTiming) -> Run:
     if run.over and run.collect.state is not CallState.IDLE:  # by a gateway that was frozen meanwhile
         return replace(run, collect=Call())
     if run.status is not RunStatus.LAUNCHING:
@@ -294,7 +272,7 @@ def _launched(run: Run, event: Launched, timing: RunTiming) -> Run:
     return weighed(run, event.at, timing, last=False)
 
 
-def _reported(run: Run, event: Reported, timing: RunTiming) -> Run:
+def _reported(run: Run, event: messages.Reported, timing: RunTiming) -> Run:
     if run.over or run.reported in (TaskStatus.SUCCESS, TaskStatus.FAILED):
         return run
     run = replace(
@@ -309,7 +287,7 @@ def _reported(run: Run, event: Reported, timing: RunTiming) -> Run:
     return run
 
 
-def _gone(run: Run, event: Gone) -> Run:
+def _gone(run: Run, event: messages.Gone) -> Run:
     if run.status is RunStatus.STOPPING:
         return failed(run, stopped(run), event.at)
     if run.status is RunStatus.RUNNING and run.exit is None:
@@ -386,11 +364,11 @@ def failed(run: Run, failure: Failure, at: datetime) -> Run:
 
 
 def merge_runs(runs: Iterable[Run]) -> TaskStatus:
-    """Fold the runs of a task (or of one role in it) into what other nodes are told."""
+    """Fold the runs of a task (or of one role in it) into what is reported to other nodes."""
     return merge(models.told_as(run) for run in runs)
 
 
-def stop_asked(local: LocalJob, event: StopAsked) -> LocalJob:
+def stop_asked(local: LocalJob, event: messages.StopAsked) -> LocalJob:
     """End the runs of some tasks, or of all and the job with them."""
     changed = local
     for run in local.runs:
@@ -412,7 +390,7 @@ def stop_asked(local: LocalJob, event: StopAsked) -> LocalJob:
     return changed.noted(event.at, f"job {final} here", event.by, outcome=outcome)
 
 
-def _explained(local: LocalJob, event: StopAsked) -> LocalJob:
+def _explained(local: LocalJob, event: messages.StopAsked) -> LocalJob:
     """Take up how the job ended where that is told only after the stop, as FATE tells it."""
     ending = event.ending
     if local.ending is not None or ending is None or ending.outcome is Outcome.SUCCEEDED:
@@ -423,7 +401,7 @@ def _explained(local: LocalJob, event: StopAsked) -> LocalJob:
     return changed.noted(event.at, "job's end explained", event.by, outcome=ending.outcome)
 
 
-def _ending_by_runs(local: LocalJob, event: StopAsked) -> Ending | None:
+def _ending_by_runs(local: LocalJob, event: messages.StopAsked) -> Ending | None:
     """Return how the job ended where the scheduling node does not say: what the runs here tell, or nothing.
 
     The standard has no message for a success; the stop of a job whose every task has succeeded here is one.
@@ -451,18 +429,18 @@ def _stop_run(run: Run, at: datetime) -> Run:
 
 def ended_by(local: LocalJob, ending: Ending) -> LocalJob:
     """End the job here, as somebody here decided."""
-    return stop_asked(local, StopAsked(ending.at, None, ending, ending.by))
+    return stop_asked(local, messages.StopAsked(ending.at, None, ending, ending.by))
 
 
 def abandoned(local: LocalJob, reason: str, words: str, at: datetime) -> LocalJob:
     """End the job here without the scheduling node's word."""
     text = f"the scheduling node {local.spec.scheduler} does not answer: {words}"
     ending = Ending(Outcome.STOPPED, at, Failure(reason, text, local.node), local.node)
-    return stop_asked(local, StopAsked(at, None, ending, local.node))
+    return stop_asked(local, messages.StopAsked(at, None, ending, local.node))
 
 
-def restarted(local: LocalJob, event: Restarted) -> LocalJob:
-    """Have what a gateway had in hand when it ended done again."""
+def restarted(local: LocalJob, event: messages.Restarted) -> LocalJob:
+    """Repeat what a gateway was doing when it exited."""
     mine = event.owner in ("", local.home) or not local.home
     if mine:
         told = approval.confirming(local, Call.interrupted).approval
@@ -472,7 +450,7 @@ def restarted(local: LocalJob, event: Restarted) -> LocalJob:
     return replace(local, runs=runs)
 
 
-def owner_lost(local: LocalJob, event: OwnerLost) -> LocalJob:
+def owner_lost(local: LocalJob, event: messages.OwnerLost) -> LocalJob:
     """Give what a lost gateway had not begun to its heir; what it had begun has failed with it."""
     changed = local
     for run in local.runs:
@@ -489,7 +467,7 @@ def _fetched_again(local: LocalJob) -> LocalJob:
     return local if fetch is None else approval.fetching(local, fetch.interrupted())
 
 
-def _without_owner(run: Run, event: OwnerLost) -> Run:
+def _without_owner(run: Run, event: messages.OwnerLost) -> Run:
     if run.status is RunStatus.WAITING:
         return replace(run, owner=event.heir)
     if run.status is RunStatus.STOPPING or run.stop_at is not None:

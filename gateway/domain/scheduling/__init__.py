@@ -1,6 +1,6 @@
-"""The rules of the node that schedules a job: `schedule` is the way in, the rest are its parts.
+"""The rules of the node that schedules a job.
 
-`timing`, `commands` and `events` are the words; `records` finds what belongs to a request; `agenda` says what
-there is to do; `answers` and `reports` take in news; `settling` draws the conclusions. Rules about one subject
-(`quorum`, `consent`, `holding`, `retrying`, `stopping`, ...) stand beside the package.
+`machine` is the way in; `messages` has requests, decisions and events; `agenda` says what there is to do and when;
+`transitions` says what an event changes. Rules about one subject (`quorum`, `consent`, `reservations`, `retries`,
+`stopping`) stand beside the package.
 """

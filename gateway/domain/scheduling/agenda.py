@@ -8,26 +8,12 @@ from typing import Any
 from gateway.domain import consent, quorum, reservations, retries
 from gateway.domain.dag import ready
 from gateway.domain.job import Holding, Job, NodeJob, NodeTask, Task
-from gateway.domain.scheduling.messages import (
-    Command,
-    CreateAt,
-    Expire,
-    GiveUp,
-    HoldAt,
-    PollTaskAt,
-    Request,
-    ReturnAt,
-    StartAt,
-    StartTaskAt,
-    StopAt,
-    StopTaskAt,
-    TaskRequest,
-)
+from gateway.domain.scheduling import messages
 from gateway.domain.spec import UNTOLD, Call, CallState
 from gateway.domain.states import TASK, JobStatus, TaskStatus, ended
 from gateway.domain.timeouts import NOW, Due, Timing, expiry, when_due
 
-ToDo = Iterator[Due[Command]]
+ToDo = Iterator[Due[messages.Command]]
 
 
 def agenda(job: Job, timing: Timing) -> ToDo:
@@ -36,12 +22,12 @@ def agenda(job: Job, timing: Timing) -> ToDo:
         yield from _stops(job, timing, job.nodes.values())
         return
     yield from _stops(job, timing, [n for n in job.nodes.values() if n.excluded])
-    yield from (Due(when, Expire(node)) for when, node in consent.expiries(job))
+    yield from (Due(when, messages.Expire(node)) for when, node in consent.expiries(job))
     for node in quorum.active(job):
         yield from _of_node(job, node, timing)
     if job.status is JobStatus.READY:
         for turn in reservations.turns(job):
-            request = ReturnAt(turn.node) if turn.back else HoldAt(turn.node)
+            request = messages.ReturnAt(turn.node) if turn.back else messages.HoldAt(turn.node)
             yield from _not_before(turn.after or NOW, when_due(turn.call, request, timing.call_deadline))
     if job.status is JobStatus.RUNNING:
         yield from _tasks(job, timing)
@@ -51,16 +37,16 @@ def agenda(job: Job, timing: Timing) -> ToDo:
 
 def _of_node(job: Job, node: NodeJob, timing: Timing) -> ToDo:
     if job.status is JobStatus.PENDING:
-        yield from when_due(node.create, CreateAt(node.node), timing.call_deadline)
+        yield from when_due(node.create, messages.CreateAt(node.node), timing.call_deadline)
         if node.unreachable_since is not None and not node.create.settled:
-            yield Due(job.created_at + timedelta(seconds=timing.create_deadline), GiveUp(node.node))
+            yield Due(job.created_at + timedelta(seconds=timing.create_deadline), messages.GiveUp(node.node))
         return
     if job.status is JobStatus.READY and reservations.granted(job):
-        yield from when_due(node.start, StartAt(node.node), timing.call_deadline)
+        yield from when_due(node.start, messages.StartAt(node.node), timing.call_deadline)
     if node.unreachable_since is not None:
         starting = job.status is JobStatus.READY and node.start.tries > 0
         limit = timedelta(seconds=timing.start_deadline if starting else timing.unreachable_limit)
-        yield Due(node.unreachable_since + limit, GiveUp(node.node))
+        yield Due(node.unreachable_since + limit, messages.GiveUp(node.node))
 
 
 def _tasks(job: Job, timing: Timing) -> ToDo:
@@ -98,10 +84,10 @@ def _of_task(task: Task, suspended: bool, timing: Timing) -> ToDo:
         start = part.start
         if start.state is CallState.IDLE:
             if not stopped and (task.begun or not suspended):
-                yield Due(start.due_at or NOW, StartTaskAt(part.node, task.name, task.attempt))
+                yield Due(start.due_at or NOW, messages.StartTaskAt(part.node, task.name, task.attempt))
             continue
         open_roles = tuple(role for role, status in part.roles.items() if not ended(TASK, status))
-        poll = PollTaskAt(part.node, task.name, open_roles, task.attempt)
+        poll = messages.PollTaskAt(part.node, task.name, open_roles, task.attempt)
         after = NOW if start.state is CallState.OK else expiry(start, timing.call_deadline)
         yield from _not_before(after, when_due(part.poll, poll, timing.call_deadline, repeats=True))
 
@@ -112,7 +98,7 @@ def _task_stop(task: Task, part: NodeTask, timing: Timing) -> ToDo:
     if nothing_there or part.status is TaskStatus.SUCCESS or (task.ending is None and retries.over(part)):
         return
     after = NOW if part.start.state is CallState.OK else expiry(part.start, timing.call_deadline)
-    stop = StopTaskAt(part.node, task.name, task.attempt)
+    stop = messages.StopTaskAt(part.node, task.name, task.attempt)
     yield from _not_before(after, when_due(part.stop, stop, timing.call_deadline))
 
 
@@ -124,7 +110,7 @@ def _stops(job: Job, timing: Timing, nodes: Iterable[NodeJob]) -> ToDo:
             continue
         under_way = (c for c in _calls_to(job, node) if c.state in (CallState.SENT, CallState.LOST))
         after = max((expiry(c, timing.call_deadline) for c in under_way), default=NOW)
-        yield from _not_before(after, when_due(node.stop, StopAt(node.node), timing.call_deadline))
+        yield from _not_before(after, when_due(node.stop, messages.StopAt(node.node), timing.call_deadline))
 
 
 def _given_up_redelivery(job: Job, node: NodeJob, timing: Timing) -> bool:
@@ -163,36 +149,36 @@ def needs_stop(node: NodeJob) -> bool:
 # Calls: where a request is recorded in the job
 
 
-def call_of(job: Job, request: Request) -> Call:
+def call_of(job: Job, request: messages.Request) -> Call:
     """Return the record of this request's call."""
     call: Call = getattr(_record_of(job, request), request.call)
     return call
 
 
-def with_call(job: Job, request: Request, call: Call) -> Job:
+def with_call(job: Job, request: messages.Request, call: Call) -> Job:
     """Return the job with another record of this request's call."""
     changed = replace(_record_of(job, request), **{request.call: call})
-    if isinstance(changed, NodeTask) and isinstance(request, TaskRequest):
+    if isinstance(changed, NodeTask) and isinstance(request, messages.TaskRequest):
         return job.with_part(request.task, changed)
     if isinstance(changed, Holding):
         changed = replace(job.nodes[request.node], holding=changed)
     return job.with_node(changed)
 
 
-def _record_of(job: Job, request: Request) -> Any:
-    if isinstance(request, TaskRequest):
+def _record_of(job: Job, request: messages.Request) -> Any:
+    if isinstance(request, messages.TaskRequest):
         return job.tasks[request.task].nodes[request.node]
     node = job.nodes[request.node]
-    return node.holding if isinstance(request, HoldAt | ReturnAt) else node
+    return node.holding if isinstance(request, messages.HoldAt | messages.ReturnAt) else node
 
 
-def of_this_attempt(job: Job, request: TaskRequest) -> bool:
+def of_this_attempt(job: Job, request: messages.TaskRequest) -> bool:
     """Whether a request belongs to the task's present attempt, and its node still takes part."""
     task = job.tasks[request.task]
     return request.attempt == task.attempt and request.node in task.nodes
 
 
-def quiet_polls(job: Job, request: PollTaskAt) -> int:
+def quiet_polls(job: Job, request: messages.PollTaskAt) -> int:
     """Return how many polls of a task have brought no news since the last one that did."""
     part = job.tasks[request.task].nodes.get(request.node)
     return part.quiet if part else 0

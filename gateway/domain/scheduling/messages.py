@@ -99,19 +99,23 @@ Decision = GiveUp | Expire | TimeOut | TryAgain
 Command = Request | Decision
 
 
+class Response:
+    """What became of a request."""
+
+
 @dataclass(frozen=True)
-class Answered:
-    """The node did as asked."""
+class Answered(Response):
+    """The node did as requested."""
 
     request: Request
     at: datetime
     said: Acceptance | None = None
-    """beside yes, where a job was to be created"""
+    """what it added when it accepted the job"""
 
 
 @dataclass(frozen=True)
-class Denied:
-    """The node said no."""
+class Denied(Response):
+    """The node refused."""
 
     request: Request
     failure: Failure
@@ -119,8 +123,8 @@ class Denied:
 
 
 @dataclass(frozen=True)
-class Lost:
-    """No answer came; ``delivered`` is False when the request certainly never arrived."""
+class Lost(Response):
+    """No response came; ``delivered`` is False when the request certainly never arrived."""
 
     request: Request
     at: datetime
@@ -130,7 +134,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class Delayed:
-    """A request claimed then has waited until now for its turn and is sent now, if it is still wanted."""
+    """A request claimed earlier has waited for its turn and is sent now, if it is still needed."""
 
     request: Request
     claimed: datetime
@@ -138,8 +142,8 @@ class Delayed:
 
 
 @dataclass(frozen=True)
-class UnknownThere:
-    """The node, asked after its call's deadline, does not know the task."""
+class UnknownThere(Response):
+    """The node, polled after the deadline of its start, does not know the task."""
 
     request: PollTaskAt
     at: datetime
@@ -147,7 +151,7 @@ class UnknownThere:
 
 @dataclass(frozen=True)
 class Heard:
-    """News of a task at a node, from its push or from the answer to a poll."""
+    """The state of a task at a node, pushed or polled."""
 
     task_id: str
     node: NodeId
@@ -161,7 +165,7 @@ class Heard:
 
 @dataclass(frozen=True)
 class NotPlayed:
-    """The node has the task, but not in this role: it was asked because nobody here knew the component's roles."""
+    """The node has the task but not in this role; it was polled as the component is unknown here."""
 
     task_id: str
     node: NodeId
@@ -171,7 +175,7 @@ class NotPlayed:
 
 @dataclass(frozen=True)
 class Freed:
-    """A node has something free again that the job waits for."""
+    """A node has capacity again that the job waits for."""
 
     node: NodeId
     at: datetime
@@ -179,18 +183,18 @@ class Freed:
 
 @dataclass(frozen=True)
 class StopAsked:
-    """Somebody wants the job to end."""
+    """The job is to be stopped."""
 
     by: str
     at: datetime
     message: str = ""
     if_waiting: bool = False
-    """leave a job alone that runs by now"""
+    """do not stop a job that is already running"""
 
 
 @dataclass(frozen=True)
 class SuspendAsked:
-    """No further task is to start, or (``on`` False) they may again."""
+    """No further task is to start; with ``on`` False they may again."""
 
     by: NodeId
     at: datetime
@@ -199,7 +203,7 @@ class SuspendAsked:
 
 @dataclass(frozen=True)
 class TaskStopAsked:
-    """A task and everything that needs its output are to stop; what has succeeded stays as it is."""
+    """A task and everything downstream of it are to stop; what has succeeded stays."""
 
     task: str
     by: str

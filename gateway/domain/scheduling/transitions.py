@@ -1,4 +1,4 @@
-"""What the answers to our own requests change, and what their absence does."""
+"""What an event changes in a job at its scheduling node: responses, reports, decisions, and what follows."""
 
 from dataclasses import fields, replace
 from datetime import datetime, timedelta
@@ -7,32 +7,13 @@ from typing import Any, TypeVar, assert_never
 from gateway.domain import consent, inheritance, models, quorum, reservations, retries, stopping
 from gateway.domain.job import Job, NodeJob, NodeTask, Suspension, Task
 from gateway.domain.run import LocalJob, Run
+from gateway.domain.scheduling import messages
 from gateway.domain.scheduling.agenda import (
     agenda,
     call_of,
     needs_stop,
     of_this_attempt,
     with_call,
-)
-from gateway.domain.scheduling.messages import (
-    Answered,
-    CreateAt,
-    Delayed,
-    Denied,
-    Heard,
-    HoldAt,
-    Lost,
-    NotPlayed,
-    PollTaskAt,
-    Request,
-    ReturnAt,
-    StartAt,
-    StartTaskAt,
-    StopAt,
-    StopTaskAt,
-    SuspendAsked,
-    TaskRequest,
-    UnknownThere,
 )
 from gateway.domain.spec import UNTOLD, Call, CallState, Ending, Failure, NodeId
 from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, ended, may, move
@@ -45,7 +26,7 @@ def with_reached(job: Job, node: NodeId) -> Job:
     return job if record.unreachable_since is None else job.with_node(replace(record, unreachable_since=None))
 
 
-def not_played(job: Job, event: NotPlayed) -> Job:
+def not_played(job: Job, event: messages.NotPlayed) -> Job:
     """Take a role out of a node's part of a task, as the node does not play it there."""
     task = next((t for t in job.tasks.values() if t.task_id == event.task_id), None)
     part = task.nodes.get(event.node) if task else None
@@ -56,8 +37,8 @@ def not_played(job: Job, event: NotPlayed) -> Job:
     return job.noted(event.at, "role not in this task", event.node, task=task.name, role=event.role)
 
 
-def heard(job: Job, event: Heard, timing: Timing) -> Job:
-    """Take in the state of a task at a node. What the table of states does not allow is late and ignored."""
+def heard(job: Job, event: messages.Heard, timing: Timing) -> Job:
+    """Record the state of a task at a node. A transition that the table does not allow is late and ignored."""
     task = next((t for t in job.tasks.values() if t.task_id == event.task_id), None)
     part = task.nodes.get(event.node) if task else None
     role = event.role.partition(".")[0]
@@ -96,22 +77,18 @@ def heard(job: Job, event: Heard, timing: Timing) -> Job:
 
 
 def pause(job: Job, part: NodeTask, timing: Timing) -> timedelta:
-    """Return how long to wait before asking again: growing while there is no news, long where news is pushed."""
+    """Return the pause before the next poll: it grows while nothing changes; long where states are pushed."""
     pushing = job.spec.by_callback or job.nodes[part.node].pushes or part.node == job.spec.scheduler
     if pushing:
         return timedelta(seconds=timing.poll_pushing)
     return timedelta(seconds=min(timing.poll_first * 2.0 ** min(part.polls, 20), timing.poll_max))
 
 
-# What is due at once when a node can be reached again: every call to it that got no answer.
-#
-# When it is tried again by itself grows with the number of tries; a partition that is over need not be waited for.
-
 R = TypeVar("R", NodeJob, NodeTask)
 
 
 def reached(job: Job, node: NodeId) -> Job:
-    """Return the scheduling node's job with every unanswered call to a node due now."""
+    """Return the scheduling node's job with every unanswered call to a node due now: it is reachable again."""
     known = job.nodes.get(node)
     if known is None:
         return job
@@ -126,7 +103,7 @@ def reached(job: Job, node: NodeId) -> Job:
 
 
 def heard_by(local: LocalJob, node: NodeId) -> LocalJob:
-    """Return a participating node's job with every report that the scheduling node did not hear due now."""
+    """Return a participating node's job with every report that the scheduling node did not get due now."""
     if local.spec.scheduler != node:
         return local
     runs = tuple(map(_telling, local.runs))
@@ -153,22 +130,19 @@ def _soon(call: Call) -> Call:
     return replace(call, due_at=None) if waits and call.due_at is not None else call
 
 
-# A node's silence counts only while something is asked of it.
-#
-# Who is asked nothing cannot answer: its part of a task may be over while another party's goes on for hours, the
-# job may be suspended, or wait for resources elsewhere. Its silence begins anew with the next request that is
-# lost.
+# A node's silence counts only while a request to it is due: its part of a task may be over while another party's
+# runs for hours, the job may be suspended, or wait for resources elsewhere.
 
 
 def is_asked(job: Job, node: NodeJob) -> bool:
     """Say whether a request to the node is under way, or comes next."""
     commands = (due.command for due in agenda(job, Timing()))  # with any timing: when it is due does not matter
-    asked = any(isinstance(command, Request) and command.node == node.node for command in commands)
+    asked = any(isinstance(command, messages.Request) and command.node == node.node for command in commands)
     return asked or reservations.is_asked(job, node)
 
 
 def forgiven(job: Job) -> Job:
-    """Return the job with the silence forgotten of every node of which nothing is asked any more."""
+    """Return the job in which no node counts as unreachable to which no request is due."""
     for node in quorum.active(job):
         if node.unreachable_since is not None and not is_asked(job, node):
             job = job.with_node(replace(node, unreachable_since=None))
@@ -176,7 +150,7 @@ def forgiven(job: Job) -> Job:
 
 
 def settled(job: Job, at: datetime) -> Job:
-    """Draw every conclusion that the facts allow: ready, running, a task's state, the end."""
+    """Apply every transition that follows: ready, running, a task's state, the end."""
     if ended(JOB, job.status):
         return job
     for name in job.tasks:
@@ -258,7 +232,7 @@ def _refused(node: NodeJob) -> Failure | None:
 
 
 def _without(job: Job, node: NodeJob, failure: Failure, at: datetime) -> Job:
-    """Go on without a node that takes no part, or end the job, telling how every party stands to it."""
+    """Go on without a node that takes no part, or end the job with the state of every party."""
     if (smaller := quorum.exclude(job, node.node, failure, at)) is not None:
         return smaller
     if job.status is JobStatus.PENDING:
@@ -268,8 +242,8 @@ def _without(job: Job, node: NodeJob, failure: Failure, at: datetime) -> Job:
     return ended_as(job, Ending(Outcome.FAILED, at, Failure(reason, text, node.node)))
 
 
-def with_suspension(job: Job, event: SuspendAsked) -> Job:
-    """Hold back all further task starts, or let them go on."""
+def with_suspension(job: Job, event: messages.SuspendAsked) -> Job:
+    """Suspend or resume the start of further tasks."""
     if job.ending is not None or ended(JOB, job.status) or (job.suspended is not None) is event.on:
         return job
     suspended = Suspension(event.by, event.at) if event.on else None
@@ -277,13 +251,13 @@ def with_suspension(job: Job, event: SuspendAsked) -> Job:
 
 
 def ended_as(job: Job, ending: Ending) -> Job:
-    """Write down the decision that the job ends; its stops are due from then on."""
+    """Record the decision that the job ends; its stops are due from then on."""
     detail = ending.failure.as_dict() if ending.failure else {}
     return replace(job, ending=ending).noted(ending.at, f"ending as {ending.outcome}", ending.by, failure=detail)
 
 
 def _quiet(node: NodeJob) -> bool:
-    """Whether the end need not wait for this node: it is stopped, holds nothing, or does not answer."""
+    """Whether the end need not wait for this node: it is stopped, has nothing of the job, or does not respond."""
     return (
         not needs_stop(node)
         or node.stop.settled
@@ -321,41 +295,41 @@ _MAX_UNKNOWNS = 5
 _MAX_DENIALS = 10
 
 
-def awaited(job: Job, event: Answered | Denied | Lost | UnknownThere) -> bool:
-    """Whether the answer can still say something: its call was made, and nothing newer was learned since.
+def awaited(job: Job, event: messages.Answered | messages.Denied | messages.Lost | messages.UnknownThere) -> bool:
+    """Whether the response still counts: its call was made, and nothing newer is known.
 
     A call that was accepted may have been made twice; that one of the two got lost, or was refused as a repeat,
     takes nothing back. The converse does: a node that accepts after all has to be stopped.
     """
     request = event.request
-    if isinstance(request, TaskRequest) and not of_this_attempt(job, request):
+    if isinstance(request, messages.TaskRequest) and not of_this_attempt(job, request):
         return False
     call = call_of(job, request)
     sent_at = call.sent_at or NOW
-    # recorded late, a loss may be that of an earlier try, and a question may have been put before the last start
+    # a late loss may be that of an earlier try, and a poll may have been sent before the last start
     under_way = call.state is CallState.SENT and event.at >= sent_at
-    if isinstance(request, HoldAt | ReturnAt) and not isinstance(event, Lost):
-        return call.tries > 0 and event.at >= sent_at  # what was held then may have been returned since
+    if isinstance(request, messages.HoldAt | messages.ReturnAt) and not isinstance(event, messages.Lost):
+        return call.tries > 0 and event.at >= sent_at  # what was reserved then may have been released since
     match event:
-        case Answered():
+        case messages.Answered():
             return call.tries > 0
-        case Denied():
-            return call.tries > 0 and (isinstance(request, PollTaskAt) or not call.settled)
-        case Lost():
+        case messages.Denied():
+            return call.tries > 0 and (isinstance(request, messages.PollTaskAt) or not call.settled)
+        case messages.Lost():
             return under_way
-        case UnknownThere():
+        case messages.UnknownThere():
             started_at = job.tasks[event.request.task].nodes[request.node].start.sent_at or NOW
             return under_way and sent_at >= started_at
         case _:
             assert_never(event)
 
 
-def answered(job: Job, event: Answered, timing: Timing) -> Job:
-    """Take in a yes: the call is settled, and what it brought is written down."""
+def answered(job: Job, event: messages.Answered, timing: Timing) -> Job:
+    """Record a positive response: the call is settled."""
     request = event.request
     job = with_reached(job, request.node)
     call = replace(call_of(job, request), state=CallState.OK, due_at=None, reason="", message="")
-    if isinstance(request, PollTaskAt):
+    if isinstance(request, messages.PollTaskAt):
         part = job.tasks[request.task].nodes[request.node]
         news = part.heard_at is not None and part.heard_at >= (call.sent_at or NOW)
         call = replace(call, due_at=event.at + pause(job, part, timing), tries=0)
@@ -364,35 +338,35 @@ def answered(job: Job, event: Answered, timing: Timing) -> Job:
             part = replace(part, start=replace(part.start, state=CallState.OK))
         return job.with_part(request.task, part)
     job = with_call(job, request, call)
-    if isinstance(request, CreateAt) and event.said is not None:
+    if isinstance(request, messages.CreateAt) and event.said is not None:
         job = job.with_node(reservations.accepted(job.nodes[request.node], event.said))
         if event.said.waits:
             job = consent.waits(job, request.node, event.said, event.at)
-    if isinstance(request, ReturnAt):
+    if isinstance(request, messages.ReturnAt):
         job = job.with_node(reservations.returned(job.nodes[request.node], expiry(call, timing.call_deadline)))
-    if isinstance(request, StartTaskAt):
+    if isinstance(request, messages.StartTaskAt):
         part = job.tasks[request.task].nodes[request.node]
         first = Call(due_at=event.at + pause(job, part, timing))
         return job.with_part(request.task, replace(part, poll=first))
-    if isinstance(request, StopTaskAt):
+    if isinstance(request, messages.StopTaskAt):
         return job.noted(event.at, request.name + " accepted", request.node, task=request.task)
-    if not isinstance(request, StopAt):
-        said = event.said if isinstance(request, CreateAt) else None
+    if not isinstance(request, messages.StopAt):
+        said = event.said if isinstance(request, messages.CreateAt) else None
         detail = {"checks": dict(said.checks)} if said and said.checks else {}
         job = job.noted(event.at, request.name + " accepted", request.node, **detail)
     return job
 
 
-def denied(job: Job, event: Denied, timing: Timing) -> Job:
-    """Take in a no. It fails a task or takes a node out of the job, unless it can be asked again."""
+def denied(job: Job, event: messages.Denied, timing: Timing) -> Job:
+    """Record a refusal. It fails a task or takes a node out of the job, unless it is retried."""
     request, failure = event.request, event.failure
     job = with_reached(job, request.node)
     before = call_of(job, request)
-    again = {"tries": before.tries} if isinstance(request, HoldAt) and before.tries > 1 else {}
+    again = {"tries": before.tries} if isinstance(request, messages.HoldAt) and before.tries > 1 else {}
     if not again or reservations.worth_noting(before, failure, timing):
         job = job.noted(event.at, request.name + " refused", request.node, **failure.as_dict(), **again)
     call = replace(before, reason=failure.reason, message=failure.message)
-    if isinstance(request, PollTaskAt):
+    if isinstance(request, messages.PollTaskAt):
         part = job.tasks[request.task].nodes[request.node]
         call = replace(
             call, state=CallState.REFUSED, due_at=event.at + timing.retry(part.denials, job.id, request)
@@ -402,12 +376,14 @@ def denied(job: Job, event: Denied, timing: Timing) -> Job:
             return job.with_part(request.task, part)
         refused = Failure("POLL_REFUSED", failure.message)
         return _failed_part(job, request.task, part, refused, event.at)
-    if isinstance(request, ReturnAt):
+    if isinstance(request, messages.ReturnAt):
         return job.with_node(reservations.returned(job.nodes[request.node], expiry(call, timing.call_deadline)))
-    if isinstance(request, HoldAt) and failure.reason == reservations.BUSY:
+    if isinstance(request, messages.HoldAt) and failure.reason == reservations.BUSY:
         job = job.with_node(reservations.busy(job.nodes[request.node], failure, event.at, timing))
         return reservations.kept(job, event.at, timing)
-    insists = isinstance(request, StopAt) or (isinstance(request, StopTaskAt) and before.tries < _MAX_DENIALS)
+    insists = isinstance(request, messages.StopAt) or (
+        isinstance(request, messages.StopTaskAt) and before.tries < _MAX_DENIALS
+    )
     if insists and failure.reason in UNTOLD:  # perhaps it runs on
         return with_call(
             job,
@@ -415,14 +391,14 @@ def denied(job: Job, event: Denied, timing: Timing) -> Job:
             replace(call, state=CallState.LOST, due_at=event.at + timing.retry(call.tries - 1, job.id, request)),
         )
     job = with_call(job, request, replace(call, state=CallState.REFUSED))
-    if isinstance(request, StartTaskAt):
+    if isinstance(request, messages.StartTaskAt):
         part = job.tasks[request.task].nodes[request.node]
         job = _failed_part(job, request.task, part, failure, event.at)
     return job
 
 
-def exclude(job: Job, request: StartTaskAt, at: datetime) -> Job:
-    """Take a node out of a task: it was asked only because nobody here knew the component's roles."""
+def exclude(job: Job, request: messages.StartTaskAt, at: datetime) -> Job:
+    """Take a node out of a task in which it has no role; it was asked as the component is unknown here."""
     task = job.tasks[request.task]
     if ended(JOB, job.status) or not of_this_attempt(job, request):
         return job.noted(at, "late answer ignored", request.node, request=str(request))
@@ -437,35 +413,35 @@ def exclude(job: Job, request: StartTaskAt, at: datetime) -> Job:
     return settled(job.noted(at, "task start not for this node", request.node, task=task.name), at)
 
 
-def lost(job: Job, event: Lost, timing: Timing) -> Job:
-    """Take in that no answer came: the node counts as unreachable, and the call is due again after a pause."""
+def lost(job: Job, event: messages.Lost, timing: Timing) -> Job:
+    """Record that no response came: the node counts as unreachable, and the call is due again after a pause."""
     request = event.request
     call = call_of(job, request)
     due = event.at + timing.retry(call.tries - 1, job.id, request)
-    if isinstance(request, StartTaskAt):
+    if isinstance(request, messages.StartTaskAt):
         maybe_there = event.delivered  # it is sent again only after the node did not know it
     else:
-        maybe_there = event.delivered or call.tries > 1 or isinstance(request, StopAt)
+        maybe_there = event.delivered or call.tries > 1 or isinstance(request, messages.StopAt)
     state = CallState.LOST if maybe_there else CallState.IDLE
     job = with_call(job, request, replace(call, state=state, due_at=due, message=event.message))
     node = job.nodes[request.node]
     if node.unreachable_since is None and (job.ending is not None or is_asked(job, node)):
         job = job.with_node(replace(node, unreachable_since=event.at))
         job = job.noted(event.at, "unreachable", request.node, message=event.message)
-    if isinstance(request, CreateAt | StartAt) and job.ending is None:
+    if isinstance(request, messages.CreateAt | messages.StartAt) and job.ending is None:
         detail = {"tries": call.tries, "next": due.isoformat(), "message": event.message}
         job = job.noted(event.at, request.name + " without an answer", request.node, **detail)
     return job
 
 
-def delayed(job: Job, event: Delayed) -> Job:
-    """Move the claim of a request to the moment at which it is sent, or take it back where nobody wants it now."""
+def delayed(job: Job, event: messages.Delayed) -> Job:
+    """Move the claim of a request to the moment at which it is sent, or withdraw it where it is obsolete."""
     request = event.request
     if not is_claimed(job, request, event.claimed):
         return job
     call = call_of(job, request)
     over = job.ending is not None
-    if isinstance(request, StartTaskAt):
+    if isinstance(request, messages.StartTaskAt):
         task = job.tasks[request.task]
         over = over or task.ending is not None or task.again_from is not None
     if over:  # it never left this node
@@ -473,16 +449,16 @@ def delayed(job: Job, event: Delayed) -> Job:
     return with_call(job, request, replace(call, sent_at=event.at))
 
 
-def is_claimed(job: Job, request: Request, at: datetime) -> bool:
-    """Say whether a request is still the one that was claimed at that moment, unanswered and not made anew."""
-    if isinstance(request, TaskRequest) and not of_this_attempt(job, request):
+def is_claimed(job: Job, request: messages.Request, at: datetime) -> bool:
+    """Whether a request is still the one claimed at that moment, unanswered and not repeated."""
+    if isinstance(request, messages.TaskRequest) and not of_this_attempt(job, request):
         return False
     call = call_of(job, request)
     return call.state is CallState.SENT and call.sent_at == at
 
 
-def unknown_there(job: Job, event: UnknownThere) -> Job:
-    """Take in that a node does not know a task it was told to start: it is told again, a few times."""
+def unknown_there(job: Job, event: messages.UnknownThere) -> Job:
+    """Record that a node does not know a task that it was to start: the start is repeated, a few times."""
     request = event.request
     job = with_reached(job, request.node)
     part = job.tasks[request.task].nodes[request.node]
