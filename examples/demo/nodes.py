@@ -217,7 +217,7 @@ def _remove_runs(nodes: Sequence[NodeProcess]) -> None:
             run = RunDirectory(path)
             run.kill()
             run.delete()
-        # a supervisor that has not come to claim its run, or was not heard, ends when the folder is gone
+        # a supervisor that has not come to claim its run, or did not respond, exits when the folder is gone
         try_to_remove(node.runs)
     end = time.monotonic() + _TIMEOUT
     while any(_below(node.runs) for node in nodes) and time.monotonic() < end:

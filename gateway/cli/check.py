@@ -22,7 +22,7 @@ from gateway.errors import counted
 if TYPE_CHECKING:
     from engines.base import Engine
     from gateway.conformance.check import Checked, Described, Given
-    from gateway.conformance.sandbox import Patience, Sandbox
+    from gateway.conformance.sandbox import Sandbox, Timeouts
     from provider_registry.model import Component, Problem
 
 X = TypeVar("X")
@@ -77,7 +77,7 @@ def check(
     from gateway.conformance.check import check as check_component
     from gateway.conformance.check import described, labelled
     from gateway.conformance.clauses import CLAUSES
-    from gateway.conformance.sandbox import Patience
+    from gateway.conformance.sandbox import Timeouts
 
     if image and program and engine is None:
         text = "--image and --command name two programs: leave one out, or choose one with --engine"
@@ -91,8 +91,8 @@ def check(
         clauses = _chosen({c.name: c for c in CLAUSES}, clause or [], "clause", "CLAUSE_UNKNOWN")
         _validate(given, chosen)
         name = image or found.provider.image or "the-image"
-        patience = Patience(timeout, min(timeout, Patience.alone), grace)
-        with _sandbox(engine, name, program, patience) as sandbox, _progress(len(chosen)) as report:
+        timeouts = Timeouts(timeout, min(timeout, Timeouts.alone), grace)
+        with _sandbox(engine, name, program, timeouts) as sandbox, _progress(len(chosen)) as report:
             found = labelled(found, sandbox)
             checked = [check_component(sandbox, one, given, report, clauses) for one in chosen]
     good = not found.errors and all(c.good for c in checked)
@@ -146,16 +146,16 @@ def _validate(given: "Given", components: "Sequence[Component]") -> None:
         raise CallFailed(text, EXIT_BAD_INPUT, "PARAMETER_UNKNOWN")
     roles = {role for c in components for role in c.roles}
     inputs = {one.name for c in components for one in c.inputs}
-    unread = [role for role in given.tables if role not in roles]
-    unread += [f"{role}.{name}" for role, name in given.files if role not in roles or name not in inputs]
-    if unread:
-        text = f"no component that is checked reads data of {', '.join(unread)}; there are roles "
+    unused = [role for role in given.tables if role not in roles]
+    unused += [f"{role}.{name}" for role, name in given.files if role not in roles or name not in inputs]
+    if unused:
+        text = f"no component that is checked reads data of {', '.join(unused)}; there are roles "
         text += f"{', '.join(sorted(roles))} and inputs {', '.join(sorted(inputs)) or 'none'}"
         raise CallFailed(text, EXIT_BAD_INPUT, "INPUT_UNKNOWN")
 
 
 @contextmanager
-def _sandbox(kind: Engines | None, image: str, program: str, patience: "Patience") -> "Iterator[Sandbox]":
+def _sandbox(kind: Engines | None, image: str, program: str, timeouts: "Timeouts") -> "Iterator[Sandbox]":
     """Make the place in which components run, and remove all of it afterwards. Raises `CallFailed`."""
     from engines.base import EngineError
     from engines.files import try_to_remove
@@ -168,7 +168,7 @@ def _sandbox(kind: Engines | None, image: str, program: str, patience: "Patience
         engine = _engine(
             kind or (Engines.process if program else Engines.docker), image, program, folder, installation
         )
-        sandbox = Sandbox(engine, image, installation, folder, patience)
+        sandbox = Sandbox(engine, image, installation, folder, timeouts)
         try:
             yield sandbox
         except Invalid as error:

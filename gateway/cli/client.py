@@ -219,7 +219,7 @@ def _given(query: Mapping[str, Any]) -> dict[str, Any]:
 
 # ---------------------------------------------------------------- completion in the shell
 
-_PATIENCE = 2.0
+_COMPLETION_SECONDS = 2.0
 """seconds"""
 _MOST = 100
 
@@ -230,7 +230,7 @@ def _names(path: str, names: Callable[[Any], Iterable[str]], **query: Any) -> Co
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         config = Path(str(ctx.params.get("config") or DEFAULT_CONFIG))
         with suppress(CallFailed, NotFit, OSError, LookupError, TypeError):
-            with connect(config, str(ctx.params.get("url") or ""), timeout=_PATIENCE) as node:
+            with connect(config, str(ctx.params.get("url") or ""), timeout=_COMPLETION_SECONDS) as node:
                 found = dict.fromkeys(names(node.get(path, **query)))
             return [name for name in found if name.startswith(incomplete)][:_MOST]
         return []

@@ -112,7 +112,7 @@ def compact(value: Any, longest: int = 60) -> str:
 
 
 class Transfer:
-    """A progress bar on standard error while bytes are moved; nothing where that is no terminal."""
+    """A progress bar on standard error while bytes are moved; nothing where that is not a terminal."""
 
     def __init__(self, text: str) -> None:
         from rich.console import Console

@@ -121,7 +121,7 @@ def delete(
 
     Exit code 1: refused, or a node does not respond (then nothing was deleted here: try again), or one that
     refuses keeps its part while the others delete theirs; the table shows it. A node without this request (it is
-    not part of the standard) keeps its part, too, and is no failure.
+    not part of the standard) keeps its part, too, and does not fail.
 
     Example: bfia-gateway job delete job-0123 --dry-run
     """

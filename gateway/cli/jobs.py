@@ -25,9 +25,9 @@ from gateway.cli.inputs import new_file, read_object
 from gateway.data.log_levels import Level
 from gateway.errors import counted
 
-PATIENCE = 300.0
+SILENT_SECONDS = 300.0
 """seconds for which a node that has responded may be silent, such as while it is upgraded"""
-COMING_UP = 30.0
+STARTING_SECONDS = 30.0
 """seconds for which a node may be silent at first: it has just been started, or its address is wrong"""
 PAUSE = 0.3
 """seconds between two requests"""
@@ -282,15 +282,15 @@ def looks(
         try:
             known, since, trouble = fetch(), None, ""
         except CallFailed as error:
-            first, since, patience = (
+            first, since, limit = (
                 since is None,
                 now() if since is None else since,
-                PATIENCE if known else COMING_UP,
+                SILENT_SECONDS if known else STARTING_SECONDS,
             )
             silent = error.code == EXIT_NO_ANSWER or error.reason == "DATABASE_AWAY"
-            if not silent or now() - since >= patience:
+            if not silent or now() - since >= limit:
                 raise
-            trouble = f"{error}; retrying for up to {patience:g} s"
+            trouble = f"{error}; retrying for up to {limit:g} s"
             if first and not known:
                 tell(trouble)
         if known:

@@ -40,7 +40,7 @@ def run(config: Path, log_format: str, ready_file: Path | None) -> None:
         gateway.start()
 
         def ready() -> None:
-            settle()
+            tune_garbage_collector()
             log.info("serving", node=settings.node.id, engine=settings.engine.kind, **gateway.addresses())
             if ready_file is not None:
                 part = ready_file.with_suffix(".part")
@@ -59,7 +59,7 @@ def run(config: Path, log_format: str, ready_file: Path | None) -> None:
     uvloop.run(main())
 
 
-def settle() -> None:
+def tune_garbage_collector() -> None:
     """Keep the garbage collector from pausing every thread to look through code and settings, which stay."""
     gc.collect()
     gc.freeze()

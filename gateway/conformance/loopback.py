@@ -28,7 +28,7 @@ CHANNEL = "/v1/interconn/chan/"
 OPERATIONS = ("push", "pop", "peek", "release")
 _LARGEST_BODY = 1 << 20
 _LARGEST_MESSAGE = 256 << 20
-_PATIENCE = 30.0
+_TIMEOUT = 30.0
 _ROUNDS = 20
 """turns of the event loop, of which a request needs five to reach its application"""
 _building = threading.Lock()
@@ -159,14 +159,14 @@ class Loopback:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        if not self._up.wait(_PATIENCE):
+        if not self._up.wait(_TIMEOUT):
             raise OSError("the sandbox's channel does not come up")
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._loop is not None and self._stopping is not None:
             self._loop.call_soon_threadsafe(self._stopping.set)
-        self._thread.join(_PATIENCE)
+        self._thread.join(_TIMEOUT)
         self._close()
 
     @property
@@ -182,18 +182,18 @@ class Loopback:
         """Return the callback address of a node's run."""
         return f"http://{self._bases[node]}{CALLBACK}?run={self._stations[node].run}"
 
-    def settle(self, node: str) -> None:
+    def await_callbacks(self, node: str) -> None:
         """Wait until every callback that has come to a node is recorded: its sender may be gone before that."""
         assert self._loop is not None
-        settled = self._settled(self._stations[node].recorder)
+        recorded = self._recorded(self._stations[node].recorder)
         try:
-            asyncio.run_coroutine_threadsafe(settled, self._loop).result(_PATIENCE)
+            asyncio.run_coroutine_threadsafe(recorded, self._loop).result(_TIMEOUT)
         except RuntimeError:  # it does not serve any more
-            settled.close()
+            recorded.close()
         except TimeoutError:
             return
 
-    async def _settled(self, recorder: Recorder) -> None:
+    async def _recorded(self, recorder: Recorder) -> None:
         for _ in range(_ROUNDS):  # a connection, then its data, then the application
             await asyncio.sleep(0)
         while recorder.pending:

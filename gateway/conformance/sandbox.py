@@ -52,7 +52,7 @@ _LARGEST = 64 << 20
 
 
 @dataclass(frozen=True)
-class Patience:
+class Timeouts:
     """How long a trial may take, in seconds."""
 
     run: float = 300.0
@@ -84,12 +84,12 @@ class Sandbox:
     """Runs one image's components. Closing it removes all that it made."""
 
     def __init__(
-        self, engine: Engine, image: str, installation: str, folder: Path, patience: Patience = Patience()
+        self, engine: Engine, image: str, installation: str, folder: Path, timeouts: Timeouts = Timeouts()
     ) -> None:
         self.engine = engine
         self.image = image
         self.installation = installation
-        self.patience = patience
+        self.timeouts = timeouts
         self.given_up = threading.Event()
         self._folder = folder
         self._lock = threading.Lock()
@@ -170,7 +170,7 @@ class _Trial:
         self._plan = plan
         self._loopback = loopback
         self._home = home
-        self._until = time.monotonic() + (sandbox.patience.alone if plan.empty else sandbox.patience.run)
+        self._until = time.monotonic() + (sandbox.timeouts.alone if plan.empty else sandbox.timeouts.run)
 
     def play(self, party: Party, station: Station) -> Trace:
         """Run one party and return what was seen of it."""
@@ -189,7 +189,7 @@ class _Trial:
         try:
             engine.launch(self._launch(run, place))
             trace = self._until_over(run, station.recorder, trace)
-            self._loopback.settle(party.node)
+            self._loopback.await_callbacks(party.node)
             written = engine.logs(run.name)
             engine.remove(run.name)
         except EngineError as error:
@@ -241,7 +241,7 @@ class _Trial:
                 running_by = min(running_by, now)
             due = self._plan.stop and now >= running_by + self._plan.linger
             if due or now > self._until or self._sandbox.given_up.is_set():
-                engine.stop(run.name, self._sandbox.patience.grace)
+                engine.stop(run.name, self._sandbox.timeouts.grace)
                 seconds = time.monotonic() - now
                 trace = replace(trace, was_stopped=True, in_time=self._plan.stop, stop_seconds=seconds)
                 probe = engine.probe(run.name)

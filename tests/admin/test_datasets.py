@@ -15,7 +15,6 @@ from typer.testing import CliRunner, Result
 
 from adapter.bfia.examples import A_JOB, A_PROVIDER
 from gateway.bootstrap.node import Gateway
-from gateway.cli.data import commands
 from gateway.cli.main import app
 from gateway.data.sharing import NotShared
 from gateway.data.storage import FOLDER
@@ -271,11 +270,6 @@ def test_who_hands_a_job_in_is_told_which_dataset_is_not_granted_where(tmp_path:
         (job,) = call(one, "GET", "/api/v1/jobs").json()["jobs"]
         shown = call(one, "GET", f"/api/v1/jobs/{job['job_id']}").json()
         assert (shown["status"], shown["failure"]["reason"]) == ("REJECTED", "NOT_AUTHORISED")
-
-
-def test_every_command_shows_an_example():
-    for command in commands.registered_commands:
-        assert command.callback is not None and "Example: bfia-gateway data " in (command.callback.__doc__ or "")
 
 
 def test_names_are_offered_to_the_shell(node: Gateway, monkeypatch: pytest.MonkeyPatch):

@@ -98,12 +98,6 @@ def test_a_node_that_does_not_answer_is_told_from_a_wrong_configuration(tmp_path
     assert call("gc", "--url", "http://[").exit_code == 2
 
 
-def test_every_command_has_an_example():
-    for name in ("gc", "drain", "undrain"):
-        help_text = call(name, "--help").stdout
-        assert f"Example: bfia-gateway {name}" in " ".join(help_text.split())
-
-
 def test_a_job_is_archived_cleaned_and_deleted(tmp_path: Path):
     with running(tmp_path, retention={"every_seconds": 3600}) as node:
         run = left_behind(node, "job-old", 5).runs[0]

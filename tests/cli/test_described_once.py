@@ -105,7 +105,7 @@ def test_a_changed_description_changes_the_form_the_draft_the_check_and_the_envi
 
 def test_components_are_offered_to_the_shell(node: Gateway, monkeypatch: pytest.MonkeyPatch):
     described(node, "scores", a_parameter())
-    monkeypatch.setattr(client, "_PATIENCE", 60)
+    monkeypatch.setattr(client, "_COMPLETION_SECONDS", 60)
     asked = cast(typer.Context, SimpleNamespace(params={"url": node.addresses()["operator"]}))
     assert client.components(asked, "acme:1") == ["acme:1.0.0/Algo"]
     assert client.components(asked, "other") == []

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gateway.cli.client import EXIT_FAILED, EXIT_NO_ANSWER, CallFailed
-from gateway.cli.jobs import PATIENCE, looks
+from gateway.cli.jobs import SILENT_SECONDS, looks
 
 SILENT = CallFailed("no answer", EXIT_NO_ANSWER, "NO_ANSWER")
 AWAY = CallFailed("the database is away", EXIT_FAILED, "DATABASE_AWAY")
@@ -67,6 +67,6 @@ def test_a_node_that_is_just_being_started_is_waited_for():
 def test_it_ends_where_there_is_nothing_to_wait_for(answers: tuple[Any, ...], times: int):
     seen = []
     with pytest.raises(CallFailed):
-        for look in watched(*answers, lasting=PATIENCE / 4):
+        for look in watched(*answers, lasting=SILENT_SECONDS / 4):
             seen.append(look)
     assert len(seen) == times

@@ -10,31 +10,15 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from adapter.bfia.examples import A_JOB, A_PROVIDER
 from gateway.bootstrap.node import Gateway
-from gateway.cli.main import app
 from tests import forks
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask, running
 
 ROOT = Path(__file__).parents[2]
 PATIENT = ROOT / "tests" / "e2e" / "patient.py"
-NAMES = (
-    "submit",
-    "list",
-    "show",
-    "watch",
-    "stop",
-    "timeline",
-    "logs",
-    "outputs",
-    "download",
-    "approvals",
-    "approve",
-    "reject",
-)
 
 
 @pytest.fixture
@@ -222,9 +206,3 @@ def test_what_is_no_job_is_refused_with_exit_code_2(node: Gateway, text: str, wo
 def test_an_unknown_job_and_a_missing_file_are_told(node: Gateway):
     assert cli(node, "show", "job-none").returncode == 1
     assert "cannot be read" in cli(node, "submit", "/nowhere.json").stderr
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_command_shows_an_example(name: str):
-    text = " ".join(CliRunner().invoke(app, ["job", name, "--help"]).stdout.split())
-    assert f"bfia-gateway job {name}" in text

@@ -10,7 +10,6 @@ from typer.testing import CliRunner, Result
 
 from gateway.bootstrap.node import Gateway
 from gateway.cli.main import app
-from gateway.cli.models import commands
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
 from gateway.domain.execution import machine
 from gateway.domain.execution.messages import StopAsked
@@ -98,8 +97,3 @@ def test_cleaning_keeps_what_a_model_refers_to(node: Gateway):
     assert node.models.keeper(PLACE) == ("version job-1 of model credit model",)
     assert not node.models.keeper(Address("job-1-guest-0", "other"))
     assert node.models.keeper in node.keepers
-
-
-def test_every_command_shows_an_example():
-    for command in commands.registered_commands:
-        assert command.callback is not None and "Example: bfia-gateway model " in (command.callback.__doc__ or "")

@@ -117,9 +117,3 @@ def test_a_name_is_given_to_a_vendor(node: Gateway, tmp_path: Path):
     assert cli(node, "give", "acme", "--to", "ann").stdout == "acme belonged to the admins, now to ann\n"
     assert "ann" in cli(node, "list", "--owner", "ann").stdout
     assert cli(node, "give", "acme", "--to", "").exit_code == 0
-
-
-def test_every_command_shows_an_example():
-    for name in ("register", "list", "show", "history", "diff", "retire", "unretire", "approve", "give"):
-        text = CliRunner().invoke(app, ["provider", name, "--help"]).stdout
-        assert f"bfia-gateway provider {name}" in " ".join(text.split())

@@ -92,12 +92,6 @@ def test_a_route_is_tried_and_the_exit_code_tells(node: Gateway, tmp_path: Path)
         assert json.loads(cli(node, "test", PEER, "--json").stdout)["good"] is True
 
 
-def test_every_command_shows_an_example():
-    for name in ("list", "add", "edit", "disable", "enable", "remove", "history", "diff", "rollback", "test"):
-        text = CliRunner().invoke(app, ["route", name, "--help"]).stdout
-        assert f"bfia-gateway route {name}" in text.replace("\n", " ")
-
-
 def test_without_a_node_the_command_says_so():
     nobody = CliRunner().invoke(app, ["route", "list", "--url", "http://127.0.0.1:1"])
     assert nobody.exit_code == 3 and "is the node up?" in nobody.stderr

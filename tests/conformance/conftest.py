@@ -10,7 +10,7 @@ import pytest
 from engines.process.engine import ProcessEngine
 from gateway.conformance.check import Checked, Given, check, described
 from gateway.conformance.clauses import CLAUSES, Clause
-from gateway.conformance.sandbox import NODE, Patience, Sandbox
+from gateway.conformance.sandbox import NODE, Sandbox, Timeouts
 
 VENDOR = Path(__file__).with_name("tiny_vendor.py")
 Run = Callable[..., Checked]
@@ -71,7 +71,7 @@ def checked(tmp_path: Path) -> Run:
         engine = ProcessEngine(
             node=NODE, installation="test", images={"tiny:1": command}, run_root=tmp_path / "process"
         )
-        sandbox = Sandbox(engine, "tiny:1", "test", tmp_path / "sandbox", Patience(30.0, 10.0, grace=1.0))
+        sandbox = Sandbox(engine, "tiny:1", "test", tmp_path / "sandbox", Timeouts(30.0, 10.0, grace=1.0))
         provider = described(body or registration()).provider
         assert provider is not None
         try:

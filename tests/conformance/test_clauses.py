@@ -15,7 +15,7 @@ from gateway.conformance.check import Given, described
 from gateway.conformance.clauses import CLAUSES, TOGETHER
 from gateway.conformance.evidence import Evidence, Requests, StateReport, Trace, Trial
 from gateway.conformance.loopback import Loopback, Recorder, Station
-from gateway.conformance.sandbox import NODE, Patience, Plan, Sandbox
+from gateway.conformance.sandbox import NODE, Plan, Sandbox, Timeouts
 from gateway.errors import Invalid
 from tests.conformance.conftest import Run, registration
 
@@ -152,7 +152,7 @@ def test_a_given_table_that_is_none_ends_the_check_at_once(checked: Run) -> None
 def test_what_is_given_up_ends_though_nothing_fails(tmp_path: Path) -> None:
     waits = (sys.executable, "-c", "import time; time.sleep(600)")
     engine = ProcessEngine(node=NODE, installation="test", images={"tiny:1": waits}, run_root=tmp_path / "process")
-    sandbox = Sandbox(engine, "tiny:1", "test", tmp_path / "sandbox", Patience(run=600.0, grace=1.0))
+    sandbox = Sandbox(engine, "tiny:1", "test", tmp_path / "sandbox", Timeouts(run=600.0, grace=1.0))
     provider = described(registration()).provider
     assert provider is not None
     sandbox.give_up()

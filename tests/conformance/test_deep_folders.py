@@ -8,13 +8,13 @@ import pytest
 
 from engines.files import try_to_remove
 from gateway.cli.check import Engines, _sandbox
-from gateway.conformance.sandbox import Patience, files_in
+from gateway.conformance.sandbox import Timeouts, files_in
 from tests.contracts.test_folders import nest, put
 
 
 def test_the_sandbox_is_taken_away_however_deep_its_folders_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with _sandbox(Engines.process, "tiny:1", "true", Patience()):
+    with _sandbox(Engines.process, "tiny:1", "true", Timeouts()):
         (folder,) = tmp_path.iterdir()
         put(nest(folder, 5000), 100)
     assert not list(tmp_path.iterdir())

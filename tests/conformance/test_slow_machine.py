@@ -85,7 +85,7 @@ def test_a_callback_is_heard_whose_sender_is_gone_and_in_its_turn(tmp_path: Path
             head = f"POST {path} HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\n"
             with socket.create_connection((host, int(port))) as sender:
                 sender.sendall(f"{head}content-length: {len(body)}\r\n\r\n{body}".encode())
-        loopback.settle(NODE)
+        loopback.await_callbacks(NODE)
         assert [report.result_code for report in recorder.requests.reports] == [
             str(number) for number in range(40)
         ]
