@@ -34,7 +34,7 @@ from gateway.http.app import Mounted
 from gateway.http.strangers import Seen, seen
 from gateway.ports import Limiters, ParticipantApi, SchedulerApi
 from gateway.store.repositories import (
-    SqlHeardSignatures,
+    SqlUsedSignatures,
 )
 from gateway.store.store import Store
 from provider_registry.registry import Registry
@@ -78,7 +78,7 @@ class FateSide:
         node = settings.node.id
         sites = settings.fate.sites
         devices = {site: found.device for site, found in sites.items()}
-        self.heard = UsedSignatures(SqlHeardSignatures(store, clock).first)
+        self.heard = UsedSignatures(SqlUsedSignatures(store, clock).first)
         applications = {n: Site(_app(s.sends), _app(s.expects)) for n, s in sites.items()}
         self._signatures = FateSignatures(applications, self.heard)
         self._descriptions = Descriptions(node, standard, Catalogue(registry), devices)

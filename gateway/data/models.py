@@ -78,8 +78,8 @@ class Models:
             if mine is None:
                 text = f"node {self._node} has nothing of {what} for {party.label}"
                 return _refusal("MODEL_UNKNOWN", text, name.model_id)
-            if strangers := models.not_allowed(spec, mine.model, mine.granted):
-                text = f"{', '.join(strangers)} may not use {what}: neither trained with it nor granted it here"
+            if unauthorised := models.not_allowed(spec, mine.model, mine.granted):
+                text = f"{', '.join(unauthorised)} may not use {what}: neither trained with it nor granted it here"
                 return _refusal("MODEL_NOT_AUTHORISED", text, name.model_id)
             if mine.deployed_at is None:
                 return _refusal("MODEL_NOT_DEPLOYED", f"{what} is not deployed at node {self._node}", name.version)

@@ -17,8 +17,8 @@ _FOLDER, _FILE = 0o777, 0o666
 """the next container may run as another user than the one that wrote them"""
 
 
-def take_over(source: Path, target: Path) -> None:
-    """Copy what lies in one folder into another that is not there yet, or leave that empty.
+def copy_checkpoint(source: Path, target: Path) -> None:
+    """Copy a checkpoint's folder to another that does not exist yet; without a source that stays empty.
 
     Files and folders only: what a container left as a link or a device is not followed. Raises OSError.
     """
@@ -55,11 +55,11 @@ INSIDE_LOG = "/bfia/log"
 INSIDE_CHECKPOINT = "/bfia/checkpoint"
 
 _MOST_LOGS = 10_000
-"""files and folders of a run's own log folder that are looked at"""
+"""files and folders of a run's own log folder that are shortened"""
 
 
 class Unmeasurable(Exception):
-    """Folders are nested so deeply that the system takes no path to what lies in them."""
+    """Folders are nested more deeply than a path can be long."""
 
 
 @dataclass(frozen=True)
@@ -91,18 +91,18 @@ class Workspace:
         return self._runs / run.name
 
     def prepare(self, run: Run) -> Placement:
-        """Make the run's directories; say how the run sees them."""
+        """Make the run's directories; return how the run sees them."""
         log = self.logs(run) / "log"
         _closed(log.parent)
         log.mkdir(exist_ok=True)
         self._make_outputs(run, log)
         if run.checkpoint is not None:
             source = self._path(run.checkpoint_from) if run.checkpoint_from else Path(os.devnull)
-            take_over(source, self._path(run.checkpoint))
+            copy_checkpoint(source, self._path(run.checkpoint))
         return self.placement(run)
 
     def placement(self, run: Run) -> Placement:
-        """Say how a run sees its places; makes none of them."""
+        """Return how a run sees its places; makes none of them."""
         log = self.logs(run) / "log"
         checkpoint = self._path(run.checkpoint) if run.checkpoint else None
         if not self._contained:
@@ -126,7 +126,7 @@ class Workspace:
             path.chmod(0o777)  # as above; the folder around it lets nobody else on this machine in
 
     def clear(self, run: Run) -> None:
-        """Close the run's outputs, take away what it left empty, and the middle of log files that are too long."""
+        """Close the run's outputs, delete the empty ones, and shorten log files that are too long."""
         self._shorten_logs(run)
         for address in run.outputs.values():
             path = self._path(address)
@@ -144,7 +144,7 @@ class Workspace:
     def used(self, run: Run, most: int) -> Written:
         """Return what the outputs, checkpoints and own log files of a run take; ``most`` + 1 files are counted.
 
-        Raises `Unmeasurable` where folders are nested too deeply to be looked into.
+        Raises `Unmeasurable` where folders are nested too deeply.
         """
         kept = [run.checkpoint] if run.checkpoint else []
         outputs = {self._path(address) for address in (*run.outputs.values(), *kept)}

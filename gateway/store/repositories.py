@@ -452,7 +452,7 @@ def _now(connection: sa.Connection) -> sa.ColumnElement[float]:
     return sa.literal_column("(unix_timestamp(now(6)) + 0e0)", sa.Double())
 
 
-class SqlHeardSignatures:
+class SqlUsedSignatures:
     """Remembers signatures of FATE requests while they are valid, for several threads and gateways."""
 
     _TIDY_EVERY = 60.0
@@ -469,7 +469,7 @@ class SqlHeardSignatures:
 
         It is remembered for so many seconds from then on.
         """
-        t, now = schema.heard_signature, self._clock().timestamp()
+        t, now = schema.used_signature, self._clock().timestamp()
         mine = t.c.signature == signature
 
         def work() -> str:

@@ -271,7 +271,7 @@ token = _table(
     sa.Column("revoked_at", Seconds),
 )
 
-heard_signature = _table(
+used_signature = _table(
     "heard_signature",
     sa.Column("signature", sa.String(64), primary_key=True),
     sa.Column("request", sa.String(64), nullable=False),

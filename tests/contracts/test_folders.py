@@ -86,7 +86,7 @@ def test_no_more_folders_are_looked_through_than_a_bounded_number(tmp_path: Path
 def test_deep_checkpoints_are_taken_over(tmp_path: Path, workspace: Workspace) -> None:
     (source := tmp_path / "storage").mkdir()
     put(nest(source, 1100), 10)
-    data_workspace.take_over(source, tmp_path / "runs")
+    data_workspace.copy_checkpoint(source, tmp_path / "runs")
     (copied,) = (e for e in files.walk(tmp_path / "runs") if e.is_file())
     assert copied.path == str(tmp_path / "runs" / ("d/" * 1100 + "data"))
 

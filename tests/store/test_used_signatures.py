@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from adapter.fate.signing import App, Signatures, Site, UsedSignatures
 from gateway.errors import NotAllowed
 from gateway.store import schema
-from gateway.store.repositories import SqlHeardSignatures
+from gateway.store.repositories import SqlUsedSignatures
 from gateway.store.store import Store
 from tests.contracts.databases import careless_database
 from tests.contracts.test_repositories import a_store
@@ -45,7 +45,7 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path, worker_id: str) -> It
 
 def gateway(store: Store) -> Signatures:
     return Signatures(
-        {"us": Site(expects=APP)}, UsedSignatures(SqlHeardSignatures(store, lambda: datetime.now(UTC)).first)
+        {"us": Site(expects=APP)}, UsedSignatures(SqlUsedSignatures(store, lambda: datetime.now(UTC)).first)
     )
 
 
@@ -62,7 +62,7 @@ def test_what_one_gateway_heard_is_used_at_the_other(stores: list[Store]):
 
 
 def test_of_requests_that_race_with_one_signature_one_is_taken(stores: list[Store]):
-    heard = [SqlHeardSignatures(store, lambda: datetime.now(UTC)) for store in stores]
+    heard = [SqlUsedSignatures(store, lambda: datetime.now(UTC)) for store in stores]
     gate = threading.Barrier(8)
 
     def work(number: int) -> bool:
@@ -75,7 +75,7 @@ def test_of_requests_that_race_with_one_signature_one_is_taken(stores: list[Stor
 
 def test_what_holds_no_longer_is_forgotten(stores: list[Store]):
     clock = Hands()
-    heard = SqlHeardSignatures(stores[0], clock)
+    heard = SqlUsedSignatures(stores[0], clock)
     for number in range(5):
         assert heard.first(f"s{number}", "a", 120) == "a"
     clock.now += timedelta(seconds=119)
@@ -85,5 +85,5 @@ def test_what_holds_no_longer_is_forgotten(stores: list[Store]):
     clock.now += timedelta(seconds=60)
     assert heard.first("another", "c", 120) == "c"
     with stores[0].read() as connection:
-        left = connection.execute(sa.select(schema.heard_signature.c.signature)).scalars().all()
+        left = connection.execute(sa.select(schema.used_signature.c.signature)).scalars().all()
     assert sorted(left) == ["another", "s0"]
