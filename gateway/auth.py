@@ -1,4 +1,4 @@
-"""Who may do what on the operators' listener: roles, tokens, and the table of what each role may ask for."""
+"""Who may do what on the operators' listener: roles, tokens, and the table of what each role may request."""
 
 import hashlib
 import hmac
@@ -34,13 +34,13 @@ class Role(StrEnum):
     VENDOR = "vendor"
     """registers components, and sees how they do"""
     PLATFORM = "platform"
-    """hands in jobs, uploads data, fetches results"""
+    """submits jobs, uploads data, downloads results"""
     VIEWER = "viewer"
-    """looks at jobs, routes and health; never at data, nor at logs, which may hold some"""
+    """reads jobs, routes and health; never data, nor logs, which may contain some"""
 
 
-class NotLetIn(GatewayError):
-    """No token, or none that is good for anything now."""
+class Unauthenticated(GatewayError):
+    """No valid token."""
 
     reason = "NO_TOKEN"
     code = 401
@@ -74,7 +74,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Rule:
-    """Who may ask for the paths that a pattern matches; the first rule that fits decides."""
+    """Who may request the paths that a pattern matches; the first rule that fits decides."""
 
     methods: tuple[str, ...]
     path: re.Pattern[str]
@@ -147,20 +147,22 @@ class Access:
         self._configured = digest(configured) if configured else ""
 
     def identify(self, text: str) -> Identity:
-        """Return whose token it is. Raises `NotLetIn` with the reason."""
+        """Return whose token it is. Raises `Unauthenticated` with the reason."""
         if not text:
-            raise NotLetIn("send Authorization: Bearer <token>; an admin makes one by: bfia-gateway token create")
+            raise Unauthenticated(
+                "send Authorization: Bearer <token>; an admin makes one by: bfia-gateway token create"
+            )
         found = digest(text)
         if self._configured and secrets.compare_digest(found, self._configured):
             return Identity("operator", Role.ADMIN)
         token = self._find(found)
         if token is None:
-            raise NotLetIn("nobody here knows that token", reason="TOKEN_UNKNOWN")
+            raise Unauthenticated("unknown token", reason="TOKEN_UNKNOWN")
         if token.revoked_at is not None:
-            raise NotLetIn(f"the token of {token.name} is revoked", reason="TOKEN_REVOKED")
+            raise Unauthenticated(f"the token of {token.name} is revoked", reason="TOKEN_REVOKED")
         if token.expires_at is not None and token.expires_at <= self._clock():
             text = f"the token of {token.name} expired at {token.expires_at:%Y-%m-%d %H:%M} UTC"
-            raise NotLetIn(text, reason="TOKEN_EXPIRED")
+            raise Unauthenticated(text, reason="TOKEN_EXPIRED")
         return Identity(token.name, token.role)
 
 

@@ -1,7 +1,7 @@
-"""The family of errors that the gateway answers with.
+"""The errors that the gateway responds with, and how a response reports them.
 
-They are raised where they are known and turned into an answer in one handler per adapter. Anything
-else that is raised is a bug: it is logged with its trace and answered without its text.
+They are raised where they are known and turned into a response by one handler per adapter. Anything
+else that is raised is a bug: it is logged with its trace, and the response does not contain its text.
 
     GatewayError
     ├── Invalid            bad input; carries every Problem
@@ -70,7 +70,7 @@ class GatewayError(Exception):
 
 
 class Invalid(GatewayError):
-    """Bad input. Every problem is told at once, each with its path; of a flood, the first `MOST_PROBLEMS`."""
+    """Bad input: every problem with its path, of a flood the first `MOST_PROBLEMS`."""
 
     reason = "INVALID"
     code = 400
@@ -102,21 +102,21 @@ class Unreadable(NotFound):
 
 
 class Conflict(GatewayError):
-    """It does not go together with how things stand."""
+    """It conflicts with the current state."""
 
     reason = "CONFLICT"
     code = 409
 
 
 class NotAllowed(GatewayError):
-    """Whoever asks is known, but may not do this."""
+    """The sender is known, but may not do this."""
 
     reason = "NOT_AUTHORISED"
     code = 403
 
 
 class Refused(GatewayError):
-    """Somebody, here or at another node, said no."""
+    """This node or another one refused."""
 
     reason = "REFUSED"
     code = 409
@@ -147,7 +147,7 @@ class EngineFailed(GatewayError):
 
 
 class TooLarge(GatewayError):
-    """More than is taken at once."""
+    """The body is over its limit."""
 
     reason = "TOO_LARGE"
     code = 413

@@ -58,7 +58,7 @@ class Callback:
 
 @dataclass(frozen=True)
 class TaskView:
-    """A task as others are told of it."""
+    """A task as it is reported to others."""
 
     task_id: str
     name: str
@@ -80,7 +80,7 @@ class TaskView:
 
 @dataclass(frozen=True)
 class JobView:
-    """A job as anyone who may ask is told of it."""
+    """A job as it is reported to whoever may read it."""
 
     job_id: str
     status: JobStatus
@@ -144,7 +144,7 @@ class SchedulerApi(Protocol):
         """
 
     def report_task(self, report: TaskReport, sender: NodeId) -> None:
-        """Take in news. Late or repeated news is no error. Raises `NotFound` for a task unknown here."""
+        """Take in news. Late or repeated news is not an error. Raises `NotFound` for a task unknown here."""
 
     def resources_free(self, job_id: str, sender: NodeId) -> None:
         """Take in that the sender has something free that the job waits for. A hint: nothing depends on it."""
@@ -207,7 +207,7 @@ class ParticipantApi(Protocol):
 
 @dataclass(frozen=True)
 class Site:
-    """What a container is told about the place it runs in."""
+    """What a container needs to know about the node it runs at."""
 
     storage_url: str
     callback_url: str
@@ -268,7 +268,7 @@ class ProtocolAdapter(Protocol):
         """Return the variables of a run's container."""
 
     def request(self, spec: JobSpec) -> dict[str, Any]:
-        """Return a job as this protocol hands it in."""
+        """Return a job as this protocol submits it."""
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ async def only_known(request: Request) -> None:
         if name not in known:
             there = f"this path knows {', '.join(sorted(known))}" if known else "this path has none"
             got = request.query_params[name][:200]
-            problems.append(Problem(name[:200], f"is no parameter here; {there}", got, near(name, known)))
+            problems.append(Problem(name[:200], f"is not a known parameter; {there}", got, near(name, known)))
     if problems:
         raise Invalid(problems)
 

@@ -275,7 +275,7 @@ def _known(parts: AdminParts, spec: JobSpec, local: LocalJob | None) -> dict[str
 
 
 def _submitted_elsewhere(parts: AdminParts, view: JobView) -> dict[str, Any]:
-    """Return what can be told of a job that this node submitted elsewhere and has no part in."""
+    """Return what is known of a job that this node submitted elsewhere and has no part in."""
     roles = dict.fromkeys((role, node) for task in view.tasks for node, own in task.nodes.items() for role in own)
     return {
         "scheduler": view.scheduler or parts.store.scheduler_of(view.job_id) or "",

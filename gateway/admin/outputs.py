@@ -312,7 +312,7 @@ def _find(parts: AdminParts, job_id: str, task: str, party: str, key: str) -> Ou
         raise NotFound(f"job {job_id} has no task {task}", reason="TASK_UNKNOWN")
     who = next((p for p in local.spec.parties if p.label == party), None)
     if who is None or who.node != local.node:
-        where = f"plays at node {who.node}; its outputs are there" if who else f"is no party of job {job_id}"
+        where = f"plays at node {who.node}; its outputs are there" if who else f"is not a party of job {job_id}"
         raise NotFound(f"{party} {where}", reason="PARTY_UNKNOWN")
     type_ = next((o.type for o in node.outputs if o.key == key), None)
     runs = [run for run in local.standing(node.name) if run.party == who]
@@ -407,7 +407,7 @@ def _showable(value: Any, depth: int = 0) -> Any:
 
 
 def _json(heads: list[tuple[bytes, bool]], size: int, parts: int) -> Preview | None:
-    """Return the value of a JSON file; only its kind where it is large. None for what is no JSON."""
+    """Return the value of a JSON file; only its kind where it is large. None for what is not JSON."""
     head, whole = heads[0]
     if not whole:
         text = f"all: {size} bytes are more than the {MOST_BYTES} of a preview; the download has them"
@@ -442,7 +442,7 @@ def _table(heads: list[tuple[bytes, bool]], size: int, parts: int, most: int, le
 
 
 def _records(head: bytes, complete: bool, most: int) -> tuple[list[list[str]] | None, bool]:
-    """Return the first records, and whether none is missing; None for what is no CSV in UTF-8."""
+    """Return the first records, and whether none is missing; None for what is not CSV in UTF-8."""
     try:
         text = codecs.getincrementaldecoder("utf-8-sig")().decode(head, final=complete)
     except UnicodeDecodeError:
@@ -504,7 +504,7 @@ def download(storage: FileStorage, address: Address, name: str, range_: str, if_
 def one_range(text: str, size: int) -> tuple[int, int] | None:
     """Read a ``Range`` header: (start, length), (0, 0) for one that is not there, None for what asks for all.
 
-    Several ranges, and what is no range of bytes, ask for all (RFC 9110, 14.2).
+    Several ranges, and what is not a range of bytes, request all (RFC 9110, 14.2).
     """
     found = re.fullmatch(r"bytes=(\d{0,18})-(\d{0,18})", text.strip())
     if found is None or not any(found.groups()):

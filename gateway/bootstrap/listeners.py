@@ -36,7 +36,7 @@ from gateway.http.audit import Refusals, RefusalsNoted, RelayAudit
 from gateway.http.guard import Guard
 from gateway.http.partner_quota import PartnerQuota
 from gateway.http.peer_identity import PeerIdentity, PeersChecked, shown
-from gateway.http.strangers import StrangersFirst
+from gateway.http.peer_lookup import PeerLookup
 from gateway.jobs.audits import JobAudits
 from gateway.jobs.deletion import cancel_waiting
 from gateway.ports import Limiters
@@ -303,7 +303,7 @@ def applications(node: Node) -> dict[str, ASGIApp]:
     )
     asking = CapacityLimiter(2)
     for name, app in apps.items():
-        apps[name] = StrangersFirst(app, neighbours.is_stranger, neighbours.look, asking)
+        apps[name] = PeerLookup(app, neighbours.is_stranger, neighbours.look, asking)
     apps |= {name: NoBrowsers(app) for name, app in apps.items() if name != "operator"}
     apps["peer"] = OriginNoted(apps["peer"])
     guarded = settings.auth.mode == "on"

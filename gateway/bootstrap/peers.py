@@ -31,7 +31,7 @@ from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import CallState, JobSpec, NodeId
 from gateway.errors import GatewayError, NotAllowed, Refused
 from gateway.http.app import Mounted
-from gateway.http.strangers import Seen, seen
+from gateway.http.peer_lookup import UnknownPeer, unknown_peer
 from gateway.ports import Limiters, ParticipantApi, SchedulerApi
 from gateway.store.repositories import (
     SqlUsedSignatures,
@@ -198,7 +198,7 @@ class Neighbours:
         """
         if node == self._here.id:
             return False
-        if (stranger := seen(node)) is None:
+        if (stranger := unknown_peer(node)) is None:
             return self._routes.admits(node)
         if stranger.error is not None:
             raise stranger.error
@@ -208,13 +208,13 @@ class Neighbours:
         """Tell, without a query, whether there is no route to a node."""
         return node != self._here.id and not self._routes.table.knows(node)
 
-    def look(self, node: str) -> Seen:
+    def look(self, node: str) -> UnknownPeer:
         """Ask the database about a node without a route."""
-        return Seen(*self._routes.look(node))
+        return UnknownPeer(*self._routes.look(node))
 
     def former(self, node: str) -> Route | None:
         """Return the route that a node without one had, where the request under way is about it."""
-        return found.route if (found := seen(node)) else None
+        return found.route if (found := unknown_peer(node)) else None
 
     def barred(self, node: str, component: str) -> str:
         """Return why a node may not have a component (``provider/name``) run here; empty where it may."""
@@ -262,7 +262,7 @@ class Neighbours:
     def _resolved(self, node: str) -> Route | None:
         if node == self._here.id:  # no route leads here, and to look whether one did costs a query
             return None
-        if (stranger := seen(node)) is not None:
+        if (stranger := unknown_peer(node)) is not None:
             return stranger.route
         try:
             return self._routes.resolve(node)

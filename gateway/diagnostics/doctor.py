@@ -403,7 +403,7 @@ def _ports(node: Installation) -> Step:
         return _ok("free")
     if running.version == VERSION:
         return _ok("the node is running")
-    text = f"the node is running as {running.version or 'an earlier version'}, this program is {VERSION}"
+    text = f"the node is running as {running.version}, this program is {VERSION}"
     return _warning(text, "restart it with this version, or use its own doctor")
 
 

@@ -11,7 +11,7 @@ from anyio import CapacityLimiter
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.auth import Access, Identity, NotLetIn, Role, allowed, may
+from gateway.auth import Access, Identity, Role, Unauthenticated, allowed, may
 from gateway.errors import GatewayError, NotAllowed, envelope
 from gateway.runtime.context import acting
 
@@ -150,5 +150,5 @@ def _read(scope: Scope) -> str:
 
 
 def _refusal(error: GatewayError) -> JSONResponse:
-    headers = {"www-authenticate": "Bearer"} if isinstance(error, NotLetIn) else None
+    headers = {"www-authenticate": "Bearer"} if isinstance(error, Unauthenticated) else None
     return JSONResponse(envelope(error), error.code, headers)

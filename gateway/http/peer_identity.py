@@ -25,11 +25,11 @@ _HELLO = "/v1/interconn/schedule/node/hello"
 
 @dataclass(frozen=True)
 class PeerIdentity:
-    """What claims are held against.
+    """Validates which nodes a request may speak for.
 
     ``table`` gives the routes in force, ``former`` the route that a node without one had, where it still takes
-    part in a job; ``revoked`` tells whether a certificate is revoked; ``handed_on`` tells of a request whether
-    another gateway of this node passes it on, whose certificate may then be this node's (``own``, its key's pin).
+    part in a job; ``revoked`` tells whether a certificate is revoked; ``handed_on`` whether another gateway
+    of this node passes the request on, whose certificate may then be this node's (``own``, its key's pin).
     """
 
     node: str

@@ -250,16 +250,9 @@ def _safely(
         sock.close()
 
 
-# Which listeners are this node's own: while it serves, a file in its state folder names them and is held locked.
-#
-# What answers on a port cannot tell: another node's gateway answers the same. An earlier version wrote no such
-# file, but held the lock of its channel; of that one, what answers as a gateway on a port of the configuration is
-# its own.
+# Which listeners are this node's own: while it serves, a file in its state folder names them and is locked.
 
 _FILE = "listening.json"
-_CHANNEL_LOCK = Path("channel", "lock")
-_ANSWER_SECONDS = 10.0
-"""for what listens on a port to say what it is: a gateway under load takes its time"""
 _ANY = ("0.0.0.0", "::")
 
 
@@ -279,14 +272,13 @@ def claimed(state_dir: Path, sockets: Iterable[socket.socket]) -> TextIO:
 class Serving:
     """The gateway that serves from a state folder."""
 
-    version: str = ""
-    """empty: one that did not write its version down"""
-    at: tuple[str, ...] | None = None
-    """where it listens; None: it did not write it down"""
+    version: str
+    at: tuple[str, ...]
+    """where it listens"""
 
     def has(self, address: str) -> bool:
-        """Tell whether it is what listens at an address that is taken."""
-        return _is_gateway(address) if self.at is None else any(same(address, there) for there in self.at)
+        """Whether it is what listens at an address that is in use."""
+        return any(same(address, there) for there in self.at)
 
 
 def serving(state_dir: Path) -> Serving | None:
@@ -295,15 +287,10 @@ def serving(state_dir: Path) -> Serving | None:
         with (state_dir / _FILE).open(encoding="ascii") as file:
             if _is_locked(file):
                 found = json.load(file)
-                at = found["at"] if isinstance(found, dict) else found
-                return Serving(str(found["version"]) if isinstance(found, dict) else "", tuple(map(str, at)))
-    except (OSError, ValueError, KeyError, TypeError):
+                return Serving(found["version"], tuple(found["at"]))
+    except (OSError, ValueError):
         pass
-    try:
-        with (state_dir / _CHANNEL_LOCK).open(encoding="ascii") as file:
-            return Serving() if _is_locked(file) else None
-    except OSError:
-        return None
+    return None
 
 
 def _is_locked(file: TextIO) -> bool:
@@ -312,21 +299,6 @@ def _is_locked(file: TextIO) -> bool:
     except BlockingIOError:
         return True
     return False
-
-
-def _is_gateway(address: str) -> bool:
-    """Tell whether a gateway listens there: it tells its health, or in its own words that it has no such path."""
-    host, _, port = address.rpartition(":")
-    host = {"0.0.0.0": "127.0.0.1", "[::]": "::1"}.get(host, host.strip("[]"))
-    try:
-        with socket.create_connection((host, int(port)), _ANSWER_SECONDS) as conn:
-            conn.settimeout(_ANSWER_SECONDS)
-            conn.sendall(b"GET /health/live HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
-            with conn.makefile("rb") as answer:
-                said = answer.read(4096)
-    except OSError:
-        return False
-    return said.endswith(b'{"status":"ok"}') or b"PATH_UNKNOWN" in said
 
 
 def same(one: str, other: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.auth import RULES, Access, NotLetIn, Role, digest, may, new_token
+from gateway.auth import RULES, Access, Role, Unauthenticated, digest, may, new_token
 from gateway.domain.run import Told
 from gateway.domain.spec import Failure
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
@@ -105,7 +105,7 @@ def test_a_token_is_kept_as_a_hash_and_ends_by_time_or_word():
     assert access.identify(text).name == "ann" and access.identify(OWN).role is Role.ADMIN
     now[0] += timedelta(days=1)
     for said, reason in ((text, "TOKEN_EXPIRED"), ("other", "TOKEN_UNKNOWN"), ("", "NO_TOKEN")):
-        with pytest.raises(NotLetIn) as refused:
+        with pytest.raises(Unauthenticated) as refused:
             access.identify(said)
         assert refused.value.reason == reason
 
@@ -254,7 +254,7 @@ def test_a_refusal_is_written_down_whatever_was_sent(tmp_path: Path):
             return node.audit.list()[0].detail
 
         broken = written("/v1/platform/schedule/job/stop_all", b'{"job_id": "\\ud800"}')
-        assert broken["asked"] == {"job_id": "?"} and "must be JSON" in broken["refused"]
+        assert "asked" not in broken and "must be JSON" in broken["refused"]
         many = json.dumps(
             {f"k\n{i}": "é" for i in range(80)}
         ).encode()  # the answer is longer than what is looked at

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from adapter.fate.signing import App, SignedHeaders, UsedSignatures
-from gateway.auth import Identity, NotLetIn, Role
+from gateway.auth import Identity, Role, Unauthenticated
 from gateway.ports import Clock
 
 
@@ -32,7 +32,7 @@ class ClientSignatures:
         self._used = used or UsedSignatures()
 
     def identify(self, headers: Mapping[str, str], read: str) -> Identity | None:
-        """Return who signed, None without a signature. Raises `NotLetIn` with the reason; may wait for a database.
+        """Return who signed, None without a signature. Raises `Unauthenticated`; may wait for the database.
 
         ``read``: method and path of a request that changes nothing; empty for any other.
         """
@@ -41,12 +41,12 @@ class ClientSignatures:
             return None
         if signed.missing:
             text = f"a signed request lacks {', '.join(signed.missing)}"
-            raise NotLetIn(text, reason="SIGNATURE_MISSING")
+            raise Unauthenticated(text, reason="SIGNATURE_MISSING")
         app = self._apps.get(signed.app_id)
         if app is None:
             text = f"unknown application {signed.app_id[:40]!r}: the setting fate.clients names those there are"
-            raise NotLetIn(text, reason="APP_UNKNOWN")
+            raise Unauthenticated(text, reason="APP_UNKNOWN")
         request = hashlib.sha256(read.encode("utf-8", "replace")).hexdigest() if read else uuid4().hex
         now_ms = int(self._clock().timestamp() * 1000)
-        signed.check(App(signed.app_id, app.token), now_ms, self._used, request, NotLetIn)
+        signed.check(App(signed.app_id, app.token), now_ms, self._used, request, Unauthenticated)
         return Identity(signed.app_id, app.role)

@@ -11,7 +11,7 @@ import pytest
 from adapter.fate.signing import App, UsedSignatures, signature
 from adapter.fate.tools.auth import ClientApp, ClientSignatures
 from adapter.fate.tools.schemas import DAG_SCHEMA
-from gateway.auth import NotLetIn, Role
+from gateway.auth import Role, Unauthenticated
 from tests.e2e.nodes import example, wait_for
 from tests.inprocess import ME, PEER, ask, running
 
@@ -47,7 +47,7 @@ def test_the_signature_is_the_one_that_fates_client_makes():
 def test_another_signature_is_refused(wrong: dict[str, str], reason: str):
     now = datetime.fromtimestamp(NOW / 1000, UTC)
     apps = ClientSignatures({"ann": ClientApp(TOKEN, Role.VIEWER)}, lambda: now)
-    with pytest.raises(NotLetIn) as refusal:
+    with pytest.raises(Unauthenticated) as refusal:
         apps.identify(headers() | wrong, LOOK)
     assert refusal.value.reason == reason
     assert apps.identify({}, LOOK) is None
@@ -81,7 +81,7 @@ def test_what_was_signed_for_one_request_is_good_for_no_other_one(first: str, th
         if good:
             assert gateway.identify(headers(), then) is not None
             continue
-        with pytest.raises(NotLetIn) as refusal:
+        with pytest.raises(Unauthenticated) as refusal:
             gateway.identify(headers(), then)
         assert refusal.value.reason == "SIGNATURE_USED"
 

@@ -1,7 +1,7 @@
-"""Whoever names a node without a route has the database asked about it in a thread, before the answer is made.
+"""Looks up, before a request is handled, the peers that it names and that have no route.
 
-Whether such a node still takes part in a job under way decides what it may, and how it is answered. Both are asked
-for on the event loop, where nobody may wait for a database.
+Whether such a node still takes part in a job under way decides what it may do, and in which dialect we respond.
+Both are needed on the event loop, where nothing may wait for the database.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,61 +22,61 @@ _CHANNEL = frozenset({b"x-ptp-source-node-id", b"x-ptp-from-node-id", b"x-ptp-ta
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What is known of a node without a route: whether it is listened to, and which route it had."""
+class UnknownPeer:
+    """What is known of a node without a route: whether it may still send requests, and which route it had."""
 
     admitted: bool = False
     route: Route | None = None
     error: GatewayError | None = None
-    """why that cannot be said"""
+    """why the lookup failed"""
 
 
-_SEEN: ContextVar[Mapping[str, Seen] | None] = ContextVar("strangers", default=None)
+_FOUND: ContextVar[Mapping[str, UnknownPeer] | None] = ContextVar("unknown_peers", default=None)
 
 
-def seen(node: str) -> Seen | None:
-    """Return what was found of a node for the request under way; None where it was not asked for."""
-    return (_SEEN.get() or {}).get(node)
+def unknown_peer(node: str) -> UnknownPeer | None:
+    """Return what was found of a node for the request under way; None where it was not looked up."""
+    return (_FOUND.get() or {}).get(node)
 
 
-class StrangersFirst:
-    """An ASGI application before another one that asks about strangers: see `seen`."""
+class PeerLookup:
+    """An ASGI application before another one: looks up unknown peers for `unknown_peer`."""
 
     def __init__(
         self,
         app: ASGIApp,
-        is_stranger: Callable[[str], bool],
-        look: Callable[[str], Seen],
+        is_unknown: Callable[[str], bool],
+        look_up: Callable[[str], UnknownPeer],
         limiter: CapacityLimiter,
     ) -> None:
-        """``is_stranger`` tells at once whether ``look``, which asks the database, is needed for a node."""
+        """``is_unknown`` tells without the database whether ``look_up``, which needs it, has to be called."""
         self._app = app
-        self._is_stranger = is_stranger
-        self._look = look
+        self._is_unknown = is_unknown
+        self._look_up = look_up
         self._limiter = limiter
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Ask about the strangers that a request names, then hand it on."""
+        """Look up the unknown peers that a request names, then pass it on."""
         named = _named(scope) if scope["type"] == "http" else set()
-        strangers = [node for node in named if self._is_stranger(node)]
-        found: Mapping[str, Seen] = {}
-        if strangers:
+        unknown = [node for node in named if self._is_unknown(node)]
+        found: Mapping[str, UnknownPeer] = {}
+        if unknown:
             found = await anyio.to_thread.run_sync(
-                lambda: {node: self._safely(node) for node in strangers}, limiter=self._limiter
+                lambda: {node: self._safely(node) for node in unknown}, limiter=self._limiter
             )
         # Set where there is none, too: the requests of a connection may inherit what one before them had found, as
         # the server goes on reading in the context of the request that made it pause.
-        before = _SEEN.set(found)
+        before = _FOUND.set(found)
         try:
             await self._app(scope, receive, send)
         finally:
-            _SEEN.reset(before)
+            _FOUND.reset(before)
 
-    def _safely(self, node: str) -> Seen:
+    def _safely(self, node: str) -> UnknownPeer:
         try:
-            return self._look(node)
+            return self._look_up(node)
         except GatewayError as error:
-            return Seen(error=error)
+            return UnknownPeer(error=error)
 
 
 def _named(scope: Scope) -> set[str]:

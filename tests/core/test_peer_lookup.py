@@ -1,4 +1,4 @@
-"""The database is never asked on the event loop whether a stranger takes part in a job: everybody would wait."""
+"""The database is never used on the event loop to look up an unknown peer: everybody would wait."""
 
 import asyncio
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from anyio import CapacityLimiter
 
 from gateway.bootstrap.node import Gateway
 from gateway.errors import DatabaseAway
-from gateway.http.strangers import Seen, StrangersFirst, seen
+from gateway.http.peer_lookup import PeerLookup, UnknownPeer, unknown_peer
 from tests.inprocess import PEER, STRANGER, ask, running
 
 POLL = "/v1/interconn/schedule/task/poll"
@@ -75,19 +75,19 @@ def test_a_request_has_few_nodes_asked_about_and_each_once(node: Gateway, monkey
 def test_what_is_seen_of_a_stranger_holds_for_one_request_alone():
     asked: list[str] = []
 
-    def look(node: str) -> Seen:
+    def look(node: str) -> UnknownPeer:
         asked.append(node)
         if node == "away":
             raise DatabaseAway("gone")
-        return Seen(admitted=node == "former")
+        return UnknownPeer(admitted=node == "former")
 
-    told: list[Seen | None] = []
+    told: list[UnknownPeer | None] = []
 
     async def app(scope: Any, _receive: Any, _send: Any) -> None:
-        told.append(seen(scope["node"]))
+        told.append(unknown_peer(scope["node"]))
 
     async def call(node: str) -> None:
-        first = StrangersFirst(app, lambda node: node != "known", look, CapacityLimiter(1))
+        first = PeerLookup(app, lambda node: node != "known", look, CapacityLimiter(1))
         scope = {"type": "http", "node": node, "headers": [(b"x-source-node-id", node.encode()), (b"x", b"y")]}
         await first(scope, None, None)  # type: ignore[arg-type]
 
@@ -99,4 +99,4 @@ def test_what_is_seen_of_a_stranger_holds_for_one_request_alone():
         (False, type(None)),
         (False, DatabaseAway),
     ]
-    assert seen("former") is None
+    assert unknown_peer("former") is None
