@@ -7,7 +7,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from adapter.bfia import examples, translate, wire
 from adapter.bfia.envelope import Route, ok
@@ -16,7 +16,7 @@ from adapter.bfia.headers import described
 from adapter.bfia.peer import Peer
 from adapter.bfia.requests import NO_ROUTE, Caller, Done, Peers, Sender, on, required
 from adapter.bfia.route_test import called_back
-from gateway.data.outputs import Column, OutputCatalog, OutputMetadata, Wanted
+from gateway.data.outputs import OutputCatalog, OutputMetadata, Wanted
 from gateway.domain.redaction import told
 from gateway.domain.rerun import Order
 from gateway.domain.spec import NodeId
@@ -211,53 +211,14 @@ def hello_router(node: NodeId, institution: str, peer_of: Callable[[NodeId], Pee
     return router
 
 
-_Short = Annotated[str, Field(max_length=1000)]
-_Amount = Annotated[int, Field(ge=0, le=2**63 - 1)]
-
-
-class _Column(BaseModel):
-    name: _Short
-    type: _Short = ""
-
-
-class _Facts(BaseModel):
-    """One output as a peer describes it."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    task: _Short
-    party: _Short
-    key: _Short
-    type: _Short = ""
-    namespace: _Short
-    name: _Short
-    there: bool = True
-    count: _Amount | None = None
-    columns: list[_Column] = Field(default=[], max_length=10_000)
-    more_columns: _Amount = 0
-    partitions: _Amount = 0
-    bytes: _Amount = 0
-    description: _Short = ""
-    id_column: _Short = ""
-    label_column: _Short = ""
-    created_at: _Short = ""
-
-
-class _Said(BaseModel):
-    outputs: list[_Facts] = Field(max_length=1000)
+_OUTPUTS = TypeAdapter(Annotated[list[OutputMetadata], Field(max_length=1000)])
 
 
 def asked(peer: Peer, wanted: Wanted) -> Sequence[OutputMetadata]:
     """Ask a peer what outputs there are like. Raises what it responds, `NotServed` where it lacks the path."""
     body = {"job_id": wanted.job_id, "task_name": wanted.task, "role": wanted.role, "output_key": wanted.key}
     try:
-        said = _Said.model_validate(peer.ask(EXTENSIONS[OUTPUT_METADATA], body))
+        return _OUTPUTS.validate_python(peer.ask(EXTENSIONS[OUTPUT_METADATA], body).get("outputs"))
     except ValidationError as error:
         where = ".".join(map(str, error.errors(include_input=False, include_url=False)[0]["loc"]))
         raise Refused(f"the node's description of its outputs is invalid: {where}", reason="NO_ENVELOPE") from None
-    return [_facts(one) for one in said.outputs]
-
-
-def _facts(one: _Facts) -> OutputMetadata:
-    fields = one.model_dump(exclude={"columns"})
-    return OutputMetadata(**fields, columns=tuple(Column(c.name, c.type) for c in one.columns))

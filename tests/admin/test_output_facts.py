@@ -3,17 +3,20 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from adapter.bfia.interconn import _facts, _Said
+from adapter.bfia import interconn
 from gateway.bootstrap.node import Gateway
 from gateway.cli.main import app
+from gateway.data.outputs import Wanted
 from gateway.domain.datasets import Grant
 from gateway.domain.run import Address
+from gateway.errors import Refused
 from gateway.store.repositories import SqlGrants
 from tests.cleaning.ended import a_job_over, ago, left_behind
 from tests.e2e.nodes import wait_for
@@ -226,6 +229,15 @@ def test_fates_tools_see_another_partys_tables_by_the_same_grant(nodes: tuple[Ga
 
 
 def test_what_a_peer_says_beyond_the_metadata_is_left_aside():
-    said = {"task": "a", "party": "guest.0", "key": "out", "namespace": "n", "name": "m", "rows": [[SECRET]]}
-    (one,) = _Said.model_validate({"outputs": [said | {"columns": [{"name": "x", "sample": SECRET}]}]}).outputs
-    assert SECRET not in json.dumps(_facts(one).as_dict())
+    said = {"task": "a", "party": "guest.0", "key": "out", "type": "dataset", "namespace": "n", "name": "m"}
+    said |= {"there": True, "rows": [[SECRET]], "columns": [{"name": "x", "type": "int", "sample": SECRET}]}
+    peer: Any = SimpleNamespace(ask=lambda command, body: {"outputs": [said]})
+    (one,) = interconn.asked(peer, Wanted("job", "a", "guest"))
+    assert one.columns[0].name == "x" and SECRET not in json.dumps(one.as_dict())
+
+
+@pytest.mark.parametrize("outputs", [None, {}, [{}], [{"task": 1}]])
+def test_a_peers_metadata_of_another_form_is_refused(outputs: Any):
+    peer: Any = SimpleNamespace(ask=lambda command, body: {"outputs": outputs})
+    with pytest.raises(Refused, match="outputs is invalid"):
+        interconn.asked(peer, Wanted("job", "a", "guest"))
