@@ -1,4 +1,4 @@
-"""Passes on what other nodes address to others: control requests and the channel's messages, unread.
+"""Relays what other nodes address to others: control requests and messages of the channel, not parsed.
 
 Nothing is passed on unless the routes of both ends say ``relay: true``. What is passed on keeps its headers and
 its body, so that the target sees who asks; every relay adds itself to `PASSED`, by which a circle is noticed. A
@@ -55,7 +55,7 @@ _NOT_PASSED = frozenset(
 ) | {PASSED.encode(), WITHIN.encode()}
 
 Refusal = Callable[[str, str, str, str], None]
-"""told of each refusal: source, target, reason, words"""
+"""gets each refusal: source, target, reason, message"""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class RelayParts:
 
 
 class _Refused(Exception):
-    """Is not passed on; the reason is one of `CODES`."""
+    """Is not relayed; the reason is one of `CODES`."""
 
     def __init__(self, reason: str, words: str) -> None:
         super().__init__(words)
