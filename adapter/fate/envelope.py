@@ -54,7 +54,7 @@ def ok(data: Any = None, *, job_id: str = "", extra: Mapping[str, Any] = Mapping
 
 
 def fault(error: GatewayError, codes: Codes | None = None, words: Words = str) -> dict[str, Any]:
-    """Return an error as this protocol tells it, in ``words`` for those who hear it."""
+    """Return an error in FATE's envelope."""
     codes = codes or {}
     found = (codes.get(ANY), codes.get(error.reason), OF_REASON.get(error.reason), codes.get(""))
     code = next((code for code in found if code), Code.EXCEPTION)
@@ -66,7 +66,7 @@ def fault(error: GatewayError, codes: Codes | None = None, words: Words = str) -
 
 
 class NotServedHere(GatewayError):
-    """A path of FATE's that exists, and that this gateway does not serve."""
+    """A path of FATE's that this gateway does not serve."""
 
     reason = "NOT_SERVED_HERE"
     code = 404
@@ -117,7 +117,7 @@ def _as_gateway_error(request: Request, error: Exception) -> GatewayError:
 
 
 def coded(codes: Codes) -> dict[str, Any]:
-    """Return what a path declares as ``openapi_extra`` to answer with codes of its own."""
+    """Return the ``openapi_extra`` of a path with codes of its own."""
     return {"x-codes": {reason: int(code) for reason, code in codes.items()}}
 
 
@@ -136,7 +136,7 @@ FOR_WORKERS: Mapping[str, str] = {
 
 
 def router(prefixes: Mapping[str, str], tag: str = "not served") -> APIRouter:
-    """Return paths that answer "not served here": prefix -> why, and what to use instead."""
+    """Return paths that respond with "not served here": prefix -> why, and what to use instead."""
     router = APIRouter(tags=[tag], route_class=FateRoute)
     for prefix, instead in prefixes.items():
 

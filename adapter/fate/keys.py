@@ -1,15 +1,15 @@
-"""How a task is named between nodes: FATE's task id and version, and the one id that a task has here.
+"""Task ids between nodes: FATE's id and version, and the one id that a task has here.
 
-FATE's id is ``<job id>_<task name>``, and each new try is another version of it. Where a task's id here is
-``<job id>_<task name>_<version>``, each tells the other; another id goes over as it is, which only a gateway like
-this one understands.
+FATE's id is ``<job id>_<task name>``, and each attempt is another version of it. A task's id of the form
+``<job id>_<task name>_<version>`` converts both ways; any other is sent as it is, which only a gateway like this
+one understands.
 """
 
 import re
 from typing import NamedTuple
 
 LONGEST_JOB_ID = 25
-"""characters; FATE's MySQL keeps no more, its SQLite and a gateway like this one do"""
+"""characters that FATE stores in MySQL; in SQLite, and in a gateway like this one, ids may be longer"""
 _NUMBERED = re.compile(r"([^_]+)_(.+)_([0-9]{1,6})")
 
 
@@ -22,7 +22,7 @@ class Key(NamedTuple):
 
 
 def key_of(task_id: str, job_id: str = "") -> Key:
-    """Return FATE's name of a task by its id here; ``job_id`` where it is known."""
+    """Return FATE's key of a task by its id here; ``job_id`` if it is known."""
     found = _NUMBERED.fullmatch(task_id)
     if found is None or job_id not in ("", found[1]):
         return Key(job_id, task_id, 0)
@@ -30,11 +30,11 @@ def key_of(task_id: str, job_id: str = "") -> Key:
 
 
 def id_of(key: Key) -> str:
-    """Return a task's id here by FATE's name of it."""
+    """Return a task's id here by FATE's key."""
     return f"{key.task_id}_{key.version}" if name_of(key) else key.task_id
 
 
 def name_of(key: Key) -> str:
-    """Return the task's name in the flow; empty where FATE's id does not tell it."""
+    """Return the task's name in the flow; empty if FATE's id does not contain it."""
     prefix = f"{key.job_id}_"
     return key.task_id.removeprefix(prefix) if key.job_id and key.task_id.startswith(prefix) else ""

@@ -6,7 +6,6 @@ others have no effect.
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
@@ -30,6 +29,7 @@ from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, Refused
 from gateway.ports import ParticipantApi, TaskNews
 
 W = TypeVar("W", JobWord, TaskWord)
+X = TypeVar("X")
 
 _TRIES = 3
 """how many versions FATE may skip: it counts on if it could not reach a party"""
@@ -162,7 +162,8 @@ def router(parts: FateParts) -> APIRouter:
         found = BY_PATH[f"{PARTNER}{path}"]
         return router.post(found.path, summary=found.summary, openapi_extra=coded(found.codes))
 
-    rest = partial(on, parts.limiters.rest)
+    async def rest(request: Request, work: Callable[[], X]) -> X:
+        return await on(parts.limiters.rest, request, work)
 
     async def job(request: Request, body: wire.Party | wire.Task) -> tuple[LocalJob, Asker]:
         return await commanded(parts, request, body.job_id, body.role, body.party_id)
@@ -308,7 +309,7 @@ def router(parts: FateParts) -> APIRouter:
 
         news = await on(parts.limiters.news, request, work)
         word = TaskWord.RUNNING if news.status is TaskStatus.READY else task_word(news.status, news.failure)
-        if not who.named and word is not TaskWord.WAITING and not parts.told.running(task_id, body.role):
+        if not who.named and word is not TaskWord.WAITING and not parts.started.running(task_id, body.role):
             word = TaskWord.RUNNING
         return ok(collected(body, word, news, local, task_id))
 

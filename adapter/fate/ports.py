@@ -1,4 +1,4 @@
-"""What this protocol needs of the rest of the gateway, and of the standard's protocol beside it."""
+"""What this protocol needs of the rest of the gateway and of the standard's protocol."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ class Send(Protocol):
 
 
 class Standard(Protocol):
-    """The standard's protocol: what FATE's has no words for goes in its words, between gateways like this one."""
+    """The standard's protocol, in which gateways like this one exchange what FATE's has no requests for."""
 
     def request(self, spec: JobSpec) -> dict[str, Any]:
         """Return a job as the standard describes it."""

@@ -1,4 +1,4 @@
-"""What both families of paths between nodes share: who asks, on which threads, and what they work with."""
+"""What both families of paths between nodes share: dependencies, who calls, and on which threads."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,12 +23,12 @@ from gateway.runtime.context import new_trace_id, traced
 X = TypeVar("X")
 
 _SOURCE = ("x-source-node-id", "x_source_node_id", "x-node-id", "x_node_id")
-_TOLD_AT_MOST = 10_000
+_MOST_TASKS = 10_000
 
 
 @dataclass(frozen=True)
 class FateParts:
-    """What the paths for FATE sites are built of."""
+    """What the paths for FATE sites depend on."""
 
     node: NodeId
     scheduler: SchedulerApi
@@ -38,41 +38,41 @@ class FateParts:
     limiters: Limiters
     knows: Callable[[NodeId], bool]
     speaks: Callable[[NodeId], bool]
-    """whether the route to a node says that it speaks this protocol"""
+    """whether a node's route says that it speaks this protocol"""
     job_of: JobOf
     local_of: LocalOf
     new_id: Callable[[], str]
-    """an id for a job that is handed in"""
+    """an id for a submitted job"""
     agree: Callable[[str, str, str], object]
-    """takes a person's consent to a job that waits for it: job, who, in which words"""
+    """approves a waiting job: job, who, comment"""
     is_at: Callable[[str, float], object]
-    """takes in how far its scheduling node says that a job is: per cent"""
-    told: "Told" = field(default_factory=lambda: Told())
+    """records the progress that the scheduling node reports: per cent"""
+    started: "StartedTasks" = field(default_factory=lambda: StartedTasks())
 
 
 @dataclass(frozen=True)
 class Asker:
-    """Who asks: the node, and whether it named itself, which FATE's own nodes do not."""
+    """The calling node, and whether it named itself, which FATE's own nodes do not."""
 
     node: NodeId
     named: bool
 
 
-class Told:
-    """Which tasks FATE's own nodes were told to run: they do not take an end of what they do not know to run.
+class StartedTasks:
+    """The tasks that FATE's own nodes know to run: they accept no end of any other.
 
-    Kept in memory only; after a restart such a node is told once more.
+    Kept in memory only; after a restart such a node gets ``running`` once more.
     """
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], None] = {}
 
     def running(self, task_id: str, role: str) -> bool:
-        """Return whether it was told before, and note that it is now."""
+        """Record that a task was reported as running; return whether it was before."""
         before = (task_id, role) in self._seen
         if not before:
             self._seen[task_id, role] = None
-            while len(self._seen) > _TOLD_AT_MOST:
+            while len(self._seen) > _MOST_TASKS:
                 self._seen.pop(next(iter(self._seen)))
         return before
 
@@ -83,15 +83,15 @@ def trace_of(request: Request) -> str:
 
 
 def names_itself(request: Request) -> bool:
-    """Say whether the node that asks says who it is, as a gateway like this one does and FATE's nodes do not."""
+    """Whether the caller names itself, as a gateway like this one does and FATE's nodes do not."""
     return any(request.headers.get(name) for name in _SOURCE)
 
 
 async def asker(parts: FateParts, request: Request, *claimed: NodeId) -> Asker:
-    """Return who asks. Raises `NotAllowed`.
+    """Return the caller, whose signature is checked if it has to sign. Raises `NotAllowed`.
 
-    FATE's nodes do not name themselves: theirs is the node that may ask, where its route says that it speaks this
-    protocol. ``claimed`` are the nodes that may, in order. A node that has to sign has signed.
+    FATE's nodes do not name themselves: the caller is then the first of the nodes ``claimed`` whose route says
+    that it speaks this protocol.
     """
     source = next((v.strip() for name in _SOURCE if (v := request.headers.get(name))), "")
     if source == parts.node or (source and not parts.knows(source)):
@@ -99,7 +99,7 @@ async def asker(parts: FateParts, request: Request, *claimed: NodeId) -> Asker:
     others = (node for node in claimed if node not in ("", parts.node))
     found = source or next((node for node in others if parts.speaks(node)), "")
     if not found:
-        text = "say which node asks, in the header x-source-node-id: no node that may ask has a route of profile"
+        text = "name the calling node in the header x-source-node-id: no node that may call has a route of profile"
         raise NotAllowed(f"{text} fate-partner here")
     check_claim(request.scope, found)
     await signed(parts.signatures, parts.limiters, found, request)
@@ -108,7 +108,7 @@ async def asker(parts: FateParts, request: Request, *claimed: NodeId) -> Asker:
 
 
 async def signed(signatures: Signatures, limiters: Limiters, node: NodeId, request: Request) -> None:
-    """Check the signature of a request, on whatever path, where its node has to sign. Raises `NotAllowed`."""
+    """Check the signature of a request if its node has to sign. Raises `NotAllowed`."""
     if not signatures.asks(node):
         return
     body, query = await request.body(), request.url.query
@@ -120,9 +120,9 @@ async def signed(signatures: Signatures, limiters: Limiters, node: NodeId, reque
 async def commanded(
     parts: FateParts, request: Request, job_id: str, role: str, party_id: str
 ) -> tuple[LocalJob, Asker]:
-    """Return a job in which this node plays a role, as it was begun last, and who commands: who schedules it.
+    """Return the newest job of this id in which this node plays the role, and the caller, its scheduling node.
 
-    FATE keeps a job for each of its parties: one that is not here is a job that is not here. Raises `NotFound`,
+    FATE keeps a job for each of its parties, so an unknown party is an unknown job. Raises `NotFound`,
     `NotAllowed`.
     """
     local = await _run(parts.limiters.rest, lambda: newest(job_id, parts.local_of))
@@ -137,7 +137,7 @@ async def commanded(
 
 
 def plays(spec: JobSpec, node: NodeId, role: str, party_id: str) -> bool:
-    """Return whether a node is that party of a job. A gateway like this one need not name the role."""
+    """Whether a node is that party of a job; a gateway like this one need not name the role."""
     return party_id in ("", node) and (not role or any(role in (p.role, p.label) for p in spec.parties_at(node)))
 
 

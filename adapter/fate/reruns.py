@@ -1,7 +1,7 @@
-"""A job that FATE begins again under its id, by a rerun or its automatic retry: here another job each time.
+"""Jobs that FATE restarts under the same id, by a rerun or its automatic retry: here another job each time.
 
-FATE's ends of a job are not final, the standard's FINISHED is. So each beginning but the first is a job of its own
-here, ``<job id>-r<n>``, which takes over what had finished in the one before; FATE always means the newest.
+FATE's ends of a job are not final, the standard's FINISHED is. So each restart is a job of its own here,
+``<job id>-r<n>``, which inherits what had finished in the one before; FATE always means the newest.
 """
 
 import re
@@ -21,23 +21,23 @@ def newest(job_id: str, local_of: LocalOf) -> LocalJob | None:
     number = 1
     while found is not None and (later := local_of(_named(job_id, number))) is not None:
         if (later.spec.old_job_id, later.spec.scheduler) != (found.id, found.spec.scheduler):
-            break  # somebody else's job that is called so
+            break  # another job with such a name
         found, number = later, number + 1
     return found
 
 
 def may_begin_again(local: LocalJob) -> bool:
-    """Say whether ``waiting`` begins a job of FATE's again: once FATE has told its end.
+    """Whether ``waiting`` restarts a job of FATE's: once FATE has reported its end.
 
-    A job that has ended here alone, by a person's no or by itself, still goes on for FATE's scheduler, which may
-    tell with each turn that it waits.
+    A job that has ended here alone, by a rejection or by itself, still goes on for FATE's scheduler, which may
+    report ``waiting`` in every cycle.
     """
     ending = local.ending
     return local.spec.protocol == PROTOCOL and ending is not None and ending.by == local.spec.scheduler
 
 
 def begun_again(local: LocalJob, job_id: str) -> JobSpec:
-    """Return the job that follows on one that has ended; it takes over whatever is the same."""
+    """Return the job that follows an ended one; it inherits whatever is unchanged."""
     params = dict(local.spec.job_params)
     if isinstance(common := params.get("common"), dict):
         params["common"] = {key: value for key, value in common.items() if key != "inherit"}
@@ -51,7 +51,7 @@ def begun_again(local: LocalJob, job_id: str) -> JobSpec:
 
 
 def continued(spec: JobSpec, local_of: LocalOf) -> JobSpec:
-    """Return a job of FATE's that takes over from an earlier one as that was begun last."""
+    """Return a job of FATE's that inherits from the newest restart of an earlier one."""
     if not spec.old_job_id or spec.protocol != PROTOCOL:
         return spec
     old = newest(spec.old_job_id, local_of)
@@ -59,7 +59,7 @@ def continued(spec: JobSpec, local_of: LocalOf) -> JobSpec:
 
 
 def number_of(local: LocalJob, job_id: str) -> int:
-    """Return how often FATE's job of this id had begun here before."""
+    """Return how often FATE has restarted the job of this id before."""
     return 0 if local.id == job_id else int(local.id.removeprefix(_named(job_id, "")))
 
 

@@ -1,4 +1,4 @@
-"""``/v2/job``: FATE's tools hand in jobs, look at them, stop them, run them again, tidy up after them."""
+"""``/v2/job``: FATE's tools submit jobs, list, stop, rerun and clean them."""
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -27,10 +27,8 @@ from gateway.errors import Conflict, Invalid, NotFound, Refused, problems_of
 from gateway.ports import TaskView
 from gateway.runtime.context import current_trace
 
-# Jobs and tasks as rows, with the columns that FATE's tools print: what has no meaning here is null.
-#
-# Beside FATE's columns stand ours: how a job ended, what each run used, and where logs and results are looked at,
-# always as addresses of this gateway, never as paths of its machine.
+# Jobs and tasks are rows with the columns that FATE's tools print, null for those without a meaning here. Columns
+# of our own say how a job ended, what each run used, and the addresses of logs and results at this gateway.
 
 LOCAL = "local"
 """role of an upload, which FATE's tools wait for as for a job"""
@@ -83,7 +81,7 @@ def job_rows(seen: Sight, base: str, kind: str) -> list[dict[str, Any]]:
 
 
 def upload_row(job_id: str, node: str, at: datetime) -> dict[str, Any]:
-    """Return an upload as the job that FATE's tools wait for: it was over when it was answered."""
+    """Return an upload as the job that FATE's tools wait for, which had ended with the response."""
     done = {"status": "success", "progress": 100, "role": LOCAL, "party_id": "0", "job_id": job_id}
     parties = [{"role": LOCAL, "party_id": ["0"]}]
     return {**done, "protocol": "fate", "parties": parties, "scheduler_party_id": node, **_times(at, at, at)}
@@ -101,7 +99,7 @@ def task_rows(seen: Sight, base: str, kind: str, *, all_attempts: bool = False) 
 
 
 def _players(seen: Sight, task: TaskView) -> Iterator[Party]:
-    """Yield the parties of a task; where the scheduling node does not say who, those with a run of it here."""
+    """Yield the parties of a task; if the scheduling node does not say which, those with a run of it here."""
     for party in seen.parties:
         roles = task.nodes.get(party.node)
         said = any(role.partition(".")[0] == party.role for role in roles or ())
@@ -115,7 +113,7 @@ def _run(seen: Sight, task_id: str, party: Party) -> Run | None:
 
 
 def _standing(seen: Sight, task: TaskView, party: Party) -> Run | None:
-    """Return the run that counts for a party: of the newest attempt, or the one taken over."""
+    """Return the run that counts for a party: of the newest attempt, or the inherited one."""
     found = _run(seen, task.task_id, party)
     if found is None and seen.local and task.inherited:
         found = next((r for r in reversed(seen.local.standing(task.name)) if r.party == party), None)
@@ -231,7 +229,7 @@ def _end(run: Run | None) -> datetime | None:
 
 
 def _said(failure: Failure | None, cause: Failure | None = None) -> str:
-    """Return why a party's part failed; where it was only stopped, also what the whole task failed of."""
+    """Return why a party's part failed; if it was only stopped, also why the whole task failed."""
     if failure is None:
         return ""
     words = f"{failure.reason}: {failure.message}"
@@ -242,14 +240,14 @@ def _said(failure: Failure | None, cause: Failure | None = None) -> str:
 
 
 def submitted(parts: ClientParts, body: schemas.Submit, base: str) -> Envelope[Any]:
-    """Hand a job in; return the answer. Raises `Invalid` with every problem, `Refused`, `PeerUnreachable`."""
+    """Submit a job. Raises `Invalid` with every problem, `Refused`, `PeerUnreachable`."""
     translated, written = translated_job(parts, body)
     spec = translated.spec
     try:
         job_id = parts.jobs.hand_in(spec)
     except Invalid as error:
         raise Invalid([written.problem(p, spec) for p in error.problems], reason=error.reason) from error
-    except Refused as error:  # what this node, or another one, says of its part
+    except Refused as error:  # by this node or another one
         raise Refused(written.words(error.message, spec), reason=error.reason) from error
     model, place = named(spec), quote(job_id, safe="")
     data: dict[str, Any] = {
@@ -264,7 +262,7 @@ def submitted(parts: ClientParts, body: schemas.Submit, base: str) -> Envelope[A
 
 
 def translated_job(parts: ClientParts, body: schemas.Submit) -> tuple[Translated, Written]:
-    """Return the job that a request asks for, and where its description says what. Raises `Invalid`."""
+    """Return the job that a request describes, and where its description says what. Raises `Invalid`."""
     document, warnings = _document(body)
     try:
         schema = dag_wire.DagSchema.model_validate(document)
@@ -282,7 +280,7 @@ def translated_job(parts: ClientParts, body: schemas.Submit) -> tuple[Translated
 
 
 def _document(body: schemas.Submit) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-    """Return FATE 2's description, translated where the older form was sent, at either of its places."""
+    """Return FATE 2's description, translated if the older form was sent, in either of its places."""
     old = {k: v for k, v in (("dsl", body.dsl), ("runtime_conf", body.runtime_conf)) if v is not None}
     if dsl_v1.is_old(body.dag_schema):
         old = dict(body.dag_schema)
@@ -527,7 +525,7 @@ def _clean(parts: ClientParts, body: schemas.CleanJob, who: str) -> dict[str, An
     goes_on = [record for record in (local, job) if record is not None and not ended(JOB, record.status)]
     if goes_on and not body.dry_run:
         parts.jobs.stop(body.job_id)
-        text = f"job {body.job_id} goes on: it is being stopped; ask again when it has ended"
+        text = f"job {body.job_id} goes on: it is being stopped; try again when it has ended"
         raise Conflict(text, reason="JOB_NOT_ENDED")
     return parts.deleting.delete(body.job_id, by=who, here=True, dry_run=body.dry_run).as_dict()
 
