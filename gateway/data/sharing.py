@@ -9,8 +9,8 @@ from datetime import datetime
 
 from gateway.data.datasets import Datasets
 from gateway.domain import datasets
-from gateway.domain.dag import once_per_component
-from gateway.domain.datasets import Dataset, Default, Grant, RolesOf
+from gateway.domain.dag import RolesOf, once_per_component
+from gateway.domain.datasets import Dataset, Default, Grant
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address, job_of
 from gateway.domain.spec import JobSpec, NodeId

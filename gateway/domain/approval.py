@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from fnmatch import fnmatchcase
 
-from gateway.domain.dag import DagNode
+from gateway.domain.dag import RolesOf
 from gateway.domain.parameters import data_location
 from gateway.domain.run import Approval, Audit, LocalJob, Preparation
 from gateway.domain.spec import Call, CallState, Ending, Failure, JobSpec, NodeId
@@ -85,9 +85,6 @@ class Policy:
 
 
 _PATTERNS = ("source", "component", "dataset", "role", "command")
-
-RolesOf = Callable[[DagNode], Iterable[str] | None]
-"""roles that take part in a task; None where the component is not known"""
 
 
 def pieces(

@@ -6,13 +6,13 @@ one whose platform handed it in. Jobs among the own parties alone need no grant.
 What a job left needs a grant as well, whatever the setting, except to the same job run again: see `same_family`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol
 
-from gateway.domain.dag import DagNode
+from gateway.domain.dag import RolesOf
 from gateway.domain.parameters import data_location
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address
@@ -60,10 +60,6 @@ class Wanted:
 
     path: str
     dataset: Address
-
-
-RolesOf = Callable[[DagNode], Iterable[str] | None]
-"""roles that take part in a task; None where the component is not known"""
 
 
 def wanted(spec: JobSpec, node: NodeId, roles_of: RolesOf) -> Iterator[Wanted]:

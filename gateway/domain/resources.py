@@ -1,9 +1,8 @@
-"""What a job asks of a node, and the ledger of who holds what there.
+"""The resources that a job needs at a node, and the ledger of reservations there.
 
-Two pools. The node's is for jobs: a job holds, before it starts, what its tasks here can need at once
-(`gateway.domain.resources`), at each engine that they run at. The job's own is for its tasks: a run borrows its
-part while it is launched (`gateway.domain.run`). Nothing is counted up and down: what is left is always the
-total less what the holders hold.
+Two pools. The node's is for jobs: before it starts, a job reserves what its tasks here can need at the same time,
+at each engine that they run at. The job's own is for its tasks: a run uses its part while it is launched
+(`gateway.domain.run`). There are no counters: what is left is always the total less the reservations.
 """
 
 import math
@@ -57,16 +56,16 @@ class Amounts:
         return Amounts(int(self.cpu * share), int(self.memory * share), int(self.disk * share))
 
     def fits(self, room: "Amounts") -> bool:
-        """Say whether the room is large enough; of what is not needed there may be none, or less."""
+        """Whether the capacity is enough; of what is not needed there may be none, or less."""
         return not self.lacking(room)
 
     def lacking(self, room: "Amounts") -> tuple[str, ...]:
-        """Return the kinds of which the room has too little."""
+        """Return the kinds of which the capacity has too little."""
         have = dict(room)
         return tuple(kind for kind, amount in self if amount > max(have[kind], 0))
 
     def times_in(self, room: "Amounts") -> int | None:
-        """Return how often this fits into the room; None for nothing at all, which fits without end."""
+        """Return how often this fits into the capacity; None for nothing at all, which always fits."""
         have = dict(room)
         return min((max(have[kind], 0) // amount for kind, amount in self if amount), default=None)
 
@@ -123,7 +122,7 @@ class Portions:
         return Portions({**self.at, **{engine: self[engine] - less for engine, less in other.at.items()}})
 
     def fits(self, room: "Portions") -> bool:
-        """Say whether there is room at every engine of which something is needed."""
+        """Whether there is capacity at every engine of which something is needed."""
         return all(amounts.fits(room[engine]) for engine, amounts in self)
 
     def text(self) -> str:
@@ -146,12 +145,12 @@ _NOTHING = Amounts()
 
 @dataclass(frozen=True)
 class Pool:
-    """What a job holds at a node for its tasks, and how many of them that is enough for at once."""
+    """What a job has reserved at a node for its tasks."""
 
     amounts: Amounts
     """of the main engine, and the disk of all"""
     tasks_at_once: int
-    """how many of its tasks that is enough for"""
+    """for how many of its tasks at the same time that is enough"""
     further: Mapping[str, Amounts] = field(default_factory=dict)
     """of each further engine that its tasks run at; that may be nothing"""
 
@@ -163,7 +162,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Defaults:
-    """What a task gets where the job leaves it open (-1 or absent); None is no limit, and counts nothing."""
+    """What a task gets where the job leaves it open (-1 or absent); None: no limit, and nothing counted."""
 
     cpu: float | None = None
     """cores"""
@@ -192,7 +191,7 @@ UNITS = {"cpu": 1, "memory": GIB, "disk": GIB}
 
 @dataclass(frozen=True)
 class Granted:
-    """What each run of a party may use; None is as much as the node lets it (`gateway.jobs.capacity`)."""
+    """What each run of a party may use; None: as much as the node allows (`gateway.jobs.capacity`)."""
 
     cpu: float | None = None
     """cores"""
@@ -215,12 +214,12 @@ def priority(spec: JobSpec) -> int:
 
 
 def parallelism(spec: JobSpec) -> int | None:
-    """Return how many tasks of the job may be under way at once; None is without a bound."""
+    """Return how many tasks of the job may be under way at the same time; None: no limit."""
     return spec.common.get("task_parallelism")
 
 
 def granted(spec: JobSpec, party: Party, defaults: Defaults) -> Granted:
-    """Return what each run of a party may use: what the job asks for it, else what the node gives."""
+    """Return what each run of a party may use: what the job requests for it, else the node's default."""
     default, name = defaults.for_role(party.role)
     asked: dict[str, tuple[Any, str]] = {}
     by_index = spec.job_params.get(party.role)
@@ -239,7 +238,7 @@ def granted(spec: JobSpec, party: Party, defaults: Defaults) -> Granted:
 
 
 def amount(value: Any) -> float | None:
-    """Read an amount; None for what is none, or more than any machine has."""
+    """Read an amount; None for what is not a valid one, or more than any machine has."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
@@ -253,33 +252,33 @@ def amount(value: Any) -> float | None:
 
 
 class ClaimState(StrEnum):
-    """What a job has of the node."""
+    """The state of a job's reservation at the node."""
 
     WAITING = "WAITING"
     HELD = "HELD"
     RETURNED = "RETURNED"
-    """given back before the job has ended, because another node of it had to wait; keeps its age"""
+    """released before the job has started, because another node was busy; keeps its age"""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What a job holds of the node, or waits for."""
+    """A reservation of a job at the node, or its request for one."""
 
     job_id: str
     amounts: Amounts
     """of the main engine, and the disk of all"""
     state: ClaimState
     since: datetime
-    """when it was first asked for"""
+    """when it was first requested"""
     asked_at: datetime
-    """when it was last asked for"""
+    """when it was last requested"""
     priority: int = 0
     """the higher goes first"""
     scheduler: NodeId = ""
     held_at: datetime | None = None
-    """since when it holds them; None while it does not"""
+    """since when it is held; None while it is not"""
     reason: str = ""
-    """what it waits for, in words; empty while it holds"""
+    """what it waits for; empty while it is held"""
     further: Mapping[str, Amounts] = field(default_factory=dict)
     """of each further engine that its tasks run at; that may be nothing"""
 
@@ -297,16 +296,16 @@ class Ledger:
     """of the main engine; likewise what is held, what remains and what is free"""
     claims: Mapping[str, Claim] = field(default_factory=dict)
     ignored: int = 0
-    """returns that had nothing to return"""
+    """releases that had nothing to release"""
     repaired: int = 0
-    """what ended jobs still held, and the reconciler returned"""
+    """reservations of ended jobs that the reconciler released"""
     expired: int = 0
-    """what was held for a job that its scheduling node never started"""
+    """reservations of jobs that their scheduling node never started"""
     node: NodeId = ""
     further: Mapping[str, Amounts] = field(default_factory=dict)
     """the totals of the further engines, as far as they are known"""
     away: Mapping[str, str] = field(default_factory=dict)
-    """further engines that do not answer -> how that is said; nothing more is held of them until they do"""
+    """further engines that do not respond -> the message; nothing more is reserved of them until they do"""
 
     @property
     def holders(self) -> tuple[Claim, ...]:
@@ -346,14 +345,14 @@ class Ledger:
         return replace(self, claims={**self.claims, claim.job_id: claim})
 
     def give_back(self, job_id: str) -> "Ledger":
-        """Return what a job holds, which may be asked for again. Without anything held: counted, no change."""
+        """Release what a job has reserved. Without a reservation it is counted as ignored."""
         claim = self.claims.get(job_id)
         if claim is None or claim.state is not ClaimState.HELD:
             return replace(self, ignored=self.ignored + 1)
         return self.with_claim(replace(claim, state=ClaimState.RETURNED, held_at=None, reason=""))
 
     def without(self, job_id: str) -> "Ledger":
-        """Forget a job that is over, with all that it holds. Repeated, it changes nothing."""
+        """Remove a job that has ended, with its reservation; idempotent."""
         if job_id not in self.claims:
             return self
         return replace(self, claims={k: c for k, c in self.claims.items() if k != job_id})
@@ -465,21 +464,21 @@ def breadth(dag: Dag, names: Set[str]) -> int:
 
 @dataclass(frozen=True)
 class Room:
-    """What one further engine has for jobs."""
+    """The capacity of one further engine."""
 
     total: Amounts | None
-    """None: it has not answered yet, so nobody knows"""
+    """None: it has not responded yet, so it is not known"""
     cores: float = 0.0
     """of its machine: no container can have more"""
     away: str = ""
-    """why nothing can be held of it now, since when; empty while it answers"""
+    """why nothing can be reserved of it now, since when; empty while it responds"""
     cause: str = ""
-    """what its silence was told as, for this node's own people"""
+    """the cause of its silence, for this node only"""
 
 
 @dataclass(frozen=True)
 class Means:
-    """What a node has for jobs."""
+    """The capacity of a node."""
 
     node: NodeId
     total: Amounts
@@ -507,7 +506,7 @@ class Means:
 
 
 class Never(Exception):
-    """What the job needs can never be had here; the text says it with numbers."""
+    """What the job needs can never be reserved here; the text has the numbers."""
 
 
 def pool(needed: Demand, means: Means) -> Pool | None:

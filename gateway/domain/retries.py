@@ -60,7 +60,7 @@ NOT_WORTH_IT = frozenset(
         "VERSION_UNKNOWN",
     }
 )
-"""Reasons that another attempt would meet again, or that somebody wanted."""
+"""Reasons that another attempt would meet again, or that were intended."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def _landed(call: Call, call_deadline: float) -> datetime:
 
 
 def wanted(job: Job, task: Task) -> bool:
-    """Say whether a task that has just failed is to be begun again."""
+    """Whether a task that has just failed is to be retried."""
     if job.ending is not None or task.ending is not None or job.status is not JobStatus.RUNNING:
         return False
     reason = task.failure.reason if task.failure else ""
@@ -140,7 +140,7 @@ def wanted(job: Job, task: Task) -> bool:
 
 
 def set_back(job: Job, task: Task, at: datetime) -> Job:
-    """Note that an attempt has failed and another follows; from now on it is stopped wherever it runs."""
+    """Record that an attempt has failed and another follows; from now on it is stopped wherever it runs."""
     failure = task.failure or Failure("FAILED", task=task.name)
     changed = replace(task, again_from=at, failure=failure)
     detail = {**failure.as_dict(), "task": task.name, "task_id": task.task_id, "attempt": task.attempt}

@@ -15,7 +15,7 @@ from gateway.domain.states import TASK, Outcome, TaskStatus, ended, may, move
 
 
 def ask(job: Job, name: str, by: NodeId, at: datetime, message: str) -> Job:
-    """Decide that a task and all that needs its output stop; nothing where it is over or stopping already."""
+    """Stop a task and all that needs its output; nothing changes where it has ended or is stopping already."""
     root = job.tasks[name]
     if job.ending is not None or root.ending is not None or ended(TASK, root.status):
         return job

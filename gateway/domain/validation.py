@@ -13,12 +13,9 @@ from typing import Any
 
 from gateway.domain import dag as flow
 from gateway.domain import models, resources
-from gateway.domain.dag import DagNode, once_per_component
+from gateway.domain.dag import RolesOf, once_per_component
 from gateway.domain.problems import LARGEST_NAME, Problem, index_of, name_rule
 from gateway.domain.spec import JobSpec, NodeId
-
-RolesOf = Callable[[DagNode], Sequence[str] | None]
-"""roles of a task's component; None where the component is not known"""
 
 MOST_WARNINGS = 100
 """of one job"""
