@@ -77,7 +77,7 @@ def test_keys_and_roles_that_nobody_knows_are_warned_of_or_refused(node: Gateway
     answer = envelope(ask(node, "operator", "POST", create, json=body))
     assert list(answer["data"]) == ["job_id"] and answer["data"]["job_id"] != "job-mine"
     shown = ask(node, "operator", "GET", f"/api/v1/jobs/{answer['data']['job_id']}").json()["warnings"]
-    assert [w for w in shown if w.startswith("job_id: is not read")]
+    assert [w for w in shown if w.startswith("job_id: is ignored")]
     assert [w for w in shown if w.startswith("flow: ") and "did you mean flow_id?" in w]
     planned = ask(node, "operator", "POST", "/api/v1/jobs/plan", json=body).json()
     assert "did you mean flow_id?" in json.dumps(planned)
