@@ -23,7 +23,7 @@ import sqlalchemy as sa
 
 from engines.memory import MemoryEngine, Script
 from gateway.bootstrap.node import Gateway
-from gateway.config.schema import load
+from gateway.config.loader import load
 from gateway.domain.states import TaskStatus
 from gateway.store.records import Records
 from provider_registry.registration import provider_from_request
