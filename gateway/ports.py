@@ -168,7 +168,7 @@ class ParticipantApi(Protocol):
         ``ending`` tells how the job ended, and why.
         """
 
-    def foretell(self, spec: JobSpec, sender: NodeId) -> Sequence[Item]:
+    def dry_run(self, spec: JobSpec, sender: NodeId) -> Sequence[Item]:
         """Tell what would happen to a job here; create nothing. Raises `NotAllowed`, `NotServed`, `Refused`."""
 
     def hold(self, job_id: str, sender: NodeId) -> None:

@@ -143,7 +143,7 @@ class ParticipantClient:
         with suppress(NotServed):
             self._peer.ask(BY_PATH[f"{JOB_AUDIT}/terminate"], body)
 
-    def foretell(self, spec: JobSpec, sender: NodeId) -> Sequence[Item]:
+    def dry_run(self, spec: JobSpec, sender: NodeId) -> Sequence[Item]:
         """Use an extension. Raises `NotServed` by a peer without it."""
         body = translate.create_body(spec, self._peer.profile)
         return translate.items(self._peer.ask(EXTENSIONS["/job/plan"], body))

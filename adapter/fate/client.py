@@ -195,9 +195,9 @@ class ParticipantClient:
             if refused.reason not in ("NO_EFFECT", "JOB_ENDED"):
                 raise
 
-    def foretell(self, spec: JobSpec, sender: NodeId) -> Sequence[Item]:
+    def dry_run(self, spec: JobSpec, sender: NodeId) -> Sequence[Item]:
         """Request it in the standard's protocol."""
-        return self._standard.foretell(spec, sender)
+        return self._standard.dry_run(spec, sender)
 
     def ask_first(self, spec: JobSpec, sender: NodeId) -> Acceptance | None:
         """Return None: FATE has no audit of jobs."""

@@ -306,7 +306,7 @@ class Sessions:
         """Return the run that a request comes from. Raises `NotAllowed`, also for the session of another run."""
         found = self._by_token(claim.token) if claim.token else self._by_address(claim)
         if found is None:
-            wrong = "x-ptp-token is no token of a run here" if claim.token else "x-ptp-token is missing"
+            wrong = "x-ptp-token is not a valid token of a run here" if claim.token else "x-ptp-token is missing"
             raise NotAllowed(
                 f"RUN_TOKEN_REQUIRED: {wrong}: send the value of config.token", reason="RUN_TOKEN_REQUIRED"
             )

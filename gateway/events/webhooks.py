@@ -33,7 +33,7 @@ _TIMEOUT = httpx.Timeout(10.0, connect=3.0)
 
 @dataclass(frozen=True)
 class Hook:
-    """Who is told of what."""
+    """A receiver, and the events that it gets."""
 
     url: str
     events: tuple[str, ...] = ()

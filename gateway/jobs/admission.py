@@ -46,7 +46,7 @@ class Peers(Protocol):
 
 @dataclass(frozen=True)
 class Rules:
-    """What the admin of this node lets in."""
+    """What the admin of this node allows."""
 
     peers: Peers
     intake: Intake
@@ -80,7 +80,7 @@ class _Draft:
     warnings: list[str] = field(default_factory=list)
     images: list[JobImage] = field(default_factory=list)
     hidden: frozenset[str] = frozenset()
-    """paths of datasets that the job may not use: nothing more is told of them"""
+    """paths of datasets that the job may not use: nothing more is reported of them"""
     offer: Offer | None = None
     pool: Pool | None = None
 

@@ -249,7 +249,7 @@ class Coordinator:
         return found | self._asked_elsewhere(elsewhere)
 
     def _asked_elsewhere(self, jobs: Sequence[tuple[str, NodeId]]) -> dict[str, JobStatus]:
-        """Ask the nodes that schedule these jobs, all at once; whoever does not answer in time is not waited for.
+        """Ask the nodes that schedule these jobs, at the same time, and only for a while.
 
         A job that was refused there, or cannot be asked after now, is PENDING as far as this node knows.
         """
@@ -435,10 +435,10 @@ def _decided(job: Job) -> bool:
 
 
 def _refusal(job: Job) -> str:
-    said = [
+    refusals = [
         f"{n.node}: {n.create.reason} {n.create.message}".strip() for n in job.nodes.values() if n.create.reason
     ]
-    if said:
-        return "; ".join(said)
+    if refusals:
+        return "; ".join(refusals)
     failure = job.ending.failure if job.ending else None
     return failure.message if failure and failure.message else "the job was stopped before every node accepted it"

@@ -115,15 +115,15 @@ class Deleting:
         """Delete a job at every node of it, last here; with ``here`` only here. Repeated, it goes on.
 
         Raises `NotFound`, `Conflict` (JOB_NOT_ENDED, OUTPUTS_IN_USE) before anything is deleted anywhere, and
-        `SomeUnreached`. A node that has no such path, or says no, is told in the answer and keeps nobody else.
+        `SomeUnreached`. A node that has no such path, or refuses, is named in the result and holds up nobody else.
         """
         self._check(job_id)
         others = [] if here else self._others(job_id)
         nodes = self._ask(job_id, others, dry_run) if others else {}
         if any(at.reason == PeerUnreachable.reason for at in nodes.values()) and not dry_run:
             raise SomeUnreached(nodes)
-        told = {n: at.reason or "deleted" for n, at in nodes.items()}
-        items = self._delete_here(job_id, by, dry_run, {"reason": reason, "nodes": told})
+        outcome = {n: at.reason or "deleted" for n, at in nodes.items()}
+        items = self._delete_here(job_id, by, dry_run, {"reason": reason, "nodes": outcome})
         return Deleted(job_id, dry_run, items, None if here else nodes)
 
     def delete_for(self, job_id: str, sender: NodeId, dry_run: bool) -> None:
@@ -204,9 +204,9 @@ class Deleting:
             for who in self._outputs.needed_by(address, job_id, used):
                 needs.setdefault(who, []).append(text_of(address))
         if needs:
-            told = [f"{who}: {_some(outputs)}" for who, outputs in needs.items()]
+            listed = [f"{who}: {_some(outputs)}" for who, outputs in needs.items()]
             text = "; ".join(
-                [*told[:_MOST_NAMED], *([f"{len(told) - _MOST_NAMED} more"] * (len(told) > _MOST_NAMED))]
+                [*listed[:_MOST_NAMED], *([f"{len(listed) - _MOST_NAMED} more"] * (len(listed) > _MOST_NAMED))]
             )
             raise Conflict(f"its outputs are needed: {text}. {_FREE_THEM}", reason="OUTPUTS_IN_USE")
 

@@ -100,7 +100,7 @@ class DryRun:
     def _reported(self, spec: JobSpec, node: NodeId) -> Iterable[Item]:
         peer = self._peers.participant(node, spec.protocol)
         try:
-            items = peer.foretell(spec.for_node(node), self._peers.node)
+            items = peer.dry_run(spec.for_node(node), self._peers.node)
         except NotServed as error:
             return [Item("told", Standing.UNKNOWN, cause=f"not reported by this node: {error.message}")]
         except GatewayError as error:

@@ -102,11 +102,11 @@ class Telling:
             return [Done(action, self._clock(), final=False, message=error.message)]
         except GatewayError as error:
             final = error.reason not in UNTOLD
-            told = Done(action, self._clock(), final, message=f"{error.reason} {error.message}")
+            done = Done(action, self._clock(), final, message=f"{error.reason} {error.message}")
             if failure is not None or error.reason not in _TOO_LATE:
-                return [told]
+                return [done]
             # the job has ended there, and the stop that says so may have been lost, or be long on its way
-            return [told, *(e for e in self.ask(local, AskScheduler()) if isinstance(e, StopAsked))]
+            return [done, *(e for e in self.ask(local, AskScheduler()) if isinstance(e, StopAsked))]
         return [Done(action, self._clock())]
 
     def ask(self, local: LocalJob, action: AskScheduler) -> list[Event]:

@@ -59,8 +59,8 @@ class Inheritance:
                 offer.tasks.append(name)
                 offer.runs += runs
         if wanted is not None and offer.lacking:
-            told = "; ".join(f"task {name} of job {spec.old_job_id}: {why}" for name, why in offer.lacking.items())
-            raise Refused(f"cannot inherit {told}", reason=inheritance.REASON)
+            text = "; ".join(f"task {name} of job {spec.old_job_id}: {why}" for name, why in offer.lacking.items())
+            raise Refused(f"cannot inherit {text}", reason=inheritance.REASON)
         return offer
 
     def _look(

@@ -72,7 +72,7 @@ class Participant:
             known.id, lambda local: replace(approval.created(local, now, sender), checks=checks)
         )
 
-    def foretell(self, spec: JobSpec, sender: NodeId) -> Sequence[Item]:
+    def dry_run(self, spec: JobSpec, sender: NodeId) -> Sequence[Item]:
         """Report what would happen to a job here, and create nothing."""
         return self.admission.dry_run(spec, sender)
 

@@ -304,7 +304,7 @@ class Outputs:
 
     kind = "outputs"
 
-    def __init__(self, store: Store, storage: FileStorage, policy: Policy, keepers: Sequence[Keeper]) -> None:
+    def __init__(self, store: Store, storage: FileStorage, policy: Policy, keepers: list[Keeper]) -> None:
         self._store = store
         self._storage = storage
         self._policy = policy

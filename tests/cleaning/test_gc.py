@@ -127,7 +127,7 @@ def test_outputs_that_others_refer_to_stay_and_so_does_their_job(tmp_path: Path)
         local = replace(a_local_job(reader, status=JobStatus.RUNNING), spec=spec, node=ME, created_at=ago(60))
         assert node.store.local_jobs.add(local, "flow")
         kept = model.runs[0].outputs["model_name"]
-        node.keepers.append(lambda address: ["a model refers to it"] if address == kept else [])
+        node.outputs.keepers.append(lambda address: ["a model refers to it"] if address == kept else [])
         gone = cleaned(node)
         assert not {k for k in gone if k[0] == "job"}
         assert node.storage.exists(read) and node.storage.exists(kept)
@@ -135,7 +135,7 @@ def test_outputs_that_others_refer_to_stay_and_so_does_their_job(tmp_path: Path)
         node.store.local_jobs.update(
             "job-reader", lambda job: replace(job, status=JobStatus.FINISHED, ended_at=ago(59), closed=True)
         )
-        node.keepers.clear()
+        node.outputs.keepers.clear()
         assert {("job", "job-held"), ("job", "job-model"), ("job", "job-reader")} <= cleaned(node)
         assert not node.storage.exists(read)
 

@@ -240,7 +240,7 @@ def test_each_engine_has_totals_of_its_own_and_a_task_holds_where_it_runs(node: 
     metrics = ask(node, "operator", "GET", "/metrics").text
     assert f'bfia_engine_resources_free{{engine="{FAR}",kind="cpu"}} 4.0' in metrics
     assert 'bfia_resources_held{kind="cpu"} 0.0' in metrics
-    items = node.participant.foretell(job("1.0.0", "planned", 5), ME)
+    items = node.participant.dry_run(job("1.0.0", "planned", 5), ME)
     (told,) = [item for item in items if item.check == "resources"]
     assert (told.found, told.cause) == (f"cpu 5 at engine {FAR}", said)
     FAR_WORLD.down = True

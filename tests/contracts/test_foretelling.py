@@ -208,7 +208,7 @@ def test_who_may_not_use_a_dataset_does_not_learn_whether_it_is_there(world: Wor
         plan = world.me.dry_run.plan(spec)
         assert problems(plan) == {(PEER, "datasets")}
         assert "data" not in of(plan, PEER)
-        told.append(str(world.peer.participant.foretell(spec.for_node(PEER), ME)).replace(name, "…"))
+        told.append(str(world.peer.participant.dry_run(spec.for_node(PEER), ME)).replace(name, "…"))
     assert told[0] == told[1]
 
 

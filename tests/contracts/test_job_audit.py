@@ -91,7 +91,7 @@ def test_a_job_is_created_and_runs_after_a_person_agreed(world: World, spec: Job
 def test_what_was_agreed_to_is_refused_where_it_cannot_be_taken_by_then(world: World, spec: JobSpec):
     world.peer.coordinator.submit_job(spec, PEER)
     with broken(world.me, "storage"):
-        wait_for(lambda: world.me.participant.looked(spec).lacks, 60, about="it is seen")
+        wait_for(lambda: world.me.admission.lacks(), 60, about="it is seen")
         decide(world, spec, "approve")
         wait_for(lambda: job(world, spec).status is JobStatus.REJECTED, 60, 0.01)
     failure = job(world, spec).ending.failure

@@ -106,7 +106,7 @@ def test_a_disk_without_room_takes_no_job_though_it_takes_folders(world: World, 
     with pytest.raises(Refused) as refused:
         world.me.participant.create_job(a_job(), PEER)
     assert refused.value.reason == "STORAGE_NOT_WRITABLE" and "No space left" in refused.value.message
-    (item,) = [i for i in world.me.participant.foretell(a_job(), PEER) if i.check == "storage"]
+    (item,) = [i for i in world.me.participant.dry_run(a_job(), PEER) if i.check == "storage"]
     assert item.standing is Standing.PROBLEM
 
 

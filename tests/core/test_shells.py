@@ -171,7 +171,7 @@ def test_containers_that_could_not_reach_the_gateway_are_not_started(tmp_path: P
     engine = {"kind": "docker", "docker": {"base_url": "tcp://127.0.0.1:1"}}
     with running(tmp_path, engine=engine) as node:
         with pytest.raises(EngineFailed, match="does not answer"):
-            node._where()
+            node._place()
         job_id = submit(node).json()["data"]["job_id"]
         wait_for(lambda: str(node.store.jobs.get(job_id).status) == "FINISHED", 20)
         assert node.store.jobs.get(job_id).ending.failure.reason == "ENGINE_DOWN"
