@@ -173,7 +173,7 @@ class Capacity:
 
 
 @dataclass(frozen=True)
-class ImageFacts:
+class ImageMetadata:
     """An image's metadata."""
 
     digest: str = ""
@@ -307,7 +307,7 @@ class Engine(Protocol):
     def image_digest(self, image: str) -> str:
         """Return the digest of the image's content. Raises `ImageNotFound`."""
 
-    def image_facts(self, image: str) -> ImageFacts:
+    def image_facts(self, image: str) -> ImageMetadata:
         """Return the image's current metadata. Raises `ImageNotFound`."""
 
     def ensure_image(self, image: str, on_progress: Callable[[str], None]) -> str:

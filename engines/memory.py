@@ -19,7 +19,7 @@ from engines.base import (
     EngineError,
     Exited,
     Found,
-    ImageFacts,
+    ImageMetadata,
     ImageNotFound,
     Isolation,
     LaunchSpec,
@@ -153,10 +153,10 @@ class MemoryEngine:
         self._image(image)
         return f"memory:{image}"
 
-    def image_facts(self, image: str) -> ImageFacts:
+    def image_facts(self, image: str) -> ImageMetadata:
         """Return the digest, and no labels."""
         self._image(image)
-        return ImageFacts(self.image_digest(image))
+        return ImageMetadata(self.image_digest(image))
 
     def ensure_image(self, image: str, on_progress: Callable[[str], None]) -> str:
         """Take an image from ``fetchable``, if it is missing."""

@@ -18,7 +18,7 @@ from engines.base import (
     EngineDown,
     EngineError,
     Found,
-    ImageFacts,
+    ImageMetadata,
     ImageNotFound,
     Isolation,
     LaunchSpec,
@@ -72,7 +72,7 @@ class SeveralEngines:
         """Return the digest of the image in the first engine that has it."""
         return self._first(lambda engine: engine.image_digest(image))
 
-    def image_facts(self, image: str) -> ImageFacts:
+    def image_facts(self, image: str) -> ImageMetadata:
         """Return the metadata of the image in the first engine that has it."""
         return self._first(lambda engine: engine.image_facts(image))
 

@@ -14,7 +14,7 @@ from anyio import CapacityLimiter
 from gateway.domain.dry_run import Item
 from gateway.domain.job import Acceptance, Attempt, Lineage, Origin
 from gateway.domain.quorum import PartyDetail
-from gateway.domain.rerun import Order, RerunAnswer
+from gateway.domain.rerun import Order, RerunResult
 from gateway.domain.run import Address, Audit, FileSum, LocalJob, Run
 from gateway.domain.spec import Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
@@ -137,7 +137,7 @@ class SchedulerApi(Protocol):
         answer than before, and for a refusal once the job is READY.
         """
 
-    def rerun_job(self, wanted: Order, sender: NodeId) -> RerunAnswer:
+    def rerun_job(self, wanted: Order, sender: NodeId) -> RerunResult:
         """Run an ended job again from a task on, as a new job; return when every node has accepted that.
 
         Raises `NotFound`, `NotAllowed`, `Conflict` (JOB_NOT_ENDED), `Invalid`, `Refused` (INHERITANCE_FAILED, …).

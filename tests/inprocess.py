@@ -19,7 +19,7 @@ from adapter.bfia.environment import session_id
 from engines.base import Engine, EngineDown
 from gateway.bootstrap.node import Gateway
 from gateway.config.loader import load
-from gateway.domain.run import Told
+from gateway.domain.run import Reporting
 from gateway.domain.states import RunStatus, TaskStatus
 from gateway.http.server import serve
 from gateway.store.database import opened
@@ -142,7 +142,7 @@ def containers(gateway: Gateway, job_id: str, roles: Mapping[str, tuple[str, ...
             token=uuid4().hex,
             name=f"bfia-{uuid4().hex}",
             task_id=f"task_{job_id}",
-            told=Told(TaskStatus.SUCCESS, OK),
+            told=Reporting(TaskStatus.SUCCESS, OK),
         )
         for party in spec.parties_at(spec.scheduler)
     }

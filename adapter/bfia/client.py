@@ -20,7 +20,7 @@ from adapter.bfia.validation import unread
 from gateway.domain import approval
 from gateway.domain.dry_run import Item
 from gateway.domain.job import Acceptance
-from gateway.domain.rerun import Order, RerunAnswer
+from gateway.domain.rerun import Order, RerunResult
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import UNTOLD, Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus
@@ -94,7 +94,7 @@ class SchedulerClient:
         }
         self._peer.post("/job/audit_confirm", body | translate.failed_by(failure))
 
-    def rerun_job(self, wanted: Order, sender: NodeId) -> RerunAnswer:
+    def rerun_job(self, wanted: Order, sender: NodeId) -> RerunResult:
         """Use an extension. Raises `NotServed` by a peer without it."""
         body = {
             "job_id": wanted.job_id,

@@ -15,7 +15,7 @@ from gateway.domain.job import Acceptance, Attempt, Lineage, Origin
 from gateway.domain.problems import Problem
 from gateway.domain.quorum import PartyDetail
 from gateway.domain.redaction import for_others, told
-from gateway.domain.rerun import Order, RerunAnswer
+from gateway.domain.rerun import Order, RerunResult
 from gateway.domain.spec import Ending, Failure, JobSpec, NodeId, Party
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.domain.waiting import Waiting
@@ -474,7 +474,7 @@ def _waiting(found: Any) -> Waiting | None:
 # ---------------------------------------------------------------- rerun and plan
 
 
-def rerun_body(found: RerunAnswer) -> dict[str, Any]:
+def rerun_body(found: RerunResult) -> dict[str, Any]:
     """Return how a node responds that it runs a job again."""
     return {
         "job_id": found.job_id,
@@ -484,10 +484,10 @@ def rerun_body(found: RerunAnswer) -> dict[str, Any]:
     }
 
 
-def rerun_answer(wanted: Order, said: Mapping[str, Any]) -> RerunAnswer:
+def rerun_answer(wanted: Order, said: Mapping[str, Any]) -> RerunResult:
     """Read what a peer says of a job that it runs again."""
     job_id, start = str(said.get("job_id") or wanted.new_job_id), str(said.get("from") or wanted.start)
-    return RerunAnswer(job_id, start, _names(said.get("runs")), _names(said.get("inherits")))
+    return RerunResult(job_id, start, _names(said.get("runs")), _names(said.get("inherits")))
 
 
 def body(items: Iterable[Item]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from adapter.bfia import translate, wire
 from gateway.domain import dag as flow
 from gateway.domain import validation
 from gateway.domain.problems import Problem
-from gateway.domain.spec import Unread
+from gateway.domain.spec import UnknownField
 from gateway.errors import join, near
 
 _RULE = "is not a field that this gateway knows; it is ignored"
@@ -19,19 +19,19 @@ _LONGEST = 100
 MOST_UNREAD = 50
 
 
-def unread(body: wire.CreateAll) -> tuple[Unread, ...]:
+def unread(body: wire.CreateAll) -> tuple[UnknownField, ...]:
     """Return the first `MOST_UNREAD` of them, in the order of the body's parts."""
     return tuple(islice(_found(body, ()), MOST_UNREAD))
 
 
-def _found(model: BaseModel, at: tuple[str | int, ...]) -> Iterator[Unread]:
+def _found(model: BaseModel, at: tuple[str | int, ...]) -> Iterator[UnknownField]:
     known = _spellings(type(model))
     for key, value in (model.model_extra or {}).items():
         if key in known:
             continue  # the other spelling of a key stands beside it
         rule = _GIVEN if key == "job_id" and not at else _RULE
         meant = near(key, known, 0.7) if rule is _RULE else ""
-        yield Unread(join((*at, key[:_LONGEST])), rule, _kind(value), meant)
+        yield UnknownField(join((*at, key[:_LONGEST])), rule, _kind(value), meant)
     for name in type(model).model_fields:
         inner = getattr(model, name)
         if isinstance(inner, BaseModel):

@@ -22,7 +22,7 @@ from gateway.domain.dry_run import Item
 from gateway.domain.job import Acceptance, Job, Task
 from gateway.domain.problems import Problem, name_rule
 from gateway.domain.redaction import told
-from gateway.domain.rerun import Order, RerunAnswer
+from gateway.domain.rerun import Order, RerunResult
 from gateway.domain.reservations import BUSY
 from gateway.domain.retries import telling
 from gateway.domain.run import LocalJob, Run
@@ -526,7 +526,7 @@ class SchedulerClient:
         body = {"job_id": self._there(job_id), "stop_status": str(JobWord.CANCELED)}
         self._caller.post(f"{SCHEDULER}/job/stop", body)
 
-    def rerun_job(self, wanted: Order, sender: NodeId) -> RerunAnswer:
+    def rerun_job(self, wanted: Order, sender: NodeId) -> RerunResult:
         """Run it again; FATE does so under the same id, which is then the result's."""
         body = {
             "job_id": self._there(wanted.job_id),
@@ -537,7 +537,7 @@ class SchedulerClient:
         said = self._caller.post(f"{SCHEDULER}/job/rerun", body, patience=3.0)
         data = as_mapping(said.get("data"))
         job_id = str(data.get("job_id") or wanted.job_id)
-        return RerunAnswer(job_id, str(data.get("from") or ""), names_in(data, "runs"), names_in(data, "inherits"))
+        return RerunResult(job_id, str(data.get("from") or ""), names_in(data, "runs"), names_in(data, "inherits"))
 
     def suspend_job(self, job_id: str, on: bool, sender: NodeId) -> None:
         """Request it in the standard's protocol. Raises `NotServed` by FATE's own nodes."""

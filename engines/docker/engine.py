@@ -31,7 +31,7 @@ from engines.base import (
     EngineError,
     Exited,
     Found,
-    ImageFacts,
+    ImageMetadata,
     Isolation,
     LaunchSpec,
     Logs,
@@ -175,10 +175,10 @@ class ContainerdEngine:
         """Return the image's id, which is the digest of its content and configuration."""
         return self._images.find(image).id
 
-    def image_facts(self, image: str) -> ImageFacts:
+    def image_facts(self, image: str) -> ImageMetadata:
         """Inspect the image."""
         found = self._images.find(image)
-        return ImageFacts(found.id, found.labels, found.repo_digests)
+        return ImageMetadata(found.id, found.labels, found.repo_digests)
 
     def ensure_image(self, image: str, on_progress: Callable[[str], None]) -> str:
         """Pull the image if the settings allow that; return its id."""

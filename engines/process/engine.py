@@ -28,7 +28,7 @@ from engines.base import (
     EngineError,
     Exited,
     Found,
-    ImageFacts,
+    ImageMetadata,
     ImageNotFound,
     Isolation,
     LaunchSpec,
@@ -111,10 +111,10 @@ class ProcessEngine:
         """Return a digest of the configured command line."""
         return "sha256:" + hashlib.sha256(json.dumps(self._command_of(image)).encode()).hexdigest()
 
-    def image_facts(self, image: str) -> ImageFacts:
+    def image_facts(self, image: str) -> ImageMetadata:
         """Return no digest: an image is the admin's own command, and any file may be behind it."""
         self._command_of(image)
-        return ImageFacts()
+        return ImageMetadata()
 
     def ensure_image(self, image: str, on_progress: Callable[[str], None]) -> str:
         """Return the command's digest: there is nothing to fetch."""

@@ -14,7 +14,7 @@ TIMEOUT = "APPROVAL_TIMEOUT"
 
 
 @dataclass(frozen=True)
-class Confirmed:
+class ApprovalReported:
     """A node's decision: it takes part, or (with a failure) it does not."""
 
     node: NodeId
@@ -39,7 +39,7 @@ def waits(job: Job, node: NodeId, said: Acceptance, at: datetime) -> Job:
     return job.noted(at, "waits for approval", node, until=by)
 
 
-def confirmed(job: Job, event: Confirmed) -> Job:
+def confirmed(job: Job, event: ApprovalReported) -> Job:
     """Record a node's decision. It counts once, while the job is PENDING; anything else is only noted."""
     record = job.nodes[event.node]
     status = JobStatus.READY if event.failure is None else JobStatus.REJECTED
@@ -62,7 +62,7 @@ def confirmed(job: Job, event: Confirmed) -> Job:
     return job.noted(event.at, "approved" if event.failure is None else "rejected", event.node, **detail)
 
 
-def contradicts(job: Job, event: Confirmed) -> str:
+def contradicts(job: Job, event: ApprovalReported) -> str:
     """Return why a decision is too late; empty where it counts, or repeats the earlier one."""
     known = job.nodes[event.node].consent
     said = JobStatus.READY if event.failure is None else JobStatus.REJECTED

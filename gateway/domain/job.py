@@ -32,7 +32,7 @@ class Acceptance:
 
 
 @dataclass(frozen=True)
-class Holding:
+class Reservation:
     """The reservation of a job at one node, as the scheduler knows it."""
 
     said: Acceptance = Acceptance()
@@ -80,7 +80,7 @@ class NodeJob:
     unreachable_since: datetime | None = None
     pushes: bool = False
     """the node pushes its states, so it is polled rarely"""
-    holding: Holding = Holding()
+    holding: Reservation = Reservation()
     consent: Consent | None = None
     """None: the node needs no approval"""
     excluded: Failure | None = None

@@ -19,7 +19,7 @@ TRIES = 2
 
 
 @dataclass(frozen=True)
-class Heard:
+class SchedulerAlive:
     """The scheduling node sent a request or a response."""
 
     at: datetime

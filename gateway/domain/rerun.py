@@ -39,7 +39,7 @@ class Rerun:
 
 
 @dataclass(frozen=True)
-class RerunAnswer:
+class RerunResult:
     """The new job and what becomes of the tasks in it, as it is told."""
 
     job_id: str

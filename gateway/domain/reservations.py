@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from gateway.domain.job import Acceptance, Holding, Job, NodeJob
+from gateway.domain.job import Acceptance, Job, NodeJob, Reservation
 from gateway.domain.resources import parallelism
 from gateway.domain.spec import Call, CallState, Failure, NodeId
 from gateway.domain.states import JobStatus
@@ -132,7 +132,7 @@ def returned(node: NodeJob, late: datetime) -> NodeJob:
     After several tries an earlier request may still arrive until ``late``, and would release a new reservation.
     """
     again = Call(due_at=late) if node.holding.give_back.tries > 1 else Call()
-    return replace(node, holding=Holding(node.holding.said, again, waiting_since=node.holding.waiting_since))
+    return replace(node, holding=Reservation(node.holding.said, again, waiting_since=node.holding.waiting_since))
 
 
 def freed(job: Job, node: NodeId, at: datetime) -> NodeJob | None:

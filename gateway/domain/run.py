@@ -57,7 +57,7 @@ class FileSum:
 
 
 @dataclass(frozen=True)
-class Told:
+class Reporting:
     """The state of a run last reported to the scheduling node, and the call under way."""
 
     status: TaskStatus | None = None
@@ -116,7 +116,7 @@ class Run:
     failure: Failure | None = None
     no_callback: bool = False
     collect: Call = Call()
-    told: Told = Told()
+    told: Reporting = Reporting()
     image_digest: str = ""
     expected_digest: str = ""
     """of the image that was approved; empty: any"""

@@ -19,7 +19,7 @@ NodeId = str
 
 
 @dataclass(frozen=True)
-class Lifetime:
+class TaskLimits:
     """The limits of one task; times in seconds."""
 
     timeout: float | None = None
@@ -31,27 +31,27 @@ class Lifetime:
 
 
 @dataclass(frozen=True)
-class Lifetimes:
+class Limits:
     """The limits of a job and its tasks: extensions, absent by default."""
 
     job_timeout: float | None = None
     """seconds, from when every node has started the job"""
-    usual: Lifetime = Lifetime()
-    tasks: Mapping[str, Lifetime] = field(default_factory=dict)
+    usual: TaskLimits = TaskLimits()
+    tasks: Mapping[str, TaskLimits] = field(default_factory=dict)
     """tasks that differ from the usual"""
 
-    def of(self, task: str) -> Lifetime:
+    def of(self, task: str) -> TaskLimits:
         """Return the rules for one task."""
         return self.tasks.get(task, self.usual)
 
     @property
     def none(self) -> bool:
         """Whether nothing is limited and nothing is tried again."""
-        return self == Lifetimes()
+        return self == Limits()
 
 
 @dataclass(frozen=True)
-class Unread:
+class UnknownField:
     """An unknown field of the submitted job, and what was probably meant; a warning."""
 
     path: str
@@ -99,7 +99,7 @@ class JobSpec:
     version: str = "2.0.0"
     old_job_id: str = ""
     """an earlier job of which finished tasks are taken over; empty for none"""
-    unread: tuple[Unread, ...] = ()
+    unread: tuple[UnknownField, ...] = ()
     """keys of what was handed in here that nobody reads; other nodes are not told of them"""
 
     @property
@@ -127,14 +127,14 @@ class JobSpec:
         return self.common.get("sync_type") == "callback"
 
     @property
-    def lifetimes(self) -> Lifetimes:
+    def lifetimes(self) -> Limits:
         """How long the job and its tasks may take, and how often a task is tried again."""
         common = self.common
-        usual = Lifetime(
+        usual = TaskLimits(
             common.get("task_timeout"), common.get("auto_retries") or 0, common.get("auto_retry_delay") or 0.0
         )
         own = {name: _of_task(entry, usual) for name, entry in (common.get("tasks") or {}).items()}
-        return Lifetimes(common.get("timeout"), usual, own)
+        return Limits(common.get("timeout"), usual, own)
 
     def for_node(self, node: NodeId) -> Self:
         """Return what that node is told: entries of parties at other nodes are emptied."""
@@ -146,10 +146,10 @@ class JobSpec:
         )
 
 
-def _of_task(entry: Mapping[str, Any], usual: Lifetime) -> Lifetime:
+def _of_task(entry: Mapping[str, Any], usual: TaskLimits) -> TaskLimits:
     """Return a task's own entry over what holds for all; null counts as absent."""
     timeout, retries, delay = (entry.get(name) for name in ("timeout", "auto_retries", "auto_retry_delay"))
-    return Lifetime(
+    return TaskLimits(
         usual.timeout if timeout is None else timeout,
         usual.retries if retries is None else retries,
         usual.retry_delay if delay is None else delay,

@@ -3,7 +3,7 @@
 from gateway.domain import approval
 from gateway.domain.approval import AuditStatus, Policy
 from gateway.domain.execution import machine
-from gateway.domain.execution.messages import StopAsked
+from gateway.domain.execution.messages import StopRequested
 from gateway.domain.run import Audit, LocalJob
 from gateway.domain.spec import Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JOB, JobStatus, ended
@@ -84,7 +84,7 @@ class JobAudits:
                 raise Conflict(text, reason="JOB_STARTED")
             now = self._clock()
             ending = approval.withdrawal(sender, now, told)
-            return machine.apply(local, StopAsked(now, None, ending, sender))
+            return machine.apply(local, StopRequested(now, None, ending, sender))
 
         self._executor.change(local.id, change)
 

@@ -8,11 +8,17 @@ from queue import Empty, Queue
 from typing import Any
 
 from gateway.domain import consent, orphans, quorum, run
-from gateway.domain.consent import Confirmed
+from gateway.domain.consent import ApprovalReported
 from gateway.domain.job import Job, Origin
-from gateway.domain.rerun import Order, RerunAnswer
+from gateway.domain.rerun import Order, RerunResult
 from gateway.domain.run import LocalJob
-from gateway.domain.scheduling.messages import Freed, Heard, StopAsked, SuspendAsked, TaskStopAsked
+from gateway.domain.scheduling.messages import (
+    Freed,
+    StopRequested,
+    SuspendRequested,
+    TaskReported,
+    TaskStopRequested,
+)
 from gateway.domain.spec import CallState, Failure, JobSpec, NodeId, Note
 from gateway.domain.states import JOB, JobStatus, Outcome, ended
 from gateway.errors import (
@@ -157,7 +163,7 @@ class Coordinator:
         if not _decided(job):
             raise PeerUnreachable(f"not every node has answered within {_ANSWER_WITHIN:g} s")
 
-    def rerun(self, job_id: str, start: str, parameters: Mapping[str, Any]) -> RerunAnswer:
+    def rerun(self, job_id: str, start: str, parameters: Mapping[str, Any]) -> RerunResult:
         """Have the node that schedules a job run it again from a task on, as a new job.
 
         ``start`` empty: from the first task that has not succeeded. Raises `NotFound`, `Conflict`, `Invalid`,
@@ -195,7 +201,7 @@ class Coordinator:
         self._asked(job_id, "run again", new_job=made.job_id)
         return made
 
-    def rerun_job(self, wanted: Order, sender: NodeId) -> RerunAnswer:
+    def rerun_job(self, wanted: Order, sender: NodeId) -> RerunResult:
         """Plan the new job from the old one's record, and take it in like any other."""
         old = self._scheduled(wanted.job_id, sender)
         made = submission.planned(old, wanted, sender or self._peers.node)
@@ -203,7 +209,7 @@ class Coordinator:
         self._take_in(made.spec, sender, made.origin)
         if known is None:
             self._store.jobs.update(old.id, lambda job: submission.noted(job, made, self._clock()))
-        return RerunAnswer(made.spec.job_id, made.origin.start, made.runs, made.inherits)
+        return RerunResult(made.spec.job_id, made.origin.start, made.runs, made.inherits)
 
     def status_here(self, job_id: str) -> JobView | None:
         """Tell of a job that this node schedules; None for others. Waits for nobody."""
@@ -330,14 +336,14 @@ class Coordinator:
         job = self._scheduled(job_id, sender)
         by, now = sender or self._peers.node, self._clock()
         if not task_name:
-            self._scheduler.record(job_id, StopAsked(by, now))
+            self._scheduler.record(job_id, StopRequested(by, now))
             return
         _known_task(job.spec, task_name)
-        self._scheduler.record(job_id, TaskStopAsked(task_name, by, now))
+        self._scheduler.record(job_id, TaskStopRequested(task_name, by, now))
 
     def cancel_waiting(self, job_id: str, by: str) -> bool:
         """Stop a job scheduled here of which nothing runs yet; False where it runs, or is over, by now."""
-        asked = StopAsked(by, self._clock(), f"cancelled by {by} while it waited", if_waiting=True)
+        asked = StopRequested(by, self._clock(), f"cancelled by {by} while it waited", if_waiting=True)
         job = self._scheduler.record(job_id, asked)
         cancelled = job.ending is not None and job.ending.at == asked.at
         if cancelled:
@@ -361,7 +367,7 @@ class Coordinator:
     def suspend_job(self, job_id: str, on: bool, sender: NodeId) -> None:
         """Record that it was asked for. Raises `Conflict` (JOB_ENDED) where that came too late."""
         self._scheduled(job_id, sender)
-        asked = SuspendAsked(sender or self._peers.node, self._clock(), on)
+        asked = SuspendRequested(sender or self._peers.node, self._clock(), on)
         job = self._scheduler.record(job_id, asked)
         if (job.suspended is not None) is not on or ended(JOB, job.status):
             raise Conflict(f"job {job_id} has ended, or is about to", reason="JOB_ENDED")
@@ -373,7 +379,7 @@ class Coordinator:
             raise NotAllowed(f"node {sender or '(not named)'} has no part in job {job_id}")
         if failure is not None:
             failure = replace(failure, node=sender)
-        event = Confirmed(sender, self._clock(), failure)
+        event = ApprovalReported(sender, self._clock(), failure)
         if problem := consent.contradicts(job, event):
             raise Conflict(f"job {job_id}: {problem}", reason="ALREADY_DECIDED")
         self._scheduler.record(job_id, event)
@@ -400,7 +406,7 @@ class Coordinator:
         task = next(t for t in job.tasks.values() if t.has(report.task_id))
         if sender not in task.nodes:
             raise NotAllowed(f"node {sender or '(not named)'} has no part in task {report.task_id}")
-        heard = Heard(
+        heard = TaskReported(
             report.task_id,
             sender,
             report.role,

@@ -20,27 +20,29 @@ from gateway.domain import orphans
 from gateway.domain.execution import machine
 from gateway.domain.execution.messages import (
     Action,
-    AskScheduler,
     Broken,
     Close,
     Collect,
     Confirm,
     Done,
+    EngineSilent,
     Event,
     Gone,
-    HasExited,
+    Inspected,
     Launch,
     LaunchFailed,
     Prepare,
     Probe,
+    QueryScheduler,
     Restarted,
     Seal,
     Sealed,
-    Seen,
-    StopAsked,
+    StopRequested,
     StopRun,
     Tell,
-    Unseen,
+)
+from gateway.domain.execution.messages import (
+    Exited as HasExited,
 )
 from gateway.domain.execution.transitions import merge_runs, result_of
 from gateway.domain.run import Exit, LocalJob, Run
@@ -106,10 +108,10 @@ class Telling:
             if failure is not None or error.reason not in _TOO_LATE:
                 return [done]
             # the job has ended there, and the stop that says so may have been lost, or be long on its way
-            return [done, *(e for e in self.ask(local, AskScheduler()) if isinstance(e, StopAsked))]
+            return [done, *(e for e in self.ask(local, QueryScheduler()) if isinstance(e, StopRequested))]
         return [Done(action, self._clock())]
 
-    def ask(self, local: LocalJob, action: AskScheduler) -> list[Event]:
+    def ask(self, local: LocalJob, action: QueryScheduler) -> list[Event]:
         """Ask the scheduling node whether the job still exists there, and do as it says."""
         scheduler, now = local.spec.scheduler, self._clock
         try:
@@ -118,7 +120,7 @@ class Telling:
             text = f"the scheduling node {scheduler} does not know the job any more: {error.message}"
             failure = Failure(orphans.FORGOT, text, local.node)
             ending = Ending(Outcome.STOPPED, now(), failure, local.node)
-            return [StopAsked(now(), None, ending, local.node)]
+            return [StopRequested(now(), None, ending, local.node)]
         except (PeerUnreachable, Busy) as error:
             return [Done(action, now(), final=False, message=error.message)]
         except GatewayError as error:  # no route to it is no way to ask; a refusal of its own is an answer
@@ -126,7 +128,7 @@ class Telling:
             return [Done(action, now(), final, message=f"{error.reason} {error.message}")]
         if ended(JOB, view.status):  # and its stop was lost
             ending = Ending(view.outcome or Outcome.STOPPED, now(), view.failure, scheduler)
-            return [Done(action, now()), StopAsked(now(), None, ending, scheduler)]
+            return [Done(action, now()), StopRequested(now(), None, ending, scheduler)]
         return [Done(action, now())]
 
 
@@ -292,7 +294,7 @@ class Executor:
             there = [r for r in local.runs if r.engine == engine] if local else []
             mine = [r for r in there if r.status is RunStatus.RUNNING and r.owner in ("", self._owner)]
             if mine:
-                self.record(job_id, *(Unseen(run.run_id, now) for run in mine))
+                self.record(job_id, *(EngineSilent(run.run_id, now) for run in mine))
 
     def _look(self, job_id: str, run_id: str) -> None:
         local = self._store.local_jobs.get(job_id)
@@ -313,7 +315,7 @@ class Executor:
 
     def _lane(self, local: LocalJob, action: Action) -> str:
         match action:
-            case Tell() | Confirm() | AskScheduler():
+            case Tell() | Confirm() | QueryScheduler():
                 return local.spec.scheduler
             case StopRun() | Collect():
                 return "engine-end"
@@ -349,7 +351,7 @@ class Executor:
             case Launch():
                 return LaunchFailed(action.run, Failure("INTERNAL", text), self._clock())
             case Probe():
-                return Seen(action.run, self._clock())
+                return Inspected(action.run, self._clock())
             case Seal():
                 return Sealed(action.run, None, self._clock(), text)
             case _:
@@ -367,7 +369,7 @@ class Executor:
                 return [self._telling.tell(local, _run(local, action.run), action)]
             case Confirm():
                 return self._telling.confirm(local, action)
-            case AskScheduler():
+            case QueryScheduler():
                 return self._telling.ask(local, action)
             case Prepare():
                 return [self._prefetch.fetch(local, action)]
@@ -386,16 +388,18 @@ class Executor:
         try:
             probe = self._engine.probe(run.name)
         except EngineDown:
-            return Unseen(run.run_id, self._clock())
+            return EngineSilent(run.run_id, self._clock())
         except EngineError:
-            return Seen(run.run_id, self._clock())
+            return Inspected(run.run_id, self._clock())
         if isinstance(probe, Missing):
             return Gone(run.run_id, self._clock())
         if not isinstance(probe, Exited):
             if probe.cut_off and run.reported is None:  # else it has nothing more to say to anybody
                 return Broken(run.run_id, _without_network(run), self._clock())
             too_much = self._disk.over(run)
-            return Broken(run.run_id, too_much, self._clock()) if too_much else Seen(run.run_id, self._clock())
+            return (
+                Broken(run.run_id, too_much, self._clock()) if too_much else Inspected(run.run_id, self._clock())
+            )
         missing = tuple(name for name, address in run.outputs.items() if not self._outputs.exists(address))
         exit_ = Exit(probe.code, probe.signal, probe.oom_killed, probe.started_at, probe.finished_at, missing)
         code, message = ("", "") if run.result_code else self._last_words(run)
@@ -446,7 +450,7 @@ class Executor:
         """Note that the scheduling node of a job was heard of."""
         now = self._clock()
         if orphans.worth_noting(local, now, self._timing.orphan):
-            self.record(local.id, orphans.Heard(now))
+            self.record(local.id, orphans.SchedulerAlive(now))
 
 
 def _tries(local: LocalJob, action: Action) -> int:
@@ -456,7 +460,7 @@ def _tries(local: LocalJob, action: Action) -> int:
             return _run(local, action.run).told.call.tries
         case Confirm():
             return local.approval.confirm.tries if local.approval else 1
-        case AskScheduler():
+        case QueryScheduler():
             return local.ask.tries
         case _:
             return 1

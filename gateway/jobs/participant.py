@@ -6,7 +6,7 @@ from dataclasses import replace
 from gateway.domain import approval
 from gateway.domain import dag as flow
 from gateway.domain.dry_run import Item
-from gateway.domain.execution.messages import Decided, Reported, StopAsked
+from gateway.domain.execution.messages import Decided, Reported, StopRequested
 from gateway.domain.execution.transitions import merge_runs
 from gateway.domain.job import Acceptance
 from gateway.domain.problems import LARGEST_NAME, Problem, index_of, name_rule
@@ -224,7 +224,7 @@ class Participant:
         if task_name:
             self._stop_task(local, task_name, sender)
         else:
-            self._executor.record(job_id, StopAsked(self._clock(), None, ending, sender))
+            self._executor.record(job_id, StopRequested(self._clock(), None, ending, sender))
 
     def stop_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
         """End a task; a late stop of an attempt that another has followed changes nothing."""
@@ -251,7 +251,7 @@ class Participant:
         if all(run.status is RunStatus.SUCCESS for run in runs):
             return
         tasks = flow.downstream(local.spec.dag, [task_name])
-        self._executor.record(local.id, StopAsked(self._clock(), tasks, None, sender))
+        self._executor.record(local.id, StopRequested(self._clock(), tasks, None, sender))
 
     def delete_job(self, job_id: str, dry_run: bool, sender: NodeId) -> None:
         """Delete the job here."""

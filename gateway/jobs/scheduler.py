@@ -20,23 +20,23 @@ from gateway.domain.job import Job
 from gateway.domain.scheduling import machine, transitions
 from gateway.domain.scheduling.agenda import call_of, quiet_polls
 from gateway.domain.scheduling.messages import (
-    Answered,
+    Accepted,
     CreateAt,
     Delayed,
-    Denied,
     Event,
-    Heard,
-    HoldAt,
     Lost,
-    NotPlayed,
     PollTaskAt,
+    Refused,
+    ReleaseAt,
     Request,
-    ReturnAt,
+    ReserveAt,
+    RoleNotPlayed,
     StartAt,
     StartTaskAt,
     StopAt,
     StopTaskAt,
-    UnknownThere,
+    TaskReported,
+    TaskUnknown,
 )
 from gateway.domain.scheduling.transitions import exclude, is_claimed
 from gateway.domain.spec import Failure, NodeId
@@ -57,7 +57,7 @@ Change = Callable[[Job], Job]
 _LONGEST_WAIT = timedelta(seconds=1)
 """between the claim of a task start and its sending; the rest of `Timing.call_deadline` is the call's own"""
 
-_DATED = (CreateAt, HoldAt, ReturnAt, StartAt, StartTaskAt, StopTaskAt)
+_DATED = (CreateAt, ReserveAt, ReleaseAt, StartAt, StartTaskAt, StopTaskAt)
 """requests that do harm when they come late, after others or the job's end: from a process that was frozen, say"""
 
 
@@ -196,7 +196,7 @@ class Scheduler:
             except Exception:
                 log.exception("a call ended in a way nobody foresaw", job=job.id, request=str(request))
                 failure = Failure("INTERNAL", "an error inside the gateway; its log has the trace")
-                changes = self._applied(Denied(request, failure, self._clock()))
+                changes = self._applied(Refused(request, failure, self._clock()))
             changes = self._with_calls(job, request, changes, calls)
             recorded = while_away(lambda: self._change(job.id, changes))
             due = machine.next_due(recorded, self._timing)
@@ -220,11 +220,11 @@ class Scheduler:
     def _refused(self, request: Request, error: GatewayError) -> Change:
         now = self._clock()
         if isinstance(request, PollTaskAt) and error.reason == "TASK_UNKNOWN":
-            return self._applied(UnknownThere(request, now))
+            return self._applied(TaskUnknown(request, now))
         if isinstance(request, StartTaskAt) and error.reason == "NO_ROLE_HERE":
             return lambda job: exclude(job, request, now)
         failure = Failure(error.reason, error.message, request.node)
-        return self._applied(Denied(request, failure, now))
+        return self._applied(Refused(request, failure, now))
 
     def _call(self, job: Job, request: Request) -> Change:
         peer = self._peers.participant(request.node, job.spec.protocol)
@@ -235,10 +235,10 @@ class Scheduler:
                 asked = job.nodes[request.node].consent is not None
                 said = None if asked else peer.ask_first(spec, me)
                 said = said or peer.create_job(spec, me)
-                return self._applied(Answered(request, self._clock(), said))
-            case HoldAt():
+                return self._applied(Accepted(request, self._clock(), said))
+            case ReserveAt():
                 peer.hold(job.id, me)
-            case ReturnAt():
+            case ReleaseAt():
                 peer.give_back(job.id, me)
             case StartAt():
                 peer.start_job(job.id, me, quorum.left_out(job))
@@ -259,12 +259,12 @@ class Scheduler:
                     except NotFound as error:
                         if error.reason != "ROLE_UNKNOWN" or len(request.roles) == 1:
                             raise
-                        heard.append(NotPlayed(task_id, request.node, role, self._clock()))
+                        heard.append(RoleNotPlayed(task_id, request.node, role, self._clock()))
                         continue
                     now = self._clock()
-                    heard.append(Heard(task_id, request.node, role, news.status, now, news.failure))
-                return self._applied(*heard, Answered(request, self._clock()))
-        return self._applied(Answered(request, self._clock()))
+                    heard.append(TaskReported(task_id, request.node, role, news.status, now, news.failure))
+                return self._applied(*heard, Accepted(request, self._clock()))
+        return self._applied(Accepted(request, self._clock()))
 
 
 class _Waiting:

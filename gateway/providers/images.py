@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-from engines.base import Engine, EngineError, ImageFacts, SignatureInvalid
+from engines.base import Engine, EngineError, ImageMetadata, SignatureInvalid
 from engines.docker.signatures import Signed, registry_of, signatures_of
 from gateway.config.engine import SignatureRule
 from gateway.data.files import MIB, whole
@@ -150,7 +150,7 @@ class Looked:
     """What was found of one image. ``reason`` is empty if it is here."""
 
     image: str
-    facts: ImageFacts = field(default_factory=ImageFacts)
+    facts: ImageMetadata = field(default_factory=ImageMetadata)
     reason: str = ""
     message: str = ""
 

@@ -12,7 +12,7 @@ from engines.base import LaunchSpec, labels
 from gateway.admin.outputs import MOST_BYTES
 from gateway.bootstrap.node import Gateway
 from gateway.domain.dag import Dag, DagOutput
-from gateway.domain.run import Address, LocalJob, Told
+from gateway.domain.run import Address, LocalJob, Reporting
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
 from gateway.ports import JobView, TaskView
 from provider_registry.registration import provider_from_request
@@ -55,7 +55,7 @@ def over(job_id: str, **changes) -> LocalJob:
         outputs={f"{key}_name": Address(f"{job_id}-guest-0", f"task_a-{key}") for key in KEYS},
         output_keys={key: f"{key}_name" for key in KEYS},
         collect=OK,
-        told=Told(TaskStatus.SUCCESS, OK),
+        told=Reporting(TaskStatus.SUCCESS, OK),
     )
     local = a_local_job(run, status=JobStatus.FINISHED, closed=True, close=OK)
     return replace(local, spec=replace(spec, **changes), node=ME)

@@ -8,7 +8,7 @@ from pathlib import Path
 from engines.base import run_name
 from gateway.bootstrap.node import Gateway
 from gateway.domain.dag import Dag, DagOutput
-from gateway.domain.run import Address, LocalJob, Run, Told
+from gateway.domain.run import Address, LocalJob, Reporting, Run
 from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
 from tests.builders import OK, a_local_job, a_node, a_run, a_spec
@@ -42,7 +42,7 @@ def a_run_of(spec: JobSpec, attempt: int = 0) -> Run:
         outputs={f"{key}_name": Address(f"{job_id}-guest-0", f"task_{job_id}-{key}") for key in KEYS},
         output_keys={key: f"{key}_name" for key in KEYS},
         collect=OK,
-        told=Told(TaskStatus.SUCCESS, OK),
+        told=Reporting(TaskStatus.SUCCESS, OK),
     )
 
 

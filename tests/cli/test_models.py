@@ -12,15 +12,15 @@ from gateway.bootstrap.node import Gateway
 from gateway.cli.main import app
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
 from gateway.domain.execution import machine
-from gateway.domain.execution.messages import StopAsked
-from gateway.domain.run import Address, Told
+from gateway.domain.execution.messages import StopRequested
+from gateway.domain.run import Address, Reporting
 from gateway.domain.spec import Ending
 from gateway.domain.states import Outcome, RunStatus, TaskStatus
 from tests.builders import OK, a_local_job, a_run, a_spec, at
 from tests.inprocess import ME, PEER, running
 
 FLOW = Dag((DagNode("trees", ComponentRef("vendor", "1.0.0", "Thing"), (), (DagOutput("model", "model0"),)),))
-DONE = Told(TaskStatus.SUCCESS)
+DONE = Reporting(TaskStatus.SUCCESS)
 PLACE = Address("job-1-guest-0", "task_trees-model0")
 
 
@@ -42,7 +42,7 @@ def left(gateway: Gateway) -> None:
     run = replace(run, output_keys={"model0": "model"}, outputs={"model": PLACE})
     run = replace(run, files=tuple(replace(f, output="model") for f in gateway.storage.sums(PLACE)))
     gateway.store.local_jobs.add(replace(a_local_job(run), spec=spec, node=ME), spec.flow_id)
-    stop = StopAsked(at(5), None, Ending(Outcome.SUCCEEDED, at(5)), ME)
+    stop = StopRequested(at(5), None, Ending(Outcome.SUCCEEDED, at(5)), ME)
     gateway.store.local_jobs.update("job-1", lambda local: machine.apply(local, stop))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from engines.base import ImageFacts
+from engines.base import ImageMetadata
 from engines.memory import MemoryEngine, Script
 from gateway.bootstrap.node import Gateway
 from gateway.cli.main import app
@@ -20,9 +20,9 @@ IMAGE = "acme:1.0.0"
 class Engine(MemoryEngine):
     digest = "sha256:1"
 
-    def image_facts(self, image: str) -> ImageFacts:
+    def image_facts(self, image: str) -> ImageMetadata:
         self.image_digest(image)
-        return ImageFacts(self.digest)
+        return ImageMetadata(self.digest)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa, x25519
 
-from engines.base import EngineError, ImageFacts, SignatureUnchecked
+from engines.base import EngineError, ImageMetadata, SignatureUnchecked
 from engines.docker import signatures
 from engines.docker.signatures import signatures_of
 from engines.memory import MemoryEngine, Script
@@ -42,10 +42,10 @@ class Known(MemoryEngine):
         self._digests = digests
         self.asked = 0
 
-    def image_facts(self, image: str) -> ImageFacts:
+    def image_facts(self, image: str) -> ImageMetadata:
         self.asked += 1
         name = image.rpartition(":")[0]
-        return ImageFacts("sha256:" + "1" * 64, {}, tuple(f"{name}@{digest}" for digest in self._digests))
+        return ImageMetadata("sha256:" + "1" * 64, {}, tuple(f"{name}@{digest}" for digest in self._digests))
 
 
 def a_digest() -> str:

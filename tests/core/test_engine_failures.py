@@ -24,7 +24,7 @@ from engines.memory import Inside, MemoryEngine, Script
 from gateway.bootstrap.node import Gateway
 from gateway.data.files import DiskWatch
 from gateway.data.workspace import Workspace
-from gateway.domain.execution.messages import Broken, Seen
+from gateway.domain.execution.messages import Broken, Inspected
 from gateway.domain.run import Address, Run
 from gateway.domain.states import TaskStatus
 from gateway.jobs.readiness import Ready
@@ -341,7 +341,9 @@ def test_a_container_that_is_taken_off_its_network_is_ended_and_says_why(tmp_pat
             node.engine.cut_off(found.name)
         run = next(run for run in node.store.local_jobs.get(job_id).runs if run.name == found.name)
         assert isinstance(node.executor._probe(run), Broken)
-        assert isinstance(node.executor._probe(replace(run, reported=TaskStatus.SUCCESS)), Seen), "it has said all"
+        assert isinstance(node.executor._probe(replace(run, reported=TaskStatus.SUCCESS)), Inspected), (
+            "it has said all"
+        )
         failure = ended(node, job_id).ending.failure
         assert failure.reason == "NETWORK_LOST" and "taken off its network" in failure.message
         wait_for(lambda: list(node.engine.list()) == [], 30, about="the container is taken away")

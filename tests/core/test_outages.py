@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from gateway.domain.execution import machine
 from gateway.domain.execution.messages import Tell
-from gateway.domain.run import Told
+from gateway.domain.run import Reporting
 from gateway.domain.scheduling import machine as scheduling_machine
 from gateway.domain.scheduling import transitions
 from gateway.domain.scheduling.messages import PollTaskAt, StartTaskAt, StopAt
@@ -43,7 +43,7 @@ def test_a_question_that_was_lost_is_due_but_no_start_is_repeated():
 
 
 def test_a_report_that_was_not_heard_is_due_when_the_scheduling_node_is_back():
-    run = a_run("a", RunStatus.SUCCESS, told=Told(TaskStatus.RUNNING, LOST), collect=OK)
+    run = a_run("a", RunStatus.SUCCESS, told=Reporting(TaskStatus.RUNNING, LOST), collect=OK)
     local = a_local_job(run)
     local = replace(local, spec=replace(local.spec, scheduler="n9"))
     assert machine.plan(local, at(60)) == []

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.domain.job import Job
 from gateway.domain.scheduling import machine
-from gateway.domain.scheduling.messages import CreateAt, Heard, StopAsked
+from gateway.domain.scheduling.messages import CreateAt, StopRequested, TaskReported
 from gateway.domain.spec import CallState
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.jobs.scheduler import Scheduler
@@ -75,7 +75,7 @@ def test_a_job_is_ended_by_one_of_many_threads(
         gate.wait(30)
         try:
             status = TaskStatus(words[i % len(words)])
-            schedulers[i % 2].record(job.id, Heard("task_a", "n2", "host", status, datetime.now(UTC)))
+            schedulers[i % 2].record(job.id, TaskReported("task_a", "n2", "host", status, datetime.now(UTC)))
         except BaseException as error:  # the test looks at it
             raised.append(error)
 
@@ -104,7 +104,7 @@ def test_a_creation_that_a_frozen_gateway_takes_up_after_the_jobs_end_is_not_sen
     (frozen, other), stores, _ = gateways
     job = claimed(a_job("a", JobStatus.PENDING), T0)
     assert job.nodes["n2"].create.state is CallState.SENT and stores[0].jobs.add(job, "flow")
-    other.record(job.id, StopAsked("n1", T0))
+    other.record(job.id, StopRequested("n1", T0))
     frozen._perform(job, CreateAt("n2"), T0)  # whoever is asked to create raises, and so refuses
     assert stores[0].jobs.get(job.id).nodes["n2"].create.state is not CallState.REFUSED
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from adapter.bfia.examples import A_JOB, A_PROVIDER
-from engines.base import ImageFacts, LaunchSpec
+from engines.base import ImageMetadata, LaunchSpec
 from engines.process.engine import ProcessEngine
 from gateway.bootstrap.node import Gateway
 from gateway.domain.dag import DagNode
@@ -48,7 +48,7 @@ def test_a_bug_in_an_engine_fails_the_run_by_name(tmp_path: Path, monkeypatch: p
 
         monkeypatch.setattr(ProcessEngine, "launch", broken)
         monkeypatch.setattr(ProcessEngine, "image_digest", lambda self, image: "x")
-        monkeypatch.setattr(ProcessEngine, "image_facts", lambda self, image: ImageFacts())
+        monkeypatch.setattr(ProcessEngine, "image_facts", lambda self, image: ImageMetadata())
         job_id = submit(node).json()["data"]["job_id"]
         wait_for(lambda: str(node.store.jobs.get(job_id).status) == "FINISHED", 20)
         assert node.store.jobs.get(job_id).ending.failure.reason == "INTERNAL"

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.domain.execution.messages import AskScheduler, Confirm, Done, Event
+from gateway.domain.execution.messages import Confirm, Done, Event, QueryScheduler
 from gateway.domain.run import LocalJob
 from gateway.errors import Refused
 from gateway.jobs.executor import Telling
@@ -32,5 +32,5 @@ def test_an_answer_that_leaves_it_open_is_asked_for_again(reason: str, final: bo
     """A page of something that stands in the node's place neither hears a decision nor knows a job."""
     telling = Telling(cast(Peers, Answers(reason)), lambda: at(0), lambda local: None)
     job: LocalJob = a_local_job()
-    said: list[Event] = [*telling.confirm(job, Confirm()), *telling.ask(job, AskScheduler())]
+    said: list[Event] = [*telling.confirm(job, Confirm()), *telling.ask(job, QueryScheduler())]
     assert [isinstance(event, Done) and event.final for event in said] == [final, final]

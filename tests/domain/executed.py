@@ -1,7 +1,7 @@
 """A job with one run as the execution rules take it on: what is due is decided, reports and exits come in."""
 
 from gateway.domain.execution.machine import apply, plan, step
-from gateway.domain.execution.messages import Event, HasExited, Reported, StopAsked
+from gateway.domain.execution.messages import Event, Exited, Reported, StopRequested
 from gateway.domain.run import Exit, LocalJob, Run
 from gateway.domain.spec import Ending
 from gateway.domain.states import Outcome, RunStatus, TaskStatus
@@ -43,10 +43,10 @@ def said(status: TaskStatus, seconds: float = 1.0, **more) -> Reported:
     return Reported(ID, status, at(seconds), **more)
 
 
-def exited(code: int = 0, seconds: float = 2.0, *, oom: bool = False, missing: tuple[str, ...] = ()) -> HasExited:
+def exited(code: int = 0, seconds: float = 2.0, *, oom: bool = False, missing: tuple[str, ...] = ()) -> Exited:
     signal = code - 128 if code > 128 else None
-    return HasExited(ID, Exit(code, signal, oom, T0, at(seconds), missing), at(seconds))
+    return Exited(ID, Exit(code, signal, oom, T0, at(seconds), missing), at(seconds))
 
 
-def stopped(seconds: float = 1.0, *tasks: str) -> StopAsked:
-    return StopAsked(at(seconds), frozenset(tasks) or None, ENDING, "n2")
+def stopped(seconds: float = 1.0, *tasks: str) -> StopRequested:
+    return StopRequested(at(seconds), frozenset(tasks) or None, ENDING, "n2")

@@ -5,25 +5,25 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from gateway.domain.consent import Confirmed
+from gateway.domain.consent import ApprovalReported
 from gateway.domain.dag import downstream
 from gateway.domain.job import Acceptance, Job
 from gateway.domain.scheduling import machine
 from gateway.domain.scheduling.messages import (
-    Answered,
+    Accepted,
     CreateAt,
-    Denied,
     Event,
-    Heard,
-    HoldAt,
     PollTaskAt,
+    Refused,
+    ReleaseAt,
     Request,
-    ReturnAt,
+    ReserveAt,
     StartAt,
     StartTaskAt,
     StopAt,
     StopTaskAt,
-    UnknownThere,
+    TaskReported,
+    TaskUnknown,
 )
 from gateway.domain.scheduling.transitions import exclude
 from gateway.domain.spec import Failure, NodeId
@@ -98,7 +98,7 @@ class NodeSim:
                 said = Acceptance(
                     self.node in self.plot.needs, waits=waits, within=DECIDES_WITHIN if waits else None
                 )
-                return lambda at: [applying(Answered(request, at, said))]
+                return lambda at: [applying(Accepted(request, at, said))]
             case StopAt():
                 if not self.created:
                     return self._no(request, "JOB_UNKNOWN")
@@ -109,12 +109,12 @@ class NodeSim:
                 self._stop_task(request.task, request.attempt)
             case _ if self.ended and not isinstance(request, PollTaskAt):
                 return self._no(request, "JOB_ENDED")
-            case HoldAt():
+            case ReserveAt():
                 self.world.check_agreed()
                 if self._busy():
                     return self._no(request, "RESOURCES_BUSY")
                 self.holds = True
-            case ReturnAt():
+            case ReleaseAt():
                 if self.started:
                     raise Broken(f"{self.node} is to return what it needs while the job runs there")
                 self.holds = False
@@ -128,7 +128,7 @@ class NodeSim:
                 return self._start_task(request)
             case PollTaskAt():
                 return self._poll(request)
-        return lambda at: [applying(Answered(request, at))]
+        return lambda at: [applying(Accepted(request, at))]
 
     def _ask_somebody(self) -> None:
         if self.node not in self.plot.asks or self.created:
@@ -145,9 +145,9 @@ class NodeSim:
         self.ended = self.ended or bool(reason)
         failure = Failure(reason, "somebody said no", self.node) if reason else None
         self.world.works.say(f"{self.node} decides {reason or 'yes'}")
-        self._tell(Confirmed(self.node, T0, failure))
+        self._tell(ApprovalReported(self.node, T0, failure))
 
-    def _tell(self, decision: Confirmed) -> None:
+    def _tell(self, decision: ApprovalReported) -> None:
         """Tell the decision until it is heard, or was made without it."""
         job = self.world.job
         known = job.nodes[self.node].consent
@@ -168,7 +168,7 @@ class NodeSim:
 
     def _no(self, request: Request, reason: str) -> Answer:
         failure = Failure(reason, f"said {self.node}", self.node)
-        return lambda at: [applying(Denied(request, failure, at))]
+        return lambda at: [applying(Refused(request, failure, at))]
 
     def _start_task(self, request: StartTaskAt) -> Answer:
         name = request.task
@@ -196,7 +196,7 @@ class NodeSim:
             for role in roles:
                 fate = self.plot.fate(name, self.node, role)
                 self.world.works.spawn(self._live(tried, role, fate))
-        return lambda at: [applying(Answered(request, at))]
+        return lambda at: [applying(Accepted(request, at))]
 
     def _forget(self, tried: Tried) -> None:
         if not self.ended:
@@ -207,16 +207,18 @@ class NodeSim:
     def _poll(self, request: PollTaskAt) -> Answer:
         known = self.runs.get((request.task, request.attempt))
         if known is None:
-            return lambda at: [applying(UnknownThere(request, at))]
+            return lambda at: [applying(TaskUnknown(request, at))]
         news = [(role, known[role]) for role in request.roles]
         task_id = self.world.task_id(request.task, request.attempt)
 
         def heard(at: datetime) -> list[Change]:
             events = [
-                Heard(task_id, self.node, role, status, at, self.broken.get((request.task, request.attempt, role)))
+                TaskReported(
+                    task_id, self.node, role, status, at, self.broken.get((request.task, request.attempt, role))
+                )
                 for role, status in news
             ]
-            return [*map(applying, events), applying(Answered(request, at))]
+            return [*map(applying, events), applying(Accepted(request, at))]
 
         return heard
 
@@ -239,7 +241,7 @@ class NodeSim:
         if self.node in self.plot.pushes:
             failure = self.broken.get((name, attempt, role))
             task_id = self.world.task_id(name, attempt)
-            self.world.push(self.node, Heard(task_id, self.node, role, status, T0, failure, pushed=True))
+            self.world.push(self.node, TaskReported(task_id, self.node, role, status, T0, failure, pushed=True))
 
     def _stop(self) -> None:
         self.ended = True

@@ -2,7 +2,7 @@
 
 from gateway.domain.job import Job
 from gateway.domain.scheduling.machine import apply, plan, step
-from gateway.domain.scheduling.messages import Answered, Event, Heard, PollTaskAt
+from gateway.domain.scheduling.messages import Accepted, Event, PollTaskAt, TaskReported
 from gateway.domain.spec import Failure
 from gateway.domain.states import JobStatus, TaskStatus
 from gateway.domain.timeouts import Timing
@@ -35,11 +35,11 @@ def due(job: Job, seconds: float = 0.0) -> list:
 def answered(job: Job, seconds: float = 0.1) -> Job:
     """Claim everything that is due, and have every request answered well."""
     job, requests = step(job, at(seconds))
-    return after(job, *(Answered(request, at(seconds)) for request in requests))
+    return after(job, *(Accepted(request, at(seconds)) for request in requests))
 
 
-def heard(status: TaskStatus, node: str = "n2", task: str = "a", seconds: float = 1.0, **more) -> Heard:
-    return Heard(f"task_{task}", node, more.pop("role", ""), status, at(seconds), **more)
+def heard(status: TaskStatus, node: str = "n2", task: str = "a", seconds: float = 1.0, **more) -> TaskReported:
+    return TaskReported(f"task_{task}", node, more.pop("role", ""), status, at(seconds), **more)
 
 
 def same(job: Job, other: Job) -> bool:

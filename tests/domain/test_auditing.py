@@ -6,13 +6,13 @@ import pytest
 
 from gateway.domain import approval, orphans
 from gateway.domain.approval import AuditStatus, Mode, Policy, Verdict
-from gateway.domain.consent import Confirmed
+from gateway.domain.consent import ApprovalReported
 from gateway.domain.execution import machine
-from gateway.domain.execution.messages import Confirm, Decided, StopAsked
+from gateway.domain.execution.messages import Confirm, Decided, StopRequested
 from gateway.domain.job import Acceptance, Job
 from gateway.domain.run import Audit, LocalJob
 from gateway.domain.scheduling.machine import apply, plan
-from gateway.domain.scheduling.messages import Answered, CreateAt, Denied, Lost, StartAt, StopAt
+from gateway.domain.scheduling.messages import Accepted, CreateAt, Lost, Refused, StartAt, StopAt
 from gateway.domain.spec import CallState, Failure
 from gateway.domain.states import JobStatus, Outcome
 from tests.builders import a_job, a_spec, at
@@ -68,7 +68,7 @@ def test_nobody_is_asked_whether_it_still_has_a_job_that_it_has_not_created():
 
 
 def test_a_question_taken_back_needs_no_decision():
-    job = machine.apply(asked(), StopAsked(at(5), None, approval.withdrawal("n9", at(5)), "n9"))
+    job = machine.apply(asked(), StopRequested(at(5), None, approval.withdrawal("n9", at(5)), "n9"))
     assert (job.status, approval.status(job)) == (REJECTED, AuditStatus.TERMINATED)
     assert machine.apply(job, Decided(True, "li", "", at(6))) == job
     assert Confirm() not in machine.plan(job, at(1000))
@@ -95,30 +95,30 @@ def test_who_was_told_of_a_job_before_it_was_asked_about_answers_as_well():
 
 def asking() -> Job:
     """Return a job that n1 has accepted, and n2 was asked about."""
-    return after(claimed(a_job()), Answered(CreateAt("n1"), at(0)), Answered(CreateAt("n2"), at(1), ASKED))
+    return after(claimed(a_job()), Accepted(CreateAt("n1"), at(0)), Accepted(CreateAt("n2"), at(1), ASKED))
 
 
 def test_the_job_is_created_once_the_node_agrees():
     job = asking()
     assert job.status is PENDING and plan(job, at(50)) == []
-    job = apply(job, Confirmed("n2", at(50)))
+    job = apply(job, ApprovalReported("n2", at(50)))
     assert job.status is PENDING and plan(job, at(50)) == [CreateAt("n2")]
-    job = after(claimed(job, 50), Answered(CreateAt("n2"), at(51)))
+    job = after(claimed(job, 50), Accepted(CreateAt("n2"), at(51)))
     assert job.status is READY and plan(job, at(51)) == [StartAt("n1"), StartAt("n2")]
 
 
 def test_a_refusal_rejects_the_job():
-    job = apply(asking(), Confirmed("n2", at(5), NO))
+    job = apply(asking(), ApprovalReported("n2", at(5), NO))
     assert (job.ending.outcome, job.ending.failure) == (Outcome.REJECTED, NO)
 
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_an_answer_may_overtake_that_to_the_question(lost: bool):
-    job = after(claimed(a_job()), Answered(CreateAt("n1"), at(0)), Confirmed("n2", at(1)))
-    late = Lost(CreateAt("n2"), at(2), delivered=True) if lost else Answered(CreateAt("n2"), at(2), ASKED)
+    job = after(claimed(a_job()), Accepted(CreateAt("n1"), at(0)), ApprovalReported("n2", at(1)))
+    late = Lost(CreateAt("n2"), at(2), delivered=True) if lost else Accepted(CreateAt("n2"), at(2), ASKED)
     job = apply(job, late)
     assert job.status is PENDING and CreateAt("n2") in plan(job, at(3))
-    job = after(claimed(job, 3), Answered(CreateAt("n2"), at(4)))
+    job = after(claimed(job, 3), Accepted(CreateAt("n2"), at(4)))
     assert job.status is READY
 
 
@@ -131,28 +131,28 @@ def test_a_node_that_never_answers_is_told_that_it_is_not_asked_any_more():
 @pytest.mark.parametrize("create", ["never sent", "not delivered", "lost", "refused", "taken"])
 @pytest.mark.parametrize("agreed_first", [True, False])
 def test_who_agreed_is_told_that_another_refused_whatever_became_of_the_creation(create: str, agreed_first: bool):
-    refused = Denied(CreateAt("n1"), Failure("BECAUSE", "of something", "n1"), at(4))
-    job = after(claimed(a_job()), Answered(CreateAt("n2"), at(1), ASKED))
+    refused = Refused(CreateAt("n1"), Failure("BECAUSE", "of something", "n1"), at(4))
+    job = after(claimed(a_job()), Accepted(CreateAt("n2"), at(1), ASKED))
     if not agreed_first:
-        job = after(job, refused, Confirmed("n2", at(5)))
+        job = after(job, refused, ApprovalReported("n2", at(5)))
     elif create == "never sent":
-        job = after(job, Confirmed("n2", at(2)), refused)
+        job = after(job, ApprovalReported("n2", at(2)), refused)
     else:
-        job = claimed(apply(job, Confirmed("n2", at(2))), 2)
+        job = claimed(apply(job, ApprovalReported("n2", at(2))), 2)
         news = {
             "not delivered": Lost(CreateAt("n2"), at(3), delivered=False),
             "lost": Lost(CreateAt("n2"), at(3), delivered=True),
-            "refused": Denied(CreateAt("n2"), NO, at(3)),
-            "taken": Answered(CreateAt("n2"), at(3)),
+            "refused": Refused(CreateAt("n2"), NO, at(3)),
+            "taken": Accepted(CreateAt("n2"), at(3)),
         }
         job = after(job, news[create], refused)
     assert job.ending is not None and StopAt("n2") in plan(job, at(80))
     away = after(claimed(job, 80), Lost(StopAt("n2"), at(81), delivered=False))
     assert away.status is REJECTED and StopAt("n2") in plan(away, at(100))  # until it is heard
-    told = after(claimed(away, 100), Answered(StopAt("n2"), at(101)))
+    told = after(claimed(away, 100), Accepted(StopAt("n2"), at(101)))
     assert told.nodes["n2"].stop.settled and StopAt("n2") not in plan(told, at(200))
 
 
 def test_who_was_only_asked_and_said_no_is_told_nothing():
-    job = apply(asking(), Confirmed("n2", at(5), NO))
+    job = apply(asking(), ApprovalReported("n2", at(5), NO))
     assert plan(job, at(50)) == [StopAt("n1")]

@@ -6,14 +6,14 @@ import pytest
 
 from gateway.domain import approval, waiting
 from gateway.domain.approval import CREATE, START, Mode, Piece, Policy, Rule, Verdict, idle, judge, pieces
-from gateway.domain.consent import DEADLINE, Confirmed, contradicts
+from gateway.domain.consent import DEADLINE, ApprovalReported, contradicts
 from gateway.domain.execution import machine
 from gateway.domain.execution.messages import Confirm, Decided, Done, Restarted
-from gateway.domain.execution.messages import StopAsked as StopAskedHere
+from gateway.domain.execution.messages import StopRequested as StopAskedHere
 from gateway.domain.job import GRACE, Acceptance, Job
 from gateway.domain.run import LocalJob
 from gateway.domain.scheduling.machine import apply, next_due, plan
-from gateway.domain.scheduling.messages import Answered, CreateAt, Lost, StartAt, StopAsked, StopAt
+from gateway.domain.scheduling.messages import Accepted, CreateAt, Lost, StartAt, StopAt, StopRequested
 from gateway.domain.spec import CallState, Failure
 from gateway.domain.states import JobStatus, Outcome
 from tests.builders import a_job, a_spec, at
@@ -30,24 +30,24 @@ def asked(within: float | None = 60.0) -> Job:
     job = claimed(a_job())
     return after(
         job,
-        Answered(CreateAt("n1"), at(0)),
-        Answered(CreateAt("n2"), at(1), Acceptance(waits=True, within=within)),
+        Accepted(CreateAt("n1"), at(0)),
+        Accepted(CreateAt("n2"), at(1), Acceptance(waits=True, within=within)),
     )
 
 
 def test_a_job_waits_until_everybody_has_agreed():
     job = asked()
     assert job.status is PENDING and plan(job, at(50)) == []
-    job = apply(job, Confirmed("n2", at(50)))
+    job = apply(job, ApprovalReported("n2", at(50)))
     assert job.status is READY and plan(job, at(50)) == [StartAt("n1"), StartAt("n2")]
-    assert apply(job, Confirmed("n2", at(51))) == job
+    assert apply(job, ApprovalReported("n2", at(51))) == job
 
 
 def test_one_refusal_rejects_the_job_with_its_words_and_stops_the_others():
-    job = apply(asked(), Confirmed("n2", at(5), NO))
+    job = apply(asked(), ApprovalReported("n2", at(5), NO))
     assert (job.ending.outcome, job.ending.failure) == (Outcome.REJECTED, NO)
     assert plan(job, at(5)) == [StopAt("n1")]  # n2 holds nothing: it refused
-    job = after(claimed(job, 5), Answered(StopAt("n1"), at(6)))
+    job = after(claimed(job, 5), Accepted(StopAt("n1"), at(6)))
     assert (job.status, job.outcome) == (REJECTED, Outcome.REJECTED)
 
 
@@ -71,11 +71,11 @@ def test_a_node_that_does_not_say_how_long_it_asks_has_a_day():
 
 
 def test_an_answer_may_overtake_that_of_the_creation():
-    job = after(claimed(a_job()), Answered(CreateAt("n1"), at(0)), Confirmed("n2", at(1)))
+    job = after(claimed(a_job()), Accepted(CreateAt("n1"), at(0)), ApprovalReported("n2", at(1)))
     assert job.status is PENDING
     for late in (
-        Answered(CreateAt("n2"), at(2), Acceptance(waits=True, within=60.0)),
-        Answered(CreateAt("n2"), at(2)),
+        Accepted(CreateAt("n2"), at(2), Acceptance(waits=True, within=60.0)),
+        Accepted(CreateAt("n2"), at(2)),
     ):
         assert apply(job, late).status is READY
     lost = after(job, Lost(CreateAt("n2"), at(2), delivered=True))
@@ -85,8 +85,8 @@ def test_an_answer_may_overtake_that_of_the_creation():
 @pytest.mark.parametrize("first", [None, NO])
 @pytest.mark.parametrize("then", [None, NO])
 def test_only_the_first_answer_counts(first: Failure | None, then: Failure | None):
-    job = apply(asked(), Confirmed("n2", at(5), first))
-    again = Confirmed("n2", at(6), then)
+    job = apply(asked(), ApprovalReported("n2", at(5), first))
+    again = ApprovalReported("n2", at(6), then)
     assert bool(contradicts(job, again)) is (first is not then)
     after_it = apply(job, again)
     assert (after_it.status, after_it.ending, after_it.nodes["n2"].consent) == (
@@ -98,12 +98,12 @@ def test_only_the_first_answer_counts(first: Failure | None, then: Failure | Non
 
 def test_answers_that_come_too_late_say_so():
     for job in (a_job(status=JobStatus.READY), a_job(status=JobStatus.RUNNING)):
-        assert contradicts(job, Confirmed("n2", at(1))) == ""  # it was ready anyway
-        assert "already" in contradicts(job, Confirmed("n2", at(1), NO))
-        assert apply(job, Confirmed("n2", at(1), NO)).ending is None
-    stopped = apply(asked(), StopAsked("n1", at(3)))
-    assert "ended" in contradicts(stopped, Confirmed("n2", at(4)))
-    assert apply(stopped, Confirmed("n2", at(4))).status is PENDING
+        assert contradicts(job, ApprovalReported("n2", at(1))) == ""  # it was ready anyway
+        assert "already" in contradicts(job, ApprovalReported("n2", at(1), NO))
+        assert apply(job, ApprovalReported("n2", at(1), NO)).ending is None
+    stopped = apply(asked(), StopRequested("n1", at(3)))
+    assert "ended" in contradicts(stopped, ApprovalReported("n2", at(4)))
+    assert apply(stopped, ApprovalReported("n2", at(4))).status is PENDING
 
 
 # ---------------------------------------------------------------- the node that asks

@@ -6,7 +6,16 @@ from itertools import product
 import pytest
 
 from gateway.domain.execution.machine import step
-from gateway.domain.execution.messages import Collect, Gone, Launched, Probe, Reported, Seen, Tell, Weigh
+from gateway.domain.execution.messages import (
+    Collect,
+    Conclude,
+    Gone,
+    Inspected,
+    Launched,
+    Probe,
+    Reported,
+    Tell,
+)
 from gateway.domain.run import Exit
 from gateway.domain.states import TaskStatus
 from tests.builders import a_local_job, a_run, at
@@ -90,8 +99,8 @@ def test_a_success_without_an_exit_waits_for_it_but_not_for_ever():
 
 def test_an_exit_without_a_report_waits_a_grace_counted_from_the_exit_itself():
     local = after(a_local_job(a_run(status=RUNNING)), exited(0, 2))
-    assert Weigh(ID) not in due(local, 2.9)
-    assert Weigh(ID) in due(local, 3)
+    assert Conclude(ID) not in due(local, 2.9)
+    assert Conclude(ID) in due(local, 3)
     assert not any(isinstance(c, Probe) for c in due(local, 100))
 
 
@@ -185,7 +194,7 @@ def test_the_first_final_report_counts(first, second):
 @pytest.mark.parametrize("status", [SUCCESS, FAILED])
 def test_nothing_changes_a_run_that_is_over(status):
     local = a_local_job(a_run(status=status, exit=Exit(0)))
-    for late in (said(TaskStatus.FAILED), exited(1), Gone(ID, at(3)), Seen(ID, at(3)), stopped(3, "a")):
+    for late in (said(TaskStatus.FAILED), exited(1), Gone(ID, at(3)), Inspected(ID, at(3)), stopped(3, "a")):
         assert after(local, late) == local
 
 

@@ -8,15 +8,15 @@ from gateway.domain.execution.machine import step
 from gateway.domain.execution.messages import (
     Done,
     Gone,
+    Inspected,
     Launched,
     LaunchFailed,
     Probe,
-    Seen,
-    StopAsked,
+    StopRequested,
     StopRun,
     Tell,
 )
-from gateway.domain.run import Approval, Told
+from gateway.domain.run import Approval, Reporting
 from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from tests.builders import T0, a_local_job, a_run, a_spec, at
@@ -67,7 +67,7 @@ def test_a_run_that_was_over_before_it_was_known_to_be_up_needs_no_stop():
 @pytest.mark.parametrize("end", [exited(0, 3), exited(143, 3), Gone(ID, at(3))])
 def test_a_running_run_is_stopped_through_the_engine(end):
     local, actions = step(
-        after(a_local_job(a_run(status=RUNNING, told=Told(TaskStatus.RUNNING))), stopped(1)), at(1)
+        after(a_local_job(a_run(status=RUNNING, told=Reporting(TaskStatus.RUNNING))), stopped(1)), at(1)
     )
     assert actions == [StopRun(ID, TIMING.stop_grace)]
     assert only(local).status is STOPPING
@@ -94,7 +94,7 @@ def test_a_stop_that_failed_is_repeated_and_one_without_an_end_after_its_deadlin
 
 def test_a_stopped_container_is_looked_at_until_it_is_seen_gone():
     local, [stop, *_] = step(after(a_local_job(a_run(status=RUNNING)), stopped(1)), at(1))
-    local = after(local, Seen(ID, at(2)), Done(stop, at(2)))
+    local = after(local, Inspected(ID, at(2)), Done(stop, at(2)))
     assert Probe(ID) not in due(local, 6.9)
     assert Probe(ID) in due(local, 7)
     assert stop not in due(local, 100)
@@ -135,14 +135,14 @@ def test_a_stop_of_the_job_ends_it_here_with_how_it_ended(status, final):
 )
 def test_a_stop_that_does_not_say_how_the_job_ended_leaves_it_to_the_runs(runs, flow, outcome):
     local = a_local_job(*runs, spec=a_spec(flow))
-    local = after(local, StopAsked(at(1), None, None, "n2"))
+    local = after(local, StopRequested(at(1), None, None, "n2"))
     assert local.status is JobStatus.FINISHED
     assert (local.ending.outcome if local.ending else None) is outcome
 
 
 def test_a_second_stop_changes_nothing():
     local = after(a_local_job(a_run(status=RUNNING)), stopped(1))
-    again = StopAsked(at(9), None, Ending(Outcome.SUCCEEDED, at(9)), "n3")
+    again = StopRequested(at(9), None, Ending(Outcome.SUCCEEDED, at(9)), "n3")
     assert after(local, again) == local
 
 
@@ -158,10 +158,10 @@ def test_a_second_stop_changes_nothing():
 def test_how_a_job_ended_may_be_told_after_the_stop(outcome, refused, told):
     """Once, and never as a success: what had not succeeded by then was stopped."""
     approval = Approval(T0, at(9), JobStatus.REJECTED, failure=refused) if refused else None
-    local = after(replace(a_local_job(), approval=approval), StopAsked(at(1), None, None, "n2"))
+    local = after(replace(a_local_job(), approval=approval), StopRequested(at(1), None, None, "n2"))
     assert local.ending is None
-    local = after(local, StopAsked(at(2), None, Ending(outcome, at(2), Failure("STOPPED")), "n2"))
+    local = after(local, StopRequested(at(2), None, Ending(outcome, at(2), Failure("STOPPED")), "n2"))
     ending = local.ending
     assert (None if ending is None else (ending.outcome, ending.failure.reason)) == told
     if told:
-        assert after(local, StopAsked(at(3), None, Ending(Outcome.FAILED, at(3)), "n2")) == local
+        assert after(local, StopRequested(at(3), None, Ending(Outcome.FAILED, at(3)), "n2")) == local

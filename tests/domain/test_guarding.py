@@ -6,7 +6,7 @@ import pytest
 
 from gateway.domain import orphans
 from gateway.domain.execution.machine import apply, next_due, plan, step
-from gateway.domain.execution.messages import AskScheduler, Done, Restarted, StopAsked
+from gateway.domain.execution.messages import Done, QueryScheduler, Restarted, StopRequested
 from gateway.domain.run import LocalJob
 from gateway.domain.spec import CallState
 from gateway.domain.states import JobStatus, Outcome, RunStatus
@@ -27,20 +27,20 @@ def local(status: JobStatus = JobStatus.RUNNING) -> LocalJob:
 
 
 def asks(job: LocalJob, seconds: float) -> bool:
-    return AskScheduler() in plan(job, at(seconds), TIMING)
+    return QueryScheduler() in plan(job, at(seconds), TIMING)
 
 
 def silence(job: LocalJob, seconds: float) -> LocalJob:
     """Have the question that is due asked, and nobody answer."""
     job, actions = step(job, at(seconds), TIMING)
-    assert AskScheduler() in actions
-    return apply(job, Done(AskScheduler(), at(seconds + 1), final=False, message="cannot connect"), TIMING)
+    assert QueryScheduler() in actions
+    return apply(job, Done(QueryScheduler(), at(seconds + 1), final=False, message="cannot connect"), TIMING)
 
 
 def test_it_asks_only_after_a_long_silence():
     job = local()
     assert not asks(job, ASK_AT - 1) and asks(job, ASK_AT)
-    job = apply(job, orphans.Heard(at(60)), TIMING)
+    job = apply(job, orphans.SchedulerAlive(at(60)), TIMING)
     assert not asks(job, ASK_AT) and asks(job, 60 + ASK_AT)
 
 
@@ -63,14 +63,14 @@ def test_it_asks_once_more_a_tenth_of_the_limit_later():
     job = silence(local(), ASK_AT)
     assert not asks(job, ASK_AT + 10.9) and asks(job, ASK_AT + 11)
     assert "scheduling node does not answer" in [note.event for note in job.notes]
-    healed = apply(job, orphans.Heard(at(ASK_AT + 2)), TIMING)
+    healed = apply(job, orphans.SchedulerAlive(at(ASK_AT + 2)), TIMING)
     assert "scheduling node answers" in [note.event for note in healed.notes] and not asks(healed, ASK_AT + 11)
 
 
 def test_an_answer_heals_without_a_rerun():
     job = silence(local(), ASK_AT)
     job, _ = step(job, at(ASK_AT + 20), TIMING)
-    healed = apply(job, Done(AskScheduler(), at(ASK_AT + 21)), TIMING)
+    healed = apply(job, Done(QueryScheduler(), at(ASK_AT + 21)), TIMING)
     assert (healed.status, healed.runs, healed.heard_at) == (job.status, job.runs, at(ASK_AT + 21))
     assert not asks(healed, 2 * ASK_AT) and asks(healed, 2 * ASK_AT + 21)
 
@@ -78,7 +78,7 @@ def test_an_answer_heals_without_a_rerun():
 def test_a_request_of_the_scheduling_node_heals_too():
     job = silence(local(), ASK_AT)
     assert orphans.worth_noting(job, at(ASK_AT + 2), TIMING.orphan)
-    healed = apply(job, orphans.Heard(at(ASK_AT + 2)), TIMING)
+    healed = apply(job, orphans.SchedulerAlive(at(ASK_AT + 2)), TIMING)
     assert healed.ask.tries == 0 and not asks(healed, ASK_AT + 60)
 
 
@@ -96,9 +96,9 @@ def test_a_restart_asks_again_at_once_what_was_under_way():
 
 def test_late_answers_after_the_end_change_nothing():
     job, _ = step(local(), at(ASK_AT), TIMING)
-    job = apply(job, StopAsked(at(ASK_AT + 1), None, None, "n9"), TIMING)
+    job = apply(job, StopRequested(at(ASK_AT + 1), None, None, "n9"), TIMING)
     for final in (True, False):
-        after = apply(job, Done(AskScheduler(), at(ASK_AT + 2), final=final), TIMING)
+        after = apply(job, Done(QueryScheduler(), at(ASK_AT + 2), final=final), TIMING)
         assert (after.status, after.runs, after.heard_at) == (job.status, job.runs, job.heard_at)
 
 

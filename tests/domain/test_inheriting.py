@@ -12,7 +12,7 @@ from gateway.domain.job import Acceptance, Job, Lineage, Task
 from gateway.domain.parameters import effective
 from gateway.domain.rerun import Order
 from gateway.domain.scheduling import machine
-from gateway.domain.scheduling.messages import Answered, CreateAt, StartTaskAt
+from gateway.domain.scheduling.messages import Accepted, CreateAt, StartTaskAt
 from gateway.domain.spec import Failure, JobSpec
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from tests.builders import a_job, a_node, a_spec, at, parties
@@ -109,7 +109,7 @@ def created(*said: tuple[str, ...] | None, demand: bool = False) -> Job:
     tasks: dict[str, Task] = {n: replace(t, lineage=found.get(n)) for n, t in job.tasks.items()}
     job, _ = machine.step(replace(job, tasks=tasks), at(0))
     for node, names in zip(("n1", "n2"), said, strict=True):
-        job = machine.apply(job, Answered(CreateAt(node), at(1), Acceptance(inherited=names)))
+        job = machine.apply(job, Accepted(CreateAt(node), at(1), Acceptance(inherited=names)))
     return job
 
 
@@ -121,7 +121,7 @@ def test_what_every_node_can_take_over_has_succeeded_and_the_rest_runs():
     assert told == {("task inherited", "a"), ("task inherited", "b"), ("task not inherited", "d")}
     job, requests = machine.step(job, at(2))
     for request in requests:
-        job = machine.apply(job, Answered(request, at(2)))
+        job = machine.apply(job, Accepted(request, at(2)))
     _, requests = machine.step(job, at(2))
     assert {r.task for r in requests if isinstance(r, StartTaskAt)} == {"c", "d"}
 

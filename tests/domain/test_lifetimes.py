@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gateway.domain import validation
-from gateway.domain.spec import JobSpec, Lifetime, Lifetimes
+from gateway.domain.spec import JobSpec, Limits, TaskLimits
 from tests.builders import a_spec
 
 
@@ -21,7 +21,7 @@ def wrong(common: Any) -> list[str]:
 def test_a_job_that_asks_for_nothing_has_no_limits_and_no_retries():
     for common in ({}, {"sync_type": "poll"}, {"timeout": None, "auto_retries": None, "tasks": None}):
         found = asking(common).lifetimes
-        assert found == Lifetimes() and found.none and not wrong(common)
+        assert found == Limits() and found.none and not wrong(common)
 
 
 def test_a_task_has_what_the_job_says_of_all_tasks_unless_it_is_named():
@@ -35,9 +35,9 @@ def test_a_task_has_what_the_job_says_of_all_tasks_unless_it_is_named():
     found = asking(common).lifetimes
     assert not wrong(common)
     assert found.job_timeout == 3600
-    assert found.of("a") == Lifetime(5, 0, 3)
-    assert found.of("b") == Lifetime(60.5, 2, 0)
-    assert found.of("c") == Lifetime(60.5, 2, 3)
+    assert found.of("a") == TaskLimits(5, 0, 3)
+    assert found.of("b") == TaskLimits(60.5, 2, 0)
+    assert found.of("c") == TaskLimits(60.5, 2, 3)
 
 
 @pytest.mark.parametrize("value", [0, -1, "5", True, float("nan"), float("inf"), 1e10, [], {}])

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.parameters import Effective, data_location, effective
-from gateway.domain.spec import Party, Unread
+from gateway.domain.spec import Party, UnknownField
 from gateway.domain.validation import MOST_WARNINGS, check
 from tests.builders import a_spec
 from tests.domain.strategies import REPEATABLE
@@ -182,7 +182,7 @@ def test_a_flood_of_unknown_names_is_cut():
 
 
 def test_keys_that_nobody_reads_are_warned_of_and_refuse_a_strict_job():
-    key = Unread("config.job_parms", "is not read", "an object", "job_params")
+    key = UnknownField("config.job_parms", "is not read", "an object", "job_params")
     assert check(a_spec(unread=(key,))) == ([], [key.problem])
     assert check(a_spec(unread=(key,), job_params={"common": {"strict": True}})) == ([key.problem], [])
 

@@ -14,14 +14,14 @@ from gateway.domain.execution.messages import (
     Collect,
     Done,
     Event,
+    Exited,
     Gone,
-    HasExited,
     Launch,
     Launched,
     LaunchFailed,
     Reported,
     Restarted,
-    StopAsked,
+    StopRequested,
     StopRun,
     Tell,
 )
@@ -189,8 +189,8 @@ def test_a_task_borrows_from_its_job_and_the_jobs_pool_reads_4_0_4():
             Launched(run.run_id, T0),
             Reported(run.run_id, TaskStatus.SUCCESS, T0),
             Reported(run.run_id, TaskStatus.SUCCESS, T0),
-            HasExited(run.run_id, Exit(0), T0),
-            HasExited(run.run_id, Exit(0), T0),
+            Exited(run.run_id, Exit(0), T0),
+            Exited(run.run_id, Exit(0), T0),
             Reported(run.run_id, TaskStatus.SUCCESS, T0),
         ):
             local = machine.apply(local, event)
@@ -384,7 +384,7 @@ class Node:
             event = self.random.choice(
                 (
                     Reported(run.run_id, status, at(self.now)),
-                    HasExited(run.run_id, Exit(self.random.choice((0, 1))), at(self.now)),
+                    Exited(run.run_id, Exit(self.random.choice((0, 1))), at(self.now)),
                     Gone(run.run_id, at(self.now)),
                 )
             )
@@ -394,7 +394,7 @@ class Node:
     def stop(self) -> None:
         if self.random.random() < 0.3 and (local := self.one(*JobStatus)):
             final = Ending(Outcome.STOPPED, at(self.now))
-            self.tell(local.id, StopAsked(at(self.now), None, final))
+            self.tell(local.id, StopRequested(at(self.now), None, final))
 
     def retry(self) -> None:
         local = self.one(JobStatus.RUNNING)

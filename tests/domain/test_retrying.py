@@ -8,15 +8,15 @@ from gateway.domain import retries
 from gateway.domain.job import Job
 from gateway.domain.scheduling import machine
 from gateway.domain.scheduling.messages import (
-    Answered,
-    Denied,
-    Heard,
+    Accepted,
     Lost,
     PollTaskAt,
+    Refused,
     StartTaskAt,
-    StopAsked,
+    StopRequested,
     StopTaskAt,
-    TaskStopAsked,
+    TaskReported,
+    TaskStopRequested,
 )
 from gateway.domain.scheduling.transitions import exclude
 from gateway.domain.spec import CallState, Failure
@@ -34,12 +34,12 @@ def a_running_job(dag: str = "a -> b", **common) -> Job:
     job = replace(job, started_at=at(0))
     job, requests = machine.step(job, at(0))
     for request in requests:
-        job = machine.apply(job, Answered(request, at(0)))
+        job = machine.apply(job, Accepted(request, at(0)))
     return job
 
 
 def heard(job: Job, node: str, status: TaskStatus, seconds: float, failure: Failure | None = None) -> Job:
-    news = Heard(job.tasks["a"].task_id, node, "", status, at(seconds), failure)
+    news = TaskReported(job.tasks["a"].task_id, node, "", status, at(seconds), failure)
     return machine.apply(job, news)
 
 
@@ -67,7 +67,7 @@ def test_a_failed_attempt_is_stopped_then_the_next_one_starts_under_another_id()
 
     job, stops = requests_at(job, 1, StopTaskAt)
     assert stops == [StopTaskAt("n2", "a", 0)], "the part that is over needs no stop"
-    job = machine.apply(job, Answered(stops[0], at(1)))
+    job = machine.apply(job, Accepted(stops[0], at(1)))
     job, starts = requests_at(job, 30, StartTaskAt)
     assert starts == [], "the other party's container still runs"
 
@@ -81,7 +81,7 @@ def test_a_failed_attempt_is_stopped_then_the_next_one_starts_under_another_id()
     assert {note.event for note in job.notes} >= {"attempt failed, another follows", "next attempt"}
 
     for request in starts:
-        job = machine.apply(job, Answered(request, at(31)))
+        job = machine.apply(job, Accepted(request, at(31)))
     for node in ("n1", "n2"):
         job = heard(job, node, TaskStatus.SUCCESS, 40)
     assert job.tasks["a"].status is TaskStatus.SUCCESS and job.ending is None
@@ -92,12 +92,12 @@ def test_a_node_of_two_roles_is_asked_until_the_second_is_over_too():
     spec = a_spec("a", {"guest": ("n1",), "host": ("n1",)}, job_params={"common": {"auto_retries": 1}})
     job = a_job("a", JobStatus.RUNNING, spec=spec)
     job, (start,) = requests_at(job, 0, StartTaskAt)
-    job = machine.apply(job, Answered(start, at(0)))
-    job = machine.apply(job, Heard("task_a", "n1", "guest", TaskStatus.FAILED, at(1), BROKE))
+    job = machine.apply(job, Accepted(start, at(0)))
+    job = machine.apply(job, TaskReported("task_a", "n1", "guest", TaskStatus.FAILED, at(1), BROKE))
     job, (stop,) = requests_at(job, 1, StopTaskAt)
-    job = machine.apply(job, Answered(stop, at(1)))
+    job = machine.apply(job, Accepted(stop, at(1)))
     assert requests_at(job, 5, PollTaskAt)[1] == [PollTaskAt("n1", "a", ("host",), 0)]
-    job = machine.apply(job, Heard("task_a", "n1", "host", TaskStatus.FAILED, at(6)))
+    job = machine.apply(job, TaskReported("task_a", "n1", "host", TaskStatus.FAILED, at(6)))
     assert requests_at(job, 6, StartTaskAt)[1] == [StartTaskAt("n1", "a", 1)]
 
 
@@ -114,7 +114,7 @@ def test_the_last_failed_attempt_fails_the_task_and_the_job():
     job = heard(job, "n2", TaskStatus.FAILED, 2)
     job, starts = requests_at(job, 2, StartTaskAt)
     for request in starts:
-        job = machine.apply(job, Answered(request, at(2)))
+        job = machine.apply(job, Accepted(request, at(2)))
     job = heard(job, "n1", TaskStatus.FAILED, 3, Failure("EXIT_2"))
     assert job.tasks["a"].status is TaskStatus.FAILED
     assert job.ending.failure.reason == "EXIT_2"
@@ -127,7 +127,7 @@ def test_a_stop_that_may_still_be_on_its_way_holds_the_next_attempt_back():
     job = heard(job, "n2", TaskStatus.FAILED, 2)
     assert requests_at(job, 1 + TIMING.call_deadline - 0.1, StartTaskAt)[1] == []
     assert len(requests_at(job, 1 + TIMING.call_deadline, StartTaskAt)[1]) == 2
-    answered = machine.apply(job, Answered(stop, at(2)))
+    answered = machine.apply(job, Accepted(stop, at(2)))
     assert len(requests_at(answered, 2, StartTaskAt)[1]) == 2
 
 
@@ -136,7 +136,7 @@ def test_a_stop_that_was_made_twice_may_still_arrive_once_more():
     job, (stop,) = requests_at(job, 1, StopTaskAt)
     job = machine.apply(job, Lost(stop, at(2), delivered=True))
     job, _ = requests_at(job, 3, StopTaskAt)
-    job = machine.apply(job, Answered(stop, at(3)))
+    job = machine.apply(job, Accepted(stop, at(3)))
     job = heard(job, "n2", TaskStatus.FAILED, 3)
     assert requests_at(job, 3 + TIMING.call_deadline - 0.1, StartTaskAt)[1] == []
     assert len(requests_at(job, 3 + TIMING.call_deadline, StartTaskAt)[1]) == 2
@@ -152,11 +152,11 @@ def test_what_would_only_happen_again_is_not_tried_again(reason):
 def test_a_refused_start_that_is_worth_it_is_tried_again():
     job = a_job("a", JobStatus.RUNNING, spec=a_spec("a", job_params={"common": {"auto_retries": 1}}))
     job, (one, two) = requests_at(job, 0, StartTaskAt)
-    job = machine.apply(job, Answered(one, at(0)))
-    job = machine.apply(job, Denied(two, Failure("RESOURCES_BUSY"), at(0)))
+    job = machine.apply(job, Accepted(one, at(0)))
+    job = machine.apply(job, Refused(two, Failure("RESOURCES_BUSY"), at(0)))
     job, stops = requests_at(job, 0, StopTaskAt)
     assert stops == [StopTaskAt("n1", "a", 0)]
-    job = machine.apply(job, Answered(stops[0], at(0)))
+    job = machine.apply(job, Accepted(stops[0], at(0)))
     job = heard(job, "n1", TaskStatus.FAILED, 1)
     assert len(requests_at(job, 1, StartTaskAt)[1]) == 2
 
@@ -167,10 +167,10 @@ def test_news_and_answers_of_an_earlier_attempt_change_nothing():
     job = heard(job, "n2", TaskStatus.FAILED, 2)
     job, _ = requests_at(job, 2, StartTaskAt)
     late = [
-        Heard(first, "n2", "host", TaskStatus.SUCCESS, at(3)),
-        Answered(StartTaskAt("n1", "a", 0), at(3)),
-        Answered(PollTaskAt("n1", "a", ("guest",), 0), at(3)),
-        Denied(StopTaskAt("n2", "a", 0), Failure("JOB_ENDED"), at(3)),
+        TaskReported(first, "n2", "host", TaskStatus.SUCCESS, at(3)),
+        Accepted(StartTaskAt("n1", "a", 0), at(3)),
+        Accepted(PollTaskAt("n1", "a", ("guest",), 0), at(3)),
+        Refused(StopTaskAt("n2", "a", 0), Failure("JOB_ENDED"), at(3)),
     ]
     for news in late:
         after = machine.apply(job, news)
@@ -180,7 +180,9 @@ def test_news_and_answers_of_an_earlier_attempt_change_nothing():
     assert excluded.tasks == job.tasks
 
 
-@pytest.mark.parametrize("ask", [StopAsked("n1", at(3)), TaskStopAsked("a", "n1", at(3))], ids=["job", "task"])
+@pytest.mark.parametrize(
+    "ask", [StopRequested("n1", at(3)), TaskStopRequested("a", "n1", at(3))], ids=["job", "task"]
+)
 @pytest.mark.parametrize("waits", [True, False], ids=["waiting", "just begun"])
 def test_a_stop_ends_the_wait_for_the_next_attempt(ask, waits):
     job = failed(a_running_job("a; c", auto_retries=1, auto_retry_delay=100 if waits else 0))
@@ -190,7 +192,7 @@ def test_a_stop_ends_the_wait_for_the_next_attempt(ask, waits):
     job = machine.apply(job, ask)
     job, starts = requests_at(job, 200, StartTaskAt)
     assert [s for s in starts if s.task == "a"] == []
-    if isinstance(ask, TaskStopAsked):
+    if isinstance(ask, TaskStopRequested):
         task = job.tasks["a"]
         assert (task.status, task.failure.reason) == (TaskStatus.FAILED, "STOPPED")
     else:
@@ -213,7 +215,7 @@ def test_the_limit_of_a_task_counts_for_each_attempt():
     job, stops = requests_at(job, 5, StopTaskAt)
     assert len(stops) == 2 and job.ending is None
     for stop in stops:
-        job = heard(machine.apply(job, Answered(stop, at(6))), stop.node, TaskStatus.FAILED, 6)
+        job = heard(machine.apply(job, Accepted(stop, at(6))), stop.node, TaskStatus.FAILED, 6)
     job, starts = requests_at(job, 8, StartTaskAt)
     assert len(starts) == 2
     assert machine.step(job, at(12.9))[0].ending is None
@@ -233,12 +235,12 @@ def test_a_success_that_the_timeout_just_missed_counts():
 def test_a_node_that_answers_the_stop_and_goes_on_all_the_same_fails_the_task():
     job = failed(a_running_job(auto_retries=1))
     job, (stop,) = requests_at(job, 1, StopTaskAt)
-    job = machine.apply(job, Answered(stop, at(1)))
+    job = machine.apply(job, Accepted(stop, at(1)))
     late = 1 + TIMING.stop_patience
     for seconds in (late - 1, late + 1):
         assert machine.step(job, at(seconds))[0].ending is None, "nobody has asked since"
         job, (poll,) = requests_at(job, seconds, PollTaskAt)
-        job = machine.apply(job, Answered(poll, at(seconds)))
+        job = machine.apply(job, Accepted(poll, at(seconds)))
     job, _ = machine.step(job, at(late + 1))
     assert job.ending.failure.reason == "NOT_STOPPED"
     assert "EXIT_1" in job.ending.failure.message and "at n2 (RUNNING)" in job.ending.failure.message
@@ -257,7 +259,7 @@ def test_the_clock_of_a_job_begins_when_every_node_has_started_it():
     job = a_job("a", JobStatus.READY, spec=a_spec("a", job_params={"common": {"timeout": 7}}))
     job, requests = machine.step(job, at(100))
     for request in requests:
-        job = machine.apply(job, Answered(request, at(100)))
+        job = machine.apply(job, Accepted(request, at(100)))
     assert job.status is JobStatus.RUNNING and job.started_at == at(100)
     assert machine.step(job, at(106))[0].ending is None
 

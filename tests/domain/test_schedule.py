@@ -10,18 +10,18 @@ from gateway.bootstrap.parts import call_timing, run_timing
 from gateway.domain.job import Job
 from gateway.domain.scheduling.machine import apply, next_due, step
 from gateway.domain.scheduling.messages import (
-    Answered,
+    Accepted,
     CreateAt,
-    Denied,
     Event,
-    Heard,
     Lost,
     PollTaskAt,
+    Refused,
     StartAt,
     StartTaskAt,
-    StopAsked,
     StopAt,
-    UnknownThere,
+    StopRequested,
+    TaskReported,
+    TaskUnknown,
 )
 from gateway.domain.scheduling.transitions import exclude
 from gateway.domain.spec import CallState, Failure
@@ -63,18 +63,18 @@ def test_a_node_with_two_roles_is_asked_once():
 
 
 def test_a_job_is_ready_only_when_every_node_has_accepted():
-    job = after(claimed(a_job()), Answered(CreateAt("n1"), at(1)))
+    job = after(claimed(a_job()), Accepted(CreateAt("n1"), at(1)))
     assert job.status is JobStatus.PENDING
-    job = after(job, Answered(CreateAt("n2"), at(2)))
+    job = after(job, Accepted(CreateAt("n2"), at(2)))
     assert job.status is JobStatus.READY
     assert {task.status for task in job.tasks.values()} == {READY}
 
 
 def test_one_refusal_rejects_the_job_and_stops_those_that_accepted():
-    job = after(claimed(a_job(roles=THREE)), Answered(CreateAt("n1"), at(1)), Denied(CreateAt("n2"), NO, at(1)))
+    job = after(claimed(a_job(roles=THREE)), Accepted(CreateAt("n1"), at(1)), Refused(CreateAt("n2"), NO, at(1)))
     assert job.status is JobStatus.PENDING
     assert due(job, 1) == [StopAt("n1")], "n3 may have the create still before it"
-    job = after(job, Answered(CreateAt("n3"), at(2)))
+    job = after(job, Accepted(CreateAt("n3"), at(2)))
     assert due(job, 2) == [StopAt("n1"), StopAt("n3")]
     job = answered(job, 2)
     assert (job.status, job.outcome) == (JobStatus.REJECTED, Outcome.REJECTED)
@@ -82,20 +82,20 @@ def test_one_refusal_rejects_the_job_and_stops_those_that_accepted():
 
 
 def test_who_refuses_and_may_keep_the_job_all_the_same_is_stopped():
-    lost = after(claimed(a_job()), Answered(CreateAt("n1"), at(1)), Lost(CreateAt("n2"), at(1), delivered=True))
-    job = after(claimed(lost, 2), Denied(CreateAt("n2"), NO, at(3)))  # it took the job, then says that it may not
+    lost = after(claimed(a_job()), Accepted(CreateAt("n1"), at(1)), Lost(CreateAt("n2"), at(1), delivered=True))
+    job = after(claimed(lost, 2), Refused(CreateAt("n2"), NO, at(3)))  # it took the job, then says that it may not
     assert due(job, 60) == [StopAt("n1"), StopAt("n2")]
     for reason in ("INTERNAL", "NO_ENVELOPE"):  # which do not say whether it was done
         own = Failure(reason, "", "n2")
-        job = after(claimed(a_job()), Answered(CreateAt("n1"), at(1)), Denied(CreateAt("n2"), own, at(1)))
+        job = after(claimed(a_job()), Accepted(CreateAt("n1"), at(1)), Refused(CreateAt("n2"), own, at(1)))
         assert due(job, 60) == [StopAt("n1"), StopAt("n2")]
-        job = after(claimed(job, 60), Answered(StopAt("n1"), at(60)), Denied(StopAt("n2"), own, at(60)))
+        job = after(claimed(job, 60), Accepted(StopAt("n1"), at(60)), Refused(StopAt("n2"), own, at(60)))
         assert job.outcome is Outcome.REJECTED and due(job, 70) == [StopAt("n2")], "until it is understood"
 
 
 def test_of_two_refusals_the_first_is_the_reason_and_both_are_kept():
     job = claimed(a_job())
-    job = after(job, Denied(CreateAt("n2"), NO, at(1)), Denied(CreateAt("n1"), Failure("TOO"), at(2)))
+    job = after(job, Refused(CreateAt("n2"), NO, at(1)), Refused(CreateAt("n1"), Failure("TOO"), at(2)))
     assert (job.status, job.ending.failure.node) == (JobStatus.REJECTED, "n2")
     assert [n.create.reason for n in job.nodes.values()] == ["TOO", "BECAUSE"]
 
@@ -139,7 +139,7 @@ def test_a_create_without_any_record_of_its_end_is_repeated_after_its_deadline()
 
 
 def test_a_node_that_cannot_be_reached_refuses_the_job_after_a_while():
-    job = after(claimed(a_job()), Answered(CreateAt("n1"), at(0)), Lost(CreateAt("n2"), at(0), delivered=False))
+    job = after(claimed(a_job()), Accepted(CreateAt("n1"), at(0)), Lost(CreateAt("n2"), at(0), delivered=False))
     job = claimed(job, 9.9)
     assert job.ending is None
     job = after(job, Lost(CreateAt("n2"), at(9.95), delivered=False, message="connection refused"))
@@ -148,20 +148,20 @@ def test_a_node_that_cannot_be_reached_refuses_the_job_after_a_while():
     assert job.ending.outcome is Outcome.REJECTED
     failure = job.ending.failure
     assert (failure.reason, failure.node, failure.message) == ("PEER_UNREACHABLE", "n2", "connection refused")
-    assert after(job, Answered(StopAt("n1"), at(10))).status is JobStatus.REJECTED
+    assert after(job, Accepted(StopAt("n1"), at(10))).status is JobStatus.REJECTED
 
 
 def test_of_two_unreachable_nodes_one_gives_the_reason_and_nothing_new_is_sent():
     job = claimed(a_job(roles=THREE))
     lost = [Lost(CreateAt(node), at(0), delivered=False) for node in ("n2", "n3")]
-    job, requests = step(after(job, Answered(CreateAt("n1"), at(0)), *lost), at(30))
+    job, requests = step(after(job, Accepted(CreateAt("n1"), at(0)), *lost), at(30))
     assert requests == [StopAt("n1")]
     assert job.ending.failure.node == "n2"
     assert [n.create.reason for n in job.nodes.values()] == ["", "PEER_UNREACHABLE", "PEER_UNREACHABLE"]
 
 
 def test_a_create_on_its_way_is_waited_out_before_its_node_is_stopped():
-    job = after(claimed(a_job()), Answered(CreateAt("n1"), at(0)), Lost(CreateAt("n2"), at(1), delivered=False))
+    job = after(claimed(a_job()), Accepted(CreateAt("n1"), at(0)), Lost(CreateAt("n2"), at(1), delivered=False))
     job = claimed(job, 9)
     job, requests = step(job, at(10))
     assert job.ending is not None
@@ -172,18 +172,18 @@ def test_a_create_on_its_way_is_waited_out_before_its_node_is_stopped():
 
 @pytest.mark.parametrize(("delivered", "stops"), [(True, [StopAt("n2")]), (False, [])])
 def test_a_node_is_stopped_only_where_the_create_may_have_arrived(delivered, stops):
-    job = after(claimed(a_job()), Lost(CreateAt("n2"), at(1), delivered), Denied(CreateAt("n1"), NO, at(1)))
+    job = after(claimed(a_job()), Lost(CreateAt("n2"), at(1), delivered), Refused(CreateAt("n1"), NO, at(1)))
     assert due(job, 12) == stops
 
 
 def test_a_first_create_that_may_have_arrived_is_not_forgotten_over_a_second_that_did_not():
     job = after(claimed(a_job()), Lost(CreateAt("n2"), at(1), delivered=True))
-    job = after(claimed(job, 2), Lost(CreateAt("n2"), at(2), delivered=False), Denied(CreateAt("n1"), NO, at(2)))
+    job = after(claimed(job, 2), Lost(CreateAt("n2"), at(2), delivered=False), Refused(CreateAt("n1"), NO, at(2)))
     assert due(job, 14) == [StopAt("n2")]
 
 
 def test_a_node_that_never_got_the_job_is_not_waited_for():
-    job = after(claimed(a_job()), Lost(CreateAt("n2"), at(1), delivered=False), Denied(CreateAt("n1"), NO, at(1)))
+    job = after(claimed(a_job()), Lost(CreateAt("n2"), at(1), delivered=False), Refused(CreateAt("n1"), NO, at(1)))
     assert job.status is JobStatus.REJECTED
     assert next_due(job) is None
 
@@ -194,15 +194,15 @@ def test_a_node_that_never_got_the_job_is_not_waited_for():
 def test_a_ready_job_is_started_once_at_every_node():
     job, requests = step(a_job(status=JobStatus.READY), at(0))
     assert requests == [StartAt("n1"), StartAt("n2")]
-    job = after(job, Answered(StartAt("n1"), at(1)))
+    job = after(job, Accepted(StartAt("n1"), at(1)))
     assert (job.status, due(job, 1)) == (JobStatus.READY, [])
-    assert after(job, Answered(StartAt("n2"), at(1))).status is JobStatus.RUNNING
+    assert after(job, Accepted(StartAt("n2"), at(1))).status is JobStatus.RUNNING
 
 
 def test_a_refused_start_stops_all_and_runs_nothing():
     job = claimed(a_job(status=JobStatus.READY, roles=THREE))
     job = after(
-        job, Answered(StartAt("n1"), at(1)), Denied(StartAt("n2"), NO, at(1)), Answered(StartAt("n3"), at(1))
+        job, Accepted(StartAt("n1"), at(1)), Refused(StartAt("n2"), NO, at(1)), Accepted(StartAt("n3"), at(1))
     )
     assert due(job, 1) == [StopAt("n1"), StopAt("n2"), StopAt("n3")]
     job = answered(job, 1)
@@ -215,7 +215,7 @@ def test_a_refused_start_stops_all_and_runs_nothing():
 
 def test_what_each_party_said_to_the_start_is_kept():
     job = claimed(a_job(status=JobStatus.READY))
-    job = after(job, Denied(StartAt("n2"), NO, at(1)), Denied(StartAt("n1"), Failure("TOO", "late"), at(2)))
+    job = after(job, Refused(StartAt("n2"), NO, at(1)), Refused(StartAt("n1"), Failure("TOO", "late"), at(2)))
     assert [(n.start.reason, n.start.message) for n in job.nodes.values()] == [
         ("TOO", "late"),
         ("BECAUSE", "of something"),
@@ -241,7 +241,7 @@ def test_a_report_that_is_late_repeated_or_out_of_order_changes_nothing_but_the_
 
 
 def test_no_report_changes_a_job_that_has_ended():
-    job = answered(after(a_job(status=JobStatus.RUNNING, a=RUNNING), StopAsked("n1", at(1))), 1)
+    job = answered(after(a_job(status=JobStatus.RUNNING, a=RUNNING), StopRequested("n1", at(1))), 1)
     for status in TaskStatus:
         late = after(job, heard(status, "n2", seconds=2, pushed=True))
         assert (late.status, late.outcome, late.tasks) == (job.status, job.outcome, job.tasks)
@@ -250,11 +250,11 @@ def test_no_report_changes_a_job_that_has_ended():
 @pytest.mark.parametrize(
     "foreign",
     [
-        Heard("task_x", "n2", "", FAILED, at(1)),
-        Heard("task_a", "n9", "", FAILED, at(1)),
-        Heard("task_a", "n2", "arbiter", FAILED, at(1)),
-        Heard("task_b", "n2", "", SUCCESS, at(1)),
-        Heard("task_b", "n2", "", FAILED, at(1)),
+        TaskReported("task_x", "n2", "", FAILED, at(1)),
+        TaskReported("task_a", "n9", "", FAILED, at(1)),
+        TaskReported("task_a", "n2", "arbiter", FAILED, at(1)),
+        TaskReported("task_b", "n2", "", SUCCESS, at(1)),
+        TaskReported("task_b", "n2", "", FAILED, at(1)),
     ],
     ids=[
         "unknown task",
@@ -272,7 +272,7 @@ def test_a_report_of_what_nobody_was_asked_to_do_is_ignored(foreign):
 @pytest.mark.parametrize("status", TaskStatus)
 def test_a_report_before_the_job_was_accepted_everywhere_does_not_hinder_it(status):
     job = after(claimed(a_job()), heard(status, "n2", seconds=0))
-    job = after(job, *(Answered(CreateAt(n), at(1)) for n in ("n1", "n2")))
+    job = after(job, *(Accepted(CreateAt(n), at(1)) for n in ("n1", "n2")))
     assert (job.status, job.tasks["a"].status) == (JobStatus.READY, READY)
 
 
@@ -284,13 +284,13 @@ def test_a_report_may_name_the_role_with_its_index_or_not_at_all(role):
 
 def test_a_call_that_was_accepted_is_not_taken_back_by_its_repeat():
     job = claimed(a_job(status=JobStatus.RUNNING))
-    job = after(job, *(Answered(StartTaskAt(n, "a"), at(1)) for n in ("n1", "n2")))
+    job = after(job, *(Accepted(StartTaskAt(n, "a"), at(1)) for n in ("n1", "n2")))
     for late in (
         Lost(StartTaskAt("n2", "a"), at(2), delivered=False),
         Lost(StartTaskAt("n2", "a"), at(2), delivered=True),
-        Denied(StartTaskAt("n2", "a"), NO, at(2)),
-        Denied(StartAt("n2"), NO, at(2)),
-        Denied(CreateAt("n2"), NO, at(2)),
+        Refused(StartTaskAt("n2", "a"), NO, at(2)),
+        Refused(StartAt("n2"), NO, at(2)),
+        Refused(CreateAt("n2"), NO, at(2)),
         Lost(CreateAt("n2"), at(2), delivered=False),
     ):
         assert same(after(job, late), job)
@@ -298,11 +298,11 @@ def test_a_call_that_was_accepted_is_not_taken_back_by_its_repeat():
 
 def test_not_knowing_a_task_counts_only_as_an_answer_to_the_question():
     job = claimed(a_job(status=JobStatus.RUNNING, roles={"guest": ("n1",)}))
-    assert same(after(job, UnknownThere(POLL, at(5))), job)
+    assert same(after(job, TaskUnknown(POLL, at(5))), job)
 
 
 def test_the_loss_of_an_earlier_try_says_nothing_of_a_later_one():
-    job = claimed(after(asked_after_a_lost_start(), UnknownThere(POLL, at(13))), 13)
+    job = claimed(after(asked_after_a_lost_start(), TaskUnknown(POLL, at(13))), 13)
     late = Lost(StartTaskAt("n1", "a"), at(1), delivered=False)
     assert same(after(job, late), job)
 
@@ -311,13 +311,17 @@ def test_a_question_put_before_the_last_start_says_nothing_of_it():
     job = asked_after_a_lost_start()
     job = claimed(after(job, Lost(StartTaskAt("n1", "a"), at(12.5), delivered=False)), 13)
     assert job.tasks["a"].nodes["n1"].start.tries == 2
-    assert same(after(job, UnknownThere(POLL, at(12.6))), job)
+    assert same(after(job, TaskUnknown(POLL, at(12.6))), job)
 
 
 def test_answers_to_what_was_never_asked_change_nothing():
     job = a_job(status=JobStatus.PENDING)
     for request in (CreateAt("n1"), StartAt("n1"), StartTaskAt("n1", "a"), POLL, StopAt("n1")):
-        for event in (Answered(request, at(1)), Denied(request, NO, at(1)), Lost(request, at(1), delivered=False)):
+        for event in (
+            Accepted(request, at(1)),
+            Refused(request, NO, at(1)),
+            Lost(request, at(1), delivered=False),
+        ):
             assert same(after(job, event), job)
 
 
@@ -325,11 +329,11 @@ def test_answers_of_a_node_that_was_taken_out_of_the_task_change_nothing():
     job = exclude(claimed(a_job(status=JobStatus.RUNNING)), StartTaskAt("n2", "a"), at(1))
     start, poll = StartTaskAt("n2", "a"), PollTaskAt("n2", "a", ("host",))
     for event in (
-        Answered(start, at(2)),
-        Denied(start, NO, at(2)),
+        Accepted(start, at(2)),
+        Refused(start, NO, at(2)),
         Lost(start, at(2), delivered=True),
-        Answered(poll, at(2)),
-        UnknownThere(poll, at(2)),
+        Accepted(poll, at(2)),
+        TaskUnknown(poll, at(2)),
     ):
         assert same(after(job, event), job)
     assert same(exclude(job, start, at(2)), job)
@@ -337,9 +341,9 @@ def test_answers_of_a_node_that_was_taken_out_of_the_task_change_nothing():
 
 def test_a_node_that_accepts_after_all_is_stopped():
     job = claimed(a_job())
-    job = after(job, Lost(CreateAt("n2"), at(0), delivered=False), Denied(CreateAt("n1"), NO, at(1)))
+    job = after(job, Lost(CreateAt("n2"), at(0), delivered=False), Refused(CreateAt("n1"), NO, at(1)))
     assert job.status is JobStatus.REJECTED
-    late = after(job, Answered(CreateAt("n2"), at(2)))
+    late = after(job, Accepted(CreateAt("n2"), at(2)))
     assert due(late, 2) == [StopAt("n2")]
 
 
@@ -358,14 +362,16 @@ def _event(draw: st.DrawFn, job: Job, seconds: float) -> Event:
     return draw(
         st.sampled_from(
             [
-                Answered(request, at(seconds)),
-                Answered(request, at(seconds)),
-                Denied(request, NO, at(seconds)),
+                Accepted(request, at(seconds)),
+                Accepted(request, at(seconds)),
+                Refused(request, NO, at(seconds)),
                 Lost(request, at(seconds), delivered=draw(st.booleans())),
-                UnknownThere(poll, at(seconds)),
-                Heard(f"task_{task}", node, draw(ROLES), draw(STATUSES), at(seconds), pushed=draw(st.booleans())),
-                Heard("task_x", "n9", "", draw(STATUSES), at(seconds)),
-                StopAsked("n1", at(seconds)),
+                TaskUnknown(poll, at(seconds)),
+                TaskReported(
+                    f"task_{task}", node, draw(ROLES), draw(STATUSES), at(seconds), pushed=draw(st.booleans())
+                ),
+                TaskReported("task_x", "n9", "", draw(STATUSES), at(seconds)),
+                StopRequested("n1", at(seconds)),
             ]
         )
     )
@@ -403,4 +409,4 @@ def test_a_plan_is_only_a_look_and_its_requests_are_claimed_once(plot, seconds):
             break
         states = [n.create.state for n in new.nodes.values()]
         assert CallState.IDLE not in states
-        job = after(new, *(Answered(r, at(seconds)) for r in requests if not isinstance(r, PollTaskAt)))
+        job = after(new, *(Accepted(r, at(seconds)) for r in requests if not isinstance(r, PollTaskAt)))

@@ -8,14 +8,14 @@ import pytest
 from gateway.domain.dag import Dag
 from gateway.domain.scheduling.machine import apply, next_due, step
 from gateway.domain.scheduling.messages import (
-    Answered,
-    Denied,
+    Accepted,
     Lost,
     PollTaskAt,
+    Refused,
     StartTaskAt,
-    StopAsked,
     StopAt,
-    TaskStopAsked,
+    StopRequested,
+    TaskStopRequested,
 )
 from gateway.domain.spec import Failure
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
@@ -31,7 +31,7 @@ def test_a_failure_at_one_party_ends_the_job_at_all_with_the_same_words():
     assert requests == [StopAt("n1"), StopAt("n2"), StopAt("n3")]
     assert job.ending.failure == replace(failure, node="n3", task="a")
     assert job.tasks["a"].failure == job.ending.failure
-    job = after(job, *(Answered(r, at(2)) for r in requests))
+    job = after(job, *(Accepted(r, at(2)) for r in requests))
     assert (job.status, job.outcome) == (JobStatus.FINISHED, Outcome.FAILED)
     assert (job.tasks["a"].status, job.tasks["b"].status) == (FAILED, READY)
 
@@ -47,9 +47,9 @@ def test_the_last_success_ends_the_job_and_closes_it_everywhere():
     job = a_job("a -> b", JobStatus.RUNNING, a=SUCCESS, b={"n1": SUCCESS, "n2": RUNNING})
     job, requests = step(after(job, heard(SUCCESS, "n2", "b")), at(1))
     assert requests == [StopAt("n1"), StopAt("n2")]
-    job = after(job, Answered(StopAt("n1"), at(2)))
+    job = after(job, Accepted(StopAt("n1"), at(2)))
     assert (job.status, job.progress) == (JobStatus.RUNNING, 99)
-    job = after(job, Answered(StopAt("n2"), at(2)))
+    job = after(job, Accepted(StopAt("n2"), at(2)))
     assert (job.status, job.outcome, job.progress) == (JobStatus.FINISHED, Outcome.SUCCEEDED, 100)
 
 
@@ -62,13 +62,13 @@ def test_the_last_success_ends_the_job_and_closes_it_everywhere():
     ],
 )
 def test_a_stop_ends_a_job_wherever_it_is(status, final):
-    job = answered(after(claimed(a_job(status=status), 0), StopAsked("n1", at(1), "enough")), 13)
+    job = answered(after(claimed(a_job(status=status), 0), StopRequested("n1", at(1), "enough")), 13)
     assert (job.status, job.outcome) == (final, Outcome.STOPPED)
     assert (job.ending.by, job.ending.failure.reason, job.ending.failure.message) == ("n1", "STOPPED", "enough")
 
 
 def test_a_stop_before_anything_was_sent_needs_nobody():
-    job = after(a_job(), StopAsked("n1", at(1)))
+    job = after(a_job(), StopRequested("n1", at(1)))
     assert (job.status, job.outcome, next_due(job)) == (JobStatus.REJECTED, Outcome.STOPPED, None)
 
 
@@ -93,38 +93,38 @@ def test_how_a_job_ends_follows_from_its_tasks(statuses):
 def test_how_a_job_ends_is_decided_once():
     job = after(a_job(status=JobStatus.RUNNING, a=RUNNING), heard(FAILED, "n1"))
     first = job.ending
-    assert after(job, StopAsked("n1", at(2)), heard(FAILED, "n2", seconds=3)).ending == first
-    stopped = after(a_job(status=JobStatus.RUNNING, a=RUNNING), StopAsked("n1", at(2)))
+    assert after(job, StopRequested("n1", at(2)), heard(FAILED, "n2", seconds=3)).ending == first
+    stopped = after(a_job(status=JobStatus.RUNNING, a=RUNNING), StopRequested("n1", at(2)))
     assert after(stopped, heard(FAILED, "n1", seconds=3)).ending == stopped.ending
 
 
 def test_after_the_decision_to_end_only_stops_are_sent():
     job = a_job("a; b", JobStatus.RUNNING, roles=THREE, a={"n1": FAILED})
-    job = after(job, StopAsked("n1", at(1)))
+    job = after(job, StopRequested("n1", at(1)))
     for second in (1, 12, 24, 600, 10_000):
         assert {type(c) for c in due(job, second)} == {StopAt}
 
 
 def test_a_stop_waits_for_a_start_that_may_still_arrive():
-    job = after(claimed(a_job(status=JobStatus.RUNNING)), StopAsked("n1", at(1)))
+    job = after(claimed(a_job(status=JobStatus.RUNNING)), StopRequested("n1", at(1)))
     for lost in (job, after(job, *(Lost(StartTaskAt(n, "a"), at(2), True) for n in ("n1", "n2")))):
         assert due(lost, 11.9) == []
         assert due(lost, 12) == [StopAt("n1"), StopAt("n2")]
 
 
 def test_a_stop_that_is_lost_is_repeated_until_it_is_acknowledged_even_after_the_end():
-    job = claimed(after(a_job(status=JobStatus.RUNNING, a=RUNNING), StopAsked("n1", at(1))), 1)
-    job = after(job, Answered(StopAt("n1"), at(2)), Lost(StopAt("n2"), at(2), delivered=False))
+    job = claimed(after(a_job(status=JobStatus.RUNNING, a=RUNNING), StopRequested("n1", at(1))), 1)
+    job = after(job, Accepted(StopAt("n1"), at(2)), Lost(StopAt("n2"), at(2), delivered=False))
     assert job.status is JobStatus.FINISHED
     assert due(job, 3) == [StopAt("n2")]
-    job = after(claimed(job, 3), Answered(StopAt("n2"), at(4)))
+    job = after(claimed(job, 3), Accepted(StopAt("n2"), at(4)))
     assert (next_due(job), due(job, 10_000)) == (None, [])
 
 
 def test_a_stop_is_not_repeated_for_ever():
-    job = claimed(after(a_job(status=JobStatus.RUNNING, a=RUNNING), StopAsked("n1", at(1))), 1)
+    job = claimed(after(a_job(status=JobStatus.RUNNING, a=RUNNING), StopRequested("n1", at(1))), 1)
     repeats, now = 0, 2.0
-    job = after(job, Answered(StopAt("n1"), at(2)), Lost(StopAt("n2"), at(2), delivered=False))
+    job = after(job, Accepted(StopAt("n1"), at(2)), Lost(StopAt("n2"), at(2), delivered=False))
     timing = Timing(redeliver_for=100)
     while (when := next_due(job, timing)) is not None:
         now = max((when - at(0)).total_seconds(), now)
@@ -135,8 +135,8 @@ def test_a_stop_is_not_repeated_for_ever():
 
 
 def test_a_node_that_refuses_the_stop_is_not_asked_again():
-    job = claimed(after(a_job(status=JobStatus.RUNNING, a=RUNNING), StopAsked("n1", at(1))), 1)
-    job = after(job, Answered(StopAt("n1"), at(2)), Denied(StopAt("n2"), NO, at(2)))
+    job = claimed(after(a_job(status=JobStatus.RUNNING, a=RUNNING), StopRequested("n1", at(1))), 1)
+    job = after(job, Accepted(StopAt("n1"), at(2)), Refused(StopAt("n2"), NO, at(2)))
     assert (job.status, next_due(job)) == (JobStatus.FINISHED, None)
 
 
@@ -148,7 +148,7 @@ def test_a_hung_node_delays_neither_the_stops_of_the_others_nor_the_conclusion()
     )
     assert {StopAt("n1"), StopAt("n2")} <= set(due(job, 12))
     job = claimed(job, 12)
-    job = after(job, Answered(StopAt("n1"), at(12)), Answered(StopAt("n2"), at(12)))
+    job = after(job, Accepted(StopAt("n1"), at(12)), Accepted(StopAt("n2"), at(12)))
     assert (job.status, job.outcome) == (JobStatus.FINISHED, Outcome.FAILED)
     assert due(job, 30) == [StopAt("n3")]
 
@@ -164,7 +164,7 @@ def test_a_node_that_is_silent_for_too_long_fails_the_job():
 
 
 @pytest.mark.parametrize(
-    "sign", [Answered(PollTaskAt("n2", "a", ("host",)), at(500)), heard(SUCCESS, "n2", seconds=500, pushed=True)]
+    "sign", [Accepted(PollTaskAt("n2", "a", ("host",)), at(500)), heard(SUCCESS, "n2", seconds=500, pushed=True)]
 )
 def test_any_sign_of_life_begins_the_silence_anew(sign):
     job = claimed(a_job(status=JobStatus.RUNNING, roles=THREE, a=RUNNING), 1)
@@ -192,6 +192,6 @@ def test_the_silence_of_a_node_ends_with_the_task_that_was_to_start_there():
     job = claimed(a_job("a; b", status=JobStatus.RUNNING, task_roles={"b": ("guest",)}, **begun), 1)
     job = after(job, Lost(StartTaskAt("n2", "a"), at(2), delivered=False))
     assert job.nodes["n2"].unreachable_since == at(2)
-    job = answered(after(job, TaskStopAsked("a", "n1", at(3))), 3)
+    job = answered(after(job, TaskStopRequested("a", "n1", at(3))), 3)
     assert job.nodes["n2"].unreachable_since is None
     assert step(job, at(5000))[0].ending is None

@@ -8,21 +8,21 @@ from gateway.domain.job import Job
 from gateway.domain.scheduling.agenda import with_call
 from gateway.domain.scheduling.machine import next_due, step
 from gateway.domain.scheduling.messages import (
-    Answered,
+    Accepted,
     CreateAt,
     Delayed,
-    Denied,
-    HoldAt,
     Lost,
-    NotPlayed,
     PollTaskAt,
-    ReturnAt,
+    Refused,
+    ReleaseAt,
+    ReserveAt,
+    RoleNotPlayed,
     StartAt,
     StartTaskAt,
-    StopAsked,
     StopAt,
-    TaskStopAsked,
-    UnknownThere,
+    StopRequested,
+    TaskStopRequested,
+    TaskUnknown,
 )
 from gateway.domain.scheduling.transitions import exclude, is_claimed
 from gateway.domain.states import JobStatus, Outcome
@@ -69,19 +69,19 @@ def test_a_start_that_waited_is_not_sent_once_another_claim_took_its_place():
 
 def test_a_start_that_waited_until_the_job_was_stopped_is_not_sent_and_keeps_no_stop_waiting():
     request = StartTaskAt("n2", "a")
-    job = after(claimed(a_job("a", JobStatus.RUNNING)), StopAsked("n1", at(1)))
+    job = after(claimed(a_job("a", JobStatus.RUNNING)), StopRequested("n1", at(1)))
     job = after(job, Delayed(request, at(0), at(2)))
     assert not is_claimed(job, request, at(2))
     assert StopAt("n2") in due(job, 2)
 
 
-@pytest.mark.parametrize("request_of", [CreateAt, StartAt, HoldAt, ReturnAt])
+@pytest.mark.parametrize("request_of", [CreateAt, StartAt, ReserveAt, ReleaseAt])
 def test_what_waited_until_the_job_was_stopped_is_not_sent(request_of):
     request = request_of("n2")
     job = a_job("a", JobStatus.PENDING if request_of is CreateAt else JobStatus.READY)
     job = with_call(job, request, sent(0))
     assert is_claimed(job, request, at(0))
-    job = after(job, StopAsked("n1", at(1)), Delayed(request, at(0), at(2)))
+    job = after(job, StopRequested("n1", at(1)), Delayed(request, at(0), at(2)))
     assert not is_claimed(job, request, at(2)) and request not in due(job, 1000)
 
 
@@ -97,7 +97,7 @@ def test_only_so_many_tasks_of_a_job_are_under_way_and_the_next_follows_in_the_f
 
 def test_a_stopped_task_takes_no_room_from_those_that_may_run():
     timing = replace(Timing(), abreast=1)
-    job = after(a_job("a; b", JobStatus.RUNNING), TaskStopAsked("a", "n1", at(0)))
+    job = after(a_job("a; b", JobStatus.RUNNING), TaskStopRequested("a", "n1", at(0)))
     _, requests = step(job, at(1), timing)
     assert {r.task for r in requests} == {"b"}
 
@@ -105,9 +105,9 @@ def test_a_stopped_task_takes_no_room_from_those_that_may_run():
 def test_a_role_that_a_node_does_not_play_is_not_waited_for():
     spec = a_spec("a", {"guest": ("n2",), "host": ("n2",)}, scheduler="n1")
     job = answered(a_job(status=JobStatus.RUNNING, spec=spec), 0)
-    job = after(job, NotPlayed("task_a", "n2", "host", at(1)), heard(SUCCESS, role="guest", seconds=2))
+    job = after(job, RoleNotPlayed("task_a", "n2", "host", at(1)), heard(SUCCESS, role="guest", seconds=2))
     assert job.tasks["a"].status is SUCCESS
-    only = after(job, NotPlayed("task_a", "n2", "guest", at(3)))
+    only = after(job, RoleNotPlayed("task_a", "n2", "guest", at(3)))
     assert set(only.tasks["a"].nodes["n2"].roles) == {"guest"}
 
 
@@ -137,7 +137,7 @@ def test_a_start_that_is_answered_is_followed_by_looks_at_growing_pauses():
         now += again
         job, requests = step(job, at(now))
         assert requests == [PollTaskAt("n2", "a", ("guest",))]
-        job = after(job, Answered(requests[0], at(now)))
+        job = after(job, Accepted(requests[0], at(now)))
     assert pauses == [0.05, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0]
 
 
@@ -181,8 +181,8 @@ def test_only_the_roles_that_are_still_open_are_looked_at():
 
 def test_a_refused_task_start_fails_the_job_and_names_the_party():
     job = claimed(a_job("a -> b", JobStatus.RUNNING, roles=THREE))
-    job = after(job, *(Answered(StartTaskAt(n, "a"), at(9)) for n in ("n1", "n3")))
-    job = after(job, Denied(StartTaskAt("n2", "a"), NO, at(9)))
+    job = after(job, *(Accepted(StartTaskAt(n, "a"), at(9)) for n in ("n1", "n3")))
+    job = after(job, Refused(StartTaskAt("n2", "a"), NO, at(9)))
     assert job.tasks["a"].status is FAILED
     assert due(job, 9) == [StopAt("n1"), StopAt("n2"), StopAt("n3")]
     job = answered(job, 9)
@@ -195,7 +195,7 @@ def test_a_refused_task_start_fails_the_job_and_names_the_party():
 def test_a_slow_answer_within_the_deadline_still_counts():
     job = claimed(a_job(status=JobStatus.RUNNING))
     assert due(job, 9.9) == []
-    job = after(job, *(Answered(StartTaskAt(n, "a"), at(9.9)) for n in ("n1", "n2")))
+    job = after(job, *(Accepted(StartTaskAt(n, "a"), at(9.9)) for n in ("n1", "n2")))
     assert job.ending is None
     assert all(isinstance(c, PollTaskAt) for c in due(job, 11))
 
@@ -215,13 +215,13 @@ def test_a_start_that_never_left_is_repeated_at_once():
 
 def test_only_a_node_that_does_not_know_the_task_is_started_again():
     job = asked_after_a_lost_start()
-    assert due(after(job, UnknownThere(POLL, at(13))), 13) == [StartTaskAt("n1", "a")]
-    known = after(job, heard(READY, "n1"), Answered(POLL, at(13)))
+    assert due(after(job, TaskUnknown(POLL, at(13))), 13) == [StartTaskAt("n1", "a")]
+    known = after(job, heard(READY, "n1"), Accepted(POLL, at(13)))
     assert not any(isinstance(c, StartTaskAt) for c in due(known, 1000))
 
 
 def test_news_of_a_task_that_was_to_be_started_again_spares_it_the_second_start():
-    job = after(asked_after_a_lost_start(), UnknownThere(POLL, at(13)), heard(RUNNING, "n1", seconds=13.1))
+    job = after(asked_after_a_lost_start(), TaskUnknown(POLL, at(13)), heard(RUNNING, "n1", seconds=13.1))
     assert not any(isinstance(c, StartTaskAt) for c in due(job, 1000))
 
 
@@ -230,8 +230,8 @@ def test_a_node_that_never_knows_what_it_is_told_to_start_fails_the_job():
     for i in range(5):
         assert job.ending is None
         job, [start] = step(job, at(100 * i))
-        job = claimed(after(job, Answered(start, at(100 * i))), 100 * i + 50)
-        job = after(job, UnknownThere(POLL, at(100 * i + 50)))
+        job = claimed(after(job, Accepted(start, at(100 * i))), 100 * i + 50)
+        job = after(job, TaskUnknown(POLL, at(100 * i + 50)))
     assert job.ending.failure.reason == "TASK_UNKNOWN"
 
 
@@ -240,7 +240,7 @@ def test_starts_that_never_left_do_not_count_against_the_node():
     for i in range(10):
         job = after(claimed(job, 20 * i), Lost(StartTaskAt("n1", "a"), at(20 * i), delivered=False))
     job = claimed(claimed(job, 300), 320)
-    job = after(job, UnknownThere(POLL, at(321)))
+    job = after(job, TaskUnknown(POLL, at(321)))
     assert job.ending is None
     assert due(job, 321) == [StartTaskAt("n1", "a")]
 
@@ -249,7 +249,7 @@ def test_a_node_without_a_role_in_the_task_is_taken_out_of_it():
     job = claimed(a_job("a -> b", JobStatus.RUNNING))
     job = exclude(job, StartTaskAt("n2", "a"), at(1))
     assert set(job.tasks["a"].nodes) == {"n1"}
-    job = after(job, Answered(StartTaskAt("n1", "a"), at(1)), heard(SUCCESS, "n1"))
+    job = after(job, Accepted(StartTaskAt("n1", "a"), at(1)), heard(SUCCESS, "n1"))
     assert job.tasks["a"].status is SUCCESS
     assert due(job, 1) == [StartTaskAt("n1", "b"), StartTaskAt("n2", "b")]
 
@@ -265,7 +265,7 @@ def test_a_node_that_keeps_refusing_the_question_fails_the_task():
     job = answered(a_job(status=JobStatus.RUNNING, roles={"guest": ("n1",)}), 0)
     for i in range(1, 11):
         assert job.ending is None
-        job = after(claimed(job, 20 * i), Denied(POLL, NO, at(20 * i)))
+        job = after(claimed(job, 20 * i), Refused(POLL, NO, at(20 * i)))
     assert (job.ending.failure.reason, job.ending.failure.node) == ("POLL_REFUSED", "n1")
 
 
@@ -273,5 +273,5 @@ def test_a_question_that_is_answered_in_between_forgives_the_refusals():
     job = answered(a_job(status=JobStatus.RUNNING, roles={"guest": ("n1",)}), 0)
     for i in range(1, 40):
         job = claimed(job, 20 * i)
-        job = after(job, Answered(POLL, at(20 * i)) if i % 9 == 0 else Denied(POLL, NO, at(20 * i)))
+        job = after(job, Accepted(POLL, at(20 * i)) if i % 9 == 0 else Refused(POLL, NO, at(20 * i)))
     assert job.ending is None

@@ -11,18 +11,18 @@ from gateway.domain.dag import downstream
 from gateway.domain.job import Job
 from gateway.domain.scheduling.machine import apply, next_due, plan, step
 from gateway.domain.scheduling.messages import (
-    Answered,
-    Denied,
+    Accepted,
     Event,
-    Heard,
     Lost,
     PollTaskAt,
+    Refused,
     StartTaskAt,
-    StopAsked,
     StopAt,
+    StopRequested,
     StopTaskAt,
-    TaskStopAsked,
-    UnknownThere,
+    TaskReported,
+    TaskStopRequested,
+    TaskUnknown,
 )
 from gateway.domain.scheduling.transitions import exclude
 from gateway.domain.spec import CallState, Failure
@@ -44,11 +44,11 @@ def after(job: Job, *events: Event) -> Job:
 
 
 def stopped(job: Job, task: str = "a", seconds: float = 1.0) -> Job:
-    return after(job, TaskStopAsked(task, "n2", at(seconds)))
+    return after(job, TaskStopRequested(task, "n2", at(seconds)))
 
 
 def heard(status: TaskStatus, node: str, task: str = "a", seconds: float = 2.0, failure: Failure | None = None):
-    return Heard(f"task_{task}", node, "", status, at(seconds), failure)
+    return TaskReported(f"task_{task}", node, "", status, at(seconds), failure)
 
 
 def due(job: Job, seconds: float) -> list:
@@ -113,7 +113,7 @@ def test_unrelated_branches_go_on_and_then_the_job_ends_as_stopped():
     job = after(job, heard(SUCCESS, "n1", "d", 4), heard(SUCCESS, "n2", "d", 4))
     assert due(job, 4) == [StopAt("n1"), StopAt("n2")]
     job = step(job, at(4))[0]
-    job = after(job, Answered(StopAt("n1"), at(5)), Answered(StopAt("n2"), at(5)))
+    job = after(job, Accepted(StopAt("n1"), at(5)), Accepted(StopAt("n2"), at(5)))
     assert (job.status, job.outcome, job.ending.failure) == (JobStatus.FINISHED, Outcome.STOPPED, WHY)
     assert (job.ending.by, job.ending.at) == ("n2", at(4))
     assert statuses(job) == {"a": FAILED, "b": READY, "c": SUCCESS, "d": SUCCESS}
@@ -124,7 +124,7 @@ def test_a_job_with_nothing_left_to_run_ends_at_once():
     job = stopped(a_job("a -> b", JobStatus.RUNNING, a=RUNNING))
     assert job.ending.outcome is Outcome.STOPPED
     assert plan(job, at(1)) == [StopAt("n1"), StopAt("n2")]
-    job = after(step(job, at(1))[0], Answered(StopAt("n1"), at(2)), Answered(StopAt("n2"), at(2)))
+    job = after(step(job, at(1))[0], Accepted(StopAt("n1"), at(2)), Accepted(StopAt("n2"), at(2)))
     assert (job.status, job.outcome) == (JobStatus.FINISHED, Outcome.STOPPED)
     assert statuses(job) == {"a": FAILED, "b": READY}
     assert job.tasks["a"].failure == WHY
@@ -142,7 +142,7 @@ def test_a_job_that_has_not_begun_goes_on_without_the_task_or_ends(status, final
     job = stopped(a_job("a -> b; c", status), "a")
     assert (job.status, job.ending) == (status, None)
     job = step(stopped(job, "c"), at(13))[0]
-    job = after(job, Answered(StopAt("n1"), at(14)), Answered(StopAt("n2"), at(14)))
+    job = after(job, Accepted(StopAt("n1"), at(14)), Accepted(StopAt("n2"), at(14)))
     assert (job.status, job.outcome) == (final, Outcome.STOPPED)
     assert not any(task.status is FAILED for task in job.tasks.values())
 
@@ -161,16 +161,16 @@ def test_a_second_stop_changes_nothing():
     assert stopped(job, "b") is job
     ending = stopped(job, "c")
     assert stopped(ending, "a") is ending
-    assert after(ending, StopAsked("n1", at(9))) is ending
+    assert after(ending, StopRequested("n1", at(9))) is ending
 
 
 def test_a_job_that_ends_or_has_ended_is_left_as_it_is():
     job = after(running(), heard(FAILED, "n1", "c"))
     assert stopped(job) is job
-    job = after(step(job, at(3))[0], Answered(StopAt("n1"), at(4)), Answered(StopAt("n2"), at(4)))
+    job = after(step(job, at(3))[0], Accepted(StopAt("n1"), at(4)), Accepted(StopAt("n2"), at(4)))
     assert job.outcome is Outcome.FAILED
     assert stopped(job) is job
-    assert after(job, StopAsked("n1", at(9))) is job
+    assert after(job, StopRequested("n1", at(9))) is job
 
 
 # ---------------------------------------------------------------- a start under way
@@ -184,7 +184,7 @@ def test_a_stop_waits_for_a_start_that_may_still_arrive():
     assert due(lost, 11.9) == []
     for waited in (job, lost):
         assert due(waited, 12) == [StopTaskAt("n1", "a"), StopTaskAt("n2", "a")]
-    answered = after(job, Answered(StartTaskAt("n2", "a"), at(2)))
+    answered = after(job, Accepted(StartTaskAt("n2", "a"), at(2)))
     assert due(answered, 2) == [StopTaskAt("n2", "a")], "the other node is not waited for"
 
 
@@ -206,7 +206,7 @@ def test_a_part_that_will_never_start_counts_as_failed_where_another_began():
 def test_a_node_that_accepts_after_all_is_stopped():
     job = stopped(step(a_job("a; c", JobStatus.RUNNING, c=RUNNING), at(0))[0])
     job = after(job, *(Lost(StartTaskAt(n, "a"), at(2), delivered=False) for n in ("n1", "n2")))
-    job = after(job, Answered(StartTaskAt("n2", "a"), at(3)))
+    job = after(job, Accepted(StartTaskAt("n2", "a"), at(3)))
     assert due(job, 3) == [StopTaskAt("n2", "a")]
 
 
@@ -218,7 +218,7 @@ def test_a_node_that_never_got_the_start_is_not_told_again():
     job, requests = step(stopped(job), at(20))
     assert PollTaskAt("n2", "a", ("host",)) in requests
     assert StopTaskAt("n2", "a") in requests
-    job = after(job, UnknownThere(PollTaskAt("n2", "a", ("host",)), at(21)))
+    job = after(job, TaskUnknown(PollTaskAt("n2", "a", ("host",)), at(21)))
     assert [c for c in plan(job, at(500)) if isinstance(c, StartTaskAt)] == []
     assert (job.tasks["a"].status, job.tasks["a"].failure, job.ending) == (FAILED, WHY, None)
 
@@ -231,14 +231,14 @@ def test_a_task_that_its_only_node_does_not_know_has_failed_if_it_was_accepted_t
     poll = PollTaskAt("n1", "a", ("guest",))
     job, requests = step(stopped(job), at(20))
     assert poll in requests
-    job = after(job, UnknownThere(poll, at(21)))
+    job = after(job, TaskUnknown(poll, at(21)))
     assert (job.tasks["a"].status, job.ending) == (status, None)
     assert [c for c in plan(job, at(500)) if isinstance(c, StartTaskAt)] == []
 
 
 def test_a_start_that_is_refused_while_its_task_stops_does_not_fail_the_job():
     job = stopped(step(a_job("a; c", JobStatus.RUNNING, c=RUNNING), at(0))[0])
-    job = after(job, Denied(StartTaskAt("n1", "a"), Failure("INPUT_MISSING"), at(2)))
+    job = after(job, Refused(StartTaskAt("n1", "a"), Failure("INPUT_MISSING"), at(2)))
     assert (job.ending, job.tasks["a"].failure) == (None, WHY)
     assert due(job, 20) == [StopTaskAt("n2", "a")]
 
@@ -257,7 +257,7 @@ def test_nodes_without_a_role_leave_a_task_that_stops_without_failing_the_job():
 def test_whatever_a_stopped_task_fails_of_it_is_the_stop():
     job = after(stopped(running()), heard(FAILED, "n1", failure=Failure("EXIT_1", "the partner is gone")))
     assert (job.tasks["a"].failure, job.ending) == (WHY, None)
-    whole = after(running(), StopAsked("n1", at(1)), heard(FAILED, "n1", failure=Failure("EXIT_1")))
+    whole = after(running(), StopRequested("n1", at(1)), heard(FAILED, "n1", failure=Failure("EXIT_1")))
     assert whole.tasks["a"].failure == Failure("STOPPED", "stopped by n1", task="a")
 
 
@@ -274,7 +274,7 @@ def test_a_failure_elsewhere_still_ends_the_job_as_failed():
 
 def test_a_lost_stop_is_repeated_after_growing_pauses_until_it_is_answered():
     job = step(stopped(running()), at(1))[0]
-    job = after(job, Answered(StopTaskAt("n1", "a"), at(1)))
+    job = after(job, Accepted(StopTaskAt("n1", "a"), at(1)))
     pauses, now = [], 2.0
     for delivered in (True, False, True, False):
         job = after(job, Lost(StopTaskAt("n2", "a"), at(now), delivered))
@@ -285,7 +285,7 @@ def test_a_lost_stop_is_repeated_after_growing_pauses_until_it_is_answered():
         assert due(job, now) == [StopTaskAt("n2", "a")]
         job = step(job, at(now))[0]
     assert pauses == sorted(pauses) and pauses[0] < pauses[-1]
-    job = after(job, Answered(StopTaskAt("n2", "a"), at(now + 1)))
+    job = after(job, Accepted(StopTaskAt("n2", "a"), at(now + 1)))
     assert due(job, now + 500) == []
 
 
@@ -296,16 +296,16 @@ def test_a_stop_without_any_answer_is_repeated_after_its_deadline():
 
 def test_a_node_that_refuses_the_stop_is_not_asked_again():
     job = step(stopped(running()), at(1))[0]
-    job = after(job, Denied(StopTaskAt("n1", "a"), Failure("NO"), at(2)), Answered(StopTaskAt("n2", "a"), at(2)))
+    job = after(job, Refused(StopTaskAt("n1", "a"), Failure("NO"), at(2)), Accepted(StopTaskAt("n2", "a"), at(2)))
     assert due(job, 500) == [] and job.ending is None
 
 
 def test_a_stop_of_a_task_that_gets_no_answer_of_a_gateway_is_repeated_for_a_while():
     job, now = step(stopped(running()), at(1))[0], 1.0
-    job = after(job, Answered(StopTaskAt("n2", "a"), at(1)))
+    job = after(job, Accepted(StopTaskAt("n2", "a"), at(1)))
     asked = 1
     while True:
-        job = after(job, Denied(StopTaskAt("n1", "a"), Failure("NO_ENVELOPE", "<html>"), at(now)))
+        job = after(job, Refused(StopTaskAt("n1", "a"), Failure("NO_ENVELOPE", "<html>"), at(now)))
         now += 20
         if StopTaskAt("n1", "a") not in due(job, now):
             break
@@ -315,19 +315,19 @@ def test_a_stop_of_a_task_that_gets_no_answer_of_a_gateway_is_repeated_for_a_whi
 
 def test_an_unreachable_node_delays_neither_the_other_stops_nor_the_other_branch_nor_the_end():
     job = step(stopped(running()), at(1))[0]
-    job = after(job, Answered(StopTaskAt("n1", "a"), at(1)), Lost(StopTaskAt("n2", "a"), at(11), delivered=True))
+    job = after(job, Accepted(StopTaskAt("n1", "a"), at(1)), Lost(StopTaskAt("n2", "a"), at(11), delivered=True))
     job = after(job, heard(SUCCESS, "n1", "c"), heard(SUCCESS, "n2", "c"))
     job = step(job, at(12))[0]
-    job = after(job, Answered(StopAt("n1"), at(12)), Lost(StopAt("n2"), at(12), delivered=False))
+    job = after(job, Accepted(StopAt("n1"), at(12)), Lost(StopAt("n2"), at(12), delivered=False))
     assert (job.status, job.outcome) == (JobStatus.FINISHED, Outcome.STOPPED)
     assert due(job, 30) == [StopAt("n2")]
 
 
 def test_a_late_answer_to_a_stop_of_a_task_changes_nothing_any_more():
     job = step(stopped(a_job("a; b", JobStatus.RUNNING, a=RUNNING, b=RUNNING)), at(1))[0]
-    job = after(step(stopped(job, "b", 2), at(2))[0], Answered(StopAt("n1"), at(3)), Answered(StopAt("n2"), at(3)))
+    job = after(step(stopped(job, "b", 2), at(2))[0], Accepted(StopAt("n1"), at(3)), Accepted(StopAt("n2"), at(3)))
     assert job.status is JobStatus.FINISHED
-    late = after(job, Answered(StopTaskAt("n1", "a"), at(4)), Lost(StopTaskAt("n2", "a"), at(4), delivered=True))
+    late = after(job, Accepted(StopTaskAt("n1", "a"), at(4)), Lost(StopTaskAt("n2", "a"), at(4), delivered=True))
     assert (late.status, statuses(late), next_due(late)) == (job.status, statuses(job), None)
 
 
@@ -336,8 +336,8 @@ def test_a_late_answer_to_a_stop_of_a_task_changes_nothing_any_more():
 
 def test_no_part_of_a_task_is_left_running_by_the_end_of_its_job():
     job = a_job("a -> b; c", JobStatus.RUNNING, a={"n1": RUNNING, "n2": SUCCESS}, c={"n1": FAILED, "n2": RUNNING})
-    job = step(after(job, StopAsked("n1", at(1))), at(1))[0]
-    job = after(job, Answered(StopAt("n1"), at(2)), Answered(StopAt("n2"), at(2)))
+    job = step(after(job, StopRequested("n1", at(1))), at(1))[0]
+    job = after(job, Accepted(StopAt("n1"), at(2)), Accepted(StopAt("n2"), at(2)))
     assert statuses(job) == {"a": FAILED, "b": READY, "c": FAILED}
     parts = {(name, n): p.status for name, task in job.tasks.items() for n, p in task.nodes.items() if name != "b"}
     assert parts == {("a", "n1"): FAILED, ("a", "n2"): SUCCESS, ("c", "n1"): FAILED, ("c", "n2"): FAILED}
@@ -347,8 +347,8 @@ def test_a_task_that_its_node_forgot_is_not_running_for_ever_after_the_end():
     job = a_job("a", JobStatus.RUNNING, a=RUNNING, roles={"guest": ("n1",)})
     task = job.tasks["a"]
     forgotten = replace(task, nodes={"n1": replace(task.nodes["n1"], start=IDLE)})
-    job = after(replace(job, tasks={"a": forgotten}), StopAsked("n1", at(1)))
-    job = after(step(job, at(1))[0], Answered(StopAt("n1"), at(2)))
+    job = after(replace(job, tasks={"a": forgotten}), StopRequested("n1", at(1)))
+    job = after(step(job, at(1))[0], Accepted(StopAt("n1"), at(2)))
     assert statuses(job) == {"a": FAILED}
 
 

@@ -8,11 +8,11 @@ from gateway.domain import models, validation
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
 from gateway.domain.execution import machine
 from gateway.domain.execution.agenda import agenda
-from gateway.domain.execution.messages import Collect, Done, Restarted, Seal, Sealed, StopAsked, Tell
+from gateway.domain.execution.messages import Collect, Done, Restarted, Seal, Sealed, StopRequested, Tell
 from gateway.domain.execution.transitions import merge_runs
 from gateway.domain.run import Address, FileSum
 from gateway.domain.scheduling import machine as scheduling_machine
-from gateway.domain.scheduling.messages import Answered, Lost, StopAt
+from gateway.domain.scheduling.messages import Accepted, Lost, StopAt
 from gateway.domain.spec import CallState, Ending, Failure, Party
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from gateway.domain.timeouts import RunTiming
@@ -106,7 +106,7 @@ def test_files_that_cannot_be_read_are_tried_again_and_then_left_out_with_a_warn
         job = machine.apply(job, Sealed(run, None, at(now), "disk gone"))
     assert not models.unsealed(job.runs[0]) and "disk gone" in job.runs[0].warnings[0]
     assert merge_runs(job.runs) is TaskStatus.SUCCESS
-    ended = machine.apply(job, StopAsked(at(now), None, GOOD, "n1"))
+    ended = machine.apply(job, StopRequested(at(now), None, GOOD, "n1"))
     assert not ended.model_saved and models.left_by(ended) == []
 
 
@@ -154,29 +154,29 @@ def test_wherever_the_process_dies_the_model_is_sealed_before_success_is_told_an
     ],
 )
 def test_only_success_leaves_a_model(ending, saved):
-    end = machine.apply(local(sealed()), StopAsked(at(9), None, ending, "n1"))
+    end = machine.apply(local(sealed()), StopRequested(at(9), None, ending, "n1"))
     assert end.status is JobStatus.FINISHED and end.model_saved is saved
     assert [n.event for n in end.notes if n.event == "model saved"] == ["model saved"] * saved
-    again = machine.apply(end, StopAsked(at(10), None, GOOD, "n1"))
+    again = machine.apply(end, StopRequested(at(10), None, GOOD, "n1"))
     assert again.model_saved is saved  # what was decided once stays
 
 
 def test_without_a_word_on_the_outcome_a_flow_that_did_not_come_to_its_end_leaves_none():
     after = DagNode("next", REF)
     job = local(sealed(), spec=a_spec(Dag((TREES, after))))
-    assert not machine.apply(job, StopAsked(at(9), None, None, "n1")).model_saved
+    assert not machine.apply(job, StopRequested(at(9), None, None, "n1")).model_saved
 
 
 def test_a_predicting_job_leaves_none():
     spec = asks(job_type="predict", model_id="m", model_version="v")
-    end = machine.apply(local(sealed(), spec=spec), StopAsked(at(9), None, GOOD, "n1"))
+    end = machine.apply(local(sealed(), spec=spec), StopRequested(at(9), None, GOOD, "n1"))
     assert not end.model_saved
 
 
 def test_a_model_has_its_parts_with_checksums_addresses_and_parameters():
     host = Party("host", 0, "n2")
     mine = trees(files=FILES, seal=OK, parameters={"num_trees": 2})
-    end = machine.apply(local(mine), StopAsked(at(9), None, GOOD, "n1"))
+    end = machine.apply(local(mine), StopRequested(at(9), None, GOOD, "n1"))
     (model,) = models.left_by(end)
     assert (model.model_id, model.version, model.party) == ("flow-1", "job-1", Party("guest", 0, "n1"))
     assert model.parties == (model.party, host)
@@ -195,13 +195,13 @@ def test_what_was_taken_over_from_an_older_job_is_part_of_the_model():
     after = DagNode("next", REF)
     spec = a_spec(Dag((TREES, after)), job_id="job-2")
     job = local(a_run("next", RunStatus.SUCCESS), spec=spec, inherited=(sealed(),))
-    end = machine.apply(job, StopAsked(at(9), None, GOOD, "n1"))
+    end = machine.apply(job, StopRequested(at(9), None, GOOD, "n1"))
     (model,) = models.left_by(end)
     assert end.model_saved and (model.version, [p.task for p in model.parts]) == ("job-2", ["trees"])
 
 
 def test_a_part_goes_to_the_task_of_its_name_else_to_the_only_one_with_its_component():
-    end = machine.apply(local(sealed()), StopAsked(at(9), None, GOOD, "n1"))
+    end = machine.apply(local(sealed()), StopRequested(at(9), None, GOOD, "n1"))
     (model,) = models.left_by(end)
     assert models.part_for(model, TREES) == model.parts
     assert models.part_for(model, DagNode("renamed", REF)) == model.parts
@@ -211,7 +211,7 @@ def test_a_part_goes_to_the_task_of_its_name_else_to_the_only_one_with_its_compo
 
 
 def test_only_the_models_own_parties_and_those_granted_may_use_it():
-    end = machine.apply(local(sealed()), StopAsked(at(9), None, GOOD, "n1"))
+    end = machine.apply(local(sealed()), StopRequested(at(9), None, GOOD, "n1"))
     (model,) = models.left_by(end)
     assert models.not_allowed(a_spec(FLOW), model, ()) == []
     stranger = a_spec(FLOW, {"guest": ("n9",), "host": ("n2",)})
@@ -230,15 +230,15 @@ def ending_job(spec=None):
 
 
 def test_success_is_told_once_every_node_has_confirmed_and_so_saved():
-    job = scheduling_machine.apply(ending_job(), Answered(StopAt("n1"), at(10)))
+    job = scheduling_machine.apply(ending_job(), Accepted(StopAt("n1"), at(10)))
     job = scheduling_machine.apply(job, Lost(StopAt("n2"), at(10), delivered=True))
     assert job.status is JobStatus.RUNNING
-    job = scheduling_machine.apply(job, Answered(StopAt("n2"), at(12)))
+    job = scheduling_machine.apply(job, Accepted(StopAt("n2"), at(12)))
     assert job.status is JobStatus.FINISHED and job.outcome is Outcome.SUCCEEDED
 
 
 def test_a_node_that_does_not_come_back_is_not_waited_for_for_ever():
-    job = scheduling_machine.apply(ending_job(), Answered(StopAt("n1"), at(10)))
+    job = scheduling_machine.apply(ending_job(), Accepted(StopAt("n1"), at(10)))
     job = scheduling_machine.apply(job, Lost(StopAt("n2"), at(10), delivered=True))
     now = 10.0
     while job.status is JobStatus.RUNNING:
@@ -258,13 +258,13 @@ def test_a_node_that_the_job_runs_without_is_not_waited_for():
     job = ending_job()
     gone = replace(job.nodes["n2"], excluded=Failure("UNREACHABLE"), stop=replace(OK, state=CallState.LOST))
     job = replace(job, nodes={**job.nodes, "n2": gone})
-    job = scheduling_machine.apply(job, Answered(StopAt("n1"), at(10)))
+    job = scheduling_machine.apply(job, Accepted(StopAt("n1"), at(10)))
     assert job.status is JobStatus.FINISHED and job.outcome is Outcome.SUCCEEDED
 
 
 def test_a_job_without_a_model_waits_for_nobody():
     spec = asks(job_type="predict", model_id="m", model_version="v")
-    job = scheduling_machine.apply(ending_job(spec), Answered(StopAt("n1"), at(10)))
+    job = scheduling_machine.apply(ending_job(spec), Accepted(StopAt("n1"), at(10)))
     job = scheduling_machine.apply(job, Lost(StopAt("n2"), at(10), delivered=True))
     assert job.status is JobStatus.FINISHED
 

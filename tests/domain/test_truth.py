@@ -8,7 +8,7 @@ import pytest
 from adapter.bfia.translate import outcome_of, progress_of, status_of
 from gateway.domain.job import Job
 from gateway.domain.scheduling import machine
-from gateway.domain.scheduling.messages import Answered, Heard, StopAt
+from gateway.domain.scheduling.messages import Accepted, StopAt, TaskReported
 from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, ended, may, merge
 from tests.builders import a_job, at
 
@@ -28,16 +28,16 @@ def played(states: Sequence[TaskStatus], *, stops_answered: bool) -> Job:
         )
     job, requests = machine.step(job, at(0))
     for request in requests:
-        job = machine.apply(job, Answered(request, at(1)))
+        job = machine.apply(job, Accepted(request, at(1)))
     for name, status in zip(names, states, strict=True):
         for node in ("n1", "n2"):
             if status is not PENDING:
-                job = machine.apply(job, Heard(f"task_{name}", node, "", status, at(2)))
+                job = machine.apply(job, TaskReported(f"task_{name}", node, "", status, at(2)))
     job, requests = machine.step(job, at(3))
     if stops_answered:
         for request in requests:
             if isinstance(request, StopAt):
-                job = machine.apply(job, Answered(request, at(4)))
+                job = machine.apply(job, Accepted(request, at(4)))
     return job
 
 
@@ -89,10 +89,10 @@ def test_what_a_task_is_follows_from_its_parties_in_whatever_order_they_tell(sta
         job = a_job("a", JobStatus.RUNNING, roles={"guest": ("n1",), "host": ("n2",), "arbiter": ("n3",)})
         job, requests = machine.step(job, at(0))
         for request in requests:
-            job = machine.apply(job, Answered(request, at(1)))
+            job = machine.apply(job, Accepted(request, at(1)))
         for i in order:
             if states[i] is not PENDING:
-                job = machine.apply(job, Heard("task_a", PARTIES[i], "", states[i], at(2)))
+                job = machine.apply(job, TaskReported("task_a", PARTIES[i], "", states[i], at(2)))
         task = job.tasks["a"]
         assert task.status is expected
         assert (task.failure is not None) is (expected is FAILED)

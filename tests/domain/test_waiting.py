@@ -12,18 +12,18 @@ from gateway.domain.execution.messages import Decided
 from gateway.domain.job import Acceptance, Job
 from gateway.domain.run import Audit, LocalJob
 from gateway.domain.scheduling.messages import (
-    Answered,
+    Accepted,
     CreateAt,
-    Denied,
-    Heard,
-    HoldAt,
     Lost,
     PollTaskAt,
+    Refused,
+    ReserveAt,
     StartAt,
     StartTaskAt,
-    StopAsked,
     StopAt,
-    SuspendAsked,
+    StopRequested,
+    SuspendRequested,
+    TaskReported,
 )
 from gateway.domain.spec import Failure
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
@@ -36,21 +36,21 @@ BUSY = Failure("RESOURCES_BUSY", "needs cpu 12, free 8, held by job-7")
 
 
 def creating() -> Job:
-    return after(claimed(a_job(), 1), Answered(CreateAt("n1"), at(2)))
+    return after(claimed(a_job(), 1), Accepted(CreateAt("n1"), at(2)))
 
 
 def approving() -> Job:
-    return after(creating(), Answered(CreateAt("n2"), at(3), Acceptance(waits=True, within=60.0)))
+    return after(creating(), Accepted(CreateAt("n2"), at(3), Acceptance(waits=True, within=60.0)))
 
 
 def busy() -> Job:
-    job = after(creating(), Answered(CreateAt("n2"), at(3), Acceptance(holds=True)))
-    return after(claimed(job, 4), Denied(HoldAt("n2"), BUSY, at(5)))
+    job = after(creating(), Accepted(CreateAt("n2"), at(3), Acceptance(holds=True)))
+    return after(claimed(job, 4), Refused(ReserveAt("n2"), BUSY, at(5)))
 
 
 def running() -> Job:
     job = claimed(a_job("a -> b", RUNNING), 1)
-    return after(job, *(Answered(StartTaskAt(n, "a"), at(2)) for n in ("n1", "n2")))
+    return after(job, *(Accepted(StartTaskAt(n, "a"), at(2)) for n in ("n1", "n2")))
 
 
 def away() -> Job:
@@ -58,11 +58,11 @@ def away() -> Job:
 
 
 def ending() -> Job:
-    return claimed(after(running(), StopAsked("n1", at(7))), 8)
+    return claimed(after(running(), StopRequested("n1", at(7))), 8)
 
 
 def undelivered() -> Job:
-    job = after(ending(), Answered(StopAt("n1"), at(9)), Lost(StopAt("n2"), at(10), delivered=True))
+    job = after(ending(), Accepted(StopAt("n1"), at(9)), Lost(StopAt("n2"), at(10), delivered=True))
     assert job.outcome is Outcome.STOPPED
     return job
 
@@ -80,7 +80,7 @@ JOBS: dict[str, tuple[Callable[[], Job], str, str, float]] = {
     "the start is not answered": (lambda: claimed(a_job(status=READY), 4), "STARTING", "n1, n2", 4),
     "tasks run": (running, "RUNNING", "a under way", 1),
     "a node does not answer": (away, "UNREACHABLE", "no answer of n2 since", 13),
-    "it is suspended": (lambda: after(running(), SuspendAsked("n2", at(6))), "SUSPENDED", "n2", 6),
+    "it is suspended": (lambda: after(running(), SuspendRequested("n2", at(6))), "SUSPENDED", "n2", 6),
     "it is being stopped": (ending, "ENDING", "STOPPED", 7),
     "a stop is not acknowledged": (undelivered, "STOP_NOT_ACKNOWLEDGED", "n2", 8),
 }
@@ -105,7 +105,7 @@ def test_a_silent_node_is_told_with_the_tries_since_and_what_came_of_the_last():
 
 
 def test_an_ended_job_waits_for_nothing():
-    job = after(ending(), *(Answered(StopAt(n), at(9)) for n in ("n1", "n2")))
+    job = after(ending(), *(Accepted(StopAt(n), at(9)) for n in ("n1", "n2")))
     assert job.outcome is Outcome.STOPPED and waiting.of_job(job) is None
     assert set(waiting.of_tasks(job).values()) == {None}
 
@@ -113,8 +113,10 @@ def test_an_ended_job_waits_for_nothing():
 def stopped_upstream() -> Job:
     common = {"common": {"tolerable_tasks": ["a"]}}
     job = claimed(a_job(status=RUNNING, spec=a_spec("a -> b; c", job_params=common)), 1)
-    job = after(job, *(Answered(StartTaskAt(n, t), at(2)) for n in ("n1", "n2") for t in "ac"))
-    return after(job, Heard("task_a", "n1", "guest", TaskStatus.FAILED, at(3), Failure("EXIT_1", "no", "n1")))
+    job = after(job, *(Accepted(StartTaskAt(n, t), at(2)) for n in ("n1", "n2") for t in "ac"))
+    return after(
+        job, TaskReported("task_a", "n1", "guest", TaskStatus.FAILED, at(3), Failure("EXIT_1", "no", "n1"))
+    )
 
 
 def one_at_a_time() -> Job:
@@ -131,7 +133,7 @@ TASKS: dict[str, tuple[Callable[[], Job], str, str, str]] = {
     "a node of it is away": (away, "a", "UNREACHABLE", "n2 since"),
     "its upstream has failed": (stopped_upstream, "b", "UPSTREAM_FAILED", "never starts"),
     "its job is suspended": (
-        lambda: after(a_job(status=RUNNING), SuspendAsked("n2", at(6))),
+        lambda: after(a_job(status=RUNNING), SuspendRequested("n2", at(6))),
         "a",
         "SUSPENDED",
         "n2",
@@ -212,6 +214,6 @@ def test_a_run_that_waits_for_others_of_its_job_says_so():
 
 
 def test_the_answer_to_a_start_is_named_by_node():
-    job = after(claimed(a_job(status=READY), 4), Answered(StartAt("n1"), at(5)))
+    job = after(claimed(a_job(status=READY), 4), Accepted(StartAt("n1"), at(5)))
     found = waiting.of_job(job)
     assert found is not None and found.message.endswith("n2")

@@ -17,8 +17,9 @@ from gateway.domain.execution.messages import (
     Collect,
     Done,
     Event,
+    Exited,
     Gone,
-    HasExited,
+    Inspected,
     Launch,
     Launched,
     LaunchFailed,
@@ -27,8 +28,7 @@ from gateway.domain.execution.messages import (
     Restarted,
     Seal,
     Sealed,
-    Seen,
-    StopAsked,
+    StopRequested,
     StopRun,
     Tell,
 )
@@ -130,7 +130,7 @@ class Workshop:
         try:
             self._begin_life()
             for when, task in self.shift.stop_task_at:
-                self._ask(StopAsked(T0, frozenset({task}), None, "n1"), when)
+                self._ask(StopRequested(T0, frozenset({task}), None, "n1"), when)
             if self.shift.stop_at is not None:
                 self._end_job(self.shift.stop_at)
             self.works.run(seconds)
@@ -227,7 +227,7 @@ class Workshop:
                 self.engine_failed.add(action.run)
                 return [LaunchFailed(action.run, Failure("ENGINE_DOWN", "no answer"), now)]
             case Probe():
-                return [Seen(action.run, now)]
+                return [Inspected(action.run, now)]
             case Seal():
                 return [Sealed(action.run, None, now, "no answer")]
             case StopRun() | Collect() | Tell() | Close():
@@ -250,7 +250,7 @@ class Workshop:
             case StopRun():
                 self._kill(run.name)
                 # now and then the look after the stop cannot be taken
-                look = (lambda at: [Seen(run.run_id, at)]) if self.trouble else self._probe(run)
+                look = (lambda at: [Inspected(run.run_id, at)]) if self.trouble else self._probe(run)
                 return lambda at: [*look(at), Done(action, at)]
             case Collect():
                 if not run.over:
@@ -319,8 +319,8 @@ class Workshop:
             return lambda at: [Gone(run.run_id, at)]
         exit_ = box.exit
         if exit_ is None:
-            return lambda at: [Seen(run.run_id, at)]
-        return lambda at: [HasExited(run.run_id, exit_, at)]
+            return lambda at: [Inspected(run.run_id, at)]
+        return lambda at: [Exited(run.run_id, exit_, at)]
 
     # ------------------------------------------------------------ the scheduling node
 
@@ -338,9 +338,9 @@ class Workshop:
     def _end_job(self, when: float) -> None:
         good = all(run.status is RunStatus.SUCCESS for run in self.local.runs)
         ending = Ending(Outcome.SUCCEEDED if good else Outcome.FAILED, T0)
-        self._ask(StopAsked(T0, None, ending, "n1"), when)
+        self._ask(StopRequested(T0, None, ending, "n1"), when)
 
-    def _ask(self, stop: StopAsked, when: float) -> None:
+    def _ask(self, stop: StopRequested, when: float) -> None:
         """The scheduling node asks until a process lives to answer."""
 
         def ask() -> None:

@@ -10,26 +10,26 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from gateway.domain import quorum, retries
-from gateway.domain.consent import Confirmed
+from gateway.domain.consent import ApprovalReported
 from gateway.domain.dag import downstream
 from gateway.domain.job import Job, Task
 from gateway.domain.scheduling import machine
 from gateway.domain.scheduling.messages import (
     CreateAt,
-    Denied,
-    Heard,
-    HoldAt,
     Lost,
     PollTaskAt,
+    Refused,
+    ReleaseAt,
     Request,
-    ReturnAt,
+    ReserveAt,
     StartAt,
     StartTaskAt,
-    StopAsked,
     StopAt,
-    SuspendAsked,
+    StopRequested,
+    SuspendRequested,
+    TaskReported,
     TaskRequest,
-    TaskStopAsked,
+    TaskStopRequested,
 )
 from gateway.domain.spec import Failure, NodeId
 from gateway.domain.states import JOB, TASK, Outcome, TaskStatus, ended, may
@@ -78,14 +78,14 @@ class World:
             for _ in range(self.plot.planners):
                 self._begin_planner()
             if self.plot.stop_at is not None:
-                self.works.call(lambda: self._ask(StopAsked("n1", T0)), self.plot.stop_at)
+                self.works.call(lambda: self._ask(StopRequested("n1", T0)), self.plot.stop_at)
             for when, task in self.plot.stop_tasks:
-                self.works.call(lambda task=task: self._ask(TaskStopAsked(task, "n1", T0)), when)
+                self.works.call(lambda task=task: self._ask(TaskStopRequested(task, "n1", T0)), when)
             if self.plot.suspended is not None:
                 begin, end = self.plot.suspended
-                self.works.call(lambda: self._ask(SuspendAsked("n1", T0)), begin)
+                self.works.call(lambda: self._ask(SuspendRequested("n1", T0)), begin)
                 for again in (end, end + 100.0):  # the first may have been asked late, of a planner that is new
-                    self.works.call(lambda: self._ask(SuspendAsked("n1", T0, on=False)), again)
+                    self.works.call(lambda: self._ask(SuspendRequested("n1", T0, on=False)), again)
             self.works.run(seconds)
             self._check_end()
         except Exception as error:
@@ -161,14 +161,14 @@ class World:
             yield self.works.random.uniform(0.0, 30.0)
         yield from self._record(life, changes)
 
-    def _ask(self, stop: StopAsked | TaskStopAsked | SuspendAsked) -> None:
+    def _ask(self, stop: StopRequested | TaskStopRequested | SuspendRequested) -> None:
         """A user's stop: repeated until a planner lives that takes it in."""
         if not self._planners:
             self.works.call(lambda: self._ask(stop), 1.0)
             return
         self.works.say(f"somebody asks: {stop}")
         # whoever asks waits for the answer, so this record is not lost to a crash
-        task = stop.task if isinstance(stop, TaskStopAsked) else ""
+        task = stop.task if isinstance(stop, TaskStopRequested) else ""
         change = applying(replace(stop, at=self.works.clock()))
         self.works.spawn(self._record(self._planners[0], [change], stops=task))
 
@@ -196,7 +196,7 @@ class World:
         if kind == "refused":
             return self._lost(request, delivered=False), 0.01
         if kind == "dropped" and isinstance(request, StopAt) and random.random() < 0.5:
-            page = Denied(request, Failure("NO_ENVELOPE", "<html>", request.node), T0)
+            page = Refused(request, Failure("NO_ENVELOPE", "<html>", request.node), T0)
             return lambda at: [applying(replace(page, at=at))], there
         if kind == "dropped":
             return self._lost(request, delivered=True), CLIENT_DEADLINE
@@ -216,7 +216,7 @@ class World:
     def _lost(request: Request, *, delivered: bool) -> Answer:
         return lambda at: [applying(Lost(request, at, delivered, "no answer"))]
 
-    def push(self, node: NodeId, news: Heard | Confirmed) -> None:
+    def push(self, node: NodeId, news: TaskReported | ApprovalReported) -> None:
         """Bring a node's own report to whichever planner lives; it may get lost, late or twice."""
         copies = 1
         delay = self.works.random.uniform(0.0, 0.2)
@@ -228,7 +228,7 @@ class World:
         for i in range(copies):
             self.works.call(lambda: self._pushed(news), delay * (i + 1))
 
-    def _pushed(self, news: Heard | Confirmed) -> None:
+    def _pushed(self, news: TaskReported | ApprovalReported) -> None:
         if self._planners:
             life = self.works.random.choice(self._planners)
             self.works.spawn(self._record(life, [applying(replace(news, at=self.works.clock()))]), life)
@@ -314,7 +314,7 @@ class World:
                     raise Broken(f"{request} although the node has no role in {name}")
         if not (plot.trouble or plot.crash or plot.stalls or plot.outages or plot.dies_at):
             often = [r for r, n in self.calls.items() if n > 1 and not isinstance(r, StartTaskAt | PollTaskAt)]
-            often = [r for r in often if not (plot.busy and isinstance(r, HoldAt | ReturnAt))]
+            often = [r for r in often if not (plot.busy and isinstance(r, ReserveAt | ReleaseAt))]
             if gone:  # then the others are told to start once more
                 often = [r for r in often if not isinstance(r, StartAt)]
             if often:
@@ -383,7 +383,7 @@ def _check_outcome(world: World, outcome: Outcome, failure: Failure | None) -> N
         case Outcome.REJECTED, "PEER_UNREACHABLE":
             right = CreateAt in world.troubled
         case Outcome.FAILED, "FAILED_TO_RUN":
-            right = failure.node in plot.refuses_start or bool({StartAt, HoldAt} & set(world.troubled))
+            right = failure.node in plot.refuses_start or bool({StartAt, ReserveAt} & set(world.troubled))
         case Outcome.FAILED, "INPUT_MISSING":
             right = (failure.task, failure.node) in plot.refuses_task
         case Outcome.FAILED, "BROKE":

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from engines.base import ImageFacts
+from engines.base import ImageMetadata
 from engines.memory import MemoryEngine, Script
 from gateway.domain.dag import ComponentRef, Dag, DagNode
 from gateway.errors import Invalid, NotAllowed, NotFound, Refused
@@ -22,10 +22,10 @@ KEY, IMAGE = "acme:1.0.0@docker", "acme:1.0.0"
 class Labelled(MemoryEngine):
     """An engine whose image's content and labels the test chooses."""
 
-    facts = ImageFacts("sha256:1")
+    facts = ImageMetadata("sha256:1")
     progress = 0
 
-    def image_facts(self, image: str) -> ImageFacts:
+    def image_facts(self, image: str) -> ImageMetadata:
         self.image_digest(image)
         return self.facts
 
@@ -102,7 +102,7 @@ def test_an_image_at_a_daemon_that_is_not_allowed_is_not_looked_at(providers):
 
 
 def test_labels_that_say_otherwise_are_warnings(providers, engine):
-    engine.facts = ImageFacts("sha256:1", {"bfia.version": "7"})
+    engine.facts = ImageMetadata("sha256:1", {"bfia.version": "7"})
     providers.register(a_request(), ADMIN)
     [warning] = providers.registry.get(KEY).warnings
     assert (warning.path, warning.got) == ("version", "1.0.0") and " 7 " in warning.rule
@@ -110,7 +110,7 @@ def test_labels_that_say_otherwise_are_warnings(providers, engine):
 
 def test_a_moved_image_is_approved_by_its_owner(providers, engine):
     providers.register(a_request(), ANN)
-    engine.facts = ImageFacts("sha256:2")
+    engine.facts = ImageMetadata("sha256:2")
     with pytest.raises(NotAllowed):
         providers.approve(KEY, BOB)
     done = providers.approve(KEY, ANN, "rebuilt", IMAGE)
@@ -126,7 +126,7 @@ def test_what_cannot_be_pinned_is_not_approved(providers, engine):
     with pytest.raises(NotFound, match="it has else:1"):
         providers.approve(KEY, ADMIN, image="third:1")
     providers.register(a_request(), ADMIN)
-    engine.facts = ImageFacts()
+    engine.facts = ImageMetadata()
     with pytest.raises(Refused, match="NO_DIGEST"):
         providers.approve(KEY, ADMIN)
 

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
 from gateway.domain.execution import machine
-from gateway.domain.execution.messages import StopAsked
+from gateway.domain.execution.messages import StopRequested
 from gateway.domain.run import Address, FileSum
 from gateway.domain.spec import Ending
 from gateway.domain.states import Outcome, RunStatus
@@ -35,7 +35,7 @@ def finished(store: Store, job_id: str = "job-1", outcome: Outcome = Outcome.SUC
     run = replace(run, files=(FileSum("data_0", 3, "aa", "model"),))
     spec = a_spec(FLOW, job_id=job_id, flow_id="流程 1")
     store.local_jobs.add(replace(a_local_job(run), spec=spec), "流程 1")
-    stop = StopAsked(at(5), None, Ending(outcome, at(5)), "n1")
+    stop = StopRequested(at(5), None, Ending(outcome, at(5)), "n1")
     store.local_jobs.update(job_id, lambda local: machine.apply(local, stop))
 
 

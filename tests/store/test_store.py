@@ -13,7 +13,7 @@ from alembic.migration import MigrationContext
 from gateway.domain.dag import ComponentRef, Dag, DagInput, DagNode, DagOutput
 from gateway.domain.execution import machine
 from gateway.domain.job import Job, NodeJob, NodeTask, Task
-from gateway.domain.run import Address, Exit, LocalJob, Run, Told
+from gateway.domain.run import Address, Exit, LocalJob, Reporting, Run
 from gateway.domain.scheduling import machine as scheduling_machine
 from gateway.domain.spec import Call, CallState, Ending, Failure, JobSpec, Party
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
@@ -75,7 +75,7 @@ def a_local_job() -> LocalJob:
         inputs={"train": Address("n", "m")},
         limits={"cpu": 0.5, "memory": None},
         exit=Exit(137, 9, True, NOW, NOW, ("model",)),
-        told=Told(TaskStatus.RUNNING, Call(CallState.LOST, NOW, NOW, 2, "r", "m")),
+        told=Reporting(TaskStatus.RUNNING, Call(CallState.LOST, NOW, NOW, 2, "r", "m")),
     )
     return LocalJob(SPEC, "A", JobStatus.RUNNING, NOW, "d" * 64, (run,), warnings=("w",))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engines.base import Exited, ImageFacts, LaunchSpec, Limits, Written
+from engines.base import Exited, ImageMetadata, LaunchSpec, Limits, Written
 from engines.docker import ContainerdEngine, DockerOptions
 from engines.process.engine import ProcessEngine
 from gateway.bootstrap.node import Gateway
@@ -44,7 +44,7 @@ def attacked(tmp_path: Path, program: str, **settings: Any) -> Iterator[Gateway]
         def image_digest(self, image: str) -> str:
             return super().image_digest(base)
 
-        def image_facts(self, image: str) -> ImageFacts:
+        def image_facts(self, image: str) -> ImageMetadata:
             return super().image_facts(base)
 
         def launch(self, spec: LaunchSpec) -> None:

@@ -18,7 +18,7 @@ from gateway.data.outputs import OutputMetadata, Wanted
 from gateway.data.storage import FileStorage
 from gateway.domain.dag import ComponentRef, Dag, DagNode
 from gateway.domain.job import Job
-from gateway.domain.rerun import RerunAnswer
+from gateway.domain.rerun import RerunResult
 from gateway.domain.run import Address, LocalJob
 from gateway.domain.spec import JobSpec, NodeId, Party
 from gateway.domain.states import JOB, ended
@@ -35,7 +35,7 @@ X = TypeVar("X")
 class Jobs(OwnJobs, Protocol):
     """What FATE's tools need of jobs beyond this node's own platform."""
 
-    def rerun(self, job_id: str, start: str, parameters: Mapping[str, Any]) -> RerunAnswer:
+    def rerun(self, job_id: str, start: str, parameters: Mapping[str, Any]) -> RerunResult:
         """Run an ended job again as a new one; ``start`` empty: from the first task that has not succeeded."""
 
 

@@ -29,7 +29,8 @@ def agenda(local: LocalJob, timing: RunTiming) -> Iterator[Due[messages.Command]
         yield Due(NOW, messages.Abandon())
     else:
         yield from (
-            Due(when, messages.AskScheduler()) for when in orphans.due(local, timing.orphan, timing.call_deadline)
+            Due(when, messages.QueryScheduler())
+            for when in orphans.due(local, timing.orphan, timing.call_deadline)
         )
     if (
         ended(JOB, local.status)
@@ -48,13 +49,15 @@ def _of_run(run: Run, timing: RunTiming) -> Iterator[Due[messages.Command]]:
         case RunStatus.RUNNING:
             if run.exit is not None:
                 seen = run.exit.finished_at or run.reported_at or NOW
-                yield Due(seen + timedelta(seconds=timing.callback_grace), messages.Weigh(run.run_id))
+                yield Due(seen + timedelta(seconds=timing.callback_grace), messages.Conclude(run.run_id))
             else:
                 yield Due(run.probe_at or NOW, messages.Probe(run.run_id))
                 if run.away_at is not None and run.reported is not TaskStatus.SUCCESS:
-                    yield Due(run.away_at + timedelta(seconds=timing.engine_patience), messages.Weigh(run.run_id))
+                    yield Due(
+                        run.away_at + timedelta(seconds=timing.engine_patience), messages.Conclude(run.run_id)
+                    )
                 if run.reported is TaskStatus.SUCCESS and run.reported_at is not None:
-                    yield Due(run.reported_at + timedelta(seconds=timing.linger), messages.Weigh(run.run_id))
+                    yield Due(run.reported_at + timedelta(seconds=timing.linger), messages.Conclude(run.run_id))
         case RunStatus.STOPPING:
             deadline = timing.stop_grace + timing.call_deadline
             yield from when_due(run.stop, messages.StopRun(run.run_id, timing.stop_grace), deadline)

@@ -47,7 +47,7 @@ def step(
     actions: list[messages.Action] = []
     for command in plan(local, now, timing, owner):
         match command:
-            case messages.Weigh():
+            case messages.Conclude():
                 local = transitions.with_run(
                     local, command.run, lambda run: transitions.weighed(run, now, timing, last=True)
                 )
@@ -74,7 +74,7 @@ def step(
                 if fetch is None:  # the job has just expired
                     continue
                 local = approval.fetching(local, fetch.sent(now))
-            case messages.AskScheduler():
+            case messages.QueryScheduler():
                 local = replace(local, ask=local.ask.sent(now))
             case _:
                 assert_never(command)
@@ -96,7 +96,7 @@ def _telling(run: Run, now: datetime) -> Run:
 def apply(local: LocalJob, event: messages.Event, timing: RunTiming = RunTiming()) -> LocalJob:
     """Return the job after the event. A late or repeated one changes only the timeline."""
     match event:
-        case messages.StopAsked():
+        case messages.StopRequested():
             return transitions.stop_asked(local, event)
         case messages.Restarted():
             return transitions.restarted(local, event)
@@ -114,7 +114,7 @@ def apply(local: LocalJob, event: messages.Event, timing: RunTiming = RunTiming(
             return approval.told(local, event.progress)
         case messages.Prepared():
             return approval.finished(local, event.failure, event.at)
-        case orphans.Heard():
+        case orphans.SchedulerAlive():
             return orphans.heard(local, event.at)
         case messages.LaunchFailed() if event.said:
             local = apply(local, replace(event, said=""), timing)
@@ -124,10 +124,10 @@ def apply(local: LocalJob, event: messages.Event, timing: RunTiming = RunTiming(
         case (
             messages.Launched()
             | messages.LaunchFailed()
-            | messages.Seen()
-            | messages.Unseen()
+            | messages.Inspected()
+            | messages.EngineSilent()
             | messages.Broken()
-            | messages.HasExited()
+            | messages.Exited()
             | messages.Gone()
             | messages.Reported()
         ):

@@ -81,7 +81,7 @@ class Prepare(OnJob):
 
 
 @dataclass(frozen=True)
-class AskScheduler(OnJob):
+class QueryScheduler(OnJob):
     """Ask the scheduling node, silent for long, whether it still has the job."""
 
 
@@ -95,12 +95,12 @@ class Abandon(OnJob):
     """Decision: the scheduling node does not respond, so the job ends here."""
 
 
-class Weigh(OnRun):
+class Conclude(OnRun):
     """Decision on a run that will not report any more."""
 
 
-Action = Launch | Probe | StopRun | Collect | Seal | Tell | Close | Confirm | Prepare | AskScheduler
-Command = Action | Weigh | Expire | Abandon
+Action = Launch | Probe | StopRun | Collect | Seal | Tell | Close | Confirm | Prepare | QueryScheduler
+Command = Action | Conclude | Expire | Abandon
 
 
 class RunEvent:
@@ -130,7 +130,7 @@ class LaunchFailed(RunEvent):
 
 
 @dataclass(frozen=True)
-class Seen(RunEvent):
+class Inspected(RunEvent):
     """The container is running."""
 
     run: str
@@ -138,7 +138,7 @@ class Seen(RunEvent):
 
 
 @dataclass(frozen=True)
-class Unseen(RunEvent):
+class EngineSilent(RunEvent):
     """The engine did not respond."""
 
     run: str
@@ -155,7 +155,7 @@ class Broken(RunEvent):
 
 
 @dataclass(frozen=True)
-class HasExited(RunEvent):
+class Exited(RunEvent):
     """``result_code`` and ``result_message`` are what the container's last line says, where it says so."""
 
     run: str
@@ -188,7 +188,7 @@ class Reported(RunEvent):
 class Done:
     """An action without an event of its own is finished; ``final`` False: retry later."""
 
-    action: Collect | Tell | Close | StopRun | Confirm | Prepare | AskScheduler
+    action: Collect | Tell | Close | StopRun | Confirm | Prepare | QueryScheduler
     at: datetime
     final: bool = True
     message: str = ""
@@ -207,7 +207,7 @@ class Sealed:
 
 
 @dataclass(frozen=True)
-class StopAsked:
+class StopRequested:
     """The runs of these tasks (None: all, and the job with them) are to end."""
 
     at: datetime
@@ -259,5 +259,16 @@ class Prepared:
     at: datetime
 
 
-OfRun = Launched | LaunchFailed | Seen | Unseen | Broken | HasExited | Gone | Reported
-Event = OfRun | Done | Sealed | StopAsked | Restarted | OwnerLost | Decided | Fetching | Prepared | orphans.Heard
+OfRun = Launched | LaunchFailed | Inspected | EngineSilent | Broken | Exited | Gone | Reported
+Event = (
+    OfRun
+    | Done
+    | Sealed
+    | StopRequested
+    | Restarted
+    | OwnerLost
+    | Decided
+    | Fetching
+    | Prepared
+    | orphans.SchedulerAlive
+)

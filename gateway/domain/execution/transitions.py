@@ -12,7 +12,7 @@ from typing import assert_never
 
 from gateway.domain import approval, models, orphans
 from gateway.domain.execution import messages
-from gateway.domain.run import LocalJob, Run, Told
+from gateway.domain.run import LocalJob, Reporting, Run
 from gateway.domain.spec import Call, CallState, Ending, Failure
 from gateway.domain.states import JOB, RUN, JobStatus, Outcome, RunStatus, TaskStatus, ended, merge, move
 from gateway.domain.timeouts import RunTiming
@@ -108,7 +108,7 @@ def done(local: LocalJob, event: messages.Done, timing: RunTiming) -> LocalJob:
         case messages.Prepare():
             fetch = approval.to_fetch(local)
             return local if fetch is None else approval.fetching(local, settled(fetch))
-        case messages.AskScheduler():
+        case messages.QueryScheduler():
             return _asked(local, event, timing)
         case messages.Collect():
             return with_run(local, event.action.run, lambda r: _collected(r, settled(r.collect), event.warnings))
@@ -170,7 +170,7 @@ def _told(run: Run, status: TaskStatus, settled: Callable[[Call], Call]) -> Run:
     if status is not models.told_as(run) or status is run.told.status:
         return run  # there is newer news, which has its own call
     call = settled(run.told.call)
-    told = Told(status, Call()) if call.state is CallState.OK else replace(run.told, call=call)
+    told = Reporting(status, Call()) if call.state is CallState.OK else replace(run.told, call=call)
     return replace(run, told=told)
 
 
@@ -226,15 +226,15 @@ def heard(run: Run, event: messages.OfRun, timing: RunTiming) -> Run:
                 return run
             launch = replace(run.launch, state=CallState.REFUSED, reason=event.failure.reason)
             return failed(replace(run, launch=launch), event.failure, event.at)
-        case messages.Seen():
+        case messages.Inspected():
             if run.over:
                 return run
             return replace(run, probe_at=event.at + timedelta(seconds=timing.probe_every), away_at=None)
-        case messages.Unseen():
+        case messages.EngineSilent():
             return unseen(run, event.at, timedelta(seconds=timing.probe_every))
         case messages.Broken():
             return run if run.status is not RunStatus.RUNNING else failed(run, event.failure, event.at)
-        case messages.HasExited():
+        case messages.Exited():
             if run.exit is not None or run.status is RunStatus.WAITING:
                 return run
             run = replace(
@@ -368,7 +368,7 @@ def merge_runs(runs: Iterable[Run]) -> TaskStatus:
     return merge(models.told_as(run) for run in runs)
 
 
-def stop_asked(local: LocalJob, event: messages.StopAsked) -> LocalJob:
+def stop_asked(local: LocalJob, event: messages.StopRequested) -> LocalJob:
     """End the runs of some tasks, or of all and the job with them."""
     changed = local
     for run in local.runs:
@@ -390,7 +390,7 @@ def stop_asked(local: LocalJob, event: messages.StopAsked) -> LocalJob:
     return changed.noted(event.at, f"job {final} here", event.by, outcome=outcome)
 
 
-def _explained(local: LocalJob, event: messages.StopAsked) -> LocalJob:
+def _explained(local: LocalJob, event: messages.StopRequested) -> LocalJob:
     """Take up how the job ended where that is told only after the stop, as FATE tells it."""
     ending = event.ending
     if local.ending is not None or ending is None or ending.outcome is Outcome.SUCCEEDED:
@@ -401,7 +401,7 @@ def _explained(local: LocalJob, event: messages.StopAsked) -> LocalJob:
     return changed.noted(event.at, "job's end explained", event.by, outcome=ending.outcome)
 
 
-def _ending_by_runs(local: LocalJob, event: messages.StopAsked) -> Ending | None:
+def _ending_by_runs(local: LocalJob, event: messages.StopRequested) -> Ending | None:
     """Return how the job ended where the scheduling node does not say: what the runs here tell, or nothing.
 
     The standard has no message for a success; the stop of a job whose every task has succeeded here is one.
@@ -429,14 +429,14 @@ def _stop_run(run: Run, at: datetime) -> Run:
 
 def ended_by(local: LocalJob, ending: Ending) -> LocalJob:
     """End the job here, as somebody here decided."""
-    return stop_asked(local, messages.StopAsked(ending.at, None, ending, ending.by))
+    return stop_asked(local, messages.StopRequested(ending.at, None, ending, ending.by))
 
 
 def abandoned(local: LocalJob, reason: str, words: str, at: datetime) -> LocalJob:
     """End the job here without the scheduling node's word."""
     text = f"the scheduling node {local.spec.scheduler} does not answer: {words}"
     ending = Ending(Outcome.STOPPED, at, Failure(reason, text, local.node), local.node)
-    return stop_asked(local, messages.StopAsked(at, None, ending, local.node))
+    return stop_asked(local, messages.StopRequested(at, None, ending, local.node))
 
 
 def restarted(local: LocalJob, event: messages.Restarted) -> LocalJob:

@@ -7,7 +7,7 @@ from typing import Any
 
 from gateway.domain import consent, quorum, reservations, retries
 from gateway.domain.dag import ready
-from gateway.domain.job import Holding, Job, NodeJob, NodeTask, Task
+from gateway.domain.job import Job, NodeJob, NodeTask, Reservation, Task
 from gateway.domain.scheduling import messages
 from gateway.domain.spec import UNTOLD, Call, CallState
 from gateway.domain.states import TASK, JobStatus, TaskStatus, ended
@@ -27,7 +27,7 @@ def agenda(job: Job, timing: Timing) -> ToDo:
         yield from _of_node(job, node, timing)
     if job.status is JobStatus.READY:
         for turn in reservations.turns(job):
-            request = messages.ReturnAt(turn.node) if turn.back else messages.HoldAt(turn.node)
+            request = messages.ReleaseAt(turn.node) if turn.back else messages.ReserveAt(turn.node)
             yield from _not_before(turn.after or NOW, when_due(turn.call, request, timing.call_deadline))
     if job.status is JobStatus.RUNNING:
         yield from _tasks(job, timing)
@@ -160,7 +160,7 @@ def with_call(job: Job, request: messages.Request, call: Call) -> Job:
     changed = replace(_record_of(job, request), **{request.call: call})
     if isinstance(changed, NodeTask) and isinstance(request, messages.TaskRequest):
         return job.with_part(request.task, changed)
-    if isinstance(changed, Holding):
+    if isinstance(changed, Reservation):
         changed = replace(job.nodes[request.node], holding=changed)
     return job.with_node(changed)
 
@@ -169,7 +169,7 @@ def _record_of(job: Job, request: messages.Request) -> Any:
     if isinstance(request, messages.TaskRequest):
         return job.tasks[request.task].nodes[request.node]
     node = job.nodes[request.node]
-    return node.holding if isinstance(request, messages.HoldAt | messages.ReturnAt) else node
+    return node.holding if isinstance(request, messages.ReserveAt | messages.ReleaseAt) else node
 
 
 def of_this_attempt(job: Job, request: messages.TaskRequest) -> bool:

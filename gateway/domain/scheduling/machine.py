@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import assert_never
 
 from gateway.domain import consent, reservations, retries, stopping
-from gateway.domain.consent import Confirmed
+from gateway.domain.consent import ApprovalReported
 from gateway.domain.job import Job
 from gateway.domain.scheduling import messages, transitions
 from gateway.domain.scheduling.agenda import agenda, call_of, with_call
@@ -72,37 +72,37 @@ def _decided(job: Job, command: messages.Command, now: datetime) -> Job:
 def apply(job: Job, event: messages.Event, timing: Timing = Timing()) -> Job:
     """Return the job after the event. A late, repeated or unknown one changes only the timeline."""
     match event:
-        case messages.Answered() | messages.Denied() | messages.Lost() | messages.UnknownThere() if (
+        case messages.Accepted() | messages.Refused() | messages.Lost() | messages.TaskUnknown() if (
             not transitions.awaited(job, event)
         ):
             job = job.noted(event.at, "late answer ignored", event.request.node, request=str(event.request))
-        case messages.Answered():
+        case messages.Accepted():
             job = transitions.answered(job, event, timing)
-        case Confirmed():
+        case ApprovalReported():
             job = consent.confirmed(job, event)
-        case messages.Denied():
+        case messages.Refused():
             job = transitions.denied(job, event, timing)
         case messages.Lost():
             job = transitions.lost(job, event, timing)
         case messages.Delayed():
             job = transitions.delayed(job, event)
-        case messages.UnknownThere():
+        case messages.TaskUnknown():
             job = transitions.unknown_there(job, event)
-        case messages.Heard():
+        case messages.TaskReported():
             job = transitions.heard(job, event, timing)
-        case messages.NotPlayed():
+        case messages.RoleNotPlayed():
             job = transitions.not_played(job, event)
         case messages.Freed():
             node = reservations.freed(job, event.node, event.at)
             if node is not None:
                 job = job.with_node(node).noted(event.at, "resources free", event.node)
-        case messages.StopAsked():
+        case messages.StopRequested():
             if job.ending is None and not (event.if_waiting and job.status is JobStatus.RUNNING):
                 failure = Failure("STOPPED", event.message or f"stopped by {event.by}")
                 job = transitions.ended_as(job, Ending(Outcome.STOPPED, event.at, failure, event.by))
-        case messages.TaskStopAsked():
+        case messages.TaskStopRequested():
             job = stopping.ask(job, event.task, event.by, event.at, event.message)
-        case messages.SuspendAsked():
+        case messages.SuspendRequested():
             job = transitions.with_suspension(job, event)
         case _:
             assert_never(event)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar
 
-from gateway.domain.consent import Confirmed
+from gateway.domain.consent import ApprovalReported
 from gateway.domain.job import Acceptance
 from gateway.domain.retries import TimeOut, TryAgain
 from gateway.domain.spec import Failure, NodeId
@@ -28,13 +28,13 @@ class CreateAt(Request):
     call, name = "create", "create"
 
 
-class HoldAt(Request):
+class ReserveAt(Request):
     """Reserve what the job needs there."""
 
     call, name = "apply", "resources"
 
 
-class ReturnAt(Request):
+class ReleaseAt(Request):
     """Release the reservation, because another node has too little free."""
 
     call, name = "give_back", "return of resources"
@@ -104,7 +104,7 @@ class Response:
 
 
 @dataclass(frozen=True)
-class Answered(Response):
+class Accepted(Response):
     """The node did as requested."""
 
     request: Request
@@ -114,7 +114,7 @@ class Answered(Response):
 
 
 @dataclass(frozen=True)
-class Denied(Response):
+class Refused(Response):
     """The node refused."""
 
     request: Request
@@ -142,7 +142,7 @@ class Delayed:
 
 
 @dataclass(frozen=True)
-class UnknownThere(Response):
+class TaskUnknown(Response):
     """The node, polled after the deadline of its start, does not know the task."""
 
     request: PollTaskAt
@@ -150,7 +150,7 @@ class UnknownThere(Response):
 
 
 @dataclass(frozen=True)
-class Heard:
+class TaskReported:
     """The state of a task at a node, pushed or polled."""
 
     task_id: str
@@ -164,7 +164,7 @@ class Heard:
 
 
 @dataclass(frozen=True)
-class NotPlayed:
+class RoleNotPlayed:
     """The node has the task but not in this role; it was polled as the component is unknown here."""
 
     task_id: str
@@ -182,7 +182,7 @@ class Freed:
 
 
 @dataclass(frozen=True)
-class StopAsked:
+class StopRequested:
     """The job is to be stopped."""
 
     by: str
@@ -193,7 +193,7 @@ class StopAsked:
 
 
 @dataclass(frozen=True)
-class SuspendAsked:
+class SuspendRequested:
     """No further task is to start; with ``on`` False they may again."""
 
     by: NodeId
@@ -202,7 +202,7 @@ class SuspendAsked:
 
 
 @dataclass(frozen=True)
-class TaskStopAsked:
+class TaskStopRequested:
     """A task and everything downstream of it are to stop; what has succeeded stays."""
 
     task: str
@@ -212,16 +212,16 @@ class TaskStopAsked:
 
 
 Event = (
-    Answered
-    | Confirmed
-    | Denied
+    Accepted
+    | ApprovalReported
+    | Refused
     | Lost
     | Delayed
-    | UnknownThere
-    | Heard
-    | NotPlayed
+    | TaskUnknown
+    | TaskReported
+    | RoleNotPlayed
     | Freed
-    | StopAsked
-    | TaskStopAsked
-    | SuspendAsked
+    | StopRequested
+    | TaskStopRequested
+    | SuspendRequested
 )

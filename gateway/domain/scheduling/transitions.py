@@ -26,7 +26,7 @@ def with_reached(job: Job, node: NodeId) -> Job:
     return job if record.unreachable_since is None else job.with_node(replace(record, unreachable_since=None))
 
 
-def not_played(job: Job, event: messages.NotPlayed) -> Job:
+def not_played(job: Job, event: messages.RoleNotPlayed) -> Job:
     """Take a role out of a node's part of a task, as the node does not play it there."""
     task = next((t for t in job.tasks.values() if t.task_id == event.task_id), None)
     part = task.nodes.get(event.node) if task else None
@@ -37,7 +37,7 @@ def not_played(job: Job, event: messages.NotPlayed) -> Job:
     return job.noted(event.at, "role not in this task", event.node, task=task.name, role=event.role)
 
 
-def heard(job: Job, event: messages.Heard, timing: Timing) -> Job:
+def heard(job: Job, event: messages.TaskReported, timing: Timing) -> Job:
     """Record the state of a task at a node. A transition that the table does not allow is late and ignored."""
     task = next((t for t in job.tasks.values() if t.task_id == event.task_id), None)
     part = task.nodes.get(event.node) if task else None
@@ -242,7 +242,7 @@ def _without(job: Job, node: NodeJob, failure: Failure, at: datetime) -> Job:
     return ended_as(job, Ending(Outcome.FAILED, at, Failure(reason, text, node.node)))
 
 
-def with_suspension(job: Job, event: messages.SuspendAsked) -> Job:
+def with_suspension(job: Job, event: messages.SuspendRequested) -> Job:
     """Suspend or resume the start of further tasks."""
     if job.ending is not None or ended(JOB, job.status) or (job.suspended is not None) is event.on:
         return job
@@ -295,7 +295,7 @@ _MAX_UNKNOWNS = 5
 _MAX_DENIALS = 10
 
 
-def awaited(job: Job, event: messages.Answered | messages.Denied | messages.Lost | messages.UnknownThere) -> bool:
+def awaited(job: Job, event: messages.Accepted | messages.Refused | messages.Lost | messages.TaskUnknown) -> bool:
     """Whether the response still counts: its call was made, and nothing newer is known.
 
     A call that was accepted may have been made twice; that one of the two got lost, or was refused as a repeat,
@@ -308,23 +308,23 @@ def awaited(job: Job, event: messages.Answered | messages.Denied | messages.Lost
     sent_at = call.sent_at or NOW
     # a late loss may be that of an earlier try, and a poll may have been sent before the last start
     under_way = call.state is CallState.SENT and event.at >= sent_at
-    if isinstance(request, messages.HoldAt | messages.ReturnAt) and not isinstance(event, messages.Lost):
+    if isinstance(request, messages.ReserveAt | messages.ReleaseAt) and not isinstance(event, messages.Lost):
         return call.tries > 0 and event.at >= sent_at  # what was reserved then may have been released since
     match event:
-        case messages.Answered():
+        case messages.Accepted():
             return call.tries > 0
-        case messages.Denied():
+        case messages.Refused():
             return call.tries > 0 and (isinstance(request, messages.PollTaskAt) or not call.settled)
         case messages.Lost():
             return under_way
-        case messages.UnknownThere():
+        case messages.TaskUnknown():
             started_at = job.tasks[event.request.task].nodes[request.node].start.sent_at or NOW
             return under_way and sent_at >= started_at
         case _:
             assert_never(event)
 
 
-def answered(job: Job, event: messages.Answered, timing: Timing) -> Job:
+def answered(job: Job, event: messages.Accepted, timing: Timing) -> Job:
     """Record a positive response: the call is settled."""
     request = event.request
     job = with_reached(job, request.node)
@@ -342,7 +342,7 @@ def answered(job: Job, event: messages.Answered, timing: Timing) -> Job:
         job = job.with_node(reservations.accepted(job.nodes[request.node], event.said))
         if event.said.waits:
             job = consent.waits(job, request.node, event.said, event.at)
-    if isinstance(request, messages.ReturnAt):
+    if isinstance(request, messages.ReleaseAt):
         job = job.with_node(reservations.returned(job.nodes[request.node], expiry(call, timing.call_deadline)))
     if isinstance(request, messages.StartTaskAt):
         part = job.tasks[request.task].nodes[request.node]
@@ -357,12 +357,12 @@ def answered(job: Job, event: messages.Answered, timing: Timing) -> Job:
     return job
 
 
-def denied(job: Job, event: messages.Denied, timing: Timing) -> Job:
+def denied(job: Job, event: messages.Refused, timing: Timing) -> Job:
     """Record a refusal. It fails a task or takes a node out of the job, unless it is retried."""
     request, failure = event.request, event.failure
     job = with_reached(job, request.node)
     before = call_of(job, request)
-    again = {"tries": before.tries} if isinstance(request, messages.HoldAt) and before.tries > 1 else {}
+    again = {"tries": before.tries} if isinstance(request, messages.ReserveAt) and before.tries > 1 else {}
     if not again or reservations.worth_noting(before, failure, timing):
         job = job.noted(event.at, request.name + " refused", request.node, **failure.as_dict(), **again)
     call = replace(before, reason=failure.reason, message=failure.message)
@@ -376,9 +376,9 @@ def denied(job: Job, event: messages.Denied, timing: Timing) -> Job:
             return job.with_part(request.task, part)
         refused = Failure("POLL_REFUSED", failure.message)
         return _failed_part(job, request.task, part, refused, event.at)
-    if isinstance(request, messages.ReturnAt):
+    if isinstance(request, messages.ReleaseAt):
         return job.with_node(reservations.returned(job.nodes[request.node], expiry(call, timing.call_deadline)))
-    if isinstance(request, messages.HoldAt) and failure.reason == reservations.BUSY:
+    if isinstance(request, messages.ReserveAt) and failure.reason == reservations.BUSY:
         job = job.with_node(reservations.busy(job.nodes[request.node], failure, event.at, timing))
         return reservations.kept(job, event.at, timing)
     insists = isinstance(request, messages.StopAt) or (
@@ -457,7 +457,7 @@ def is_claimed(job: Job, request: messages.Request, at: datetime) -> bool:
     return call.state is CallState.SENT and call.sent_at == at
 
 
-def unknown_there(job: Job, event: messages.UnknownThere) -> Job:
+def unknown_there(job: Job, event: messages.TaskUnknown) -> Job:
     """Record that a node does not know a task that it was to start: the start is repeated, a few times."""
     request = event.request
     job = with_reached(job, request.node)
