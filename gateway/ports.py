@@ -244,7 +244,7 @@ class OwnJobs(SchedulerApi, Protocol):
 class OwnRuns(ParticipantApi, Protocol):
     """What this node's own containers may tell."""
 
-    def callback(self, said: Callback) -> None:
+    def callback(self, reported: Callback) -> None:
         """Take in what a container says of its run.
 
         Raises `NotFound` for a run unknown here, `NotAllowed` where it does not tell which run it is.

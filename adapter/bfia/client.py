@@ -43,7 +43,7 @@ class SchedulerClient:
     def submit_job(self, spec: JobSpec, sender: NodeId) -> str:
         """Send ``job/create_all``; it waits for all nodes, so it gets three times the usual time."""
         with traced(spec.trace_id):
-            self._peer.post("/job/create_all", translate.create_body(spec, self._peer.profile), patience=3.0)
+            self._peer.post("/job/create_all", translate.create_body(spec, self._peer.profile), timeout_factor=3.0)
         return spec.job_id
 
     def report_task(self, report: TaskReport, sender: NodeId) -> None:
@@ -54,7 +54,7 @@ class SchedulerClient:
         body = {
             "task_id": report.task_id,
             "role": report.role,
-            "status": translate.said_status(report.status, profile),
+            "status": translate.wire_status(report.status, profile),
         }
         self._peer.post("/task/callback", body | translate.failed_by(report.failure))
 
@@ -102,7 +102,7 @@ class SchedulerClient:
             "from": wanted.start,
             "parameters": wanted.parameters,
         }
-        return translate.rerun_answer(wanted, self._peer.ask(EXTENSIONS["/job/rerun"], body, patience=3.0))
+        return translate.rerun_answer(wanted, self._peer.ask(EXTENSIONS["/job/rerun"], body, timeout_factor=3.0))
 
     def stop_job(self, job_id: str, task_name: str, sender: NodeId) -> None:
         """Send ``job/stop_all``; ``task_name`` in it is ours."""
@@ -122,12 +122,12 @@ class ParticipantClient:
         """Send ``job/create``; that the peer has the job already is no error, however its profile says so."""
         profile = self._peer.profile
         try:
-            said = self._peer.post("/job/create", translate.create_body(spec, profile))
+            response = self._peer.post("/job/create", translate.create_body(spec, profile))
         except Refused as refused:
             if not profile.says_exists or profile.says_exists not in refused.message:
                 raise
             return Acceptance()  # it has it from an earlier try whose answer was lost: ids are random
-        return translate.acceptance(said, profile)
+        return translate.acceptance(response, profile)
 
     def ask_first(self, spec: JobSpec, sender: NodeId) -> Acceptance | None:
         """Send ``job/audit/apply`` where the peer's profile wants that; its answer comes later."""
@@ -175,7 +175,7 @@ class ParticipantClient:
             if unknown or refused.reason == "TASK_UNKNOWN":
                 raise NotFound(refused.message, reason="TASK_UNKNOWN") from refused
             raise
-        status = translate.heard_status(data.get("status"))
+        status = translate.read_status(data.get("status"))
         return TaskNews(status, translate.failure_of(data.get("failed_by")))
 
     def stop_job(self, job_id: str, task_name: str, ending: Ending | None, sender: NodeId) -> None:
@@ -269,10 +269,10 @@ class BfiaProtocol:
         return replace(job_spec(body, body.job_id, scheduler, trace_id), unread=unread(body))
 
     def send(
-        self, node: NodeId, path: str, body: Mapping[str, Any], headers: Mapping[str, str], patience: float
+        self, node: NodeId, path: str, body: Mapping[str, Any], headers: Mapping[str, str], timeout_factor: float
     ) -> tuple[int, Any]:
         """Post to a path of another protocol at a node; return HTTP status and JSON."""
-        return self.peer(node).raw("POST", path, body, patience=patience, more=headers)
+        return self.peer(node).raw("POST", path, body, timeout_factor=timeout_factor, more=headers)
 
     def reaches(self, node: NodeId) -> bool:
         """Whether a connection to a node comes up.

@@ -49,17 +49,17 @@ _SOURCE = ("x-source-node-id", "x-node-id")
 
 def incoming(request: Request) -> Incoming:
     """Read a request's headers, in hyphen or underscore form, old or new name."""
-    said = request.headers
-    trace = _either(said, "x-trace-id")
+    headers = request.headers
+    trace = _either(headers, "x-trace-id")
     return Incoming(
-        source=next((v for name in _SOURCE if (v := _either(said, name))), ""),
-        target=_either(said, "x-target-node-id"),
+        source=next((v for name in _SOURCE if (v := _either(headers, name))), ""),
+        target=_either(headers, "x-target-node-id"),
         trace_id=trace if _TRACE.fullmatch(trace) else "",
     )
 
 
-def _either(said: Mapping[str, str], name: str) -> str:
-    value = said.get(name) or said.get(name.replace("-", "_")) or ""
+def _either(headers: Mapping[str, str], name: str) -> str:
+    value = headers.get(name) or headers.get(name.replace("-", "_")) or ""
     return value.strip()
 
 

@@ -149,7 +149,7 @@ def router(node: NodeId, scheduler: SchedulerApi, participant: ParticipantApi, p
         news = await on(
             limiters.news, caller.sender, lambda: participant.poll_task(body.task_id, body.role, caller.node)
         )
-        status = translate.said_status(news.status, caller.profile)
+        status = translate.wire_status(news.status, caller.profile)
         return ok(wire.PollData(status=status, **translate.failed_by(news.failure)), caller.profile)
 
     @router.post(f"{SCHEDULE}/task/callback", summary="A participating node reports a task's state (3.9)")

@@ -103,9 +103,9 @@ class Peer:
         """The peer's dialect, by its route."""
         return profile_named(self._route.profile)
 
-    def post(self, path: str, body: Mapping[str, Any], patience: float = 1.0) -> Mapping[str, Any]:
-        """Post and return ``data``; ``patience`` multiplies the time that the route gives a call."""
-        return self._data(*self.raw("POST", path, body, patience=patience))
+    def post(self, path: str, body: Mapping[str, Any], timeout_factor: float = 1.0) -> Mapping[str, Any]:
+        """Post and return ``data``; ``timeout_factor`` multiplies the time that the route gives a call."""
+        return self._data(*self.raw("POST", path, body, timeout_factor=timeout_factor))
 
     def call(
         self, method: str, path: str, body: Mapping[str, Any], *, query: Mapping[str, str], needed: str
@@ -121,9 +121,9 @@ class Peer:
             raise Refused(f"{self._node} answers a success without {needed}", reason="NO_ENVELOPE")
         return data
 
-    def ask(self, command: Command, body: Mapping[str, Any], *, patience: float = 1.0) -> Mapping[str, Any]:
+    def ask(self, command: Command, body: Mapping[str, Any], *, timeout_factor: float = 1.0) -> Mapping[str, Any]:
         """Make a request that is an extension of ours. Raises `NotServed` where the peer has no such path."""
-        status, answer = self.raw("POST", command.path, body, patience=patience)
+        status, answer = self.raw("POST", command.path, body, timeout_factor=timeout_factor)
         if self._knows_no_path(status, answer):
             raise NotServed(f"{self._node} does not serve {command.path}, an extension: {command.without}")
         return self._data(status, answer)
@@ -135,7 +135,7 @@ class Peer:
         body: Mapping[str, Any],
         *,
         query: Mapping[str, str] | None = None,
-        patience: float = 1.0,
+        timeout_factor: float = 1.0,
         more: Mapping[str, str] = MappingProxyType({}),
     ) -> tuple[int, Any]:
         """Make a request; return HTTP status and JSON, whatever they say. Raises `PeerUnreachable`.
@@ -144,7 +144,7 @@ class Peer:
         """
         route = self._route
         full = path if path.startswith(("/v1/", "/v2/", "/health/")) else INTERCONN + path
-        seconds = min(route.deadline, LONGEST_CALL) * patience
+        seconds = min(route.deadline, LONGEST_CALL) * timeout_factor
         client = self._connections.to(route.url, route.identity)
         within = {WITHIN: str(int(seconds * 1000))} if route.via else {}
         proof = more or self._sign(self._node)
@@ -217,13 +217,13 @@ class Peer:
         data = as_mapping(body.get("data"))
         if number in SUCCESS_CODES and 200 <= status < 300:
             return {**{k: v for k, v in body.items() if k not in ("code", "msg", "message", "data")}, **data}
-        said = shorten(body.get("msg") or body.get("message") or f"code {code}", _LONGEST_REFUSAL)
+        message = shorten(body.get("msg") or body.get("message") or f"code {code}", _LONGEST_REFUSAL)
         beyond = told_by_relay(body)
         speaker = f"{beyond.relay}, which answers in the place of {self._node}" if beyond else self._node
         hint = self.profile.without_paths
-        if hint and number == self.profile.unknown_path_code and "404" in said:
-            raise Refused(f"{speaker} does not serve this path ({said}): {hint}", reason="NOT_SERVED_THERE")
-        raise _refusal(f"{speaker}: {said}", number, data)
+        if hint and number == self.profile.unknown_path_code and "404" in message:
+            raise Refused(f"{speaker} does not serve this path ({message}): {hint}", reason="NOT_SERVED_THERE")
+        raise _refusal(f"{speaker}: {message}", number, data)
 
 
 def _exchange(client: httpx.Client, request: httpx.Request, seconds: float) -> tuple[int, bytes]:
@@ -268,11 +268,11 @@ def _number(code: Any) -> int | None:
     return int(code) if isinstance(code, str) and re.fullmatch(r"-?[0-9]{1,9}", code) else None
 
 
-def _refusal(said: str, code: int | None, data: Mapping[str, Any]) -> GatewayError:
+def _refusal(message: str, code: int | None, data: Mapping[str, Any]) -> GatewayError:
     """Return a refusal as the error that it was at the peer; one without a reason of its own just refuses."""
     reason = data.get("reason")
     if not isinstance(reason, str) or not reason:
-        return Refused(said)
+        return Refused(message)
     reason = shorten(reason, _LONGEST_REASON)
     found = data.get("problems")
     problems = [
@@ -283,4 +283,4 @@ def _refusal(said: str, code: int | None, data: Mapping[str, Any]) -> GatewayErr
     if code == Invalid.code and problems:
         return Invalid(problems, reason=reason)
     kind = {NotAllowed.code: NotAllowed, NotFound.code: NotFound}.get(code or 0, Refused)
-    return kind(said, reason=reason)
+    return kind(message, reason=reason)

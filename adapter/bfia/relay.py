@@ -128,7 +128,7 @@ class Relay:
 
     async def _pass_on(self, request: Request, route: Route, channel: bool) -> Response:
         """Make the same request at the route's address, and return what is answered there."""
-        seconds = _patience(request, route, channel)
+        seconds = _timeout(request, route, channel)
         limit = self._parts.max_channel if channel else self._parts.max_control
         length = request.headers.get("content-length", "")
         if length.isascii() and length.isdigit() and (len(length) > 18 or int(length) > limit):
@@ -208,26 +208,26 @@ def _ends(request: Request, channel: bool) -> tuple[str, str] | None:
     """Return who asks and whom, as the headers say in either spelling; None for headers that are refused here."""
     if channel:
         return read_ends(request.headers.raw)
-    said = incoming(request)
-    return said.source, said.target
+    call = incoming(request)
+    return call.source, call.target
 
 
 def _passed(request: Request) -> tuple[str, ...]:
     return passed(",".join(request.headers.getlist(PASSED)))
 
 
-def _patience(request: Request, route: Route, channel: bool) -> float:
+def _timeout(request: Request, route: Route, channel: bool) -> float:
     """Return how long the target's answer is waited for, so that the sender still hears of its silence."""
     own = route.deadline if channel else min(route.deadline, LONGEST_CALL)
-    said = request.headers.get(WITHIN, "")
-    if channel or not (said.isascii() and said.isdigit()) or len(said) > 9:
+    within = request.headers.get(WITHIN, "")
+    if channel or not (within.isascii() and within.isdigit()) or len(within) > 9:
         return own * _SHARE
-    return max(min(int(said) / 1000, _MOST_PATIENT * own) * _SHARE, 0.05)
+    return max(min(int(within) / 1000, _MOST_PATIENT * own) * _SHARE, 0.05)
 
 
 def _has_body(request: Request) -> bool:
-    said = request.headers
-    return said.get("content-length", "0") != "0" or "transfer-encoding" in said
+    headers = request.headers
+    return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
 
 
 async def _bounded(request: Request, limit: int) -> AsyncIterator[bytes]:
@@ -263,9 +263,9 @@ async def _copied(response: httpx.Response, target: str) -> Response:
 def _of_relay(content: bytes) -> bool:
     """Tell whether an answer is a relay's own, so that it already says whose silence it tells of."""
     try:
-        said = json.loads(content)
+        fields = json.loads(content)
     except (ValueError, RecursionError):
         return False
-    if not isinstance(said, dict):
+    if not isinstance(fields, dict):
         return False
-    return told_by_relay(said) is not None or str(said.get("message", "")).startswith(_OWN_WORDS)
+    return told_by_relay(fields) is not None or str(fields.get("message", "")).startswith(_OWN_WORDS)

@@ -62,6 +62,6 @@ def told_by_relay(answer: Mapping[str, Any]) -> Beyond | None:
     return Beyond(relay, reason, message, data.get("delivered") is not False)
 
 
-def passed(said: str) -> tuple[str, ...]:
+def passed(path: str) -> tuple[str, ...]:
     """Read the header of the nodes that have passed a request on."""
-    return tuple(name for part in said[:4096].split(",") if (name := part.strip()))
+    return tuple(name for part in path[:4096].split(",") if (name := part.strip()))

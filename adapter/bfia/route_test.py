@@ -69,11 +69,11 @@ def called_back(peer_of: Callable[[NodeId], Peer], me: NodeId, node: NodeId) -> 
     """Say hello to the node that asked for it; return how that went."""
     began = time.monotonic()
     try:
-        said = hello(peer_of(node), me)
+        greeting = hello(peer_of(node), me)
     except GatewayError as error:
         return {"ok": False, "reason": error.reason, "message": error.message}
-    if said.get("node_id") != node:
-        text = f"at its address there responds {said.get('node_id')}"
+    if greeting.get("node_id") != node:
+        text = f"at its address there responds {greeting.get('node_id')}"
         return {"ok": False, "reason": "OTHER_NODE", "message": text}
     return {"ok": True, "ms": round((time.monotonic() - began) * 1000, 1)}
 
@@ -165,7 +165,7 @@ class _Test:
             return Step("relay", Result.SKIPPED, "the node is reached directly")
         hop = "the next hop" if route.via == DEFAULT_ENTRY else route.via
         try:
-            said = hello(self._peer, me)
+            greeting = hello(self._peer, me)
         except GatewayError as error:
             if isinstance(error, PeerUnreachable) and error.reason != TARGET_UNREACHABLE:
                 text = f"look at the gateway of {hop} and at what stands before it"
@@ -174,17 +174,17 @@ class _Test:
                 remedy = f"have its admin set relay: true in the entries of {me} and {route.node}, and route both"
                 return _failed("relay", error.message, remedy)
             return Step("relay", Result.OK, f"{hop} passes on")
-        if route.via != route.node and said.get("node_id") == route.via:
+        if route.via != route.node and greeting.get("node_id") == route.via:
             text = f"{hop} responds itself: its gateway passes on nothing"
             remedy = "have its admin bring its gateway up to date and allow it, or go another way"
             return _failed("relay", text, remedy)
         return Step("relay", Result.OK, f"{hop} passes on")
 
     def _answer(self) -> Step:
-        said, route = self._said, self._route
+        greeting, route = self._said, self._route
         asked = time.time()
         try:
-            said |= hello(self._peer, self._me)
+            greeting |= hello(self._peer, self._me)
         except NotServed:
             return self._judged()
         except PeerUnreachable as error:
@@ -192,7 +192,7 @@ class _Test:
             return _failed("answer", error.message, remedy)
         except GatewayError as error:
             if error.reason == NOT_ALLOWED:  # it is another node, and says so
-                said["node_id"] = self._relay_there() or "another one"
+                greeting["node_id"] = self._relay_there() or "another one"
                 return Step("answer", Result.OK, error.message)
             if error.reason == LOOP and self._relay_there() == self._me:
                 text = f"this address is this node itself ({self._me}): what is sent there comes back"
@@ -202,8 +202,8 @@ class _Test:
                 return self._judged()
             prefix = "" if error.message.startswith(f"{error.reason}:") else f"{error.reason}: "
             return _failed("answer", prefix + error.message, "check that the address is a gateway's peer port")
-        said["asked"], said["heard"] = asked, time.time()
-        found = f"gateway {said.get('gateway', '?')}, protocol {said.get('protocol', '?')}"
+        greeting["asked"], greeting["heard"] = asked, time.time()
+        found = f"gateway {greeting.get('gateway', '?')}, protocol {greeting.get('protocol', '?')}"
         return Step("answer", Result.OK, found)
 
     def _judged(self) -> Step:
@@ -272,12 +272,12 @@ class _Test:
         return Step("profile", Result.OK, profile)
 
     def _skew(self) -> Step:
-        said = self._said
+        greeting = self._said
         try:
-            there = float(said["time_ms"]) / 1000
+            there = float(greeting["time_ms"]) / 1000
         except (KeyError, TypeError, ValueError):
             return Step("clock", Result.SKIPPED, "the peer does not say its time")
-        skew = there - (said["asked"] + said["heard"]) / 2
+        skew = there - (greeting["asked"] + greeting["heard"]) / 2
         if abs(skew) > _SKEW_SECONDS:
             text = f"the peer's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this node's"
             return Step("clock", Result.FAILED, f"{skew:+.1f} s", text, "let both nodes follow a time server")
@@ -372,17 +372,17 @@ def _trusted(certificate: Mapping[str, object], version: str, identity: Identity
 
 
 def _not_trusted(error: ssl.SSLCertVerificationError, name: str, identity: Identity) -> Step:
-    said, code = error.verify_message, error.verify_code
+    message, code = error.verify_message, error.verify_code
     if code in _OTHER_NAME:
-        text = f"the peer's certificate is for another name than {name}: {said}"
+        text = f"the peer's certificate is for another name than {name}: {message}"
         remedy = "set server_name in the entry to a name of that certificate, or correct the address"
         return _failed("tls", text, remedy)
     if code == _EXPIRED:
-        text = f"the peer's certificate, or an authority of it, has expired: {said}"
+        text = f"the peer's certificate, or an authority of it, has expired: {message}"
         return _failed("tls", text, "have the peer renew it")
     if code == _NOT_YET:
-        return _failed("tls", f"the peer's certificate is not valid yet: {said}", "look at both clocks")
-    text = f"the peer's certificate is not trusted: {said}"
+        return _failed("tls", f"the peer's certificate is not valid yet: {message}", "look at both clocks")
+    text = f"the peer's certificate is not trusted: {message}"
     if code in _UNTRUSTED:
         file = "the file that ca names does not have its authority" if identity.ca else "set ca in the entry"
         return _failed("tls", text, f"{file}: ask the peer for the certificate of its authority")

@@ -193,17 +193,17 @@ def ending_fields(ending: Ending | None) -> dict[str, Any]:
 # ---------------------------------------------------------------- consent
 
 
-def acceptance_body(said: Acceptance) -> dict[str, Any]:
+def acceptance_body(acceptance: Acceptance) -> dict[str, Any]:
     """Return what a party says beside yes when it takes a job: nothing, where the standard's yes is enough."""
-    body: dict[str, Any] = {"resources": {"tasks_at_once": said.tasks_at_once}} if said.holds else {}
-    if said.inherited is not None:
-        body["inherited"] = list(said.inherited)
-    if said.waits:
-        body |= {"status": str(JobStatus.PENDING), "approval_within": said.within}
-    if said.waits_for:
-        body["waits_for"] = said.waits_for
-    if said.checks:
-        body["checks"] = dict(said.checks)
+    body: dict[str, Any] = {"resources": {"tasks_at_once": acceptance.tasks_at_once}} if acceptance.holds else {}
+    if acceptance.inherited is not None:
+        body["inherited"] = list(acceptance.inherited)
+    if acceptance.waits:
+        body |= {"status": str(JobStatus.PENDING), "approval_within": acceptance.within}
+    if acceptance.waits_for:
+        body["waits_for"] = acceptance.waits_for
+    if acceptance.checks:
+        body["checks"] = dict(acceptance.checks)
     return body
 
 
@@ -279,12 +279,12 @@ def task_status(text: str, path: str = "status") -> TaskStatus:
         raise Invalid([Problem(path, f"must be one of {allowed}", text)], reason="STATUS_UNKNOWN") from None
 
 
-def heard_status(said: Any) -> TaskStatus:
+def read_status(value: Any) -> TaskStatus:
     """Read a task's state in a peer's response; an empty text, for a phase without a word, is PENDING.
 
     Raises `Invalid` for what is not a state.
     """
-    return TaskStatus.PENDING if said == "" else task_status(str(said))
+    return TaskStatus.PENDING if value == "" else task_status(str(value))
 
 
 def job_status(text: str) -> JobStatus | None:
@@ -295,7 +295,7 @@ def job_status(text: str) -> JobStatus | None:
     return JobStatus(word) if word in JobStatus.__members__ else None
 
 
-def said_status(status: TaskStatus, profile: Profile) -> str:
+def wire_status(status: TaskStatus, profile: Profile) -> str:
     """Return the state in the peer's words."""
     return str(TaskStatus.PENDING if status is TaskStatus.READY and not profile.knows_ready else status)
 
@@ -331,7 +331,7 @@ def status_of(found: set[TaskStatus]) -> JobStatus:
 
 def status_body(view: JobView, profile: Profile = PROFILES["spec"]) -> dict[str, Any]:
     """Return the data of ``status_all``: the standard's two fields, and ours where the peer accepts them."""
-    states = {t.name if profile.status_by_name else t.task_id: said_status(t.status, profile) for t in view.tasks}
+    states = {t.name if profile.status_by_name else t.task_id: wire_status(t.status, profile) for t in view.tasks}
     if not profile.reads_job_status:
         return {"status": states}
     of, parties = view.origin, [_party_body(p) for p in view.parties]
@@ -394,7 +394,7 @@ def job_view(job_id: str, data: Mapping[str, Any]) -> JobView:
     found = data.get("status", "")  # null: the job has no tasks yet
     if not data.get("job_status") and not isinstance(found, Mapping | None):
         raise Refused(f"a success without a state of job {job_id} was answered", reason="NO_ENVELOPE")
-    states = {str(k): heard_status(v) for k, v in as_mapping(found).items()}
+    states = {str(k): read_status(v) for k, v in as_mapping(found).items()}
     every = list(states.values())
     status = job_status(str(data.get("job_status") or "")) or status_of(set(every))
     tasks = {str(t.get("task_id")): t for t in _entries(data.get("tasks"))}
@@ -417,58 +417,60 @@ def job_view(job_id: str, data: Mapping[str, Any]) -> JobView:
     )
 
 
-def _task_view(task_id: str, status: TaskStatus, said: Mapping[str, Any]) -> TaskView:
+def _task_view(task_id: str, status: TaskStatus, fields: Mapping[str, Any]) -> TaskView:
     """Return a task's state, and what else a peer says of it: name, why it failed, how it is at each party."""
     parties = {
-        str(node): {str(role): heard_status(state) for role, state in as_mapping(roles).items()}
-        for node, roles in as_mapping(said.get("parties")).items()
+        str(node): {str(role): read_status(state) for role, state in as_mapping(roles).items()}
+        for node, roles in as_mapping(fields.get("parties")).items()
     }
-    past = tuple(_attempt(number, one) for number, one in enumerate(_entries(said.get("attempts"))))
-    of = as_mapping(said.get("inherited"))
+    past = tuple(_attempt(number, one) for number, one in enumerate(_entries(fields.get("attempts"))))
+    of = as_mapping(fields.get("inherited"))
     return TaskView(
         task_id,
-        str(said.get("task_name") or task_id),
+        str(fields.get("task_name") or task_id),
         status,
-        failure_of(said.get("failed_by")),
+        failure_of(fields.get("failed_by")),
         parties,
         None,
         len(past),
         past,
-        _waiting(said.get("waiting")),
+        _waiting(fields.get("waiting")),
         Lineage(str(of["job_id"]), str(of.get("task_id") or "")) if of.get("job_id") else None,
     )
 
 
-def _attempt(number: int, said: Mapping[str, Any]) -> Attempt:
-    why = failure_of(said.get("failed_by")) or Failure("FAILED")
-    times = _moment(said.get("started_at")), _moment(said.get("ended_at"))
-    return Attempt(number, str(said.get("task_id") or ""), why, *times)
+def _attempt(number: int, fields: Mapping[str, Any]) -> Attempt:
+    why = failure_of(fields.get("failed_by")) or Failure("FAILED")
+    times = _moment(fields.get("started_at")), _moment(fields.get("ended_at"))
+    return Attempt(number, str(fields.get("task_id") or ""), why, *times)
 
 
-def _origin(said: Mapping[str, Any]) -> Origin | None:
-    if not said.get("job_id"):
+def _origin(fields: Mapping[str, Any]) -> Origin | None:
+    if not fields.get("job_id"):
         return None
-    start, by = str(said.get("from") or ""), str(said.get("by") or "")
-    return Origin(str(said["job_id"]), start, by, _names(said.get("changed")))
+    start, by = str(fields.get("from") or ""), str(fields.get("by") or "")
+    return Origin(str(fields["job_id"]), start, by, _names(fields.get("changed")))
 
 
-def _party(said: Mapping[str, Any]) -> PartyDetail:
-    texts = {name: str(said.get(name) or "") for name in ("party", "node", "state", "reason", "message")}
-    tries = said.get("tries")
+def _party(fields: Mapping[str, Any]) -> PartyDetail:
+    texts = {name: str(fields.get(name) or "") for name in ("party", "node", "state", "reason", "message")}
+    tries = fields.get("tries")
     return PartyDetail(
         **texts,
-        excluded=said.get("excluded") is True,
+        excluded=fields.get("excluded") is True,
         tries=tries if isinstance(tries, int) else 0,
-        next_try=_moment(said.get("next_try")),
+        next_try=_moment(fields.get("next_try")),
     )
 
 
 def _waiting(found: Any) -> Waiting | None:
-    said = as_mapping(found)
-    since = _moment(said.get("since"))
-    if since is None or not said.get("reason"):
+    fields = as_mapping(found)
+    since = _moment(fields.get("since"))
+    if since is None or not fields.get("reason"):
         return None
-    return Waiting(str(said["reason"]), str(said.get("message") or ""), since, _moment(said.get("next_check")))
+    return Waiting(
+        str(fields["reason"]), str(fields.get("message") or ""), since, _moment(fields.get("next_check"))
+    )
 
 
 # ---------------------------------------------------------------- rerun and plan
@@ -484,10 +486,10 @@ def rerun_body(found: RerunResult) -> dict[str, Any]:
     }
 
 
-def rerun_answer(wanted: Order, said: Mapping[str, Any]) -> RerunResult:
+def rerun_answer(wanted: Order, fields: Mapping[str, Any]) -> RerunResult:
     """Read what a peer says of a job that it runs again."""
-    job_id, start = str(said.get("job_id") or wanted.new_job_id), str(said.get("from") or wanted.start)
-    return RerunResult(job_id, start, _names(said.get("runs")), _names(said.get("inherits")))
+    job_id, start = str(fields.get("job_id") or wanted.new_job_id), str(fields.get("from") or wanted.start)
+    return RerunResult(job_id, start, _names(fields.get("runs")), _names(fields.get("inherits")))
 
 
 def body(items: Iterable[Item]) -> dict[str, Any]:
@@ -517,8 +519,8 @@ def _item(one: Mapping[str, Any]) -> Item:
         value = one.get(key)
         return value[:_LONGEST_TEXT] if isinstance(value, str) else ""
 
-    said = text("standing")
-    standing = Standing(said) if said in set(Standing) else Standing.UNKNOWN
+    name = text("standing")
+    standing = Standing(name) if name in set(Standing) else Standing.UNKNOWN
     return Item(text("check") or "told", standing, text("found"), text("cause"), text("remedy"), text("about"))
 
 
@@ -529,12 +531,12 @@ def _is_number(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _entries(said: Any) -> list[Mapping[str, Any]]:
-    return [entry for entry in said if isinstance(entry, Mapping)] if isinstance(said, list) else []
+def _entries(value: Any) -> list[Mapping[str, Any]]:
+    return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
 
 
-def _names(said: Any) -> tuple[str, ...]:
-    return tuple(map(str, said)) if isinstance(said, list) else ()
+def _names(value: Any) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list) else ()
 
 
 def _moment(text: Any) -> datetime | None:

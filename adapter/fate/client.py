@@ -68,7 +68,7 @@ class Caller:
         self._sign = sign
 
     def post(
-        self, path: str, body: Mapping[str, Any], *, initiator: NodeId = "", patience: float = 1.0
+        self, path: str, body: Mapping[str, Any], *, initiator: NodeId = "", timeout_factor: float = 1.0
     ) -> Mapping[str, Any]:
         """Return the whole response of a success. Raises `GatewayError`."""
         headers = {
@@ -77,7 +77,7 @@ class Caller:
             "initiator-party-id": initiator,
             **self._sign(self.node, initiator),
         }
-        status, answer = self._send(self.node, path, body, headers, patience)
+        status, answer = self._send(self.node, path, body, headers, timeout_factor)
         if not isinstance(answer, Mapping):
             if status in (404, 405, 501):
                 raise NotServed(f"{self.node} does not serve {path}")
@@ -90,20 +90,20 @@ class Caller:
 
 def _error(node: NodeId, path: str, status: int, answer: Mapping[str, Any]) -> GatewayError:
     code, data = answer.get("code"), as_mapping(answer.get("data"))
-    said = f"{node}: {answer.get('message') or answer.get('msg') or f'code {code}'}"
+    text = f"{node}: {answer.get('message') or answer.get('msg') or f'code {code}'}"
     reason = data.get("reason")
     if isinstance(reason, str) and reason:
         problems = _problems(data.get("problems"))
         if data.get("status") == Invalid.code and problems:
             return Invalid(problems, reason=reason)
         if reason in ("PATH_UNKNOWN", "METHOD_NOT_ALLOWED", "NOT_SERVED_HERE"):
-            return NotServed(said)
+            return NotServed(text)
         kinds: dict[Any, type[GatewayError]] = {NotAllowed.code: NotAllowed, NotFound.code: NotFound}
-        return kinds.get(data.get("status"), Refused)(said, reason=reason)
-    if status in (404, 405, 501) or (code == Code.EXCEPTION and _NO_PATH.search(said)):
+        return kinds.get(data.get("status"), Refused)(text, reason=reason)
+    if status in (404, 405, 501) or (code == Code.EXCEPTION and _NO_PATH.search(text)):
         return NotServed(f"{node} does not serve {path}")
     kind, reason = _KINDS.get(code if isinstance(code, int) else -1, (Refused, Refused.reason))
-    return kind(said, reason=reason)
+    return kind(text, reason=reason)
 
 
 def _problems(found: Any) -> Sequence[Problem]:
@@ -125,13 +125,13 @@ def task_body(key: Key, role: str, node: NodeId) -> dict[str, Any]:
     }
 
 
-def failure_of(told: Any) -> Failure | None:
+def failure_of(value: Any) -> Failure | None:
     """Read why something failed; None if that is not given."""
-    said = as_mapping(told)
-    reason, code = said.get("reason"), said.get("exit_code")
+    fields = as_mapping(value)
+    reason, code = fields.get("reason"), fields.get("exit_code")
     if not isinstance(reason, str) or not reason:
         return None
-    words = {name: str(said.get(name) or "") for name in ("message", "node", "role", "task")}
+    words = {name: str(fields.get(name) or "") for name in ("message", "node", "role", "task")}
     exit_code = code if isinstance(code, int) and not isinstance(code, bool) else None
     return Failure(reason[:255], exit_code=exit_code, **words)
 
@@ -167,13 +167,13 @@ class ParticipantClient:
         data: Mapping[str, Any] = {}
         for number, role in enumerate(roles):
             try:
-                said = self._caller.post(
+                response = self._caller.post(
                     f"{PARTNER}/job/create", body | self._job_body(spec.job_id, role), initiator=spec.initiator
                 )
             except Refused as refused:
                 self._take_back(spec.job_id, roles[:number])
                 raise _explained(refused, spec.job_id) from refused
-            data = as_mapping(said.get("data"))
+            data = as_mapping(response.get("data"))
         for role in roles:
             self._state(spec.job_id, role, JobWord.WAITING)
         inherited = names_in(data, "inherited") if isinstance(data.get("inherited"), list) else None
@@ -265,8 +265,8 @@ class ParticipantClient:
         if key.version:  # FATE needs a further version announced, and refuses one that it has
             for body in bodies:
                 with suppress(Refused, NotFound):
-                    told = {**body, "task_version": key.version - 1, "new_version": key.version}
-                    self._caller.post(f"{PARTNER}/task/rerun", told)
+                    rerun = {**body, "task_version": key.version - 1, "new_version": key.version}
+                    self._caller.post(f"{PARTNER}/task/rerun", rerun)
         percent = self._progress_of(job_id)
         for role in roles:
             self._report_progress(self._job_body(job_id, role), percent)
@@ -320,8 +320,8 @@ class ParticipantClient:
     def poll_task(self, task_id: str, role: str, sender: NodeId) -> TaskNews:
         """Request ``task/collect``. Raises `Invalid` (STATUS_UNKNOWN) for a state that FATE does not have."""
         key = key_of(task_id)
-        said = self._caller.post(f"{PARTNER}/task/collect", task_body(key, role, self._caller.node))
-        data = as_mapping(said.get("data"))
+        response = self._caller.post(f"{PARTNER}/task/collect", task_body(key, role, self._caller.node))
+        data = as_mapping(response.get("data"))
         word = data.get("party_status") or data.get("status")
         if (
             word == TaskWord.WAITING
@@ -462,13 +462,15 @@ class SchedulerClient:
         with traced(spec.trace_id):
             body = self._descriptions.written(spec, self._caller.node)
             try:
-                said = self._caller.post(f"{SCHEDULER}/job/create", body, initiator=spec.initiator, patience=3.0)
+                response = self._caller.post(
+                    f"{SCHEDULER}/job/create", body, initiator=spec.initiator, timeout_factor=3.0
+                )
             except PeerUnreachable as error:
                 if not error.delivered:
                     raise
                 text = f"{error.message}. It may have accepted the job: look there before submitting it again"
                 raise PeerUnreachable(f"{text}. {_OWN_IDS}", reason=error.reason) from error
-        there = said.get("job_id") or spec.job_id
+        there = response.get("job_id") or spec.job_id
         if not isinstance(there, str) or name_rule(there, _LONGEST_ID):
             text = f"{self._caller.node} accepted the job with an invalid id: {str(there)[:40]!r}"
             raise Refused(text, reason="NO_ENVELOPE")
@@ -534,8 +536,8 @@ class SchedulerClient:
             "from": wanted.start,
             "parameters": wanted.parameters,
         }
-        said = self._caller.post(f"{SCHEDULER}/job/rerun", body, patience=3.0)
-        data = as_mapping(said.get("data"))
+        response = self._caller.post(f"{SCHEDULER}/job/rerun", body, timeout_factor=3.0)
+        data = as_mapping(response.get("data"))
         job_id = str(data.get("job_id") or wanted.job_id)
         return RerunResult(job_id, str(data.get("from") or ""), names_in(data, "runs"), names_in(data, "inherits"))
 

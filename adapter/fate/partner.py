@@ -176,16 +176,16 @@ def router(parts: FateParts) -> APIRouter:
 
     @post("/job/create")
     async def create(body: wire.CreateJob, request: Request) -> Envelope[Any]:
-        said: Mapping[str, Any] = body.model_dump(include={"dag", "schema_version", "kind"})
-        scheduler = scheduler_of(said)
+        description: Mapping[str, Any] = body.model_dump(include={"dag", "schema_version", "kind"})
+        scheduler = scheduler_of(description)
         who = await asker(parts, request, scheduler)
         if scheduler not in ("", who.node):
             raise NotAllowed(f"only {scheduler}, which schedules job {body.job_id}, may create it, not {who.node}")
         if not who.named:
-            said = as_handed_on(said, body.job_id)
+            description = as_handed_on(description, body.job_id)
 
         def work() -> dict[str, Any]:
-            spec = parts.descriptions.read(said, lambda: body.job_id, scheduler, trace_of(request))
+            spec = parts.descriptions.read(description, lambda: body.job_id, scheduler, trace_of(request))
             if spec.job_id != body.job_id:
                 raise Invalid([Problem("dag.conf.extra.standard.job_id", "must be job_id", spec.job_id)])
             if spec.parties_at(parts.node) and not plays(spec, parts.node, body.role, body.party_id):

@@ -13,9 +13,9 @@ class Send(Protocol):
     """Posts JSON to a node; returns HTTP status and JSON. Raises `PeerUnreachable`, `Refused` without a route."""
 
     def __call__(
-        self, node: NodeId, path: str, body: Mapping[str, Any], headers: Mapping[str, str], patience: float
+        self, node: NodeId, path: str, body: Mapping[str, Any], headers: Mapping[str, str], timeout_factor: float
     ) -> tuple[int, Any]:
-        """Post; ``patience`` multiplies the time that the node's route gives a call."""
+        """Post; ``timeout_factor`` multiplies the time that the node's route gives a call."""
 
 
 class Standard(Protocol):

@@ -37,12 +37,12 @@ def router(parts: FateParts) -> APIRouter:
 
     @post("/job/create")
     async def create(body: wire.Dag, request: Request) -> Envelope[Any]:
-        said = body.model_dump()
+        fields = body.model_dump()
         initiator = str(as_mapping(body.dag.get("conf")).get("initiator_party_id") or "")
         who = await asker(parts, request, request.headers.get("initiator-party-id", ""), initiator)
 
         def work() -> Envelope[Any]:
-            spec = parts.descriptions.read(said, parts.new_id, parts.node, trace_of(request))
+            spec = parts.descriptions.read(fields, parts.new_id, parts.node, trace_of(request))
             if spec.scheduler != parts.node:
                 rule = f"must be {parts.node}: this node schedules only jobs of its own"
                 raise Invalid([Problem("dag.conf.scheduler_party_id", rule, spec.scheduler)])

@@ -52,12 +52,12 @@ class Tunnel:
         if program is None:
             raise EngineDown(f"{self._url}: the program ssh is missing; install an OpenSSH client")
         self._folder = Path(tempfile.mkdtemp(prefix="bfia-ssh-"))  # sockets' paths must be short
-        with (self._folder / "said").open("wb") as said:
+        with (self._folder / "said").open("wb") as output:
             self._client = subprocess.Popen(
                 [program, *self._arguments(self._folder / "s")],
                 stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
+                stdout=output,
+                stderr=output,
                 start_new_session=True,
             )
         self._wait(self._folder, self._client)

@@ -56,8 +56,8 @@ class Firewall:
             if answer.returncode in _NOT_THERE:
                 return "iptables has no rules for them; the node makes them at its start if it may"
             if answer.returncode != 0:
-                said = (answer.stderr.strip() or "refused").splitlines()[0]
-                return f"iptables cannot be used (root or CAP_NET_ADMIN may): {said}"
+                text = (answer.stderr.strip() or "refused").splitlines()[0]
+                return f"iptables cannot be used (root or CAP_NET_ADMIN may): {text}"
         return None
 
     def remove(self) -> None:

@@ -278,14 +278,14 @@ def applications(node: Node) -> dict[str, ASGIApp]:
         RelayAudit(refusals).refused,
     )
     apps["peer"] = relay.Relay(apps["peer"], passing)
-    neighbours = node.neighbours
+    peer_table = node.neighbours
 
     def counted(scope: Scope) -> str | None:
         """Return whose quota a request counts against: without a certificate anybody can send a partner's id."""
         if _of_container(scope):
             return None
         name = _claimed(scope) or (read_ends(scope["headers"]) or ("",))[0]
-        if not neighbours.knows(name):
+        if not peer_table.knows(name):
             name = ""
         address = str((scope.get("client") or ("",))[0])
         return name if name and shown(scope) else f"{name} at {address}"
@@ -296,14 +296,14 @@ def applications(node: Node) -> dict[str, ASGIApp]:
         apps["peer"],
         _identity(node),
         lambda scope: frozenset() if _of_container(scope) else headers.claimed(scope["headers"]),
-        lambda scope: known_first(scope, neighbours.knows, settings.node.id),
+        lambda scope: known_first(scope, peer_table.knows, settings.node.id),
         lambda scope, error: envelope.denial(scope, error, node.fate.elsewhere),
         lambda scope, claims, error: denials.denied(scope, claims, error.reason, error.message),
         noting,
     )
     asking = CapacityLimiter(2)
     for name, app in apps.items():
-        apps[name] = PeerLookup(app, neighbours.is_stranger, neighbours.look, asking)
+        apps[name] = PeerLookup(app, peer_table.is_stranger, peer_table.look, asking)
     apps |= {name: NoBrowsers(app) for name, app in apps.items() if name != "operator"}
     apps["peer"] = OriginNoted(apps["peer"])
     guarded = settings.auth.mode == "on"

@@ -53,7 +53,7 @@ class Transport(Standard, Protocol):
     """The standard's protocol, whose connections FATE's requests take too."""
 
     def send(
-        self, node: NodeId, path: str, body: Mapping[str, Any], headers: Mapping[str, str], patience: float
+        self, node: NodeId, path: str, body: Mapping[str, Any], headers: Mapping[str, str], timeout_factor: float
     ) -> tuple[int, Any]:
         """Post to a path of FATE's; return HTTP status and JSON."""
 
@@ -198,11 +198,11 @@ class Neighbours:
         """
         if node == self._here.id:
             return False
-        if (stranger := unknown_peer(node)) is None:
+        if (unknown := unknown_peer(node)) is None:
             return self._routes.admits(node)
-        if stranger.error is not None:
-            raise stranger.error
-        return stranger.admitted
+        if unknown.error is not None:
+            raise unknown.error
+        return unknown.admitted
 
     def is_stranger(self, node: str) -> bool:
         """Tell, without a query, whether there is no route to a node."""
@@ -262,8 +262,8 @@ class Neighbours:
     def _resolved(self, node: str) -> Route | None:
         if node == self._here.id:  # no route leads here, and to look whether one did costs a query
             return None
-        if (stranger := unknown_peer(node)) is not None:
-            return stranger.route
+        if (unknown := unknown_peer(node)) is not None:
+            return unknown.route
         try:
             return self._routes.resolve(node)
         except UnknownNode:

@@ -84,27 +84,27 @@ class Session:
     def load(self, records: list[Record]) -> None:
         """Rebuilds the state from the journal. A message whose payload file is missing is dropped and logged."""
         self.on_disk = True
-        unread: dict[int, Stored] = {}
+        pending: dict[int, Stored] = {}
         end = 0
         for record in records:
-            self._replay(record, unread, record.offset + record.size - end)
+            self._replay(record, pending, record.offset + record.size - end)
             end = record.offset + record.size
         files = self.spool.payloads()
-        for stored in list(unread.values()) + [flight.stored for flight in self._flights.values()]:
+        for stored in list(pending.values()) + [flight.stored for flight in self._flights.values()]:
             if stored.offset is None and files.pop(stored.number, -1) != stored.size:
                 log.error("payload missing", extra={"session": self.name, "number": stored.number})
-                unread.pop(stored.number, None)
+                pending.pop(stored.number, None)
                 self._forget(self._flights.get(stored.number))
                 self.spool.remove_payload(stored.number)
         for number in files:
             self.spool.remove_payload(number)
             self._next = max(self._next, number + 1)
-        for number in sorted(unread):
-            self._mailbox(unread[number].topic).put(unread[number])
-            self.reserve(unread[number].size, unread[number].run)
+        for number in sorted(pending):
+            self._mailbox(pending[number].topic).put(pending[number])
+            self.reserve(pending[number].size, pending[number].run)
         self._needed = sum(stored.record for stored in self._live())
 
-    def _replay(self, record: Record, unread: dict[int, Stored], length: int) -> None:
+    def _replay(self, record: Record, pending: dict[int, Stored], length: int) -> None:
         head = record.head
         match record.kind:
             case Kind.OPEN:
@@ -120,21 +120,21 @@ class Session:
                     offset=None if head["f"] else record.offset,
                     record=length,
                 )
-                unread[stored.number] = stored
+                pending[stored.number] = stored
                 self._next = max(self._next, stored.number + 1)
                 self._remember(stored)
             case Kind.TAKEN:
-                taken = unread.pop(head["n"], None)
+                taken = pending.pop(head["n"], None)
                 if taken is not None:
                     self._keep(self._fly(Flight(taken, head["reader"], head["pop"], sent=True)))
             case Kind.BACK:
                 back = self._flights.get(head["n"])
                 if back is not None:
                     self._forget(back)
-                    unread[back.stored.number] = back.stored
+                    pending[back.stored.number] = back.stored
             case Kind.READ:
                 for number in head["n"]:
-                    unread.pop(number, None)
+                    pending.pop(number, None)
                     self._forget(self._flights.get(number))
             case Kind.SEEN:
                 body = self.spool.read(record.offset, record.size)

@@ -177,10 +177,10 @@ class OutputCatalog:
         name = f"{address.namespace}#{address.name}"
         if self._datasets.disabled(address):
             return NotAllowed(f"output {name} is disabled at node {self._node}", reason=datasets.DISABLED)
-        strangers = datasets.strangers(self._shared.grants(address), [sender], Default.LISTED, self._clock())
-        if not strangers:
+        unknown = datasets.strangers(self._shared.grants(address), [sender], Default.LISTED, self._clock())
+        if not unknown:
             return None
-        ((node, text),) = strangers
+        ((node, text),) = unknown
         step = f"its admin grants it by: bfia-gateway data grant '{name}' {node}"
         return NotAllowed(
             f"output {name} of node {self._node}: {node} {text}; {step}", reason=datasets.NOT_GRANTED

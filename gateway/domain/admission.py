@@ -89,9 +89,9 @@ def why(ledger: Ledger, claim: Claim, now: datetime, rules: Rules = Rules()) -> 
     if silent := _silent(ledger, claim):
         return "; ".join(f"ENGINE_DOWN: {ledger.away[engine]}" for engine in silent)
     on = f" on node {ledger.node}" if ledger.node else ""
-    said = [_lack(ledger, engine, needed, on) for engine, needed in claim.portions]
-    if any(said):
-        return "; ".join(filter(None, said))
+    lacking = [_lack(ledger, engine, needed, on) for engine, needed in claim.portions]
+    if any(lacking):
+        return "; ".join(filter(None, lacking))
     ahead = []
     for other in queue(ledger, now, rules):
         if other.job_id == claim.job_id:
@@ -111,8 +111,8 @@ def _lack(ledger: Ledger, engine: str, needed: Amounts, on: str) -> str:
         return ""
     holders = [c for c in ledger.holders if any(dict(c.portions[engine])[kind] for kind in lacks)]
     at = f" at engine {engine}{on}" if engine else on
-    said = f"needs {needed.text(lacks)}{at}, free {free.text(lacks)}"
-    return f"{said}, held by {_listed(holders, lacks, engine)}" if holders else said
+    text = f"needs {needed.text(lacks)}{at}, free {free.text(lacks)}"
+    return f"{text}, held by {_listed(holders, lacks, engine)}" if holders else text
 
 
 def _listed(claims: Iterable[Claim], kinds: tuple[str, ...] = (), engine: str | None = None, most: int = 3) -> str:

@@ -114,11 +114,11 @@ def judge(policy: Policy, wanted: Iterable[Piece], *, own: bool = False) -> tupl
         number, rule = next(((i, r) for i, r in enumerate(policy.rules) if r.matches(piece)), (None, other))
         data = f" on {piece.dataset}" if piece.dataset else ""
         by = "no rule decides on" if number is None else f"approval.rules[{number}] says {rule.decide} to"
-        said = f"{by} {piece.component} as {piece.role}{data} for {piece.source}"
+        text = f"{by} {piece.component} as {piece.role}{data} for {piece.source}"
         if rule.decide is Verdict.REJECT:
-            return Verdict.REJECT, said
+            return Verdict.REJECT, text
         if rule.decide is Verdict.ASK and verdict is Verdict.APPROVE:
-            verdict, words = Verdict.ASK, said
+            verdict, words = Verdict.ASK, text
     if policy.mode is Mode.OFF:
         return Verdict.APPROVE, ""
     if policy.mode is Mode.PERSON and not own:
@@ -286,10 +286,10 @@ def created(local: LocalJob, at: datetime, by: str) -> LocalJob:
     return local.noted(at, f"job {local.status} here", by)
 
 
-def withdrawal(by: str, at: datetime, told: Ending | None = None) -> Ending:
+def withdrawal(by: str, at: datetime, reported: Ending | None = None) -> Ending:
     """Return how a job ends of which the node that asked thinks better: as it tells, where it tells why."""
-    if told is not None and told.failure is not None:
-        return told
+    if reported is not None and reported.failure is not None:
+        return reported
     return Ending(Outcome.STOPPED, at, Failure(WITHDRAWN, f"{by} does not ask for the job any more", by), by)
 
 

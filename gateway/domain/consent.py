@@ -22,20 +22,20 @@ class ApprovalReported:
     failure: Failure | None = None
 
 
-def waits(job: Job, node: NodeId, said: Acceptance, at: datetime) -> Job:
+def waits(job: Job, node: NodeId, acceptance: Acceptance, at: datetime) -> Job:
     """Record that the node accepted the job subject to approval, or was requested to audit it."""
     record = job.nodes[node]
     if job.status is not JobStatus.PENDING:
         return job
     if record.consent is not None:  # its decision came before its response
-        agreed = said.asked_only and record.consent.status is JobStatus.READY
+        agreed = acceptance.asked_only and record.consent.status is JobStatus.READY
         return job.with_node(replace(record, create=Call())) if agreed else job
-    seconds = DEADLINE if said.within is None else said.within
+    seconds = DEADLINE if acceptance.within is None else acceptance.within
     until = at + timedelta(seconds=min(max(seconds, 0.0), 100 * DEADLINE) + GRACE)
-    consent = Consent(at, until, asked_only=said.asked_only, waits_for=said.waits_for)
+    consent = Consent(at, until, asked_only=acceptance.asked_only, waits_for=acceptance.waits_for)
     job, by = job.with_node(replace(record, consent=consent)), consent.decides_by.isoformat()
-    if said.waits_for:
-        return job.noted(at, "waits for a node to be ready", node, until=by, message=said.waits_for)
+    if acceptance.waits_for:
+        return job.noted(at, "waits for a node to be ready", node, until=by, message=acceptance.waits_for)
     return job.noted(at, "waits for approval", node, until=by)
 
 
@@ -65,14 +65,14 @@ def confirmed(job: Job, event: ApprovalReported) -> Job:
 def contradicts(job: Job, event: ApprovalReported) -> str:
     """Return why a decision is too late; empty where it counts, or repeats the earlier one."""
     known = job.nodes[event.node].consent
-    said = JobStatus.READY if event.failure is None else JobStatus.REJECTED
-    if known is not None and known.status is said:
+    reported = JobStatus.READY if event.failure is None else JobStatus.REJECTED
+    if known is not None and known.status is reported:
         return ""
     if known is not None and known.status is not JobStatus.PENDING:
         return f"node {event.node} has answered {known.status} before"
     if ended(JOB, job.status) or job.ending is not None:
         return "the job has ended, or is about to"
-    if job.status is not JobStatus.PENDING and said is JobStatus.REJECTED:
+    if job.status is not JobStatus.PENDING and reported is JobStatus.REJECTED:
         return f"the job is {job.status} already"
     return ""
 

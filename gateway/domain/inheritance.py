@@ -94,8 +94,8 @@ def agreed(job: Job, at: datetime) -> Job | Failure:
     demands. Without a demand such a task just runs.
     """
     wished = {name: task for name, task in job.tasks.items() if task.lineage is not None}
-    said = {node: job.nodes[node].holding.said.inherited for task in wished.values() for node in task.nodes}
-    silent = [node for node, names in said.items() if names is None]
+    reported = {node: job.nodes[node].holding.said.inherited for task in wished.values() for node in task.nodes}
+    silent = [node for node, names in reported.items() if names is None]
     if silent:
         return Failure(
             REASON, f"{silent[0]} does not say what it can inherit of job {job.spec.old_job_id}", silent[0]
@@ -105,7 +105,7 @@ def agreed(job: Job, at: datetime) -> Job | Failure:
         task = wished.get(name)
         if task is None:
             continue
-        without = [node for node in task.nodes if name not in (said[node] or ())]
+        without = [node for node in task.nodes if name not in (reported[node] or ())]
         if not without and job.spec.dag[name].upstream <= set(kept):
             kept.append(name)
         elif demanded(job.spec) is not None:

@@ -167,11 +167,11 @@ def _detail(job: Job, label: str, node: NodeJob) -> PartyDetail:
 
 def in_words(job: Job) -> str:
     """Return in one sentence how every node stands to the job."""
-    said = dict[NodeId, str]()
+    states = dict[NodeId, str]()
     for d in details(job):
         why = " ".join(filter(None, (d.reason, d.message)))
-        said[d.node] = f"{d.node} {d.state}" + (f": {why}" if why and d.state != "ok" else "")
-    return "; ".join(said.values())
+        states[d.node] = f"{d.node} {d.state}" + (f": {why}" if why and d.state != "ok" else "")
+    return "; ".join(states.values())
 
 
 def failed_tasks(job: Job) -> list[str]:

@@ -55,11 +55,11 @@ def _of_others(spec: JobSpec, node: NodeId) -> Iterator[Any]:
 
 def _known(spec: JobSpec, node: NodeId) -> set[str]:
     """Return the words that the node is told: names in the flow, its parties, its own and the common entries."""
-    told = spec.for_node(node)
+    reported = spec.for_node(node)
     known = {spec.job_id, *spec.nodes, *(p.role for p in spec.parties), *(p.label for p in spec.parties)}
     for task in spec.dag.nodes:
         known |= {task.name, task.component.provider, task.component.name, task.component.version}
-    for params in (told.task_params, told.job_params):
+    for params in (reported.task_params, reported.job_params):
         known |= {value for value in _values(params) if isinstance(value, str)}
         known |= set(_datasets(params))
     return known
@@ -126,14 +126,14 @@ def for_others(text: str) -> str:
     return text
 
 
-def told(said: Any) -> Any:
+def told(value: Any) -> Any:
     """Return what is said to another institution's node with messages and warnings, at any depth, `for_others`."""
-    match said:
+    match value:
         case dict():
-            return {key: _words(value) if key in _WORDS else told(value) for key, value in said.items()}
+            return {key: _words(value) if key in _WORDS else told(value) for key, value in value.items()}
         case list():
-            return [told(one) for one in said]
-    return said
+            return [told(one) for one in value]
+    return value
 
 
 _WORDS = ("message", "warnings")

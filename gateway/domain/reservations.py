@@ -88,9 +88,9 @@ def _gives_back(node: NodeJob, waiting: Iterable[NodeJob]) -> bool:
 # ---------------------------------------------------------------- what news changes
 
 
-def accepted(node: NodeJob, said: Acceptance) -> NodeJob:
+def accepted(node: NodeJob, acceptance: Acceptance) -> NodeJob:
     """Record that a node accepted the job; it counts once all of them have."""
-    return replace(node, holding=replace(node.holding, said=said))
+    return replace(node, holding=replace(node.holding, said=acceptance))
 
 
 def worth_noting(call: Call, failure: Failure, timing: Timing) -> bool:

@@ -127,8 +127,8 @@ class Portions:
 
     def text(self) -> str:
         """Return the amounts for a sentence, each with its engine where it is not the main one."""
-        said = [amounts.text() + (f" at engine {engine}" if engine else "") for engine, amounts in self]
-        return "; ".join(said) or _NOTHING.text()
+        lines = [amounts.text() + (f" at engine {engine}" if engine else "") for engine, amounts in self]
+        return "; ".join(lines) or _NOTHING.text()
 
 
 def together(portions: Iterable[Portions]) -> Portions:
@@ -520,7 +520,7 @@ def pool(needed: Demand, means: Means) -> Pool | None:
     if not needed:
         further = {part.engine: Amounts() for part in needed.parts if part.engine}
         return Pool(Amounts(), sum(part.most for part in needed.parts), further) if further else None
-    if never := [said for part in needed.parts for said in _never(part, means)]:
+    if never := [line for part in needed.parts for line in _never(part, means)]:
         raise Never("; ".join(never))
     at_once = min([needed.width, *(bound for part in needed.parts for bound in _bounds(part, means))])
     held = {part.engine: part.one * min(at_once, part.most) for part in needed.parts}
@@ -574,5 +574,5 @@ def _never(part: Part, means: Means) -> Iterator[str]:
         return
     each = "; ".join(f"{label} {a.text(lacks)}" for label, a in part.parties.items() if a)
     parties = f" ({each})" if len(part.parties) > 1 else f" ({', '.join(part.parties)})"
-    said = f"one task at a time needs {one.text(lacks)}{parties}, {where} has {has.text(lacks)}"
-    yield said if one.lacking(has) else f"{said}, of which one job may hold {most.text(lacks)}"
+    text = f"one task at a time needs {one.text(lacks)}{parties}, {where} has {has.text(lacks)}"
+    yield text if one.lacking(has) else f"{text}, of which one job may hold {most.text(lacks)}"

@@ -82,7 +82,7 @@ Decision = TimeOut | TryAgain
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
-def decisions(job: Job, call_deadline: float, patience: float) -> Iterator[tuple[datetime, Decision]]:
+def decisions(job: Job, call_deadline: float, timeout: float) -> Iterator[tuple[datetime, Decision]]:
     """Yield the decisions that time alone brings, each with its moment.
 
     ``call_deadline``: seconds after which a call can no longer be on its way. ``patience``: seconds that an
@@ -107,14 +107,14 @@ def decisions(job: Job, call_deadline: float, patience: float) -> Iterator[tuple
             calls = [call for part in parts for call in (part.start, part.stop)]
             yield max([again, *(_landed(call, call_deadline) for call in calls)]), TryAgain(task.name)
         else:
-            yield from ((when, TimeOut(task.name)) for part in parts if (when := _goes_on(part, patience)))
+            yield from ((when, TimeOut(task.name)) for part in parts if (when := _goes_on(part, timeout)))
 
 
-def _goes_on(part: NodeTask, patience: float) -> datetime | None:
+def _goes_on(part: NodeTask, timeout: float) -> datetime | None:
     """Return when a node had had time enough to end its part, if it was asked later and has not."""
     if over(part) or part.stop.sent_at is None or part.poll.sent_at is None:
         return None
-    late = part.stop.sent_at + timedelta(seconds=patience)
+    late = part.stop.sent_at + timedelta(seconds=timeout)
     asked = part.stop.settled and part.poll.state is CallState.OK and part.poll.sent_at >= late
     return late if asked else None
 

@@ -330,14 +330,14 @@ def waits_for(local: LocalJob, run: Run) -> str:
     waiting = (r for r in local.runs if r.task_id == run.task_id and r.status is RunStatus.WAITING)
     needed, left = together(portions(local, r) for r in waiting), remaining(local)
     busy = [r for r in local.runs if not r.over and r.status is not RunStatus.WAITING]
-    said = []
+    lines = []
     for engine, one in needed:
         if lacks := one.lacking(left[engine]):
             users = sorted({r.task_name for r in busy if portions(local, r)[engine]})
             of = f"the job's pool at engine {engine}" if engine else "the job's pool"
             free = f"free {left[engine].text(lacks)}, borrowed by {', '.join(users)}"
-            said.append(f"needs {one.text(lacks)} of {of}, {free}")
-    return "; ".join(said)
+            lines.append(f"needs {one.text(lacks)} of {of}, {free}")
+    return "; ".join(lines)
 
 
 # The progress of a job as a participating node knows it: what the scheduling node reported last, or what has

@@ -175,10 +175,10 @@ def _of_task(job: Job, task: Task, whole: Waiting | None, due: datetime | None, 
         return Waiting(
             "STARTING", f"answers to its start of {', '.join(unstarted)}", task.started_at, _moment(due, since)
         )
-    heard = [part.heard_at for part in task.nodes.values() if part.heard_at]
+    reported = [part.heard_at for part in task.nodes.values() if part.heard_at]
     where = ", ".join(f"{n} {part.status}" for n, part in task.nodes.items())
     return Waiting(
-        "RUNNING", f"reports of its parties ({where})", max(heard, default=task.started_at), _moment(due, since)
+        "RUNNING", f"reports of its parties ({where})", max(reported, default=task.started_at), _moment(due, since)
     )
 
 
@@ -253,8 +253,8 @@ def _of_run(local: LocalJob, run: Run, due: datetime | None) -> Waiting | None:
             since = run.launch.sent_at or run.created_at
             return Waiting("LAUNCHING", "its container is being started", since, due)
         case RunStatus.RUNNING:
-            said = f"it reported {run.reported}" if run.reported else "it has not reported yet"
-            return Waiting("RUNNING", said, run.started_at or run.created_at, due)
+            text = f"it reported {run.reported}" if run.reported else "it has not reported yet"
+            return Waiting("RUNNING", text, run.started_at or run.created_at, due)
         case RunStatus.STOPPING:
             return Waiting("STOPPING", "its container is being stopped", run.stop_at or run.created_at, due)
         case _:

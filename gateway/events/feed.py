@@ -62,10 +62,10 @@ class Feed:
     """
 
     def __init__(
-        self, store: Store, *, patience: float = 10.0, monotonic: Callable[[], float] = time.monotonic
+        self, store: Store, *, timeout: float = 10.0, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._store = store
-        self._patience = patience if stored.has_many_writers(store) else 0.0
+        self._timeout = timeout if stored.has_many_writers(store) else 0.0
         self._monotonic = monotonic
         self._seen: deque[tuple[float, int]] = deque(maxlen=1000)
 
@@ -85,11 +85,11 @@ class Feed:
     def _certain(self, number: int) -> int:
         """Return the highest number up to which nothing can appear any more."""
         newest, now = self.newest(), self._monotonic()
-        if not self._patience or newest <= number:
+        if not self._timeout or newest <= number:
             return newest
         if not self._seen or now - self._seen[-1][0] >= 0.2:
             self._seen.append((now, newest))
-        old = max((n for t, n in self._seen if now - t >= self._patience), default=0)
+        old = max((n for t, n in self._seen if now - t >= self._timeout), default=0)
         return stored.until_gap(self._store, max(old, number), newest)
 
 

@@ -133,13 +133,13 @@ def _is_scalar(value: Any) -> bool:
 
 def _sayable(name: str, taken: set[str]) -> str:
     """Return a name that a zip and a line of the sums can hold, another one than those before it."""
-    said = _UNSAYABLE.sub("?", name)
+    shown = _UNSAYABLE.sub("?", name)
     number = 1
-    while said in taken:
+    while shown in taken:
         number += 1
-        said = f"{_UNSAYABLE.sub('?', name)} ({number})"
-    taken.add(said)
-    return said
+        shown = f"{_UNSAYABLE.sub('?', name)} ({number})"
+    taken.add(shown)
+    return shown
 
 
 @contextmanager

@@ -77,13 +77,13 @@ class JobAudits:
         if sender not in job.nodes or not ended(JOB, job.status):
             self._scheduler.stop_job(job.id, "", sender)
 
-    def _take_back(self, local: LocalJob, sender: NodeId, told: Ending | None) -> None:
+    def _take_back(self, local: LocalJob, sender: NodeId, reported: Ending | None) -> None:
         def change(local: LocalJob) -> LocalJob:
             if local.status is JobStatus.RUNNING:
                 text = f"job {local.id} runs here already; job/stop ends it"
                 raise Conflict(text, reason="JOB_STARTED")
             now = self._clock()
-            ending = approval.withdrawal(sender, now, told)
+            ending = approval.withdrawal(sender, now, reported)
             return machine.apply(local, StopRequested(now, None, ending, sender))
 
         self._executor.change(local.id, change)

@@ -406,7 +406,7 @@ class Coordinator:
         task = next(t for t in job.tasks.values() if t.has(report.task_id))
         if sender not in task.nodes:
             raise NotAllowed(f"node {sender or '(not named)'} has no part in task {report.task_id}")
-        heard = TaskReported(
+        reported = TaskReported(
             report.task_id,
             sender,
             report.role,
@@ -415,7 +415,7 @@ class Coordinator:
             report.failure,
             pushed=True,
         )
-        self._scheduler.record(job_id, heard)
+        self._scheduler.record(job_id, reported)
 
     def resources_free(self, job_id: str, sender: NodeId) -> None:
         """Record that a node has something free; the job is then asked for again there."""

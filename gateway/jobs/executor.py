@@ -71,12 +71,12 @@ class Telling:
     """Calls the nodes that schedule the jobs here, whatever the protocol."""
 
     def __init__(
-        self, peers: Peers, clock: Clock, heard: Callable[[LocalJob], None], silent: Callable[[NodeId], None]
+        self, peers: Peers, clock: Clock, reported: Callable[[LocalJob], None], silent: Callable[[NodeId], None]
     ) -> None:
         """``heard`` is called with a job whose scheduling node has answered, ``silent`` with one that did not."""
         self._peers = peers
         self._clock = clock
-        self._heard = heard
+        self._heard = reported
         self._silent = silent
 
     def tell(self, local: LocalJob, run: Run, action: Tell) -> Event:

@@ -112,9 +112,9 @@ class Participant:
         if approve and known is not None and approval.prepares(pending) and not approval.asks_person(pending):
             return pending, (known.decided_at, known.by) == (event.at, by)
         if known is None or known.decision is not wanted:
-            said = known.decision if known and known.decision is not JobStatus.PENDING else "ended"
-            said = JobStatus.READY if approval.prepares(pending) else said
-            raise Conflict(f"job {job_id} is {said} here already", reason="ALREADY_DECIDED")
+            reported = known.decision if known and known.decision is not JobStatus.PENDING else "ended"
+            reported = JobStatus.READY if approval.prepares(pending) else reported
+            raise Conflict(f"job {job_id} is {reported} here already", reason="ALREADY_DECIDED")
         return self._store.local_jobs.get(job_id), (known.decided_at, known.by) == (event.at, by)
 
     def waiting(self) -> list[LocalJob]:
@@ -257,23 +257,23 @@ class Participant:
         """Delete the job here."""
         self._deleting.delete_for(job_id, sender, dry_run)
 
-    def callback(self, said: Callback) -> None:
+    def callback(self, report: Callback) -> None:
         """Take in what a container reports. Raises `NotFound` for a run that is not known here.
 
         Containers say it once, and many fail when they are not heard: an outage of the database is waited out.
         """
-        while_away(lambda: self._take_in(said))
+        while_away(lambda: self._take_in(report))
 
-    def _take_in(self, said: Callback) -> None:
-        job_id, run_id = self._find_run(said)
-        reported = Reported(
-            run_id, said.status, self._clock(), said.result_code, self._message(job_id, run_id, said)
+    def _take_in(self, report: Callback) -> None:
+        job_id, run_id = self._find_run(report)
+        event = Reported(
+            run_id, report.status, self._clock(), report.result_code, self._message(job_id, run_id, report)
         )
-        self._executor.record(job_id, reported)
+        self._executor.record(job_id, event)
 
-    def _message(self, job_id: str, run_id: str, said: Callback) -> str:
-        if said.result_message or not said.result_code:
-            return said.result_message
+    def _message(self, job_id: str, run_id: str, report: Callback) -> str:
+        if report.result_message or not report.result_code:
+            return report.result_message
         local = self._store.local_jobs.get(job_id)
         run = next(r for r in local.runs if r.run_id == run_id)
         try:
@@ -281,22 +281,22 @@ class Participant:
             _, component = self._registry.find(ref.provider, ref.version, ref.name, at=local.created_at)
         except Unknown:
             return ""
-        return component.result_message(said.result_code) or ""
+        return component.result_message(report.result_code) or ""
 
-    def _find_run(self, said: Callback) -> tuple[str, str]:
-        if said.run_id:
-            job_id = self._store.job_of_run(said.run_id)
+    def _find_run(self, report: Callback) -> tuple[str, str]:
+        if report.run_id:
+            job_id = self._store.job_of_run(report.run_id)
             if job_id is None:
                 raise NotFound("no run of this node has that token", reason="RUN_UNKNOWN")
-            return job_id, said.run_id
-        local = self._of_task(said.task_id)
-        name, _, index = said.role.partition(".")
-        named = local.runs_of(said.task_id, name, _index(index))
-        runs = [run for run in named if said.address and self._executor.address_of(run) == said.address]
+            return job_id, report.run_id
+        local = self._of_task(report.task_id)
+        name, _, index = report.role.partition(".")
+        named = local.runs_of(report.task_id, name, _index(index))
+        runs = [run for run in named if report.address and self._executor.address_of(run) == report.address]
         if len(runs) != 1:
             raise NotAllowed(
-                f"{said.address or 'an unknown address'} is not the address of one run of "
-                f"{said.role or 'any role'} in task {said.task_id}: report to system.callback as it is, with ?run="
+                f"{report.address or 'an unknown address'} is not the address of one run of "
+                f"{report.role or 'any role'} in task {report.task_id}: use system.callback unchanged, with ?run="
             )
         return local.id, runs[0].run_id
 

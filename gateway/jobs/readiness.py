@@ -264,9 +264,9 @@ class Prefetch:
         """Have every image here; return what that came to. An engine that is away is asked again later."""
         images = dict(local.preparation.images) if local.preparation else {}
         for number, (image, engine) in enumerate(images.items(), 1):
-            said = _Said(self, local.id, f"{number} of {len(images)}, {image}: ")
+            progress = _Progress(self, local.id, f"{number} of {len(images)}, {image}: ")
             try:
-                self._engine_at(engine).ensure_image(image, said)
+                self._engine_at(engine).ensure_image(image, progress)
             except NotWanted:
                 return Done(action, self._clock(), final=False, message="not wanted any more")
             except EngineDown as error:
@@ -285,7 +285,7 @@ class Prefetch:
         self._record(job_id, FetchingSeen(progress, self._clock()))
 
 
-class _Said:
+class _Progress:
     """Hears an engine's words about one image, and passes on new ones now and then."""
 
     def __init__(self, prefetch: Prefetch, job_id: str, prefix: str) -> None:

@@ -233,9 +233,9 @@ class Scheduler:
             case CreateAt():
                 spec = job.spec.for_node(request.node)
                 asked = job.nodes[request.node].consent is not None
-                said = None if asked else peer.ask_first(spec, me)
-                said = said or peer.create_job(spec, me)
-                return self._applied(Accepted(request, self._clock(), said))
+                acceptance = None if asked else peer.ask_first(spec, me)
+                acceptance = acceptance or peer.create_job(spec, me)
+                return self._applied(Accepted(request, self._clock(), acceptance))
             case ReserveAt():
                 peer.hold(job.id, me)
             case ReleaseAt():
@@ -252,18 +252,18 @@ class Scheduler:
                 peer.stop_task(job.id, job.tasks[request.task].task_id, request.task, me)
             case PollTaskAt():
                 task_id = job.tasks[request.task].task_id
-                heard: list[Event] = []
+                events: list[Event] = []
                 for role in request.roles:
                     try:
                         news = peer.poll_task(task_id, role, me)
                     except NotFound as error:
                         if error.reason != "ROLE_UNKNOWN" or len(request.roles) == 1:
                             raise
-                        heard.append(RoleNotPlayed(task_id, request.node, role, self._clock()))
+                        events.append(RoleNotPlayed(task_id, request.node, role, self._clock()))
                         continue
                     now = self._clock()
-                    heard.append(TaskReported(task_id, request.node, role, news.status, now, news.failure))
-                return self._applied(*heard, Accepted(request, self._clock()))
+                    events.append(TaskReported(task_id, request.node, role, news.status, now, news.failure))
+                return self._applied(*events, Accepted(request, self._clock()))
         return self._applied(Accepted(request, self._clock()))
 
 

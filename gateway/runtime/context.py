@@ -57,18 +57,18 @@ _heard: ContextVar[list[Exchange] | None] = ContextVar("exchanges", default=None
 
 def exchanged(exchange: Exchange) -> None:
     """Tell of a request to whoever listens in this work."""
-    heard = _heard.get()
-    if heard is not None:
-        heard.append(exchange)
+    reported = _heard.get()
+    if reported is not None:
+        reported.append(exchange)
 
 
 @contextmanager
 def listening() -> Iterator[list[Exchange]]:
     """Collect the requests that are made inside."""
-    heard: list[Exchange] = []
-    token = _heard.set(heard)
+    reported: list[Exchange] = []
+    token = _heard.set(reported)
     try:
-        yield heard
+        yield reported
     finally:
         _heard.reset(token)
 

@@ -61,13 +61,13 @@ def test_numbers_go_on_after_a_job_was_deleted(store: Store):
 def test_a_gap_among_new_numbers_is_waited_for_but_not_for_ever(store: Store):
     now = [100.0]
     feed = Feed(store, patience=10.0, monotonic=lambda: now[0])
-    feed._patience = 10.0  # as with a database that many write to
+    feed._timeout = 10.0  # as with a database that many write to
     happen(store, *["job PENDING"] * 5)
     assert feed.after(0).next == 5
     with store.write() as connection:
         connection.execute(schema.timeline.delete().where(schema.timeline.c.id == 3))
     feed = Feed(store, monotonic=lambda: now[0])
-    feed._patience = 10.0
+    feed._timeout = 10.0
     assert feed.after(0).next == 2, "number 3 may be another's that is about to appear"
     with store.write() as connection:
         row = {"id": 3, "job_id": "job-late", "side": "scheduler", "at": 0.0, "actor": "", "detail": "{}"}

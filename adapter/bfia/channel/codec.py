@@ -183,11 +183,11 @@ def _read(model: type[M], body: bytes) -> M:
     if fields > _MOST_FIELDS or body.count(b",") > _MOST_NUMBERS:
         rule = f"must not hold more than {_MOST_FIELDS} fields and lists, and {_MOST_NUMBERS} numbers in a list"
         raise Invalid([Problem("body", rule)])
-    said = read_json(body)
-    if not isinstance(said, dict):
+    value = read_json(body)
+    if not isinstance(value, dict):
         raise Invalid([Problem("body", "must be a JSON object", shorten(body[:80], 80))])
     try:
-        return model.model_validate(said)
+        return model.model_validate(value)
     except ValidationError as error:
         raise Invalid(problems_of(error.errors(include_input=False), model)) from None
 

@@ -83,7 +83,7 @@ class Courier:
                 timeout=timeout,
                 extensions=asked_name(route.identity),
             ) as response:
-                said = await _read_bounded(response)
+                content = await _read_bounded(response)
         except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
             return Answer(code=BAD_ADDRESS, message=f"the route's address {route.url!r} cannot be used: {error}")
         except httpx.HTTPError as error:
@@ -91,8 +91,8 @@ class Courier:
         except PeerUnreachable as error:
             raise _NoAnswer(by + error.message) from error
         if response.status_code == 429 or response.status_code >= 500:
-            raise _NoAnswer(f"{by}it answered HTTP {response.status_code}{_reason(said)}")
-        return _understood(response.status_code, said)
+            raise _NoAnswer(f"{by}it answered HTTP {response.status_code}{_reason(content)}")
+        return _understood(response.status_code, content)
 
     def to(self, identity: Identity) -> httpx.AsyncClient:
         """Return the client for peers with an identity. Raises PeerUnreachable where its files cannot be used."""
@@ -114,28 +114,28 @@ def _client(_: Identity, verify: ssl.SSLContext) -> httpx.AsyncClient:
 
 
 async def _read_bounded(response: httpx.Response) -> bytes:
-    said = bytearray()
+    content = bytearray()
     async for chunk in response.aiter_bytes():
-        said += chunk
-        if len(said) > _LARGEST_ANSWER:
+        content += chunk
+        if len(content) > _LARGEST_ANSWER:
             break
-    return bytes(said)
+    return bytes(content)
 
 
-def _reason(said: bytes) -> str:
+def _reason(content: bytes) -> str:
     """Returns the words of an answer that came with an error of the server, if it has some."""
     try:
-        answer = decode_answer(said)
+        answer = decode_answer(content)
     except Invalid:
         return ""
     return f": {answer.message[:500]}" if answer.message else ""
 
 
-def _understood(status: int, said: bytes) -> Answer:
+def _understood(status: int, content: bytes) -> Answer:
     if status == 413:
         return Answer(code=TOO_LARGE, message="the peer takes no body of this size")
     try:
-        answer = decode_answer(said)
+        answer = decode_answer(content)
     except Invalid:
         return Answer(code=UNKNOWN, message=f"the peer answered HTTP {status} without a transport response")
     if not _CODE.fullmatch(answer.code):

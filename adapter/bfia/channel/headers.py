@@ -66,38 +66,38 @@ def read_ptp(headers: Iterable[tuple[bytes, bytes]], metadata: Mapping[str, str]
     """
     inside, _ = _said((name, value.strip()) for name, value in (metadata or {}).items())
     outside, twice = _told(headers)
-    said = {**inside, **outside}
+    found_headers = {**inside, **outside}
     problems = [
         *(Problem(name, "stands several times, with different values", None) for name in twice),
-        *_too_long(said),
+        *_too_long(found_headers),
     ]
-    if not said.get("session-id"):
+    if not found_headers.get("session-id"):
         problems.append(Problem("x-ptp-session-id", "is required", None))
     if problems:
         raise Invalid(problems)
     return Ptp(
-        session=said["session-id"],
-        token=said.get("token", ""),
-        trace=said.get("trace-id", ""),
-        provider=said.get("tech-provider-code", ""),
-        target=said.get("target-node-id", ""),
-        target_institution=said.get("target-inst-id", ""),
-        source=said.get("source-node-id", ""),
-        source_institution=said.get("source-inst-id", ""),
-        version=said.get("version", ""),
-        uri=said.get("uri", ""),
-        topic=said.get("topic"),
-        timeout=said.get("timeout", ""),
-        message_id=said.get("message-id", ""),
-        pop_id=said.get("pop-id", ""),
-        content_field=said.get("content-field", ""),
+        session=found_headers["session-id"],
+        token=found_headers.get("token", ""),
+        trace=found_headers.get("trace-id", ""),
+        provider=found_headers.get("tech-provider-code", ""),
+        target=found_headers.get("target-node-id", ""),
+        target_institution=found_headers.get("target-inst-id", ""),
+        source=found_headers.get("source-node-id", ""),
+        source_institution=found_headers.get("source-inst-id", ""),
+        version=found_headers.get("version", ""),
+        uri=found_headers.get("uri", ""),
+        topic=found_headers.get("topic"),
+        timeout=found_headers.get("timeout", ""),
+        message_id=found_headers.get("message-id", ""),
+        pop_id=found_headers.get("pop-id", ""),
+        content_field=found_headers.get("content-field", ""),
     )
 
 
 def read_ends(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, str] | None:
     """Return source and target node as `read_ptp` reads them; None where it refuses what says two things."""
-    said, twice = _told(headers)
-    return None if twice else (said.get("source-node-id", ""), said.get("target-node-id", ""))
+    found_headers, twice = _told(headers)
+    return None if twice else (found_headers.get("source-node-id", ""), found_headers.get("target-node-id", ""))
 
 
 def outgoing(
@@ -107,7 +107,7 @@ def outgoing(
 
     ``token`` stands for the container's own, which opens its session here and is not sent to other nodes.
     """
-    said = {
+    headers = {
         "version": PASS_THROUGH,
         "tech-provider-code": ptp.provider,
         "trace-id": ptp.trace,
@@ -120,12 +120,12 @@ def outgoing(
         "message-id": message_id,
     }
     if ptp.target_institution:
-        said["target-inst-id"] = ptp.target_institution
+        headers["target-inst-id"] = ptp.target_institution
     if ptp.topic is not None:
-        said["topic"] = ptp.topic
+        headers["topic"] = ptp.topic
     if old_names:
-        said |= {"from-node-id": node, "from-inst-id": institution}
-    return [(f"{_PREFIX}{name}".encode(), value.encode("latin-1", "replace")) for name, value in said.items()]
+        headers |= {"from-node-id": node, "from-inst-id": institution}
+    return [(f"{_PREFIX}{name}".encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
 
 
 def wait_seconds(header: str, body: float | None, query: str | None, default: float) -> float:
@@ -177,14 +177,14 @@ def _said(pairs: Iterable[tuple[str, str]]) -> tuple[dict[str, str], list[str]]:
             continue
         if found.setdefault(key, value) != value:
             twice[key] = None
-    said = {key.removeprefix(_PREFIX): value for key, value in found.items()}
-    former = {new: said.pop(old) for old, new in _OTHER_NAMES.items() if old in said}
-    return {**former, **said}, list(twice)
+    headers = {key.removeprefix(_PREFIX): value for key, value in found.items()}
+    former = {new: headers.pop(old) for old, new in _OTHER_NAMES.items() if old in headers}
+    return {**former, **headers}, list(twice)
 
 
-def _too_long(said: Mapping[str, str]) -> list[Problem]:
+def _too_long(headers: Mapping[str, str]) -> list[Problem]:
     return [
         Problem(f"{_PREFIX}{name}", f"must have at most {_LONGEST} characters", len(value))
-        for name, value in said.items()
+        for name, value in headers.items()
         if len(value) > (8 * _LONGEST if name in ("topic", "token") else _LONGEST)
     ]

@@ -350,16 +350,16 @@ def settings_of_task(work: Work, name: str) -> None:
     _stage(work, f"tasks.{name}.stage", work.dag.tasks[name].stage)
 
 
-def _stage(work: Work, at: str, said: str) -> None:
-    if said and said not in STAGES:
-        meant = near(said, STAGES)
+def _stage(work: Work, at: str, given: str) -> None:
+    if given and given not in STAGES:
+        meant = near(given, STAGES)
         hint = f": did you mean {meant}?" if meant else ""
-        work.wrong(at, f"must be one of {', '.join(STAGES)}, or absent{hint}", said)
+        work.wrong(at, f"must be one of {', '.join(STAGES)}, or absent{hint}", given)
 
 
-def _unused(work: Work, said: Mapping[str, Any], at: str) -> None:
+def _unused(work: Work, given: Mapping[str, Any], at: str) -> None:
     for key in UNUSED:
-        if said.get(key) not in (None, {}, "", "default"):
+        if given.get(key) not in (None, {}, "", "default"):
             text = (
                 "steers FATE's own engines and is not used here; amounts are set by party_tasks.….conf.resources"
             )
@@ -395,11 +395,11 @@ def component_of(work: Work, name: str) -> Found | None:
     if name not in work.found:
         task = work.dag.tasks[name]
         usual = work.dag.conf.task.provider
-        said = task.conf.get("provider") or usual
-        result = work.catalogue.find(task.component_ref, str(said or ""), str(task.conf.get("version") or ""))
+        given = task.conf.get("provider") or usual
+        result = work.catalogue.find(task.component_ref, str(given or ""), str(task.conf.get("version") or ""))
         if isinstance(result, str):
-            at = "component_ref" if not said else "conf.provider"
-            work.wrong(f"tasks.{name}.{at}", result, said or task.component_ref)
+            at = "component_ref" if not given else "conf.provider"
+            work.wrong(f"tasks.{name}.{at}", result, given or task.component_ref)
         work.found[name] = None if isinstance(result, str) else result
     return work.found[name]
 

@@ -120,9 +120,9 @@ def sight(parts: ClientParts, job_id: str, *, ask: bool = True, notes: bool = Tr
     if record is None:
         if not ask:
             raise NotFound(f"no job {job_id} is scheduled or runs here", reason="JOB_UNKNOWN")
-        told = parts.jobs.status(job_id)  # submitted here, or the error says why nothing is known
-        spec = _submitted_here(parts.node, told)
-        return Sight(told, spec, None, None, spec.parties, parts.clock())
+        found = parts.jobs.status(job_id)  # submitted here, or the error says why nothing is known
+        spec = _submitted_here(parts.node, found)
+        return Sight(found, spec, None, None, spec.parties, parts.clock())
     view = parts.jobs.status_here(job_id)
     if view is None:
         view = parts.jobs.status(job_id) if ask or local is None else _last_known(local)

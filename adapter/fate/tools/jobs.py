@@ -102,8 +102,8 @@ def _players(seen: Sight, task: TaskView) -> Iterator[Party]:
     """Yield the parties of a task; if the scheduling node does not say which, those with a run of it here."""
     for party in seen.parties:
         roles = task.nodes.get(party.node)
-        said = any(role.partition(".")[0] == party.role for role in roles or ())
-        if said or (not roles and _run(seen, task.task_id, party) is not None):
+        listed = any(role.partition(".")[0] == party.role for role in roles or ())
+        if listed or (not roles and _run(seen, task.task_id, party) is not None):
             yield party
 
 
@@ -122,10 +122,10 @@ def _standing(seen: Sight, task: TaskView, party: Party) -> Run | None:
 
 def _task_row(seen: Sight, task: TaskView, party: Party, base: str, kind: str) -> dict[str, Any]:
     run = _standing(seen, task, party)
-    told = next(
+    status = next(
         (s for role, s in task.nodes.get(party.node, {}).items() if role in (party.role, party.label)), task.status
     )
-    mine = TASK_OF_RUN[run.status] if run else told
+    mine = TASK_OF_RUN[run.status] if run else status
     failure = (run.failure if run else None) or task.failure
     row = _row(seen, task.name, party, kind, run)
     return {
@@ -451,8 +451,8 @@ def _queried(parts: ClientParts, asked: schemas.JobQuery, base: str) -> list[dic
     wanted = {"role": asked.role, "party_id": asked.party_id, "status": asked.status}
     found = [row for row in rows if all(word in ("", row[key]) for key, word in wanted.items())]
     if not found:
-        said = ", ".join(f"{k} {v}" for k, v in {"job_id": asked.job_id, **wanted}.items() if v)
-        raise NotFound(f"no job here has {said}" if said else "there is no job here", reason="JOB_UNKNOWN")
+        criteria = ", ".join(f"{k} {v}" for k, v in {"job_id": asked.job_id, **wanted}.items() if v)
+        raise NotFound(f"no job here has {criteria}" if criteria else "there is no job here", reason="JOB_UNKNOWN")
     return found
 
 
@@ -561,8 +561,10 @@ def _tasks(parts: ClientParts, asked: schemas.TaskQuery, base: str) -> list[dict
     rows = [row for job_id in ids for row in _task_rows_of(parts, job_id, base, bool(asked.job_id), past)]
     found = [row for row in rows if all(word in ("", row[key]) for key, word in wanted.items())]
     if not found:
-        said = ", ".join(f"{k} {v}" for k, v in {"job_id": asked.job_id, **wanted}.items() if v != "")
-        raise NotFound(f"no task here has {said}" if said else "there is no task here", reason="TASK_UNKNOWN")
+        criteria = ", ".join(f"{k} {v}" for k, v in {"job_id": asked.job_id, **wanted}.items() if v != "")
+        raise NotFound(
+            f"no task here has {criteria}" if criteria else "there is no task here", reason="TASK_UNKNOWN"
+        )
     return found
 
 

@@ -147,8 +147,8 @@ def _is_error(entry: TimelineEntry) -> bool:
 
 
 def _line(entry: TimelineEntry) -> str:
-    said = json.dumps(entry.detail, ensure_ascii=False, default=str) if entry.detail else ""
-    return " ".join(filter(None, (entry.at.isoformat(), entry.side, entry.event, entry.by, said)))
+    text = json.dumps(entry.detail, ensure_ascii=False, default=str) if entry.detail else ""
+    return " ".join(filter(None, (entry.at.isoformat(), entry.side, entry.event, entry.by, text)))
 
 
 # ---------------------------------------------------------------- archives

@@ -38,9 +38,9 @@ def unseen(run: Run, at: datetime, again: timedelta) -> Run:
     return replace(run, probe_at=due, away_at=run.away_at or at)
 
 
-def too_long(run: Run, now: datetime, patience: timedelta) -> bool:
+def too_long(run: Run, now: datetime, timeout: timedelta) -> bool:
     """Whether a run's engine has been silent for too long."""
-    return run.away_at is not None and now >= run.away_at + patience
+    return run.away_at is not None and now >= run.away_at + timeout
 
 
 def took_it_along(run: Run) -> bool:
@@ -166,12 +166,12 @@ def _asked(local: LocalJob, event: messages.Done, timing: RunTiming) -> LocalJob
     return orphans.unanswered(local, event.at, event.message, max(again, orphans.pause(timing.orphan)))
 
 
-def _told(run: Run, status: TaskStatus, settled: Callable[[Call], Call]) -> Run:
+def _told(run: Run, status: TaskStatus, done: Callable[[Call], Call]) -> Run:
     if status is not models.told_as(run) or status is run.told.status:
         return run  # there is newer news, which has its own call
-    call = settled(run.told.call)
-    told = Reporting(status, Call()) if call.state is CallState.OK else replace(run.told, call=call)
-    return replace(run, told=told)
+    call = done(run.told.call)
+    reported = Reporting(status, Call()) if call.state is CallState.OK else replace(run.told, call=call)
+    return replace(run, told=reported)
 
 
 LONGEST_CODE = 100
@@ -185,13 +185,13 @@ def result_of(lines: Sequence[bytes]) -> tuple[str, str]:
     ``resultMessage``.
     """
     try:
-        said = json.loads(lines[-1]) if lines else None
+        reported = json.loads(lines[-1]) if lines else None
     except (ValueError, RecursionError):
         return "", ""
-    if not isinstance(said, dict):
+    if not isinstance(reported, dict):
         return "", ""
-    code = said.get("result_code") or said.get("resultCode")
-    message = said.get("result_message") or said.get("resultMessage")
+    code = reported.get("result_code") or reported.get("resultCode")
+    message = reported.get("result_message") or reported.get("resultMessage")
     return str(code or "")[:LONGEST_CODE], str(message or "")[:LONGEST_MESSAGE]
 
 
@@ -340,10 +340,12 @@ def exit_failure(run: Run) -> Failure:
     if exit_.oom_killed:
         return Failure("OOM_KILLED", text or "the container used more memory than it may", exit_code=exit_.code)
     signal = f" by signal {exit_.signal}" if exit_.signal else ""
-    said = f" after it reported {run.reported}" if run.reported else ""
-    usual = "" if said else meaning(exit_.code)
+    words = f" after it reported {run.reported}" if run.reported else ""
+    usual = "" if words else meaning(exit_.code)
     memory = under_a_limit(exit_.code) if run.limits.get("memory") else ""
-    full = f"exit code {exit_.code}{signal}{said}" + "".join(f"; {part}" for part in (usual, memory, text) if part)
+    full = f"exit code {exit_.code}{signal}{words}" + "".join(
+        f"; {part}" for part in (usual, memory, text) if part
+    )
     return Failure(f"EXIT_{exit_.code}", full, exit_code=exit_.code)
 
 
@@ -443,8 +445,8 @@ def restarted(local: LocalJob, event: messages.Restarted) -> LocalJob:
     """Repeat what a gateway was doing when it exited."""
     mine = event.owner in ("", local.home) or not local.home
     if mine:
-        told = approval.confirming(local, Call.interrupted).approval
-        local = replace(local, close=local.close.interrupted(), ask=local.ask.interrupted(), approval=told)
+        reported = approval.confirming(local, Call.interrupted).approval
+        local = replace(local, close=local.close.interrupted(), ask=local.ask.interrupted(), approval=reported)
         local = _fetched_again(local)
     runs = tuple(_let_go(run) if event.owner in ("", run.owner) else run for run in local.runs)
     return replace(local, runs=runs)

@@ -351,8 +351,8 @@ def answered(job: Job, event: messages.Accepted, timing: Timing) -> Job:
     if isinstance(request, messages.StopTaskAt):
         return job.noted(event.at, request.name + " accepted", request.node, task=request.task)
     if not isinstance(request, messages.StopAt):
-        said = event.said if isinstance(request, messages.CreateAt) else None
-        detail = {"checks": dict(said.checks)} if said and said.checks else {}
+        acceptance = event.said if isinstance(request, messages.CreateAt) else None
+        detail = {"checks": dict(acceptance.checks)} if acceptance and acceptance.checks else {}
         job = job.noted(event.at, request.name + " accepted", request.node, **detail)
     return job
 

@@ -36,7 +36,7 @@ class Fate:
         self.decides: dict[str, Callable[[Mapping[str, Any]], Any]] = {}
 
     def __call__(
-        self, node: str, path: str, body: Mapping[str, Any], headers: Mapping[str, str], patience: float
+        self, node: str, path: str, body: Mapping[str, Any], headers: Mapping[str, str], timeout_factor: float
     ) -> tuple[int, Any]:
         assert node == FATE
         self.asked.append((path.removeprefix("/v2"), dict(body)))

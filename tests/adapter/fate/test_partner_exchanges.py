@@ -39,8 +39,8 @@ class There(calls.Fate):
 
     full_for = ""
 
-    def __call__(self, node: str, path: str, body: Any, headers: Any, patience: float) -> tuple[int, Any]:
-        said = super().__call__(node, path, body, headers, patience)
+    def __call__(self, node: str, path: str, body: Any, headers: Any, timeout_factor: float) -> tuple[int, Any]:
+        said = super().__call__(node, path, body, headers, timeout_factor)
         if not self.full_for or body.get("role") != self.full_for:
             return said
         if path.endswith("/task/collect"):
