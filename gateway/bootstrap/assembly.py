@@ -15,7 +15,7 @@ from adapter.bfia.environment import session_id
 from engines.base import Engine
 from gateway.auth import RunTokens
 from gateway.bootstrap import parts
-from gateway.bootstrap.peers import FateSide, Neighbours, Sessions
+from gateway.bootstrap.peers import FateSide, PeerTable, Sessions
 from gateway.broker.broker import Broker
 from gateway.broker.mailbox import BrokerLimits
 from gateway.config import tls as peer_tls
@@ -140,7 +140,7 @@ class Node:
         self.tokens = SqlTokens(store)
         self.audit = SqlAudit(store)
         self.routes = LiveRoutes(settings.route_table.file, SqlRouteVersions(store), store.in_use, self.clock)
-        self.neighbours = Neighbours(settings.node, self.routes)
+        self.peer_table = PeerTable(settings.node, self.routes)
         reserve = settings.limits.storage_reserve_bytes
         node = settings.node.id
         self.models = Models(node, SqlModels(store), self.storage, self._unfinished, self.clock, reserve)
@@ -203,11 +203,14 @@ class Node:
         self.metrics = Metrics(partial(count, self.store), self.broker.usage, self.clock, self.resources.ledger)
         self.protocol = BfiaProtocol(settings.node.id, self.routes, self.metrics.requested)
         self.fate = FateSide(
-            settings, self.store, self.registry, self.protocol, self.neighbours.profile_name, self.clock
+            settings, self.store, self.registry, self.protocol, self.peer_table.profile_name, self.clock
         )
         self.protocol.sign = self.fate.sign
         self.peers = Peers(
-            settings.node.id, {a.name: a for a in (self.protocol, self.fate.protocol)}, self.fate.spoken
+            settings.node.id,
+            {a.name: a for a in (self.protocol, self.fate.protocol)},
+            self.fate.spoken,
+            lambda: (self.coordinator, self.participant),
         )
         self.sessions = Sessions(
             self.store,
@@ -276,7 +279,7 @@ class Node:
             self.registry,
             self.routes,
             Intake(self.drain.admit, partial(self._check_quota, self.store.jobs, "initiator")),
-            lambda nodes: platform.new_id(map(self.neighbours.profile_of, nodes)),
+            lambda nodes: platform.new_id(map(self.peer_table.profile_of, nodes)),
         )
         self.dry_run = DryRun(self.peers, self.registry, self.coordinator.check, self.protocol.try_route)
 
@@ -297,7 +300,7 @@ class Node:
             Fetching(settings.engine.kind == "docker" and docker.pull == "missing", docker.pull_seconds),
         )
         rules = admission.Rules(
-            self.neighbours,
+            self.peer_table,
             Intake(self.drain.admit, partial(self._check_quota, self.store.local_jobs, "scheduler")),
             parts.approval_policy(settings),
             self.signatures,
@@ -322,7 +325,6 @@ class Node:
             self.deleting,
             self.heartbeat.home_of,
         )
-        self.peers.settle_here(self.coordinator, self.participant)
 
     def _build_cleaning(self) -> None:
         settings, store, runs = self.settings, self.store, self.runs_folder
@@ -391,7 +393,7 @@ class Node:
         return Place(
             base,
             base.partition("://")[2],
-            self.neighbours.institution,
+            self.peer_table.institution,
             self.installation,
             self.run_tokens.issue,
             self.door.host_of(base),

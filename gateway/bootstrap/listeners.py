@@ -99,7 +99,7 @@ def signed_by(node: Node) -> Callable[[Mapping[str, str], str], Identity | None]
     """Return what tells by a request's headers, and the question of a look, which application signed it."""
     fate = node.settings.fate
     apps = {name: ClientApp(app.app_token, app.role) for name, app in fate.clients.items()}
-    return ClientSignatures(apps if fate.enabled else {}, node.clock, node.fate.heard).identify
+    return ClientSignatures(apps if fate.enabled else {}, node.clock, node.fate.used).identify
 
 
 class _Uploads:
@@ -148,20 +148,20 @@ def applications(node: Node) -> dict[str, ASGIApp]:
     callbacks = platform.Callbacks(
         node.participant, limiters, node.run_tokens.id_of, by_address=settings.listen.container is not None
     )
-    peers = Peers(node.neighbours.knows, node.neighbours.profile_of, limiters)
+    peers = Peers(node.peer_table.knows, node.peer_table.profile_of, limiters)
     coordinator_node = settings.node.coordinator or settings.node.id
     chan = router.ChannelParts(
         node=settings.node.id,
         institution=settings.node.institution or settings.node.id,
         broker=node.broker,
         run_of=node.sessions.run_of,
-        route_of=node.neighbours.route_of,
-        known_sender=node.neighbours.knows,
+        route_of=node.peer_table.route_of,
+        known_sender=node.peer_table.knows,
         session_open=node.sessions.is_open,
         max_body=settings.limits.message_bytes * 4 // 3 + 65536,
         courier=node.courier,
         elsewhere=node.channel_elsewhere,
-        identity_here=node.neighbours.identity_here,
+        identity_here=node.peer_table.identity_here,
         may_bring=lambda sender, session: node.fate.may_bring(sender, node.sessions.has_party(session, sender)),
     )
     audits = JobAudits(node.context, node.admission, node.coordinator, node.executor, approval_policy(settings))
@@ -217,7 +217,7 @@ def applications(node: Node) -> dict[str, ASGIApp]:
     uploads = data.Uploads(node.datasets, settings.data.max_upload_bytes)
     for_operators = [
         Mounted(
-            platform.operator_router(node.coordinator, coordinator_node, node.neighbours.profile_of, limiters),
+            platform.operator_router(node.coordinator, coordinator_node, node.peer_table.profile_of, limiters),
             body,
             bfia.Refusal,
         ),
@@ -247,7 +247,7 @@ def applications(node: Node) -> dict[str, ASGIApp]:
         node.coordinator,
         node.participant,
         limiters,
-        node.neighbours.knows,
+        node.peer_table.knows,
         lambda job_id, by, words: node.participant.decide(job_id, True, by, words),
     )
     for_operators += mounted(node, uploads, facts, limiters)
@@ -263,11 +263,11 @@ def applications(node: Node) -> dict[str, ASGIApp]:
         apps["container"] = create_app("containers", for_containers, documented=True)
     for name, app in apps.items():
         outside = for_others if name == "peer" else None
-        envelope.install(app, node.neighbours.as_200, node.fate.elsewhere, outside)
-        apps[name] = envelope.TooLargeInEnvelope(app, node.neighbours.as_200, node.fate.elsewhere)
+        envelope.install(app, node.peer_table.as_200, node.fate.elsewhere, outside)
+        apps[name] = envelope.TooLargeInEnvelope(app, node.peer_table.as_200, node.fate.elsewhere)
     refusals = Refusals(node.audit.add, node.clock)
     noting = CapacityLimiter(2)
-    partners = (node.neighbours.knows, Refusals(node.audit.add, node.clock))
+    partners = (node.peer_table.knows, Refusals(node.audit.add, node.clock))
     apps["peer"] = RefusalsNoted(apps["peer"], refusals, _claimed, noting, partners)  # a relay notes its own
     passing = relay.RelayParts(
         settings.node.id,
@@ -278,7 +278,7 @@ def applications(node: Node) -> dict[str, ASGIApp]:
         RelayAudit(refusals).refused,
     )
     apps["peer"] = relay.Relay(apps["peer"], passing)
-    peer_table = node.neighbours
+    peer_table = node.peer_table
 
     def counted(scope: Scope) -> str | None:
         """Return whose quota a request counts against: without a certificate anybody can send a partner's id."""
@@ -303,7 +303,7 @@ def applications(node: Node) -> dict[str, ASGIApp]:
     )
     asking = CapacityLimiter(2)
     for name, app in apps.items():
-        apps[name] = PeerLookup(app, peer_table.is_stranger, peer_table.look, asking)
+        apps[name] = PeerLookup(app, peer_table.is_unknown, peer_table.look, asking)
     apps |= {name: NoBrowsers(app) for name, app in apps.items() if name != "operator"}
     apps["peer"] = OriginNoted(apps["peer"])
     guarded = settings.auth.mode == "on"
@@ -319,7 +319,7 @@ def applications(node: Node) -> dict[str, ASGIApp]:
 
 
 def _identity(node: Node) -> PeerIdentity:
-    """Return what the claims of peers are held against."""
+    """Return what the claims of peers are checked by."""
     tls = node.settings.listen.peer.tls
     revoked = None
     if tls is not None and tls.client_ca is not None and tls.revoked is not None:
@@ -327,7 +327,7 @@ def _identity(node: Node) -> PeerIdentity:
     return PeerIdentity(
         node.settings.node.id,
         lambda: node.routes.table,
-        node.neighbours.former,
+        node.peer_table.former,
         revoked.revokes if revoked else lambda _: False,
         lambda scope: any(name == router.HANDED_ON.encode() for name, _ in scope["headers"]),
         frozenset()

@@ -78,9 +78,9 @@ class FateSide:
         node = settings.node.id
         sites = settings.fate.sites
         devices = {site: found.device for site, found in sites.items()}
-        self.heard = UsedSignatures(SqlUsedSignatures(store, clock).first)
+        self.used = UsedSignatures(SqlUsedSignatures(store, clock).first)
         applications = {n: Site(_app(s.sends), _app(s.expects)) for n, s in sites.items()}
-        self._signatures = FateSignatures(applications, self.heard)
+        self._signatures = FateSignatures(applications, self.used)
         self._descriptions = Descriptions(node, standard, Catalogue(registry), devices)
         self.protocol = FateProtocol(
             node, self._descriptions, standard, standard.send, self._signatures, self._job, self._protocol_of
@@ -184,7 +184,7 @@ def _app(found: FateApp | None) -> App | None:
     return App(found.app_id, found.app_token) if found is not None else None
 
 
-class Neighbours:
+class PeerTable:
     """The other nodes, by the routes of now."""
 
     def __init__(self, here: schema.Node, routes: LiveRoutes) -> None:
@@ -194,7 +194,7 @@ class Neighbours:
     def knows(self, node: str) -> bool:
         """Tell whether a node has an enabled route, or had one and takes part in a job under way.
 
-        This node itself is no peer: a request that claims its id from outside is not from here.
+        A request that claims this node's own id from outside is not from here.
         """
         if node == self._here.id:
             return False
@@ -204,7 +204,7 @@ class Neighbours:
             raise unknown.error
         return unknown.admitted
 
-    def is_stranger(self, node: str) -> bool:
+    def is_unknown(self, node: str) -> bool:
         """Tell, without a query, whether there is no route to a node."""
         return node != self._here.id and not self._routes.table.knows(node)
 
@@ -338,17 +338,17 @@ class Sessions:
         return session_of(local.id, run.task_id, self._per_task(local.spec))
 
     def is_open(self, session: str) -> bool | None:
-        """Say whether a session takes messages; None for one that is no job's here."""
+        """Say whether a session takes messages; None for one of no job here."""
         local = self._job_of(session)
         return None if local is None else not local.closed
 
     def home_of(self, session: str) -> str | None:
-        """Return the gateway of this node that has the session; None for one that is no job's here."""
+        """Return the gateway of this node that has the session; None for one of no job here."""
         local = self._job_of(session)
         return None if local is None else local.home
 
     def has_party(self, session: str, node: NodeId) -> bool | None:
-        """Say whether a node takes part in the job of a session; None where that is no job's here."""
+        """Say whether a node takes part in the job of a session; None where no job here has it."""
         local = self._job_of(session)
         return None if local is None else node in local.spec.nodes
 

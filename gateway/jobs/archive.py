@@ -30,7 +30,7 @@ _SECRET = re.compile(
 )
 
 _UNSAYABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
-"""in the name of a file: line breaks and the like, and what is no UTF-8"""
+"""in the name of a file: line breaks and the like, and what is not UTF-8"""
 
 
 @dataclass(frozen=True)

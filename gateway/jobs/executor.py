@@ -73,10 +73,10 @@ class Telling:
     def __init__(
         self, peers: Peers, clock: Clock, reported: Callable[[LocalJob], None], silent: Callable[[NodeId], None]
     ) -> None:
-        """``heard`` is called with a job whose scheduling node has answered, ``silent`` with one that did not."""
+        """``reported``: called with a job whose scheduling node has answered; ``silent``: with a silent node."""
         self._peers = peers
         self._clock = clock
-        self._heard = reported
+        self._reported = reported
         self._silent = silent
 
     def tell(self, local: LocalJob, run: Run, action: Tell) -> Event:
@@ -91,7 +91,7 @@ class Telling:
             return Done(action, self._clock(), final=False, message=error.message)
         except GatewayError as error:  # it does not want to know: it will ask
             return Done(action, self._clock(), message=f"{error.reason} {error.message}")
-        self._heard(local)
+        self._reported(local)
         return Done(action, self._clock())
 
     def confirm(self, local: LocalJob, action: Confirm) -> list[Event]:
@@ -196,7 +196,7 @@ class Executor:
         self._timing = timing
         self._watch: Watch | None = None
         self._turns = Turns(store.local_jobs.decide, self._decide, self._begin)
-        self._telling = Telling(peers, clock, self.heard, hooks.silent)
+        self._telling = Telling(peers, clock, self.scheduler_alive, hooks.silent)
         self._prefetch = Prefetch(launching.engine_at, store.local_jobs.get, self.record, clock)
         self.loop = Loop("executor", self.advance, self._overdue, clock=clock, failed=hooks.failed)
 
@@ -263,7 +263,7 @@ class Executor:
         return local
 
     def healed(self, node: NodeId) -> None:
-        """Tell a node at once what it has not heard, now that it can be reached again."""
+        """Tell a node what it has not acknowledged, now that it can be reached again."""
         for job_id in self._store.local_jobs.unfinished():
             with suppress(NotFound):  # deleted meanwhile
                 self.change(job_id, lambda local: transitions.heard_by(local, node))
@@ -432,7 +432,7 @@ class Executor:
         return Done(action, self._clock(), warnings=warnings)
 
     def _seal(self, run: Run) -> Event:
-        """Fingerprint the files of a run's model; an output that was never written is no part of it."""
+        """Fingerprint the files of a run's model; an output that was never written is left out."""
         try:
             there = [(name, run.outputs[name]) for name in run.to_seal if self._outputs.exists(run.outputs[name])]
             files = tuple(replace(f, output=name) for name, address in there for f in self._outputs.sums(address))
@@ -446,8 +446,8 @@ class Executor:
         if due is not None:
             self.loop.wake(local.id, due)
 
-    def heard(self, local: LocalJob) -> None:
-        """Note that the scheduling node of a job was heard of."""
+    def scheduler_alive(self, local: LocalJob) -> None:
+        """Note that the scheduling node of a job has sent something."""
         now = self._clock()
         if orphans.worth_noting(local, now, self._timing.orphan):
             self.record(local.id, orphans.SchedulerAlive(now))

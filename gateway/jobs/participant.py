@@ -180,7 +180,10 @@ class Participant:
         node = local.spec.dag.get(task_name)
         if node is None:
             raise NotFound(f"job {job_id} has no task {task_name}", reason="TASK_UNKNOWN")
-        if self._store.local_job_of_task(task_id) not in (None, job_id):  # the same start may come twice at once
+        if self._store.local_job_of_task(task_id) not in (
+            None,
+            job_id,
+        ):  # the same start may come twice at the same time
             raise Conflict(f"task id {task_id} belongs to another job here", reason="TASK_ID_CONFLICT")
         runs = self._planner.runs(local, node, task_id)
         if local.status is JobStatus.READY:
@@ -315,7 +318,7 @@ class Participant:
         if sender and sender != local.spec.scheduler:
             raise NotAllowed(f"only {local.spec.scheduler}, which schedules job {local.id}, may do that")
         if sender:
-            self._executor.heard(local)
+            self._executor.scheduler_alive(local)
 
 
 def _index(text: str) -> int | None:

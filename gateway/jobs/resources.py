@@ -118,7 +118,7 @@ class Resources:
         bounds: Bounds = Bounds(),
         seats: Callable[[JobSpec], Mapping[str, Seat]] = lambda spec: {},
     ) -> None:
-        """``freed`` is told the waiting jobs that may hold what they need now; ``seats``: where each task runs."""
+        """``freed`` is called with waiting jobs that may hold what they need now; ``seats``: where tasks run."""
         self._means = means
         self._store = store
         self._claims = Claims(store)

@@ -26,11 +26,6 @@ from gateway.ports import Clock
 from gateway.store import queries
 from gateway.store.store import Store
 
-# Removes what jobs leave behind: at once what should have gone with their end, in time what policy keeps.
-#
-# `Cleaner.plan` says what there is to remove and why, `Cleaner.clean` removes exactly that. Each kind of thing has
-# a `Sweep` of its own (`gateway.jobs.retention`); an engine or a helper table may add one.
-
 log = structlog.get_logger(__name__)
 
 
@@ -74,7 +69,7 @@ class Item:
 
 
 class Sweep(Protocol):
-    """Finds and removes things of one kind. Removing what is gone already is no error."""
+    """Finds and removes things of one kind. Removing what is gone already raises nothing."""
 
     kind: str
 
@@ -201,7 +196,7 @@ class Sessions:
     def find(self, now: datetime, orphans: bool) -> Iterator[Item]:
         """Yield mailboxes of jobs that are closed.
 
-        Of unknown ones after a day of silence, or (``orphans``) at once.
+        Of unknown ones after a day of silence, or with ``orphans``.
         """
         idle = set(self._broker.idle(_IDLE_UNKNOWN))
         for session in sorted(self._broker.sessions()):
@@ -274,7 +269,7 @@ class RunFolders:
     def find(self, now: datetime, orphans: bool) -> Iterator[Item]:
         """Yield the logs of jobs whose time is over.
 
-        Of unknown runs after the longest time, or (``orphans``) at once.
+        Of unknown runs after the longest time, or with ``orphans``.
         """
         limits = [s for s in (self._policy.logs, self._policy.jobs) if s is not None]
         found = {path.name: path for path in self._runs.glob("*") if path.is_dir()}
@@ -406,7 +401,7 @@ def end_of(record: Job | LocalJob | None) -> datetime | None:
     if record is None or not ended(JOB, record.status) or record.ended_at is None:
         return None
     if isinstance(record, Job) and machine.next_due(record) is not None:
-        return None  # the end is still told to nodes that did not acknowledge it
+        return None  # not every node has acknowledged the end
     if isinstance(record, LocalJob) and not (record.closed and all(run.over for run in record.runs)):
         return None
     return record.ended_at

@@ -98,7 +98,7 @@ class Scheduler:
             return None  # deleted since it was woken: nothing is left to do
 
     def begin(self, job: Job) -> bool:
-        """Store a new job and do what is due at once. Returns False, and does nothing, when its id is taken."""
+        """Store a new job and do what is due. Returns False, and does nothing, when its id is taken."""
         now = self._clock()
         job, requests = machine.step(job, now, self._timing)
         if not self._store.jobs.add(job, job.spec.flow_id):
@@ -121,7 +121,7 @@ class Scheduler:
         return job
 
     def healed(self, node: NodeId) -> None:
-        """Take up at once what waits for a node that can be reached again."""
+        """Take up what waits for a node that can be reached again."""
         for job_id in self._store.jobs.unfinished():
             with suppress(NotFound):  # deleted meanwhile
                 job = self._change(job_id, lambda job: transitions.reached(job, node))
@@ -293,5 +293,5 @@ class _Waiting:
             entries = list(self._futures.get(job.id, ()))
         for until, future in entries:
             if until(job):
-                with suppress(InvalidStateError):  # told by another thread just now
+                with suppress(InvalidStateError):  # reported by another thread just now
                     future.set_result(replace(job, notes=()))

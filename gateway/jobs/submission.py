@@ -179,7 +179,7 @@ def _names_a_party(problem: Problem) -> bool:
 
 
 def digest(spec: JobSpec) -> str:
-    """Return a fingerprint of what was submitted; the trace id is no part of it."""
+    """Return a fingerprint of what was submitted; without the trace id."""
     body = asdict(replace(spec, trace_id=""))
     body["dag"].pop("_by_name", None)
     body.pop("unread")  # no other node has it

@@ -1,4 +1,4 @@
-"""A job as others are told of it, made of the record that this node has."""
+"""A job as it is shown, made of the record that this node has."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from gateway.ports import JobView, TaskView
 
 
 def view(job: Job) -> JobView:
-    """Return the job as others are told of it."""
+    """Return the job as it is shown."""
     reasons = waiting.of_tasks(job)
     return JobView(
         job.id,

@@ -1,4 +1,4 @@
-"""Makes changes to one record that come at once in one write.
+"""Makes changes to one record that come at the same time in one write.
 
 Each write of a large record costs far more than one change. Whoever comes while another writes leaves the change
 and waits for a turn; whoever gets the turn makes all that were left, decides once, and stores once.

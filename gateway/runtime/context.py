@@ -32,7 +32,7 @@ _trace: ContextVar[str] = ContextVar("trace_id", default="")
 
 @dataclass(frozen=True)
 class Exchange:
-    """One request to another node, and what came back; ``code`` and ``said`` are the other's own, unchanged."""
+    """One request to another node, and what came back; ``code`` and ``message`` are the other's own, unchanged."""
 
     node: str
     method: str
@@ -44,33 +44,33 @@ class Exchange:
     """HTTP status; None: no answer came"""
     code: Any = None
     """of the answer's envelope"""
-    said: str = ""
-    """the answer's words, or why there is none"""
+    message: str = ""
+    """of the response, or why there is none"""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        return asdict(self)
+        """Return it for a timeline, where the message is called ``said``."""
+        found = asdict(self)
+        return {**found, "said": found.pop("message")}
 
 
-_heard: ContextVar[list[Exchange] | None] = ContextVar("exchanges", default=None)
+_exchanges: ContextVar[list[Exchange] | None] = ContextVar("exchanges", default=None)
 
 
 def exchanged(exchange: Exchange) -> None:
     """Tell of a request to whoever listens in this work."""
-    reported = _heard.get()
-    if reported is not None:
-        reported.append(exchange)
+    if (collected := _exchanges.get()) is not None:
+        collected.append(exchange)
 
 
 @contextmanager
 def listening() -> Iterator[list[Exchange]]:
     """Collect the requests that are made inside."""
-    reported: list[Exchange] = []
-    token = _heard.set(reported)
+    collected: list[Exchange] = []
+    token = _exchanges.set(collected)
     try:
-        yield reported
+        yield collected
     finally:
-        _heard.reset(token)
+        _exchanges.reset(token)
 
 
 def new_trace_id() -> str:

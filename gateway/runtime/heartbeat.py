@@ -68,7 +68,7 @@ class Heartbeat:
         """Say that this gateway lives, and see to those that are lost.
 
         Only a gateway that has beaten without a break for as long as others must be silent may say so: after an
-        outage of the database, or a start of all machines at once, nobody was heard of for long. Nor after a
+        outage of the database, or a start of all machines together, every gateway seems silent. Nor after a
         freeze: whatever held this process for long may have held the others as well.
         """
         try:

@@ -38,7 +38,7 @@ class Outages:
         monotonic: Callable[[], float] = time.monotonic,
         every: float = EVERY,
     ) -> None:
-        """``reaches`` tries to connect to a node, ``healed`` is told of one that could be reached again."""
+        """``reaches`` tries to connect to a node, ``healed`` is called with one that could be reached again."""
         self._reaches = reaches
         self._healed = healed
         self._monotonic = monotonic

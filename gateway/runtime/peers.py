@@ -15,30 +15,26 @@ class Peers:
         node: NodeId,
         adapters: Mapping[str, ProtocolAdapter],
         speaks: Callable[[NodeId, str], str] = lambda _, protocol: protocol,
+        here: Callable[[], tuple[SchedulerApi, ParticipantApi]] | None = None,
     ) -> None:
-        """``speaks`` tells which protocol a node speaks, where a job of the given protocol is the matter."""
+        """``speaks`` tells which protocol a node speaks in a job; ``here`` returns this node's own use cases."""
         self.node = node
         self._adapters = adapters
         self._speaks = speaks
-        self._scheduler: SchedulerApi | None = None
-        self._participant: ParticipantApi | None = None
-
-    def settle_here(self, scheduler: SchedulerApi, participant: ParticipantApi) -> None:
-        """Name this node's own use cases; they and this object need each other."""
-        self._scheduler, self._participant = scheduler, participant
+        self._here = here
 
     def scheduler(self, node: NodeId, protocol: str) -> SchedulerApi:
         """Return who schedules at a node: our own use case, or a client in the protocol that its route names."""
         outside_transaction()
-        if node == self.node and self._scheduler is not None:
-            return self._scheduler
+        if node == self.node and self._here is not None:
+            return self._here()[0]
         return self._adapters[self._speaks(node, protocol)].scheduler(node)
 
     def participant(self, node: NodeId, protocol: str) -> ParticipantApi:
         """Return who takes part at a node: as `scheduler`."""
         outside_transaction()
-        if node == self.node and self._participant is not None:
-            return self._participant
+        if node == self.node and self._here is not None:
+            return self._here()[1]
         return self._adapters[self._speaks(node, protocol)].participant(node)
 
     def numbers_tasks(self, spec: JobSpec) -> bool:

@@ -128,4 +128,4 @@ def test_a_change_of_either_side_reaches_the_other_and_survives_a_restart(tmp_pa
         wait_for(lambda: gateway.routes.table.resolve(PEER).url == "http://127.0.0.1:1", 5)
         assert [v.number for v in gateway.routes.history()] == [3, 2, 1]
         assert parse(file.read_text()).routes == gateway.routes.table.routes
-        assert not gateway.neighbours.knows(ME)  # no peer is this node
+        assert not gateway.peer_table.knows(ME)  # no peer is this node

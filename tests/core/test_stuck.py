@@ -77,9 +77,8 @@ def test_of_failures_in_a_row_the_first_that_is_ours_is_told():
         if error := to_come[job_id].pop(0):
             raise error
 
-    loop = Loop("test", advance, lambda now: (), every=300, workers=1)
-    loop.outages = (DatabaseAway,)
-    loop.failed = telling(cast(Store, Notes()), "scheduler", lambda: datetime.now(UTC), counted.append)
+    failed = telling(cast(Store, Notes()), "scheduler", lambda: datetime.now(UTC), counted.append)
+    loop = Loop("test", advance, lambda now: (), every=300, workers=1, failed=failed)
     loop.start()
     try:
         for job_id in "aaaabaaa":

@@ -30,7 +30,7 @@ class Answers:
 @pytest.mark.parametrize(("reason", "final"), [("NO_ENVELOPE", False), ("INTERNAL", False), ("JOB_BUSY", True)])
 def test_an_answer_that_leaves_it_open_is_asked_for_again(reason: str, final: bool):
     """A page of something that stands in the node's place neither hears a decision nor knows a job."""
-    telling = Telling(cast(Peers, Answers(reason)), lambda: at(0), lambda local: None)
+    telling = Telling(cast(Peers, Answers(reason)), lambda: at(0), lambda local: None, lambda node: None)
     job: LocalJob = a_local_job()
     said: list[Event] = [*telling.confirm(job, Confirm()), *telling.ask(job, QueryScheduler())]
     assert [isinstance(event, Done) and event.final for event in said] == [final, final]

@@ -60,7 +60,7 @@ def test_numbers_go_on_after_a_job_was_deleted(store: Store):
 
 def test_a_gap_among_new_numbers_is_waited_for_but_not_for_ever(store: Store):
     now = [100.0]
-    feed = Feed(store, patience=10.0, monotonic=lambda: now[0])
+    feed = Feed(store, timeout=10.0, monotonic=lambda: now[0])
     feed._timeout = 10.0  # as with a database that many write to
     happen(store, *["job PENDING"] * 5)
     assert feed.after(0).next == 5

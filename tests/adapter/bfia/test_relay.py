@@ -207,7 +207,7 @@ def test_the_default_route_sends_and_admits_nobody(allowed: SimpleNamespace):
     route(allowed.a, "default", {"via": X})
     ask(allowed.a, "operator", "DELETE", f"/api/v1/routes/{B}")
     assert hello(allowed.a, B)["node_id"] == B
-    assert not allowed.a.neighbours.knows(B) and not allowed.a.neighbours.knows("JG404")
+    assert not allowed.a.peer_table.knows(B) and not allowed.a.peer_table.knows("JG404")
     found = steps(allowed.a, B)
     assert found["route"]["result"] == "warning" and failed(found) == []
     route(allowed.a, B, {"via": X})
