@@ -176,10 +176,10 @@ class Registry:
             return replace(found, digests={image: digest, **found.digests})
 
         key = f"{provider}:{version}@{device}"
-        known = self.repository.get(key)
-        if known is None or image in known.digests:
-            return known.digests[image] if known is not None else digest
-        done = self._write(key, pinned, Action.PINNED, "gateway", f"{image} was started for the first time")
+        try:
+            done = self._write(key, pinned, Action.PINNED, "gateway", f"{image} was started for the first time")
+        except Unknown:
+            return digest
         return done.revision.provider.digests[image]
 
     def remove(self, key: str, author: str = "", reason: str = "") -> Written:
@@ -189,7 +189,7 @@ class Registry:
     def history(self, key: str, before: int | None = None, limit: int = 50) -> Sequence[Revision]:
         """Return what happened to a provider, newest first. Raises `Unknown` if nothing ever did."""
         found = self.repository.history(key, before, limit)
-        if not found and not self.repository.newest(key):
+        if not found and not self.repository.history(key, limit=1):
             raise self._no_such(key)
         return found
 
@@ -287,13 +287,14 @@ class Registry:
     ) -> Written:
         """Make the next revision of what there is; begin again if another came first."""
         for left in reversed(range(_TRIES)):
-            number = self.repository.newest(key) + 1
-            before = self.repository.get(key)
+            newest = next(iter(self.repository.history(key, limit=1)), None)
+            before = None if newest is None or newest.action is Action.DELETED else newest.provider
             after = make(before)
+            if newest is not None and after == before and action in _ONCE:
+                return Written(newest, before, False, written=False)
             done = Action.REGISTERED if action is Action.UPDATED and before is None else action
+            number = newest.number + 1 if newest is not None else 1
             revision = Revision(key, number, self._clock(), author, done, reason, after)
-            if after == before and action in _ONCE and number > 1:
-                return Written(self.revision(key, number - 1), before, False, written=False)
             try:
                 self.repository.write(revision)
             except Stale:

@@ -133,3 +133,31 @@ def test_a_writer_that_always_comes_second_gives_up(registry, monkeypatch):
     monkeypatch.setattr(registry.repository, "write", taken)
     with pytest.raises(Stale):
         registry.register(a_provider())
+
+
+class Interrupted(MemoryRepository):
+    """Does something else just before its n-th call."""
+
+    calls = 0
+
+    def __init__(self, provider, before, work):
+        super().__init__()
+        other = Registry(self)
+        other.register(provider)
+        self._before, self._work, self.calls = before, lambda: work(other), 0
+
+    def __getattribute__(self, name):
+        found = super().__getattribute__(name)
+        if name in ("get", "newest", "history", "write") and "_work" in self.__dict__:
+            self.calls += 1
+            if self.calls == self._before:
+                self._work()
+        return found
+
+
+@pytest.mark.parametrize("call", range(1, 6))
+@pytest.mark.parametrize("other", ["sha256:own", "sha256:other"])
+def test_runs_that_start_an_image_at_the_same_time_agree_on_its_digest(call, other):
+    kept = Interrupted(a_provider(), call, lambda registry: registry.pin("acme", "1.0.0", "acme:1.0.0", other))
+    digest = Registry(kept).pin("acme", "1.0.0", "acme:1.0.0", "sha256:own")
+    assert Registry(kept).get(KEY).digests == {"acme:1.0.0": digest}
