@@ -290,7 +290,7 @@ def _unusual_besides(
     if not isinstance(document, Mapping) or len(problems) > MAX_PROBLEMS:
         return ()
     whole, left_out = mended(document, problems, path)
-    if not schema.DESCRIPTION.is_valid(whole) or any(_repeated_names(whole, path)):
+    if schema.DESCRIPTION.problems(whole) or any(_repeated_names(whole, path)):
         return ()
     return outside(_with_warnings(whole, path, provider, version)[1], left_out)
 

@@ -231,12 +231,15 @@ def unfit(document: Any) -> Problem | None:
             return Problem(ROOT, f"must not hold more than {MAX_VALUES} values", values)
         below: list[Any] = []
         for value in level:
-            if isinstance(value, Mapping):
-                below.extend(value)
-                below.extend(value.values())
+            if isinstance(value, str):
+                if not encodable(value):
+                    return Problem(ROOT, "must be text that UTF-8 can hold", shorten(value))
             elif isinstance(value, (list, tuple)):
                 below.extend(value)
-            elif problem := _unfit_scalar(value):
+            elif isinstance(value, Mapping):
+                below.extend(value)
+                below.extend(value.values())
+            elif problem := _unfit_number(value):
                 return problem
         if not below:
             return None
@@ -244,9 +247,7 @@ def unfit(document: Any) -> Problem | None:
     return Problem(ROOT, f"must not nest deeper than {MAX_DEPTH} levels", MAX_DEPTH + 1)
 
 
-def _unfit_scalar(value: Any) -> Problem | None:
-    if isinstance(value, str):
-        return None if encodable(value) else Problem(ROOT, "must be text that UTF-8 can hold", shorten(value))
+def _unfit_number(value: Any) -> Problem | None:
     if isinstance(value, int):
         rule = f"must not hold integers beyond {MAX_BITS} bits"
         return None if value.bit_length() <= MAX_BITS else Problem(ROOT, rule, shorten(value))
@@ -316,6 +317,8 @@ def bounded(problems: Iterable[Problem]) -> tuple[Problem, ...]:
 
 def encodable(text: str) -> bool:
     """Tell whether UTF-8 can hold a text: JSON's escapes can spell half a surrogate pair."""
+    if text.isascii():
+        return True
     try:
         text.encode()
     except UnicodeEncodeError:
