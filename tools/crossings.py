@@ -21,12 +21,12 @@ from typing import Any
 import httpx
 import sqlalchemy as sa
 
-from engines.memory import MemoryEngine, Script
 from gateway.bootstrap.node import Gateway
 from gateway.config.loader import load
 from gateway.domain.states import TaskStatus
 from gateway.store.records import Records
 from provider_registry.registration import provider_from_request
+from tests.memory_engine import MemoryEngine, Script
 
 ROOT = Path(__file__).resolve().parents[1]
 OURS = tuple(

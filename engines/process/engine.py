@@ -8,6 +8,7 @@ import errno
 import hashlib
 import json
 import logging
+import marshal
 import os
 import select
 import shutil
@@ -16,8 +17,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from engines import logs as engines_logs
 from engines.base import (
@@ -151,8 +152,8 @@ class ProcessEngine:
                 return
             cores = self._cores(spec.name, whole_cores)
             try:
-                run.write_spec(command, environment, spec.limits.memory, cores, spec.labels)
-                self._start(spec.name, run)
+                run.create(spec.labels)
+                self._start(spec.name, run, (command, environment, spec.limits.memory, cores))
             except _StartFailed as error:
                 run.delete()
                 raise error.reason from None
@@ -270,13 +271,12 @@ class ProcessEngine:
             self._next_core += wanted
         return tuple(present[(first + n) % len(present)] for n in range(wanted))
 
-    def _start(self, name: str, run: RunDirectory) -> None:
+    def _start(self, name: str, run: RunDirectory, what: supervisor.Command) -> None:
         """Start the supervisor and wait for its report. Raises the reason why the run could not start."""
-        command = [sys.executable, "-I", "-S", supervisor.__file__, str(run.path)]
         with run.own_log.open("ab") as own_log:
             process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
+                [sys.executable, "-I", "-S", supervisor.__file__, str(run.path)],
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=own_log,
                 env={},
@@ -284,23 +284,25 @@ class ProcessEngine:
             )
         descriptor = os.pidfd_open(process.pid)
         process.returncode = 0  # from here on its exit is collected by the descriptor
-        assert process.stdout is not None
+        assert process.stdin is not None and process.stdout is not None
         with process.stdout as pipe:
-            report = _first_line(pipe.fileno())
-        if report and report[0] == supervisor.STARTED:
+            with suppress(BrokenPipeError), process.stdin:
+                process.stdin.write(marshal.dumps(what))
+            word, number, text = _report(pipe.fileno())
+        if word == supervisor.STARTED:
             self._exits.add(name, descriptor)
             return
-        if not report:
+        if not word:
             send(descriptor, signal.SIGKILL)
         exits_within(descriptor, _EXIT_TIMEOUT)
         collect(descriptor)
         os.close(descriptor)
-        match report:
-            case [supervisor.TAKEN]:
+        match word:
+            case supervisor.TAKEN:
                 return
-            case [supervisor.REFUSED, *details]:
-                raise OSError(*details)
-            case [supervisor.FAILED, number, text]:
+            case supervisor.REFUSED:
+                raise OSError(number, text)
+            case supervisor.FAILED:
                 raise _StartFailed(_reason(number, text))
             case _:
                 output = engines_logs.read_tail(run.own_log, 2000).decode(errors="replace")
@@ -366,17 +368,18 @@ def _whole_cores(cpu: float | None) -> int | None:
     return int(cpu)
 
 
-def _first_line(descriptor: int) -> list[Any]:
-    """Return the supervisor's report, empty if there is none in time."""
+def _report(descriptor: int) -> tuple[str, int, str]:
+    """Return the supervisor's word, error number and text; an empty word if there is none in time."""
     line = b""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     while not line.endswith(b"\n"):
         if not poll.poll(_START_TIMEOUT * 1000) or not (chunk := os.read(descriptor, 65536)):
-            return []
+            return "", 0, ""
         line += chunk
-    report: list[Any] = json.loads(line)
-    return report
+    word, _, details = line.decode(errors="replace").strip().partition(" ")
+    number, _, text = details.partition(" ")
+    return word, int(number or 0), text
 
 
 def _bury(gone: Path) -> None:

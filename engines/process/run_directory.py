@@ -1,9 +1,10 @@
 """The state of one local run, read from its directory and the process table alone."""
 
+import json
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,24 +34,10 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def write_spec(
-        self,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        memory: int | None,
-        cores: Sequence[int] | None,
-        labels: Mapping[str, str],
-    ) -> None:
+    def create(self, labels: Mapping[str, str]) -> None:
         """Create the directory. Raises OSError."""
         self.work.mkdir(parents=True, exist_ok=True, mode=0o700)
-        spec = {
-            "command": command,
-            "environment": dict(environment),
-            "memory": memory,
-            "cores": cores,
-            "labels": dict(labels),
-        }
-        supervisor.write_json(self._file(supervisor.SPEC), spec)
+        supervisor.write(self._file(supervisor.SPEC), json.dumps({"labels": dict(labels)}))
 
     @property
     def work(self) -> Path:
@@ -146,7 +133,7 @@ class RunDirectory:
             "finished": time.time(),
         }
         try:
-            supervisor.write_json(self._file(supervisor.EXIT), end, exclusive=True)
+            supervisor.write(self._file(supervisor.EXIT), json.dumps(end), exclusive=True)
         except FileNotFoundError:
             return Missing()
         except OSError:  # such as a full disk: it has exited all the same, and a later probe records it
@@ -162,7 +149,13 @@ class RunDirectory:
         return None if child is None else float(child["started"])
 
     def _read(self, name: str) -> dict[str, Any] | None:
-        return supervisor.read_json(self._file(name))
+        """Return the object in the file, None if there is no such file or it is damaged."""
+        try:
+            with open(self._file(name), encoding="utf-8") as file:
+                value = json.load(file)
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            return None
+        return value if isinstance(value, dict) else None
 
     def _file(self, name: str) -> str:
         return os.path.join(self.path, name)

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from engines.process.supervisor import boot_id, processes, session_of, start_time
+from engines.process.supervisor import boot_id, processes, start_time, stat
 
 log = logging.getLogger(__name__)
 
@@ -72,15 +72,20 @@ def kill_session(leader: dict[str, Any] | None) -> None:
     if start_time(pid) not in (None, start):
         return  # the number belongs to another process now, so the session was empty
     for member in processes():
-        if session_of(member) != pid:
+        if _session_of(member) != pid:
             continue
         since = start_time(member)
         if since is None or since < start:
             continue
         with opened({**leader, "pid": member, "start": since}) as descriptor:
-            if descriptor is not None and session_of(member) == pid:
+            if descriptor is not None and _session_of(member) == pid:
                 send(descriptor, signal.SIGKILL)
                 exits_within(descriptor, 2.0)
+
+
+def _session_of(pid: int) -> int | None:
+    fields = stat(pid)
+    return None if fields is None else int(fields[3])
 
 
 class Exits:

@@ -12,12 +12,12 @@ import typer
 import yaml
 
 from engines.base import LaunchSpec
-from engines.memory import MemoryEngine, Script
 from gateway.bootstrap.node import Gateway
 from gateway.cli import client
 from tests import forks
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, ask, running
+from tests.memory_engine import MemoryEngine, Script
 from tests.registry.builders import a_data, a_description, a_parameter, a_request
 
 IMAGE = "acme:1.0.0"

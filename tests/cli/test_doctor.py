@@ -22,7 +22,6 @@ from typer.testing import CliRunner
 
 from adapter.bfia.examples import A_PROVIDER
 from engines.base import Capacity, Engine, PullDenied
-from engines.memory import MemoryEngine, MemoryWorld, Script
 from engines.multi import SeveralEngines
 from gateway.bootstrap import node
 from gateway.bootstrap.node import Gateway
@@ -43,6 +42,7 @@ from provider_registry.registry import Registry
 from tests.certificates import Authority
 from tests.e2e.nodes import free_ports
 from tests.inprocess import ask, running
+from tests.memory_engine import MemoryEngine, MemoryWorld, Script
 from tests.registry.builders import a_description, a_request
 from tests.services.signing import public
 
@@ -244,7 +244,6 @@ def test_it_works_beside_a_running_node_and_knows_its_images(config: Path):
         assert (code, steps["ports"]["result"]) == (0, "warning") and "as 0.0.9" in steps["ports"]["cause"]
         with socket.create_server(("127.0.0.1", 0)) as deaf:  # in this node's state folder, and not its own
             port = deaf.getsockname()[1]
-            threading.Thread(target=lambda: deaf.accept()[0].close(), daemon=True).start()
             code, steps = doctor(config, listen={"operator": {"bind": f"127.0.0.1:{port}"}})
         assert (code, failed(steps)) == (1, ["ports"])
 

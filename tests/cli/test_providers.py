@@ -8,10 +8,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from engines.base import ImageMetadata
-from engines.memory import MemoryEngine, Script
 from gateway.bootstrap.node import Gateway
 from gateway.cli.main import app
 from tests.inprocess import running
+from tests.memory_engine import MemoryEngine, Script
 from tests.registry.builders import a_component_request, a_description, a_parameter, a_request
 
 IMAGE = "acme:1.0.0"

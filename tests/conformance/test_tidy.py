@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from engines.base import EngineError
-from engines.memory import MemoryEngine, Script
 from gateway.conformance.clauses import CLAUSES
 from gateway.conformance.evidence import Evidence, Requests, StateReport, Trace, Trial
 from gateway.conformance.sandbox import Sandbox
@@ -13,6 +12,7 @@ from provider_registry.registration import provider_from_request
 from tests.conformance.conftest import registration
 from tests.contracts.engine_acts import a_spec, exits
 from tests.contracts.harnesses import MemoryHarness
+from tests.memory_engine import MemoryEngine, Script
 
 
 class Reluctant(MemoryEngine):

@@ -19,7 +19,6 @@ from adapter.fate.client import FateProtocol
 from adapter.fate.dag.description import Descriptions
 from adapter.fate.dag.read import Catalogue
 from adapter.fate.signing import Signatures
-from engines.memory import MemoryEngine, Script
 from gateway.bootstrap.node import Gateway
 from gateway.domain.job import Job
 from gateway.domain.run import LocalJob, Run
@@ -30,6 +29,7 @@ from provider_registry.registration import provider_from_request
 from route_table.live import LiveRoutes
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER, serving, settings
+from tests.memory_engine import MemoryEngine, Script
 
 THIRD = "JG0100003300000030"
 """a node that has a route, and no part in any job"""

@@ -19,7 +19,7 @@ from engines.base import (
     labels,
     run_name,
 )
-from engines.memory import Inside, Script
+from tests.memory_engine import Inside, Script
 
 LONG = 180.0
 """seconds that a test waits at most for what has to come"""

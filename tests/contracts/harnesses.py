@@ -11,9 +11,9 @@ from typing import Any
 
 from engines.base import CAPABILITIES, Engine
 from engines.docker import ContainerdEngine, DockerOptions
-from engines.memory import MemoryEngine, MemoryWorld
 from engines.process.engine import ProcessEngine
 from tests.contracts.engine_acts import ALL_SCRIPTS, PYTHON, Act
+from tests.memory_engine import MemoryEngine, MemoryWorld
 
 Owner = tuple[str, str]
 

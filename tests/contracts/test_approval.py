@@ -10,7 +10,6 @@ import httpx
 import pytest
 import yaml
 
-from engines.memory import MemoryEngine, Script
 from gateway.bootstrap.node import Gateway
 from gateway.domain.approval import START, Rule, Verdict
 from gateway.domain.dag import ComponentRef, Dag
@@ -24,6 +23,7 @@ from tests.builders import a_dag, a_spec
 from tests.contracts.apis import IMAGE, IMPLEMENTATIONS, Apis, World, registration, serving, two_nodes
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask, settings
+from tests.memory_engine import MemoryEngine, Script
 
 ROLES = {"guest": (PEER,), "host": (ME,)}
 PERSON = {"mode": "person", "deadline_seconds": 600}

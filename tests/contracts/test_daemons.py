@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body, ending_fields
 from engines.base import Capacity, EngineDown, ImageNotFound, Missing, Running
-from engines.memory import MemoryEngine, MemoryWorld, Script
 from engines.multi import SeveralEngines
 from gateway.bootstrap.node import Gateway
 from gateway.cli.main import app
@@ -30,6 +29,7 @@ from tests.contracts.engine_contract import EngineContract
 from tests.contracts.harnesses import MemoryHarness
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask, settings
+from tests.memory_engine import MemoryEngine, MemoryWorld, Script
 
 FAR = "ssh://bfia@10.0.0.9"
 FAR_WORLD = MemoryWorld()

@@ -37,7 +37,6 @@ from engines.base import (
 from engines.docker import ContainerdEngine, DockerOptions
 from engines.docker.engine import Source, as_the_daemon_sees, source_of
 from engines.docker.errors import translated
-from engines.memory import Script
 from tests.contracts.engine_acts import (
     COPIES,
     NEEDS_MEMORY,
@@ -52,6 +51,7 @@ from tests.contracts.engine_acts import (
     shell,
 )
 from tests.contracts.harnesses import DockerHarness
+from tests.memory_engine import Script
 
 NOTHING = Script()
 MIB = 1024 * 1024

@@ -18,7 +18,6 @@ from engines.base import INSTALLATION, NODE, CreateFailed, Isolation, Limits, Mo
 from engines.docker import ContainerdEngine
 from engines.docker.isolation import Firewall
 from engines.docker.network import NodeNetwork
-from engines.memory import Script
 from tests.contracts.engine_acts import (
     WAITS,
     a_spec,
@@ -27,6 +26,7 @@ from tests.contracts.engine_acts import (
     said,
 )
 from tests.contracts.harnesses import DockerHarness
+from tests.memory_engine import Script
 
 pytestmark = [
     pytest.mark.docker,

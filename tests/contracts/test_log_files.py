@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines import logs
-from engines.memory import Script
 from gateway.data.log_copies import _append
 from gateway.data.workspace import Workspace
 from tests.builders import a_run
 from tests.contracts.engine_acts import a_spec, ended, python
 from tests.contracts.harnesses import ProcessHarness
+from tests.memory_engine import Script
 
 CUT = re.compile(rb"\[(\d+) bytes are left out here: the log was longer than it may be\]\n")
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from engines.base import PullDenied
-from engines.memory import Image, Script
 from gateway.domain.dag import ComponentRef, Dag
 from gateway.domain.job import Job
 from gateway.domain.spec import JobSpec
@@ -21,6 +20,7 @@ from tests.builders import a_dag, a_spec
 from tests.contracts.apis import World, registration, two_nodes
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask
+from tests.memory_engine import Image, Script
 
 ROLES = {"guest": (PEER,), "host": (ME,)}
 FETCHING = {"kind": "docker", "docker": {"pull": "missing", "registries": ["shop.example"]}}

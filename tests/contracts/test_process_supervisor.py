@@ -2,7 +2,9 @@
 
 import contextlib
 import json
+import marshal
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -23,9 +25,9 @@ from engines.base import (
     Running,
     labels,
 )
-from engines.memory import Script
 from engines.process import supervisor
 from engines.process.engine import ProcessEngine
+from engines.process.run_directory import RunDirectory
 from tests.contracts.engine_acts import (
     IGNORES_TERM,
     WAITS,
@@ -40,6 +42,7 @@ from tests.contracts.engine_acts import (
     wait_for,
 )
 from tests.contracts.harnesses import ProcessHarness
+from tests.memory_engine import Script
 
 ROOT = Path(__file__).parents[2]
 NOTHING = Script()
@@ -72,9 +75,7 @@ def bystander() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def record(harness: ProcessHarness, name: str, file: str) -> dict:
-    found = supervisor.read_json(str(harness.root / name / file))
-    assert found is not None
-    return found
+    return dict(json.loads((harness.root / name / file).read_text()))
 
 
 def alive(pid: int) -> bool:
@@ -178,15 +179,20 @@ def test_a_run_whose_directory_is_deleted_ends(harness: ProcessHarness, engine: 
 # ------------------------------------------------------------ nothing foreign is touched
 
 
+def prepared(harness: ProcessHarness, spec: LaunchSpec) -> Path:
+    """Create the directory of a run that nobody has claimed."""
+    run = RunDirectory(harness.root / spec.name)
+    run.create(spec.labels)
+    return run.path
+
+
 def forged(harness: ProcessHarness, pid: int, **changes: object) -> str:
     """Lay out a run whose numbers have gone to another process."""
     spec = a_spec(harness, WAITS)
-    directory = harness.root / spec.name
-    directory.mkdir(parents=True)
-    supervisor.write_json(str(directory / supervisor.SPEC), {"labels": dict(spec.labels)})
+    directory = prepared(harness, spec)
     former = {**supervisor.identity(pid), "start": (supervisor.start_time(pid) or 0) - 1, **changes}
-    supervisor.write_json(str(directory / supervisor.SUPERVISOR), former)
-    supervisor.write_json(str(directory / supervisor.CHILD), {**former, "started": 1.7e9})
+    (directory / supervisor.SUPERVISOR).write_text(json.dumps(former))
+    (directory / supervisor.CHILD).write_text(json.dumps({**former, "started": 1.7e9}))
     return spec.name
 
 
@@ -231,6 +237,7 @@ import os, sys
 from pathlib import Path
 from engines.base import LaunchSpec
 from engines.process.engine import ProcessEngine
+from engines.process.run_directory import RunDirectory
 
 engine = ProcessEngine(node="alpha", installation="first", images={"base:1": ("sh",)}, run_root=Path(sys.argv[1]))
 labels = {"bfia.node": "alpha", "bfia.installation": "first"}
@@ -261,36 +268,33 @@ def test_a_run_that_was_claimed_but_never_started_can_be_launched(
     harness: ProcessHarness, engine: ProcessEngine
 ) -> None:
     spec = a_spec(harness, exits(3))
-    directory = harness.root / spec.name
-    directory.mkdir(parents=True)
-    supervisor.write_json(str(directory / supervisor.SPEC), {"labels": dict(spec.labels)})
+    prepared(harness, spec)
     assert engine.probe(spec.name) == Missing()
     engine.launch(spec)
     assert ended(engine, spec.name).code == 3
 
 
-def test_a_second_supervisor_does_nothing(harness: ProcessHarness, engine: ProcessEngine) -> None:
-    name = launch(harness, engine, shell("echo once; exec sleep 600", NOTHING))
-    said(engine, name, b"once")
-    second = subprocess.run(
-        [sys.executable, "-I", "-S", supervisor.__file__, str(harness.root / name)],
+def supervise(directory: Path) -> str:
+    """Run a supervisor by itself; return its report."""
+    return subprocess.run(
+        [sys.executable, "-I", "-S", supervisor.__file__, str(directory)],
+        input=marshal.dumps((("/bin/false",), {}, None, None)),
         capture_output=True,
         check=True,
         timeout=60,
-    )
-    assert json.loads(second.stdout) == [supervisor.TAKEN]
+    ).stdout.decode()
+
+
+def test_a_second_supervisor_does_nothing(harness: ProcessHarness, engine: ProcessEngine) -> None:
+    name = launch(harness, engine, shell("echo once; exec sleep 600", NOTHING))
+    said(engine, name, b"once")
+    assert supervise(harness.root / name) == f"{supervisor.TAKEN}\n"
     assert engine.logs(name).stdout == b"once\n"
     assert isinstance(engine.probe(name), Running)
 
 
 def test_a_supervisor_of_a_removed_run_does_nothing(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", supervisor.__file__, str(tmp_path / "gone")],
-        capture_output=True,
-        check=True,
-        timeout=60,
-    )
-    assert json.loads(done.stdout)[0] == supervisor.REFUSED
+    assert supervise(tmp_path / "gone").startswith(supervisor.REFUSED)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -405,3 +409,56 @@ def test_what_a_run_prints_counts_as_its_disk(harness: ProcessHarness, engine: P
     name = launch(harness, engine, shell("seq 200000; echo ready; sleep 600", NOTHING))
     said(engine, name, b"ready")
     assert engine.written(name, 10).size >= (harness.root / name / supervisor.STDOUT).stat().st_size > 1_000_000
+
+
+# ------------------------------------------------------------ a full disk, for which a limit on files stands
+
+
+@contextlib.contextmanager
+def nothing_can_be_written(pid: int) -> Iterator[None]:
+    before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
+
+
+def running(harness: ProcessHarness, engine: ProcessEngine) -> tuple[str, int, int]:
+    """Start a run; return its name, and the numbers of its supervisor and of its first process."""
+    spec = a_spec(harness, shell("trap 'exit 0' USR1; echo ready; while :; do sleep 600 & wait; done", NOTHING))
+    engine.launch(spec)
+    said(engine, spec.name, b"ready")
+    keeper, child = (record(harness, spec.name, f)["pid"] for f in (supervisor.SUPERVISOR, supervisor.CHILD))
+    return spec.name, keeper, child
+
+
+def state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return "Z"
+
+
+def test_an_exit_on_a_full_disk_is_recorded_once_there_is_room(
+    harness: ProcessHarness, engine: ProcessEngine
+) -> None:
+    name, keeper, child = running(harness, engine)
+    with nothing_can_be_written(keeper):
+        os.kill(child, signal.SIGUSR1)
+        wait_for(lambda: not os.path.exists(f"/proc/{child}") and state(keeper) in "SZ", "its end")
+        assert isinstance(engine.probe(name), Running)
+    assert ended(engine, name).code == 0
+
+
+def test_a_run_whose_end_cannot_be_written_down_has_ended(harness: ProcessHarness, engine: ProcessEngine) -> None:
+    name, keeper, _ = running(harness, engine)
+    engine.close()
+    anew = harness.engine()
+    with nothing_can_be_written(os.getpid()):
+        os.kill(keeper, signal.SIGKILL)
+        found = wait_for(lambda: isinstance(one := anew.probe(name), Exited) and one, "its end")
+        assert found.code == 137
+        assert [one.name for one in anew.list()] == [name]
+    assert ended(anew, name).code == 137

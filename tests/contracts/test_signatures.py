@@ -17,7 +17,6 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa, x25519
 from engines.base import EngineError, ImageMetadata, SignatureUnchecked
 from engines.docker import signatures
 from engines.docker.signatures import signatures_of
-from engines.memory import MemoryEngine, Script
 from gateway.config.engine import SignatureRule
 from gateway.errors import Invalid, Refused
 from gateway.providers.images import Images, Signatures, signers_of
@@ -26,6 +25,7 @@ from provider_registry.registry import Registry
 from tests.core.test_engine_failures import ended
 from tests.core.test_shells import submit
 from tests.inprocess import running
+from tests.memory_engine import MemoryEngine, Script
 from tests.registry.builders import a_request
 from tests.registry.memory import MemoryRepository
 from tests.services.registry import PASSWORD, USER, registry

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from engines.memory import MemoryEngine, Script
 from gateway.errors import DatabaseAway
 from gateway.runtime.batching import while_away
 from gateway.store.database import connect, opened
@@ -15,6 +14,7 @@ from gateway.store.store import Store
 from tests.core.test_shells import submit
 from tests.e2e.nodes import free_ports, wait_for
 from tests.inprocess import ask, running
+from tests.memory_engine import MemoryEngine, Script
 
 
 def test_a_database_that_is_not_there_is_named():

@@ -20,7 +20,6 @@ from engines.base import (
     PullDenied,
     PullTimeout,
 )
-from engines.memory import Inside, MemoryEngine, Script
 from gateway.bootstrap.node import Gateway
 from gateway.data.files import DiskWatch
 from gateway.data.workspace import Workspace
@@ -32,6 +31,7 @@ from tests.builders import a_run
 from tests.core.test_shells import submit
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ask, running
+from tests.memory_engine import Inside, MemoryEngine, Script
 
 IMAGE = "example:1.0.0"
 

@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from engines.base import Capacity
-from engines.memory import MemoryEngine, MemoryWorld, Script
 from gateway.bootstrap.node import Gateway
 from gateway.domain.resources import GIB, Amounts, Claim, ClaimState
 from gateway.domain.run import LocalJob
@@ -24,6 +23,7 @@ from tests.builders import a_spec, at
 from tests.contracts.apis import IMAGE, registration, serving
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ask, settings
+from tests.memory_engine import MemoryEngine, MemoryWorld, Script
 
 A, B, C = "JG0100001100000010", "JG0100002200000020", "JG0100003300000030"
 LONG = 180.0

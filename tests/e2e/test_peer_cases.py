@@ -23,7 +23,6 @@ import yaml
 
 from adapter.bfia import peer as calls
 from adapter.bfia.examples import A_JOB, A_PROVIDER
-from engines.memory import MemoryEngine
 from gateway.domain.job import Job
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import GatewayError, Refused
@@ -36,6 +35,7 @@ from tests.e2e import jobs
 from tests.e2e.nodes import Federation, Node, alive, process_engine, wait_for
 from tests.e2e.test_stop import job_of
 from tests.inprocess import ME, STRANGER, ask
+from tests.memory_engine import MemoryEngine
 
 SCHEDULE = "/v1/platform/schedule"
 RUNNING, SUCCESS, FAILED = TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from adapter.bfia import logs
 from engines.base import LaunchSpec, labels
-from engines.memory import MemoryEngine, Script
 from gateway.data.log_levels import LEVELS, LONGEST_LINE, Level
 from gateway.data.logs import MOST_BYTES, MOST_LINES, Excerpt, RunLogs
 from gateway.data.workspace import Workspace
@@ -29,6 +28,7 @@ from gateway.ports import Limiters
 from gateway.store.database import connect, migrate
 from gateway.store.store import Store
 from tests.builders import OK, a_job, a_local_job, a_run, a_spec
+from tests.memory_engine import MemoryEngine, Script
 
 TASK = "task_a"
 DEBUG, INFO, ERROR = LEVELS

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from engines.base import ImageMetadata
-from engines.memory import MemoryEngine, Script
 from gateway.domain.dag import ComponentRef, Dag, DagNode
 from gateway.errors import Invalid, NotAllowed, NotFound, Refused
 from gateway.providers.images import Images
 from gateway.providers.registration import By, Providers, asking, audited
 from provider_registry.registry import Registry
 from tests.builders import a_spec
+from tests.memory_engine import MemoryEngine, Script
 from tests.registry.builders import a_component_request, a_description, a_request
 from tests.registry.memory import MemoryRepository
 

@@ -12,7 +12,6 @@ import pytest
 
 from engines.base import Capacity
 from engines.host import this_machine
-from engines.memory import MemoryEngine
 from gateway.config.schema import ResourceSettings
 from gateway.domain.resources import GIB, Amounts, Defaults, Means, Pool
 from gateway.domain.states import JobStatus
@@ -26,6 +25,7 @@ from gateway.store.store import Store
 from tests.builders import a_local_job, a_spec, at
 from tests.contracts.databases import careless_database
 from tests.contracts.test_repositories import a_store
+from tests.memory_engine import MemoryEngine
 
 MEANS = Means("n1", Amounts.of(8, 16 * GIB, 0), 8)
 

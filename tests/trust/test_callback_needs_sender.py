@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from engines.memory import MemoryEngine
 from gateway.domain.run import Run
 from gateway.domain.states import TaskStatus
 from tests.adapter.bfia.scripted import says
@@ -14,6 +13,7 @@ from tests.adapter.bfia.site import KUSCIA, SPEC, Site, a_job_with, serving_site
 from tests.builders import a_spec
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, ask
+from tests.memory_engine import MemoryEngine
 
 CONTAINER = "/v1/platform/schedule/task/callback"
 PEERS = "/v1/interconn/schedule/task/callback"

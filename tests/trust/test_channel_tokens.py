@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
-from engines.memory import MemoryEngine
 from gateway.auth import RunTokens
 from gateway.bootstrap.node import Gateway
 from gateway.bootstrap.parts import key_of
 from tests.adapter.bfia.site import FATE, KUSCIA, SPEC, Site, serving_site
 from tests.builders import a_spec
 from tests.inprocess import ME, ask, containers, running
+from tests.memory_engine import MemoryEngine
 
 CHAN = "/v1/interconn/chan/"
 CALLBACK = "/v1/platform/schedule/task/callback"

@@ -10,7 +10,6 @@ import pytest
 
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
-from engines.memory import MemoryEngine, Script
 from gateway.auth import Role, new_token
 from gateway.bootstrap.node import Gateway
 from gateway.domain.states import JobStatus
@@ -19,6 +18,7 @@ from tests.builders import a_spec
 from tests.contracts.apis import IMAGE, registration
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, ask, running
+from tests.memory_engine import MemoryEngine, Script
 
 OWN = "0123456789abcdef0123"
 _numbers = count()

@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 
 from engines.base import Limits
 from engines.host import this_machine
-from engines.memory import MemoryEngine, Script
 from gateway.cli.main import app
 from gateway.config.loader import load
 from gateway.domain.resources import CORE, GIB, Amounts, Means
@@ -18,6 +17,7 @@ from tests.builders import a_run
 from tests.core.test_engine_failures import IMAGE, ended
 from tests.core.test_shells import submit
 from tests.inprocess import running
+from tests.memory_engine import MemoryEngine, Script
 
 
 def launched(tmp_path: Path, **settings: Any) -> list[Limits]:

@@ -12,7 +12,6 @@ from typing import Any
 import yaml
 
 from engines.base import LaunchSpec
-from engines.memory import MemoryEngine, Script
 from gateway.bootstrap.node import Gateway
 from gateway.domain.run import Run
 from gateway.domain.spec import JobSpec
@@ -22,6 +21,7 @@ from tests.builders import a_spec
 from tests.contracts.apis import IMAGE, registration, serving
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, ask, settings
+from tests.memory_engine import MemoryEngine, Script
 
 SPEC, FATE, KUSCIA = "JG0100000000000001", "JG0100000000000002", "JG0100000000000003"
 PROFILES = {SPEC: "spec", FATE: "fate", KUSCIA: "kuscia"}

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from engines.memory import MemoryEngine
 from gateway.domain.job import Job
 from gateway.domain.run import Run
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
@@ -17,6 +16,7 @@ from tests.adapter.bfia.site import Site, serving_site
 from tests.builders import a_spec
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME
+from tests.memory_engine import MemoryEngine
 
 PLATFORM = "/v1/platform/schedule"
 CALLBACK = "/task/callback"

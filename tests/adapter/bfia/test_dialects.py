@@ -15,7 +15,6 @@ import yaml
 from adapter.bfia.examples import A_JOB
 from adapter.bfia.profiles import PROFILES as PROFILE_OF
 from adapter.bfia.translate import create_body
-from engines.memory import MemoryEngine
 from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import Invalid
@@ -25,6 +24,7 @@ from tests.adapter.bfia.site import CONTROL, FATE, KUSCIA, PROFILES, SPEC, Site,
 from tests.builders import a_spec
 from tests.e2e.nodes import free_ports, wait_for
 from tests.inprocess import ME, STRANGER, ask
+from tests.memory_engine import MemoryEngine
 
 
 @pytest.fixture(scope="module")

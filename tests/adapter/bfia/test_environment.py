@@ -14,7 +14,6 @@ from adapter.bfia import translate, wire
 from adapter.bfia.environment import encoded, environment
 from engines.base import LaunchSpec, Limits
 from engines.host import this_machine
-from engines.memory import MemoryEngine, Script
 from gateway.bootstrap.node import Gateway
 from gateway.domain.run import Address, Run
 from gateway.domain.spec import Ending, Party
@@ -25,6 +24,7 @@ from tests.builders import a_local_job, a_run, a_spec
 from tests.contracts.apis import serving
 from tests.e2e.nodes import ROOT, example, wait_for
 from tests.inprocess import ME, ask, settings
+from tests.memory_engine import MemoryEngine, Script
 
 JOB = "job-00112233445566778899aabbccddeeff"
 TRACE = "trace_0123456789abcdef0123456789abcdef"

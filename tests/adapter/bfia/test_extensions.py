@@ -11,7 +11,6 @@ import pytest
 
 from adapter.bfia.extensions import COMMANDS, EXTENSION, EXTENSIONS, JOB_AUDIT, Command, table
 from adapter.bfia.interconn import SCHEDULE
-from engines.memory import MemoryEngine
 from gateway.domain.states import Outcome, TaskStatus
 from gateway.errors import GatewayError, NotFound, NotServed, PeerUnreachable, Refused
 from gateway.ports import Callback
@@ -19,6 +18,7 @@ from tests.adapter.bfia.scripted import Answer, ScriptedPeer, clients, says, scr
 from tests.adapter.bfia.site import SPEC, a_job_with, serving_site
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask, running
+from tests.memory_engine import MemoryEngine
 
 ROOT = Path(__file__).resolve().parents[3]
 OURS = Command("something of ours", "/job/ours", EXTENSION, "it is left undone")

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from engines.memory import MemoryEngine
 from gateway.domain.states import JobStatus, TaskStatus
 from gateway.errors import GatewayError
 from gateway.ports import Callback
@@ -16,6 +15,7 @@ from tests.adapter.bfia.site import CONTROL, FATE, SPEC, Site, a_job_with, by_pa
 from tests.contracts.apis import THIRD
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, ask
+from tests.memory_engine import MemoryEngine
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from engines.memory import MemoryEngine, Script
 from gateway.bootstrap.node import Gateway
 from gateway.domain.dag import ComponentRef
 from gateway.domain.models import Kept, ModelPart, PartyModel
@@ -19,6 +18,7 @@ from tests.builders import T0
 from tests.contracts.apis import IMAGE, registration
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, STRANGER, ask, running
+from tests.memory_engine import MemoryEngine, Script
 
 PARTIES = (Party("guest", 0, ME), Party("host", 0, ME))
 THING = ComponentRef("vendor", "1.0.0", "Thing")
