@@ -12,6 +12,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from functools import cache
+from operator import attrgetter
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
@@ -23,12 +24,19 @@ _ELSEWHERE = ("notes", "spec")
 
 def dumps(value: Any) -> str:
     """Write a domain value (or plain data) as JSON text."""
-    return json.dumps(value, default=_plain, ensure_ascii=False, separators=(",", ":"))
+    return _text(value, sparse=False)
 
 
 def record(value: Any) -> str:
     """Write a job's record, without the fields that have their default."""
-    return json.dumps(value, default=_sparse, ensure_ascii=False, separators=(",", ":"))
+    return _text(value, sparse=True)
+
+
+def _text(value: Any, *, sparse: bool) -> str:
+    def default(value: Any) -> Any:
+        return _writer(type(value), sparse)(value)
+
+    return json.dumps(value, default=default, ensure_ascii=False, separators=(",", ":"))
 
 
 def loads(cls: type[T], text: str, **elsewhere: Any) -> T:
@@ -53,44 +61,32 @@ def as_time(seconds: float) -> datetime:
 
 def stored_names(cls: type) -> dict[str, str]:
     """Return the stored fields of a type: name -> key in the JSON text."""
-    return {name: stored for name, stored, _ in _stored(cls)}
-
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value):
-        return {stored: getattr(value, name) for name, stored, _ in _fields(value)}
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, (set, frozenset)):
-        return sorted(value)
-    raise TypeError(f"cannot store a {type(value).__name__}")
-
-
-def _sparse(value: Any) -> Any:
-    if not is_dataclass(value):
-        return _plain(value)
-    return {
-        stored: kept
-        for name, stored, default in _fields(value)
-        if (kept := getattr(value, name)) is not default and kept != default
-    }
-
-
-def _fields(value: Any) -> list[tuple[str, str, Any]]:
-    cls: Any = type(value)
-    return _stored(cls)
+    kind: Any = cls
+    return {f.name: f.metadata.get("stored", f.name) for f in fields(kind) if f.init and f.name not in _ELSEWHERE}
 
 
 @cache
-def _stored(cls: Any) -> list[tuple[str, str, Any]]:
-    """Return each stored field with its key and its default, `MISSING` where it has none."""
-    return [
-        (f.name, f.metadata.get("stored", f.name), _default(f))
-        for f in fields(cls)
-        if f.init and f.name not in _ELSEWHERE
-    ]
+def _writer(cls: type, sparse: bool) -> Convert:
+    if is_dataclass(cls):
+        return _dataclass_writer(cls, sparse)
+    if issubclass(cls, datetime):
+        return datetime.isoformat
+    if issubclass(cls, Mapping):
+        return dict
+    if issubclass(cls, (set, frozenset)):
+        return sorted
+    raise TypeError(f"cannot store a {cls.__name__}")
+
+
+def _dataclass_writer(cls: Any, sparse: bool) -> Convert:
+    names = stored_names(cls)
+    defaults = {f.name: _default(f) for f in fields(cls)}
+    columns = [(key, attrgetter(name), defaults[name] if sparse else MISSING) for name, key in names.items()]
+    return lambda value: {
+        key: kept
+        for key, get, default in columns
+        if (kept := get(value)) is not default and (default is MISSING or kept != default)
+    }
 
 
 def _default(field: Field[Any]) -> Any:
@@ -109,29 +105,37 @@ def _reader(annotation: Any) -> Convert:
         key, value = map(_reader, get_args(annotation))
         return lambda pairs: {key(k): value(v) for k, v in pairs.items()}
     if annotation is Any or not isinstance(annotation, type):
-        return lambda value: value
+        return _same
     if is_dataclass(annotation):
         return _of_dataclass(annotation)
     if issubclass(annotation, datetime):
         return datetime.fromisoformat
     if issubclass(annotation, Enum):
-        return annotation
-    return lambda value: value
+        return {member.value: member for member in annotation}.__getitem__
+    return _same
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def _optional(annotation: Any) -> Convert:
     inner = [a for a in get_args(annotation) if a is not type(None)]
-    convert: Convert = _reader(inner[0]) if len(inner) == 1 else lambda value: value
-    return lambda value: None if value is None else convert(value)
+    convert = _reader(inner[0]) if len(inner) == 1 else _same
+    return _same if convert is _same else lambda value: None if value is None else convert(value)
 
 
 @cache
 def _of_dataclass(cls: type) -> Callable[..., Any]:
     hints = get_type_hints(cls)
-    readers = [(name, stored, _reader(hints[name]), default is MISSING) for name, stored, default in _stored(cls)]
+    readers = {key: (name, _reader(hints[name])) for name, key in stored_names(cls).items()}
 
     def read(data: Mapping[str, Any], elsewhere: Mapping[str, Any] = types.MappingProxyType({})) -> Any:
-        kept = {n: convert(data[key]) for n, key, convert, required in readers if required or key in data}
+        kept = {}
+        for key, value in data.items():
+            if key in readers:
+                name, convert = readers[key]
+                kept[name] = value if convert is _same else convert(value)
         return cls(**kept, **elsewhere)
 
     return read
