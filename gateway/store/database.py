@@ -3,7 +3,7 @@
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -70,7 +70,7 @@ class Database:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
-        self._writer: Any = threading.Lock() if engine.dialect.name == "sqlite" else _NoLock()
+        self._writer: Any = threading.Lock() if engine.dialect.name == "sqlite" else nullcontext()
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
@@ -132,12 +132,6 @@ def upsert(connection: sa.Connection, table: sa.Table, key: Mapping[str, Any], v
     here = sa.and_(*(table.c[name] == value for name, value in key.items()))
     if not connection.execute(table.update().where(here).values(**values)).rowcount:
         connection.execute(table.insert().values(**key, **values))
-
-
-class _NoLock:
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """The ledger of the node's resources: every change under one lock, for all gateways on the database."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -11,7 +10,6 @@ from gateway.domain.resources import Amounts, Claim, ClaimState, Ledger, Means
 from gateway.domain.states import JobStatus
 from gateway.store import schema
 from gateway.store.database import repeating
-from gateway.store.serialization import as_time
 from gateway.store.store import Store
 
 X = TypeVar("X")
@@ -107,36 +105,20 @@ class Claims:
 
 
 def _claim(row: Any) -> Claim:
-    return Claim(
-        row.job_id,
-        Amounts(row.cpu, row.memory, row.disk),
-        ClaimState(row.state),
-        as_time(row.since),
-        as_time(row.asked_at),
-        row.priority,
-        row.scheduler,
-        None if row.held_at is None else as_time(row.held_at),
-        row.reason,
-        {name: Amounts(*amounts) for name, amounts in json.loads(row.further or "{}").items()},
-    )
+    same = {name: getattr(row, name) for name in _SAME}
+    further = {name: Amounts(*amounts) for name, amounts in (row.further or {}).items()}
+    amounts = Amounts(row.cpu, row.memory, row.disk)
+    return Claim(amounts=amounts, state=ClaimState(row.state), further=further, **same)
+
+
+_SAME = ("job_id", "since", "asked_at", "priority", "scheduler", "held_at", "reason")
+"""columns that hold a field as it is"""
 
 
 def _row(claim: Claim) -> dict[str, Any]:
     further = {name: [a.cpu, a.memory, a.disk] for name, a in claim.further.items()}
-    return {
-        "job_id": claim.job_id,
-        "state": str(claim.state),
-        "cpu": claim.amounts.cpu,
-        "memory": claim.amounts.memory,
-        "disk": claim.amounts.disk,
-        "priority": claim.priority,
-        "since": claim.since.timestamp(),
-        "asked_at": claim.asked_at.timestamp(),
-        "held_at": None if claim.held_at is None else claim.held_at.timestamp(),
-        "scheduler": claim.scheduler,
-        "reason": claim.reason,
-        "further": json.dumps(further) if further else None,
-    }
+    same = {name: getattr(claim, name) for name in _SAME}
+    return {**same, **vars(claim.amounts), "state": claim.state, "further": further or None}
 
 
 def ended(status: str | None) -> bool:

@@ -52,7 +52,7 @@ class SqlModels:
         """Say whether and since when a version is deployed; with ``granted``, to whom too. False: unknown."""
         values: dict[str, object] = {"deployed_at": at}
         if granted is not None:
-            values["granted"] = dumps(sorted(granted))
+            values["granted"] = sorted(granted)
         return bool(self._database.execute(_T.update().where(*_version(model_id, version)).values(**values)))
 
     def add(
@@ -108,10 +108,10 @@ def _row(kept: Kept) -> dict[str, Any]:
         "job_id": model.job_id,
         "created_at": model.created_at.timestamp() if model.created_at.year > 1 else time.time(),
         "deployed_at": kept.deployed_at,
-        "granted": dumps(list(kept.granted)),
+        "granted": list(kept.granted),
         "document": dumps(model),
     }
 
 
 def _kept(row: Any) -> Kept:
-    return Kept(loads(PartyModel, row.document), row.deployed_at, tuple(loads(list, row.granted)))
+    return Kept(loads(PartyModel, row.document), row.deployed_at, tuple(row.granted))

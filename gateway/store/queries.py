@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from gateway.auth import proven
 from gateway.domain.spec import JobSpec, NodeId, Note
 from gateway.store import schema
+from gateway.store.records import Listed
 from gateway.store.serialization import as_time, dumps, loads
 from gateway.store.store import Store
 from gateway.store.timeline import add_notes
@@ -144,23 +145,10 @@ class Wanted:
     before: datetime | None = None
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A job in a list."""
-
-    job_id: str
-    flow_id: str
-    status: str
-    outcome: str | None
-    created_at: datetime
-    sides: tuple[str, ...]
-    """scheduler, participant: what this node is to the job; the state is that of the first"""
-
-
 class Page(NamedTuple):
     """Some jobs, newest first."""
 
-    entries: list[Entry]
+    entries: list[Listed]
     next: Place | None
     """where the next page begins; None on the last one"""
 
@@ -176,7 +164,7 @@ def page(store: Store, wanted: Wanted, limit: int, after: Place | None = None) -
     scheduled = [r.job_id for side, r in shown if side == "scheduler"]
     both = set(store.values(sa.select(t.c.job_id).where(t.c.job_id.in_(scheduled))))
     entries = [
-        Entry(
+        Listed(
             r.job_id,
             r.flow_id,
             r.status,

@@ -40,6 +40,8 @@ class Listed:
     status: str
     outcome: str | None
     created_at: datetime
+    sides: tuple[str, ...] = ()
+    """scheduler, participant: what this node is to the job; the state is that of the first"""
 
 
 class Records(Generic[R]):
@@ -201,7 +203,7 @@ class Records(Generic[R]):
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             text = f"the record of job {job_id} cannot be read ({type(error).__name__}: {error})"
             raise Unreadable(text) from error
-        entry = Entry(row.version, row.created_at, value, len(row.state))
+        entry = Entry(row.version, row.created_at, value)
         self._cache.put(job_id, entry)
         return entry
 
@@ -220,7 +222,7 @@ class Records(Generic[R]):
             if self._also is not None:
                 self._also(connection, old, new)
             add_notes(connection, old.id, self._side, new.notes)
-        self._cache.put(old.id, Entry(version, made_of.created_at, kept, len(columns["state"])))
+        self._cache.put(old.id, Entry(version, made_of.created_at, kept))
         log_notes(self._side, new.spec, new.notes)
         return kept
 
@@ -290,50 +292,39 @@ def run_rows(job_id: str, run: Run) -> Iterator[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Entry(Generic[R]):
-    """A cached record and its version; ``size`` is in characters of its text."""
+    """A cached record and its version."""
 
     version: int
     created_at: float
     """a record that was deleted and made anew begins with version 1 again"""
     value: R
-    size: int
 
 
 class Cache(Generic[R]):
-    """The records used last, up to so many characters of their texts; the database says whether one is current."""
+    """The records used last; the database says whether one is current."""
 
-    def __init__(self, capacity: int = 64 * 1024**2) -> None:
+    def __init__(self, capacity: int = 2000) -> None:
         self._capacity = capacity
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, Entry[R]] = OrderedDict()
-        self._used = 0
 
     def get(self, job_id: str) -> Entry[R] | None:
         """Return a cached record, and keep it for longer."""
         with self._lock:
-            entry = self._entries.get(job_id)
-            if entry is not None:
+            if job_id in self._entries:
                 self._entries.move_to_end(job_id)
-            return entry
+            return self._entries.get(job_id)
 
     def put(self, job_id: str, entry: Entry[R]) -> None:
         """Keep a record; an older version never takes a newer one's place."""
         with self._lock:
-            known = self._entries.get(job_id)
-            if known is not None and known.created_at == entry.created_at and known.version > entry.version:
-                return
-            self._forget(job_id)
-            self._entries[job_id] = entry
-            self._used += entry.size
-            while self._used > self._capacity and len(self._entries) > 1:
-                self._forget(next(iter(self._entries)))
+            known = self._entries.pop(job_id, entry)
+            newer = known.created_at == entry.created_at and known.version > entry.version
+            self._entries[job_id] = known if newer else entry
+            if len(self._entries) > self._capacity:
+                self._entries.popitem(last=False)
 
     def drop(self, job_id: str) -> None:
         """Forget a record."""
         with self._lock:
-            self._forget(job_id)
-
-    def _forget(self, job_id: str) -> None:
-        entry = self._entries.pop(job_id, None)
-        if entry is not None:
-            self._used -= entry.size
+            self._entries.pop(job_id, None)

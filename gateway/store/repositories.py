@@ -1,6 +1,5 @@
 """What the node keeps beside its jobs: providers, routes, datasets, grants, tokens, audit, gateways, engines."""
 
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from gateway.domain.states import RunStatus
 from gateway.ports import Clock
 from gateway.store import schema
 from gateway.store.database import Database, repeating, upsert
-from gateway.store.serialization import as_time, dumps, loads
+from gateway.store.serialization import dumps, loads
 from gateway.store.store import Store
 from provider_registry.model import Action, Provider, Revision
 from provider_registry.registration import from_document
@@ -49,17 +48,9 @@ class SqlProviders:
     def write(self, revision: Revision) -> None:
         """Append a revision. Raises `Stale`: the number is the primary key, so of two writers one comes second."""
         t = schema.provider
-        at = revision.at.timestamp()
         document = dumps(revision.provider.document())
-        row = {
-            "provider_key": revision.key,
-            "number": revision.number,
-            "at": at,
-            "author": revision.author[:255],
-            "action": str(revision.action),
-            "reason": revision.reason[:1000],
-            "document": document,
-        }
+        row = {name: getattr(revision, name) for name in ("number", "at", "author", "action", "reason")}
+        row |= {"provider_key": revision.key, "document": document}
 
         def work() -> None:
             try:
@@ -68,7 +59,7 @@ class SqlProviders:
                     if revision.action is Action.DELETED:
                         connection.execute(t.delete().where(t.c.provider_key == revision.key))
                     else:
-                        now = {"document": document, "updated_at": at}
+                        now = {"document": document, "updated_at": revision.at.timestamp()}
                         upsert(connection, t, {"provider_key": revision.key}, now)
             except sa.exc.IntegrityError as error:
                 raise Stale(f"revision {revision.number} of {revision.key} is there already") from error
@@ -91,9 +82,9 @@ class SqlProviders:
         """Return the revision in force at a moment, if another one followed it."""
         t = schema.provider_revision
         last = self._database.first(_revisions(key).with_only_columns(t.c.at).limit(1))
-        if last is None or last.at <= moment.timestamp():
+        if last is None or last.at <= moment:
             return None
-        row = self._database.first(_revisions(key).where(t.c.at <= moment.timestamp()).limit(1))
+        row = self._database.first(_revisions(key).where(t.c.at <= moment).limit(1))
         return _revision(row) if row else None
 
     def owner(self, name: str) -> str | None:
@@ -124,9 +115,8 @@ def _revisions(key: str) -> sa.Select[Any]:
 
 
 def _revision(row: Any) -> Revision:
-    provider = _provider(row.document)
-    action = Action(row.action)
-    return Revision(row.provider_key, row.number, as_time(row.at), row.author, action, row.reason, provider)
+    key, number, at, author, action, reason, document = row
+    return Revision(key, number, at, author, Action(action), reason, _provider(document))
 
 
 @lru_cache(maxsize=256)
@@ -149,18 +139,11 @@ class SqlRouteVersions:
         """Return a version; None: there is none of that number."""
         t = schema.route_version
         row = self._database.first(sa.select(t).where(t.c.number == number))
-        return _version(row) if row else None
+        return Version(*row) if row else None
 
     def add(self, version: Version) -> bool:
         """Append a version; False where its number is taken. Author and reason are cut to the columns."""
-        row = {
-            "number": version.number,
-            "at": version.at.timestamp(),
-            "author": version.author[:255],
-            "reason": version.reason[:1000],
-            "source": version.source,
-            "text": version.text,
-        }
+        row = {column.name: getattr(version, column.name) for column in schema.route_version.c}
         try:
             self._database.execute(schema.route_version.insert().values(**row))
         except sa.exc.IntegrityError:
@@ -173,7 +156,7 @@ class SqlRouteVersions:
         query = sa.select(t).order_by(t.c.number.desc()).limit(limit)
         if before is not None:
             query = query.where(t.c.number < before)
-        return [_version(row) for row in self._database.rows(query)]
+        return [Version(*row) for row in self._database.rows(query)]
 
     def exported(self) -> Export | None:
         """Return what the file held last; None: no gateway has written one yet."""
@@ -182,11 +165,7 @@ class SqlRouteVersions:
 
     def set_exported(self, export: Export) -> None:
         """Note what the file holds now."""
-        self._database.put(schema.route_export, {"id": 1}, {"number": export.number, "digest": export.digest})
-
-
-def _version(row: Any) -> Version:
-    return Version(row.number, as_time(row.at), row.author, row.reason, row.source, row.text)
+        self._database.put(schema.route_export, {"id": 1}, vars(export))
 
 
 class SqlDatasets:
@@ -240,14 +219,7 @@ class SqlGrants:
     def put(self, grant: Grant) -> None:
         """Write a grant, in place of an earlier one of the same dataset and node."""
         key = {"namespace": grant.dataset.namespace, "name": grant.dataset.name, "node": grant.node}
-        values = {
-            "granted_at": grant.granted_at.timestamp(),
-            "granted_by": grant.granted_by[:255],
-            "reason": grant.reason[:1000],
-            "expires_at": _seconds(grant.expires_at),
-            "revoked_at": _seconds(grant.revoked_at),
-            "revoked_by": grant.revoked_by[:255],
-        }
+        values = {name: value for name, value in vars(grant).items() if name not in ("dataset", "node")}
         self._database.put(schema.dataset_grant, key, values)
 
     def forget(self, dataset: Address, node: NodeId | None = None) -> None:
@@ -266,16 +238,8 @@ def _of(dataset: Address) -> tuple[sa.ColumnElement[bool], ...]:
 
 
 def _grant(row: Any) -> Grant:
-    return Grant(
-        Address(row.namespace, row.name),
-        row.node,
-        as_time(row.granted_at),
-        row.granted_by,
-        row.reason,
-        _time(row.expires_at),
-        _time(row.revoked_at),
-        row.revoked_by,
-    )
+    namespace, name, *rest = row
+    return Grant(Address(namespace, name), *rest)
 
 
 class SqlTokens:
@@ -286,16 +250,7 @@ class SqlTokens:
 
     def add(self, token: Token) -> None:
         """Keep a new token; of its secret only the digest."""
-        row = {
-            "id": token.id,
-            "name": token.name,
-            "role": str(token.role),
-            "digest": token.digest,
-            "created_at": token.created_at.timestamp(),
-            "expires_at": _seconds(token.expires_at),
-            "revoked_at": None,
-        }
-        self._database.execute(schema.token.insert().values(**row))
+        self._database.execute(schema.token.insert().values(**vars(token)))
 
     def find(self, digest: str) -> Token | None:
         """Return a token by its digest, revoked and expired ones too; None: there is none."""
@@ -310,12 +265,12 @@ class SqlTokens:
         """Revoke every token of that name, or the one with that id; return how many were still valid."""
         t = schema.token
         which = (sa.or_(t.c.name == name_or_id, t.c.id == name_or_id), t.c.revoked_at.is_(None))
-        return self._database.execute(t.update().where(*which).values(revoked_at=now.timestamp()))
+        return self._database.execute(t.update().where(*which).values(revoked_at=now))
 
 
 def _token(row: Any) -> Token:
-    expires, revoked = _time(row.expires_at), _time(row.revoked_at)
-    return Token(row.id, row.name, Role(row.role), row.digest, as_time(row.created_at), expires, revoked)
+    id_, name, role, *rest = row
+    return Token(id_, name, Role(role), *rest)
 
 
 @dataclass(frozen=True)
@@ -344,14 +299,7 @@ class SqlAudit:
         self, at: datetime, who: str, action: str, status: int, code: int | None, detail: Mapping[str, Any]
     ) -> None:
         """Write one line; texts are cut to what the columns hold."""
-        row = {
-            "at": at.timestamp(),
-            "who": _encodable(who)[:255],
-            "action": _encodable(action)[:1000],
-            "status": status,
-            "code": code,
-            "detail": _encodable(dumps(detail)),
-        }
+        row = {"at": at, "who": who, "action": action, "status": status, "code": code, "detail": detail}
         self._database.execute(schema.audit.insert().values(**row))
 
     def list(
@@ -374,21 +322,13 @@ class SqlAudit:
         if action is not None:
             query = query.where(c.action.contains(action, autoescape=True))
         if since is not None:
-            query = query.where(c.at >= since.timestamp())
+            query = query.where(c.at >= since)
         if until is not None:
-            query = query.where(c.at < until.timestamp())
+            query = query.where(c.at < until)
         if refused is not None:
             not_made = sa.or_(c.status >= 400, sa.func.coalesce(c.code, 0).not_in((0, 200)))
             query = query.where(not_made if refused else ~not_made)
-        return [
-            AuditEntry(r.id, as_time(r.at), r.who, r.action, r.status, r.code, loads(dict, r.detail))
-            for r in self._database.rows(query)
-        ]
-
-
-def _encodable(text: str) -> str:
-    """Return a text that every database takes: what somebody sent may hold half of a surrogate pair."""
-    return text.encode("utf-8", "replace").decode()
+        return [AuditEntry(*row) for row in self._database.rows(query)]
 
 
 @dataclass(frozen=True)
@@ -455,14 +395,9 @@ def _now(connection: sa.Connection) -> sa.ColumnElement[float]:
 class SqlUsedSignatures:
     """Remembers signatures of FATE requests while they are valid, for several threads and gateways."""
 
-    _TIDY_EVERY = 60.0
-    """seconds between deletions of what has expired"""
-
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._lock = threading.Lock()
-        self._tidy_at = 0.0
 
     def first(self, signature: str, request: str, seconds: float) -> str:
         """Return the fingerprint of the request that came first with a signature: ``request`` where this one did.
@@ -470,28 +405,17 @@ class SqlUsedSignatures:
         It is remembered for so many seconds from then on.
         """
         t, now = schema.used_signature, self._clock().timestamp()
-        mine = t.c.signature == signature
 
         def work() -> str:
             with self._database.write() as connection:
-                known = connection.execute(sa.select(t.c.request).where(mine, t.c.until >= now)).scalar()
+                connection.execute(t.delete().where(t.c.until < now))
+                known = connection.execute(sa.select(t.c.request).where(t.c.signature == signature)).scalar()
                 if known is not None:
                     return str(known)
-                connection.execute(t.delete().where(mine, t.c.until < now))
                 connection.execute(t.insert().values(signature=signature, request=request, until=now + seconds))
                 return request
 
-        found = repeating(work)
-        if self._due(now):
-            repeating(lambda: self._database.execute(t.delete().where(t.c.until < now)))
-        return found
-
-    def _due(self, now: float) -> bool:
-        with self._lock:
-            due = now >= self._tidy_at
-            if due:
-                self._tidy_at = now + self._TIDY_EVERY
-            return due
+        return repeating(work)
 
 
 class EngineTotals:
@@ -510,7 +434,7 @@ class EngineTotals:
     def keep(self, engine: str, capacity: Capacity, at: datetime) -> None:
         """Write down what an engine has; one whose name is too long for that is forgotten with the process."""
         if len(engine) <= self._LONGEST:
-            values = {"cpu": capacity.cpu, "memory": capacity.memory, "seen_at": at.timestamp()}
+            values = {"cpu": capacity.cpu, "memory": capacity.memory, "seen_at": at}
             self._database.put(schema.resource_engine, {"engine": engine}, values)
 
 
@@ -535,11 +459,3 @@ class SqlJobAudits:
         except sa.exc.IntegrityError:
             return self.job_of(sender, audit_id) or job_id
         return job_id
-
-
-def _seconds(at: datetime | None) -> float | None:
-    return at.timestamp() if at else None
-
-
-def _time(seconds: float | None) -> datetime | None:
-    return None if seconds is None else as_time(seconds)

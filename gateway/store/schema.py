@@ -6,16 +6,64 @@ text what other queries need: which job a task id belongs to, which containers t
 Times are seconds since the epoch, UTC.
 """
 
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
+
+from gateway.store.serialization import as_time, dumps, loads
 
 metadata = sa.MetaData()
 
 LongText = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
 Seconds: sa.Double[float] = sa.Double()
 Id = sa.String(128)
+
+
+class _Moment(sa.types.TypeDecorator[datetime]):
+    """A time, stored as seconds since the epoch."""
+
+    impl = sa.Double
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> float | None:
+        return None if value is None else value.timestamp()
+
+    def process_result_value(self, value: float | None, dialect: sa.Dialect) -> datetime | None:
+        return None if value is None else as_time(value)
+
+
+class _Cut(sa.types.TypeDecorator[str]):
+    """A text from outside: cut to the column, and what cannot be encoded replaced."""
+
+    impl = sa.String
+    cache_ok = True
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self._length = length
+
+    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:
+        return None if value is None else _encodable(value)[: self._length]
+
+
+class _Json(sa.types.TypeDecorator[Any]):
+    """Plain data, stored as JSON text."""
+
+    impl = LongText
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: sa.Dialect) -> str | None:
+        return None if value is None else _encodable(dumps(value))
+
+    def process_result_value(self, value: str | None, dialect: sa.Dialect) -> Any:
+        return None if value is None else loads(dict, value)
+
+
+def _encodable(text: str) -> str:
+    """Return a text that every database takes: what somebody sent may hold half of a surrogate pair."""
+    return text.encode("utf-8", "replace").decode()
 
 
 _EXACT: dict[str, Any] = {
@@ -127,10 +175,10 @@ provider_revision = _table(
     "provider_revision",
     sa.Column("provider_key", sa.String(255), primary_key=True),
     sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("at", Seconds, nullable=False),
-    sa.Column("author", sa.String(255), nullable=False),
+    sa.Column("at", _Moment, nullable=False),
+    sa.Column("author", _Cut(255), nullable=False),
     sa.Column("action", sa.String(16), nullable=False),
-    sa.Column("reason", sa.String(1000), nullable=False),
+    sa.Column("reason", _Cut(1000), nullable=False),
     sa.Column("document", LongText, nullable=False),
 )
 """Append-only: every state that a provider ever had, and who made it so."""
@@ -155,12 +203,12 @@ dataset_grant = _table(
     sa.Column("namespace", Id, primary_key=True),
     sa.Column("name", sa.String(255), primary_key=True),
     sa.Column("node", Id, primary_key=True),
-    sa.Column("granted_at", Seconds, nullable=False),
-    sa.Column("granted_by", sa.String(255), nullable=False),
-    sa.Column("reason", sa.String(1000), nullable=False),
-    sa.Column("expires_at", Seconds),
-    sa.Column("revoked_at", Seconds),
-    sa.Column("revoked_by", sa.String(255), nullable=False),
+    sa.Column("granted_at", _Moment, nullable=False),
+    sa.Column("granted_by", _Cut(255), nullable=False),
+    sa.Column("reason", _Cut(1000), nullable=False),
+    sa.Column("expires_at", _Moment),
+    sa.Column("revoked_at", _Moment),
+    sa.Column("revoked_by", _Cut(255), nullable=False),
 )
 """Which partner node may use which dataset; rows of grants that ended stay."""
 
@@ -184,9 +232,9 @@ installation = _table(
 route_version = _table(
     "route_version",
     sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("at", Seconds, nullable=False),
-    sa.Column("author", sa.String(255), nullable=False),
-    sa.Column("reason", sa.String(1000), nullable=False),
+    sa.Column("at", _Moment, nullable=False),
+    sa.Column("author", _Cut(255), nullable=False),
+    sa.Column("reason", _Cut(1000), nullable=False),
     sa.Column("source", sa.String(16), nullable=False),
     sa.Column("text", LongText, nullable=False),
 )
@@ -217,12 +265,12 @@ resource_claim = _table(
     sa.Column("memory", sa.BigInteger, nullable=False),
     sa.Column("disk", sa.BigInteger, nullable=False),
     sa.Column("priority", sa.Integer, nullable=False),
-    sa.Column("since", Seconds, nullable=False),
-    sa.Column("asked_at", Seconds, nullable=False),
-    sa.Column("held_at", Seconds),
+    sa.Column("since", _Moment, nullable=False),
+    sa.Column("asked_at", _Moment, nullable=False),
+    sa.Column("held_at", _Moment),
     sa.Column("scheduler", Id, nullable=False),
     sa.Column("reason", LongText, nullable=False),
-    sa.Column("further", LongText),
+    sa.Column("further", _Json),
 )
 """What each job that is not over holds of the node, or waits for: thousandths of a core, bytes, bytes. ``further``
 is the same by the names of engines beside the main one, as JSON; null: nothing of them."""
@@ -232,7 +280,7 @@ resource_engine = _table(
     sa.Column("engine", sa.String(255), primary_key=True),
     sa.Column("cpu", Seconds, nullable=False),
     sa.Column("memory", sa.BigInteger, nullable=False),
-    sa.Column("seen_at", Seconds, nullable=False),
+    sa.Column("seen_at", _Moment, nullable=False),
 )
 """What each engine beside the main one had when it last answered: cores, bytes."""
 
@@ -254,7 +302,7 @@ model = _table(
     sa.Column("job_id", Id, nullable=False),
     sa.Column("created_at", Seconds, nullable=False),
     sa.Column("deployed_at", Seconds),
-    sa.Column("granted", LongText, nullable=False),
+    sa.Column("granted", _Json, nullable=False),
     sa.Column("document", LongText, nullable=False),
     sa.Index("model_job", "job_id"),
 )
@@ -266,9 +314,9 @@ token = _table(
     sa.Column("name", sa.String(255), nullable=False),
     sa.Column("role", sa.String(16), nullable=False),
     sa.Column("digest", sa.String(64), nullable=False, unique=True),
-    sa.Column("created_at", Seconds, nullable=False),
-    sa.Column("expires_at", Seconds),
-    sa.Column("revoked_at", Seconds),
+    sa.Column("created_at", _Moment, nullable=False),
+    sa.Column("expires_at", _Moment),
+    sa.Column("revoked_at", _Moment),
 )
 
 used_signature = _table(
@@ -283,11 +331,11 @@ used_signature = _table(
 audit = _table(
     "audit",
     sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True, autoincrement=True),
-    sa.Column("at", Seconds, nullable=False),
-    sa.Column("who", sa.String(255), nullable=False),
-    sa.Column("action", sa.String(1000), nullable=False),
+    sa.Column("at", _Moment, nullable=False),
+    sa.Column("who", _Cut(255), nullable=False),
+    sa.Column("action", _Cut(1000), nullable=False),
     sa.Column("status", sa.Integer, nullable=False),
     sa.Column("code", sa.Integer),
-    sa.Column("detail", LongText, nullable=False),
+    sa.Column("detail", _Json, nullable=False),
 )
 """Append-only: every change that was asked for on the operators' listener, by whom, and how it went."""

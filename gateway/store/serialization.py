@@ -34,7 +34,8 @@ def record(value: Any) -> str:
 
 def _text(value: Any, *, sparse: bool) -> str:
     def default(value: Any) -> Any:
-        return _writer(type(value), sparse)(value)
+        kind: Any = type(value)
+        return _writer(kind, sparse)(value)
 
     return json.dumps(value, default=default, ensure_ascii=False, separators=(",", ":"))
 
