@@ -5,6 +5,7 @@ part, file); no other member is allowed, and none of the archive's own names bec
 """
 
 import hashlib
+import json
 import struct
 import zipfile
 import zlib
@@ -23,11 +24,12 @@ from gateway.domain.models import LONGEST_ID, ModelPart, PartyModel, id_rule
 from gateway.domain.problems import LARGEST_NAME, Problem
 from gateway.domain.run import Address, FileSum
 from gateway.domain.spec import Party
-from gateway.errors import Invalid, problems_of, shorten
+from gateway.errors import Invalid, problems_of
 
 MANIFEST = "manifest.json"
 LARGEST_MANIFEST = 16 * 1024 * 1024
 MOST_MEMBERS = 100_000
+_FORMAT = "bfia-gateway model 1"
 _CHUNK = 1024 * 1024
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _UNREADABLE = (
@@ -86,14 +88,11 @@ class _Manifest(_Strict):
     models: list[_PartyParts] = Field(min_length=1)
 
 
-# ---------------------------------------------------------------- writing
-
-
 def write(storage: FileStorage, models: Sequence[PartyModel]) -> Iterator[bytes]:
     """Yield the archive of a version's parts. The same parts give the same bytes."""
     out = _Drain()
     with zipfile.ZipFile(out, "w") as archive:  # type: ignore[call-overload]
-        archive.writestr(zipfile.ZipInfo(MANIFEST), _manifest_of(models).model_dump_json(indent=1))
+        archive.writestr(zipfile.ZipInfo(MANIFEST), json.dumps(_manifest_of(models), ensure_ascii=False, indent=1))
         yield out.take()
         for member, place, file in _members(models):
             with (
@@ -120,23 +119,18 @@ def part_as_dict(part: ModelPart) -> dict[str, Any]:
     }
 
 
-def _manifest_of(models: Sequence[PartyModel]) -> _Manifest:
+def _manifest_of(models: Sequence[PartyModel]) -> dict[str, Any]:
     first = models[0]
-    return _Manifest.model_construct(
-        format="bfia-gateway model 1",
-        model_id=first.model_id,
-        version=first.version,
-        job_id=first.job_id,
-        flow_id=first.flow_id,
-        created_at=first.created_at,
-        parties=[_Party.model_construct(role=p.role, index=p.index, node=p.node) for p in first.parties],
-        models=[
-            _PartyParts.model_construct(
-                role=m.party.role, index=m.party.index, parts=[_Part(**part_as_dict(p)) for p in m.parts]
-            )
+    return {
+        "format": _FORMAT,
+        **{name: getattr(first, name) for name in ("model_id", "version", "job_id", "flow_id")},
+        "created_at": first.created_at.isoformat(),
+        "parties": [{"role": p.role, "index": p.index, "node": p.node} for p in first.parties],
+        "models": [
+            {"role": m.party.role, "index": m.party.index, "parts": [part_as_dict(p) for p in m.parts]}
             for m in models
         ],
-    )
+    }
 
 
 def _members(models: Sequence[PartyModel]) -> Iterator[tuple[str, Address, FileSum]]:
@@ -151,21 +145,18 @@ class _Drain:
     """A file that can only be written to; what was written is taken out again."""
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
+        self._data = bytearray()
 
-    def write(self, data: Any) -> int:
-        self._parts.append(bytes(data))
+    def write(self, data: bytes) -> int:
+        self._data += data
         return len(data)
 
-    def flush(self) -> None:
-        """Nothing is held back."""
+    def flush(self) -> None: ...
 
     def take(self) -> bytes:
-        data, self._parts = b"".join(self._parts), []
+        data = bytes(self._data)
+        self._data.clear()
         return data
-
-
-# ---------------------------------------------------------------- reading
 
 
 def read(path: Path) -> list[PartyModel]:
@@ -175,10 +166,10 @@ def read(path: Path) -> list[PartyModel]:
     """
     with _opened(path) as archive:
         manifest = _manifest(archive)
-        if problems := _inconsistencies(manifest):
+        if problems := list(_inconsistencies(manifest)):
             raise Invalid(problems, reason="ARCHIVE_INVALID")
         models = [_model(manifest, parts) for parts in manifest.models]
-        if problems := _differences(archive, {member: file.size for member, _, file in _members(models)}):
+        if problems := list(_differences(archive, {member: file.size for member, _, file in _members(models)})):
             raise Invalid(problems, reason="ARCHIVE_INVALID")
     return models
 
@@ -228,11 +219,10 @@ def _opened(path: Path) -> zipfile.ZipFile:
         archive = zipfile.ZipFile(path)
     except _UNREADABLE as error:
         raise _invalid("(archive)", "is not a zip archive", str(error)) from error
-    odd = [i.filename for i in archive.infolist() if i.compress_type not in _METHODS or i.header_offset < 0]
+    odd = [info.filename for info in archive.infolist() if info.compress_type not in _METHODS]
     if odd or len(archive.infolist()) > MOST_MEMBERS:
         archive.close()
-        rule = f"must have at most {MOST_MEMBERS} members, stored or deflated"
-        raise _invalid("(archive)", rule, odd[:5])
+        raise _invalid("(archive)", f"must have at most {MOST_MEMBERS} members, stored or deflated", odd[:5])
     return archive
 
 
@@ -247,44 +237,32 @@ def _manifest(archive: zipfile.ZipFile) -> _Manifest:
     try:
         return _Manifest.model_validate_json(data)
     except ValidationError as error:
-        problems = [
-            one._replace(
-                path=f"{MANIFEST}.{one.path}", got=None if one.got is None else shorten(str(one.got), 200)
-            )
-            for one in problems_of(error.errors(include_url=False), _Manifest)
-        ]
-        raise Invalid(problems, reason="ARCHIVE_INVALID") from error
+        problems = problems_of(error.errors(include_url=False), _Manifest)
+        named = [one._replace(path=f"{MANIFEST}.{one.path}") for one in problems]
+        raise Invalid(named, reason="ARCHIVE_INVALID") from error
 
 
 def _invalid(path: str, rule: str, got: Any = None) -> Invalid:
     return Invalid([Problem(path, rule, got)], reason="ARCHIVE_INVALID")
 
 
-def _inconsistencies(manifest: _Manifest) -> list[Problem]:
+def _inconsistencies(manifest: _Manifest) -> Iterator[Problem]:
     """Find what the manifest's form alone does not tell."""
-    problems = []
     for key in ("model_id", "version"):
         text = getattr(manifest, key)
         if rule := id_rule(text):
-            problems.append(Problem(f"{MANIFEST}.{key}", rule, text))
-    parties = [(p.role, p.index) for p in manifest.parties]
-    owners = [(m.role, m.index) for m in manifest.models]
-    for key, named in (("parties", parties), ("models", owners)):
-        if len(set(named)) != len(named):
-            problems.append(Problem(f"{MANIFEST}.{key}", "must name every party once"))
+            yield Problem(f"{MANIFEST}.{key}", rule, text)
+    parties = {(p.role, p.index) for p in manifest.parties}
+    owners = {(m.role, m.index) for m in manifest.models}
+    if len(owners) != len(manifest.models) or not owners <= parties:
+        yield Problem(f"{MANIFEST}.models", "must name each of the parties at most once, and no other")
     for i, owner in enumerate(manifest.models):
-        at = f"{MANIFEST}.models[{i}]"
-        if owners[i] not in parties:
-            problems.append(Problem(at, "must be one of the parties", f"{owner.role}.{owner.index}"))
-        if len({(p.task, p.key) for p in owner.parts}) != len(owner.parts):
-            problems.append(Problem(f"{at}.parts", "must name every task and key once"))
         for j, part in enumerate(owner.parts):
             data = sorted(f.name for f in part.files if f.name != METADATA)
             metadata = len(part.files) - len(data)
             if not data or data != sorted(f"data_{n}" for n in range(len(data))) or metadata > 1:
                 rule = "must name data_0, data_1, … without a gap, and each file once"
-                problems.append(Problem(f"{at}.parts[{j}].files", rule, [f.name for f in part.files[:20]]))
-    return problems
+                yield Problem(f"{MANIFEST}.models[{i}].parts[{j}].files", rule, [f.name for f in part.files[:20]])
 
 
 def _model(manifest: _Manifest, owner: _PartyParts) -> PartyModel:
@@ -303,34 +281,17 @@ def _model(manifest: _Manifest, owner: _PartyParts) -> PartyModel:
         )
         for number, part in enumerate(owner.parts)
     )
-    return PartyModel(
-        manifest.model_id,
-        manifest.version,
-        party,
-        parties,
-        manifest.job_id,
-        manifest.flow_id,
-        manifest.created_at,
-        parts,
-        imported=True,
-    )
+    same = {name: getattr(manifest, name) for name in ("model_id", "version", "job_id", "flow_id", "created_at")}
+    return PartyModel(party=party, parties=parties, parts=parts, imported=True, **same)
 
 
-def _differences(archive: zipfile.ZipFile, sizes: dict[str, int]) -> list[Problem]:
+def _differences(archive: zipfile.ZipFile, sizes: dict[str, int]) -> Iterator[Problem]:
     """Compare the members with what the manifest names."""
-    infos = {info.filename: info for info in archive.infolist()}
-    problems = []
-    if len(infos) != len(archive.infolist()):
-        problems.append(Problem("(archive)", "must have each member once"))
-    for name, info in infos.items():
-        if name == MANIFEST:
-            continue
+    there = {info.filename: info.file_size for info in archive.infolist() if info.filename != MANIFEST}
+    if len(there) + 1 != len(archive.infolist()):
+        yield Problem("(archive)", "must have each member once")
+    for name in there.keys() | sizes.keys():
         if name not in sizes:
-            problems.append(Problem(name, "is not in the manifest"))
-        elif info.file_size != sizes[name]:
-            rule = f"must have the {sizes[name]} bytes that the manifest says"
-            problems.append(Problem(name, rule, info.file_size))
-    problems += [
-        Problem(name, "is in the manifest, and not in the archive") for name in sizes if name not in infos
-    ]
-    return problems
+            yield Problem(name, "is not in the manifest")
+        elif there.get(name) != sizes[name]:
+            yield Problem(name, f"must have the {sizes[name]} bytes that the manifest says", there.get(name))
