@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from adapter.bfia.client import BfiaProtocol, ParticipantClient, SchedulerClient
@@ -22,9 +23,11 @@ from adapter.fate.signing import Signatures
 from gateway.bootstrap.node import Gateway
 from gateway.domain.job import Job
 from gateway.domain.run import LocalJob, Run
-from gateway.domain.spec import NodeId
+from gateway.domain.spec import JobSpec, NodeId
 from gateway.domain.states import JobStatus, TaskStatus
+from gateway.errors import GatewayError
 from gateway.ports import Callback, ParticipantApi, SchedulerApi
+from provider_registry.model import Provider
 from provider_registry.registration import provider_from_request
 from route_table.live import LiveRoutes
 from tests.e2e.nodes import wait_for
@@ -142,9 +145,31 @@ class World:
 
         wait_for(over, 20, 0.01, f"{label} of {task} is over")
 
-    def wait_status(self, job_id: str, status: JobStatus) -> Job:
-        wait_for(lambda: self.job(job_id).status is status, 20, 0.01, f"{job_id} is {status}")
-        return self.job(job_id)
+    def end_all(self, spec: JobSpec, task: str = "a") -> None:
+        """Let the containers of a task end well at every party."""
+        for party in spec.parties:
+            self.end(spec.job_id, task, party.label, node=self.me if party.node == ME else self.peer)
+
+    def wait_status(self, job_id: str, status: JobStatus, node: Gateway | None = None) -> Job:
+        """Return the job of a node, which schedules it, once it has a status."""
+        jobs = (node or self.me).store.jobs
+        wait_for(lambda: jobs.get(job_id).status is status, 60, 0.01, f"{job_id} is {status}")
+        return jobs.get(job_id)
+
+    def closed(self, job_id: str, *nodes: Gateway) -> list[LocalJob]:
+        """Return what nodes know of a job once nothing of it is left to do there."""
+        found = [node.store.local_jobs for node in nodes or (self.me,)]
+        for jobs in found:
+            wait_for(lambda jobs=jobs: jobs.get(job_id).closed, 60, 0.02, f"{job_id} is closed")
+        return [jobs.get(job_id) for jobs in found]
+
+    def stop(self, spec: JobSpec) -> Job:
+        """Stop a job at the node that schedules it; return it once it has ended."""
+        node = self.me if spec.scheduler == ME else self.peer
+        if node.store.jobs.get(spec.job_id).ended_at is None:
+            node.coordinator.stop_job(spec.job_id, "", "")
+        wait_for(lambda: node.store.jobs.get(spec.job_id).ended_at, 60, 0.01, f"{spec.job_id} has ended")
+        return node.store.jobs.get(spec.job_id)
 
 
 def at_once(count: int, work: Callable[[], Any]) -> list[Exception]:
@@ -183,6 +208,21 @@ def two_nodes(home: Path, *, me: Mapping[str, Any] = {}, peer: Mapping[str, Any]
             gateway.registry.register(provider_from_request(registration()))
             stack.enter_context(serving(gateway))
         yield World(nodes[ME], nodes[PEER], home)
+
+
+def refusal(call: Callable[..., Any], *args: Any) -> tuple[str, int]:
+    """Return the reason and the code with which a call is refused."""
+    with pytest.raises(GatewayError) as caught:
+        call(*args)
+    return caught.value.reason, caught.value.code
+
+
+def a_provider_of(name: str, image: str) -> Provider:
+    """Return a provider with one component of the same name, for guests and hosts."""
+    request = registration()
+    described = {**request["components_description"]["Thing"], "componentName": name, "provider": name}
+    request |= {"name": name, "metadata": {"base_url": "", "image": image}}
+    return provider_from_request(request | {"components_description": {name: described}})
 
 
 def _engine(settings: Any, installation: str) -> MemoryEngine:

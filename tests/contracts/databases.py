@@ -1,4 +1,4 @@
-"""MariaDB databases for tests."""
+"""Databases for tests."""
 
 import os
 from collections.abc import Iterator
@@ -7,10 +7,13 @@ from contextlib import contextmanager
 import pymysql
 import sqlalchemy as sa
 
+from gateway.store.database import opened
+from gateway.store.store import Store
+
 
 @contextmanager
 def careless_database(name: str) -> Iterator[str]:
-    """Create a database with the defaults of an old server, on which nothing may depend; yield its address."""
+    """Create a MariaDB database with an old server's defaults, on which nothing may depend; yield its address."""
     base = sa.make_url(os.environ["BFIA_TEST_DB_URL"])
     full = f"bfia_test_{os.getpid()}_{name}"
     with pymysql.connect(host=base.host, port=base.port, user=base.username, password=base.password) as connection:
@@ -20,3 +23,13 @@ def careless_database(name: str) -> Iterator[str]:
             yield base.set(database=full).render_as_string(hide_password=False)
         finally:
             cursor.execute(f"drop database `{full}`")
+
+
+@contextmanager
+def a_store(url: str) -> Iterator[Store]:
+    """Open a store on a database."""
+    store = Store(opened(url))
+    try:
+        yield store
+    finally:
+        store.close()

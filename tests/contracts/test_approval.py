@@ -20,7 +20,7 @@ from gateway.errors import Conflict, GatewayError, Refused
 from provider_registry.registration import provider_from_request
 from route_table.live import Change
 from tests.builders import a_dag, a_spec
-from tests.contracts.apis import IMAGE, IMPLEMENTATIONS, Apis, World, registration, serving, two_nodes
+from tests.contracts.apis import IMAGE, IMPLEMENTATIONS, Apis, World, refusal, registration, serving, two_nodes
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask, settings
 from tests.memory_engine import MemoryEngine, Script
@@ -48,8 +48,7 @@ def spec(world: World) -> Iterator[JobSpec]:
     spec = replace(a_spec("a", ROLES, job_id=f"job-approval-{next(_numbers)}"), scheduler=PEER)
     yield spec
     if world.peer.store.jobs.find(spec.job_id):
-        world.peer.coordinator.stop_job(spec.job_id, "", "")
-        wait_for(lambda: job(world, spec).ended_at is not None, 20, 0.01)
+        world.stop(spec)
 
 
 def job(world: World, spec: JobSpec) -> Job:
@@ -73,13 +72,8 @@ def test_creating_is_answered_with_how_long_somebody_has(apis: Apis, world: Worl
         accepted = api.create_job(spec, PEER)
         assert accepted.waits and accepted.within is not None and 300 < accepted.within <= 600
     assert world.local(spec.job_id).status is JobStatus.PENDING
-    for call in (
-        lambda: api.start_job(spec.job_id, PEER),
-        lambda: api.start_task(spec.job_id, f"t-{spec.job_id}", "a", PEER),
-    ):
-        with pytest.raises(GatewayError) as caught:
-            call()
-        assert (caught.value.reason, caught.value.code) == ("NOT_APPROVED", 409)
+    assert refusal(api.start_job, spec.job_id, PEER) == ("NOT_APPROVED", 409)
+    assert refusal(api.start_task, spec.job_id, f"t-{spec.job_id}", "a", PEER) == ("NOT_APPROVED", 409)
     assert decide(world.me, spec, "approve").status_code == 200
     assert api.create_job(spec, PEER).waits is False
     api.start_job(spec.job_id, PEER)
@@ -120,12 +114,11 @@ def test_a_job_waits_for_a_person_and_then_runs(world: World, spec: JobSpec):
 
     answer = decide(world.me, spec, "approve", by="li", reason="fine")
     assert (answer.status_code, answer.json()["approval"]["decision"]) == (200, "READY")
-    wait_for(lambda: job(world, spec).status is JobStatus.RUNNING, 20, 0.01, "the job runs")
+    world.wait_status(spec.job_id, JobStatus.RUNNING, world.peer)
     assert decide(world.me, spec, "approve", by="wang").status_code == 200  # again, and nothing changes
     assert decide(world.me, spec, "reject").json()["data"]["reason"] == "ALREADY_DECIDED"
     assert world.local(spec.job_id).approval.by == "li"
-    for label, node in (("host.0", world.me), ("guest.0", world.peer)):
-        world.end(spec.job_id, "a", label, node=node)
+    world.end_all(spec)
     wait_for(lambda: job(world, spec).outcome is Outcome.SUCCEEDED, 20, 0.01)
     events = [e.event for e in world.peer.store.timeline(spec.job_id)]
     assert "waits for approval" in events and "approved" in events
@@ -138,7 +131,7 @@ def test_one_refusal_rejects_the_job_everywhere_with_the_persons_words(world: Wo
     assert (
         again["repeated"] is True and again["approval"]["by"] == "li"
     )  # the first word stands, and this tells it
-    wait_for(lambda: job(world, spec).status is JobStatus.REJECTED, 20, 0.01)
+    world.wait_status(spec.job_id, JobStatus.REJECTED, world.peer)
     failure = job(world, spec).ending.failure
     assert (failure.reason, failure.node) == ("APPROVAL_REJECTED", ME)
     assert "li" in failure.message and "not this data 数据" in failure.message
@@ -178,7 +171,7 @@ def test_silence_rejects_the_job_at_the_deadline(tmp_path: Path):
     with two_nodes(tmp_path, me={"approval": {"mode": "person", "deadline_seconds": 1}}) as world:
         spec = replace(a_spec("a", ROLES), scheduler=PEER)
         world.peer.coordinator.submit_job(spec, PEER)
-        wait_for(lambda: job(world, spec).status is JobStatus.REJECTED, 30, 0.01)
+        world.wait_status(spec.job_id, JobStatus.REJECTED, world.peer)
         failure = job(world, spec).ending.failure
         assert (failure.reason, failure.node) == ("APPROVAL_TIMEOUT", ME)
         assert world.local(spec.job_id).status is JobStatus.REJECTED

@@ -41,9 +41,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 def spec(world: World) -> Iterator[JobSpec]:
     spec = replace(a_spec("a", ROLES, job_id=f"job-audit-{next(_numbers)}"), scheduler=PEER)
     yield spec
-    if job(world, spec).ended_at is None:
-        world.peer.coordinator.stop_job(spec.job_id, "", "")
-        wait_for(lambda: job(world, spec).ended_at is not None, 20, 0.01)
+    world.stop(spec)
 
 
 def job(world: World, spec: JobSpec) -> Job:
@@ -52,8 +50,8 @@ def job(world: World, spec: JobSpec) -> Job:
 
 def ended_here(world: World, spec: JobSpec) -> Failure:
     """Return why the job ended at `ME`, once it has."""
-    wait_for(lambda: world.local(spec.job_id).closed, 60, 0.01, "it has ended here")
-    ending = world.local(spec.job_id).ending
+    (local,) = world.closed(spec.job_id)
+    ending = local.ending
     assert ending is not None and ending.failure is not None
     shown = ask(world.me, "operator", "GET", f"/api/v1/jobs/{spec.job_id}").json()
     told = shown.get("local_failure") or shown["failed_by"]
@@ -78,10 +76,9 @@ def test_a_job_is_created_and_runs_after_a_person_agreed(world: World, spec: Job
     assert (job(world, spec).status, status(world, spec)) == (JobStatus.PENDING, "APPLIED")
     assert world.local(spec.job_id).audit.created is False
     decide(world, spec, "approve")
-    wait_for(lambda: job(world, spec).status is JobStatus.RUNNING, 20, 0.01, "the job runs")
+    world.wait_status(spec.job_id, JobStatus.RUNNING, world.peer)
     assert world.local(spec.job_id).audit.created and status(world, spec) == "APPROVED"
-    for label, node in (("host.0", world.me), ("guest.0", world.peer)):
-        world.end(spec.job_id, "a", label, node=node)
+    world.end_all(spec)
     wait_for(lambda: job(world, spec).outcome is Outcome.SUCCEEDED, 20, 0.01)
     events = [e.event for e in world.me.store.timeline(spec.job_id)]
     for before, then in (("asked before creation", "approved"), ("approved", "decision told")):
@@ -93,7 +90,7 @@ def test_what_was_agreed_to_is_refused_where_it_cannot_be_taken_by_then(world: W
     with broken(world.me, "storage"):
         wait_for(lambda: world.me.admission.lacks(), 60, about="it is seen")
         decide(world, spec, "approve")
-        wait_for(lambda: job(world, spec).status is JobStatus.REJECTED, 60, 0.01)
+        world.wait_status(spec.job_id, JobStatus.REJECTED, world.peer)
     failure = job(world, spec).ending.failure
     assert (failure.reason, failure.node) == ("STORAGE_NOT_WRITABLE", ME)
     assert ended_here(world, spec) == failure  # who agreed learns why it came to nothing, and nothing waits on
@@ -132,7 +129,7 @@ def test_who_agreed_while_out_of_reach_is_told_later_that_another_refused(
         decide(world, spec, "approve")
         wait_for(lambda: job(world, spec).nodes[ME].create.message, 60, 0.01, "it is out of reach")
         agreed.set()
-        wait_for(lambda: job(world, spec).status is JobStatus.REJECTED, 60, 0.01)
+        world.wait_status(spec.job_id, JobStatus.REJECTED, world.peer)
         assert world.local(spec.job_id).status is JobStatus.READY
     hand_in.join(60)
     failure = ended_here(world, spec)
@@ -151,7 +148,7 @@ def test_who_agrees_to_what_has_ended_meanwhile_learns_it_at_once(world: World, 
 def test_a_refusal_rejects_the_job_with_the_persons_words(world: World, spec: JobSpec):
     world.peer.coordinator.submit_job(spec, PEER)
     decide(world, spec, "reject")
-    wait_for(lambda: job(world, spec).status is JobStatus.REJECTED, 20, 0.01)
+    world.wait_status(spec.job_id, JobStatus.REJECTED, world.peer)
     failure = job(world, spec).ending.failure
     assert (failure.reason, failure.node, status(world, spec)) == ("APPROVAL_REJECTED", ME, "REJECTED")
     assert "li" in failure.message and "as agreed" in failure.message

@@ -18,6 +18,7 @@ from gateway.config.schema import ResourceSettings
 from gateway.domain.resources import GIB, Amounts
 from gateway.jobs.capacity import Cap, EngineRooms
 from gateway.runtime.context import NodeContext
+from tests.contracts.databases import a_store
 from tests.contracts.engine_acts import (
     LONG,
     WAITS,
@@ -29,7 +30,6 @@ from tests.contracts.engine_acts import (
     wait_for,
 )
 from tests.contracts.harnesses import DockerHarness
-from tests.contracts.test_repositories import a_store
 from tests.services.own_docker import BASE, OwnDocker, certificates
 
 pytestmark = [pytest.mark.docker, pytest.mark.own_docker, pytest.mark.slow]

@@ -15,9 +15,8 @@ from gateway.domain.job import Job
 from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import Refused
-from provider_registry.registration import provider_from_request
 from tests.builders import a_dag, a_spec
-from tests.contracts.apis import World, registration, two_nodes
+from tests.contracts.apis import World, a_provider_of, two_nodes
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask
 from tests.memory_engine import Image, Script
@@ -56,12 +55,8 @@ def a_job(world: World, fetch: Callable[[Callable[[str], None]], Image]) -> JobS
     """Return a job of a component whose image `ME` has still to fetch."""
     number = next(_numbers)
     name, image = f"Far{number}", f"shop.example/far:{number}"
-    told = registration()
-    described = {**told["components_description"]["Thing"], "componentName": name, "provider": name}
-    told |= {"name": name, "metadata": {"base_url": "", "image": image}}
-    told["components_description"] = {name: described}
     for node in (world.me, world.peer):
-        node.registry.register(provider_from_request(told))
+        node.registry.register(a_provider_of(name, image))
     peer = world.engine(world.peer)
     peer._images = {**peer._images, image: Script(code=None)}
     world.engine().fetchable[image] = fetch
@@ -100,8 +95,7 @@ def test_a_job_is_ready_once_the_image_is_here_and_tells_how_far_it_has_come(wor
     wait_for(lambda: job(world, spec).status is JobStatus.RUNNING, 20, 0.01)
     events = [e.event for e in world.me.store.timeline(spec.job_id)]
     assert events.index("images are fetched") < events.index("images fetched") < events.index("job RUNNING here")
-    for label, node in (("host.0", world.me), ("guest.0", world.peer)):
-        world.end(spec.job_id, "a", label, node=node)
+    world.end_all(spec)
     wait_for(lambda: job(world, spec).outcome is Outcome.SUCCEEDED, 20, 0.01)
 
 
@@ -133,5 +127,4 @@ def test_an_image_that_is_here_costs_no_further_round(world: World):
     world.peer.coordinator.submit_job(spec, PEER)
     assert world.local(spec.job_id).preparation is None
     assert not [e for e in world.peer.store.timeline(spec.job_id) if "waits" in e.event]
-    world.peer.coordinator.stop_job(spec.job_id, "", PEER)
-    wait_for(lambda: job(world, spec).ended_at is not None, 20, 0.01)
+    world.stop(spec)

@@ -59,11 +59,6 @@ def seen(node: Gateway, lacks: int) -> None:
     wait_for(lambda: len(node.admission.lacks()) == lacks, 60, 0.05)
 
 
-def ended(world: World, spec: JobSpec) -> None:
-    world.peer.coordinator.stop_job(spec.job_id, "", PEER)
-    wait_for(lambda: world.peer.store.jobs.get(spec.job_id).ended_at is not None, 20, 0.01)
-
-
 @pytest.mark.parametrize(("place", "reason"), PLACES)
 @pytest.mark.parametrize("at", [ME, PEER])
 def test_such_a_party_refuses_the_job_wherever_it_is(world: World, place: str, reason: str, at: str):
@@ -74,9 +69,7 @@ def test_such_a_party_refuses_the_job_wherever_it_is(world: World, place: str, r
         seen(node, 1)
         with suppress(Refused):  # it may be known before the answer
             world.peer.coordinator.submit_job(spec, PEER)
-        jobs = world.peer.store.jobs
-        wait_for(lambda: jobs.get(spec.job_id).status is JobStatus.REJECTED, 60, 0.01, "it is rejected")
-        job = jobs.get(spec.job_id)
+        job = world.wait_status(spec.job_id, JobStatus.REJECTED, world.peer)
         assert job.ending is not None and job.ending.failure is not None
         failure = job.ending.failure
         assert (failure.reason, failure.node) == (reason, at)
@@ -95,7 +88,7 @@ def test_such_a_party_refuses_the_job_wherever_it_is(world: World, place: str, r
     spec = a_job()
     world.peer.coordinator.submit_job(spec, PEER)  # as soon as it is mended
     assert world.local(spec.job_id).status in (JobStatus.READY, JobStatus.RUNNING)
-    ended(world, spec)
+    world.stop(spec)
 
 
 def test_a_disk_without_room_takes_no_job_though_it_takes_folders(world: World, monkeypatch: pytest.MonkeyPatch):
@@ -139,22 +132,16 @@ def looking(world: World, way: Callable[[], object]) -> Readiness:
     return Readiness(ME, node.registry, lambda _: ("", node.engine), lambda: None, channel, way)
 
 
-@pytest.mark.parametrize("reason", ["PORT_IN_USE", "CREATE_FAILED"])
+@pytest.mark.parametrize("reason", ["PORT_IN_USE", "CREATE_FAILED", EngineDown.reason])
 def test_containers_that_cannot_reach_the_gateway_are_a_transport_that_is_down(world: World, reason: str):
     def way() -> object:
         raise EngineFailed("no way to 10.0.0.1:7381", reason=reason)
 
     readiness = looking(world, way)
     looked = readiness.check(readiness.images(a_job()))
+    if reason == EngineDown.reason:
+        assert dict(looked.checks) == {"transport": "ENGINE_DOWN"} and looked.lacks == ()
+        return
     (lack,) = looked.lacks
     assert lack.reason == "TRANSPORT_DOWN" and reason in lack.text and "10.0.0.1" not in lack.text
     assert dict(looked.checks) == {"transport": lack.text}
-
-
-def test_a_way_through_an_engine_that_is_away_is_told_only(world: World):
-    def way() -> object:
-        raise EngineFailed("the container engine does not answer", reason=EngineDown.reason)
-
-    readiness = looking(world, way)
-    looked = readiness.check(readiness.images(a_job()))
-    assert dict(looked.checks) == {"transport": "ENGINE_DOWN"} and looked.lacks == ()

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 from gateway.data.datasets import Datasets
 from gateway.data.storage import FileStorage
-from gateway.data.table_reader import Findings
 from gateway.data.upload import Upload
 from gateway.domain.datasets import Dataset, MemoryDatasets
 from gateway.domain.run import Address
@@ -121,17 +120,24 @@ def test_line_ends_and_byte_order_mark_are_of_no_meaning(site: Site, mark: bytes
     assert site.parts() == ["id,x\n1,2\né,3\n"]
 
 
-def test_without_a_header_the_columns_are_numbered(site: Site) -> None:
+def test_rows_without_header_and_match_id_are_divided_by_their_number(site: Site) -> None:
     dataset = site.store("a,1\nb,2\n", head=False, match_id_name="x0", label_name="x1")
     assert (dataset.columns, dataset.count) == (("x0", "x1"), 2)
     assert site.parts() == ["x0,x1\na,1\nb,2\n"]
+    site.store("x\n" + "".join(f"{i}\n" for i in range(1, 50)), partitions=4, overwrite=True)
+    for number, part in enumerate(site.parts()):
+        assert {zlib.crc32(row.encode()) % 4 for row in part.splitlines()[1:]} <= {number}
 
 
-def test_every_partition_has_the_header_even_an_empty_one(site: Site) -> None:
+def test_every_partition_has_the_header_and_sids_depend_on_the_content(site: Site) -> None:
     site.store("id\n1\n2\n", partitions=1024, match_id_name="id")
-    parts = site.parts()
-    assert len(parts) == 1024
-    assert Counter(parts) == {"id\n": 1022, "id\n1\n": 1, "id\n2\n": 1}
+    assert Counter(site.parts()) == {"id\n": 1022, "id\n1\n": 1, "id\n2\n": 1}
+    stored = []
+    for content in ("id\n1\n", "id\n1\n", "id\n2\n"):
+        site.store(content, extend_sid=True, overwrite=True)
+        stored.append(site.parts())
+    assert stored[0] == stored[1]
+    assert stored[0][0].split("\n")[1].split(",")[0] != stored[2][0].split("\n")[1].split(",")[0]
 
 
 def test_equal_ids_of_two_tables_have_the_same_partition(site: Site) -> None:
@@ -144,14 +150,6 @@ def test_equal_ids_of_two_tables_have_the_same_partition(site: Site) -> None:
     for a, b in zip(site.parts(guest), site.parts(host), strict=True):
         ids = {line.split(",")[0] for line in a.splitlines()[1:]} - {"u0"}
         assert ids == {line.split(",")[1] for line in b.splitlines()[1:]}
-
-
-def test_sids_are_the_same_for_the_same_upload_and_others_for_other_content(site: Site) -> None:
-    first = site.store("id\n1\n", extend_sid=True) and site.parts()
-    again = site.store("id\n1\n", extend_sid=True, overwrite=True) and site.parts()
-    other = site.store("id\n2\n", extend_sid=True, overwrite=True) and site.parts()
-    assert first == again
-    assert first[0].split("\n")[1].split(",")[0] != other[0].split("\n")[1].split(",")[0]
 
 
 @pytest.mark.parametrize(
@@ -225,12 +223,6 @@ def test_every_row_arrives_once_unchanged_in_its_partition(table: tuple[list[lis
                     assert zlib.crc32(row[int(sid)].encode()) % dataset.partitions == number
 
 
-def test_rows_without_a_match_id_are_divided_by_their_number(site: Site) -> None:
-    site.store("x\n" + "".join(f"{i}\n" for i in range(1, 50)), partitions=4)
-    for number, part in enumerate(site.parts()):
-        assert {zlib.crc32(row.encode()) % 4 for row in part.splitlines()[1:]} <= {number}
-
-
 # ---------------------------------------------------------------- what is refused
 
 
@@ -279,12 +271,10 @@ def test_of_each_kind_the_first_twenty_are_told_and_the_rest_counted(site: Site)
     assert ("file", "4 more of this kind: repeated ids") in found
 
 
-def test_a_sid_column_of_the_file_itself_is_not_doubled(site: Site) -> None:
+def test_columns_of_special_meaning_are_each_one_column(site: Site) -> None:
     assert paths(site.problems("sid,x\n1,2\n", extend_sid=True)) == ["extend_sid"]
     assert site.store("sid,x\n1,2\n").columns == ("sid", "x")
-
-
-def test_label_and_id_must_be_two_columns(site: Site) -> None:
+    site.datasets.delete("testspace#test_guest")
     assert paths(site.problems("id,x\n1,2\n", label_name="id", match_id_name="id")) == ["meta.label_name"]
 
 
@@ -360,16 +350,16 @@ def served(site: Site, tmp_path: Path) -> Site:
     return site
 
 
-@pytest.mark.parametrize(("path", "row"), [("in/a.csv", "1"), ("in/b.csv", "3"), ("in//./b.csv", "3")])
-def test_a_relative_path_is_looked_up_below_each_root_in_order(served: Site, path: str, row: str) -> None:
-    dataset = served.datasets.upload_from_path(Upload(HERE), path)
-    assert served.parts() == [f"id\n{row}\n"]
-    assert dataset.origin == f"path:{path}"
-
-
-def test_an_absolute_path_below_a_root_is_taken(served: Site) -> None:
-    served.datasets.upload_from_path(Upload(HERE), str(served.roots[1] / "in" / "a.csv"))
-    assert served.parts() == ["id\n2\n"]
+def test_a_path_is_looked_up_below_each_root_in_order(served: Site, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(served.roots[0])
+    absolute = str(served.roots[1] / "in" / "a.csv")
+    for path, row in (("in/a.csv", "1"), ("in/b.csv", "3"), ("in//./b.csv", "3"), (absolute, "2")):
+        dataset = served.datasets.upload_from_path(Upload(HERE, overwrite=True), path)
+        assert served.parts() == [f"id\n{row}\n"]
+        assert dataset.origin == f"path:{path}"
+    datasets = Datasets(served.storage, served.repository, [tmp_path / "link"])  # a root may itself be a link
+    for root in (Path(), tmp_path / "link", served.roots[0]):
+        datasets.upload_from_path(Upload(HERE, overwrite=True), str(root / "in" / "a.csv"))
 
 
 def test_a_link_inside_a_root_is_followed_and_one_that_leads_out_is_not(served: Site, tmp_path: Path) -> None:
@@ -383,36 +373,18 @@ def test_a_link_inside_a_root_is_followed_and_one_that_leads_out_is_not(served: 
         assert caught.value.reason == "PATH_NOT_ALLOWED"
 
 
-def test_a_root_may_itself_be_a_link(served: Site, tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(served.roots[0])
-    datasets = Datasets(served.storage, served.repository, [tmp_path / "link"])
-    datasets.upload_from_path(Upload(HERE), "in/a.csv")
-    datasets.upload_from_path(Upload(HERE, overwrite=True), str(tmp_path / "link" / "in" / "a.csv"))
-    datasets.upload_from_path(Upload(HERE, overwrite=True), str(served.roots[0] / "in" / "a.csv"))
-
-
-@pytest.mark.parametrize("path", ["../secret.csv", "in/../../secret.csv", "/etc/hostname", "/nowhere/at/all"])
-def test_elsewhere_is_refused_whether_it_exists_or_not(served: Site, path: str) -> None:
-    with pytest.raises(NotAllowed) as caught:
-        served.datasets.upload_from_path(Upload(HERE), path)
-    assert caught.value.reason == "PATH_NOT_ALLOWED"
-    assert "/v2/component/upload/file" in caught.value.message
-
-
-@pytest.mark.parametrize(
-    "path", ["", " ", ".", "in", "gone.csv", "a\0", "\ud800", "x" * 300, "in/a.csv/x", "pipe"]
-)
-def test_what_is_no_file_there_is_refused(served: Site, path: str) -> None:
+def test_what_is_elsewhere_or_not_a_file_is_refused(served: Site) -> None:
     os.mkfifo(served.roots[0] / "pipe")
-    with pytest.raises(Invalid) as caught:
-        served.datasets.upload_from_path(Upload(HERE), path)
-    assert [p.path for p in caught.value.problems] == ["file"]
-
-
-def test_without_roots_it_is_off_and_says_so(served: Site) -> None:
-    datasets = Datasets(served.storage, served.repository, [])
-    with pytest.raises(NotAllowed, match=r"data\.roots is empty.*/v2/component/upload/file"):
-        datasets.upload_from_path(Upload(HERE), "in/a.csv")
+    for path in ("../secret.csv", "in/../../secret.csv", "/etc/hostname", "/nowhere/at/all"):
+        with pytest.raises(NotAllowed, match="/v2/component/upload/file") as caught:
+            served.datasets.upload_from_path(Upload(HERE), path)
+        assert caught.value.reason == "PATH_NOT_ALLOWED"
+    for path in ("", " ", ".", "in", "gone.csv", "a\0", "\ud800", "x" * 300, "in/a.csv/x", "pipe"):
+        with pytest.raises(Invalid) as refused:
+            served.datasets.upload_from_path(Upload(HERE), path)
+        assert [p.path for p in refused.value.problems] == ["file"]
+    with pytest.raises(NotAllowed, match=r"data\.roots is empty"):
+        Datasets(served.storage, served.repository, []).upload_from_path(Upload(HERE), "in/a.csv")
 
 
 @settings(max_examples=200)
@@ -435,26 +407,17 @@ def test_no_path_leads_to_a_file_outside_the_roots(parts: list[str]) -> None:
 # ---------------------------------------------------------------- finding it again
 
 
-def test_both_forms_name_the_same_dataset(site: Site) -> None:
+def test_a_dataset_is_found_by_either_form(site: Site) -> None:
     site.store("id\n1\n")
+    site.store("id\n1\n", address=Address("a", "b#c"))
     assert site.datasets.resolve("testspace#test_guest") == HERE
     assert site.datasets.resolve(namespace="testspace", name="test_guest") == HERE
-    assert site.datasets.get("testspace#test_guest") == site.datasets.get(namespace="testspace", name="test_guest")
-
-
-def test_an_id_is_divided_at_its_first_hash(site: Site) -> None:
-    site.store("id\n1\n", address=Address("a", "b#c"))
     assert site.datasets.resolve("a#b#c") == Address("a", "b#c")
-
-
-@pytest.mark.parametrize(
-    "dataset_id", ["", "#", "nohash", "a#", "#b", "../..#x", "a#../../etc", "gone#gone", "\ud800#x"]
-)
-def test_an_unknown_id_is_not_found(site: Site, dataset_id: str) -> None:
-    for ask in (site.datasets.resolve, site.datasets.get):
-        with pytest.raises(NotFound) as caught:
-            ask(dataset_id)
-        assert caught.value.reason == "DATASET_UNKNOWN"
+    for unknown in ("", "#", "nohash", "a#", "#b", "../..#x", "a#../../etc", "gone#gone", "\ud800#x"):
+        for find in (site.datasets.resolve, site.datasets.get):
+            with pytest.raises(NotFound) as caught:
+                find(unknown)
+            assert caught.value.reason == "DATASET_UNKNOWN"
 
 
 def test_a_table_that_only_lies_in_the_storage_resolves(site: Site) -> None:
@@ -553,20 +516,3 @@ def test_a_large_upload_needs_no_more_memory_than_a_small_one(tmp_path: Path) ->
     """)
     root = Path(__file__).parents[2]
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=root, check=True)
-
-
-def test_a_received_file_is_only_in_the_storage(site: Site) -> None:
-    received = site.datasets.receive()
-    received.write(b"id\n1\n")
-    assert [p.name for p in site.storage.root.rglob("upload")] == ["upload"]
-    received.close()
-    assert site.empty()
-
-
-def test_what_is_no_table_is_shown_short_and_printable():
-    """A program that was sent by mistake must not fill a terminal, nor steer it."""
-    findings = Findings()
-    findings.add("header", "file:1", "its columns are " + "x" * 9000, "\x1b[31m" + "y" * 9000)
-    [problem] = findings.error().problems
-    assert len(problem.rule) <= 500 and len(problem.got) <= 120
-    assert problem.rule.isprintable() and problem.got.isprintable()

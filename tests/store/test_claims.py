@@ -1,9 +1,7 @@
 """The ledger in the database: two gateways on it never give away more than there is."""
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -23,20 +21,9 @@ from gateway.runtime.context import NodeContext
 from gateway.store import schema
 from gateway.store.store import Store
 from tests.builders import a_local_job, a_spec, at
-from tests.contracts.databases import careless_database
-from tests.contracts.test_repositories import a_store
 from tests.memory_engine import MemoryEngine
 
 MEANS = Means("n1", Amounts.of(8, 16 * GIB, 0), 8)
-
-
-@pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.mariadb)])
-def url(request: pytest.FixtureRequest, tmp_path: Path, worker_id: str) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'test.db'}"
-        return
-    with careless_database(f"{worker_id}_claims") as found:
-        yield found
 
 
 def resources(store: Store, freed: list[list[str]] | None = None) -> Resources:
@@ -48,88 +35,81 @@ def a_job_that_needs(cpu: float, number: int, priority: int = 0):
     return a_local_job(spec=spec, status=JobStatus.READY, pool=Pool(Amounts.of(cpu, GIB), 1))
 
 
-def test_two_gateways_race_for_the_last_cores(url: str):
+def test_two_gateways_race_for_the_last_cores(stores: tuple[Store, Store]):
     """Each of 40 jobs wants 3 of 8 cores, from both gateways at once, again and again; some give back."""
-    with ExitStack() as stack:
-        stores = [stack.enter_context(a_store(url)) for _ in range(2)]
-        gateways = [resources(store) for store in stores]
-        jobs = [a_job_that_needs(3, i) for i in range(40)]
+    gateways = [resources(store) for store in stores]
+    jobs = [a_job_that_needs(3, i) for i in range(40)]
+    for job in jobs:
+        stores[0].local_jobs.add(job, "flow")
+    gate, seen, given_back = threading.Barrier(8), [], []
+
+    def work(number: int) -> int:
+        gate.wait(30)
+        mine, random = gateways[number % 2], Random(number)
+        granted = 0
         for job in jobs:
-            stores[0].local_jobs.add(job, "flow")
-        gate, seen, given_back = threading.Barrier(8), [], []
-
-        def work(number: int) -> int:
-            gate.wait(30)
-            mine, random = gateways[number % 2], Random(number)
-            granted = 0
-            for job in jobs:
-                try:
-                    mine.hold(job)
-                    granted += 1
-                except Refused as error:
-                    assert error.reason == "RESOURCES_BUSY"
-                view = mine.view()
-                seen.append(
-                    (view["remaining"]["cpu"], view["held"]["cpu"], sum(h["cpu"] for h in view["holders"]))
-                )
-                if random.random() < 0.3:
-                    mine.give_back(job.id)
-                    given_back.append(job.id)
-            return granted
-
-        with ThreadPoolExecutor(8) as pool:
-            granted = sum(pool.map(work, range(8)))
-        assert granted > 2
-        assert given_back
-        for remaining, held, sum_ in seen:
-            assert 0 <= remaining <= 8
-            assert 8 - remaining == held == sum_
-        for job in jobs:
-            for gateway in gateways:
-                gateway.release(job.id)
-        assert [g.view()["remaining"]["cpu"] for g in gateways] == [8, 8]
-
-
-def test_the_next_in_line_is_told_when_something_is_free(url: str):
-    with a_store(url) as store:
-        freed: list[list[str]] = []
-        mine = resources(store, freed)
-        first, low, high = a_job_that_needs(8, 1), a_job_that_needs(8, 2), a_job_that_needs(8, 3, priority=7)
-        for job in (first, low, high):
-            store.local_jobs.add(job, "flow")
-        mine.hold(first)
-        for job in (low, high):
-            with pytest.raises(Refused):
+            try:
                 mine.hold(job)
-        mine.release(first.id)
-        assert freed[-1] == [high.id]
-        with pytest.raises(Refused, match="kept for jobs that go first"):
-            mine.hold(low)
-        mine.hold(high)
-        mine.hold(high)
-        assert [h["job_id"] for h in mine.view()["holders"]] == [high.id]
+                granted += 1
+            except Refused as error:
+                assert error.reason == "RESOURCES_BUSY"
+            view = mine.view()
+            seen.append((view["remaining"]["cpu"], view["held"]["cpu"], sum(h["cpu"] for h in view["holders"])))
+            if random.random() < 0.3:
+                mine.give_back(job.id)
+                given_back.append(job.id)
+        return granted
+
+    with ThreadPoolExecutor(8) as pool:
+        granted = sum(pool.map(work, range(8)))
+    assert granted > 2
+    assert given_back
+    for remaining, held, sum_ in seen:
+        assert 0 <= remaining <= 8
+        assert 8 - remaining == held == sum_
+    for job in jobs:
+        for gateway in gateways:
+            gateway.release(job.id)
+    assert [g.view()["remaining"]["cpu"] for g in gateways] == [8, 8]
 
 
-def test_a_job_whose_record_cannot_be_read_gives_back_what_it_holds(url: str):
-    with a_store(url) as store:
-        job, mine = a_job_that_needs(8, 1), resources(store)
+def test_the_next_in_line_is_told_when_something_is_free(store: Store):
+    freed: list[list[str]] = []
+    mine = resources(store, freed)
+    first, low, high = a_job_that_needs(8, 1), a_job_that_needs(8, 2), a_job_that_needs(8, 3, priority=7)
+    for job in (first, low, high):
         store.local_jobs.add(job, "flow")
-        mine.hold(job)
-        with store.write() as connection:
-            t = schema.local_job
-            connection.execute(t.update().values(state='{"status": "NOWHERE"}', version=t.c.version + 1))
-        mine.release(job.id)
-        assert mine.view()["remaining"]["cpu"] == 8
+    mine.hold(first)
+    for job in (low, high):
+        with pytest.raises(Refused):
+            mine.hold(job)
+    mine.release(first.id)
+    assert freed[-1] == [high.id]
+    with pytest.raises(Refused, match="kept for jobs that go first"):
+        mine.hold(low)
+    mine.hold(high)
+    mine.hold(high)
+    assert [h["job_id"] for h in mine.view()["holders"]] == [high.id]
 
 
-def test_a_job_that_has_ended_meanwhile_gets_nothing(url: str):
-    with a_store(url) as store:
-        job = a_job_that_needs(1, 1)
-        store.local_jobs.add(job, "flow")
-        store.local_jobs.update(job.id, lambda local: replace(local, status=JobStatus.FINISHED))
-        with pytest.raises(Conflict, match="has ended here"):
-            resources(store).hold(job)  # as it was read before
-        assert resources(store).view()["holders"] == []
+def test_a_job_whose_record_cannot_be_read_gives_back_what_it_holds(store: Store):
+    job, mine = a_job_that_needs(8, 1), resources(store)
+    store.local_jobs.add(job, "flow")
+    mine.hold(job)
+    with store.write() as connection:
+        t = schema.local_job
+        connection.execute(t.update().values(state='{"status": "NOWHERE"}', version=t.c.version + 1))
+    mine.release(job.id)
+    assert mine.view()["remaining"]["cpu"] == 8
+
+
+def test_a_job_that_has_ended_meanwhile_gets_nothing(store: Store):
+    job = a_job_that_needs(1, 1)
+    store.local_jobs.add(job, "flow")
+    store.local_jobs.update(job.id, lambda local: replace(local, status=JobStatus.FINISHED))
+    with pytest.raises(Conflict, match="has ended here"):
+        resources(store).hold(job)  # as it was read before
+    assert resources(store).view()["holders"] == []
 
 
 FAR = "ssh://far"
@@ -156,65 +136,59 @@ def a_far_job(far: float, number: int, main: float = 0):
     return replace(local, pool=Pool(Amounts.of(main), 1, {FAR: Amounts.of(far)}))
 
 
-def test_what_is_held_of_a_further_engine_outlives_a_restart_with_other_totals(url: str):
-    with a_store(url) as store, a_store(url) as other:
-        first, second = (
-            with_rooms(store, rooms(store, an_engine(16))),
-            with_rooms(other, rooms(other, an_engine(16))),
-        )
-        one, two = a_far_job(10, 1, main=2), a_far_job(10, 2)
-        for job in (one, two):
-            store.local_jobs.add(job, "flow")
-        first.hold(one)
-        with pytest.raises(
-            Refused, match=f"needs cpu 10 at engine {FAR} on node n1, free cpu 6, held by job job-1"
-        ):
-            second.hold(two)  # another gateway on the same database
-        smaller = with_rooms(other, rooms(other, an_engine(12)))
-        shown = smaller.view()
-        assert [(e["held"]["cpu"], e["remaining"]["cpu"]) for e in shown["engines"]] == [(2, 6), (10, 2)]
-        assert shown["holders"][0]["engines"][FAR]["cpu"] == 10
-        for gateway in (first, smaller, second):  # it is returned once, whoever says so
-            gateway.release(one.id)
-        second.hold(two)
-        assert [e["held"]["cpu"] for e in first.view()["engines"]] == [0, 10]
-        nine = with_rooms(other, rooms(other, an_engine(9)))
-        assert nine.view()["engines"][1]["remaining"]["cpu"] == -1
-        nine.hold(two)  # it keeps what it has
-        nine.give_back(two.id)
-        with pytest.raises(Refused, match=f"needs cpu 10, engine {FAR} of node n1 has cpu 9") as caught:
-            nine.hold(two)
-        assert caught.value.reason == "RESOURCES_NEVER"
-
-
-def test_an_engine_that_is_away_at_the_start_has_what_it_last_had(url: str):
-    with a_store(url) as store:
-        assert rooms(store, an_engine(16, down=True))()[FAR].total is None  # nobody has ever seen it
-        rooms(store, an_engine(16))()
-        rooms(store, an_engine(14))()
-        engine = an_engine(4, down=True)
-        found = rooms(store, engine)
-        job = a_far_job(10, 1)
+def test_what_is_held_of_a_further_engine_outlives_a_restart_with_other_totals(stores: tuple[Store, Store]):
+    store, other = stores
+    first, second = (with_rooms(one, rooms(one, an_engine(16))) for one in stores)
+    one, two = a_far_job(10, 1, main=2), a_far_job(10, 2)
+    for job in (one, two):
         store.local_jobs.add(job, "flow")
-        mine = with_rooms(store, found)
-        with pytest.raises(Refused, match=f"ENGINE_DOWN: engine {FAR} of node n1 has not answered since 2026"):
-            mine.hold(job)
-        none = a_far_job(0, 2)
-        store.local_jobs.add(none, "flow")
-        with pytest.raises(Refused, match=f"ENGINE_DOWN: engine {FAR}"):
-            mine.hold(none)  # whose task would fail there
-        assert mine.view()["engines"][1]["total"]["cpu"] == 14
-        assert mine.view()["waiting"][1]["reason"].startswith("ENGINE_DOWN"), "as it was written down"
-        told: list[str] = []
-        found._changed = lambda: told.append("changed")
-        found.look(FAR)
-        assert told == []
-        engine.world.down = False
-        found.look(FAR)
-        assert (told, found()[FAR].total) == (["changed"], Amounts.of(4, 16 * GIB))
+    first.hold(one)
+    with pytest.raises(Refused, match=f"needs cpu 10 at engine {FAR} on node n1, free cpu 6, held by job job-1"):
+        second.hold(two)  # another gateway on the same database
+    smaller = with_rooms(other, rooms(other, an_engine(12)))
+    shown = smaller.view()
+    assert [(e["held"]["cpu"], e["remaining"]["cpu"]) for e in shown["engines"]] == [(2, 6), (10, 2)]
+    assert shown["holders"][0]["engines"][FAR]["cpu"] == 10
+    for gateway in (first, smaller, second):  # it is returned once, whoever says so
+        gateway.release(one.id)
+    second.hold(two)
+    assert [e["held"]["cpu"] for e in first.view()["engines"]] == [0, 10]
+    nine = with_rooms(other, rooms(other, an_engine(9)))
+    assert nine.view()["engines"][1]["remaining"]["cpu"] == -1
+    nine.hold(two)  # it keeps what it has
+    nine.give_back(two.id)
+    with pytest.raises(Refused, match=f"needs cpu 10, engine {FAR} of node n1 has cpu 9") as caught:
+        nine.hold(two)
+    assert caught.value.reason == "RESOURCES_NEVER"
 
 
-def test_while_the_main_engine_is_away_it_has_what_this_gateway_last_saw_of_it(url: str, tmp_path: Path):
+def test_an_engine_that_is_away_at_the_start_has_what_it_last_had(store: Store):
+    assert rooms(store, an_engine(16, down=True))()[FAR].total is None  # nobody has ever seen it
+    rooms(store, an_engine(16))()
+    rooms(store, an_engine(14))()
+    engine = an_engine(4, down=True)
+    found = rooms(store, engine)
+    job = a_far_job(10, 1)
+    store.local_jobs.add(job, "flow")
+    mine = with_rooms(store, found)
+    with pytest.raises(Refused, match=f"ENGINE_DOWN: engine {FAR} of node n1 has not answered since 2026"):
+        mine.hold(job)
+    none = a_far_job(0, 2)
+    store.local_jobs.add(none, "flow")
+    with pytest.raises(Refused, match=f"ENGINE_DOWN: engine {FAR}"):
+        mine.hold(none)  # whose task would fail there
+    assert mine.view()["engines"][1]["total"]["cpu"] == 14
+    assert mine.view()["waiting"][1]["reason"].startswith("ENGINE_DOWN"), "as it was written down"
+    told: list[str] = []
+    found._changed = lambda: told.append("changed")
+    found.look(FAR)
+    assert told == []
+    engine.world.down = False
+    found.look(FAR)
+    assert (told, found()[FAR].total) == (["changed"], Amounts.of(4, 16 * GIB))
+
+
+def test_while_the_main_engine_is_away_it_has_what_this_gateway_last_saw_of_it(store: Store, tmp_path: Path):
     def cores(engine: MemoryEngine, owner: str) -> float:
         found = EngineRooms(
             NodeContext("n1", store, lambda: at(0), owner),
@@ -226,10 +200,9 @@ def test_while_the_main_engine_is_away_it_has_what_this_gateway_last_saw_of_it(u
         return detecting("n1", found, tmp_path, settings, Defaults())().total.cpu / 1000
 
     settings = ResourceSettings(cpu=20, cpu_overcommit=2)
-    with a_store(url) as store:
-        assert cores(an_engine(24), "first") == 40
-        assert cores(an_engine(1, down=True), "first") == 40
-        assert cores(an_engine(1, down=True), "second") == min(this_machine().cpu, 20) * 2
+    assert cores(an_engine(24), "first") == 40
+    assert cores(an_engine(1, down=True), "first") == 40
+    assert cores(an_engine(1, down=True), "second") == min(this_machine().cpu, 20) * 2
 
 
 class Hanging(MemoryEngine):
@@ -242,34 +215,32 @@ class Hanging(MemoryEngine):
     let_go: threading.Event
 
 
-def test_nobody_waits_long_for_an_engine_that_hangs(url: str):
-    with a_store(url) as store:
-        engine = Hanging(node="n1", installation="i", images={}, capacity=Capacity(4, GIB))
-        engine.let_go = threading.Event()
-        found, told = rooms(store, engine, 0.0), threading.Event()
-        found._changed = told.set
-        assert found()[FAR].total is None and found()[FAR].away
-        engine.let_go.set()
-        assert told.wait(60)
-        assert (found()[FAR].total, found()[FAR].away) == (Amounts.of(4, GIB), "")
+def test_nobody_waits_long_for_an_engine_that_hangs(store: Store):
+    engine = Hanging(node="n1", installation="i", images={}, capacity=Capacity(4, GIB))
+    engine.let_go = threading.Event()
+    found, told = rooms(store, engine, 0.0), threading.Event()
+    found._changed = told.set
+    assert found()[FAR].total is None and found()[FAR].away
+    engine.let_go.set()
+    assert told.wait(60)
+    assert (found()[FAR].total, found()[FAR].away) == (Amounts.of(4, GIB), "")
 
 
-def test_what_an_ended_job_still_holds_is_back_within_a_minute_and_written_down_and_counted(tmp_path: Path):
+def test_what_an_ended_job_still_holds_is_back_within_a_minute_and_written_down_and_counted(store: Store):
     now = [0.0]
-    with a_store(f"sqlite:///{tmp_path / 'test.db'}") as store:
-        found = Resources(lambda: MEANS, store, lambda: at(now[0]), lambda jobs: None)
-        job = a_job_that_needs(3, 1)
-        store.local_jobs.add(job, "flow")
-        found.hold(job)
-        over = {"status": JobStatus.FINISHED, "ended_at": at(0), "closed": True}
-        store.local_jobs.update(job.id, lambda local: replace(local, **over))  # its own return is lost
-        for look in range(4):
-            now[0] = look * ONCE + 0.1
-            found.reconcile()
-            if not found.view()["held"]["cpu"]:
-                break
-        assert 20 < now[0] <= 60 - ONCE, "it may return it by itself first, and a look may have been just before"
+    found = Resources(lambda: MEANS, store, lambda: at(now[0]), lambda jobs: None)
+    job = a_job_that_needs(3, 1)
+    store.local_jobs.add(job, "flow")
+    found.hold(job)
+    over = {"status": JobStatus.FINISHED, "ended_at": at(0), "closed": True}
+    store.local_jobs.update(job.id, lambda local: replace(local, **over))  # its own return is lost
+    for look in range(4):
+        now[0] = look * ONCE + 0.1
         found.reconcile()
-        assert found.view()["returned_by_reconciler"] == 1
-        events = [e.event for e in store.timeline(job.id)]
-        assert events.count("resources returned by the reconciler") == 1
+        if not found.view()["held"]["cpu"]:
+            break
+    assert 20 < now[0] <= 60 - ONCE, "it may return it by itself first, and a look may have been just before"
+    found.reconcile()
+    assert found.view()["returned_by_reconciler"] == 1
+    events = [e.event for e in store.timeline(job.id)]
+    assert events.count("resources returned by the reconciler") == 1

@@ -1,0 +1,317 @@
+"""What the node keeps beside its jobs: providers, datasets, grants, models, lists, the audit, used signatures."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
+from gateway.domain.datasets import Dataset, DatasetRepository, Grant, MemoryDatasets
+from gateway.domain.execution import machine
+from gateway.domain.execution.messages import StopRequested
+from gateway.domain.run import Address, FileSum
+from gateway.domain.spec import Ending
+from gateway.domain.states import Outcome, RunStatus
+from gateway.errors import Conflict
+from gateway.store import queries
+from gateway.store.models import SqlModels
+from gateway.store.queries import Wanted, page
+from gateway.store.repositories import (
+    SqlAudit,
+    SqlDatasets,
+    SqlGrants,
+    SqlJobAudits,
+    SqlProviders,
+    SqlUsedSignatures,
+)
+from gateway.store.store import Store
+from provider_registry.model import Action, Provider, Revision
+from provider_registry.registration import provider_from_component, provider_from_request
+from provider_registry.registry import Registry
+from provider_registry.repository import Repository, Stale
+from tests.builders import OK, a_job, a_local_job, a_run, a_spec, at
+from tests.e2e.nodes import example
+from tests.registry.builders import a_component_request, a_description, a_provider
+from tests.registry.memory import MemoryRepository
+
+AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+PLACES = ["memory", "database"]
+
+
+@pytest.fixture(params=PLACES)
+def providers(request: pytest.FixtureRequest, store: Store) -> Repository:
+    return MemoryRepository() if request.param == "memory" else SqlProviders(store)
+
+
+@pytest.fixture(params=PLACES)
+def datasets(request: pytest.FixtureRequest, store: Store) -> DatasetRepository:
+    return MemoryDatasets() if request.param == "memory" else SqlDatasets(store)
+
+
+def a_dataset(namespace: str = "ns", name: str = "t", **changes: Any) -> Dataset:
+    values: dict[str, Any] = {
+        "namespace": namespace,
+        "name": name,
+        "columns": ("id", "y", "x0"),
+        "count": 3,
+        "partitions": 1,
+        "meta": {"delimiter": ",", "match_id_name": "id", "label_name": "y", "余": [1, None, {"a": 0.5}]},
+        "checksum": "0" * 64,
+        "size": 17,
+        "created_at": datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC),
+        "origin": "file:表.csv",
+        "types": ("string", "int", "float"),
+        "description": "a table 表 \U0001f600",
+    }
+    return Dataset(**(values | changes))
+
+
+def at_once(count: int, work: Callable[[int], Any]) -> list[Any]:
+    """Do the work in so many threads that begin together; return the results in no order."""
+    gate = threading.Barrier(count)
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(lambda i: (gate.wait(60), work(i))[1], range(count)))
+
+
+# ---------------------------------------------------------------- providers
+
+
+def a_revision(provider: Provider, number: int = 1, action: Action = Action.UPDATED, at: int = 0) -> Revision:
+    return Revision(provider.key, number, AT + timedelta(seconds=at), "ann", action, "why 文", provider)
+
+
+def test_revisions_are_kept_in_order_and_the_newest_holds(providers: Repository):
+    first = provider_from_request(example("register_unionpay.json"))
+    first = replace(first, retired=True, digests={"unionpay:2.0.0": "sha256:1"})
+    assert providers.get(first.key) is None and providers.newest(first.key) == 0
+    providers.write(a_revision(first, at=3))
+    assert providers.get(first.key) == first
+    old, new = a_provider(), a_provider(a_description("Other"), metadata={"image": "acme:1.0.1", "注": "文"})
+    every = [a_revision(p, i + 1, at=i) for i, p in enumerate((old, new, new))]
+    for revision in every:
+        providers.write(revision)
+    assert providers.get(new.key) == new and [p.key for p in providers.list()] == sorted([new.key, first.key])
+    assert list(providers.history(new.key)) == every[::-1]
+    assert list(providers.history(new.key, before=3, limit=1)) == [every[1]]
+    with pytest.raises(Stale):
+        providers.write(a_revision(old, 3))
+    providers.write(a_revision(new, 4, Action.DELETED))
+    assert providers.get(new.key) is None and providers.list() == [first]
+    providers.write(a_revision(new, providers.newest(new.key) + 1))
+    assert [r.action for r in providers.history(new.key)] == ["updated", "deleted", *["updated"] * 3]
+
+
+def test_what_was_in_force_at_a_moment_is_told_if_something_followed(providers: Repository):
+    old, new = a_provider(), a_provider(metadata={"image": "acme:2"})
+    first, second = a_revision(old, 1, at=10), a_revision(new, 2, at=20)
+    providers.write(first)
+    assert providers.since(old.key, AT + timedelta(seconds=15)) is None
+    providers.write(second)
+    told = [providers.since(old.key, AT + timedelta(seconds=s)) for s in (5, 10, 15, 20, 25)]
+    assert told == [None, first, first, None, None]
+
+
+@pytest.mark.parametrize("other", ["ACME", "acmé", "aсme"], ids=["case", "accent", "cyrillic"])
+def test_keys_that_only_look_alike_are_different(providers: Repository, other: str):
+    """A vendor that takes another's name in other letters replaces nothing, and owns nothing."""
+    first, second = a_provider(), a_provider(name=other)
+    for provider in (first, second):
+        providers.write(a_revision(provider))
+        assert providers.claim(provider.name, provider.name) == provider.name
+    assert providers.get(first.key) == first and providers.get(second.key) == second
+    providers.write(a_revision(second, 2, Action.DELETED))
+    assert providers.list() == [first]
+
+
+def test_a_name_has_one_owner_until_it_is_given(providers: Repository):
+    assert providers.owner("acme") is None
+    assert [providers.claim("acme", who) for who in ("ann", "bob")] == ["ann", "ann"]
+    providers.give("acme", "bob")
+    providers.give("acme", "bob")
+    providers.give("other", "")
+    assert (providers.owner("acme"), providers.owner("other")) == ("bob", "")
+    assert len(set(at_once(6, lambda i: providers.claim("new", str(i))))) == 1
+
+
+def test_many_that_register_at_once_all_have_their_revision(providers: Repository):
+    registry = Registry(providers)
+    said = at_once(6, lambda i: registry.register(a_provider(metadata={"image": f"acme:{i}"})).created)
+    assert sorted(said, key=str) == [False] * 5 + [True], said
+    history = providers.history("acme:1.0.0@docker")
+    assert [r.number for r in history] == [6, 5, 4, 3, 2, 1]
+    assert providers.list() == [history[0].provider]
+
+
+def test_the_registry_works_alike_on_each(providers: Repository):
+    registry = Registry(providers)
+    assert registry.register(a_provider()).created
+    first = providers.get("acme:1.0.0@docker")
+    assert first is not None
+    again = Registry(providers)
+    found, component = again.find("acme", "1.0.0", "Algo")
+    assert (found, component) == (first, first.components["Algo"])
+    from_component: Provider = _component_provider("Second", "acme:2")
+    assert again.register_component(from_component).created
+    assert not again.register_component(from_component).created
+    merged, second = registry.find("acme", "1.0.0", "Second")
+    assert merged.image_for("Second") == "acme:2" and merged.image_for("Algo") == "acme:1.0.0"
+    assert second.name == "Second"
+    assert [registry.remove(p.key).created for p in registry.chosen(name="acme")] == [False]
+
+
+def _component_provider(name: str, image: str) -> Provider:
+    return provider_from_component(a_component_request(name, image))
+
+
+# ---------------------------------------------------------------- datasets
+
+
+def test_datasets_are_put_replaced_listed_and_deleted(datasets: DatasetRepository):
+    dataset, newer = a_dataset(), a_dataset(count=4, disabled=True)
+    assert datasets.get("ns", "t") is None
+    datasets.put(dataset)
+    assert datasets.get("ns", "t") == dataset and datasets.get("other", "t") is None
+    datasets.put(newer)
+    alike = [a_dataset(name=name) for name in ("T", "ţ", "т")]  # the storage tells them apart
+    for other in alike:
+        datasets.put(other)
+    assert [d.name for d in datasets.list()] == sorted(["t", "T", "ţ", "т"]) and datasets.get("ns", "t") == newer
+    assert [datasets.delete("ns", one.name) for one in (*alike, alike[0])] == [True, True, True, False]
+    assert datasets.list() == [newer]
+
+
+def test_many_that_upload_at_once_leave_one_whole_dataset(datasets: DatasetRepository):
+    said = at_once(6, lambda i: datasets.put(a_dataset(count=i)))
+    assert said == [None] * 6
+    kept = datasets.list()
+    assert len(kept) == 1 and kept[0] == a_dataset(count=kept[0].count)
+
+
+# ---------------------------------------------------------------- grants, lists, audit, signatures
+
+TABLE = Address("ns", "t")
+
+
+def test_a_grant_takes_the_place_of_the_earlier_one_and_names_are_exact(store: Store):
+    grants = SqlGrants(store)
+    ended = Grant(TABLE, "n1", at(1), "bob", "contract", at(9), at(2), "ann")
+    other = Grant(Address("ns", "T"), "n1", at(0), "ann")
+    for grant in (Grant(TABLE, "n1", at(0), "ann"), ended, other):
+        grants.put(grant)
+    assert grants.of(TABLE) == [ended]
+    assert set(grants.all("n1")) == {ended, other} and grants.all("n2") == []
+    grants.forget(TABLE)
+    assert grants.all() == [other]
+
+
+def test_jobs_are_listed_once_by_pages(store: Store, monkeypatch: pytest.MonkeyPatch):
+    read: list[str] = []
+    takes_part = queries._takes_part
+    monkeypatch.setattr(queries, "_takes_part", lambda spec, node: read.append(spec) or takes_part(spec, node))
+    for i in range(5):
+        spec = a_spec("a", {"guest": ("n1",), "host": ("n2" if i % 2 else "n3",)}, job_id=f"job-{i}")
+        if i % 2:
+            store.jobs.add(replace(a_job(), tasks={}, spec=spec, created_at=at(i)), spec.flow_id)
+        store.local_jobs.add(replace(a_local_job(), spec=spec, created_at=at(i)), spec.flow_id)
+    found, after = [], None
+    while found == [] or after is not None:
+        entries, after = page(store, Wanted(partner="n2"), 1, after)
+        found += [(entry.job_id, entry.sides) for entry in entries]
+    both = ("scheduler", "participant")
+    assert found == [("job-3", both), ("job-1", both)]
+    assert read and all('"n2"' in spec for spec in read)  # the others stay in the database
+    running = page(store, Wanted(statuses=["RUNNING"], since=at(2)), 10).entries
+    assert [entry.job_id for entry in running] == ["job-4", "job-2"]
+
+
+def test_the_audit_is_found_by_what_was_done_and_how_it_went(store: Store):
+    audit = SqlAudit(store)
+    audit.add(at(0), "ann" * 100, "POST /x%y", 200, 404, {"half": "\ud83d"})
+    audit.add(at(1), "ann", "POST /xzy", 200, None, {})
+    assert [(e.at, e.who, e.detail) for e in audit.list(action="x%")] == [(at(0), "ann" * 85, {"half": "?"})]
+    assert [e.at for e in audit.list(refused=True)] == [at(0)]
+    assert [e.at for e in audit.list(refused=False)] == [at(1)]
+    assert [e.at for e in audit.list(since=at(1), until=at(2))] == [at(1)]
+
+
+def test_ids_of_audits_are_exact(store: Store):
+    audits = SqlJobAudits(store)
+    assert [audits.add("n", one, f"job-{i}") for i, one in enumerate("aA名á")] == [f"job-{i}" for i in range(4)]
+    assert audits.add("n", "A", "job-9") == "job-1"
+
+
+def test_of_requests_that_race_with_one_signature_one_is_taken(stores: tuple[Store, Store]):
+    used = [SqlUsedSignatures(store, lambda: AT) for store in stores]
+    found = at_once(8, lambda i: used[i % 2].first("s", str(i), 120))
+    assert len(set(found)) == 1
+
+
+def test_a_signature_is_remembered_while_it_is_valid(store: Store):
+    now = [AT]
+    used = SqlUsedSignatures(store, lambda: now[0])
+    assert used.first("s0", "a", 120) == "a"
+    now[0] += timedelta(seconds=119)
+    assert used.first("s0", "b", 120) == "a"
+    now[0] += timedelta(seconds=2)
+    assert used.first("s0", "b", 120) == "b"
+
+
+# ---------------------------------------------------------------- models
+
+FLOW = Dag((DagNode("trees", ComponentRef("vendor", "1.0.0", "Thing"), (), (DagOutput("model", "model0"),)),))
+
+
+def trained(store: Store, job_id: str = "job-1", outcome: Outcome = Outcome.SUCCEEDED) -> None:
+    """Play the last write of a training here."""
+    run = a_run("trees", RunStatus.SUCCESS, to_seal=("model",), output_keys={"model0": "model"}, seal=OK)
+    run = replace(run, run_id=f"run-{job_id}", name=f"bfia-{job_id}", task_id=f"task_{job_id}")
+    run = replace(run, outputs={"model": Address("ns", f"{job_id}-模型")})
+    run = replace(run, files=(FileSum("data_0", 3, "aa", "model"),))
+    spec = a_spec(FLOW, job_id=job_id, flow_id="流程 1")
+    store.local_jobs.add(replace(a_local_job(run), spec=spec), "流程 1")
+    stop = StopRequested(at(5), None, Ending(outcome, at(5)), "n1")
+    store.local_jobs.update(job_id, lambda local: machine.apply(local, stop))
+
+
+def test_the_write_that_ends_a_training_stores_its_model_once(store: Store):
+    trained(store)
+    trained(store, "job-2", Outcome.FAILED)
+    models = SqlModels(store)
+    (kept,) = models.all()
+    assert (kept.model.model_id, kept.model.version, kept.model.party.label) == ("流程 1", "job-1", "guest.0")
+    assert kept.deployed_at is None and kept.granted == ()
+    assert kept.model.parts[0].files == (FileSum("data_0", 3, "aa"),)
+    assert models.addresses() == {Address("ns", "job-1-模型"): "version job-1 of model 流程 1"}
+    assert models.of_job("job-1") == [kept] and models.of_job("job-2") == []
+    assert models.delete("流程 1", "job-1")
+    store.local_jobs.update("job-1", lambda local: replace(local, closed=True))
+    assert models.all() == []
+
+
+def test_a_deployed_version_is_not_deleted(store: Store):
+    models = SqlModels(store)
+    trained(store)
+    assert models.deploy("流程 1", "job-1", 7.5, ["n9", "n3"])
+    (kept,) = models.find("流程 1", "job-1")
+    assert (kept.deployed_at, kept.granted) == (7.5, ("n3", "n9"))
+    assert not models.delete("流程 1", "job-1")
+    assert models.deploy("流程 1", "job-1", None, None)
+    assert models.find("流程 1", "job-1")[0].granted == ("n3", "n9")
+    assert models.delete("流程 1", "job-1") and models.find("流程 1", "job-1") == []
+    assert not models.deploy("流程 1", "job-1", 1.0, None)
+
+
+def test_what_is_added_together_is_there_together_or_not_at_all(store: Store):
+    models = SqlModels(store)
+    trained(store)
+    (kept,) = models.all()
+    second = replace(kept, model=replace(kept.model, version="v2"))
+    with pytest.raises(Conflict, match="was imported at the same time"):
+        models.add([second, kept])
+    assert models.find("流程 1", "v2") == []
+    models.add([second])
+    assert [k.model.version for k in models.all("流程 1")] == ["job-1", "v2"]
