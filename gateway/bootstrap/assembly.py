@@ -26,7 +26,7 @@ from gateway.data.files import DiskWatch, check_storage, made
 from gateway.data.logs import RunLogs
 from gateway.data.models import Models
 from gateway.data.reports import output_warnings
-from gateway.data.sharing import Sharing
+from gateway.data.sharing import KnownJobs, Sharing
 from gateway.data.storage import FileStorage
 from gateway.data.workspace import Workspace
 from gateway.domain.datasets import Default
@@ -150,9 +150,11 @@ class Node:
             SqlGrants(store),
             Default(settings.data.grants),
             partial(roles_of, self.registry),
-            self._unfinished,
+            KnownJobs(
+                self._unfinished,
+                lambda job_id: local.spec if (local := store.local_jobs.find(job_id)) else None,
+            ),
             self.clock,
-            lambda job_id: local.spec if (local := store.local_jobs.find(job_id)) else None,
         )
         self.feed = Feed(store)
         hooks = [Hook(h.url, tuple(h.events), h.secret) for h in settings.events.webhooks]
@@ -175,7 +177,6 @@ class Node:
             contained=docker is not None,
             log_bytes=settings.limits.run_log_bytes,
         )
-        self.run_logs = RunLogs(settings.node.id, self.store, self.engine, self.workspace)
         self.rooms = parts.rooms_of(settings, self.engine, self.context, lambda: self.resources.look_again())
         defaults = defaults_of(settings.limits, settings.resources)
         means = detecting(
@@ -260,7 +261,9 @@ class Node:
             self.clock,
             lost_after=limits.lost_gateway_seconds,
         )
-        self.run_logs.elsewhere = self.heartbeat.has_files
+        self.run_logs = RunLogs(
+            settings.node.id, self.store, self.engine, self.workspace, elsewhere=self.heartbeat.has_files
+        )
 
     def _build_scheduling(self) -> None:
         self.drain = Drain(self.store, lambda job_id: self.coordinator.stop(job_id), self.clock)

@@ -124,7 +124,6 @@ def facts_of(node: Node) -> OutputCatalog:
         node.settings.node.id,
         node.store,
         node.storage,
-        node.datasets,
         node.sharing,
         lambda at, wanted: interconn.asked(node.protocol.peer(at), wanted),
         node.audit.add,

@@ -25,30 +25,22 @@ _SHORTEST_PAUSE = 0.2
 """seconds between two copies"""
 _SHARE = 10
 """A copy may take one part in so many of the time, however large a log is."""
-_MOST_REMEMBERED = 4096
 _ANCHOR = 4096
 """bytes by which the end of the old copy is found in a new one"""
 _LOST = b"[some lines are missing here: the container engine had dropped them already]\n"
 
 
 @dataclass(frozen=True)
-class CopyState:
+class Copied:
     """How up to date the copy of a run's output is."""
 
     complete: bool
     """nothing will be added"""
     trouble: str = ""
     """why the newest lines may be missing"""
-
-
-@dataclass(frozen=True)
-class _Copied:
-    at: float
-    """of the monotonic clock"""
-    took: float
-    """seconds"""
-    after_exit: bool
-    trouble: str
+    after_exit: bool = False
+    again_at: float = 0.0
+    """of the monotonic clock: when it may be copied next"""
 
 
 class LogCopies:
@@ -58,74 +50,62 @@ class LogCopies:
         self._engine = engine
         self._workspace = workspace
         self._monotonic = monotonic
-        self._copied: dict[str, _Copied] = {}
+        self._copied: dict[str, Copied] = {}
 
     def paths(self, run: Run, stream: str) -> tuple[Path, Path]:
         """Return where a stream is while its run goes on, and where it is saved; the first that exists counts."""
         folder = self._workspace.logs(run)
         return folder / f"{stream}.so-far.log", folder / f"{stream}.log"
 
-    def refresh(self, run: Run) -> CopyState:
+    def refresh(self, run: Run) -> Copied:
         """Bring the copy up to date, unless that was done a moment ago. Raises OSError."""
         if run.launch.state is CallState.IDLE:  # it never had a container
-            return CopyState(complete=run.over)
+            return Copied(complete=run.over)
         if run.over and run.collect.state is CallState.OK:
             for stream in STREAMS:
-                _replace_by_saved(*self.paths(run, stream))
+                copy, saved = self.paths(run, stream)
+                if copy.exists() and _extended(copy, saved):
+                    copy.unlink()
             self._copied.pop(run.name, None)
-            return CopyState(complete=True)
-        copied = self._copied.get(run.name)
-        if copied is None or self._due(run, copied):
-            copied = self._copy(run)
-        return CopyState(copied.after_exit and not copied.trouble, copied.trouble)
+            return Copied(complete=True)
+        known = self._copied.get(run.name)
+        if known is None or self._due(run, known):
+            known = self._copied[run.name] = self._copy(run)
+        return known
 
-    def _due(self, run: Run, copied: _Copied) -> bool:
-        if copied.after_exit and not copied.trouble:
-            return False
-        if run.exit is not None and not copied.after_exit:
-            return True
-        return self._monotonic() >= copied.at + max(_SHORTEST_PAUSE, _SHARE * copied.took)
+    def _due(self, run: Run, known: Copied) -> bool:
+        news = run.exit is not None and not known.after_exit
+        return not known.complete and (news or self._monotonic() >= known.again_at)
 
-    def _copy(self, run: Run) -> _Copied:
+    def _copy(self, run: Run) -> Copied:
         began = self._monotonic()
         fresh = self._workspace.logs(run) / "copying"
         trouble = ""
         try:
             self._engine.save_logs(run.name, fresh)
             for stream in STREAMS:
-                _add_fresh(self.paths(run, stream)[0], fresh / f"{stream}.log")
+                copy, new = self.paths(run, stream)[0], fresh / f"{stream}.log"
+                if new.exists() and (not copy.exists() or _extended(copy, new)):
+                    new.replace(copy)
         except EngineError as error:
             trouble = f"{error.reason}: {error}"
         except OSError as error:
             trouble = f"COPY_FAILED: {error.strerror}"
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
-        at = self._monotonic()
-        copied = _Copied(at, at - began, run.exit is not None, trouble)
-        while len(self._copied) >= _MOST_REMEMBERED:
-            self._copied.pop(next(iter(self._copied)))
-        self._copied[run.name] = copied
-        return copied
+        at, after_exit = self._monotonic(), run.exit is not None
+        again_at = at + max(_SHORTEST_PAUSE, _SHARE * (at - began))
+        return Copied(after_exit and not trouble, trouble, after_exit, again_at)
 
 
-def _add_fresh(copy: Path, fresh: Path) -> None:
-    """Replace the copy by a new one, or append to it where the engine has dropped the beginning."""
-    if not fresh.exists():
-        return
-    if not copy.exists() or _continues(copy, fresh):
-        fresh.replace(copy)
-    else:
-        _append(copy, fresh)
-
-
-def _replace_by_saved(copy: Path, saved: Path) -> None:
-    """Delete the copy where the saved log has all of it, else append to it what it lacks."""
-    if not copy.exists() or not saved.exists():
-        return
-    if _continues(copy, saved):
-        copy.unlink(missing_ok=True)
-    else:
-        _append(copy, saved)
+def _extended(copy: Path, new: Path) -> bool:
+    """Whether the new file has all of the copy; where it does not, what it has more is appended to the copy."""
+    if not new.exists():
+        return False
+    if _continues(copy, new):
+        return True
+    _append(copy, new)
+    return False
 
 
 def _continues(old: Path, new: Path) -> bool:

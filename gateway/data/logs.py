@@ -84,17 +84,18 @@ class RunLogs:
         engine: Engine,
         workspace: Workspace,
         monotonic: Callable[[], float] = time.monotonic,
+        elsewhere: Callable[[str], str] = lambda owner: "",
     ) -> None:
+        """``elsewhere``: which other gateway has the files of a run's owner; empty for this one."""
         self._node = node
         self._store = store
         self._workspace = workspace
         self._copies = LogCopies(engine, workspace, monotonic)
-        self.elsewhere: Callable[[str], str] = lambda owner: ""
-        """which other gateway of this node has a run's files, by the run's owner; empty for this one"""
+        self._elsewhere = elsewhere
 
     def check_here(self, run: Run) -> None:
         """Raise `NotFound` with LOG_ELSEWHERE where another gateway of this node has the run's log."""
-        if run.launch.state is not CallState.IDLE and (whose := self.elsewhere(run.owner)):
+        if run.launch.state is not CallState.IDLE and (whose := self._elsewhere(run.owner)):
             text = f"the log of {run.task_name} as {run.party.label} is at {whose} of this node, which ran it"
             raise NotFound(text, reason="LOG_ELSEWHERE")
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from gateway.data.datasets import Datasets, dataset_of
+from gateway.data.datasets import dataset_of
 from gateway.data.sharing import Sharing
 from gateway.data.storage import FileStorage
 from gateway.domain import datasets
@@ -65,7 +65,7 @@ class OutputMetadata:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for JSON."""
-        return asdict(self) | {"columns": [asdict(c) for c in self.columns]}
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,6 @@ class OutputCatalog:
         node: NodeId,
         store: Store,
         storage: FileStorage,
-        datasets: Datasets,
         shared: Sharing,
         ask: Ask,
         note: Note,
@@ -100,7 +99,6 @@ class OutputCatalog:
         self._node = node
         self._store = store
         self._storage = storage
-        self._datasets = datasets
         self._shared = shared
         self._ask = ask
         self._note = note
@@ -175,7 +173,7 @@ class OutputCatalog:
     def _closed(self, address: Address, sender: NodeId) -> NotAllowed | None:
         """Return why a node may not know of an output; unlike for jobs, no grant means no access."""
         name = f"{address.namespace}#{address.name}"
-        if self._datasets.disabled(address):
+        if self._shared.disabled(address):
             return NotAllowed(f"output {name} is disabled at node {self._node}", reason=datasets.DISABLED)
         unknown = datasets.strangers(self._shared.grants(address), [sender], Default.LISTED, self._clock())
         if not unknown:

@@ -6,6 +6,7 @@ A job is checked when it comes and again before anything of it starts, because g
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import NamedTuple
 
 from gateway.data.datasets import Datasets
 from gateway.domain import datasets
@@ -37,6 +38,13 @@ class NotShared(NotAllowed):
         return self._problems
 
 
+class KnownJobs(NamedTuple):
+    """The jobs that this node has a part in."""
+
+    unfinished: Callable[[], Iterable[JobSpec]]
+    find: Callable[[str], JobSpec | None]
+
+
 class Sharing:
     """The datasets of this node as its admin and its partners see them."""
 
@@ -47,18 +55,15 @@ class Sharing:
         grants: SqlGrants,
         default: Default,
         roles_of: RolesOf,
-        unfinished: Callable[[], Iterable[JobSpec]],
+        jobs: KnownJobs,
         clock: Clock,
-        job: Callable[[str], JobSpec | None] = lambda _: None,
     ) -> None:
-        """``job`` returns what was submitted of a job that this node took part in."""
-        self._job = job
         self._node = node
         self._datasets = datasets
         self._grants = grants
         self.default = default
         self._roles_of = roles_of
-        self._unfinished = unfinished
+        self._jobs = jobs
         self._clock = clock
 
     # ------------------------------------------------------------ for jobs
@@ -91,11 +96,15 @@ class Sharing:
         """Return the jobs here that are not over and name a dataset."""
         return [
             spec.job_id
-            for spec in self._unfinished()
+            for spec in self._jobs.unfinished()
             if any(want.dataset == dataset for want in datasets.wanted(spec, self._node, self._roles_of))
         ]
 
     # ------------------------------------------------------------ for operators
+
+    def disabled(self, dataset: Address) -> bool:
+        """Tell whether a dataset was disabled for jobs."""
+        return self._datasets.disabled(dataset)
 
     def grants(self, dataset: Address) -> list[Grant]:
         """Return the grants of a dataset, ended ones too."""
@@ -191,7 +200,7 @@ class Sharing:
         wanted, passed, earlier = job_of(output), set[str](), spec.old_job_id
         while earlier and earlier not in passed:
             passed.add(earlier)
-            old = self._job(earlier)
+            old = self._jobs.find(earlier)
             if old is None or not datasets.same_family(old, spec):
                 return False
             if earlier == wanted:

@@ -105,10 +105,7 @@ class FileStorage:
 
     def open_partition(self, address: Address, number: int = 0) -> BinaryIO:
         """Open one file of the data. Raises `NotFound`."""
-        parts = self.partitions(address)
-        if not 0 <= number < len(parts):
-            raise NotFound(f"{_id(address)} has no part {PARTITION}{number}", reason="DATA_MISSING")
-        return _opened(parts[number], _id(address))
+        return self.open_file(address, f"{PARTITION}{number}")
 
     def sums(self, address: Address) -> tuple[FileSum, ...]:
         """Fingerprint the data's files, and the metadata where there is some. Raises `NotFound`."""

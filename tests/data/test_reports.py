@@ -42,24 +42,15 @@ def test_the_reference_vendors_reports_become_values_and_a_curve(tmp_path: Path)
     assert (found.format, found.problem) == ("json", "")
 
 
-@pytest.mark.parametrize(
-    ("value", "series"),
-    [
+def test_lists_and_csv_are_tables_and_a_long_one_is_cut(tmp_path: Path):
+    for value, series in (
         ([[0.0, 1.0], [0.5, 2.0]], Series("", ("0", "1"), ((0.0, 1.0), (0.5, 2.0)))),
         ([3, 1, 2], Series("", ("index", "value"), ((0, 3), (1, 1), (2, 2)))),
         ([{"x": 1}, {"y": 2}], Series("", ("x", "y"), ((1, None), (None, 2)))),
-    ],
-)
-def test_lists_are_tables(tmp_path: Path, value: Any, series: Series):
-    assert read(tmp_path, value).series == (series,)
-
-
-def test_a_csv_report_is_a_table_with_numbers(tmp_path: Path):
+    ):
+        assert read(tmp_path, value).series == (series,)
     found = read_report(written(tmp_path, b"party,count\nguest.0,540\nintersection,509\n"), PLACE)
     assert found.series == (Series("", ("party", "count"), (("guest.0", 540.0), ("intersection", 509.0))),)
-
-
-def test_a_long_curve_is_cut_and_says_so(tmp_path: Path):
     (series,) = read(tmp_path, list(range(reports.MOST_POINTS_READ + 5))).series
     assert (len(series.points), series.left_out) == (reports.MOST_POINTS_READ, 5)
 
@@ -95,9 +86,13 @@ def run_with(root: Path, data: bytes | None, report: bytes | None) -> tuple[File
     return storage, replace(run, outputs=outputs, output_keys={"d": "data", "r": "report"})
 
 
-def test_outputs_as_declared_are_nothing_odd(tmp_path: Path):
+def test_outputs_as_declared_are_nothing_odd_and_a_flood_of_warnings_is_cut(tmp_path: Path):
     storage, run = run_with(tmp_path, b"id\n1\n", b"{}")
     assert output_warnings(storage, a_spec(FLOW), run) == ()
+    for number in range(100):
+        (storage.root / "ns" / f"{run.task_id}-{number}").mkdir()
+    found = output_warnings(storage, a_spec(FLOW), run)
+    assert len(found) == reports.MOST_WARNINGS + 1 and found[-1] == "and more"
 
 
 def test_missing_malformed_and_undeclared_outputs_are_warnings(tmp_path: Path):
@@ -111,11 +106,3 @@ def test_missing_malformed_and_undeclared_outputs_are_warnings(tmp_path: Path):
         "output r holds 'core.dump', which is not part of it",
         "undeclared output 'extra'",
     )
-
-
-def test_a_flood_of_warnings_is_cut(tmp_path: Path):
-    storage, run = run_with(tmp_path, b"id\n", b"{}")
-    for number in range(100):
-        (storage.root / "ns" / f"{run.task_id}-{number}").mkdir()
-    found = output_warnings(storage, a_spec(FLOW), run)
-    assert len(found) == reports.MOST_WARNINGS + 1 and found[-1] == "and more"

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import shutil
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,8 +58,8 @@ class Node:
             self.engine.launch(LaunchSpec(run.name, run.image, {}, told))
         self.restart()
 
-    def restart(self) -> None:
-        self.logs = RunLogs("n1", self.store, self.engine, self.workspace, lambda: self.seconds)
+    def restart(self, elsewhere: Callable[[str], str] = lambda owner: "") -> None:
+        self.logs = RunLogs("n1", self.store, self.engine, self.workspace, lambda: self.seconds, elsewhere)
 
     def close(self) -> None:
         self.store.close()
@@ -288,13 +289,13 @@ def test_a_task_that_is_still_to_start_has_no_lines_and_one_of_other_nodes_is_sa
 
 def test_a_log_that_another_gateway_has_is_said_to_be_there(node: Node):
     node.write(b"here\n")
-    node.logs.elsewhere = lambda owner: f"the gateway http://of-{owner or 'nobody'}"
+    node.restart(lambda owner: f"the gateway http://of-{owner or 'nobody'}")
     node.change("guest", owner="other")
     for ask in (lambda: node.read(), lambda: node.logs.read_run("job-1", node.run(), ("stdout",), 0, None)):
         with pytest.raises(NotFound) as raised:
             ask()
         assert raised.value.reason == "LOG_ELSEWHERE" and "http://of-other of this node" in raised.value.message
-    node.logs.elsewhere = lambda owner: "" if owner else "another gateway"
+    node.restart(lambda owner: "" if owner else "another gateway")
     assert [line.text for line in node.logs.read(TASK, DEBUG, 0, role="guest").lines] == ["here"]
 
 
