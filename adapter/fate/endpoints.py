@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from adapter.fate.codes import Code
-from adapter.fate.envelope import ANY, Codes
+from adapter.fate.envelope import ANY, Code, Codes
 
 PARTNER = "/v2/partner"
 SCHEDULER = "/v2/scheduler"

@@ -1,11 +1,12 @@
-"""Every answer of this protocol is ``{code, message, data, job_id}``, without what is empty; HTTP status 200.
+"""Every response of this protocol is ``{code, message, data, job_id}``, without what is empty; HTTP status 200.
 
 An error's ``data`` names our stable reason, our HTTP-like status and every problem: FATE reads ``code`` and
-``message`` only, a gateway like this one reads all of it. `FateRoute` turns whatever a path raises into such an
-answer; which code a path gives is told by `Codes`, one table per family of paths.
+``message`` only, a gateway like this one reads all of it. `FateRoute` turns whatever a path raises into such a
+response, with the code that the path's `Codes` give for its reason.
 """
 
 from collections.abc import Callable, Coroutine, Mapping
+from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
@@ -17,7 +18,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from adapter.body import JsonRoute
-from adapter.fate.codes import OF_REASON, Code
 from adapter.problems import Words, refusal, words_for
 from gateway.errors import DatabaseAway, GatewayError, brief, listed, release, shown
 
@@ -26,6 +26,64 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _LONGEST_TEXT = 20_000
+
+
+class Code(IntEnum):
+    """FATE-Flow 2.2's return codes, as far as they are given here."""
+
+    SUCCESS = 0
+    JOB_PARAMS_ERROR = 1000
+    JOB_NOT_FOUND = 1001
+    CREATE_JOB_FAILED = 1002
+    UPDATE_JOB_FAILED = 1003
+    KILL_JOB_FAILED = 1004
+    JOB_RESOURCE_EXCEPTION = 1005
+    JOB_RESOURCE_LIMIT_EXCEEDED = 1006
+    INHERITANCE_FAILED = 1007
+    TASK_NOT_FOUND = 2000
+    START_TASK_FAILED = 2001
+    UPDATE_TASK_FAILED = 2002
+    KILL_TASK_FAILED = 2003
+    TASK_RESOURCE_EXCEPTION = 2004
+    NO_FOUND_MODEL_OUTPUT = 2005
+    PROVIDER_PARAMS_ERROR = 4000
+    EXPIRED = 5000
+    INVALID_PARAMETER = 5001
+    NO_FOUND_APPID = 5002
+    VERIFY_FAILED = 5003
+    AUTHENTICATION_FAILED = 5004
+    NO_PERMISSION = 5005
+    NO_FOUND_FILE = 5007
+    EXCEPTION = 6000
+    FUNCTION_RESTRICTED = 6001
+    NO_FOUND_SERVER = 6003
+    TABLE_NOT_FOUND = 7001
+    TABLE_EXISTS = 7002
+    FILE_NOT_FOUND = 8001
+
+
+OF_REASON: Mapping[str, Code] = {
+    "JOB_UNKNOWN": Code.JOB_NOT_FOUND,
+    "TASK_UNKNOWN": Code.TASK_NOT_FOUND,
+    "ROLE_UNKNOWN": Code.TASK_NOT_FOUND,
+    "RESOURCES_BUSY": Code.JOB_RESOURCE_EXCEPTION,
+    "RESOURCES_NEVER": Code.JOB_RESOURCE_LIMIT_EXCEEDED,
+    "INHERITANCE_FAILED": Code.INHERITANCE_FAILED,
+    "NOT_SERVED_HERE": Code.FUNCTION_RESTRICTED,
+    "NOT_AUTHORISED": Code.NO_PERMISSION,
+    "NO_TOKEN": Code.AUTHENTICATION_FAILED,
+    "TOKEN_UNKNOWN": Code.AUTHENTICATION_FAILED,
+    "TOKEN_EXPIRED": Code.AUTHENTICATION_FAILED,
+    "TOKEN_REVOKED": Code.AUTHENTICATION_FAILED,
+    "SIGNATURE_EXPIRED": Code.EXPIRED,
+    "SIGNATURE_MISSING": Code.INVALID_PARAMETER,
+    "SIGNATURE_WRONG": Code.VERIFY_FAILED,
+    "SIGNATURE_USED": Code.VERIFY_FAILED,
+    "APP_UNKNOWN": Code.NO_FOUND_APPID,
+    "INVALID": Code.INVALID_PARAMETER,
+    "TOO_LARGE": Code.INVALID_PARAMETER,
+}
+"""Our stable reason -> FATE's code, where the path that answers has no code of its own for it."""
 
 Codes = Mapping[str, Code]
 """Reason -> code, before the general table; ``""`` stands for every reason that is in neither."""
@@ -73,7 +131,7 @@ class NotServedHere(GatewayError):
 
 
 class FateRoute(JsonRoute):
-    """A path that responds with FATE's envelope, to errors as well; its codes are declared as ``x-codes``."""
+    """A path that responds with FATE's envelope, also to errors; its codes are declared as ``x-codes``."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint, **{**options, "response_model_exclude_unset": True})
@@ -90,9 +148,7 @@ class FateRoute(JsonRoute):
             except Exception as error:
                 found = _as_gateway_error(request, error)
                 request.state.refused = brief(found)
-                codes = (
-                    self.codes if found is error else None
-                )  # FATE's own check of a body has one code everywhere
+                codes = self.codes if found is error else None  # FATE's check of a body has one code everywhere
                 status = 503 if isinstance(found, DatabaseAway) else 413 if found.code == 413 else 200
                 return JSONResponse(fault(found, codes, words_for(request.app)), status_code=status)
 
@@ -148,26 +204,16 @@ def router(prefixes: Mapping[str, str], tag: str = "not served") -> APIRouter:
     return router
 
 
-# What is answered before or beside FATE's paths: an unknown path, a wrong method, a body too large, no token.
-#
-# FATE's own nodes and tools read FATE's envelope only, and its nodes ask three times where the HTTP status is not
-# 200. So whatever lies below ``/v2`` and is not the standard's is answered as FATE answers it.
-
-_FATES = "/v2/"
 _NOT_FATES = ("/v2/schedule", "/v2/provider", "/v2/component")
 """the standard's own below ``/v2``, and the users' interface"""
-_AS_200 = (404, 405, 413)
 
 
 def in_fates_words(path: str, error: GatewayError, status: int) -> JSONResponse | None:
-    """Return FATE's answer to a request that no path of FATE's has taken, which else would have this HTTP status.
+    """Return FATE's response to a request that no path of FATE's has taken; None where the path is none of FATE's.
 
-    None where the path is none of FATE's.
+    FATE's own nodes and tools read FATE's envelope only, and its nodes repeat a request where the HTTP status is
+    not 200.
     """
-    if not path.startswith(_FATES) or _below(path, _NOT_FATES):
+    if not path.startswith("/v2/") or any(path == p or path.startswith(p + "/") for p in _NOT_FATES):
         return None
-    return JSONResponse(fault(error), status_code=200 if status in _AS_200 else status)
-
-
-def _below(path: str, prefixes: tuple[str, ...]) -> bool:
-    return any(path == prefix or path.startswith(prefix + "/") for prefix in prefixes)
+    return JSONResponse(fault(error), status_code=200 if status in (404, 405, 413) else status)

@@ -9,8 +9,8 @@ from anyio import CapacityLimiter
 from fastapi import Request
 
 from adapter.fate.dag.description import Descriptions
+from adapter.fate.ids import newest
 from adapter.fate.ports import JobOf, LocalOf
-from adapter.fate.reruns import newest
 from adapter.fate.signing import Signatures
 from gateway.auth import origin
 from gateway.domain.run import LocalJob

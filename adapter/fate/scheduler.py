@@ -9,9 +9,9 @@ from adapter.fate import wire
 from adapter.fate.client import failure_of
 from adapter.fate.endpoints import BY_PATH, SCHEDULER
 from adapter.fate.envelope import Envelope, FateRoute, coded, ok
-from adapter.fate.keys import Key, id_of
+from adapter.fate.ids import Key, id_of
 from adapter.fate.requests import FateParts, asker, on, trace_of
-from adapter.fate.states import OUR_TASK, TaskWord
+from adapter.fate.states import OUR_TASK, TaskWord, word_in
 from gateway.domain.job import Job
 from gateway.domain.problems import Problem
 from gateway.domain.rerun import Order
@@ -69,11 +69,7 @@ def router(parts: FateParts) -> APIRouter:
 
     @post("/task/report")
     async def report(body: wire.Report, request: Request) -> Envelope[Any]:
-        try:
-            status = OUR_TASK[TaskWord(body.status)]
-        except ValueError:
-            problem = Problem("status", f"must be one of {', '.join(TaskWord)}", body.status)
-            raise Invalid([problem], reason="STATUS_UNKNOWN") from None
+        status = OUR_TASK[word_in(TaskWord, body.status)]
         who = (await asker(parts, request, body.party_id)).node
         if body.party_id not in ("", who):
             raise NotAllowed(f"{who} reports for itself only, not for {body.party_id}")

@@ -1,4 +1,4 @@
-"""FATE's words for states, its legal moves, and ours both ways; tables only.
+"""FATE's words for states, its legal moves, and ours both ways.
 
 FATE knows one word where the standard has two: PENDING and READY of a task are ``waiting``. It knows several where
 the standard has one: how a finished job or a failed task ended is part of its state.
@@ -6,9 +6,12 @@ the standard has one: how a finished job or a failed task ended is part of its s
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any, TypeVar
 
+from gateway.domain.problems import Problem
 from gateway.domain.spec import Failure
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
+from gateway.errors import Invalid
 
 
 class JobWord(StrEnum):
@@ -80,7 +83,7 @@ OUR_OUTCOME: Mapping[JobWord, Outcome] = {
 """The ends of a job; the other words say that it has not ended."""
 
 REASONS: Mapping[str, str] = {"canceled": "STOPPED", "timeout": "TIMEOUT", "failed": "FAILED"}
-"""FATE's word for an end -> the reason that ours are told where it gives none."""
+"""FATE's word for an end -> our reason where it gives none."""
 
 _TASK_WORDS: Mapping[TaskStatus, TaskWord] = {
     TaskStatus.PENDING: TaskWord.WAITING,
@@ -103,6 +106,18 @@ _OUTCOME_WORDS: Mapping[Outcome, JobWord] = {
     Outcome.REJECTED: JobWord.FAILED,
 }
 _WORDS_OF_REASONS: Mapping[str, str] = {reason: word for word, reason in REASONS.items()}
+
+
+W = TypeVar("W", JobWord, TaskWord)
+
+
+def word_in(words: type[W], value: Any, path: str = "status") -> W:
+    """Read a state. Raises `Invalid` (STATUS_UNKNOWN) with the words there are."""
+    try:
+        return words(str(value))
+    except ValueError:
+        problem = Problem(path, f"must be one of {', '.join(words)}", value)
+        raise Invalid([problem], reason="STATUS_UNKNOWN") from None
 
 
 def task_word(status: TaskStatus, failure: Failure | None = None) -> TaskWord:

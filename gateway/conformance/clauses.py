@@ -123,9 +123,8 @@ def _unknown_parameter(seen: Evidence) -> Finding:
 )
 def _callback_sent(seen: Evidence) -> Finding:
     silent = [t.party for t in _ended(seen) if not t.requests.reports and not t.requests.refused]
-    if silent:
-        return failed(f"no callback from {', '.join(silent)}")
-    return _all(seen, lambda t: ok(f"{t.party} reported {_states(t)}") if t.requests.reports else None)
+    wrong = [f"no callback from {', '.join(silent)}"] if silent else []
+    return _unless(wrong, _reported(seen, lambda t: f"{t.party} reported {_states(t)}"))
 
 
 @_clause(
@@ -135,9 +134,8 @@ def _callback_sent(seen: Evidence) -> Finding:
     "Send the fields as texts, and one of the three words.",
 )
 def _callback_form(seen: Evidence) -> Finding:
-    if wrong := [f"{t.party}: {text}" for t in _ended(seen) for text in t.requests.refused]:
-        return failed("; ".join(wrong[:3]))
-    return _all(seen, lambda t: ok(f"{t.party}: {len(t.requests.reports)} read") if t.requests.reports else None)
+    wrong = [f"{t.party}: {text}" for t in _ended(seen) for text in t.requests.refused]
+    return _unless(wrong, _reported(seen, lambda t: f"{t.party}: {len(t.requests.reports)} read"))
 
 
 @_clause(
@@ -150,7 +148,7 @@ def _callback_address(seen: Evidence) -> Finding:
     wrong = [t.party for t in _ended(seen) if any(not s.address for s in t.requests.reports)]
     if wrong:
         return failed(f"{', '.join(wrong)} used another path or omitted the query")
-    return _all(seen, lambda t: ok(f"{t.party} used it as given") if t.requests.reports else None)
+    return _reported(seen, lambda t: f"{t.party} used it as given")
 
 
 @_clause(
@@ -167,9 +165,7 @@ def _callback_names(seen: Evidence) -> Finding:
                 wrong.append(f"{trace.party} has task_id {report.task_id[:80]!r}, expected {trace.task_id!r}")
             if report.role not in (trace.party, trace.party.partition(".")[0]):
                 wrong.append(f"{trace.party} has role {report.role[:80]!r}")
-    if wrong:
-        return failed("; ".join(list(dict.fromkeys(wrong))[:3]))
-    return _all(seen, lambda t: ok(f"{t.party} names both") if t.requests.reports else None)
+    return _unless(wrong, _reported(seen, lambda t: f"{t.party} names both"))
 
 
 @_clause(
@@ -182,8 +178,13 @@ def _callback_running(seen: Evidence) -> Finding:
     late = [t.party for t in _ended(seen) if t.reported and t.requests.reports[-1].status == "RUNNING"]
     if late:
         return failed(f"{', '.join(late)} reported RUNNING after the end")
-    otherwise = "reported the end only" if any(t.reported for t in _ended(seen)) else ""
-    return _all(seen, lambda t: ok(f"{t.party} reported it") if _reported_running(t) else None, otherwise)
+    otherwise = "reported the end only" if any(t.reported for t in _ended(seen)) else "reported nothing"
+
+    def running(trace: Trace) -> str:
+        reported = any(report.status == "RUNNING" for report in trace.requests.reports)
+        return f"{trace.party} reported it" if reported else ""
+
+    return _all(seen, running, otherwise)
 
 
 @_clause(
@@ -193,13 +194,9 @@ def _callback_running(seen: Evidence) -> Finding:
     "Report SUCCESS or FAILED as the last step before the exit.",
 )
 def _callback_end(seen: Evidence) -> Finding:
-    wrong = []
-    for trace in _ended(seen):
-        if trace.requests.reports and not trace.reported:
-            wrong.append(f"{trace.party} reported {_states(trace)} and then nothing")
-    if wrong:
-        return failed("; ".join(wrong))
-    return _all(seen, lambda t: ok(f"{t.party} reported {t.reported}") if t.reported else None)
+    mute = [t for t in _ended(seen) if t.requests.reports and not t.reported]
+    wrong = [f"{t.party} reported {_states(t)} and then nothing" for t in mute]
+    return _unless(wrong, _all(seen, lambda t: f"{t.party} reported {t.reported}" if t.reported else ""))
 
 
 @_clause(
@@ -209,10 +206,10 @@ def _callback_end(seen: Evidence) -> Finding:
     "Exit with 0 after SUCCESS, with a code above 0 after FAILED.",
 )
 def _exit_code(seen: Evidence) -> Finding:
-    wrong = [f"{t.party} ended with code {t.code}" for t in _ended(seen) if t.worked and t.code != 0]
-    if wrong:
-        return failed("; ".join(wrong) + " after a success")
-    return _all(seen, lambda t: ok(f"{t.party} ended with code {t.code}") if t.worked else None)
+    wrong = [
+        f"{t.party} ended with code {t.code} after a success" for t in _ended(seen) if t.worked and t.code != 0
+    ]
+    return _unless(wrong, _all(seen, lambda t: f"{t.party} ended with code {t.code}" if t.worked else ""))
 
 
 @_clause(
@@ -241,18 +238,14 @@ def _result_code(seen: Evidence) -> Finding:
 def _failure_reported(seen: Evidence) -> Finding:
     if not seen.component.inputs:
         return not_shown("it has no input")
-    wrong, shown = [], []
-    for trace in seen.without_data:
-        if trace.was_stopped or not trace.started:
-            continue
-        if trace.code == 0 or trace.reported == "SUCCESS":
-            wrong.append(trace.end)
-        shown.append(
-            f"{trace.party} ended with code {trace.code}{f', reported {trace.reported}' if trace.reported else ''}"
-        )
+    hungry = [trace for trace in seen.without_data if trace.started and not trace.was_stopped]
+    wrong = [trace.end for trace in hungry if trace.code == 0 or trace.reported == "SUCCESS"]
     if wrong:
         return failed("its input is missing, and yet " + "; ".join(wrong))
-    return ok("; ".join(shown)) if shown else not_shown("no party ended for lack of input")
+    shown = (
+        f"{t.party} ended with code {t.code}{f', reported {t.reported}' if t.reported else ''}" for t in hungry
+    )
+    return ok("; ".join(shown)) if hungry else not_shown("no party ended for lack of input")
 
 
 @_clause(
@@ -266,16 +259,13 @@ def _stdout_log(seen: Evidence) -> Finding:
     for trace in _ended(seen):
         if not trace.stdout.strip():
             wrong.append(f"{trace.party} wrote nothing to standard output")
-            continue
         try:
             trace.stdout.decode("utf-8")
         except UnicodeDecodeError:
             wrong.append(f"what {trace.party} wrote is not UTF-8")
         if any(len(line) > LONGEST_LINE for line in trace.stdout.splitlines()):
             wrong.append(f"{trace.party} wrote a line of more than {LONGEST_LINE} bytes")
-    if wrong:
-        return failed("; ".join(wrong))
-    return _all(seen, lambda t: ok(f"{t.party}: {len(t.stdout.splitlines())} lines"))
+    return _unless(wrong, _all(seen, lambda t: f"{t.party}: {len(t.stdout.splitlines())} lines"))
 
 
 @_clause(
@@ -318,9 +308,8 @@ def _outputs_written(seen: Evidence) -> Finding:
 )
 def _output_form(seen: Evidence) -> Finding:
     written = [(t.party, n, w) for t in seen.best.traces for n, w in t.outputs.items() if w.there]
-    if wrong := [f"{name} of {party} {w.form}" for party, name, w in written if w.form]:
-        return failed("; ".join(wrong))
-    return ok(f"{len(written)} read") if written else not_shown("nothing was written at the given addresses")
+    shown = ok(f"{len(written)} read") if written else not_shown("nothing was written at the given addresses")
+    return _unless((f"{name} of {party} {w.form}" for party, name, w in written if w.form), shown)
 
 
 @_clause(
@@ -334,25 +323,17 @@ def _only_there(seen: Evidence) -> Finding:
         return not_shown(_NO_SUCCESS)
     if _outputs_written(seen).result == "failed":
         return not_shown("the outputs are not where they belong")
-    if wrong := [f"{t.party} wrote {_some(t.strays)}" for t in seen.best.traces if t.strays]:
-        return failed("; ".join(wrong))
-    return ok("nothing else can be written" if seen.confined else "nothing else was written")
+    wrong = [f"{t.party} wrote {_some(t.strays)}" for t in seen.best.traces if t.strays]
+    return _unless(wrong, ok("nothing else can be written" if seen.confined else "nothing else was written"))
 
 
-@_clause(
-    "input-untouched",
-    "4",
-    "Inputs are left as they are.",
-    "Open inputs for reading only.",
-)
+@_clause("input-untouched", "4", "Inputs are left as they are.", "Open inputs for reading only.")
 def _inputs_untouched(seen: Evidence) -> Finding:
     if not seen.component.inputs or not any(t.started for t in seen.best.traces):
         return not_shown("there was no input")
-    if wrong := [f"{t.party} changed {_some(t.changed)}" for t in seen.best.traces if t.changed]:
-        return failed("; ".join(wrong))
-    if not seen.best.worked:
-        return not_shown(_NO_SUCCESS)
-    return ok("cannot be changed" if seen.confined else "are as they were")
+    wrong = [f"{t.party} changed {_some(t.changed)}" for t in seen.best.traces if t.changed]
+    shown = ok("cannot be changed" if seen.confined else "are as they were")
+    return _unless(wrong, shown if seen.best.worked else not_shown(_NO_SUCCESS))
 
 
 @_clause(
@@ -369,11 +350,10 @@ def _channel_session(seen: Evidence) -> Finding:
     wrong += [
         f"{t.party} sent no config.token, or another, with {s.operation}" for t, s in calls if s.token != t.token
     ]
-    if wrong:
-        return failed("; ".join(list(dict.fromkeys(wrong))[:3]))
-    if not calls:
-        return not_shown("it does not use the channel")
-    return ok(f"{len(calls)} requests by {_parties([t for t in _ended(seen) if t.requests.channel_calls])}")
+    by = ", ".join(dict.fromkeys(t.party for t, _ in calls))
+    return _unless(
+        wrong, ok(f"{len(calls)} requests by {by}") if calls else not_shown("it does not use the channel")
+    )
 
 
 @_clause(
@@ -383,10 +363,9 @@ def _channel_session(seen: Evidence) -> Finding:
     "Leave everything else to the platform: a gateway's other paths are closed to containers.",
 )
 def _own_paths(seen: Evidence) -> Finding:
-    if wrong := [f"{t.party}: {_some(t.requests.others)}" for t in _ended(seen) if t.requests.others]:
-        return failed("; ".join(wrong))
+    wrong = [f"{t.party}: {_some(t.requests.others)}" for t in _ended(seen) if t.requests.others]
     asked = any(t.requests.reports or t.requests.channel_calls for t in _ended(seen))
-    return ok("nothing else was used") if asked else not_shown("it sent no request")
+    return _unless(wrong, ok("nothing else was used") if asked else not_shown("it sent no request"))
 
 
 @_clause(
@@ -400,11 +379,8 @@ def _sigterm(seen: Evidence) -> Finding:
     stopped = [t for t in seen.alone if t.was_stopped]
     wrong = [f"{t.party} had to be killed after {t.stop_seconds:.0f} s" for t in stopped if t.killed]
     wrong += [f"{t.party} reported SUCCESS" for t in stopped if not t.killed and t.reported == "SUCCESS"]
-    if wrong:
-        return failed("; ".join(wrong))
-    if not stopped:
-        return not_shown("it ended before it could be stopped")
-    return ok("; ".join(f"{t.party} ended after {t.stop_seconds:.1f} s with code {t.code}" for t in stopped))
+    ends = (f"{t.party} ended after {t.stop_seconds:.1f} s with code {t.code}" for t in stopped)
+    return _unless(wrong, ok("; ".join(ends)) if stopped else not_shown("it ended before it could be stopped"))
 
 
 CLAUSES = tuple(_CLAUSES)
@@ -423,16 +399,24 @@ def _ended(seen: Evidence) -> list[Trace]:
     return [t for t in seen.best.traces if t.started and not t.was_stopped] if seen.best.worked else []
 
 
-def _all(seen: Evidence, look: Callable[[Trace], Finding | None], otherwise: str = "") -> Finding:
-    """Join what is shown of every party; not shown where some party shows nothing."""
-    traces = _ended(seen)
-    if not traces:
+def _unless(wrong: Iterable[str], kept: Finding) -> Finding:
+    """Find that a clause is broken by the first few things that are wrong; with none, ``kept``."""
+    found = list(dict.fromkeys(wrong))
+    return failed("; ".join(found[:3])) if found else kept
+
+
+def _all(seen: Evidence, look: Callable[[Trace], str], otherwise: str = "reported nothing") -> Finding:
+    """Join what every party shows; not shown where some party shows nothing."""
+    found = {trace.party: look(trace) for trace in _ended(seen)}
+    if not found:
         return not_shown(_NO_SUCCESS)
-    found = [look(trace) for trace in traces]
-    if any(f is None for f in found):
-        mute = ", ".join(t.party for t, f in zip(traces, found, strict=True) if f is None)
-        return not_shown(f"{mute} {otherwise or 'reported nothing'}")
-    return ok("; ".join(f.seen for f in found if f is not None))
+    if mute := [party for party, shown in found.items() if not shown]:
+        return not_shown(f"{', '.join(mute)} {otherwise}")
+    return ok("; ".join(found.values()))
+
+
+def _reported(seen: Evidence, look: Callable[[Trace], str]) -> Finding:
+    return _all(seen, lambda trace: look(trace) if trace.requests.reports else "")
 
 
 def _states(trace: Trace) -> str:
@@ -441,10 +425,6 @@ def _states(trace: Trace) -> str:
         (status, len(list(same))) for status, same in groupby(report.status for report in trace.requests.reports)
     ]
     return _some((f"{status} ({times} times)" if times > 1 else status for status, times in states), 5)
-
-
-def _reported_running(trace: Trace) -> bool:
-    return any(report.status == "RUNNING" for report in trace.requests.reports)
 
 
 def _parties(traces: Iterable[Trace]) -> str:

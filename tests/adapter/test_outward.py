@@ -65,7 +65,7 @@ def fate_reports(sent: Any) -> None:
 def fate_ends_a_job(sent: Any) -> None:
     job = a_job(spec=SPEC, status=JobStatus.RUNNING, a=TaskStatus.RUNNING)
     caller = Caller(PEER, sent, lambda node, initiator: {})
-    ParticipantClient(ME, caller, None, None, {"t1": job}.get).stop_job("t1", "", ENDING, ME)  # type: ignore[arg-type]
+    ParticipantClient(caller, None, None, {"t1": job}.get).stop_job("t1", "", ENDING, ME)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("tell", [bfia_reports, bfia_does_not_agree, fate_reports, fate_ends_a_job])

@@ -1,7 +1,11 @@
-"""The tasks of a job description, as this gateway's flows have them."""
+"""FATE's job description -> what this gateway runs.
 
-import re
-from collections.abc import Callable, Iterator, Mapping
+The two say the same in different ways; where FATE can say more (a task at fewer parties than its component has
+roles, an order without data) the job is refused rather than run otherwise. Readers are no component here:
+whoever takes a reader's output takes the dataset that the reader names.
+"""
+
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -13,6 +17,17 @@ from gateway.errors import Invalid, near
 from provider_registry.model import ANY, Component
 from provider_registry.registry import Registry, Unknown
 
+ROOT = "dag_schema.dag"
+READER = "reader"
+"""component of FATE that stands for a dataset"""
+TYPE_OF: Mapping[str, str] = {"data": "dataset", "model": "model", "metric": "report"}
+"""FATE's groups of artefacts -> the types that flows here have"""
+KEPT = ("sync_type", "priority", "auto_retries", "auto_retry_delay", "task_parallelism", "engine")
+"""settings of a job that mean the same here; ``engine`` so that a foreign one is refused explicitly"""
+STAGES = ("train", "predict", "default", "cross_validation")
+"""FATE's; only predict means anything here. A typo would train where somebody wanted to predict"""
+UNUSED = ("cores", "computing_partitions", "federated_status_collect_type", "engine_run", "launcher_name")
+"""settings of a job or a task that steer FATE's own engines; reported as warnings"""
 _SHOWN = 10
 
 
@@ -80,9 +95,54 @@ class Catalogue:
             return Found(name, version, None)
 
 
-ROOT = "dag_schema.dag"
-READER = "reader"
-"""component of FATE that stands for a dataset"""
+class Place(NamedTuple):
+    """Where a job comes in."""
+
+    job_id: str
+    node: NodeId
+    scheduler: NodeId
+    trace_id: str
+    protocols: Mapping[str, str]
+    """which protocol runs jobs of each kind"""
+
+
+@dataclass(frozen=True)
+class Translated:
+    """The job, and the paths of what the description says in vain."""
+
+    spec: JobSpec
+    warnings: tuple[str, ...]
+
+
+def job_spec(schema: wire.DagSchema, place: Place, catalogue: Catalogue) -> Translated:
+    """Return the job that a description asks for. Raises `Invalid` with every problem."""
+    dag = schema.dag
+    parties = tuple(parties_of(dag.parties))
+    work = Work(dag, catalogue, parties)
+    readers = {name for name, task in dag.tasks.items() if task.component_ref == READER}
+    nodes = tuple(task_of(work, name, readers) for name in dag.tasks if name not in readers)
+    job_params = job_params_of(work)
+    if work.problems:
+        raise Invalid({str(p): p for p in work.problems}.values())  # what two tasks refer to is reported once
+    who = dag.conf.extra.initiator
+    initiator = who.party_id if who else dag.conf.initiator_party_id or place.node
+    role = who.role if who else next((p.role for p in parties if p.node == initiator), "")
+    inherit = dag.conf.inheritance
+    spec = JobSpec(
+        job_id=place.job_id,
+        flow_id=dag.conf.extra.flow_id,
+        dag=Dag(nodes),
+        parties=parties,
+        initiator=initiator,
+        initiator_role=role,
+        scheduler=dag.conf.scheduler_party_id or place.scheduler,
+        protocol=place.protocols[schema.kind],
+        trace_id=place.trace_id,
+        job_params=job_params,
+        task_params=work.task_params,
+        old_job_id=inherit.job_id if inherit else dag.conf.extra.old_job_id,
+    )
+    return Translated(spec, tuple(work.warnings))
 
 
 @dataclass
@@ -134,105 +194,6 @@ def named(work: Work, specs: wire.Parties | None, at: str) -> tuple[Party, ...]:
     return tuple(dict.fromkeys(found))
 
 
-_NAME = r"[\w-]+"
-_SITE = r"([\w-]{1,64}?)_(\d{1,9})_[\w-]{1,200}"
-"""Role, place and node. Bounded: part of a text comes from other nodes, and each may end where the next begins."""
-_OLD = (  # in this order: FATE 2's place -> that of FATE 1's dsl and runtime_conf
-    (rf"tasks\.({_NAME})\.parameters", r"runtime_conf.component_parameters.common.\1"),
-    (rf"party_tasks\.{_SITE}\.tasks\.({_NAME})\.parameters", None),
-    (rf"party_tasks\.{_SITE}\.conf", r"runtime_conf.job_parameters.role.\1.\2"),
-    (rf"tasks\.({_NAME})", r"dsl.components.\1"),
-    (r"conf\.extra\.initiator", "runtime_conf.initiator"),
-    (r"conf", "runtime_conf.job_parameters.common"),
-    (r"stage", "runtime_conf.job_parameters.common.job_type"),
-)
-_OF_PARTY = r"runtime_conf.component_parameters.role.\1.\2.\3"
-
-
-class Written:
-    """A description, asked for the places of what became of it."""
-
-    def __init__(self, dag: wire.DagSpec, old: bool = False) -> None:
-        """``old``: it was translated from the form of FATE 1."""
-        self._dag = dag
-        self._old = old
-
-    def problem(self, found: Problem, spec: JobSpec | None = None) -> Problem:
-        """Return a problem with the place in the description as its path."""
-        return found._replace(path=self.words(found.path, spec))
-
-    def words(self, text: str, spec: JobSpec | None = None) -> str:
-        """Return a text in which every path stands as the description has it; ``spec`` is what became of it."""
-        if spec is not None:
-            for pattern, place in self._places(spec):
-                text = re.sub(pattern, place, text)
-        if self._old:
-            for at, there in _OLD:
-                text = re.sub(rf"{re.escape(ROOT)}\.{at}", there or _OF_PARTY, text)
-            text = re.sub(rf"{re.escape(ROOT)}\.parties(\[(\d{{1,9}})\])?(\.party_id)?", self._role, text)
-        return text
-
-    def _places(self, spec: JobSpec) -> Iterator[tuple[str, str | Callable[[re.Match[str]], str]]]:
-        numbered = {str(i): node.name for i, node in enumerate(spec.dag.nodes)}
-        yield r"dag\.components\[(\d+)\]", lambda m: f"{ROOT}.tasks.{numbered.get(m[1], m[1])}"
-        yield rf"\bdag\.components\.({_NAME})", rf"{ROOT}.tasks.\1"
-        yield rf"config\.role\.({_NAME})\[(\d{{1,9}})\]", lambda m: self._party(m[1], int(m[2]))
-        yield r"config\.role", f"{ROOT}.parties"
-        yield rf"config\.task_params\.common\.({_NAME})", rf"{ROOT}.tasks.\1.parameters"
-        whose = rf"({_NAME})\.(\d{{1,9}})"
-        yield (
-            rf"config\.task_params\.{whose}\.({_NAME})(\.dataset_id)?",
-            lambda m: self._own(m[1], int(m[2]), m[3], m[4] or "", spec),
-        )
-        yield r"config\.task_params", f"{ROOT}.tasks"
-        yield r"config\.job_params\.common", f"{ROOT}.conf"
-        yield rf"config\.job_params\.{whose}", lambda m: self._of_party(m[1], int(m[2]), "", spec) + ".conf"
-        yield r"config\.job_params", f"{ROOT}.party_tasks"
-        yield r"config\.initiator(\.node_id)?", f"{ROOT}.conf.extra.initiator"
-        yield r"(?<![\w.])old_job_id\b", f"{ROOT}.conf.inheritance.job_id"
-
-    def _party(self, role: str, index: int) -> str:
-        before = 0
-        for i, party in enumerate(self._dag.parties):
-            if party.role == role:
-                if index < before + len(party.party_id):
-                    return f"{ROOT}.parties[{i}].party_id[{index - before}]"
-                before += len(party.party_id)
-        return f"{ROOT}.parties"
-
-    def _of_party(self, role: str, index: int, task: str, spec: JobSpec) -> str:
-        """Return the entry of ``party_tasks`` that says something to a party, of a task where one is named."""
-        node = next((p.node for p in spec.parties if (p.role, p.index) == (role, index)), "")
-        for site, own in self._dag.party_tasks.items():
-            named = any(p.role == role and node in p.party_id for p in own.parties)
-            if named and (not task or task in own.tasks):
-                return f"{ROOT}.party_tasks.{site}"
-        return "" if task else f"{ROOT}.party_tasks"
-
-    def _own(self, role: str, index: int, task: str, rest: str, spec: JobSpec) -> str:
-        """Return where a party's parameter of a task stands: a dataset may be a reader's, or the task's input."""
-        reader = self._reader(task) if rest else ""
-        name = reader or task
-        if site := self._of_party(role, index, name, spec):
-            return f"{site}.tasks.{name}.parameters{'' if reader else rest}"
-        if rest and not reader:
-            return f"{ROOT}.tasks.{task}.inputs.data"
-        return f"{ROOT}.tasks.{name}.parameters{'' if reader else rest}"
-
-    def _reader(self, task: str) -> str:
-        """Return the reader whose dataset a task takes; empty where there is none."""
-        tasks: Mapping[str, wire.TaskSpec] = self._dag.tasks
-        sources = tasks[task].inputs.data.values() if task in tasks else ()
-        names = (channel.producer_task for source in sources for channel in source.task_output_artifact)
-        return next((n for n in names if n in tasks and tasks[n].component_ref == READER), "")
-
-    def _role(self, found: re.Match[str]) -> str:
-        place = int(found[2]) if found[2] else None
-        if place is None or place >= len(self._dag.parties):
-            return "runtime_conf.role"
-        return f"runtime_conf.role.{self._dag.parties[place].role}"
-
-
 def from_reader(work: Work, name: str, channel: wire.Channel, at: str) -> None:
     """Give a task the datasets that a reader names, each party its own."""
     reader = work.dag.tasks[channel.producer_task]
@@ -264,19 +225,11 @@ def _give(work: Work, name: str, party: Party, dataset: str, at: str) -> None:
         work.wrong(at, rule, [entry["dataset_id"], dataset])
 
 
-def from_model_warehouse(work: Work, channel: wire.Channel, at: str) -> None:
-    """Have the job predict with the model that an input names, or else the job's settings."""
-    warehouse = work.dag.conf.model_warehouse
-    model_id = channel.model_id or (warehouse.model_id if warehouse else "")
-    version = channel.model_version or (warehouse.model_version if warehouse else "")
+def predicting(work: Work, model_id: str, version: str, at: str) -> None:
+    """Have the job predict with a model; a job uses one, so another one named elsewhere is a problem."""
     if not model_id or not version:
         work.wrong(at, "must have model_id and model_version, here or in conf.model_warehouse")
         return
-    predicting(work, model_id, version, at)
-
-
-def predicting(work: Work, model_id: str, version: str, at: str) -> None:
-    """Have the job predict with a model; a job uses one, so another one named elsewhere is a problem."""
     wanted = {"job_type": "predict", "model_id": model_id, "model_version": version}
     known = {key: work.common.setdefault(key, value) for key, value in wanted.items()}
     if known != wanted:
@@ -292,38 +245,24 @@ def party_parameters(work: Work, party: Party, task: str) -> dict[str, Any]:
     return found
 
 
-KEPT: Mapping[str, str] = {
-    name: name
-    for name in ("sync_type", "priority", "auto_retries", "auto_retry_delay", "task_parallelism", "engine")
-}
-"""settings of a job that mean the same here; ``engine`` so that a foreign one is refused by its name"""
-
-STAGES = ("train", "predict", "default", "cross_validation")
-"""FATE's; only predict means anything here. A slip of the pen would train where somebody wanted to predict"""
-UNUSED = ("cores", "computing_partitions", "federated_status_collect_type", "engine_run", "launcher_name")
-"""settings of a job or a task that steer FATE's own engines; told as warnings"""
-
-
 def job_params_of(work: Work) -> dict[str, Any]:
     """Return the settings of the job, for all and for single parties, and take up their parameters of tasks."""
     conf = work.dag.conf
-    said = conf.model_extra or {}
-    work.common.update({ours: said[theirs] for theirs, ours in KEPT.items() if said.get(theirs) is not None})
+    given = conf.model_extra or {}
+    work.common.update({key: given[key] for key in KEPT if given.get(key) is not None})
     if conf.task.timeout is not None:
         work.common["task_timeout"] = conf.task.timeout
     if conf.inheritance and conf.inheritance.task_list:
         work.common["inherit"] = conf.inheritance.task_list
-    if conf.model_warehouse:
-        predicting(work, conf.model_warehouse.model_id, conf.model_warehouse.model_version, "conf.model_warehouse")
+    if warehouse := conf.model_warehouse:
+        predicting(work, warehouse.model_id, warehouse.model_version, "conf.model_warehouse")
     else:
         names = {"model_id": conf.model_id, "model_version": conf.model_version}
-        for key, value in names.items():
-            if value:
-                work.common.setdefault(key, value)
+        work.common = {key: value for key, value in names.items() if value} | work.common
     _stage(work, "stage", work.dag.stage)
     if work.dag.stage == "predict":
         work.common.setdefault("job_type", "predict")
-    _unused(work, said, "conf")
+    _unused(work, given, "conf")
     _unused(work, conf.task.model_extra or {}, "conf.task")
     params: dict[str, Any] = {"common": work.common}
     for site, own in work.dag.party_tasks.items():
@@ -332,22 +271,12 @@ def job_params_of(work: Work) -> dict[str, Any]:
             if settings:
                 entry = params.setdefault(party.role, {}).setdefault(str(party.index), {})
                 entry.update(settings)
-            for task, given in own.tasks.items():
-                if task not in work.dag.tasks:
-                    work.wrong(f"party_tasks.{site}.tasks.{task}", "must be a task of the job", task)
-                elif work.dag.tasks[task].component_ref != READER and given.parameters:
-                    work.own(party, task).update(given.parameters)
+            for name, task in own.tasks.items():
+                if name not in work.dag.tasks:
+                    work.wrong(f"party_tasks.{site}.tasks.{name}", "must be a task of the job", name)
+                elif work.dag.tasks[name].component_ref != READER and task.parameters:
+                    work.own(party, name).update(task.parameters)
     return params
-
-
-def settings_of_task(work: Work, name: str) -> None:
-    """Take over a task's timeout (seconds) and retries; note its other settings as unused."""
-    conf = work.dag.tasks[name].conf
-    own = {k: conf[k] for k in ("timeout", "auto_retries", "auto_retry_delay") if conf.get(k) is not None}
-    if own:
-        work.common.setdefault("tasks", {})[name] = own
-    _unused(work, conf, f"tasks.{name}.conf")
-    _stage(work, f"tasks.{name}.stage", work.dag.tasks[name].stage)
 
 
 def _stage(work: Work, at: str, given: str) -> None:
@@ -366,10 +295,6 @@ def _unused(work: Work, given: Mapping[str, Any], at: str) -> None:
             work.warnings.append(f"{ROOT}.{at}.{key}: {text}")
 
 
-TYPE_OF: Mapping[str, str] = {"data": "dataset", "model": "model", "metric": "report"}
-"""FATE's groups of artefacts -> the types that flows here have"""
-
-
 def task_of(work: Work, name: str, readers: set[str]) -> DagNode:
     """Return a task of a FATE flow as one of ours; what is wrong with it is noted in ``work``."""
     task, at = work.dag.tasks[name], f"tasks.{name}"
@@ -385,13 +310,19 @@ def task_of(work: Work, name: str, readers: set[str]) -> DagNode:
             work.wrong(f"{at}.dependent_tasks[{i}]", rule, other)
     if task.parameters:
         work.task_params.setdefault("common", {})[name] = task.parameters
-    settings_of_task(work, name)
+    own = {
+        k: task.conf[k] for k in ("timeout", "auto_retries", "auto_retry_delay") if task.conf.get(k) is not None
+    }
+    if own:
+        work.common.setdefault("tasks", {})[name] = own
+    _unused(work, task.conf, f"{at}.conf")
+    _stage(work, f"{at}.stage", task.stage)
     ref = ComponentRef(found.provider, found.version, task.component_ref) if found else ComponentRef("", "", "")
     return DagNode(name, ref, inputs, tuple(outputs_of(work, name)))
 
 
 def component_of(work: Work, name: str) -> Found | None:
-    """Find the component of a task once; None where it is told as a problem."""
+    """Find the component of a task once; None where it is reported as a problem."""
     if name not in work.found:
         task = work.dag.tasks[name]
         usual = work.dag.conf.task.provider
@@ -407,10 +338,8 @@ def component_of(work: Work, name: str) -> Found | None:
 def _runs_at(work: Work, name: str, found: Found | None) -> None:
     """Refuse a task that is to run at fewer parties than its component would here."""
     task = work.dag.tasks[name]
-    if task.parties is None:
-        return
     at = named(work, task.parties, f"tasks.{name}.parties")
-    if found is None or found.component is None:
+    if task.parties is None or found is None or found.component is None:
         return
     left_out = [p.label for p in work.parties if p.role in found.component.roles and p not in at]
     if left_out:
@@ -436,7 +365,12 @@ def inputs_of(work: Work, name: str, found: Found | None, readers: set[str]) -> 
             for channel in sources.data_warehouse:
                 from_warehouse(work, name, channel, f"{at}.data_warehouse")
             for channel in sources.model_warehouse:
-                from_model_warehouse(work, channel, f"{at}.model_warehouse")
+                usual = work.dag.conf.model_warehouse or wire.ModelWarehouse(model_id="", model_version="")
+                model_id, version = (
+                    channel.model_id or usual.model_id,
+                    channel.model_version or usual.model_version,
+                )
+                predicting(work, model_id, version, f"{at}.model_warehouse")
 
 
 def _channel(work: Work, channel: wire.Channel, group: str, at: str) -> DagInput:
@@ -481,60 +415,3 @@ def outputs_of(work: Work, name: str) -> Iterator[DagOutput]:
 
 def _type(alias: str, group: str) -> str:
     return TYPE_OF.get(alias or group, alias)
-
-
-# FATE's job description -> what this gateway runs.
-#
-# The two say the same in different ways; where FATE can say more (a task at fewer parties than its component has
-# roles, an order without data) the job is refused rather than run otherwise. Readers are no component here:
-# whoever takes a reader's output takes the dataset that the reader names.
-
-
-class Place(NamedTuple):
-    """Where a job comes in."""
-
-    job_id: str
-    node: NodeId
-    scheduler: NodeId
-    trace_id: str
-    protocols: Mapping[str, str]
-    """which protocol runs jobs of each kind"""
-
-
-@dataclass(frozen=True)
-class Translated:
-    """The job, and the paths of what the description says in vain."""
-
-    spec: JobSpec
-    warnings: tuple[str, ...]
-
-
-def job_spec(schema: wire.DagSchema, place: Place, catalogue: Catalogue) -> Translated:
-    """Return the job that a description asks for. Raises `Invalid` with every problem."""
-    dag = schema.dag
-    parties = tuple(parties_of(dag.parties))
-    work = Work(dag, catalogue, parties)
-    readers = {name for name, task in dag.tasks.items() if task.component_ref == READER}
-    nodes = tuple(task_of(work, name, readers) for name in dag.tasks if name not in readers)
-    job_params = job_params_of(work)
-    if work.problems:
-        raise Invalid({str(p): p for p in work.problems}.values())  # what two tasks refer to is told once
-    who = dag.conf.extra.initiator
-    initiator = who.party_id if who else dag.conf.initiator_party_id or place.node
-    role = who.role if who else next((p.role for p in parties if p.node == initiator), "")
-    inherit = dag.conf.inheritance
-    spec = JobSpec(
-        job_id=place.job_id,
-        flow_id=dag.conf.extra.flow_id,
-        dag=Dag(nodes),
-        parties=parties,
-        initiator=initiator,
-        initiator_role=role,
-        scheduler=dag.conf.scheduler_party_id or place.scheduler,
-        protocol=place.protocols[schema.kind],
-        trace_id=place.trace_id,
-        job_params=job_params,
-        task_params=work.task_params,
-        old_job_id=inherit.job_id if inherit else dag.conf.extra.old_job_id,
-    )
-    return Translated(spec, tuple(work.warnings))

@@ -11,7 +11,7 @@ from anyio import CapacityLimiter
 from fastapi import Request
 
 from adapter.fate.dag.description import PROTOCOL
-from adapter.fate.reruns import newest
+from adapter.fate.ids import newest
 from gateway.data.datasets import Datasets
 from gateway.data.logs import RunLogs
 from gateway.data.outputs import OutputMetadata, Wanted
@@ -30,6 +30,7 @@ from gateway.store.store import Store
 from provider_registry.registry import Registry
 
 X = TypeVar("X")
+NOTED = "notes added"
 
 
 class Jobs(OwnJobs, Protocol):
@@ -119,7 +120,7 @@ def sight(parts: ClientParts, job_id: str, *, ask: bool = True, notes: bool = Tr
     record = local or job
     if record is None:
         if not ask:
-            raise NotFound(f"no job {job_id} is scheduled or runs here", reason="JOB_UNKNOWN")
+            raise unknown_job(job_id)
         found = parts.jobs.status(job_id)  # submitted here, or the error says why nothing is known
         spec = _submitted_here(parts.node, found)
         return Sight(found, spec, None, None, spec.parties, parts.clock())
@@ -128,7 +129,7 @@ def sight(parts: ClientParts, job_id: str, *, ask: bool = True, notes: bool = Tr
         view = parts.jobs.status(job_id) if ask or local is None else _last_known(local)
     spec = record.spec.for_node(parts.node) if record.spec.parties_at(parts.node) else record.spec
     lines = parts.store.timeline(job_id) if notes else []
-    said = [e.detail.get("text") for e in lines if e.event == NOTED]
+    texts = [e.detail.get("text") for e in lines if e.event == NOTED]
     elsewhere = next((e.detail["user"] for e in lines if e.side == "initiator" and e.detail.get("user")), "")
     return Sight(
         view,
@@ -137,13 +138,15 @@ def sight(parts: ClientParts, job_id: str, *, ask: bool = True, notes: bool = Tr
         job,
         spec.parties_at(parts.node) or spec.parties,
         record.created_at,
-        str(said[-1]) if said else "",
+        str(texts[-1]) if texts else "",
         job.user if job is not None else str(elsewhere),
         _again(parts, local),
     )
 
 
-NOTED = "notes added"
+def unknown_job(job_id: str) -> NotFound:
+    """Return the error for a job without a record here."""
+    return NotFound(f"no job {job_id} is scheduled or runs here", reason="JOB_UNKNOWN")
 
 
 def _again(parts: ClientParts, local: LocalJob | None) -> str:
@@ -169,13 +172,6 @@ def _submitted_here(node: NodeId, view: JobView) -> JobSpec:
 
 
 def _last_known(local: LocalJob) -> JobView:
-    ending = local.ending
-    return JobView(
-        local.id,
-        local.status,
-        (),
-        ending.outcome if ending else None,
-        ending.failure if ending else None,
-        flow_id=local.spec.flow_id,
-        scheduler=local.spec.scheduler,
-    )
+    spec, ending = local.spec, local.ending
+    outcome, failure = (ending.outcome, ending.failure) if ending else (None, None)
+    return JobView(local.id, local.status, (), outcome, failure, flow_id=spec.flow_id, scheduler=spec.scheduler)

@@ -7,11 +7,10 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query, Response
 
-from adapter.fate.codes import Code
-from adapter.fate.envelope import Envelope, FateRoute, coded, ok
+from adapter.fate.envelope import Code, Envelope, FateRoute, coded, ok
 from adapter.fate.tools import schemas
 from adapter.fate.tools.archives import CHUNK, Member, archive_of, sent
-from adapter.fate.tools.deps import ClientParts, on
+from adapter.fate.tools.deps import ClientParts, on, unknown_job
 from gateway.data.log_copies import STREAMS
 from gateway.data.log_levels import Level
 from gateway.domain.problems import Problem
@@ -119,7 +118,7 @@ def _known(parts: ClientParts, job_id: str) -> LocalJob | None:
     """Return the job's part here; None where this node only schedules it. Raises `NotFound`."""
     local = parts.store.local_jobs.find(job_id)
     if local is None and parts.store.jobs.find(job_id) is None:
-        raise NotFound(f"no job {job_id} is scheduled or runs here", reason="JOB_UNKNOWN")
+        raise unknown_job(job_id)
     return local
 
 
@@ -149,9 +148,6 @@ def _is_error(entry: TimelineEntry) -> bool:
 def _line(entry: TimelineEntry) -> str:
     text = json.dumps(entry.detail, ensure_ascii=False, default=str) if entry.detail else ""
     return " ".join(filter(None, (entry.at.isoformat(), entry.side, entry.event, entry.by, text)))
-
-
-# ---------------------------------------------------------------- archives
 
 
 def _members(parts: ClientParts, job_id: str, local: LocalJob | None) -> Iterator[Member]:

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query, Request, Response
 
-from adapter.fate.codes import Code
-from adapter.fate.envelope import Envelope, FateRoute, coded, ok
+from adapter.fate.envelope import Code, Envelope, FateRoute, coded, ok
 from adapter.fate.tools import schemas
 from adapter.fate.tools.archives import CHUNK, TAR, Member, archive_of, sent
 from adapter.fate.tools.deps import ClientParts, by, on, sight
@@ -33,26 +32,18 @@ def router(parts: ClientParts) -> APIRouter:
     router = APIRouter(tags=["fate client"], route_class=FateRoute)
     rest = parts.limiters.rest
 
-    @router.get(
-        "/v2/output/data/table",
-        summary="Where a task's tables lie",
-        openapi_extra=_TABLE,
-    )
-    async def data_table(asked: OfTask) -> Envelope[dict[str, list[schemas.TableName]]]:
-        """Under ``data`` as FATE's documents say, and beside ``code`` as FATE 2.2 answers.
+    @router.get("/v2/output/data/table", summary="Where a task's tables lie", openapi_extra=_TABLE)
+    async def data_table(asked: OfTask) -> Envelope[dict[str, list[dict[str, Any]]]]:
+        """Under ``data`` as FATE's documents say, and beside ``code`` as FATE 2.2 responds.
 
-        Another party's node is asked, which tells of what it has granted: columns and count too, never rows.
+        Another party's node reports what it has granted: columns and count too, never rows.
         """
         limiter = rest if asked.party_id == parts.node else parts.limiters.peers
         tables = await on(limiter, lambda: _tables_of(parts, asked))
         return ok(tables, extra=tables)
 
-    @router.get(
-        "/v2/output/data/display",
-        summary="The first rows of a task's tables",
-        openapi_extra=_TABLE,
-    )
-    async def data_display(asked: OfTask) -> Envelope[dict[str, list[schemas.Rows]]]:
+    @router.get("/v2/output/data/display", summary="The first rows of a task's tables", openapi_extra=_TABLE)
+    async def data_display(asked: OfTask) -> Envelope[dict[str, list[dict[str, Any]]]]:
         found = await on(rest, lambda: {k: [_shown(parts, a)] for k, a in _of(parts, asked, "data").items()})
         return ok(found, extra=found)
 
@@ -67,11 +58,7 @@ def router(parts: ClientParts) -> APIRouter:
         name = f"{asked.job_id}_{asked.role}_{asked.party_id}_{asked.task_name}.tar.gz"
         return sent(_tables(parts, found), name, rest)
 
-    @router.get(
-        "/v2/output/model/query",
-        summary="A task's models, where they are JSON",
-        openapi_extra=_MODEL,
-    )
+    @router.get("/v2/output/model/query", summary="A task's models, where they are JSON", openapi_extra=_MODEL)
     async def model_query(asked: OfTask) -> Envelope[dict[str, Any]]:
         return ok(await on(rest, lambda: {k: _json(parts, a) for k, a in _of(parts, asked, "model").items()}))
 
@@ -85,26 +72,16 @@ def router(parts: ClientParts) -> APIRouter:
         found = await on(rest, lambda: _there(parts, _of(parts, asked, "model")))
         return sent(_files(parts, found), f"{asked.job_id}_{asked.task_name}_model.tar", rest, TAR)
 
-    @router.post(
-        "/v2/output/model/delete",
-        summary="Delete a task's models",
-        openapi_extra=_MODEL,
-    )
-    async def model_delete(request: Request, body: Delete) -> Envelope[schemas.Deleted]:
+    @router.post("/v2/output/model/delete", summary="Delete a task's models", openapi_extra=_MODEL)
+    async def model_delete(request: Request, body: Delete) -> Envelope[dict[str, Any]]:
         return ok(await on(rest, lambda: _deleted(parts, body, "models", by(request))))
 
-    @router.get(
-        "/v2/output/metric/key/query",
-        summary="Which metrics a task has",
-    )
-    async def metric_keys(asked: OfTask) -> Envelope[list[schemas.MetricKey]]:
+    @router.get("/v2/output/metric/key/query", summary="Which metrics a task has")
+    async def metric_keys(asked: OfTask) -> Envelope[list[dict[str, Any]]]:
         return ok(await on(rest, lambda: [_metric(key) for key in _of(parts, asked, "metric")]))
 
-    @router.get(
-        "/v2/output/metric/query",
-        summary="A task's metrics: what its reports say",
-    )
-    async def metrics(asked: OfTask) -> Envelope[list[schemas.Metric]]:
+    @router.get("/v2/output/metric/query", summary="A task's metrics: what its reports say")
+    async def metrics(asked: OfTask) -> Envelope[list[dict[str, Any]]]:
         def work() -> list[dict[str, Any]]:
             found = _of(parts, asked, "metric").items()
             return [{**_metric(key), "data": _value(parts, address)} for key, address in found]
@@ -112,7 +89,7 @@ def router(parts: ClientParts) -> APIRouter:
         return ok(await on(rest, work))
 
     @router.post("/v2/output/metric/delete", summary="Delete a task's metrics")
-    async def metric_delete(request: Request, body: Delete) -> Envelope[schemas.Deleted]:
+    async def metric_delete(request: Request, body: Delete) -> Envelope[dict[str, Any]]:
         return ok(await on(rest, lambda: _deleted(parts, body, "metrics", by(request))))
 
     return router
@@ -124,7 +101,7 @@ def _tables_of(parts: ClientParts, asked: schemas.OfTask) -> dict[str, Any]:
     seen = sight(parts, asked.job_id, ask=False, notes=False).spec.parties
     if not any((p.role, p.node) == (asked.role, asked.party_id) for p in seen):
         have = ", ".join(f"{p.role} {p.node}" for p in seen)
-        text = f"{asked.role} {asked.party_id} is no party of job {asked.job_id}; its parties: {have}"
+        text = f"job {asked.job_id} has no party {asked.role} {asked.party_id}; its parties: {have}"
         raise NotFound(text, reason="JOB_UNKNOWN")
     labels = [p.label for p in seen if (p.role, p.node) == (asked.role, asked.party_id)]
     tables: dict[str, Any] = {}

@@ -24,7 +24,7 @@ Texts = Annotated[list[str], BeforeValidator(_listed)]
 
 
 class JobQuery(Wire):
-    """``job/query``: every field narrows the answer."""
+    """``job/query``: every field narrows the response."""
 
     job_id: str = ""
     role: str = ""
@@ -32,41 +32,41 @@ class JobQuery(Wire):
     status: str = Field(default="", description="FATE's word, such as success")
 
 
-class JobListQuery(Wire):
+class Paged(Wire):
+    """A page of what there is."""
+
+    limit: int = Field(default=0, ge=0, le=MOST_LISTED, description="rows of a page; 0: all, at most 1000")
+    page: int = Field(default=1, ge=0, description="from 1")
+    order_by: str = "create_time"
+    order: str = "desc"
+
+
+class JobListQuery(Paged):
     """``job/list/query``: a page of jobs; every field that is given narrows it."""
 
-    limit: int = Field(default=0, ge=0, le=MOST_LISTED, description="jobs of a page; 0: all, at most 1000")
-    page: int = Field(default=1, ge=0, description="from 1")
     job_id: str = Field(default="", description="a part of the id")
     description: str = Field(default="", description="a part of the notes")
     partner: str = ""
     party_id: str = ""
     role: Texts = Field(default_factory=list)
     status: Texts = Field(default_factory=list)
-    order_by: str = "create_time"
-    order: str = "desc"
 
 
 class TaskQuery(JobQuery):
-    """``job/task/query``: every field narrows the answer."""
+    """``job/task/query``: every field narrows the response."""
 
-    job_id: str = ""
     task_name: str = ""
     task_id: str = ""
     task_version: int | None = Field(default=None, ge=0, description="an attempt, from 0; else the newest")
 
 
-class TaskListQuery(Wire):
-    """``job/task/list/query``: a page of a job's tasks; ``limit`` 0 is all of them."""
+class TaskListQuery(Paged):
+    """``job/task/list/query``: a page of a job's tasks."""
 
-    limit: int = Field(default=0, ge=0, le=MOST_LISTED)
-    page: int = Field(default=1, ge=0)
     job_id: str = _JOB
     role: str = ""
     party_id: str = ""
     task_name: str = ""
-    order_by: str = "create_time"
-    order: str = "desc"
 
 
 class OfParty(Wire):
@@ -203,9 +203,6 @@ DAG_SCHEMA: dict[str, Any] = {
 SUBMIT = {"one task": Example(summary="An intersection of two parties", value={"dag_schema": DAG_SCHEMA})}
 
 
-JobId = Annotated[str, Field(examples=["job-0123456789abcdef0123456789abcdef"])]
-PartyId = Annotated[str, Field(examples=["JG0100001100000010"])]
-Role = Annotated[str, Field(examples=["guest"])]
 Millis = Annotated[int | None, Field(description="milliseconds since 1970", examples=[1763798400000])]
 
 
@@ -215,74 +212,45 @@ class _Shown(BaseModel):
     model_config = ConfigDict(extra="allow", defer_build=True)
 
 
-class Site(_Shown):
-    """``site/info/query``: which party this node is."""
-
-    party_id: PartyId
-
-
-class Server(_Shown):
-    """``server/fateflow``: where this gateway is, and its version."""
-
-    instance_id: str
-    host: str | None
-    http_port: int | None
-    version: str
-    timestamp: Millis
-
-
 class Submitted(_Shown):
     """``job/submit``: the version of a model that the job trains, or predicts with."""
 
     model_id: str | None = None
     model_version: str | None = None
     warnings: list[str] = Field(
-        default_factory=list, description="parts of the description that mean nothing here"
+        default_factory=list, description="parts of the description without a meaning here"
     )
 
 
-class PartyOf(_Shown):
-    """A role of a job, and the parties that play it."""
-
-    role: Role
-    party_id: list[PartyId]
-
-
-class JobRow(_Shown):
-    """A job as one of its parties sees it."""
-
-    job_id: JobId
-    role: Role
-    party_id: PartyId
-    status: Annotated[str, Field(examples=["success"], description="FATE's words for states")]
-    progress: int = Field(description="per cent of its tasks", examples=[100])
-    protocol: Annotated[str, Field(examples=["fate"])]
-    parties: list[PartyOf]
-    scheduler_party_id: PartyId | None
+class _Row(_Shown):
+    job_id: str = Field(examples=["job-0123456789abcdef0123456789abcdef"])
+    role: str = Field(examples=["guest"])
+    party_id: str = Field(examples=["JG0100001100000010"])
+    status: str = Field(examples=["success"], description="FATE's words for states")
     create_time: Millis
-    update_time: Millis
     start_time: Millis
     end_time: Millis
-    elapsed: Millis
 
 
-class TaskRow(_Shown):
+class JobRow(_Row):
+    """A job as one of its parties sees it."""
+
+    progress: int = Field(description="per cent of its tasks", examples=[100])
+    protocol: str = Field(examples=["fate"])
+    parties: list[dict[str, Any]] = Field(description="each role, and the parties that play it")
+    scheduler_party_id: str | None
+
+
+class TaskRow(_Row):
     """A task at one party."""
 
-    job_id: JobId
-    role: Role
-    party_id: PartyId
     task_name: str
     task_id: str
     task_version: int
     component: str | None
     provider_name: str | None
-    status: Annotated[str, Field(examples=["running"])]
     party_status: str
     error_report: str
-    create_time: Millis
-    start_time: Millis
-    end_time: Millis
 
 
 class Jobs(_Shown):
@@ -299,49 +267,6 @@ class Tasks(_Shown):
     data: list[TaskRow]
 
 
-class Rerun(_Shown):
-    """``job/rerun``: the new job."""
-
-    job_id: JobId
-    rerun_of: JobId
-    runs: list[str] = Field(description="tasks that run again")
-    inherits: list[str] = Field(description="tasks whose outputs are taken over")
-
-
-class Needs(_Shown):
-    """``job/dag/dependency``: which components a job's tasks run."""
-
-    component_list: list[str]
-    component_module: dict[str, str]
-    dependencies: dict[str, Any]
-
-
-class DataView(_Shown):
-    """``job/data/view``: what one party reads."""
-
-    role: Role
-    party_id: PartyId
-    data_view: dict[str, dict[str, list[Any]]] = Field(description="role, then party id: its datasets")
-
-
-class Thing(_Shown):
-    """Something that was deleted, or would be."""
-
-    kind: Annotated[str, Field(examples=["outputs"])]
-    name: str
-    bytes: int
-    why: str
-    removed: bool
-    cause: str = Field(description="why it could not be removed")
-
-
-class Deleted(_Shown):
-    """What was deleted, or (``dry_run``) would be."""
-
-    dry_run: bool
-    items: list[Thing]
-
-
 class LogLine(_Shown):
     """A line of a log; the number counts from 1."""
 
@@ -355,40 +280,3 @@ class Table(_Shown):
     namespace: str
     name: str
     count: int
-
-
-class TableInFull(Table):
-    """A table of this node with its metadata."""
-
-    meta: dict[str, Any] = Field(description="delimiter, label, columns and their types")
-    data_type: str
-    partitions: int
-    disabled: bool
-
-
-class TableName(_Shown):
-    """A table's name."""
-
-    namespace: str
-    name: str
-
-
-class Rows(_Shown):
-    """The first rows of a task's output; ``total`` is null if unknown."""
-
-    data: list[list[Any]]
-    metadata: dict[str, Any]
-    total: int | None
-
-
-class MetricKey(_Shown):
-    """Name and type of a task's report."""
-
-    name: str
-    type: str
-
-
-class Metric(MetricKey):
-    """A report of a task; the form of ``data`` is the component's."""
-
-    data: Any

@@ -12,8 +12,7 @@ from uuid import uuid4
 
 from fastapi import APIRouter, Body, Query, Request, Response
 
-from adapter.fate.codes import Code
-from adapter.fate.envelope import Envelope, FateRoute, NotServedHere, coded, ok
+from adapter.fate.envelope import Code, Envelope, FateRoute, NotServedHere, coded, ok
 from adapter.fate.tools import schemas
 from adapter.fate.tools.archives import CHUNK, Member, archive_of, sent
 from adapter.fate.tools.deps import ClientParts, on
@@ -100,12 +99,8 @@ def router(parts: ClientParts) -> APIRouter:
     router = APIRouter(tags=["fate client"], route_class=FateRoute)
     rest = parts.limiters.rest
 
-    @router.get(
-        "/v2/table/query",
-        summary="What is known of a table",
-        openapi_extra=_TABLE,
-    )
-    async def query(asked: Annotated[schemas.TableQuery, Query()]) -> Envelope[schemas.TableInFull]:
+    @router.get("/v2/table/query", summary="What is known of a table", openapi_extra=_TABLE)
+    async def query(asked: Annotated[schemas.TableQuery, Query()]) -> Envelope[schemas.Table]:
         return ok(await on(rest, lambda: _described(parts, asked)))
 
     @router.post("/v2/table/delete", summary="Delete a table", openapi_extra=_TABLE)
@@ -113,12 +108,7 @@ def router(parts: ClientParts) -> APIRouter:
         await on(rest, lambda: parts.drop_table(Address(body.namespace, body.name)))
         return ok()
 
-    @router.get(
-        "/v2/data/download",
-        summary="A table, as a tar.gz of CSV",
-        openapi_extra=_TABLE,
-        **archive_of(),
-    )
+    @router.get("/v2/data/download", summary="A table, as a tar.gz of CSV", openapi_extra=_TABLE, **archive_of())
     async def download(asked: Annotated[schemas.TableDownload, Query()]) -> Response:
         return await _archive(parts, asked, asked.header.lower() not in ("false", "0", "no"))
 

@@ -80,7 +80,7 @@ def signed(node: str, initiator: str) -> dict[str, str]:
 def partner(there: Fate, beside: Any) -> ParticipantClient:
     job = a_job(spec=SPEC, status=JobStatus.RUNNING, a=TaskStatus.RUNNING)
     jobs: dict[str, Job] = {SPEC.job_id: job}
-    return ParticipantClient(ME, Caller(FATE, there, signed), Plain(), beside, jobs.get)  # type: ignore[arg-type]
+    return ParticipantClient(Caller(FATE, there, signed), Plain(), beside, jobs.get)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_roles_that_had_taken_a_job_are_told_when_another_refuses(partner: Parti
         send(*args)
         return 200, next(answers)
 
-    partner._caller = Caller(FATE, next_answer, signed)
+    partner = replace(partner, caller=Caller(FATE, next_answer, signed))
     with pytest.raises(Refused, match="9999: Create job failed"):
         partner.create_job(SPEC, ME)
     assert there.asked[-1] == ("/partner/job/status/update", at("host", status="failed"))
@@ -307,7 +307,7 @@ def test_a_job_that_succeeded_is_all_done(partner: ParticipantClient, there: Fat
 def test_a_fate_site_is_told_how_far_a_job_is(there: Fate, beside: Any):
     """With each task that begins, and with an end that is no success; its people see nothing else of it."""
     job = a_job("a -> b", spec=replace(SPEC, dag=a_dag("a -> b")), status=JobStatus.RUNNING, a=TaskStatus.SUCCESS)
-    partner = ParticipantClient(ME, Caller(FATE, there, signed), Plain(), beside, {"20241": job}.get)  # type: ignore[arg-type]
+    partner = ParticipantClient(Caller(FATE, there, signed), Plain(), beside, {"20241": job}.get)  # type: ignore[arg-type]
     partner.start_task("20241", "20241_b_0", "b", ME)
     half = [("/partner/job/update", at(role, progress=50.0)) for role in ("host", "arbiter")]
     assert there.asked[:3] == [*half, ("/partner/task/resource/apply", there.asked[2][1])]

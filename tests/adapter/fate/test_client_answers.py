@@ -23,8 +23,3 @@ MODELS = {
 @pytest.mark.parametrize("one", GOOD, ids=lambda one: one["path"])
 def test_a_recorded_response_has_what_is_declared(one: dict[str, Any]):
     MODELS[one["path"]].validate_python(one["answers"])
-
-
-def test_a_response_without_what_is_declared_is_refused():
-    with pytest.raises(ValueError, match="party_id"):
-        MODELS["/v2/site/info/query"].validate_python({"code": 0, "message": "success", "data": {}})

@@ -32,5 +32,5 @@ def test_a_party_that_was_only_stopped_tells_what_the_task_failed_of(task: Failu
     local = replace(a_local_job(run, status=JobStatus.FINISHED), spec=spec, node=ME)
     nodes = {ME: {"guest": TaskStatus.FAILED}}
     view = JobView(spec.job_id, JobStatus.FINISHED, [TaskView("t", "a", TaskStatus.FAILED, task, nodes)])
-    (row,) = task_rows(Sight(view, spec, local, None, spec.parties_at(ME), T0), "http://here", "bfia")
+    (row,) = task_rows(Sight(view, spec, local, None, spec.parties_at(ME), T0), "http://here")
     assert (row["party_status"], row["error_report"]) == ("canceled", said)

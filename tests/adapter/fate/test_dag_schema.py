@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from adapter.fate.dag import dsl_v1, write
-from adapter.fate.dag.read import Catalogue, Place, Translated, Written, job_spec
+from adapter.fate.dag.places import Places
+from adapter.fate.dag.read import Catalogue, Place, Translated, job_spec
 from adapter.fate.dag.wire import DagSchema
 from gateway.domain import dag as flow
 from gateway.domain import validation
@@ -212,8 +213,8 @@ def test_problems_of_the_core_are_told_at_fates_paths(pipeline: dict[str, Any], 
     assert found.path == f"dag_schema.dag.tasks.{TRAIN}.output[0].key"
 
 
-def written(document: dict[str, Any], old: bool = False) -> Written:
-    return Written(DagSchema.model_validate(document).dag, old)
+def written(document: dict[str, Any]) -> Places:
+    return Places(DagSchema.model_validate(document).dag)
 
 
 @pytest.mark.parametrize(
@@ -269,16 +270,6 @@ OLD = {
 """A job in the form of FATE 1; invented after its documents"""
 
 
-@pytest.mark.parametrize("rest", ["conf", "tasks.t.parameters"])
-def test_what_another_node_says_is_searched_for_a_bounded_length(rest: str):
-    """Were a name without end ours, a text that ends otherwise would be read once for each of its places."""
-    asked, site = written(dsl_v1.modern(OLD), old=True), "dag_schema.dag.party_tasks"
-    assert asked.words(f"{site}.guest_0_{GUEST}.{rest}").startswith("runtime_conf.")
-    for name in ("guest_0_" + "1" * 300, "_1_" * 8000, "1" * 65 + "_0_n", "guest_" + "0" * 5000 + "_n"):
-        assert asked.words(f"{site}.{name}.{rest}").startswith(site)
-    assert asked.words(f"dag_schema.dag.parties[{'1' * 5000}]").startswith("runtime_conf.role")
-
-
 def test_the_older_form_says_the_same(catalogue: Catalogue):
     spec = translated(dsl_v1.modern(OLD), catalogue).spec
     assert faultless(spec) and spec.initiator_role == "guest"
@@ -310,18 +301,3 @@ def test_all_that_is_wrong_in_the_older_form_is_told():
     with pytest.raises(Invalid) as refusal:
         dsl_v1.modern({"dsl": 1})
     assert {p.path for p in refusal.value.problems} == {"dsl", "runtime_conf"}
-
-
-def test_what_is_wrong_in_a_job_of_the_older_form_is_told_at_its_own_places(catalogue: Catalogue):
-    document = dsl_v1.modern(OLD)
-    spec = translated(document, catalogue).spec
-    places = {
-        "config.task_params.host.0." + ALIGN + ".dataset_id": "component_parameters.role.host.0.reader_0",
-        f"config.task_params.common.{TRAIN}.num_trees": f"component_parameters.common.{TRAIN}.num_trees",
-        "config.role.host[0]": "role.host[0]",
-        "config.initiator.node_id": "initiator",
-        "config.job_params.common.auto_retries": "job_parameters.common.auto_retries",
-    }
-    for ours, theirs in places.items():
-        assert written(document, old=True).words(ours, spec) == f"runtime_conf.{theirs}"
-    assert written(document, old=True).words("dag.components[0].name", spec) == f"dsl.components.{ALIGN}.name"

@@ -8,8 +8,7 @@ from fastapi.testclient import TestClient
 from pydantic import BaseModel
 
 from adapter.fate import envelope
-from adapter.fate.codes import Code
-from adapter.fate.envelope import FateRoute, coded, ok
+from adapter.fate.envelope import Code, FateRoute, coded, ok
 from gateway.domain.problems import Problem
 from gateway.errors import Conflict, DatabaseAway, Invalid, NotFound
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.fate.keys import Key, id_of, key_of, name_of
+from adapter.fate.ids import Key, id_of, key_of, name_of
 from gateway.domain.retries import following, telling
 
 _JOBS = st.from_regex(r"[0-9]{5,25}|job-[0-9a-f]{8}", fullmatch=True)

@@ -119,7 +119,7 @@ def _participating(there: There) -> Iterator[Callable[[], object]]:
     jobs: Any = {spec.job_id: job}.get
     plain: Any = calls.Plain()
     beside: Any = calls.Standard()
-    client = ParticipantClient(by, caller, plain, beside, jobs)
+    client = ParticipantClient(caller, plain, beside, jobs)
     there.says = {"/partner/task/collect": calls.OK | {"data": {"party_status": "running"}}}
     failed = Ending(Outcome.FAILED, T0, Failure("EXIT_1", "exit code 1", by, "guest", "a", 1), by)
     yield lambda: client.create_job(spec, by)
