@@ -1,4 +1,4 @@
-"""FATE's words for states, its legal moves, and ours both ways.
+"""FATE's words for states and ours, both ways.
 
 FATE knows one word where the standard has two: PENDING and READY of a task are ``waiting``. It knows several where
 the standard has one: how a finished job or a failed task ended is part of its state.
@@ -27,7 +27,10 @@ class JobWord(StrEnum):
 
 
 class TaskWord(StrEnum):
-    """How a task is; from ``canceled`` on it has ended, ``pass`` as if it had succeeded."""
+    """How a task is; from ``canceled`` on it has ended, ``pass`` as if it had succeeded.
+
+    A task never fails while it is ``waiting``: whoever reports a failure has reported ``running`` before.
+    """
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -37,32 +40,6 @@ class TaskWord(StrEnum):
     PASS = "pass"
     SUCCESS = "success"
 
-
-_ENDS = frozenset({JobWord.CANCELED, JobWord.TIMEOUT, JobWord.FAILED})
-
-JOB_MOVES: Mapping[JobWord, frozenset[JobWord]] = {
-    JobWord.READY: _ENDS | {JobWord.WAITING},
-    JobWord.WAITING: _ENDS | {JobWord.RUNNING, JobWord.SUCCESS},
-    JobWord.RUNNING: _ENDS | {JobWord.SUCCESS},
-    JobWord.CANCELED: frozenset({JobWord.WAITING}),
-    JobWord.TIMEOUT: frozenset({JobWord.FAILED, JobWord.SUCCESS, JobWord.WAITING}),
-    JobWord.FAILED: frozenset({JobWord.WAITING, JobWord.CANCELED}),
-    JobWord.SUCCESS: frozenset({JobWord.WAITING}),
-}
-"""What FATE lets follow; from an end back to ``waiting`` is its rerun. Other moves it answers with 1003."""
-
-TASK_MOVES: Mapping[TaskWord, frozenset[TaskWord]] = {
-    TaskWord.WAITING: frozenset({TaskWord.RUNNING, TaskWord.SUCCESS}),
-    TaskWord.RUNNING: frozenset(
-        {TaskWord.CANCELED, TaskWord.TIMEOUT, TaskWord.FAILED, TaskWord.PASS, TaskWord.SUCCESS}
-    ),
-    TaskWord.CANCELED: frozenset({TaskWord.WAITING}),
-    TaskWord.TIMEOUT: frozenset({TaskWord.FAILED, TaskWord.SUCCESS}),
-    TaskWord.FAILED: frozenset(),
-    TaskWord.PASS: frozenset(),
-    TaskWord.SUCCESS: frozenset(),
-}
-"""A task never fails while it is ``waiting``: whoever reports a failure has reported ``running`` before."""
 
 OUR_TASK: Mapping[TaskWord, TaskStatus] = {
     TaskWord.WAITING: TaskStatus.READY,

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 
 from gateway.domain.execution import transitions
 from gateway.domain.execution.transitions import result_of
@@ -28,19 +29,10 @@ class Finding:
     seen: str = ""
 
 
-def ok(seen: str) -> Finding:
-    """Find that a clause is kept."""
-    return Finding(Result.OK, seen)
-
-
-def failed(seen: str) -> Finding:
-    """Find that a clause is broken."""
-    return Finding(Result.FAILED, seen)
-
-
-def not_shown(seen: str) -> Finding:
-    """Find that nothing was seen by which a clause could be judged."""
-    return Finding(Result.NOT_SHOWN, seen)
+ok = partial(Finding, Result.OK)
+failed = partial(Finding, Result.FAILED)
+not_shown = partial(Finding, Result.NOT_SHOWN)
+"""nothing was seen by which a clause could be judged"""
 
 
 @dataclass(frozen=True)
@@ -65,16 +57,16 @@ class ChannelCall:
     token: str
 
 
-@dataclass(frozen=True)
+@dataclass
 class Requests:
     """Every request of one party to its gateway."""
 
-    reports: tuple[StateReport, ...] = ()
-    refused: tuple[str, ...] = ()
-    """callbacks that a gateway does not take, with its words"""
-    channel_calls: tuple[ChannelCall, ...] = ()
-    others: tuple[str, ...] = ()
-    """method and path of what containers have no business to ask for"""
+    reports: list[StateReport] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    """callbacks that a gateway does not accept, with its message"""
+    channel_calls: list[ChannelCall] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+    """method and path of what containers have no business to request"""
 
 
 @dataclass(frozen=True)
@@ -94,7 +86,7 @@ class Trace:
     task_id: str
     session: str
     token: str
-    requests: Requests = Requests()
+    requests: Requests = field(default_factory=Requests)
     not_started: str = ""
     """the engine's reason and words, where the run could not be started"""
     code: int | None = None

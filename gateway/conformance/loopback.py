@@ -5,7 +5,6 @@ import json
 import socket
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self, cast
 
@@ -36,105 +35,69 @@ _building = threading.Lock()
 same time"""
 
 
-class Recorder:
-    """Records the requests of one party. Used by the event loop and by threads."""
+class Station:
+    """One party's gateway, and the requests to it. Used by the event loop and by threads."""
 
-    def __init__(self, run: str) -> None:
+    def __init__(self, party: str, node: str, run: str, token: str) -> None:
         """``run`` is the query of its callback's address."""
-        self._run = run
-        self._reports: list[StateReport] = []
-        self._refused: list[str] = []
-        self._channel_calls: list[ChannelCall] = []
-        self._others: list[str] = []
+        self.party, self.node, self.run, self.token = party, node, run, token
+        self.requests = Requests()
         self.first = threading.Event()
         """set by the first request"""
         self.pending = 0
         """callbacks that have come and are not recorded yet; the event loop's"""
 
-    @property
-    def requests(self) -> Requests:
-        """All requests so far."""
-        return Requests(
-            tuple(self._reports), tuple(self._refused), tuple(self._channel_calls), tuple(self._others)
-        )
-
     def callback(self, report: Callback) -> None:
         """Record a callback that was read. Raises `NotFound` where it is another run's."""
-        if report.run_id not in ("", self._run):
+        if report.run_id not in ("", self.run):
             raise NotFound("unknown run", reason="RUN_UNKNOWN")
-        own = report.run_id == self._run
-        self._reports.append(StateReport(str(report.status), report.task_id, report.role, own, report.result_code))
+        own = report.run_id == self.run
+        self.requests.reports.append(
+            StateReport(str(report.status), report.task_id, report.role, own, report.result_code)
+        )
         self.first.set()
 
-    def refused(self, cause: str) -> None:
-        """Record a callback that could not be read."""
-        self._refused.append(cause)
-        self.first.set()
+    def recorded(self, app: ASGIApp) -> ASGIApp:
+        """Return an application that passes requests on and records them; of callbacks the refused ones."""
 
-    def request(self, method: str, path: str, headers: Mapping[str, str]) -> None:
-        """Record a call to the channel, or a request that no component has to make."""
-        operation = path.removeprefix(CHANNEL)
-        if path.startswith(CHANNEL) and operation in OPERATIONS:
-            session, token = headers.get("x-ptp-session-id", ""), headers.get("x-ptp-token", "")
-            self._channel_calls.append(ChannelCall(operation, session, token))
-        elif operation != "invoke":  # that is how its partners' gateways reach this one
-            self._others.append(f"{method} {path}"[:200])
-        self.first.set()
+        async def record(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http":
+                await app(scope, receive, send)
+            elif scope["path"] == CALLBACK:
+                await self._call_back(app, scope, receive, send)
+            else:
+                self._request(scope)
+                await app(scope, receive, send)
 
+        return record
 
-@dataclass(frozen=True)
-class Tap:
-    """Passes requests on and records them."""
-
-    app: ASGIApp
-    recorder: Recorder
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Record a request and pass it on; of a callback, also a refusal."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-        elif scope["path"] == CALLBACK:
-            await self._callback(scope, receive, send)
-        else:
-            headers = {k.decode("latin-1").replace("_", "-"): v.decode("latin-1") for k, v in scope["headers"]}
-            self.recorder.request(scope["method"], str(scope["path"]), headers)
-            await self.app(scope, receive, send)
-
-    async def _callback(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _call_back(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         response = bytearray()
 
         async def sending(message: Message) -> None:
             response.extend(message.get("body", b""))
             await send(message)
 
-        self.recorder.pending += 1
+        self.pending += 1
         try:
-            await self.app(scope, receive, sending)
-            if cause := _refusal(bytes(response)):
-                self.recorder.refused(cause)
+            await app(scope, receive, sending)
+            body = json.loads(response)
+            if body.get("code") != 0:
+                self.requests.refused.append(str(body.get("msg") or body.get("message") or body)[:500])
+                self.first.set()
         finally:
-            self.recorder.pending -= 1
+            self.pending -= 1
 
-
-def _refusal(response: bytes) -> str:
-    """Return the message of a response that refuses; empty for one that does not."""
-    try:
-        body = json.loads(response)
-    except ValueError:
-        return "no response could be given"
-    return "" if body.get("code") == 0 else str(body.get("msg") or body.get("message") or body)[:500]
-
-
-@dataclass(frozen=True)
-class Station:
-    """One party's gateway."""
-
-    party: str
-    node: str
-    run: str
-    """the query of its callback's address"""
-    token: str
-    recorder: Recorder = field(compare=False)
+    def _request(self, scope: Scope) -> None:
+        path = str(scope["path"])
+        operation = path.removeprefix(CHANNEL)
+        if path.startswith(CHANNEL) and operation in OPERATIONS:
+            headers = {k.decode("latin-1").replace("_", "-"): v.decode("latin-1") for k, v in scope["headers"]}
+            session, token = headers.get("x-ptp-session-id", ""), headers.get("x-ptp-token", "")
+            self.requests.channel_calls.append(ChannelCall(operation, session, token))
+        elif operation != "invoke":  # that is how its partners' gateways reach this one
+            self.requests.others.append(f"{scope['method']} {path}"[:200])
+        self.first.set()
 
 
 class Loopback:
@@ -185,7 +148,7 @@ class Loopback:
     def await_callbacks(self, node: str) -> None:
         """Wait until every callback that has come to a node is recorded: its sender may be gone before that."""
         assert self._loop is not None
-        recorded = self._recorded(self._stations[node].recorder)
+        recorded = self._recorded(self._stations[node])
         try:
             asyncio.run_coroutine_threadsafe(recorded, self._loop).result(_TIMEOUT)
         except RuntimeError:  # it does not serve any more
@@ -193,10 +156,10 @@ class Loopback:
         except TimeoutError:
             return
 
-    async def _recorded(self, recorder: Recorder) -> None:
+    async def _recorded(self, station: Station) -> None:
         for _ in range(_ROUNDS):  # a connection, then its data, then the application
             await asyncio.sleep(0)
-        while recorder.pending:
+        while station.pending:
             await asyncio.sleep(0.005)
 
     async def _serve(self) -> None:
@@ -230,7 +193,7 @@ class Loopback:
             courier=courier,
         )
         limiters = Limiters(CapacityLimiter(4), CapacityLimiter(1), CapacityLimiter(4))  # callbacks in their order
-        runs = cast(OwnRuns, station.recorder)  # of which the container's path needs the callback only
+        runs = cast(OwnRuns, station)  # of which the container's path needs the callback only
         callbacks = platform.Callbacks(runs, limiters)
         app = create_app(
             "conformance",
@@ -241,7 +204,7 @@ class Loopback:
             ],
         )
         envelope.install(app)
-        return Tap(envelope.TooLargeInEnvelope(app), station.recorder)
+        return station.recorded(envelope.TooLargeInEnvelope(app))
 
     def _close(self) -> None:
         for sock in self._sockets.values():

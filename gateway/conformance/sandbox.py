@@ -21,7 +21,7 @@ from engines.base import Engine, EngineError, Exited, LaunchSpec, Limits, labels
 from engines.docker import ContainerdEngine
 from engines.files import is_folder, walk
 from gateway.conformance.evidence import Trace, Written
-from gateway.conformance.loopback import Loopback, Recorder, Station
+from gateway.conformance.loopback import Loopback, Station
 from gateway.data.datasets import Datasets
 from gateway.data.storage import FileStorage
 from gateway.data.upload import Upload
@@ -130,7 +130,7 @@ class Sandbox:
     def run(self, component: Component, plan: Plan) -> tuple[Trace, ...]:
         """Make one trial. Raises `OSError` and `EngineError` where the sandbox itself cannot be made."""
         spec = _job(component)
-        stations = {p.node: _station(p) for p in spec.parties}
+        stations = {p.node: Station(p.label, p.node, uuid4().hex, uuid4().hex) for p in spec.parties}
         home = self._folder / spec.job_id
         home.mkdir(parents=True)
         with Loopback(stations, self._host(), home / "channel") as loopback:
@@ -188,7 +188,7 @@ class _Trial:
         engine = self._sandbox.engine
         try:
             engine.launch(self._launch(run, place))
-            trace = self._until_over(run, station.recorder, trace)
+            trace = self._until_over(run, station, trace)
             self._loopback.await_callbacks(party.node)
             written = engine.logs(run.name)
             engine.remove(run.name)
@@ -198,7 +198,7 @@ class _Trial:
         after = _checksums(storage, run)
         return replace(
             trace,
-            requests=station.recorder.requests,
+            requests=station.requests,
             stdout=written.stdout,
             stderr=written.stderr,
             log_files=files_in(workspace.logs(run) / "log"),
@@ -232,12 +232,12 @@ class _Trial:
         mounts = tuple(m for m in place.mounts if m.source.exists())
         return LaunchSpec(run.name, run.image, environment(local, run, site), labels(*names), Limits(), mounts)
 
-    def _until_over(self, run: Run, recorder: Recorder, trace: Trace) -> Trace:
+    def _until_over(self, run: Run, station: Station, trace: Trace) -> Trace:
         """Wait until a run exits, or stop it; return how it ended."""
         engine, running_by = self._sandbox.engine, time.monotonic() + _STARTED_SECONDS
         while not isinstance(probe := engine.probe(run.name), Exited):
             now = time.monotonic()
-            if recorder.first.is_set():
+            if station.first.is_set():
                 running_by = min(running_by, now)
             due = self._plan.stop and now >= running_by + self._plan.linger
             if due or now > self._until or self._sandbox.given_up.is_set():
@@ -256,11 +256,6 @@ class _Trial:
     def _failed(self) -> None:
         """Shorten the deadline: the partners of a party that failed only wait for it."""
         self._until = min(self._until, time.monotonic() + _AFTER_A_FAILURE)
-
-
-def _station(party: Party) -> Station:
-    run = uuid4().hex
-    return Station(party.label, party.node, run, uuid4().hex, Recorder(run))
 
 
 def _job(component: Component) -> JobSpec:
@@ -366,14 +361,7 @@ def _made_up(parameter: Parameter) -> Any:
 
 def files_in(folder: Path) -> tuple[str, ...]:
     """Return the files below a folder that a component filled, by their paths in it; none without it."""
-    return tuple(sorted(os.path.relpath(entry.path, folder) for entry in walk(folder) if _is_file(entry)))
-
-
-def _is_file(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_file()
-    except OSError:  # such as a link whose path is too long
-        return False
+    return tuple(sorted(os.path.relpath(entry.path, folder) for entry in walk(folder) if entry.is_file()))
 
 
 def _files(storage: FileStorage) -> frozenset[Path]:

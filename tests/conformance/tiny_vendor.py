@@ -23,8 +23,8 @@ def variable(name: str) -> str:
 
 
 def post(url: str, body: dict[str, object], **headers: str) -> dict[str, object]:
-    said = {k.replace("_", "-"): v for k, v in headers.items()} | {"content-type": "application/json"}
-    request = urllib.request.Request(url, json.dumps(body).encode(), said)
+    sent = {k.replace("_", "-"): v for k, v in headers.items()} | {"content-type": "application/json"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), sent)
     with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as answer:
         return dict(json.loads(answer.read()))
 
@@ -68,9 +68,10 @@ def channel(operation: str, topic: str, target: str, **fields: object) -> dict[s
 def work() -> int:
     me = variable("config.self_role")
     peer = "host.0" if me == "guest.0" else "guest.0"
-    tell("RUNNING")
     if MISTAKE == "none, it is quick":  # too far on to be ended by what comes now
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    tell("RUNNING")
+    if MISTAKE == "none, it is quick":
         time.sleep(0.3)
         tell("SUCCESS")
         return 0

@@ -1,33 +1,15 @@
-"""A job over FATE's partner protocol between real nodes, with a node of the standard beside, and a kill within."""
+"""A job over FATE's partner protocol between real nodes, with a node of the standard beside."""
 
 import json
 from pathlib import Path
-from typing import Any
 
-import pytest
 import yaml
 
 from tests.e2e import jobs
-from tests.e2e.conftest import EngineChoice
 from tests.e2e.nodes import Federation, process_engine, wait_for
 from tests.e2e.recorder import Recorder, Seen
-from tests.e2e.test_restart import running
 
 GUEST, HOST, ARBITER = jobs.GUEST, jobs.HOST, jobs.ARBITER
-
-
-def federation_of(home: Path, ids: list[str], engine: dict[str, Any], ports: dict[str, int]) -> Federation:
-    """Return nodes of which the guest and the host speak FATE's protocol to each other."""
-    federation = Federation(home, ids, engine, fate={"enabled": True})
-    for node in federation.nodes.values():
-        file = node.home / "routes.yml"
-        routes = yaml.safe_load(file.read_text())
-        for other, entry in routes.items():
-            entry["port"] = ports.get(other, entry["port"])
-            if {node.id, other} == {GUEST, HOST}:
-                entry["profile"] = "fate-partner"
-        file.write_text(yaml.safe_dump(routes))
-    return federation
 
 
 def test_one_job_mixes_a_party_of_fates_protocol_and_one_of_the_standards(tmp_path: Path):
@@ -35,16 +17,19 @@ def test_one_job_mixes_a_party_of_fates_protocol_and_one_of_the_standards(tmp_pa
     seen: list[Seen] = []
     recorders: list[Recorder] = []
     ports: dict[str, int] = {}
-    federation = federation_of(tmp_path, [GUEST, HOST, ARBITER], process_engine("unionpay:2.0.0"), {})
+    engine = process_engine("unionpay:2.0.0")
+    federation = Federation(tmp_path, [GUEST, HOST, ARBITER], engine, fate={"enabled": True})
     for node in (HOST, ARBITER):
         target = f"http://{federation[node].settings['listen']['peer']['bind']}"
         recorders.append(Recorder(node, target, seen).__enter__())
         ports[node] = recorders[-1].port
-    file = federation[GUEST].home / "routes.yml"
-    routes = yaml.safe_load(file.read_text())
-    for node, port in ports.items():
-        routes[node]["port"] = port
-    file.write_text(yaml.safe_dump(routes))
+    for me, other in ((GUEST, HOST), (HOST, GUEST)):
+        file = federation[me].home / "routes.yml"
+        routes = yaml.safe_load(file.read_text())
+        routes[other]["profile"] = "fate-partner"
+        for node in ports if me == GUEST else ():
+            routes[node]["port"] = ports[node]
+        file.write_text(yaml.safe_dump(routes))
     with federation:
         jobs.prepare(federation, GUEST, HOST)
         guest = federation[GUEST]
@@ -60,9 +45,9 @@ def test_one_job_mixes_a_party_of_fates_protocol_and_one_of_the_standards(tmp_pa
     mine = [s for s in seen if job_id in s.raw.decode()]
     assert {s.path.split("/")[1] for s in mine if s.to == ARBITER} == {"v1"}
     control = [s for s in mine if s.to == HOST and "/chan/" not in s.path]
-    said = [s.path.removeprefix("/v2/partner") for s in control if not s.path.endswith("/collect")]
-    order = [path for path in said if path != "/job/update"]
-    assert len(said) > len(order), "the progress was told"
+    asked = [s.path.removeprefix("/v2/partner") for s in control if not s.path.endswith("/collect")]
+    order = [path for path in asked if path != "/job/update"]
+    assert len(asked) > len(order), "the progress was reported"
     task = ["/task/resource/apply", "/task/status/update", "/task/start"]
     assert order[: 4 + 2 * len(task)] == [
         "/job/create",
@@ -81,22 +66,3 @@ def test_one_job_mixes_a_party_of_fates_protocol_and_one_of_the_standards(tmp_pa
     assert {s.body["task_id"] for s in control if "/task/" in s.path} == {
         f"{job_id}_{name}" for name in ("intersect_rsa_1", "hetero_lr_1")
     }
-
-
-@pytest.mark.slow
-def test_a_killed_party_takes_up_where_it_was(engine: EngineChoice, tmp_path: Path):
-    with federation_of(tmp_path, [GUEST, HOST], engine.settings, {}) as federation:
-        jobs.prepare(federation, GUEST, HOST)
-        guest, host = federation[GUEST], federation[HOST]
-        job_id = guest.submit(jobs.quick_job(GUEST, HOST))
-        wait_for(lambda: running(guest, job_id, "hetero_secureboost_1"), 60, 0.02)
-        for node in (host, guest):
-            node.kill()
-            node.start(wait=False)
-        for node in (host, guest):
-            node.ready()
-        assert guest.wait_job(job_id, 120)["progress"] == 100
-        for node in (guest, host):
-            assert len(node.job(job_id)["runs"]) == 2
-        asked = {e["detail"]["path"] for e in guest.timeline(job_id) if e["event"] == "called"}
-        assert asked and all(path.startswith("/v2/partner/") for path in asked)

@@ -350,7 +350,7 @@ def _runs_at(work: Work, name: str, found: Found | None) -> None:
 def inputs_of(work: Work, name: str, found: Found | None, readers: set[str]) -> Iterator[DagInput]:
     """Yield the outputs that a task takes; datasets go to the parties' own entries.
 
-    In the order of the component's description, by which inputs here are told apart.
+    In the order of the component's description, by which inputs here are distinguished.
     """
     task = work.dag.tasks[name]
     place = {spec.name: i for i, spec in enumerate(found.component.inputs)} if found and found.component else {}

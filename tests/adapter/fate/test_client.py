@@ -1,0 +1,359 @@
+"""What our clients make of the answers of a node that speaks FATE's protocol.
+
+What they send for each use case is recorded in ``golden/partner-exchanges.json`` (`test_partner_exchanges`). Codes
+and messages are those of FATE-Flow 2.2.0; resource limits, inheritance and signatures are read from its sources.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from adapter.fate.client import Caller, ParticipantClient, SchedulerClient
+from gateway.domain.rerun import Order
+from gateway.domain.spec import Ending, Failure
+from gateway.domain.states import JobStatus, Outcome, TaskStatus
+from gateway.errors import Busy, GatewayError, Invalid, NotAllowed, NotFound, NotServed, PeerUnreachable, Refused
+from gateway.ports import TaskReport
+from tests.builders import T0, a_dag, a_job, a_spec
+
+ME, FATE = "n1", "9999"
+SPEC = replace(a_spec("a", {"guest": (ME,), "host": (FATE,), "arbiter": (FATE,)}), job_id="20241", scheduler=ME)
+OK: dict[str, Any] = {"code": 0, "message": "success"}
+BUSY = {"code": 1005, "message": "Job resource exception"}
+
+
+class Fate:
+    """A node that answers as scripted, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.headers: list[dict[str, str]] = []
+        self.answers: dict[str, Any] = {}
+        """path -> the answer, or a function of the body that returns it"""
+
+    def __call__(
+        self, node: str, path: str, body: Mapping[str, Any], headers: Mapping[str, str], timeout_factor: float
+    ) -> tuple[int, Any]:
+        assert node == FATE
+        path = path.removeprefix("/v2")
+        self.asked.append((path, dict(body)))
+        self.headers.append(dict(headers))
+        answer = self.answers.get(path, OK)
+        answer = answer(body) if callable(answer) else answer
+        return answer if isinstance(answer, tuple) else (200, answer)
+
+    def sent(self, path: str, field: str) -> list[Any]:
+        return [body[field] for asked, body in self.asked if asked == path]
+
+
+class Plain:
+    def written(self, spec: Any, to: str = "") -> dict[str, Any]:
+        return {"dag": {"conf": {}}, "schema_version": "2.2.0", "kind": "fate"}
+
+
+class Standard:
+    """The standard's client of the same node."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: self.asked.append(name)
+
+
+def signed(node: str, initiator: str) -> dict[str, str]:
+    return {"Signature": f"{node} {initiator}"}
+
+
+def participant(there: Any, beside: Any = None, dag: str = "a", **tasks: TaskStatus) -> ParticipantClient:
+    spec = replace(SPEC, dag=a_dag(dag))
+    job = a_job(dag, spec=spec, status=JobStatus.RUNNING, **tasks or {"a": TaskStatus.RUNNING})
+    plain: Any = Plain()
+    return ParticipantClient(Caller(FATE, there, signed), plain, beside or Standard(), {spec.job_id: job}.get)
+
+
+def scheduling(there: Any, beside: Any = None) -> SchedulerClient:
+    protocols: Any = {"native": "fate", "native-r2": "fate"}.get
+    plain: Any = Plain()
+    return SchedulerClient(ME, Caller(FATE, there, signed), plain, beside or Standard(), protocols)
+
+
+@pytest.fixture
+def there() -> Fate:
+    return Fate()
+
+
+@pytest.fixture
+def beside() -> Standard:
+    return Standard()
+
+
+@pytest.fixture
+def partner(there: Fate, beside: Standard) -> ParticipantClient:
+    return participant(there, beside)
+
+
+@pytest.fixture
+def scheduler(there: Fate, beside: Standard) -> SchedulerClient:
+    return scheduling(there, beside)
+
+
+def test_a_request_names_both_ends_and_is_signed(partner: ParticipantClient, there: Fate):
+    partner.create_job(SPEC, ME)
+    ends = {"dest-party-id": FATE, "service": "fateflow", "initiator-party-id": ME}
+    assert there.headers[0] == ends | {"Signature": f"{FATE} {ME}"}
+
+
+def test_roles_that_had_accepted_a_job_are_told_when_another_refuses(partner: ParticipantClient, there: Fate):
+    refusal = {"code": 1002, "message": "Create job failed: detail[no]"}
+    there.answers["/partner/job/create"] = lambda body: OK if body["role"] == "host" else refusal
+    with pytest.raises(Refused, match="9999: Create job failed"):
+        partner.create_job(SPEC, ME)
+    path, body = there.asked[-1]
+    assert (path, body["role"], body["status"]) == ("/partner/job/status/update", "host", "failed")
+
+
+@pytest.mark.parametrize(("code", "reason"), [(1005, "RESOURCES_BUSY"), (1006, "RESOURCES_NEVER")])
+def test_a_node_that_has_too_little(partner: ParticipantClient, there: Fate, code: int, reason: str):
+    there.answers["/partner/job/resource/apply"] = {"code": code, "message": "Job resource exception"}
+    with pytest.raises(Refused) as caught:
+        partner.hold("20241", ME)
+    assert caught.value.reason == reason
+
+
+class Pool:
+    """What is held at a FATE node: what is held already is refused like what is too much."""
+
+    def __init__(self, there: Fate, of: str = "job", held: tuple[str, ...] = (), full_for: str = "") -> None:
+        self.held, self.full_for = set(held), full_for
+        there.answers |= {
+            f"/partner/{of}/resource/apply": self.apply,
+            f"/partner/{of}/resource/return": self.give_back,
+        }
+
+    def apply(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        if body["role"] in self.held or body["role"] == self.full_for:
+            return BUSY
+        self.held.add(body["role"])
+        return OK
+
+    def give_back(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        if body["role"] not in self.held:
+            return BUSY
+        self.held.remove(body["role"])
+        return OK
+
+
+def test_asked_twice_a_job_holds_it_once(partner: ParticipantClient, there: Fate):
+    """The answer to the first request was lost, or only one role was asked by then."""
+    for held in (("host", "arbiter"), ("host",), ("arbiter",)):
+        pool = Pool(there, held=held)
+        partner.hold("20241", ME)
+        assert pool.held == {"host", "arbiter"}
+    pool = Pool(there, held=("arbiter",))
+    partner.give_back("20241", ME)
+    assert not pool.held
+
+
+def test_all_roles_of_a_node_hold_what_they_need_or_none(partner: ParticipantClient, there: Fate):
+    pool = Pool(there, full_for="arbiter")
+    for _ in range(2):
+        with pytest.raises(Refused) as caught:
+            partner.hold("20241", ME)
+        assert (caught.value.reason, pool.held) == ("RESOURCES_BUSY", set())
+
+
+@pytest.mark.parametrize(
+    ("word", "started"),
+    [("running", ["arbiter"]), *((wrong, ["host", "arbiter"]) for wrong in ("fine", None, ["running"]))],
+)
+def test_a_task_is_started_at_the_roles_where_it_has_not_begun(
+    partner: ParticipantClient, there: Fate, word: Any, started: list[str]
+):
+    """The answer to the first start was lost; a state that is none is not a begun one."""
+    pool = Pool(there, "task", ("host", "arbiter"))
+    there.answers["/partner/task/collect"] = lambda body: (
+        OK | {"data": {"party_status": word if body["role"] == "host" else "waiting"}}
+    )
+    partner.start_task("20241", "20241_a_0", "a", ME)
+    assert pool.held == {"host", "arbiter"}
+    assert there.sent("/partner/task/start", "role") == started
+
+
+@pytest.mark.parametrize(
+    ("word", "status", "reason"),
+    [
+        ("running", TaskStatus.RUNNING, None),
+        ("success", TaskStatus.SUCCESS, None),
+        ("pass", TaskStatus.SUCCESS, None),
+        ("failed", TaskStatus.FAILED, "FAILED"),
+        ("timeout", TaskStatus.FAILED, "TIMEOUT"),
+        ("canceled", TaskStatus.FAILED, "STOPPED"),
+    ],
+)
+def test_a_tasks_state(partner: ParticipantClient, there: Fate, word: str, status: TaskStatus, reason: str | None):
+    there.answers["/partner/task/collect"] = OK | {"data": {"status": "running", "party_status": word}}
+    news = partner.poll_task("20241_a_1", "host", ME)
+    assert (news.status, news.failure.reason if news.failure else None) == (status, reason)
+
+
+@pytest.mark.parametrize(
+    ("word", "kind", "reason"),
+    [
+        ("waiting", NotFound, "TASK_UNKNOWN"),  # from the job's creation on: a lost start is repeated
+        ("fine", Invalid, "STATUS_UNKNOWN"),
+    ],
+)
+def test_a_state_of_no_run(
+    partner: ParticipantClient, there: Fate, word: str, kind: type[GatewayError], reason: str
+):
+    there.answers["/partner/task/collect"] = OK | {"data": {"party_status": word}}
+    with pytest.raises(kind) as caught:
+        partner.poll_task("20241_a_0", "host", ME)
+    assert caught.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("outcome", "failure", "of_job", "of_task"),
+    [
+        (Outcome.STOPPED, None, "canceled", ["canceled", "canceled"]),
+        (Outcome.FAILED, Failure("TIMEOUT", "too long"), "timeout", ["failed", "failed"]),
+        (Outcome.SUCCEEDED, None, "success", []),  # what runs on then is an optional party's
+    ],
+)
+def test_an_end_is_reported_of_the_tasks_and_the_job_before_the_stop(
+    partner: ParticipantClient, there: Fate, outcome: Outcome, failure: Failure | None, of_job: str, of_task: Any
+):
+    partner.stop_job("20241", "", Ending(outcome, T0, failure, ME), ME)
+    assert there.sent("/partner/task/status/update", "status") == of_task
+    about_the_job = [path for path, _ in there.asked if path.startswith("/partner/job/")]
+    assert about_the_job[-2:] == ["/partner/job/status/update", "/partner/job/stop"]
+    assert there.sent("/partner/job/stop", "status") == [of_job, of_job]
+
+
+def test_a_fate_site_is_told_the_progress_of_a_job(there: Fate):
+    """With each task that begins, and with an end that is not a success; its people see nothing else of it."""
+    partner = participant(there, dag="a -> b", a=TaskStatus.SUCCESS)
+    partner.start_task("20241", "20241_b_0", "b", ME)
+    partner.stop_job("20241", "", Ending(Outcome.FAILED, T0), ME)
+    assert there.sent("/partner/job/update", "progress") == [50.0] * 4
+    there.answers["/partner/job/update"] = {"code": 1003, "message": "update job failed"}
+    partner.stop_job("20241", "", Ending(Outcome.FAILED, T0), ME)
+    assert there.asked[-1][0] == "/partner/job/stop"
+
+
+def test_what_fate_has_no_words_for_is_asked_in_the_standards(
+    partner: ParticipantClient, scheduler: SchedulerClient, there: Fate, beside: Standard
+):
+    partner.delete_job("20241", True, ME)
+    scheduler.suspend_job("20241", True, ME)
+    scheduler.confirm_job("20241", None, ME)
+    scheduler.job_status("20241", ME)
+    scheduler.resources_free("20241", ME)
+    scheduler.stop_job("20241", "a", ME)
+    wanted = ["delete_job", "suspend_job", "confirm_job", "job_status", "resources_free", "stop_job"]
+    assert (beside.asked, there.asked) == (wanted, [])
+
+
+def test_a_job_of_fates_own_is_stopped_for_a_rejection_and_not_asked_after(
+    scheduler: SchedulerClient, there: Fate, beside: Standard
+):
+    """Under FATE's id: what it begins again is another job here."""
+    with pytest.raises(NotServed):
+        scheduler.job_status("native", ME)
+    scheduler.resources_free("native", ME)
+    scheduler.confirm_job("native-r2", None, ME)
+    assert there.asked == []  # FATE learns of an approval when it requests a task's resources
+    scheduler.confirm_job("native-r2", Failure("APPROVAL_REJECTED", "no"), ME)
+    scheduler.rerun_job(Order("native-r2", "20242", "", {}), ME)
+    assert [(path, body["job_id"]) for path, body in there.asked] == [
+        ("/scheduler/job/stop", "native"),
+        ("/scheduler/job/rerun", "native"),
+    ]
+    assert beside.asked == []
+
+
+def test_reports_to_a_node_that_schedules(scheduler: SchedulerClient, there: Fate):
+    failure = Failure("EXIT_3", "exit code 3")
+    scheduler.report_task(TaskReport("20241_a_1", "host", TaskStatus.FAILED, failure, "20241"), ME)
+    assert there.sent("/scheduler/task/report", "status") == ["running", "failed"]  # no failure without the first
+    assert there.asked[1][1]["failed_by"] == failure.as_dict()
+
+
+def test_a_report_without_effect_is_repeated_where_it_is_an_end(scheduler: SchedulerClient, there: Fate):
+    """FATE drops an end that comes while it records that the task runs."""
+    there.answers["/scheduler/task/report"] = {"code": 2002, "message": "Update task status does not take effect"}
+    scheduler.report_task(TaskReport("20241_a_0", "host", TaskStatus.RUNNING, None, "20241"), ME)
+    for tries in (1, 2):
+        with pytest.raises(Busy):
+            scheduler.report_task(TaskReport("20241_a_0", "host", TaskStatus.SUCCESS, None, "20241", tries), ME)
+    scheduler.report_task(TaskReport("20241_a_0", "host", TaskStatus.SUCCESS, None, "20241", 3), ME)
+
+
+def test_a_scheduler_that_gives_an_id_of_its_own(scheduler: SchedulerClient, there: Fate):
+    assert scheduler.submit_job(SPEC, ME) == SPEC.job_id
+    there.answers["/scheduler/job/create"] = OK | {"job_id": "202499", "data": {"model_id": "202499"}}
+    assert scheduler.submit_job(SPEC, ME) == "202499"
+    for wrong in (7, ["1"], "x" * 101, "a\nb"):
+        there.answers["/scheduler/job/create"] = OK | {"job_id": wrong}
+        with pytest.raises(Refused):
+            scheduler.submit_job(SPEC, ME)
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "reason"),
+    [
+        ({"code": 1001, "message": "No found job"}, NotFound, "JOB_UNKNOWN"),
+        ({"code": 2000, "message": "No found task"}, NotFound, "TASK_UNKNOWN"),
+        ({"code": 5003, "message": "varify failed!"}, NotAllowed, "SIGNATURE_WRONG"),
+        ({"code": 6000, "message": "Exception('can not found the Job record to update')"}, Refused, "REFUSED"),
+        ({"code": 6000, "message": "<NotFound '404: Not Found'>"}, NotServed, "NOT_SERVED_THERE"),
+        ((404, None), NotServed, "NOT_SERVED_THERE"),
+        ((200, ["no"]), Refused, "NO_ENVELOPE"),
+        ({"message": "?"}, Refused, "REFUSED"),
+        ({"code": False}, Refused, "REFUSED"),
+        ({"code": "0"}, Refused, "REFUSED"),
+    ],
+)
+def test_answers_that_are_not_a_success(
+    partner: ParticipantClient, there: Fate, answer: Any, kind: type[GatewayError], reason: str
+):
+    there.answers["/partner/job/start"] = answer
+    with pytest.raises(GatewayError) as caught:
+        partner.start_job("20241", ME)
+    assert (type(caught.value), caught.value.reason) == (kind, reason)
+
+
+def test_an_id_that_fates_database_cannot_store_is_named_as_the_cause(partner: ParticipantClient, there: Fate):
+    long = replace(SPEC, job_id="job-0123456789abcdef0123456789abcdef")
+    partner.create_job(long, ME)  # FATE on SQLite, and a gateway like this one, take it
+    there.answers["/partner/job/create"] = {"code": 1002, "message": "Data too long for column 'f_job_id'"}
+    for spec, reason in ((long, "JOB_ID_TOO_LONG"), (SPEC, "REFUSED")):
+        with pytest.raises(Refused) as caught:
+            partner.create_job(spec, ME)
+        assert caught.value.reason == reason
+    there.asked.clear()
+    with pytest.raises(Invalid, match="underscore"):
+        partner.create_job(replace(SPEC, job_id="a_b"), ME)
+    assert there.asked == []
+
+
+@pytest.mark.parametrize("delivered", [True, False])
+def test_a_submission_without_an_answer_says_that_the_job_may_be_there_under_another_id(delivered: bool):
+    def silent(*_: Any) -> Any:
+        raise PeerUnreachable("no answer from 9999", delivered=delivered)
+
+    with pytest.raises(PeerUnreachable) as caught:
+        scheduling(silent).submit_job(SPEC, ME)
+    assert ("an id of its own" in caught.value.message) is delivered  # else it certainly is not there
+
+
+def test_the_state_of_a_job_cannot_be_learned_of_fate(there: Fate):
+    class Unknown:
+        def job_status(self, *_: Any) -> Any:
+            raise Refused("9999: 404 Not Found")
+
+    with pytest.raises(NotServed, match="an id of its own"):
+        scheduling(there, Unknown()).job_status("submitted", ME)

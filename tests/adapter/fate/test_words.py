@@ -1,0 +1,68 @@
+"""Ids and states: FATE's and ours, both ways; FATE's page shows the paths that there are."""
+
+from pathlib import Path
+
+import pytest
+from fastapi.routing import APIRoute
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapter.fate.endpoints import ENDPOINTS, table
+from adapter.fate.ids import Key, id_of, key_of, name_of
+from adapter.fate.partner import router as partner
+from adapter.fate.scheduler import router as scheduling
+from adapter.fate.states import OUR_OUTCOME, OUR_TASK, JobWord, TaskWord, job_word, task_word
+from gateway.domain.retries import following, telling
+from gateway.domain.spec import Failure
+from gateway.domain.states import JobStatus, Outcome, TaskStatus
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+_JOBS = st.from_regex(r"[0-9]{5,25}|job-[0-9a-f]{8}", fullmatch=True)
+_NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,20}", fullmatch=True)
+
+
+@given(_JOBS, _NAMES, st.integers(0, 99))
+def test_a_task_comes_back_from_fates_id_and_version(job: str, name: str, version: int):
+    ours = telling(job, name, version)
+    key = key_of(ours)
+    assert key == key_of(ours, job) == Key(job, f"{job}_{name}", version)
+    assert (id_of(key), name_of(key)) == (ours, name)
+
+
+@pytest.mark.parametrize("ours", ["task_0123456789abcdef", "task-a-b", "x"])
+def test_another_id_is_sent_as_it_is(ours: str):
+    key = key_of(ours, "job-1")
+    assert (id_of(key), name_of(key)) == (ours, "")
+    assert following("job-1", "a_b", 1, "job-1_a_b_0") == "job-1_a_b_1"
+
+
+@pytest.mark.parametrize("status", TaskStatus)
+def test_a_task_comes_back_from_fates_words_as_it_was(status: TaskStatus):
+    alike = TaskStatus.READY if status is TaskStatus.PENDING else status
+    assert OUR_TASK[task_word(status)] is alike
+    assert set(OUR_TASK) == set(TaskWord)
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_an_ended_job_comes_back_as_it_ended(outcome: Outcome):
+    status = JobStatus.REJECTED if outcome is Outcome.REJECTED else JobStatus.FINISHED
+    alike = Outcome.FAILED if outcome is Outcome.REJECTED else outcome
+    assert OUR_OUTCOME[job_word(status, outcome)] is alike
+
+
+@pytest.mark.parametrize(
+    ("reason", "word"), [("STOPPED", "canceled"), ("TIMEOUT", "timeout"), ("EXIT_CODE", "failed")]
+)
+def test_a_failed_task_or_job_says_how_it_failed(reason: str, word: str):
+    assert task_word(TaskStatus.FAILED, Failure(reason)) == word
+    if word != "canceled":
+        assert job_word(JobStatus.FINISHED, Outcome.FAILED, Failure(reason)) is JobWord(word)
+
+
+def test_the_page_about_fate_has_every_path_that_is_served_and_no_other():
+    for name in ("fate.md", "fate.zh-CN.md"):
+        text = (DOCS / name).read_text(encoding="utf-8")
+        assert text.partition("<!-- endpoints -->\n")[2].partition("\n<!-- end -->")[0] == table()
+    routers = (partner(None), scheduling(None))  # type: ignore[arg-type]
+    served = {route.path for router in routers for route in router.routes if isinstance(route, APIRoute)}
+    assert served == {endpoint.path for endpoint in ENDPOINTS}

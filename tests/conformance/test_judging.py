@@ -1,0 +1,174 @@
+"""How evidence is judged, without anything that runs; and what a machine does that stalls for some seconds."""
+
+import json
+import re
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from engines.base import EngineError
+from engines.memory import MemoryEngine, Script
+from gateway.conformance import sandbox
+from gateway.conformance.check import Checked, Given, check, described
+from gateway.conformance.clauses import CLAUSES, table
+from gateway.conformance.evidence import Evidence, Requests, StateReport, Trace, Trial, Written
+from gateway.conformance.loopback import Loopback, Station
+from gateway.conformance.sandbox import Plan, Sandbox
+from provider_registry.model import Component
+from tests.conformance.conftest import registration
+from tests.contracts.engine_acts import a_spec, exits
+from tests.contracts.harnesses import MemoryHarness
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+NODE = "JG0100001100000010"
+STATES = [StateReport(status, "t", "guest", True) for status in ("RUNNING", "SUCCESS")]
+SILENT = Trace("guest.0", "t", "s", "k", code=0, stdout=b"begins\n", outputs={"counts": Written(True)})
+WELL = replace(SILENT, requests=Requests(STATES))
+FAILING = replace(SILENT, code=1)
+ENDED = replace(WELL, requests=Requests(STATES[:1]), code=143, signal=15, was_stopped=True, stop_seconds=0.1)
+KILLED = replace(ENDED, code=137, signal=9, stop_seconds=10.0)
+
+
+def count(**more: Any) -> Component:
+    body = registration()
+    body["components_description"]["Count"] |= more
+    provider = described(body).provider
+    assert provider is not None
+    return provider.components["Count"]
+
+
+class Scripted:
+    """A sandbox whose trials have the given outcomes."""
+
+    confined = False
+
+    def __init__(self, together: list[Trace], stopped: list[Trace]) -> None:
+        self._together, self._stopped = list(together), list(stopped)
+
+    def run(self, component: Component, plan: Plan) -> tuple[Trace, ...]:
+        return ((self._stopped if plan.stop else self._together).pop(0),)
+
+
+def checked(clause: str, together: list[Trace], stopped: list[Trace]) -> Checked:
+    scripted = cast(Sandbox, Scripted(together, stopped))
+    clauses = [c for c in CLAUSES if c.name == clause]
+    return check(scripted, count(roleList=["guest"]), Given(), lambda _: None, clauses)
+
+
+@pytest.mark.parametrize(
+    ("clause", "together", "stopped", "good", "seen"),
+    [
+        ("callback-sent", [SILENT, WELL], [], True, "in an earlier trial: no callback from guest.0"),
+        ("callback-sent", [SILENT, SILENT], [], False, "no callback"),
+        ("callback-sent", [SILENT, FAILING, FAILING, FAILING], [], False, "no callback"),
+        ("sigterm", [WELL], [KILLED, ENDED], True, "guest.0 ended after 0.1 s"),
+        ("sigterm", [WELL], [KILLED] * 3, False, "had to be killed"),
+    ],
+)
+def test_what_one_trial_shows_and_the_next_does_not_breaks_nothing(
+    clause: str, together: list[Trace], stopped: list[Trace], good: bool, seen: str
+) -> None:
+    one = checked(clause, together, stopped)
+    assert one.good is good and seen in one.findings[0][1].seen
+
+
+def test_a_script_without_its_interpreter_has_not_started() -> None:
+    begun = Trace("guest.0", "t", "s", "k", code=127, stderr=b"one\nenv: 'python9': No such file\n")
+    seen = Evidence(count(), Trial((begun, replace(begun, party="host.0"))))
+    found = {clause.name: clause.judge(seen) for clause in CLAUSES}
+    assert [name for name, finding in found.items() if finding.result == "failed"] == ["starts"]
+    assert found["starts"].seen.startswith("guest.0, host.0 did not start: exit code 127")
+    own = replace(begun, stdout=b"begins\n")
+    assert own.started and "did not start" not in own.end  # a program may end with that code by itself
+
+
+def test_a_repeated_state_is_shown_once() -> None:
+    reports = [StateReport(status, "t", "guest", True) for status in ("RUNNING",) * 300 + ("SUCCESS",)]
+    judge = next(clause.judge for clause in CLAUSES if clause.name == "callback-sent")
+    seen = Evidence(count(), Trial((replace(WELL, requests=Requests(reports)),)))
+    assert judge(seen).seen == "guest.0 reported RUNNING (300 times), SUCCESS"
+
+
+def test_a_result_code_in_the_last_line_counts_as_one_in_a_callback() -> None:
+    for line, code in (
+        (b'{"resultCode": "7", "resultMessage": "m"}', "7"),
+        (b'{"result_code": 4444}', "4444"),
+        (b"[1]", ""),
+        (b"{" * 100_000, ""),
+    ):
+        assert replace(SILENT, stdout=b"begins\n" + line + b"\n").result_code == code
+    requests = Requests([*STATES, StateReport("SUCCESS", "t", "guest", True, "0")])
+    assert replace(SILENT, requests=requests, stdout=b'{"result_code": "7"}').result_code == "0"
+
+
+@pytest.mark.parametrize(
+    ("fields", "value"),
+    [
+        ({"type": "int", "validator": "(3,9)"}, 6),
+        ({"type": "float", "validator": "(0,1)"}, 0.5),
+        ({"type": "int", "validator": "(5,sup)"}, 5),
+        ({"type": "boolean"}, False),
+        ({"type": "object"}, {}),
+        ({"type": "string"}, "conformance"),
+        ({"type": "string", "bindingData": [{"label": "A", "value": "a"}]}, "a"),
+        ({"type": "string", "defaultValue": "x"}, "x"),
+    ],
+)
+def test_a_required_parameter_gets_a_value_that_its_description_allows(fields: dict[str, Any], value: Any) -> None:
+    component = count(inputParam=[{"name": "needed", "title": "needed", "optional": "false", **fields}])
+    assert sandbox.required(component, {}) == {"needed": value}
+    assert sandbox.required(component, {"needed": "mine"}) == {"needed": "mine"}
+
+
+def test_a_callback_is_recorded_whose_sender_is_gone_and_in_its_turn(tmp_path: Path) -> None:
+    station = Station("guest.0", NODE, "run", "token")
+    with Loopback({NODE: station}, "127.0.0.1", tmp_path) as loopback:
+        host, _, port = loopback.transport(NODE).partition(":")
+        path = loopback.callback(NODE).partition(loopback.transport(NODE))[2]
+        for number in range(40):
+            report = {"task_id": "t", "status": "RUNNING", "role": "guest", "result_code": str(number)}
+            body = json.dumps(report)
+            head = f"POST {path} HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\n"
+            with socket.create_connection((host, int(port))) as sender:
+                sender.sendall(f"{head}content-length: {len(body)}\r\n\r\n{body}".encode())
+        loopback.await_callbacks(NODE)
+        found = [report.result_code for report in station.requests.reports]
+        assert found == [str(number) for number in range(40)] and station.requests.refused == []
+
+
+class Reluctant(MemoryEngine):
+    """Refuses to remove the first run that it is asked to."""
+
+    kept = ""
+
+    def remove(self, name: str) -> None:
+        self.kept = self.kept or name
+        if name == self.kept:
+            raise EngineError(f"{name} is in use")
+        super().remove(name)
+
+
+def test_a_container_that_cannot_be_removed_keeps_no_other(tmp_path: Path) -> None:
+    harness = MemoryHarness()
+    specs = [a_spec(harness, exits(0)) for _ in range(3)]
+    images = {spec.image: Script(None) for spec in specs}
+    engine = Reluctant(node="alpha", installation=harness.installation, images=images)
+    for spec in specs:
+        engine.launch(spec)
+    with pytest.raises(EngineError, match="in use"):
+        Sandbox(engine, "tiny:1", harness.installation, tmp_path).close()
+    assert [found.name for found in engine.list()] == [engine.kept]
+
+
+def test_the_pages_have_the_clauses_of_the_code() -> None:
+    english, chinese = (
+        (DOCS / name).read_text(encoding="utf-8").partition("<!-- clauses -->\n")[2].partition("\n<!-- end -->")[0]
+        for name in ("conformance.md", "conformance.zh-CN.md")
+    )
+    assert english == table()
+    rows = re.findall(r"^\| `([a-z-]+)` \| ([^|]+) \|", chinese, re.MULTILINE)
+    assert [(name, section.strip()) for name, section in rows] == [(c.name, c.section) for c in CLAUSES]
+    assert len({c.name for c in CLAUSES}) == len(CLAUSES)
