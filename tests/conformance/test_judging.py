@@ -10,7 +10,6 @@ from typing import Any, cast
 import pytest
 
 from engines.base import EngineError
-from engines.memory import MemoryEngine, Script
 from gateway.conformance import sandbox
 from gateway.conformance.check import Checked, Given, check, described
 from gateway.conformance.clauses import CLAUSES, table
@@ -21,6 +20,7 @@ from provider_registry.model import Component
 from tests.conformance.conftest import registration
 from tests.contracts.engine_acts import a_spec, exits
 from tests.contracts.harnesses import MemoryHarness
+from tests.memory_engine import MemoryEngine, Script
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 NODE = "JG0100001100000010"
