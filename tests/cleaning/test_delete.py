@@ -154,17 +154,6 @@ def test_where_a_node_does_not_answer_nothing_is_deleted_here(tmp_path: Path):
         assert delete(node, "job-far", here=1)["items"]
 
 
-def test_a_node_that_has_only_the_standard_is_told_in_the_answer(tmp_path: Path):
-    with scripted() as (peer, url):
-        peer.will(says({"detail": "Not Found"}, 404))
-        (tmp_path / "routes.yml").write_text(f"{PEER}: {{url: '{url}'}}\n")
-        with running(tmp_path) as node:
-            left_behind(node, "job-std", 5)
-            answer = delete(node, "job-std")
-            assert answer["nodes"][PEER]["reason"] == "NOT_SERVED_THERE"
-            assert node.store.local_jobs.find("job-std") is None
-
-
 def test_only_the_initiator_and_the_scheduling_node_may_have_a_job_deleted(tmp_path: Path):
     stranger = "JG0100003300000030"
     names = "".join(f"{n}: {{host: 127.0.0.1, port: 9}}\n" for n in (PEER, stranger))

@@ -103,14 +103,6 @@ def test_checkpoints_go_with_the_outputs_unless_a_later_job_goes_on_from_them(tm
         assert not node.storage.path(kept["job-old"]).exists() and node.storage.path(kept["job-read"]).is_dir()
 
 
-def test_a_job_that_time_took_leaves_a_line_that_it_was_there(tmp_path: Path):
-    with running(tmp_path, **with_policy(jobs_seconds=10)) as node:
-        left_behind(node, "job-old", 20)
-        cleaned(node)
-        (line,) = node.store.timeline("job-old")
-        assert (line.event, line.by) == ("job deleted", "gc")
-
-
 def test_by_default_outputs_and_jobs_are_kept_and_logs_for_thirty_days(tmp_path: Path):
     with running(tmp_path, **with_policy()) as node:
         young, old = left_behind(node, "job-young", 29 * DAY), left_behind(node, "job-old", 31 * DAY)
@@ -159,15 +151,6 @@ def test_outputs_that_a_later_job_took_over_stay_as_long_as_it_does(tmp_path: Pa
         assert not node.inheritance.keeper(kept) and not node.inheritance.keeper(Address("testspace", "x"))
         cleaned(node)
         assert not node.storage.exists(kept)
-
-
-def test_nothing_of_a_job_that_goes_on_is_touched(tmp_path: Path):
-    with running(tmp_path, **with_policy(logs_seconds=0, outputs_seconds=0, jobs_seconds=0)) as node:
-        local = left_behind(node, "job-open", 5)
-        node.store.local_jobs.update("job-open", lambda job: replace(job, closed=False))
-        scheduled = left_behind(node, "job-closing", 5)
-        node.store.local_jobs.update("job-closing", lambda job: replace(job, status=JobStatus.RUNNING))
-        assert {name for _, name in listed(node)}.isdisjoint({local.runs[0].name, scheduled.runs[0].name})
 
 
 def test_strays_go_at_once_and_the_unknown_only_when_asked(tmp_path: Path):
@@ -223,10 +206,3 @@ def test_the_node_cleans_by_itself(tmp_path: Path):
     with running(tmp_path, **with_policy(logs_seconds=1, every_seconds=0.1)) as node:
         folder = logs_of(node, left_behind(node, "job-old", 5).runs[0])
         wait_for(lambda: not folder.exists(), 30)
-
-
-def test_a_wrong_question_is_refused_by_name(tmp_path: Path):
-    with running(tmp_path, **with_policy()) as node:
-        answer = ask(node, "operator", "POST", "/api/v1/gc", json={"orphan": True})
-        assert answer.status_code < 500 and answer.json()["code"] != 0
-        assert "orphan" in answer.text

@@ -1,31 +1,23 @@
 """What a job costs in statements: counted, never timed. What every job asks never reads all that is over."""
 
-import gc
 import inspect
 import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
-import pymysql
 import pytest
 import sqlalchemy as sa
 from fastapi import FastAPI
 from fastapi.dependencies.models import Dependant
 
-from gateway.admin import jobs
-from gateway.cli.serve import tune_garbage_collector
-from gateway.domain.job import Attempt, Job
-from gateway.domain.spec import Failure
+from gateway.domain.job import Job
 from gateway.domain.states import JobStatus
-from gateway.store import queries, schema
 from gateway.store.database import opened
-from gateway.store.queries import Wanted
 from gateway.store.store import Store
-from tests.builders import a_job, a_local_job, a_spec, at
+from tests.builders import a_job, a_spec, at
 from tests.contracts.apis import ME, PEER, World, two_nodes
 from tests.inprocess import routes_of
 
@@ -103,16 +95,6 @@ def test_what_is_under_way_is_found_without_what_is_over(played):
     assert not [text for text, values in asked if reads_all_of(store, (text, values))]
 
 
-@pytest.mark.parametrize(("side", "most"), [("scheduling", 7), ("taking part", 5)])
-def test_a_request_reads_a_provider_once(played, side, most):
-    """The scheduling node asks for it as such, and at creation, start and task start as a party like the other.
-
-    Each first launch of an image that was not there at its registration pins it.
-    """
-    found = [text for text, _ in played[1][side] if "FROM provider \nWHERE" in text]
-    assert 1 < len(found) <= most
-
-
 @pytest.mark.parametrize(("side", "most"), [("scheduling", 105), ("taking part", 60)])
 def test_a_job_of_one_task_costs_few_statements(played, side, most):
     counted = [text for text, _ in played[1][side] if "due_at <=" not in text and "gateway" not in text]
@@ -132,15 +114,6 @@ def test_whether_a_task_may_start_is_asked_once_for_each_component(played):
         node.admission.judged(spec, PEER)
         node.sharing.refusal(spec)
     assert len([text for text, _ in asked if "FROM provider" in text]) == 2
-
-
-def test_who_looks_at_a_job_has_each_provider_read_once(played):
-    node = played[0].me
-    spec = a_spec("a; b; c", {"guest": (ME,), "host": (PEER,)}, scheduler=ME, initiator=ME)
-    with told(node.store) as asked:
-        shown = jobs._known(SimpleNamespace(registry=node.registry), spec, None)  # type: ignore[arg-type]
-    assert [len(tasks) for tasks in shown["parameters"].values()] == [3, 3]
-    assert len([text for text, _ in asked if "FROM provider" in text]) == 1
 
 
 def test_a_step_of_a_known_job_is_one_write_of_what_changed(tmp_path):
@@ -164,91 +137,6 @@ def test_a_step_of_a_known_job_is_one_write_of_what_changed(tmp_path):
         store.close()
 
 
-def test_a_step_of_a_large_job_writes_no_row_of_what_stayed(tmp_path):
-    store = Store(opened(f"sqlite:///{tmp_path / 'x.db'}"))
-    try:
-        job = a_job(dag="; ".join(f"t{i}" for i in range(100)))
-        store.jobs.add(job, "flow")
-        failure = Failure("X")
-
-        def again(job: Job) -> Job:
-            task = job.tasks["t7"]
-            past = Attempt(0, task.task_id, failure)
-            return replace(
-                job, tasks={**job.tasks, "t7": replace(task, task_id="new", attempts=(past,), attempt=1)}
-            )
-
-        with told(store) as asked:
-            store.jobs.update(job.id, again)
-        assert [text.split()[0] for text, _ in asked[-3:]] == ["UPDATE", "INSERT", "UPDATE"]
-        assert store.job_of_task("new") == store.job_of_task(job.tasks["t7"].task_id) == job.id
-        with store.read() as connection:
-            assert connection.execute(sa.select(sa.func.count()).select_from(schema.task)).scalar() == 101
-    finally:
-        store.close()
-
-
-def test_a_read_is_announced_to_nobody_and_takes_no_transaction(mariadb_url, monkeypatch):
-    """A listener of the engine would double what a statement costs; a transaction, the requests to the server."""
-    store = Store(opened(mariadb_url))
-    requests: list[Any] = []
-    try:
-        assert not store._engine._has_events
-        store.job_of_task("x")
-        send = pymysql.connections.Connection._execute_command
-
-        def counted(self: Any, command: int, sql: Any) -> None:
-            requests.append(sql)
-            send(self, command, sql)
-
-        monkeypatch.setattr(pymysql.connections.Connection, "_execute_command", counted)
-        store.job_of_task("x")
-        assert [text for text in map(str, requests) if "SELECT" not in text] == [""]  # the ping
-        requests.clear()
-        with pytest.raises(ZeroDivisionError), store.write() as connection:
-            connection.execute(schema.gateway.insert().values(owner="x", url="", seen_at=0.0))
-            raise ZeroDivisionError
-        assert "ROLLBACK" in map(str, requests)
-        with store.read() as connection:
-            assert connection.execute(sa.select(schema.gateway)).first() is None
-    finally:
-        store.close()
-
-
-def rows_read(connection: sa.Connection) -> int:
-    counted = connection.exec_driver_sql("SHOW SESSION STATUS LIKE 'Handler_read%%'").all()
-    return sum(int(times) for _, times in counted)
-
-
-def test_a_page_of_jobs_reads_little_more_than_what_it_shows(mariadb_url):
-    store = Store(opened(mariadb_url))
-    try:
-        store.jobs.add(a_job(), "flow")
-        store.local_jobs.add(a_local_job(), "flow")
-        with store.write() as connection:
-            for table in (schema.job, schema.local_job):
-                (row,) = (dict(found._mapping) for found in connection.execute(sa.select(table)))
-                over = {"status": "FINISHED", "outcome": "SUCCEEDED", "due_at": None}
-                many = [{**row, **over, "job_id": f"{table.name}-old-{i}", "created_at": i} for i in range(2000)]
-                connection.execute(table.insert(), many)
-        with store.write() as connection:
-            connection.exec_driver_sql("ANALYZE TABLE job, local_job")
-        with told(store) as asked:
-            shown = queries.page(store, Wanted(), 10)
-        assert [entry.job_id for entry in shown.entries[1:4]] == [
-            "local_job-old-1999",
-            "job-old-1999",
-            "local_job-old-1998",
-        ]
-        with store.read() as connection:
-            before = rows_read(connection)
-            for text, values in asked:
-                connection.exec_driver_sql(text, values).all()
-            assert rows_read(connection) - before < 200
-    finally:
-        store.close()
-
-
 def test_only_the_work_of_a_request_is_done_on_another_thread(played):
     """What the framework calls that is no coroutine costs each request a way to a thread and back."""
     served, elsewhere = 0, set()
@@ -265,29 +153,8 @@ def test_only_the_work_of_a_request_is_done_on_another_thread(played):
     assert elsewhere == set()
 
 
-def test_what_is_asked_for_most_is_found_first(played):
-    for name in ("peer", "container"):
-        app = played[0].me.apps.get(name)
-        while app is not None and not isinstance(app, FastAPI):
-            app = app._app
-        if app is not None:
-            first = [route.path for route in routes_of(app) if route.include_in_schema][:2]
-            assert all("/chan/" in path for path in first)
-
-
 def called(dependant: Dependant) -> Iterator[Callable[..., Any]]:
     if dependant.call is not None:
         yield dependant.call
     for further in dependant.dependencies:
         yield from called(further)
-
-
-def test_what_is_there_at_the_start_is_not_looked_through_again():
-    often = gc.get_threshold()
-    try:
-        tune_garbage_collector()
-        assert gc.get_freeze_count() > 10_000
-        assert gc.get_threshold()[0] > often[0]
-    finally:
-        gc.unfreeze()
-        gc.set_threshold(*often)

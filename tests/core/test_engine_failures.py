@@ -15,8 +15,6 @@ from engines.base import (
     HostMoved,
     ImageNotFound,
     LaunchSpec,
-    NoSpace,
-    PortInUse,
     PullDenied,
     PullTimeout,
 )
@@ -132,12 +130,6 @@ def test_a_container_is_told_the_address_that_holds_when_it_starts(tmp_path: Pat
     told = list(made[0].told.values())
     assert told and all(words[1:] == [ELSEWHERE] for words in told)
     assert any(words[0].startswith("http://127.0.0.1:") for words in told)
-
-
-def test_a_launch_that_is_refused_names_its_reason(tmp_path: Path) -> None:
-    with running(tmp_path, make_engine=failing(PortInUse("port 8080 is taken"))) as node:
-        failure = ended(node, submit(node).json()["data"]["job_id"]).ending.failure
-        assert (failure.reason, failure.message) == ("PORT_IN_USE", "port 8080 is taken")
 
 
 def test_what_an_engine_says_of_folders_here_stays_here(tmp_path: Path) -> None:
@@ -266,14 +258,6 @@ def a_run_with_disk(disk: float | None) -> Run:
     return a_run(outputs={"out": Address("job-1-guest-0", "task_a-out")}, limits={"disk": disk})
 
 
-def test_a_run_that_was_granted_more_disk_than_there_is_does_not_start(tmp_path: Path) -> None:
-    watch = DiskWatch(Workspace(tmp_path, tmp_path / "runs", contained=True), reserve=2**20)
-    for disk in (None, 2**20):
-        watch.check_room(a_run_with_disk(disk))
-    with pytest.raises(NoSpace, match=r"guest\.0 was granted 1073741824\.000 GiB .* ask for less"):
-        watch.check_room(a_run_with_disk(2**60))
-
-
 def test_outputs_over_the_granted_disk_end_the_run_with_numbers(tmp_path: Path) -> None:
     now = 0.0
     workspace = Workspace(tmp_path / "storage", tmp_path / "runs", contained=True)
@@ -295,15 +279,6 @@ def test_outputs_over_the_granted_disk_end_the_run_with_numbers(tmp_path: Path) 
     assert failure is not None and failure.reason == "NO_SPACE"
     assert "0.003 GiB" in failure.message and "0.002 GiB" in failure.message
     assert DiskWatch(workspace).over(a_run_with_disk(None)) is None
-
-
-def test_log_files_of_a_run_count_as_its_disk(tmp_path: Path) -> None:
-    workspace = Workspace(tmp_path / "storage", tmp_path / "runs", contained=True)
-    for disk, too_much in ((None, False), (512 * 1024, True)):
-        run = a_run_with_disk(disk)
-        workspace.prepare(run)
-        (workspace.logs(run) / "log" / "run.log").write_bytes(b"a line\n" * 1024**2)
-        assert (DiskWatch(workspace).over(run) is not None) is too_much
 
 
 def test_a_container_that_takes_too_much_disk_is_ended(tmp_path: Path) -> None:

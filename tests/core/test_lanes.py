@@ -51,20 +51,6 @@ def test_work_that_raises_ends_no_lane():
     lanes.submit("peer", broken)  # nobody does it any more
 
 
-def test_work_that_comes_at_once_is_done_by_several_threads():
-    lanes, together = Lanes(threads=4), threading.Barrier(4)
-    over = [threading.Event() for _ in range(4)]
-
-    def meet(event: threading.Event) -> None:
-        together.wait(30)
-        event.set()
-
-    for i, event in enumerate(over):
-        lanes.submit("peer", partial(meet, event), f"job {i}")
-    assert all(event.wait(30) for event in over)
-    lanes.close()
-
-
 def test_no_job_holds_more_than_half_of_a_lane():
     lanes, go, other = Lanes(threads=4), threading.Event(), threading.Event()
     lock, running, most = threading.Lock(), 0, 0

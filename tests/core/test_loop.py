@@ -80,26 +80,3 @@ def test_a_key_is_never_advanced_by_two_workers_and_a_wake_meanwhile_is_kept():
         assert most == 1
     finally:
         loop.stop()
-
-
-def test_an_advance_that_raises_does_not_end_the_loop():
-    seen = threading.Event()
-    counted: list[tuple[str, str, int]] = []
-
-    def advance(key: str) -> None:
-        if key == "bad":
-            raise RuntimeError("injected")
-        seen.set()
-
-    def failed(key: str, error: Exception, times: int) -> None:
-        counted.append((key, str(error), times))
-
-    loop = Loop("test", advance, lambda now: (), every=EVERY, workers=1, failed=failed)
-    loop.start()
-    try:
-        loop.wake("bad")
-        loop.wake("good")
-        assert seen.wait(LONG)
-        assert counted == [("bad", "injected", 1)]
-    finally:
-        loop.stop()

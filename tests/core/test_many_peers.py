@@ -13,7 +13,6 @@ import yaml
 from adapter.bfia import peer as calls
 from gateway.bootstrap.node import Gateway
 from gateway.domain.states import JobStatus, Outcome
-from gateway.errors import Refused
 from tests.adapter.bfia.scripted import Answer, ScriptedPeer, says, scripted, silence
 from tests.adapter.bfia.site import by_path
 from tests.builders import a_spec
@@ -75,22 +74,6 @@ def test_ten_peers_are_asked_at_once_and_a_hung_one_keeps_no_stop_from_the_other
         assert not node.store.jobs.get("job-ten").nodes[PEERS[-1]].stop.settled
         wait_for(lambda: node.store.jobs.get("job-ten").status is JobStatus.FINISHED, 60, 0.05)
         assert node.store.jobs.get("job-ten").outcome is Outcome.STOPPED
-
-
-def test_where_one_of_three_refuses_the_others_are_stopped_and_its_words_are_told(tmp_path: Path):
-    with node_and_peers(tmp_path) as (node, peers):
-        names, three = PEERS[:3], peers[:3]
-        three[1].will(by_path(job_create=says({"code": 7, "msg": "no room for you"})))
-        spec = a_spec("a", {"guest": names[:1], "host": names[1:]}, job_id="job-three", scheduler=ME)
-        with pytest.raises(Refused, match="no room for you") as caught:
-            node.coordinator.submit_job(spec, names[0])
-        assert names[1] in caught.value.message
-        wait_for(lambda: node.store.jobs.get("job-three").nodes[names[2]].stop.settled, 30, 0.02)
-        job = node.store.jobs.get("job-three")
-        assert (job.status, job.outcome) == (JobStatus.REJECTED, Outcome.REJECTED)
-        for peer in (three[0], three[2]):
-            assert [a.target.rpartition("/job/")[2] for a in peer.asked] == ["create", "stop"]
-        assert not asked(three[1], "start")
 
 
 def test_a_list_of_jobs_asks_all_nodes_at_once_and_waits_for_no_silent_one(

@@ -6,11 +6,8 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from anyio import CapacityLimiter
 
 from gateway.bootstrap.node import Gateway
-from gateway.errors import DatabaseAway
-from gateway.http.peer_lookup import PeerLookup, UnknownPeer, unknown_peer
 from tests.inprocess import PEER, STRANGER, ask, running
 
 POLL = "/v1/interconn/schedule/task/poll"
@@ -70,33 +67,3 @@ def test_a_request_has_few_nodes_asked_about_and_each_once(node: Gateway, monkey
     assert answer.json()["code"] != 0
     read = {f"{name} 0" for name in (*control, *channel)}
     assert sorted(asked) == sorted(read)
-
-
-def test_what_is_seen_of_a_stranger_holds_for_one_request_alone():
-    asked: list[str] = []
-
-    def look(node: str) -> UnknownPeer:
-        asked.append(node)
-        if node == "away":
-            raise DatabaseAway("gone")
-        return UnknownPeer(admitted=node == "former")
-
-    told: list[UnknownPeer | None] = []
-
-    async def app(scope: Any, _receive: Any, _send: Any) -> None:
-        told.append(unknown_peer(scope["node"]))
-
-    async def call(node: str) -> None:
-        first = PeerLookup(app, lambda node: node != "known", look, CapacityLimiter(1))
-        scope = {"type": "http", "node": node, "headers": [(b"x-source-node-id", node.encode()), (b"x", b"y")]}
-        await first(scope, None, None)  # type: ignore[arg-type]
-
-    for node in ("known", "former", "nobody", "away"):
-        asyncio.run(call(node))
-    assert asked == ["former", "nobody", "away"] and told[0] is None
-    assert [(found.admitted, type(found.error)) for found in told[1:] if found] == [
-        (True, type(None)),
-        (False, type(None)),
-        (False, DatabaseAway),
-    ]
-    assert unknown_peer("former") is None

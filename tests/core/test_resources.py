@@ -171,13 +171,6 @@ def test_six_tasks_borrow_one_after_the_other_and_everything_is_returned(nodes: 
         assert (view["returns_ignored"], view["returned_by_reconciler"], view["expired"]) == (0, 0, 0)
 
 
-def test_the_jobs_pool_is_whole_again_between_two_tasks(nodes: Nodes):
-    job_id = nodes.submit("a -> b", guest=4, host=4)
-    nodes.end_task(job_id, "a", A)  # b cannot begin: the other party is still at a
-    nodes.wait(lambda: nodes.view()["holders"][0]["pool"]["remaining"]["cpu"] == 4, "the job's pool is whole")
-    assert nodes.remaining() == 20
-
-
 def test_of_three_parties_one_has_too_little_so_none_holds_anything(nodes: Nodes):
     first = nodes.submit(arbiter={"cpu": 1, "memory": 60}, at_=C, guest=-1)
     nodes.wait_status(first, JobStatus.RUNNING, C)
@@ -237,16 +230,6 @@ def test_parallelism_1_never_runs_two_tasks_at_once_and_by_default_they_overlap(
         assert nodes.view()["holders"][1]["pool"]["remaining"]["cpu"] == 0
         nodes.end_task(bound, task, A)
     nodes.wait_status(bound, JobStatus.FINISHED)
-
-
-def test_a_waiting_job_that_is_stopped_holds_nothing_and_waits_no_more(nodes: Nodes):
-    holder = nodes.submit(guest=24)
-    nodes.wait_status(holder, JobStatus.RUNNING)
-    waiting = nodes.submit(guest=1, host=1)
-    nodes.wait(lambda: waits_at(nodes, waiting, A), "it waits")
-    nodes[A].coordinator.stop(waiting)
-    nodes.wait_status(waiting, JobStatus.FINISHED)
-    nodes.wait(lambda: not nodes.view()["waiting"] and nodes.remaining(B) == 24, "it is forgotten")
 
 
 def test_a_scheduling_node_of_the_standard_starts_without_asking_first(nodes: Nodes):

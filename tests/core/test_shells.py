@@ -16,14 +16,12 @@ from engines.process.engine import ProcessEngine
 from gateway.bootstrap.node import Gateway
 from gateway.domain.dag import DagNode
 from gateway.domain.execution import machine
-from gateway.domain.execution.messages import OwnerLost, Restarted
+from gateway.domain.execution.messages import OwnerLost
 from gateway.domain.run import LocalJob, Run
-from gateway.domain.spec import Call, CallState
 from gateway.domain.states import RunStatus
 from gateway.errors import EngineFailed
 from gateway.jobs.planner import TaskPlanner
-from gateway.jobs.scheduler import _Waiting
-from tests.builders import a_job, a_local_job, a_run
+from tests.builders import a_run
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER, ask, pair, running
 
@@ -52,29 +50,6 @@ def test_a_bug_in_an_engine_fails_the_run_by_name(tmp_path: Path, monkeypatch: p
         job_id = submit(node).json()["data"]["job_id"]
         wait_for(lambda: str(node.store.jobs.get(job_id).status) == "FINISHED", 20)
         assert node.store.jobs.get(job_id).ending.failure.reason == "INTERNAL"
-
-
-def test_requests_that_wait_are_told_once_by_many_threads():
-    waiting, job = _Waiting(), a_job()
-    with ThreadPoolExecutor(4) as pool:
-        for _ in range(500):
-            futures = [waiting.add(job.id, lambda job: True) for _ in range(3)]
-            for telling in [pool.submit(waiting.tell, job) for _ in range(4)]:
-                telling.result()
-            assert all(future.done() for future in futures)
-            for future in futures:
-                waiting.drop(job.id, future)
-
-
-def test_runs_of_another_gateway_are_left_to_it():
-    mine = a_run("a", status=RunStatus.LAUNCHING, owner="me", launch=Call(CallState.SENT, NOW, None, 1))
-    other = a_run("b", status=RunStatus.LAUNCHING, owner="other", launch=Call(CallState.SENT, NOW, None, 1))
-    local = a_local_job(mine, other)
-    later = NOW + timedelta(days=1)
-    assert {c.run for c in machine.plan(local, later, owner="me")} == {mine.run_id}
-    assert {c.run for c in machine.plan(local, later)} == {mine.run_id, other.run_id}
-    again = machine.apply(local, Restarted(later, "me"))
-    assert [r.launch.state for r in again.runs] == [CallState.LOST, CallState.SENT]
 
 
 def test_a_second_gateway_on_the_database_leaves_running_runs_alone(tmp_path: Path):

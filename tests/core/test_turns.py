@@ -70,18 +70,3 @@ def test_a_change_that_raises_is_left_out_and_told_to_whoever_asked():
         assert first.result(30) and good.result(30) == ("first", "good")
         with pytest.raises(ValueError, match="not so"):
             bad.result(30)
-
-
-def test_a_store_that_fails_fails_everybody_and_the_next_is_tried_anew():
-    tries = []
-
-    def store(key: str, change: Callable[[Record], tuple[Record, int]]) -> tuple[Record, int]:
-        tries.append(key)
-        if len(tries) == 1:
-            raise OSError("gone")
-        return change(())
-
-    turns: Turns[Record, int] = Turns(store, lambda record: (record, 0), lambda *_: None)
-    with pytest.raises(OSError, match="gone"):
-        turns.change("job", add("a"))
-    assert turns.change("job", add("b")) == ("b",)

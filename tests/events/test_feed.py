@@ -3,9 +3,8 @@
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 
-from gateway.domain.events import KINDS, NAME_OF, NAMES, entries, table
+from gateway.domain.events import table
 from gateway.events.feed import Feed
 from gateway.store import queries, schema
 from gateway.store.database import opened
@@ -80,24 +79,9 @@ def test_a_gap_among_new_numbers_is_waited_for_but_not_for_ever(store: Store):
     assert feed.after(3).next == 5, "nobody came: the number is not used"
 
 
-def test_every_entry_belongs_to_one_kind_of_event():
-    assert len(NAME_OF) == sum(len(kind.entries) for kind in KINDS)
-    assert len(set(NAMES)) == len(NAMES)
-    assert entries(["finished"]) == ["job FINISHED", "job FINISHED here"]
-    assert sorted(entries()) == sorted(NAME_OF)
-
-
 def test_the_document_shows_the_table_of_the_code():
     for name in ("events.md", "events.zh-CN.md"):
         assert table() in (ROOT / "docs" / name).read_text(encoding="utf-8"), name
-
-
-def test_nothing_but_the_timeline_is_read_for_an_event(store: Store):
-    """So an event is stored in the same write as what it tells of."""
-    happen(store, "job PENDING")
-    with store.read() as connection:
-        assert connection.execute(sa.select(sa.func.count()).select_from(schema.job)).scalar() == 0
-    assert names(Feed(store).after(0)) == ["created"]
 
 
 @pytest.mark.mariadb

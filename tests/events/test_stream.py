@@ -62,16 +62,6 @@ def test_a_stream_without_a_number_begins_now(node: Gateway):
     assert [name for _, name, _ in follow(node, 2, job_id="job-late")] == ["connected", "finished"]
 
 
-def test_what_there_is_by_now_comes_as_json(node: Gateway):
-    happen(node.store, "job PENDING", "task FAILED", job="job-page")
-    answer = ask(
-        node, "operator", "GET", "/api/v1/events?follow=0&job_id=job-page&events=task_ended,created"
-    ).json()
-    assert [e["event"] for e in answer["events"]] == ["created", "task_ended"]
-    rest = ask(node, "operator", "GET", f"/api/v1/events?follow=0&after={answer['next']}").json()
-    assert rest["events"] == []
-
-
 def test_wrong_questions_are_refused_all_at_once(node: Gateway):
     answer = ask(node, "operator", "GET", "/api/v1/events?after=x&follow=2&events=no,finished")
     assert answer.status_code == 400

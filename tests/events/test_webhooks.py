@@ -44,21 +44,6 @@ def test_events_that_are_refused_come_again_in_order(store: Store):
         assert delivering.state()[0]["behind"] == 0
 
 
-def test_a_receiver_that_was_away_gets_what_happened_meanwhile(store: Store):
-    with receiving() as receiver:
-        first = webhooks(store, Hook(receiver.url))
-        first.start()
-        happen(store, *SIX[:3])
-        wait_for(lambda: len(receiver.got) >= 3, 30)
-        first.stop()
-        happen(store, *SIX[3:])
-        second = webhooks(store, Hook(receiver.url))
-        second.start()
-        wait_for(lambda: len(receiver.got) >= 6, 30)
-        second.stop()
-        assert receiver.of("job-1") == NAMES
-
-
 def test_a_new_receiver_is_told_only_what_is_new(store: Store):
     happen(store, *SIX)
     with receiving() as receiver:
