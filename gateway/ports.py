@@ -222,7 +222,7 @@ class Site:
 class OwnJobs(SchedulerApi, Protocol):
     """What this node's own platform may ask beyond `SchedulerApi`."""
 
-    def hand_in(self, spec: JobSpec) -> str:
+    def submit(self, spec: JobSpec) -> str:
         """Take a job to the node that schedules it; return its id."""
 
     def status_here(self, job_id: str) -> JobView | None:

@@ -41,7 +41,7 @@ def operator_router(
         nodes = {node for named in body.config.role.values() for node in named}
         spec = translate.job_spec(body, new_id(map(profile_of, nodes)), coordinator_node, trace)
         spec = replace(spec, unread=unread(body))
-        job_id = await on(limiters.peers, sender, lambda: jobs.hand_in(spec))
+        job_id = await on(limiters.peers, sender, lambda: jobs.submit(spec))
         request.state.answered = {"job_id": job_id}
         return ok(wire.JobData(job_id=job_id))
 

@@ -24,7 +24,7 @@ from gateway.errors import GatewayError, NotFound, envelope
 from gateway.jobs import archive
 from gateway.jobs.archive import Entry, as_json, without_secrets
 from gateway.jobs.coordinator import Coordinator
-from gateway.jobs.deletion import Deleting, SomeUnreached, cancel_waiting
+from gateway.jobs.deletion import Deleting, SomeUnreached
 from gateway.ports import Limiters
 from gateway.store.serialization import to_plain
 from gateway.store.store import Store
@@ -245,7 +245,7 @@ def deletion_router(parts: DeletionParts) -> APIRouter:
         response_model=schemas.Cancelled,
     )
     def cancel(request: Request, body: Annotated[CancelWaiting, Body(openapi_examples=_CANCEL)]) -> Any:
-        jobs = cancel_waiting(parts.store, parts.coordinator, parts.node, body.dry_run)
+        jobs = parts.coordinator.cancel_waiting(parts.node, body.dry_run)
         if body.dry_run:
             noted_dry_run(request)
         else:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
+from operator import attrgetter
 from typing import Any, Literal
 
 import structlog
@@ -53,13 +54,12 @@ from gateway.jobs.scheduler import Scheduler
 from gateway.jobs.submission import Intake, roles_of
 from gateway.providers.images import Images, Signatures, signers_of
 from gateway.providers.registration import Providers
-from gateway.runtime.context import NodeContext, traced
+from gateway.runtime.context import NodeContext, Peers, traced
 from gateway.runtime.drain import Drain
 from gateway.runtime.executors import Lanes
 from gateway.runtime.heartbeat import Heartbeat
 from gateway.runtime.metrics import Metrics, telling
 from gateway.runtime.outages import Outages
-from gateway.runtime.peers import Peers
 from gateway.store.database import opened
 from gateway.store.models import SqlModels
 from gateway.store.queries import count
@@ -211,7 +211,7 @@ class Node:
             settings.node.id,
             {a.name: a for a in (self.protocol, self.fate.protocol)},
             self.fate.spoken,
-            lambda: (self.coordinator, self.participant),
+            partial(attrgetter("coordinator", "participant"), self),
         )
         self.sessions = Sessions(
             self.store,
@@ -281,7 +281,7 @@ class Node:
             self.peers,
             self.registry,
             self.routes,
-            Intake(self.drain.admit, partial(self._check_quota, self.store.jobs, "initiator")),
+            Intake(self.drain.draining, partial(self._check_quota, self.store.jobs, "initiator")),
             lambda nodes: platform.new_id(map(self.peer_table.profile_of, nodes)),
         )
         self.dry_run = DryRun(self.peers, self.registry, self.coordinator.check, self.protocol.try_route)
@@ -304,7 +304,7 @@ class Node:
         )
         rules = admission.Rules(
             self.peer_table,
-            Intake(self.drain.admit, partial(self._check_quota, self.store.local_jobs, "scheduler")),
+            Intake(self.drain.draining, partial(self._check_quota, self.store.local_jobs, "scheduler")),
             parts.approval_policy(settings),
             self.signatures,
             lambda who, action, detail: self.audit.add(self.clock(), who, action, 403, None, detail),
@@ -336,11 +336,11 @@ class Node:
         sweeps: list[retention.Sweep] = [
             retention.Containers(store, self.engine),
             retention.Sessions(store, self.broker, channel, session_id(""), self.sessions.end),
-            retention.Uploads(self.storage),
-            retention.LogCopies(runs, keep.workspace, self.clock),
-            retention.RunFolders(store, runs, keep, self.clock),
+            retention.Uploads(self.storage.root),
+            retention.LogCopies(runs, keep.workspace),
+            retention.RunFolders(store, runs, keep),
             self.outputs,
-            retention.Jobs(store, self.outputs, self.storage, keep),
+            retention.Jobs(self.outputs),
         ]
         self.cleaner = retention.Cleaner(sweeps, self.clock, settings.retention.every_seconds)
 

@@ -1,6 +1,7 @@
 """What each listener answers: peers, containers, operators. A path on the wrong listener is not there."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -38,7 +39,6 @@ from gateway.http.partner_quota import PartnerQuota
 from gateway.http.peer_identity import PeerIdentity, PeersChecked, shown
 from gateway.http.peer_lookup import PeerLookup
 from gateway.jobs.audits import JobAudits
-from gateway.jobs.deletion import cancel_waiting
 from gateway.ports import Limiters
 from gateway.runtime.context import current_trace, new_trace_id
 from gateway.version import VERSION
@@ -81,7 +81,7 @@ def mounted(node: Node, uploads: data.Uploads, facts: OutputCatalog, limiters: L
         datasets=node.datasets,
         facts_of=facts.for_operators,
         deleting=node.deleting,
-        cancel_waiting=lambda dry: cancel_waiting(node.store, node.coordinator, settings.node.id, dry),
+        cancel_waiting=partial(node.coordinator.cancel_waiting, settings.node.id),
         protocols=PROTOCOLS,
         new_job_id=node.coordinator.new_id,
         drop_table=node.sharing.delete,

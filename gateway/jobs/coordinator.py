@@ -1,10 +1,10 @@
 """Use cases of the scheduling node: accept a job, report on it, record news, stop it."""
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from queue import Empty, Queue
 from typing import Any
 
 from gateway.domain import consent, orphans, quorum, run
@@ -35,9 +35,9 @@ from gateway.jobs.submission import Intake, NewJobs
 from gateway.jobs.timeline import notes_of
 from gateway.jobs.views import unanswered_view, view, with_ids
 from gateway.ports import JobView, SchedulerApi, TaskReport
-from gateway.runtime.context import NodeContext, acting_user, by_user, current_trace, listening, traced
+from gateway.runtime.context import NodeContext, Peers, acting_user, by_user, current_trace, listening, traced
 from gateway.runtime.executors import Lanes
-from gateway.runtime.peers import Peers
+from gateway.store import queries
 from provider_registry.registry import Registry
 from route_table.live import LiveRoutes
 
@@ -72,46 +72,50 @@ class Coordinator:
         self._intake = intake
         self.new_id = new_id
 
-    def hand_in(self, spec: JobSpec) -> str:
+    def submit(self, spec: JobSpec) -> str:
         """Submit a job of this node's own platform to the node that schedules it; return its id.
 
         Raises `Invalid` with every problem, `Refused` with each node's reason.
         """
-        if spec.scheduler == self._peers.node:
-            return self._submit_here(spec)
-        self._intake.admit()
+        here = self._peers.node
+        if spec.scheduler == here:
+            with self._naming(spec.job_id), traced(spec.trace_id):
+                return self.submit_job(spec, here)
+        self._intake.check()
         self._new.check(spec)
-        self._store.add_submission(spec.job_id, spec.flow_id, spec.scheduler, self._clock())
-        self._asked(spec.job_id, "submit")  # before a peer can have it wait for approval here
-        try:
-            with traced(spec.trace_id), self._in_timeline(spec.job_id):
-                there = self._peers.scheduler(spec.scheduler, spec.protocol).submit_job(spec, self._peers.node)
-        except PeerUnreachable as error:
-            error.job_id = spec.job_id
-            raise  # it may have arrived: the record is how to find out
-        except GatewayError as error:
-            self._store.drop_submission(spec.job_id)
-            self._kept(spec.job_id, error)
-            raise
+        with self._submitting(spec.job_id, spec.flow_id, spec.scheduler, spec.job_id), traced(spec.trace_id):
+            there = self._peers.scheduler(spec.scheduler, spec.protocol).submit_job(spec, here)
         if there != spec.job_id:
-            self._handed_in_as(there, spec)
+            self._renamed(there, spec)
         return there
 
-    def _submit_here(self, spec: JobSpec) -> str:
-        try:
-            with traced(spec.trace_id):
-                return self.submit_job(spec, self._peers.node)
-        except PeerUnreachable as error:
-            error.job_id = spec.job_id
-            raise
-        except GatewayError as error:
-            self._kept(spec.job_id, error)
-            raise
+    @contextmanager
+    def _submitting(
+        self, job_id: str, flow_id: str, scheduler: NodeId, timeline: str, **detail: Any
+    ) -> Iterator[None]:
+        """Have another node make a job. It is recorded before: where no answer comes it may have been made."""
+        self._store.add_submission(job_id, flow_id, scheduler, self._clock())
+        self._asked(job_id, "submit", **detail)  # before a peer can have it wait for approval here
+        with self._naming(job_id):
+            try:
+                with self._in_timeline(timeline):
+                    yield
+            except PeerUnreachable:
+                raise
+            except GatewayError:
+                self._store.drop_submission(job_id)
+                raise
 
-    def _kept(self, job_id: str, error: GatewayError) -> None:
-        """Name the job in its refusal, if this node keeps a record of it."""
-        if self._store.jobs.find(job_id) or self._store.local_jobs.find(job_id):
-            error.job_id = job_id
+    @contextmanager
+    def _naming(self, job_id: str) -> Iterator[None]:
+        """Name the job in its refusal, if this node keeps a record of it, or may."""
+        try:
+            yield
+        except GatewayError as error:
+            unreachable = isinstance(error, PeerUnreachable)
+            if unreachable or self._store.jobs.find(job_id) or self._store.local_jobs.find(job_id):
+                error.job_id = job_id
+            raise
 
     def _asked(self, job_id: str, what: str, **detail: Any) -> None:
         """Write into the job's timeline which person asked for it here, where people say who they are."""
@@ -124,7 +128,7 @@ class Coordinator:
         noted = {e.by for e in self._store.timeline(job_id) if e.event == _SUBMIT}
         return (noted | ({job.user} if job else set())) - {""}
 
-    def _handed_in_as(self, job_id: str, spec: JobSpec) -> None:
+    def _renamed(self, job_id: str, spec: JobSpec) -> None:
         """Keep the id that the scheduling node gave a job. Raises `Refused` where it is another job's."""
         self._store.drop_submission(spec.job_id)
         job, local = self._store.jobs.find(job_id), self._store.local_jobs.find(job_id)
@@ -148,9 +152,7 @@ class Coordinator:
     def _take_in(self, spec: JobSpec, sender: NodeId, origin: Origin | None = None) -> None:
         """Store a job, begin it, and wait until every node has accepted it."""
         if self._store.jobs.find(spec.job_id) is None:
-            self._intake.admit()
-            if sender not in ("", self._peers.node):
-                self._intake.quota(sender)
+            self._intake.check("" if sender == self._peers.node else sender)
         with self._registry.one_view():
             job = replace(self._new.made(spec), origin=origin)
         if not self._scheduler.begin(job):
@@ -169,35 +171,23 @@ class Coordinator:
         ``start`` empty: from the first task that has not succeeded. Raises `NotFound`, `Conflict`, `Invalid`,
         `Refused`, `PeerUnreachable`, `NotServed` where the scheduling node does not know of such a thing.
         """
-        self._intake.admit()
+        self._intake.check()
         job, local = self._store.jobs.find(job_id), self._store.local_jobs.find(job_id)
         record = job or local
         node = record.spec.scheduler if record else self._store.scheduler_of(job_id) or ""
         nodes = (node, *record.spec.nodes) if record else (node,)
         wanted = Order(job_id, self.new_id(nodes), start, parameters)
         if job is not None:
-            try:
+            with self._naming(wanted.new_job_id):
                 made = self.rerun_job(wanted, self._peers.node)
-            except GatewayError as error:
-                self._kept(wanted.new_job_id, error)
-                raise
-            self._asked(job_id, "run again", new_job=made.job_id)
-            return made
-        scheduler = self._elsewhere_scheduled(job_id, local)
-        self._store.add_submission(wanted.new_job_id, local.spec.flow_id if local else "", node, self._clock())
-        self._asked(wanted.new_job_id, "submit", rerun_of=job_id)
-        try:
-            with traced(current_trace()), self._in_timeline(job_id):
+        else:
+            scheduler = self._elsewhere_scheduled(job_id, local)
+            flow = local.spec.flow_id if local else ""
+            with self._submitting(wanted.new_job_id, flow, node, job_id, rerun_of=job_id), traced(current_trace()):
                 made = scheduler.rerun_job(wanted, self._peers.node)
-        except PeerUnreachable:
-            raise  # it may have arrived
-        except GatewayError as error:
-            self._store.drop_submission(wanted.new_job_id)
-            self._kept(wanted.new_job_id, error)
-            raise
-        if made.job_id != wanted.new_job_id:  # some run it again under an id of their own
-            self._store.drop_submission(wanted.new_job_id)
-            self._asked(made.job_id, "submit", rerun_of=job_id)
+            if made.job_id != wanted.new_job_id:  # some run it again under an id of their own
+                self._store.drop_submission(wanted.new_job_id)
+                self._asked(made.job_id, "submit", rerun_of=job_id)
         self._asked(job_id, "run again", new_job=made.job_id)
         return made
 
@@ -261,31 +251,30 @@ class Coordinator:
         """
         found = {job_id: JobStatus.PENDING for job_id, _ in jobs}
         silent: set[NodeId] = set()
-        answers: Queue[tuple[str, JobStatus | None]] = Queue()
+        left, none_left, lanes = len(jobs), threading.Event(), Lanes()
+        lock = threading.Lock()
 
         def ask(job_id: str, node: NodeId) -> None:
-            try:
-                answer = None if node in silent else self.status(job_id).status
-            except PeerUnreachable:
-                silent.add(node)
-                answer = None
-            except GatewayError:
-                answer = None
-            answers.put((job_id, answer))
+            nonlocal left
+            with suppress(GatewayError):
+                try:
+                    status = self.status(job_id).status if node not in silent else JobStatus.PENDING
+                    with lock:
+                        found[job_id] = status
+                except PeerUnreachable:
+                    silent.add(node)
+            with lock:
+                left -= 1
+                if not left:
+                    none_left.set()
 
-        lanes = Lanes()
         for job_id, node in jobs:
             lanes.submit(node, partial(ask, job_id, node), job_id)
-        end = self._clock().timestamp() + _LIST_WITHIN
-        try:
-            for _ in jobs:
-                job_id, status = answers.get(timeout=max(end - self._clock().timestamp(), 0.0))
-                found[job_id] = status or found[job_id]
-        except Empty:
-            pass
-        finally:
-            lanes.close(wait=False)
-        return found
+        if jobs:
+            none_left.wait(_LIST_WITHIN)
+        lanes.close(wait=False)
+        with lock:
+            return dict(found)
 
     def stop(self, job_id: str, task_name: str = "") -> None:
         """Have the node that schedules a job stop it. Raises `NotFound`, `PeerUnreachable`."""
@@ -341,10 +330,18 @@ class Coordinator:
         _known_task(job.spec, task_name)
         self._scheduler.record(job_id, TaskStopRequested(task_name, by, now))
 
-    def cancel_waiting(self, job_id: str, by: str) -> bool:
-        """Stop a job scheduled here of which nothing runs yet; False where it runs, or is over, by now."""
+    def cancel_waiting(self, by: str, dry_run: bool) -> list[str]:
+        """Stop all jobs scheduled here of which nothing runs yet; return them. ``dry_run``: only say which."""
+        waiting = queries.waiting(self._store)
+        return waiting if dry_run else [job_id for job_id in waiting if self._cancelled(job_id, by)]
+
+    def _cancelled(self, job_id: str, by: str) -> bool:
+        """Stop a job of which nothing runs yet; False where it runs, or is over or deleted, by now."""
         asked = StopRequested(by, self._clock(), f"cancelled by {by} while it waited", if_waiting=True)
-        job = self._scheduler.record(job_id, asked)
+        try:
+            job = self._scheduler.record(job_id, asked)
+        except NotFound:
+            return False
         cancelled = job.ending is not None and job.ending.at == asked.at
         if cancelled:
             self._asked(job_id, "cancel while it waited")

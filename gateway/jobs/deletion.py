@@ -6,9 +6,9 @@ kept as a whole, and the refusal names who needs what.
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
@@ -20,11 +20,9 @@ from gateway.domain.scheduling import machine
 from gateway.domain.spec import NodeId
 from gateway.domain.states import JOB, ended
 from gateway.errors import Busy, Conflict, GatewayError, NotAllowed, NotFound, PeerUnreachable
-from gateway.jobs.retention import Item, JobTimes, Outputs, outputs_of, present_of, size_of, text_of
-from gateway.runtime.context import NodeContext
-from gateway.runtime.peers import Peers
+from gateway.jobs.retention import Item, Outputs, ended_at, outputs_of, present_of, size_of, text_of
+from gateway.runtime.context import NodeContext, Peers
 from gateway.store import queries
-from gateway.store.store import Store
 from provider_registry.model import group_of
 
 log = structlog.get_logger(__name__)
@@ -53,7 +51,7 @@ class AtNode:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for JSON."""
-        return {"deleted": self.deleted, "reason": self.reason, "message": self.message}
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -70,11 +68,8 @@ class Deleted:
     def as_dict(self) -> dict[str, Any]:
         """Return it for JSON; ``bytes`` is what the items take together."""
         return {
-            "job_id": self.job_id,
-            "dry_run": self.dry_run,
-            "items": [item.as_dict() for item in self.items],
+            **asdict(self),
             "bytes": sum(item.bytes for item in self.items),
-            "nodes": None if self.nodes is None else {n: at.as_dict() for n, at in self.nodes.items()},
         }
 
 
@@ -107,7 +102,6 @@ class Deleting:
         self._outputs = outputs
         self._peers = peers
         self._end_session = end_session
-        self._times = JobTimes(context.store)
 
     def delete(
         self, job_id: str, *, by: str, reason: str = "", here: bool = False, dry_run: bool = False
@@ -165,7 +159,7 @@ class Deleting:
         }
         present = [a for a in outputs_of(local) if a in chosen and self._storage.exists(a)]
         self._check_unused(job_id, present)
-        items = [self._output(job_id, a, f"{content} of task {runs[0].task_name}") for a in present]
+        items = [self._outputs.item(job_id, a, f"{content} of task {runs[0].task_name}") for a in present]
         if dry_run or not items:
             return items
         for address in present:
@@ -192,7 +186,7 @@ class Deleting:
             silent = ", ".join(n.node for n in job.nodes.values() if not n.stop.settled)
             text = f"job {job_id} has ended, but {silent} has not acknowledged it yet: its stop is still repeated"
             raise Conflict(text, reason="JOB_NOT_ENDED")
-        if self._times.ended(job_id) is None:
+        if ended_at(self._store, job_id) is None:
             text = f"job {job_id} has not ended here, or is still being tidied up; stop it first"
             raise Conflict(text, reason="JOB_NOT_ENDED")
 
@@ -241,7 +235,7 @@ class Deleting:
     def _delete_here(self, job_id: str, by: str, dry_run: bool, detail: Mapping[str, Any]) -> list[Item]:
         local = self._store.local_jobs.find(job_id)
         present = present_of(local, self._storage)
-        items = [self._output(job_id, address, "its job is deleted") for address in present]
+        items = [self._outputs.item(job_id, address, "its job is deleted") for address in present]
         folders = [self._runs / run.name for run in (local.runs if local else ())]
         items += [Item("logs", f.name, job_id, size_of(f), "its job is deleted") for f in folders if f.is_dir()]
         items.append(Item("job", job_id, job_id, 0, "it is deleted"))
@@ -258,28 +252,6 @@ class Deleting:
         log.info("job deleted", job=job_id, by=by, **{k: v for k, v in left.items() if k != "nodes"})
         return [replace(item, removed=True) for item in items]
 
-    def _output(self, job_id: str, address: Address, why: str) -> Item:
-        return Item("outputs", text_of(address), job_id, size_of(self._storage.path(address)), why)
-
 
 def _some(outputs: Sequence[str]) -> str:
     return outputs[0] if len(outputs) == 1 else f"{outputs[0]} and {len(outputs) - 1} more"
-
-
-class Canceller(Protocol):
-    """The part of the coordinator that is asked."""
-
-    def cancel_waiting(self, job_id: str, by: str) -> bool:
-        """Stop a job of which nothing runs yet; False where it runs, or is over, by now."""
-
-
-def cancel_waiting(store: Store, jobs: Canceller, by: str, dry_run: bool) -> list[str]:
-    """Stop all jobs scheduled here of which nothing runs yet; return them. ``dry_run``: only say which."""
-    cancelled = []
-    for job_id in queries.waiting(store):
-        try:
-            if dry_run or jobs.cancel_waiting(job_id, by):
-                cancelled.append(job_id)
-        except NotFound:  # deleted meanwhile
-            continue
-    return cancelled

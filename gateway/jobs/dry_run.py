@@ -20,8 +20,7 @@ from gateway.domain.spec import JobSpec, NodeId
 from gateway.errors import GatewayError, Invalid, NotServed
 from gateway.jobs.submission import with_versions
 from gateway.runtime.checks import Result, Step
-from gateway.runtime.context import traced
-from gateway.runtime.peers import Peers
+from gateway.runtime.context import Peers, traced
 from provider_registry.registry import Registry, Unknown
 
 _NODES_AT_A_TIME = 8

@@ -56,10 +56,9 @@ from gateway.jobs.readiness import Prefetch
 from gateway.jobs.timeline import with_calls
 from gateway.ports import Clock, Outputs, TaskReport
 from gateway.runtime.batching import Turns, while_away
-from gateway.runtime.context import NodeContext, listening, traced
+from gateway.runtime.context import NodeContext, Peers, listening, traced
 from gateway.runtime.executors import Lanes
 from gateway.runtime.loop import Failed, Loop
-from gateway.runtime.peers import Peers
 from gateway.store.database import outside_transaction
 from gateway.store.queries import abandon
 

@@ -17,8 +17,7 @@ from gateway.errors import EngineFailed, GatewayError
 from gateway.ports import Site
 from gateway.providers.images import Signatures
 from gateway.runtime.batching import while_away
-from gateway.runtime.context import NodeContext
-from gateway.runtime.peers import Peers
+from gateway.runtime.context import NodeContext, Peers
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
-"""What jobs leave behind, a `Sweep` per kind of thing. What others still refer to (a `Keeper` says so) stays."""
+"""What jobs leave behind: a `Sweep` per kind of thing. What others still refer to (a `Keeper` says so) stays."""
 
 import os
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 
@@ -17,7 +17,7 @@ from gateway.broker.broker import Broker
 from gateway.broker.journal import folder_name
 from gateway.data.storage import FOLDER, FileStorage, clear_leftover, leftovers
 from gateway.domain.job import Job
-from gateway.domain.run import Address, LocalJob, Run
+from gateway.domain.run import Address, LocalJob
 from gateway.domain.scheduling import machine
 from gateway.domain.spec import CallState
 from gateway.domain.states import JOB, ended
@@ -27,6 +27,12 @@ from gateway.store import queries
 from gateway.store.store import Store
 
 log = structlog.get_logger(__name__)
+
+Keeper = Callable[[Address], Sequence[str]]
+"""Says who still refers to data at an address, each in a few words; empty: nobody it knows of."""
+
+_IDLE_UNKNOWN = 86_400.0
+"""seconds after which a mailbox of a job that nobody here knows is given up"""
 
 
 @dataclass(frozen=True)
@@ -55,17 +61,9 @@ class Item:
     cause: str = ""
     """why it could not be removed"""
 
-    def as_dict(self) -> dict[str, object]:
+    def as_dict(self) -> dict[str, Any]:
         """Return it for JSON."""
-        return {
-            "kind": self.kind,
-            "name": self.name,
-            "job": self.job,
-            "bytes": self.bytes,
-            "why": self.why,
-            "removed": self.removed,
-            "cause": self.cause,
-        }
+        return asdict(self)
 
 
 class Sweep(Protocol):
@@ -84,16 +82,12 @@ class Cleaner:
     """Looks for things to remove, on demand and every now and then."""
 
     def __init__(self, sweeps: Sequence[Sweep], clock: Clock, every: float = 60.0) -> None:
-        self._sweeps = {sweep.kind: sweep for sweep in sweeps}
+        self._sweeps = sweeps
         self._clock = clock
         self._every = every
         self._alone = threading.Lock()
         self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def add(self, sweep: Sweep) -> None:
-        """Name a further kind of thing to look for."""
-        self._sweeps[sweep.kind] = sweep
+        self._thread = threading.Thread(target=self._work, name="cleaner", daemon=True)
 
     def plan(self, *, orphans: bool = False) -> list[Item]:
         """Return what `clean` would remove now. Removes nothing."""
@@ -106,18 +100,17 @@ class Cleaner:
 
     def start(self) -> None:
         """Begin to look every now and then, in a thread."""
-        self._thread = threading.Thread(target=self._work, name="cleaner", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """End that; waits for a removal under way, at most 10 seconds."""
         self._stopping.set()
-        if self._thread is not None:
+        if self._thread.is_alive():
             self._thread.join(timeout=10)
 
     def _found(self, orphans: bool) -> list[tuple[Item, Sweep]]:
         now, found = self._clock(), []
-        for sweep in self._sweeps.values():
+        for sweep in self._sweeps:
             try:
                 found += [(item, sweep) for item in sweep.find(now, orphans)]
             except (EngineError, GatewayError, OSError) as error:  # the others are looked for all the same
@@ -141,70 +134,53 @@ class Cleaner:
                 log.exception("cleaning failed")
 
 
-Keeper = Callable[[Address], Sequence[str]]
-"""Says who still refers to data at an address, each in a few words; empty: nobody it knows of."""
-
-_IDLE_UNKNOWN = 86_400.0
-"""seconds after which a mailbox of a job that nobody here knows is given up"""
-
-
+@dataclass(frozen=True)
 class Containers:
     """Runs that the engine still holds although they are over for good."""
 
     kind = "container"
-
-    def __init__(self, store: Store, engine: Engine) -> None:
-        self._store = store
-        self._engine = engine
+    store: Store
+    engine: Engine
 
     def find(self, now: datetime, orphans: bool) -> Iterator[Item]:
         """Yield containers whose run was collected; ``orphans``: those of unknown runs, too."""
-        there = {found.name: found for found in self._engine.list()}
-        known = queries.runs_named(self._store, there)
+        there = {found.name: found for found in self.engine.list()}
+        known = queries.runs_named(self.store, there)
         for name, found in sorted(there.items()):
             run = known.get(name)
-            job = run.job_id if run else found.labels.get("bfia.job", "")
             if run is None and orphans:
-                yield Item(self.kind, name, job, 0, "the database knows no such run")
+                yield Item(self.kind, name, found.labels.get("bfia.job", ""), 0, "the database knows no such run")
             elif run is not None and run.over and self._collected(run.job_id, name):
-                yield Item(self.kind, name, job, 0, "its run is over and was collected")
+                yield Item(self.kind, name, run.job_id, 0, "its run is over and was collected")
 
     def remove(self, item: Item, now: datetime) -> None:
         """Have the engine forget the container."""
-        self._engine.remove(item.name)
+        self.engine.remove(item.name)
 
     def _collected(self, job_id: str, name: str) -> bool:
-        local = self._store.local_jobs.find(job_id)
+        local = self.store.local_jobs.find(job_id)
         runs = local.runs if local else ()
         return any(r.name == name and r.over and r.collect.state is CallState.OK for r in runs)
 
 
+@dataclass(frozen=True)
 class Sessions:
     """Mailboxes of jobs that have ended here, and of those that never came."""
 
     kind = "session"
-
-    def __init__(
-        self, store: Store, broker: Broker, folder: Path, prefix: str, end: Callable[[str], None]
-    ) -> None:
-        self._store = store
-        self._broker = broker
-        self._folder = folder
-        self._prefix = prefix
-        self._end = end
+    store: Store
+    broker: Broker
+    folder: Path
+    prefix: str
+    end: Callable[[str], None]
 
     def find(self, now: datetime, orphans: bool) -> Iterator[Item]:
-        """Yield mailboxes of jobs that are closed.
-
-        Of unknown ones after a day of silence, or with ``orphans``.
-        """
-        idle = set(self._broker.idle(_IDLE_UNKNOWN))
-        for session in sorted(self._broker.sessions()):
-            if not session.startswith(self._prefix):
-                continue
-            job = session.removeprefix(self._prefix)
-            local = self._store.local_jobs.find(job)
-            size = size_of(self._folder / folder_name(session))
+        """Yield mailboxes of closed jobs; of unknown ones after a day of silence, or with ``orphans``."""
+        idle = set(self.broker.idle(_IDLE_UNKNOWN))
+        for session in sorted(s for s in self.broker.sessions() if s.startswith(self.prefix)):
+            job = session.removeprefix(self.prefix)
+            local = self.store.local_jobs.find(job)
+            size = size_of(self.folder / folder_name(session))
             if local is None and (orphans or session in idle):
                 yield Item(self.kind, session, job, size, "nobody here knows its job")
             elif local is not None and local.closed:
@@ -212,144 +188,129 @@ class Sessions:
 
     def remove(self, item: Item, now: datetime) -> None:
         """End the job's session, which deletes its mailboxes."""
-        self._end(item.job)
+        self.end(item.job)
 
 
+@dataclass(frozen=True)
 class Uploads:
     """Uploads whose process died before they were whole."""
 
     kind = "upload"
-
-    def __init__(self, storage: FileStorage) -> None:
-        self._root = storage.root
+    root: Path
 
     def find(self, now: datetime, orphans: bool) -> Iterator[Item]:
         """Yield uploads that no process goes on with."""
-        for name in leftovers(self._root):
-            yield Item(self.kind, name, "", size_of(self._root / FOLDER / name), "its process is gone")
+        for name in leftovers(self.root):
+            yield Item(self.kind, name, "", size_of(self.root / FOLDER / name), "its process is gone")
 
     def remove(self, item: Item, now: datetime) -> None:
         """Delete what has arrived of the upload."""
-        clear_leftover(self._root, item.name)
+        clear_leftover(self.root, item.name)
 
 
+@dataclass(frozen=True)
 class LogCopies:
     """Copies of a log that were being made when a process died."""
 
     kind = "log_copy"
-
-    def __init__(self, runs: Path, seconds: float, clock: Clock) -> None:
-        self._runs = runs
-        self._seconds = seconds
-        self._clock = clock
+    runs: Path
+    seconds: float
 
     def find(self, now: datetime, orphans: bool) -> Iterator[Item]:
         """Yield copies that nobody has written to for longer than a copy takes."""
-        for path in sorted(self._runs.glob("*/copying")):
-            if _unchanged_for(path, self._clock()) >= max(self._seconds, 1.0):
+        for path in sorted(self.runs.glob("*/copying")):
+            if _unchanged_for(path, now) >= max(self.seconds, 1.0):
                 yield Item(self.kind, path.parent.name, "", size_of(path), "its copying was cut short")
 
     def remove(self, item: Item, now: datetime) -> None:
         """Delete the copy; the log itself stays."""
-        shutil.rmtree(self._runs / item.name / "copying", ignore_errors=True)
+        shutil.rmtree(self.runs / item.name / "copying", ignore_errors=True)
 
 
+@dataclass(frozen=True)
 class RunFolders:
     """Logs of runs, once the time of logs is over."""
 
     kind = "logs"
-
-    def __init__(self, store: Store, runs: Path, policy: Policy, clock: Clock) -> None:
-        self._store = store
-        self._runs = runs
-        self._clock = clock
-        self._policy = policy
-        self._times = JobTimes(store)
+    store: Store
+    runs: Path
+    policy: Policy
 
     def find(self, now: datetime, orphans: bool) -> Iterator[Item]:
-        """Yield the logs of jobs whose time is over.
-
-        Of unknown runs after the longest time, or with ``orphans``.
-        """
-        limits = [s for s in (self._policy.logs, self._policy.jobs) if s is not None]
-        found = {path.name: path for path in self._runs.glob("*") if path.is_dir()}
+        """Yield logs whose time is over; of unknown runs after the longest time, or with ``orphans``."""
+        limits = [s for s in (self.policy.logs, self.policy.jobs) if s is not None]
+        found = {path.name: path for path in self.runs.glob("*") if path.is_dir()}
         if not found or not (limits or orphans):
             return
-        known = queries.runs_named(self._store, found)
+        known = queries.runs_named(self.store, found)
         past: dict[str, bool] = {}
         for name, path in sorted(found.items()):
             run = known.get(name)
             if run is None:
-                old = bool(limits) and _unchanged_for(path, self._clock()) >= max(limits)
-                if orphans or old:
+                if orphans or (limits and _unchanged_for(path, now) >= max(limits)):
                     yield Item(self.kind, name, "", size_of(path), "the database knows no such run")
                 continue
             if limits and run.job_id not in past:
-                past[run.job_id] = self._times.past(run.job_id, min(limits), now)
+                past[run.job_id] = is_past(self.store, run.job_id, min(limits), now)
             if past.get(run.job_id):
                 yield Item(self.kind, name, run.job_id, size_of(path), "the time of its logs is over")
 
     def remove(self, item: Item, now: datetime) -> None:
         """Delete the run's folder."""
-        files.remove(self._runs / item.name)
+        files.remove(self.runs / item.name)
 
 
+@dataclass(frozen=True)
 class Outputs:
     """Tables, models and reports of jobs, once their time is over and nobody refers to them."""
 
     kind = "outputs"
-
-    def __init__(self, store: Store, storage: FileStorage, policy: Policy, keepers: list[Keeper]) -> None:
-        self._store = store
-        self._storage = storage
-        self._policy = policy
-        self._times = JobTimes(store)
-        self.keepers = keepers
+    store: Store
+    storage: FileStorage
+    policy: Policy
+    keepers: list[Keeper] = field(default_factory=list)
 
     def find(self, now: datetime, orphans: bool) -> Iterator[Item]:
-        """Yield what past jobs left and nobody refers to.
-
-        The time is that of outputs or of jobs, the shorter one.
-        """
-        limits = [s for s in (self._policy.outputs, self._policy.jobs) if s is not None]
+        """Yield what past jobs left and nobody refers to, after the shorter time of outputs and jobs."""
+        limits = [s for s in (self.policy.outputs, self.policy.jobs) if s is not None]
         if not limits:
             return
-        old = set(queries.over_and_created_before(self._store, now - timedelta(seconds=min(limits))))
+        old = set(queries.over_and_created_before(self.store, now - timedelta(seconds=min(limits))))
         candidates = sorted(old & self._jobs_with_data())
-        past = [job_id for job_id in candidates if self._times.past(job_id, min(limits), now)]
-        if not past:
-            return
-        used = self.used(now, limits)
+        past = [job_id for job_id in candidates if is_past(self.store, job_id, min(limits), now)]
+        used = self.used(now, min(limits)) if past else {}
         for job_id in past:
-            local = self._store.local_jobs.find(job_id)
-            for address in present_of(local, self._storage):
+            for address in present_of(self.store.local_jobs.find(job_id), self.storage):
                 if not self.needed_by(address, job_id, used):
-                    size = size_of(self._storage.path(address))
-                    yield Item(self.kind, text_of(address), job_id, size, "the time of its outputs is over")
+                    yield self.item(job_id, address, "the time of its outputs is over")
 
     def remove(self, item: Item, now: datetime) -> None:
         """Delete the data from the storage."""
         namespace, _, name = item.name.partition("#")
-        self._storage.delete(Address(namespace, name))
+        self.storage.delete(Address(namespace, name))
+
+    def item(self, job_id: str, address: Address, why: str) -> Item:
+        """Return what a cleaning or a deletion shows of an output."""
+        return Item(self.kind, text_of(address), job_id, size_of(self.storage.path(address)), why)
 
     def needed_by(self, address: Address, job_id: str, used: Mapping[Address, set[str]]) -> list[str]:
         """Say who needs the data beside its own job, each in a few words."""
         readers = [f"read by job {other}" for other in sorted(used.get(address, set()) - {job_id})]
         return readers + [why for keeper in self.keepers for why in keeper(address)]
 
-    def used(self, now: datetime, limits: Sequence[float]) -> dict[Address, set[str]]:
+    def used(self, now: datetime, seconds: float) -> dict[Address, set[str]]:
         """Return which jobs read what: those that go on, and those whose own time is not over."""
-        since = now - timedelta(seconds=min(limits))
-        return self._read_by(queries.local_jobs_open_or_created_after(self._store, since))
+        since = now - timedelta(seconds=seconds)
+        return self._read_by(queries.local_jobs_open_or_created_after(self.store, since))
 
     def used_ever(self, addresses: Iterable[Address]) -> dict[Address, set[str]]:
         """Return which jobs of all that are still known read these."""
-        return self._read_by(queries.local_jobs_naming(self._store, {a.namespace for a in addresses}))
+        return self._read_by(queries.local_jobs_naming(self.store, {a.namespace for a in addresses}))
 
     def _read_by(self, jobs: Iterable[str]) -> dict[Address, set[str]]:
         found: dict[Address, set[str]] = {}
         for job_id in jobs:
-            local = self._store.local_jobs.find(job_id)
+            local = self.store.local_jobs.find(job_id)
             for run in local.runs if local else ():
                 begun = (run.checkpoint_from,) if run.checkpoint_from else ()
                 for address in (*run.inputs.values(), *begun):
@@ -358,47 +319,51 @@ class Outputs:
 
     def _jobs_with_data(self) -> set[str]:
         """Return every text before a dash in the storage's namespaces: ``<job>-<role>-<index>``."""
-        found: set[str] = set()
-        for path in self._storage.root.glob("*-*-*"):
-            parts = path.name.split("-")
-            found.update("-".join(parts[:n]) for n in range(1, len(parts) - 1))
-        return found
+        names = [path.name.split("-") for path in self.storage.root.glob("*-*-*")]
+        return {"-".join(parts[:n]) for parts in names for n in range(1, len(parts) - 1)}
 
 
+@dataclass(frozen=True)
 class Jobs:
     """Whole jobs, once their time is over: what the database holds of them, after their logs and outputs."""
 
     kind = "job"
-
-    def __init__(self, store: Store, outputs: Outputs, storage: FileStorage, policy: Policy) -> None:
-        self._store = store
-        self._outputs = outputs
-        self._storage = storage
-        self._policy = policy
-        self._times = JobTimes(store)
+    outputs: Outputs
 
     def find(self, now: datetime, orphans: bool) -> Iterator[Item]:
         """Yield past jobs, but those of which outputs stay."""
-        seconds = self._policy.jobs
+        outputs, store, seconds = self.outputs, self.outputs.store, self.outputs.policy.jobs
         if seconds is None:
             return
-        old = queries.over_and_created_before(self._store, now - timedelta(seconds=seconds))
-        past = [job_id for job_id in old if self._times.past(job_id, seconds, now)]
-        used = self._outputs.used(now, [seconds]) if past else {}
+        old = queries.over_and_created_before(store, now - timedelta(seconds=seconds))
+        past = [job_id for job_id in old if is_past(store, job_id, seconds, now)]
+        used = outputs.used(now, seconds) if past else {}
         for job_id in past:
-            addresses = outputs_of(self._store.local_jobs.find(job_id))
-            if any(self._storage.exists(a) and self._outputs.needed_by(a, job_id, used) for a in addresses):
+            addresses = outputs_of(store.local_jobs.find(job_id))
+            if any(outputs.storage.exists(a) and outputs.needed_by(a, job_id, used) for a in addresses):
                 continue  # else nothing would tell whose the outputs are
             yield Item(self.kind, job_id, job_id, 0, "the time of the job is over")
 
     def remove(self, item: Item, now: datetime) -> None:
         """Delete both records and the timeline; one line stays that says so."""
-        queries.drop_job(self._store, item.job, now, "gc", {"why": item.why})
+        queries.drop_job(self.outputs.store, item.job, now, "gc", {"why": item.why})
 
 
-def end_of(record: Job | LocalJob | None) -> datetime | None:
+def ended_at(store: Store, job_id: str) -> datetime | None:
+    """Return when the last of a job was over at this node, both sides; None while something of it goes on."""
+    ends = [_end_of(record) for record in (store.jobs.find(job_id), store.local_jobs.find(job_id)) if record]
+    return None if None in ends else max((end for end in ends if end), default=None)
+
+
+def is_past(store: Store, job_id: str, seconds: float, now: datetime) -> bool:
+    """Tell whether a job ended here so many seconds ago."""
+    end = ended_at(store, job_id)
+    return end is not None and now - end >= timedelta(seconds=seconds)
+
+
+def _end_of(record: Job | LocalJob) -> datetime | None:
     """Return when a job ended here for good; None while something of it is still to be done."""
-    if record is None or not ended(JOB, record.status) or record.ended_at is None:
+    if not ended(JOB, record.status) or record.ended_at is None:
         return None
     if isinstance(record, Job) and machine.next_due(record) is not None:
         return None  # not every node has acknowledged the end
@@ -407,36 +372,16 @@ def end_of(record: Job | LocalJob | None) -> datetime | None:
     return record.ended_at
 
 
-class JobTimes:
-    """Says when jobs ended at this node, both sides of it."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def ended(self, job_id: str) -> datetime | None:
-        """Return when the last of the job was over here; None while something of it goes on."""
-        records = [
-            r for r in (self._store.jobs.find(job_id), self._store.local_jobs.find(job_id)) if r is not None
-        ]
-        ends = [end_of(record) for record in records]
-        return None if not ends or None in ends else max(e for e in ends if e is not None)
-
-    def past(self, job_id: str, seconds: float | None, now: datetime) -> bool:
-        """Tell whether a job ended here so many seconds ago; never, where that is None."""
-        end = None if seconds is None else self.ended(job_id)
-        return end is not None and seconds is not None and now - end >= timedelta(seconds=seconds)
-
-
 def outputs_of(local: LocalJob | None) -> list[Address]:
     """Return where a job's runs here put what they made."""
-    runs: Iterable[Run] = local.runs if local else ()
-    return list(dict.fromkeys(address for run in runs for address in run.outputs.values()))
+    return list(
+        dict.fromkeys(address for run in (local.runs if local else ()) for address in run.outputs.values())
+    )
 
 
 def present_of(local: LocalJob | None, storage: FileStorage) -> list[Address]:
     """Return what of a job's outputs, and of the checkpoints of its tasks, lies here."""
-    runs: Iterable[Run] = local.runs if local else ()
-    kept = dict.fromkeys(run.checkpoint for run in runs if run.checkpoint is not None)
+    kept = dict.fromkeys(run.checkpoint for run in (local.runs if local else ()) if run.checkpoint)
     return [*(a for a in outputs_of(local) if storage.exists(a)), *(a for a in kept if storage.path(a).is_dir())]
 
 

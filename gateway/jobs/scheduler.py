@@ -44,10 +44,9 @@ from gateway.domain.timeouts import Timing
 from gateway.errors import Busy, GatewayError, Invalid, NotFound, PeerUnreachable, Unreadable
 from gateway.jobs.timeline import with_calls, with_news
 from gateway.runtime.batching import Turns, while_away
-from gateway.runtime.context import Exchange, NodeContext, listening, traced
+from gateway.runtime.context import Exchange, NodeContext, Peers, listening, traced
 from gateway.runtime.executors import Lanes
 from gateway.runtime.loop import Failed, Loop
-from gateway.runtime.peers import Peers
 from gateway.store.queries import abandon
 
 log = structlog.get_logger(__name__)

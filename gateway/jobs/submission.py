@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -16,8 +17,7 @@ from gateway.domain.rerun import Order, Rerun
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.domain.states import JOB, JobStatus, TaskStatus, ended
 from gateway.errors import Conflict, Invalid, Refused
-from gateway.runtime.context import NodeContext, acting_user, by_user, current_trace, new_trace_id
-from gateway.runtime.peers import Peers
+from gateway.runtime.context import NodeContext, Peers, acting_user, by_user, current_trace, new_trace_id
 from provider_registry.model import ANY
 from provider_registry.registry import Registry, Unknown
 from route_table.live import LiveRoutes
@@ -75,15 +75,17 @@ def roles_of(registry: Registry, task: DagNode) -> tuple[str, ...] | None:
 class Intake:
     """Whether new jobs are accepted just now."""
 
-    admit: Callable[[], None] = lambda: None
-    """raises `Refused` while this node is being drained"""
-    quota: Callable[[NodeId], None] = lambda node: None
+    draining: threading.Event
+    """set while this node takes no new jobs"""
+    quota: Callable[[NodeId], None]
     """raises `Busy` for a node that has as many unfinished jobs here as it may"""
 
-    def check(self, sender: NodeId) -> None:
-        """Raise where no new job of another node is accepted."""
-        self.admit()
-        self.quota(sender)
+    def check(self, sender: NodeId = "") -> None:
+        """Raise `Refused` while this node is drained, `Busy` where the sender may have no further job here."""
+        if self.draining.is_set():
+            raise Refused("this node is being drained and takes no new jobs", reason="DRAINING")
+        if sender:
+            self.quota(sender)
 
 
 class NewJobs:

@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from gateway.errors import GatewayError, Refused
+from gateway.errors import GatewayError
 from gateway.ports import Clock
 from gateway.store import queries
 from gateway.store.store import Store
@@ -42,6 +42,8 @@ class Drain:
         self._stop_job = stop_job
         self._clock = clock
         self._look_every = look_every
+        self.draining = threading.Event()
+        """set while no new job is taken"""
         self._order: Order | None = None
         self._leave: Callable[[], None] = lambda: None
         self._condition = threading.Condition()
@@ -52,16 +54,12 @@ class Drain:
         """Name what ends the process once nothing is under way."""
         self._leave = leave
 
-    def admit(self) -> None:
-        """Raise `Refused` while no new job is taken."""
-        if self._order is not None:
-            raise Refused("this node is being drained and takes no new jobs", reason="DRAINING")
-
     def begin(self, *, stop: bool, leave: bool) -> dict[str, Any]:
         """Take no new jobs from now on; a second order takes the place of the first."""
         with self._condition:
             since = self._order.since if self._order else self._clock()
             self._order = Order(since, stop, leave)
+            self.draining.set()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="drain", daemon=True)
                 self._thread.start()
@@ -73,6 +71,7 @@ class Drain:
         """Take jobs again. What was stopped stays stopped."""
         with self._condition:
             undone, self._order = self._order, None
+            self.draining.clear()
             self._condition.notify_all()
         if undone:
             log.info("draining was called off")

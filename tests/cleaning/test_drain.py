@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import PeerUnreachable, Refused
+from gateway.jobs.submission import Intake
 from gateway.runtime.drain import Drain
 from tests import forks
 from tests.cleaning.ended import left_behind
@@ -98,6 +99,6 @@ def test_a_job_that_cannot_be_stopped_now_is_stopped_later(tmp_path: Path, monke
         drain.begin(stop=True, leave=True)
         wait_for(lambda: len(asked) >= 3, 30)
         with pytest.raises(Refused) as caught:
-            drain.admit()
+            Intake(drain.draining, lambda node: None).check()
         assert caught.value.reason == "DRAINING"
         drain.close()

@@ -14,9 +14,8 @@ from gateway.domain.scheduling.messages import CreateAt, StopRequested, TaskRepo
 from gateway.domain.spec import CallState
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.jobs.scheduler import Scheduler
-from gateway.runtime.context import NodeContext
+from gateway.runtime.context import NodeContext, Peers
 from gateway.runtime.executors import Lanes
-from gateway.runtime.peers import Peers
 from gateway.store.database import connect, migrate
 from gateway.store.store import Store
 from tests.builders import T0, a_job

@@ -8,7 +8,7 @@ from gateway.domain.execution.messages import Confirm, Done, Event, QuerySchedul
 from gateway.domain.run import LocalJob
 from gateway.errors import Refused
 from gateway.jobs.executor import Telling
-from gateway.runtime.peers import Peers
+from gateway.runtime.context import Peers
 from tests.builders import a_local_job, at
 
 

@@ -264,7 +264,7 @@ def test_case_5_an_exit_code_counts_and_a_silent_success_too(tmp_path: Path, reg
 
 def test_case_6_a_success_that_exits_with_an_error_has_failed(site: Site):
     spec = a_spec("a", {"guest": (ME,)}, job_id=f"job-case-{next(_numbers)}")
-    site.node.coordinator.hand_in(spec)
+    site.node.coordinator.submit(spec)
     run = site.run(spec.job_id, "guest.0")
     site.node.participant.callback(Callback(SUCCESS, run_id=run.run_id))
     assert isinstance(site.node.engine, MemoryEngine)
@@ -279,7 +279,7 @@ def test_case_6_a_success_that_exits_with_an_error_has_failed(site: Site):
 
 def test_case_7_a_report_in_an_unknown_word_changes_nothing(site: Site):
     spec = a_spec("a", {"guest": (ME,)}, job_id=f"job-case-{next(_numbers)}")
-    site.node.coordinator.hand_in(spec)
+    site.node.coordinator.submit(spec)
     run = site.run(spec.job_id, "guest.0")
     body = {"task_id": run.task_id, "role": "guest", "status": "DONE"}
     answer = ask(site.node, "container", "POST", f"{SCHEDULE}/task/callback", json=body).json()
@@ -321,7 +321,7 @@ def test_case_8_a_stop_that_races_the_start_leaves_nothing(site: Site):
 
 def test_case_9_a_task_is_stopped_with_what_follows_it(site: Site):
     spec = a_spec("a -> b; c", {"guest": (ME,)}, job_id=f"job-case-{next(_numbers)}")
-    site.node.coordinator.hand_in(spec)
+    site.node.coordinator.submit(spec)
     wait_for(lambda: len(site.node.store.local_jobs.get(spec.job_id).runs) == 2, 20, 0.02)
     body = {"job_id": spec.job_id, "task_name": "a"}
     answer = ask(site.node, "operator", "POST", f"{SCHEDULE}/job/stop_task", json=body).json()
@@ -550,7 +550,7 @@ def test_case_15_a_hung_partner_holds_up_nobody_else(site: Site):
     waiting.start()
     wait_for(lambda: site.asked(hung.job_id), 20, 0.01, "the partner is being asked")
     spec = a_spec("a -> b", {"guest": (ME,), "host": (ME,)}, job_id=f"job-case-{next(_numbers)}")
-    site.node.coordinator.hand_in(spec)
+    site.node.coordinator.submit(spec)
     assert isinstance(site.node.engine, MemoryEngine)
     for task in "ab":
         for label in ("guest.0", "host.0"):

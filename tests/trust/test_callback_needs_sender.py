@@ -30,7 +30,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def run(site: Site) -> Run:
     """A run of this node's, whose container is up."""
     job_id = f"job-callback-{next(_numbers)}"
-    site.node.coordinator.hand_in(a_spec("a", {"guest": (ME,)}, job_id=job_id))
+    site.node.coordinator.submit(a_spec("a", {"guest": (ME,)}, job_id=job_id))
     return site.run(job_id, "guest.0")
 
 
@@ -82,7 +82,7 @@ def test_a_node_reports_for_itself_only(site: Site, sender: str):
     """The one host of this job is a node of FATE's; an empty sender was taken for it, as it has the role."""
     site.peer.will(says())
     spec = a_job_with("JG0100000000000002")
-    site.node.coordinator.hand_in(spec)
+    site.node.coordinator.submit(spec)
     task = wait_for(lambda: next(iter(site.node.store.jobs.get(spec.job_id).tasks.values())), 10)
     body: dict[str, Any] = {"task_id": task.task_id, "role": "host", "status": "FAILED"}
     headers = {"x-source-node-id": sender} if sender else {}

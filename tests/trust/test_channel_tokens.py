@@ -84,7 +84,7 @@ def test_no_request_without_a_valid_token_is_taken(site: Site):
 
 
 def test_a_container_that_sends_no_token_is_recognised_by_its_address(site: Site):
-    site.node.coordinator.hand_in(a_spec(roles=HERE, job_id="job-a"))
+    site.node.coordinator.submit(a_spec(roles=HERE, job_id="job-a"))
     guest, host = (site.run("job-a", f"{role}.0") for role in ("guest", "host"))
     assert isinstance(site.node.engine, MemoryEngine)
     session = {"x-ptp-session-id": "session_job-a"}
@@ -151,7 +151,7 @@ def test_with_one_port_for_all_a_peer_is_not_taken_for_a_container(one_port: Gat
 
 
 def test_a_copy_of_the_database_opens_nothing(site: Site):
-    site.node.coordinator.hand_in(a_spec(roles=HERE, job_id="job-copied"))
+    site.node.coordinator.submit(a_spec(roles=HERE, job_id="job-copied"))
     run = site.run("job-copied", "guest.0")
     own = site.node.launching.environment(site.node.store.local_jobs.get("job-copied"), run)
     secret = own["system.callback"].partition("?run=")[2]

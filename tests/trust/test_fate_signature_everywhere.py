@@ -164,7 +164,7 @@ def test_between_two_gateways_the_standards_requests_are_signed_as_well(world: W
     """`PEER` has to sign here; a job's state is asked for in the standard's words."""
     me = world.peer.protocol.scheduler(ME)
     spec = a_spec("a", {"guest": (ME,), "host": (PEER,)}, job_id="job-signed")
-    world.me.coordinator.hand_in(spec)
+    world.me.coordinator.submit(spec)
     assert me.job_status(spec.job_id, PEER).job_id == spec.job_id
     me.suspend_job(spec.job_id, True, PEER)
     steps = {step.name: step.result for step in world.peer.protocol.try_route(ME)}

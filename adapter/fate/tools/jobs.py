@@ -158,7 +158,7 @@ def submitted(parts: ClientParts, body: schemas.Submit, base: str) -> Envelope[A
     translated, places = translated_job(parts, body)
     spec = translated.spec
     try:
-        job_id = parts.jobs.hand_in(spec)
+        job_id = parts.jobs.submit(spec)
     except Invalid as error:
         raise Invalid([places.problem(p, spec) for p in error.problems], reason=error.reason) from error
     except Refused as error:  # by this node or another one

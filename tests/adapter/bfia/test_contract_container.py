@@ -33,7 +33,7 @@ class Stage:
     def job(self) -> tuple[str, Run, Run]:
         """Submit one; return its id and the runs of both parties, which are up."""
         job_id = f"job-callback-{next(_numbers)}"
-        self.site.node.coordinator.hand_in(a_spec("a", {"guest": (ME,), "host": (ME,)}, job_id=job_id))
+        self.site.node.coordinator.submit(a_spec("a", {"guest": (ME,), "host": (ME,)}, job_id=job_id))
         return job_id, self.site.run(job_id, "guest.0"), self.site.run(job_id, "host.0")
 
     def token(self, run: Run) -> str:

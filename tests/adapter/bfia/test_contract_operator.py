@@ -55,7 +55,7 @@ class Stage:
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with serving_site(tmp_path_factory.mktemp("node")) as site:
         spec = a_spec("a -> b", {"guest": (ME,), "host": (ME,)}, job_id="job-platform", flow_id="flow of one")
-        site.node.coordinator.hand_in(spec)
+        site.node.coordinator.submit(spec)
         for label in ("guest.0", "host.0"):
             site.run(spec.job_id, label)
         job = site.node.store.jobs.get

@@ -351,7 +351,7 @@ def test_where_the_peer_does_not_answer_the_nodes_own_knowledge_is_told(site: Si
 def test_the_own_node_needs_no_route(site: Site):
     spec = a_spec("a", {"guest": (ME,), "host": (ME,)}, job_id="job-dialects-own")
     assert ME not in site.node.routes.table.routes
-    site.node.coordinator.hand_in(spec)
+    site.node.coordinator.submit(spec)
     site.run(spec.job_id, "guest.0")
     assert site.asked(spec.job_id) == []
     site.node.coordinator.stop_job(spec.job_id, "", ME)
@@ -359,7 +359,7 @@ def test_the_own_node_needs_no_route(site: Site):
 
 def test_a_node_without_a_route_is_named_with_the_tables_version(site: Site):
     with pytest.raises(Invalid) as caught:
-        site.node.coordinator.hand_in(a_job_with(STRANGER))
+        site.node.coordinator.submit(a_job_with(STRANGER))
     (problem,) = caught.value.problems
     assert (caught.value.reason, problem.path, problem.got) == ("NODE_UNKNOWN", "config.role.host[0]", STRANGER)
     assert STRANGER in problem.rule and f"version {site.node.routes.table.version}" in problem.rule

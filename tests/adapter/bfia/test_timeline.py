@@ -134,7 +134,7 @@ def test_a_participants_reports_are_told(site: Site):
 def test_what_a_platform_caused_at_another_node_is_told(site: Site):
     spec = a_job_with(SPEC, scheduler=SPEC)
     spec = type(spec)(**{**vars(spec), "initiator": ME, "initiator_role": "guest"})
-    site.node.coordinator.hand_in(spec)
+    site.node.coordinator.submit(spec)
     site.peer.will(says({"code": 1, "msg": "not now"}))
     with pytest.raises(GatewayError):
         site.node.coordinator.stop(spec.job_id)
