@@ -44,7 +44,7 @@ class JobAudits:
         new = approval.asked(local, audit, self._policy, verdict, words, now)
         if not self._store.local_jobs.add(new, spec.flow_id):
             new = self._executor.change(spec.job_id, lambda known: self._again(known, local, audit))
-        self._executor.watch_job(new)
+        self._executor.watch(new)
 
     def _again(self, known: LocalJob, asked: LocalJob, audit: Audit) -> LocalJob:
         """Return a job that is here already after it was asked about. Raises `Conflict`."""

@@ -1,11 +1,7 @@
-"""Carries out what `gateway.domain.execution` decides, on the engine; wakes on the engine's exit events.
-
-As in the scheduler there is one way in, `record`, which stores news and decisions in one write before
-anything is done in the world.
-"""
+"""Carries out what `gateway.domain.execution` decides, on the engine; wakes on the engine's exit events."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -17,33 +13,7 @@ from engines.base import EngineDown, EngineError, Exited, Missing, Watch
 from gateway.data.files import DiskWatch
 from gateway.data.workspace import Workspace
 from gateway.domain import orphans
-from gateway.domain.execution import machine
-from gateway.domain.execution.messages import (
-    Action,
-    Broken,
-    Close,
-    Collect,
-    Confirm,
-    Done,
-    EngineSilent,
-    Event,
-    Gone,
-    Inspected,
-    Launch,
-    LaunchFailed,
-    Prepare,
-    Probe,
-    QueryScheduler,
-    Restarted,
-    Seal,
-    Sealed,
-    StopRequested,
-    StopRun,
-    Tell,
-)
-from gateway.domain.execution.messages import (
-    Exited as HasExited,
-)
+from gateway.domain.execution import machine, messages
 from gateway.domain.execution.transitions import merge_runs, result_of
 from gateway.domain.run import Exit, LocalJob, Run
 from gateway.domain.scheduling import transitions
@@ -55,12 +25,10 @@ from gateway.jobs.launcher import ImageIsFetched, Launching
 from gateway.jobs.readiness import Prefetch
 from gateway.jobs.timeline import with_calls
 from gateway.ports import Clock, Outputs, TaskReport
-from gateway.runtime.batching import Turns, while_away
 from gateway.runtime.context import NodeContext, Peers, listening, traced
 from gateway.runtime.executors import Lanes
-from gateway.runtime.loop import Failed, Loop
+from gateway.runtime.loop import Failed, Shell, while_away
 from gateway.store.database import outside_transaction
-from gateway.store.queries import abandon
 
 _TOO_LATE = ("ALREADY_DECIDED", "AUDIT_UNKNOWN")
 """with what a scheduling node refuses a decision on a job that has ended there, or is gone"""
@@ -78,7 +46,7 @@ class Telling:
         self._reported = reported
         self._silent = silent
 
-    def tell(self, local: LocalJob, run: Run, action: Tell) -> Event:
+    def tell(self, local: LocalJob, run: Run, action: messages.Tell) -> messages.Event:
         """Tell how a task is at the role of a run."""
         status = merge_runs(local.runs_of(run.task_id, run.party.role))
         report = TaskReport(run.task_id, run.party.role, status, run.failure, local.id, run.told.call.tries)
@@ -87,30 +55,33 @@ class Telling:
         except (PeerUnreachable, Busy) as error:
             if isinstance(error, PeerUnreachable):
                 self._silent(local.spec.scheduler)
-            return Done(action, self._clock(), final=False, message=error.message)
+            return messages.Done(action, self._clock(), final=False, message=error.message)
         except GatewayError as error:  # it does not want to know: it will ask
-            return Done(action, self._clock(), message=f"{error.reason} {error.message}")
+            return messages.Done(action, self._clock(), message=f"{error.reason} {error.message}")
         self._reported(local)
-        return Done(action, self._clock())
+        return messages.Done(action, self._clock())
 
-    def confirm(self, local: LocalJob, action: Confirm) -> list[Event]:
+    def confirm(self, local: LocalJob, action: messages.Confirm) -> list[messages.Event]:
         """Tell what was decided here on a job that waited for somebody, and hear whether that still counts."""
         failure = local.approval.failure if local.approval else None
         scheduler = self._peers.scheduler(local.spec.scheduler, local.spec.protocol)
         try:
             scheduler.confirm_job(local.id, failure, local.node, local.audit.id if local.audit else "")
         except (PeerUnreachable, Busy) as error:
-            return [Done(action, self._clock(), final=False, message=error.message)]
+            return [messages.Done(action, self._clock(), final=False, message=error.message)]
         except GatewayError as error:
             final = error.reason not in UNTOLD
-            done = Done(action, self._clock(), final, message=f"{error.reason} {error.message}")
+            done = messages.Done(action, self._clock(), final, message=f"{error.reason} {error.message}")
             if failure is not None or error.reason not in _TOO_LATE:
                 return [done]
             # the job has ended there, and the stop that says so may have been lost, or be long on its way
-            return [done, *(e for e in self.ask(local, QueryScheduler()) if isinstance(e, StopRequested))]
-        return [Done(action, self._clock())]
+            return [
+                done,
+                *(e for e in self.ask(local, messages.QueryScheduler()) if isinstance(e, messages.StopRequested)),
+            ]
+        return [messages.Done(action, self._clock())]
 
-    def ask(self, local: LocalJob, action: QueryScheduler) -> list[Event]:
+    def ask(self, local: LocalJob, action: messages.QueryScheduler) -> list[messages.Event]:
         """Ask the scheduling node whether the job still exists there, and do as it says."""
         scheduler, now = local.spec.scheduler, self._clock
         try:
@@ -119,21 +90,19 @@ class Telling:
             text = f"the scheduling node {scheduler} does not know the job any more: {error.message}"
             failure = Failure(orphans.FORGOT, text, local.node)
             ending = Ending(Outcome.STOPPED, now(), failure, local.node)
-            return [StopRequested(now(), None, ending, local.node)]
+            return [messages.StopRequested(now(), None, ending, local.node)]
         except (PeerUnreachable, Busy) as error:
-            return [Done(action, now(), final=False, message=error.message)]
+            return [messages.Done(action, now(), final=False, message=error.message)]
         except GatewayError as error:  # no route to it is no way to ask; a refusal of its own is an answer
             final = error.reason not in ("NODE_UNKNOWN", *UNTOLD)
-            return [Done(action, now(), final, message=f"{error.reason} {error.message}")]
+            return [messages.Done(action, now(), final, message=f"{error.reason} {error.message}")]
         if ended(JOB, view.status):  # and its stop was lost
             ending = Ending(view.outcome or Outcome.STOPPED, now(), view.failure, scheduler)
-            return [Done(action, now()), StopRequested(now(), None, ending, scheduler)]
-        return [Done(action, now())]
+            return [messages.Done(action, now()), messages.StopRequested(now(), None, ending, scheduler)]
+        return [messages.Done(action, now())]
 
 
 log = structlog.get_logger(__name__)
-
-Change = Callable[[LocalJob], LocalJob]
 
 _LAST_WORDS = 16 * 1024
 """bytes at the end of standard output in which a result code is looked for"""
@@ -166,7 +135,7 @@ class Hooks:
     """with a job that could not be advanced"""
 
 
-class Executor:
+class Executor(Shell[LocalJob, list[messages.Action]]):
     """The shell around the execution rules."""
 
     def __init__(
@@ -179,8 +148,7 @@ class Executor:
         hooks: Hooks,
         timing: RunTiming = RunTiming(),
     ) -> None:
-        self._store = store = context.store
-        self._clock = clock = context.clock
+        super().__init__("executor", "participant", context, context.store.local_jobs, hooks.failed)
         self._owner = context.owner
         self._engine = launching.engine
         self._launching = launching
@@ -194,16 +162,14 @@ class Executor:
         self._observe = hooks.observe
         self._timing = timing
         self._watch: Watch | None = None
-        self._turns = Turns(store.local_jobs.decide, self._decide, self._begin)
-        self._telling = Telling(peers, clock, self.scheduler_alive, hooks.silent)
-        self._prefetch = Prefetch(launching.engine_at, store.local_jobs.get, self.record, clock)
-        self.loop = Loop("executor", self.advance, self._overdue, clock=clock, failed=hooks.failed)
+        self._telling = Telling(peers, self._clock, self.scheduler_alive, hooks.silent)
+        self._prefetch = Prefetch(launching.engine_at, self._records.get, self.record, self._clock)
 
     def start(self) -> None:
         """Take up what an earlier process of this node left, then watch the engine."""
         for job_id in self._store.local_jobs.unfinished():
             try:
-                self.record(job_id, Restarted(self._clock(), self._owner))
+                self.record(job_id, messages.Restarted(self._clock(), self._owner))
             except Unreadable as error:
                 self._abandon(job_id, error)
         self._watch = self._engine.watch(self._on_exit, self._on_away)
@@ -215,23 +181,8 @@ class Executor:
             self._watch.close()
         self.loop.stop()
 
-    def advance(self, job_id: str) -> datetime | None:
-        """Do everything that is due for a job here; return when it is due next."""
-        try:
-            return machine.next_due(self._change(job_id, lambda local: local), self._timing, self._owner)
-        except Unreadable as error:
-            self._abandon(job_id, error)
-            return None
-        except NotFound:
-            if self._store.local_jobs.find(job_id) is not None:
-                raise
-            return None  # deleted since it was woken: nothing is left to do
-
-    def _abandon(self, job_id: str, error: Unreadable) -> None:
-        """End a job of which nothing can be read any more, with all that runs for it."""
-        log.error("a job ends as ABNORMAL", job=job_id, cause=error.message)
-        names = abandon(self._store, "participant", job_id, self._clock(), error.message)
-        self._lanes.submit("engine-end", partial(self._end_abandoned, job_id, names), job_id)
+    def _abandoned(self, job_id: str, containers: list[str]) -> None:
+        self._lanes.submit("engine-end", partial(self._end_abandoned, job_id, containers), job_id)
 
     def _end_abandoned(self, job_id: str, names: list[str]) -> None:
         for name in names:
@@ -241,32 +192,6 @@ class Executor:
         self._close_session(job_id)
         self._release(job_id)
 
-    def record(self, job_id: str, *events: Event) -> LocalJob:
-        """Take in news and do what follows from it."""
-        return self.change(job_id, self._applied(*events))
-
-    def _applied(self, *events: Event) -> Change:
-        def change(local: LocalJob) -> LocalJob:
-            for event in events:
-                local = machine.apply(local, event, self._timing)
-            return local
-
-        return change
-
-    def change(self, job_id: str, change: Change) -> LocalJob:
-        """Change the record of a job here and do what follows from it."""
-        local = self._change(job_id, change)
-        due = machine.next_due(local, self._timing, self._owner)
-        if due is not None:
-            self.loop.wake(job_id, due)
-        return local
-
-    def healed(self, node: NodeId) -> None:
-        """Tell a node what it has not acknowledged, now that it can be reached again."""
-        for job_id in self._store.local_jobs.unfinished():
-            with suppress(NotFound):  # deleted meanwhile
-                self.change(job_id, lambda local: transitions.heard_by(local, node))
-
     def image_digest(self, image: str) -> str:
         """Return the digest of an image as it is now. Raises `EngineError`."""
         return self._engine.image_digest(image)
@@ -274,9 +199,6 @@ class Executor:
     def address_of(self, run: Run) -> str:
         """Return the address from which a run's requests come; empty where the engine does not know."""
         return self._launching.address_of(run)
-
-    def _overdue(self, now: datetime) -> Iterable[str]:
-        return self._store.local_jobs.due(now)
 
     def _on_exit(self, name: str) -> None:
         found = self._store.job_of_container(name)
@@ -293,7 +215,7 @@ class Executor:
             there = [r for r in local.runs if r.engine == engine] if local else []
             mine = [r for r in there if r.status is RunStatus.RUNNING and r.owner in ("", self._owner)]
             if mine:
-                self.record(job_id, *(EngineSilent(run.run_id, now) for run in mine))
+                self.record(job_id, *(messages.EngineSilent(run.run_id, now) for run in mine))
 
     def _look(self, job_id: str, run_id: str) -> None:
         local = self._store.local_jobs.get(job_id)
@@ -301,36 +223,42 @@ class Executor:
         if run.exit is None:
             self.record(job_id, self._probe(run))
 
-    def _change(self, job_id: str, change: Change) -> LocalJob:
-        return self._turns.change(job_id, change)
+    def _apply(self, local: LocalJob, event: messages.Event) -> LocalJob:
+        return machine.apply(local, event, self._timing)
 
-    def _decide(self, local: LocalJob) -> tuple[LocalJob, list[Action]]:
+    def _next_due(self, local: LocalJob) -> datetime | None:
+        return machine.next_due(local, self._timing, self._owner)
+
+    def _reached(self, local: LocalJob, node: NodeId) -> LocalJob:
+        return transitions.heard_by(local, node)
+
+    def _decide(self, local: LocalJob) -> tuple[LocalJob, list[messages.Action]]:
         return machine.step(local, self._clock(), self._timing, self._owner)
 
-    def _begin(self, local: LocalJob, actions: list[Action]) -> None:
+    def _begin(self, local: LocalJob, actions: list[messages.Action]) -> None:
         for action in actions:
             lane = self._lane(local, action)
             self._lanes.submit(lane, partial(self._perform, local, action), local.id)
 
-    def _lane(self, local: LocalJob, action: Action) -> str:
+    def _lane(self, local: LocalJob, action: messages.Action) -> str:
         match action:
-            case Tell() | Confirm() | QueryScheduler():
+            case messages.Tell() | messages.Confirm() | messages.QueryScheduler():
                 return local.spec.scheduler
-            case StopRun() | Collect():
+            case messages.StopRun() | messages.Collect():
                 return "engine-end"
-            case Seal():
+            case messages.Seal():
                 return "seal"
-            case Prepare():
+            case messages.Prepare():
                 return "engine-pull"
             case _:
                 return "engine"
 
-    def _perform(self, local: LocalJob, action: Action, *, fetching: bool = False) -> None:
+    def _perform(self, local: LocalJob, action: messages.Action, *, fetching: bool = False) -> None:
         with traced(local.spec.trace_id), listening() as calls:
             began = time.monotonic()
             try:
                 events = self._do(local, action, fetching)
-                if not isinstance(action, (Tell, Close)):
+                if not isinstance(action, (messages.Tell, messages.Close)):
                     self._observe(type(action).__name__.lower(), time.monotonic() - began)
             except ImageIsFetched:  # which may take long: in a lane of its own
                 self._lanes.submit("engine-pull", partial(self._perform, local, action, fetching=True), local.id)
@@ -343,66 +271,68 @@ class Executor:
             changes = with_calls(self._applied(*events), calls, self._clock(), _tries(local, action))
             while_away(lambda: self.change(local.id, changes))  # else it would be done again, after its deadline
 
-    def _unforeseen(self, action: Action) -> Event:
+    def _unforeseen(self, action: messages.Action) -> messages.Event:
         """Return what a bug of ours means for the run: a launch has failed, all else is tried again."""
         text = "an error inside the gateway; its log has the trace"
         match action:
-            case Launch():
-                return LaunchFailed(action.run, Failure("INTERNAL", text), self._clock())
-            case Probe():
-                return Inspected(action.run, self._clock())
-            case Seal():
-                return Sealed(action.run, None, self._clock(), text)
+            case messages.Launch():
+                return messages.LaunchFailed(action.run, Failure("INTERNAL", text), self._clock())
+            case messages.Probe():
+                return messages.Inspected(action.run, self._clock())
+            case messages.Seal():
+                return messages.Sealed(action.run, None, self._clock(), text)
             case _:
-                return Done(action, self._clock(), final=False, message=text)
+                return messages.Done(action, self._clock(), final=False, message=text)
 
-    def _do(self, local: LocalJob, action: Action, fetching: bool) -> list[Event]:
+    def _do(self, local: LocalJob, action: messages.Action, fetching: bool) -> list[messages.Event]:
         outside_transaction()
         match action:
-            case Close():
+            case messages.Close():
                 self._close_session(local.id)
                 if local.pool is not None:
                     self._release(local.id)
-                return [Done(action, self._clock())]
-            case Tell():
+                return [messages.Done(action, self._clock())]
+            case messages.Tell():
                 return [self._telling.tell(local, _run(local, action.run), action)]
-            case Confirm():
+            case messages.Confirm():
                 return self._telling.confirm(local, action)
-            case QueryScheduler():
+            case messages.QueryScheduler():
                 return self._telling.ask(local, action)
-            case Prepare():
+            case messages.Prepare():
                 return [self._prefetch.fetch(local, action)]
-            case Launch():
+            case messages.Launch():
                 return [self._launching.launch(local, _run(local, action.run), fetching)]
-            case Probe():
+            case messages.Probe():
                 return [self._probe(_run(local, action.run))]
-            case StopRun():
+            case messages.StopRun():
                 return self._stop(_run(local, action.run), action)
-            case Seal():
+            case messages.Seal():
                 return [self._seal(_run(local, action.run))]
-            case Collect():
+            case messages.Collect():
                 return [self._collect(local, _run(local, action.run), action)]
 
-    def _probe(self, run: Run) -> Event:
+    def _probe(self, run: Run) -> messages.Event:
         try:
             probe = self._engine.probe(run.name)
         except EngineDown:
-            return EngineSilent(run.run_id, self._clock())
+            return messages.EngineSilent(run.run_id, self._clock())
         except EngineError:
-            return Inspected(run.run_id, self._clock())
+            return messages.Inspected(run.run_id, self._clock())
         if isinstance(probe, Missing):
-            return Gone(run.run_id, self._clock())
+            return messages.Gone(run.run_id, self._clock())
         if not isinstance(probe, Exited):
             if probe.cut_off and run.reported is None:  # else it has nothing more to say to anybody
-                return Broken(run.run_id, _without_network(run), self._clock())
+                return messages.Broken(run.run_id, _without_network(run), self._clock())
             too_much = self._disk.over(run)
             return (
-                Broken(run.run_id, too_much, self._clock()) if too_much else Inspected(run.run_id, self._clock())
+                messages.Broken(run.run_id, too_much, self._clock())
+                if too_much
+                else messages.Inspected(run.run_id, self._clock())
             )
         missing = tuple(name for name, address in run.outputs.items() if not self._outputs.exists(address))
         exit_ = Exit(probe.code, probe.signal, probe.oom_killed, probe.started_at, probe.finished_at, missing)
         code, message = ("", "") if run.result_code else self._last_words(run)
-        return HasExited(run.run_id, exit_, self._clock(), code, message)
+        return messages.Exited(run.run_id, exit_, self._clock(), code, message)
 
     def _last_words(self, run: Run) -> tuple[str, str]:
         """Return result code and message from the last line of standard output, where that is JSON with them."""
@@ -412,14 +342,14 @@ class Executor:
             return "", ""
         return result_of(lines)
 
-    def _stop(self, run: Run, action: StopRun) -> list[Event]:
+    def _stop(self, run: Run, action: messages.StopRun) -> list[messages.Event]:
         try:
             self._engine.stop(run.name, action.grace)
         except EngineError as error:
-            return [Done(action, self._clock(), final=False, message=str(error))]
-        return [self._probe(run), Done(action, self._clock())]
+            return [messages.Done(action, self._clock(), final=False, message=str(error))]
+        return [self._probe(run), messages.Done(action, self._clock())]
 
-    def _collect(self, local: LocalJob, run: Run, action: Collect) -> Event:
+    def _collect(self, local: LocalJob, run: Run, action: messages.Collect) -> messages.Event:
         try:
             self._engine.stop(run.name, self._timing.stop_grace)
             self._engine.save_logs(run.name, self._workspace.logs(run))
@@ -427,23 +357,17 @@ class Executor:
             warnings = self._warnings(local.spec, run) if run.status is RunStatus.SUCCESS else ()
             self._workspace.clear(run)
         except (EngineError, OSError) as error:
-            return Done(action, self._clock(), final=False, message=str(error))
-        return Done(action, self._clock(), warnings=warnings)
+            return messages.Done(action, self._clock(), final=False, message=str(error))
+        return messages.Done(action, self._clock(), warnings=warnings)
 
-    def _seal(self, run: Run) -> Event:
+    def _seal(self, run: Run) -> messages.Event:
         """Fingerprint the files of a run's model; an output that was never written is left out."""
         try:
             there = [(name, run.outputs[name]) for name in run.to_seal if self._outputs.exists(run.outputs[name])]
             files = tuple(replace(f, output=name) for name, address in there for f in self._outputs.sums(address))
         except (GatewayError, OSError) as error:
-            return Sealed(run.run_id, None, self._clock(), str(error))
-        return Sealed(run.run_id, files, self._clock())
-
-    def watch_job(self, local: LocalJob) -> None:
-        """Have a job that was stored just now looked at when it is due."""
-        due = machine.next_due(local, self._timing, self._owner)
-        if due is not None:
-            self.loop.wake(local.id, due)
+            return messages.Sealed(run.run_id, None, self._clock(), str(error))
+        return messages.Sealed(run.run_id, files, self._clock())
 
     def scheduler_alive(self, local: LocalJob) -> None:
         """Note that the scheduling node of a job has sent something."""
@@ -452,14 +376,14 @@ class Executor:
             self.record(local.id, orphans.SchedulerAlive(now))
 
 
-def _tries(local: LocalJob, action: Action) -> int:
+def _tries(local: LocalJob, action: messages.Action) -> int:
     """Return how often the request of an action was made, with this time."""
     match action:
-        case Tell():
+        case messages.Tell():
             return _run(local, action.run).told.call.tries
-        case Confirm():
+        case messages.Confirm():
             return local.approval.confirm.tries if local.approval else 1
-        case QueryScheduler():
+        case messages.QueryScheduler():
             return local.ask.tries
         case _:
             return 1

@@ -16,8 +16,8 @@ from gateway.domain.spec import Failure, NodeId
 from gateway.errors import EngineFailed, GatewayError
 from gateway.ports import Site
 from gateway.providers.images import Signatures
-from gateway.runtime.batching import while_away
 from gateway.runtime.context import NodeContext, Peers
+from gateway.runtime.loop import while_away
 
 
 @dataclass(frozen=True)

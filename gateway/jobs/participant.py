@@ -20,8 +20,8 @@ from gateway.jobs.executor import Executor
 from gateway.jobs.planner import TaskPlanner
 from gateway.jobs.resources import Resources
 from gateway.ports import Callback, TaskNews
-from gateway.runtime.batching import while_away
 from gateway.runtime.context import NodeContext
+from gateway.runtime.loop import while_away
 from provider_registry.registry import Unknown
 
 
@@ -56,7 +56,7 @@ class Participant:
             local = self.admission.admitted(spec, sender)
         if not self._store.local_jobs.add(local, spec.flow_id):
             local = self._created_again(local, sender)
-        self._executor.watch_job(local)
+        self._executor.watch(local)
         return self._acceptance(local)
 
     def _created_again(self, local: LocalJob, sender: NodeId) -> LocalJob:

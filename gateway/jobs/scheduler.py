@@ -1,11 +1,10 @@
 """Carries out what `gateway.domain.scheduling` decides: records, calls the nodes, records what came back.
 
-There is one way in, `record`: it applies the news, takes every decision that is now due, stores both in one
-write (which is the claim on the calls), and only then hands the calls to the lane of each node.
+Calls are handed to the lane of each node once the write that claims them is stored.
 """
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
@@ -41,17 +40,13 @@ from gateway.domain.scheduling.messages import (
 from gateway.domain.scheduling.transitions import exclude, is_claimed
 from gateway.domain.spec import Failure, NodeId
 from gateway.domain.timeouts import Timing
-from gateway.errors import Busy, GatewayError, Invalid, NotFound, PeerUnreachable, Unreadable
+from gateway.errors import Busy, GatewayError, Invalid, NotFound, PeerUnreachable
 from gateway.jobs.timeline import with_calls, with_news
-from gateway.runtime.batching import Turns, while_away
 from gateway.runtime.context import Exchange, NodeContext, Peers, listening, traced
 from gateway.runtime.executors import Lanes
-from gateway.runtime.loop import Failed, Loop
-from gateway.store.queries import abandon
+from gateway.runtime.loop import Change, Failed, Shell, while_away
 
 log = structlog.get_logger(__name__)
-
-Change = Callable[[Job], Job]
 
 _LONGEST_WAIT = timedelta(seconds=1)
 """between the claim of a task start and its sending; the rest of `Timing.call_deadline` is the call's own"""
@@ -60,7 +55,7 @@ _DATED = (CreateAt, ReserveAt, ReleaseAt, StartAt, StartTaskAt, StopTaskAt)
 """requests that do harm when they come late, after others or the job's end: from a process that was frozen, say"""
 
 
-class Scheduler:
+class Scheduler(Shell[Job, tuple[list[Request], datetime]]):
     """The shell around the scheduling rules."""
 
     def __init__(
@@ -73,60 +68,20 @@ class Scheduler:
         failed: Failed = lambda job_id, error, times: None,
     ) -> None:
         """``silent`` is called with a node that a call did not reach, ``failed`` when a job cannot be advanced."""
-        self._store = store = context.store
+        super().__init__("scheduler", "scheduler", context, context.store.jobs, failed)
         self._peers = peers
-        self._clock = context.clock
         self._lanes = lanes
         self._timing = timing
         self._waiting = _Waiting()
-        self._turns = Turns(store.jobs.decide, self._decide, self._follow)
         self._silent = silent
-        self.loop = Loop("scheduler", self.advance, self._overdue, clock=context.clock, failed=failed)
-
-    def advance(self, job_id: str) -> datetime | None:
-        """Do everything that is due for a job; return when it is due next."""
-        try:
-            return machine.next_due(self._change(job_id, lambda job: job), self._timing)
-        except Unreadable as error:
-            log.error("a job ends as ABNORMAL", job=job_id, cause=error.message)
-            abandon(self._store, "scheduler", job_id, self._clock(), error.message)
-            return None
-        except NotFound:
-            if self._store.jobs.find(job_id) is not None:
-                raise
-            return None  # deleted since it was woken: nothing is left to do
 
     def begin(self, job: Job) -> bool:
         """Store a new job and do what is due. Returns False, and does nothing, when its id is taken."""
-        now = self._clock()
-        job, requests = machine.step(job, now, self._timing)
-        if not self._store.jobs.add(job, job.spec.flow_id):
+        job, decided = self._decide(job)
+        if not self._records.add(job, job.spec.flow_id):
             return False
-        self._send(job, requests, now)
+        self._send(job, *decided)
         return True
-
-    def record(self, job_id: str, *events: Event) -> Job:
-        """Take in news of a job and do what follows from it."""
-
-        def change(job: Job) -> Job:
-            for event in events:
-                job = machine.apply(job, event, self._timing)
-            return job
-
-        job = self._change(job_id, change)
-        due = machine.next_due(job, self._timing)
-        if due is not None:
-            self.loop.wake(job_id, due)
-        return job
-
-    def healed(self, node: NodeId) -> None:
-        """Take up what waits for a node that can be reached again."""
-        for job_id in self._store.jobs.unfinished():
-            with suppress(NotFound):  # deleted meanwhile
-                job = self._change(job_id, lambda job: transitions.reached(job, node))
-                due = machine.next_due(job, self._timing)
-                if due is not None:
-                    self.loop.wake(job_id, due)
 
     def wait(self, job_id: str, until: Callable[[Job], bool], timeout: float) -> Job:
         """Wait until the job is as wanted, or the time is over; return it as it is then."""
@@ -143,18 +98,21 @@ class Scheduler:
         finally:
             self._waiting.drop(job_id, future)
 
-    def _overdue(self, now: datetime) -> Iterable[str]:
-        return self._store.jobs.due(now)
+    def _apply(self, job: Job, event: Event) -> Job:
+        return machine.apply(job, event, self._timing)
 
-    def _change(self, job_id: str, change: Change) -> Job:
-        return self._turns.change(job_id, change)
+    def _next_due(self, job: Job) -> datetime | None:
+        return machine.next_due(job, self._timing)
+
+    def _reached(self, job: Job, node: NodeId) -> Job:
+        return transitions.reached(job, node)
 
     def _decide(self, job: Job) -> tuple[Job, tuple[list[Request], datetime]]:
         now = self._clock()
         job, requests = machine.step(job, now, self._timing)
         return job, (requests, now)
 
-    def _follow(self, job: Job, decided: tuple[list[Request], datetime]) -> None:
+    def _begin(self, job: Job, decided: tuple[list[Request], datetime]) -> None:
         self._send(job, *decided)
         self._waiting.tell(job)
 
@@ -170,7 +128,7 @@ class Scheduler:
         and a late stop of one attempt would reach the next.
         """
         while (now := self._clock()) - claimed > _LONGEST_WAIT:
-            job = self._change(job.id, self._applied(Delayed(request, claimed, now)))
+            job = self.change(job.id, self._applied(Delayed(request, claimed, now)))
             if not is_claimed(job, request, now):
                 return False
             claimed = now
@@ -197,26 +155,15 @@ class Scheduler:
                 failure = Failure("INTERNAL", "an error inside the gateway; its log has the trace")
                 changes = self._applied(Refused(request, failure, self._clock()))
             changes = self._with_calls(job, request, changes, calls)
-            recorded = while_away(lambda: self._change(job.id, changes))
-            due = machine.next_due(recorded, self._timing)
-            if due is not None:
-                self.loop.wake(job.id, due)
+            while_away(lambda: self.change(job.id, changes))
 
-    def _with_calls(self, job: Job, request: Request, change: Change, calls: list[Exchange]) -> Change:
+    def _with_calls(self, job: Job, request: Request, change: Change[Job], calls: list[Exchange]) -> Change[Job]:
         now = self._clock()
         if isinstance(request, PollTaskAt):
             return with_news(change, calls, now, lambda job: quiet_polls(job, request))
         return with_calls(change, calls, now, call_of(job, request).tries)
 
-    def _applied(self, *events: Event) -> Change:
-        def change(job: Job) -> Job:
-            for event in events:
-                job = machine.apply(job, event, self._timing)
-            return job
-
-        return change
-
-    def _refused(self, request: Request, error: GatewayError) -> Change:
+    def _refused(self, request: Request, error: GatewayError) -> Change[Job]:
         now = self._clock()
         if isinstance(request, PollTaskAt) and error.reason == "TASK_UNKNOWN":
             return self._applied(TaskUnknown(request, now))
@@ -225,7 +172,7 @@ class Scheduler:
         failure = Failure(error.reason, error.message, request.node)
         return self._applied(Refused(request, failure, now))
 
-    def _call(self, job: Job, request: Request) -> Change:
+    def _call(self, job: Job, request: Request) -> Change[Job]:
         peer = self._peers.participant(request.node, job.spec.protocol)
         me = self._peers.node
         match request:

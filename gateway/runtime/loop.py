@@ -1,23 +1,38 @@
-"""A loop that advances what is due. It and `gateway.runtime.executors` hold the only waiting in the core.
+"""What advances records: a loop over those that are due, turns of those who change one, and the shell of both.
 
-`Loop` knows keys (job ids) and when each is due next. A key is advanced by one worker at a time; a wake that
-comes meanwhile makes it be advanced once more. Every second it asks the store what is due, which is how
-work left behind by a dead process is found.
+`Loop` and `gateway.runtime.executors` hold the only waiting in the core.
 """
 
 import heapq
 import itertools
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
+from functools import reduce
+from typing import Any, Generic, TypeVar
 
 import structlog
 
-from gateway.errors import DatabaseAway
+from gateway.auth import with_proof
+from gateway.domain.job import Job
+from gateway.domain.run import LocalJob
+from gateway.domain.spec import NodeId
+from gateway.errors import DatabaseAway, NotFound, Unreadable
+from gateway.runtime.context import NodeContext
+from gateway.store.queries import abandon
+from gateway.store.records import Records
 
 log = structlog.get_logger(__name__)
 
+R = TypeVar("R")
+X = TypeVar("X")
+J = TypeVar("J", Job, LocalJob)
+
+Change = Callable[[R], R]
+Decide = Callable[[R], tuple[R, X]]
 Failed = Callable[[str, Exception, int], None]
 """called with a key, the error, and how often in a row it could not be advanced"""
 
@@ -26,7 +41,11 @@ _MOST_FAILING = 10_000
 
 
 class Loop:
-    """Advances keys when they are due. ``advance(key)`` returns when the key is due next, or None."""
+    """Advances keys (job ids) when they are due. ``advance(key)`` returns when the key is due next, or None.
+
+    A key is advanced by one worker at a time; a wake that comes meanwhile makes it be advanced once more. Every
+    second it asks the store what is due, which is how work left behind by a dead process is found.
+    """
 
     def __init__(
         self,
@@ -150,3 +169,177 @@ class Loop:
                     self._condition.notify()
                 return key
         return None
+
+
+class _Entry(Generic[R]):
+    def __init__(self, change: Change[R]) -> None:
+        self.change = change
+        self.done = False
+        self.result: R | None = None
+        self.error: BaseException | None = None
+
+
+class _Queue(Generic[R]):
+    def __init__(self) -> None:
+        self.turn = threading.Lock()
+        self.entries: deque[_Entry[R]] = deque()
+        self.users = 0
+
+
+class Turns(Generic[R, X]):
+    """The turns of each key's writers: changes of one record that come at the same time are made in one write.
+
+    Each write of a large record costs far more than one change. Whoever gets the turn makes all changes that were
+    left meanwhile, decides once, and stores once.
+
+    ``store(key, change)`` makes a change in one write and returns the record with what was decided beside it;
+    ``decide(record)`` follows the changes in the same write; ``then(record, decided)`` is called once per write.
+    """
+
+    def __init__(
+        self,
+        store: Callable[[str, Decide[R, X]], tuple[R, X]],
+        decide: Decide[R, X],
+        then: Callable[[R, X], None],
+    ) -> None:
+        self._store = store
+        self._decide = decide
+        self._then = then
+        self._lock = threading.Lock()
+        self._queues: dict[str, _Queue[R]] = {}
+
+    def change(self, key: str, change: Change[R]) -> R:
+        """Have a change made; return the record as stored. Raises what the change raises: it alone is left out."""
+        entry = _Entry(with_proof(change))
+        with self._lock:
+            queue = self._queues.setdefault(key, _Queue())
+            queue.users += 1
+            queue.entries.append(entry)
+        try:
+            with queue.turn:
+                if not entry.done:
+                    self._make(key, queue)
+        finally:
+            with self._lock:
+                queue.users -= 1
+                if not queue.users:
+                    self._queues.pop(key, None)
+        if entry.error is not None:
+            raise entry.error
+        assert entry.result is not None
+        return entry.result
+
+    def _make(self, key: str, queue: _Queue[R]) -> None:
+        with self._lock:
+            entries = list(queue.entries)
+            queue.entries.clear()
+
+        def all_of_them(record: R) -> tuple[R, X]:  # may be called again, after a lost race
+            for entry in entries:
+                entry.error = None
+                try:
+                    record = entry.change(record)
+                except Exception as error:
+                    entry.error = error
+            return self._decide(record)
+
+        try:
+            record, decided = self._store(key, all_of_them)
+            self._then(record, decided)
+        except BaseException as error:
+            for entry in entries:
+                entry.error = entry.error or error
+        else:
+            for entry in entries:
+                entry.result = record
+        finally:
+            for entry in entries:
+                entry.done = True
+
+
+def while_away(work: Callable[[], X], seconds: float = 20.0, pause: float = 0.2) -> X:
+    """Do the work again until the database answers. Raises `DatabaseAway` if it does not in so many seconds."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return work()
+        except DatabaseAway:
+            if time.monotonic() + pause > end:
+                raise
+            time.sleep(pause)
+
+
+class Shell(Generic[J, X]):
+    """The one way into the records of a side: news is applied and what is due decided in one write, then done.
+
+    The write is the claim on what was decided.
+    """
+
+    def __init__(self, name: str, side: str, context: NodeContext, records: Records[J], failed: Failed) -> None:
+        """``failed`` is called when a job cannot be advanced."""
+        self._store = context.store
+        self._clock = context.clock
+        self._side = side
+        self._records: Records[J] = records
+        self._turns: Turns[J, X] = Turns(records.decide, self._decide, self._begin)
+        self.loop = Loop(name, self.advance, records.due, clock=context.clock, failed=failed)
+
+    def advance(self, job_id: str) -> datetime | None:
+        """Do everything that is due for a job; return when it is due next."""
+        try:
+            return self._next_due(self._turns.change(job_id, lambda record: record))
+        except Unreadable as error:
+            self._abandon(job_id, error)
+            return None
+        except NotFound:
+            if self._records.find(job_id) is not None:
+                raise
+            return None  # deleted since it was woken: nothing is left to do
+
+    def record(self, job_id: str, *events: Any) -> J:
+        """Take in news of a job and do what follows from it."""
+        return self.change(job_id, self._applied(*events))
+
+    def change(self, job_id: str, change: Change[J]) -> J:
+        """Change the record of a job and do what follows from it."""
+        record = self._turns.change(job_id, change)
+        self.watch(record)
+        return record
+
+    def watch(self, record: J) -> None:
+        """Have a job that was stored just now looked at when it is due."""
+        if (due := self._next_due(record)) is not None:
+            self.loop.wake(record.id, due)
+
+    def healed(self, node: NodeId) -> None:
+        """Take up immediately what waits for a node that can be reached again."""
+        for job_id in self._records.unfinished():
+            with suppress(NotFound):  # deleted meanwhile
+                self.change(job_id, lambda record: self._reached(record, node))
+
+    def _applied(self, *events: Any) -> Change[J]:
+        return lambda record: reduce(self._apply, events, record)
+
+    def _abandon(self, job_id: str, error: Unreadable) -> None:
+        """End a job of which nothing can be read any more."""
+        log.error("a job ends as ABNORMAL", job=job_id, cause=error.message)
+        self._abandoned(job_id, abandon(self._store, self._side, job_id, self._clock(), error.message))
+
+    # ------------------------------------------------------------ what each side has of its own
+
+    def _apply(self, record: J, event: Any) -> J:
+        raise NotImplementedError
+
+    def _decide(self, record: J) -> tuple[J, X]:
+        raise NotImplementedError
+
+    def _begin(self, record: J, decided: X) -> None:
+        raise NotImplementedError
+
+    def _next_due(self, record: J) -> datetime | None:
+        raise NotImplementedError
+
+    def _reached(self, record: J, node: NodeId) -> J:
+        raise NotImplementedError
+
+    def _abandoned(self, job_id: str, containers: list[str]) -> None: ...

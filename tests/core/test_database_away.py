@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from gateway.errors import DatabaseAway
-from gateway.runtime.batching import while_away
+from gateway.runtime.loop import while_away
 from gateway.store.database import connect, opened
 from gateway.store.store import Store
 from tests.core.test_shells import submit

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from gateway.runtime.batching import Turns
+from gateway.runtime.loop import Turns
 
 Record = tuple[str, ...]
 
