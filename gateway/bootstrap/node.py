@@ -45,7 +45,7 @@ class Gateway(Node):
         self.cleaner.start()
         self.webhooks.start()
         self.resources.loop.start()
-        self.rooms.start()
+        self.rooms.loop.start()
 
     def stop(self) -> None:
         """Let the work in progress end. Containers run on; the next process takes them up again."""

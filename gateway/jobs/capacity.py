@@ -1,7 +1,7 @@
-"""What the engines of a node have for jobs: one beside the main one is asked now and then, between as last known.
+"""What the engines of a node have for jobs: they are asked now and then; between, it is as last known.
 
-An engine that does not answer keeps the totals that it last told, to this process or, before it, to the database.
-Of one beside the main one nothing more is held until it answers. The main one is asked until it has answered once.
+An engine that does not answer keeps the totals that it last had, for this process or, before it, in the database.
+Of one beside the main one nothing more is held until it answers.
 """
 
 import shutil
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 
 import structlog
@@ -76,28 +77,16 @@ class EngineRooms:
         self._first = first_look
         self._main = context.owner or "main"
         self._changed = changed
-        self._main_again = 0.0
         self._written: dict[str, Capacity] = {}
         self._seen: dict[str, _Seen] = {}
         self._looking = {name: threading.Lock() for name in engines}
-        further = [name for name in engines if name]
-        self._beside = bool(further)
-        self.loop = Loop(
-            "engines", self._advance, lambda _: further, every=_EVERY, workers=min(len(further), _AT_ONCE)
-        )
-
-    def start(self) -> None:
-        """Begin to look; where there are no further engines there is nothing to do."""
-        if self._beside:
-            self.loop.start()
+        workers = min(len(engines), _AT_ONCE)
+        self.loop = Loop("engines", self.look, lambda _: engines, every=_EVERY, workers=workers)
 
     def __call__(self) -> Mapping[str, Room]:
         """Return the rooms as last seen. One that this process has not seen yet is waited for, once, briefly."""
         if new := [name for name in self._engines if name not in self._seen]:
             self._wait_for(new)
-        elif "" in self._seen and self._seen[""].away_since and time.monotonic() >= self._main_again:
-            self._main_again = time.monotonic() + _EVERY
-            threading.Thread(target=self._look_at_main, daemon=True).start()
         return {name: self._room(name, self._seen[name]) for name in self._engines}
 
     def look(self, name: str) -> None:
@@ -107,12 +96,14 @@ class EngineRooms:
         if changed:
             self._changed()
 
-    def _advance(self, name: str) -> None:
-        self.look(name)
-
     def _wait_for(self, names: list[str]) -> None:
         """Have engines be looked at that were not; who takes longer has not answered so far."""
-        looks = [threading.Thread(target=self._first_look, args=(name,), daemon=True) for name in names]
+
+        def first_look(name: str) -> None:
+            with suppress(GatewayError):  # a database that is away; it is tried again
+                self.look(name)
+
+        looks = [threading.Thread(target=first_look, args=(name,), daemon=True) for name in names]
         for one in looks:
             one.start()
         end = time.monotonic() + self._first
@@ -122,17 +113,6 @@ class EngineRooms:
             known, now = self._kept.known(), self._clock()
             for name in late:
                 self._seen.setdefault(name, _Seen(known.get(name or self._main), now, "it has not answered yet"))
-
-    def _look_at_main(self) -> None:
-        with suppress(GatewayError):
-            self.look("")
-
-    def _first_look(self, name: str) -> None:
-        with suppress(GatewayError):  # a database that is away; it is tried again
-            with self._looking[name]:
-                changed = name not in self._seen and self._look(name)
-            if changed:
-                self._changed()
 
     def _look(self, name: str) -> bool:
         """Ask it; say whether that is news to who was told before."""
@@ -198,13 +178,11 @@ def detecting(
 
     Until the main engine has answered for the first time, this machine stands for it.
     """
-    found: list[int] = []
 
+    @cache
     def disk() -> int:
-        if not found:
-            has = _disk(storage)
-            found.append(min(has, _bytes(settings.disk_gib) or has))
-        return found[0]
+        has = shutil.disk_usage(nearest(storage)).total  # of the file system where the storage lies, or is to lie
+        return min(has, _bytes(settings.disk_gib) or has)
 
     def means() -> Means:
         further = dict(rooms())
@@ -216,11 +194,6 @@ def detecting(
         return Means(node, total, main.cores, settings.job_share, defaults, further, kind)
 
     return means
-
-
-def _disk(storage: Path) -> int:
-    """Return the size of the file system in which the storage lies, or is to lie."""
-    return shutil.disk_usage(nearest(storage)).total
 
 
 def _bytes(gib: float | None) -> int | None:

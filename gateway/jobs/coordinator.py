@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from gateway.domain import consent, orphans, quorum, run
+from gateway.domain import consent, orphans, quorum, rerun, run
 from gateway.domain.consent import ApprovalReported
 from gateway.domain.job import Job, Origin
 from gateway.domain.rerun import Order, RerunResult
@@ -21,21 +21,22 @@ from gateway.domain.scheduling.messages import (
 )
 from gateway.domain.spec import CallState, Failure, JobSpec, NodeId, Note
 from gateway.domain.states import JOB, JobStatus, Outcome, ended
-from gateway.errors import (
-    Conflict,
-    GatewayError,
-    NotAllowed,
-    NotFound,
-    PeerUnreachable,
-    Refused,
-)
-from gateway.jobs import submission
+from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, NotFound, PeerUnreachable, Refused
 from gateway.jobs.scheduler import Scheduler
 from gateway.jobs.submission import Intake, NewJobs
 from gateway.jobs.timeline import notes_of
 from gateway.jobs.views import unanswered_view, view, with_ids
 from gateway.ports import JobView, SchedulerApi, TaskReport
-from gateway.runtime.context import NodeContext, Peers, acting_user, by_user, current_trace, listening, traced
+from gateway.runtime.context import (
+    NodeContext,
+    Peers,
+    acting_user,
+    by_user,
+    current_trace,
+    listening,
+    new_trace_id,
+    traced,
+)
 from gateway.runtime.executors import Lanes
 from gateway.store import queries
 from provider_registry.registry import Registry
@@ -194,12 +195,20 @@ class Coordinator:
     def rerun_job(self, wanted: Order, sender: NodeId) -> RerunResult:
         """Plan the new job from the old one's record, and take it in like any other."""
         old = self._scheduled(wanted.job_id, sender)
-        made = submission.planned(old, wanted, sender or self._peers.node)
+        if not ended(JOB, old.status):
+            text = f"job {old.id} is still {old.status}: stop it, or wait for its end"
+            raise Conflict(text, reason="JOB_NOT_ENDED")
+        made, problems = rerun.plan(old, wanted, sender or self._peers.node, current_trace() or new_trace_id())
+        if made is None:
+            raise Invalid(problems)
         known = self._store.jobs.find(wanted.new_job_id)
         self._take_in(made.spec, sender, made.origin)
+        origin = made.origin
         if known is None:
-            self._store.jobs.update(old.id, lambda job: submission.noted(job, made, self._clock()))
-        return RerunResult(made.spec.job_id, made.origin.start, made.runs, made.inherits)
+            detail = {"new_job": made.spec.job_id, "from": origin.start, "parameters": dict(origin.parameters)}
+            note = Note(self._clock(), "run again as another job", origin.by, detail)
+            self._store.jobs.update(old.id, lambda job: replace(job, notes=(*job.notes, note)))
+        return RerunResult(made.spec.job_id, origin.start, made.runs, made.inherits)
 
     def status_here(self, job_id: str) -> JobView | None:
         """Tell of a job that this node schedules; None for others. Waits for nobody."""
@@ -324,11 +333,10 @@ class Coordinator:
         """Record that it was asked for; the scheduler tells the nodes afterwards."""
         job = self._scheduled(job_id, sender)
         by, now = sender or self._peers.node, self._clock()
-        if not task_name:
-            self._scheduler.record(job_id, StopRequested(by, now))
-            return
-        _known_task(job.spec, task_name)
-        self._scheduler.record(job_id, TaskStopRequested(task_name, by, now))
+        if task_name:
+            _known_task(job.spec, task_name)
+        asked = TaskStopRequested(task_name, by, now) if task_name else StopRequested(by, now)
+        self._scheduler.record(job_id, asked)
 
     def cancel_waiting(self, by: str, dry_run: bool) -> list[str]:
         """Stop all jobs scheduled here of which nothing runs yet; return them. ``dry_run``: only say which."""
@@ -403,16 +411,9 @@ class Coordinator:
         task = next(t for t in job.tasks.values() if t.has(report.task_id))
         if sender not in task.nodes:
             raise NotAllowed(f"node {sender or '(not named)'} has no part in task {report.task_id}")
-        reported = TaskReported(
-            report.task_id,
-            sender,
-            report.role,
-            report.status,
-            self._clock(),
-            report.failure,
-            pushed=True,
-        )
-        self._scheduler.record(job_id, reported)
+        now = self._clock()
+        news = TaskReported(report.task_id, sender, report.role, report.status, now, report.failure, pushed=True)
+        self._scheduler.record(job_id, news)
 
     def resources_free(self, job_id: str, sender: NodeId) -> None:
         """Record that a node has something free; the job is then asked for again there."""

@@ -22,7 +22,6 @@ from gateway.domain.states import JOB, Outcome, RunStatus, ended
 from gateway.domain.timeouts import RunTiming
 from gateway.errors import Busy, GatewayError, NotFound, PeerUnreachable, Unreadable
 from gateway.jobs.launcher import ImageIsFetched, Launching
-from gateway.jobs.readiness import Prefetch
 from gateway.jobs.timeline import with_calls
 from gateway.ports import Clock, Outputs, TaskReport
 from gateway.runtime.context import NodeContext, Peers, listening, traced
@@ -163,7 +162,6 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         self._timing = timing
         self._watch: Watch | None = None
         self._telling = Telling(peers, self._clock, self.scheduler_alive, hooks.silent)
-        self._prefetch = Prefetch(launching.engine_at, self._records.get, self.record, self._clock)
 
     def start(self) -> None:
         """Take up what an earlier process of this node left, then watch the engine."""
@@ -299,7 +297,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             case messages.QueryScheduler():
                 return self._telling.ask(local, action)
             case messages.Prepare():
-                return [self._prefetch.fetch(local, action)]
+                return [self._launching.prepare(local, action, self.record)]
             case messages.Launch():
                 return [self._launching.launch(local, _run(local, action.run), fetching)]
             case messages.Probe():

@@ -1,15 +1,27 @@
 """Starts the container of a run: its image, its folders, its environment, its limits."""
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import structlog
 
-from engines.base import Engine, EngineError, HostMoved, ImageNotFound, LaunchSpec, Limits, Mount, labels
+from engines.base import (
+    Engine,
+    EngineDown,
+    EngineError,
+    HostMoved,
+    ImageNotFound,
+    LaunchSpec,
+    Limits,
+    Mount,
+    labels,
+)
 from engines.multi import SeveralEngines
 from gateway.data.files import DiskWatch
 from gateway.data.workspace import Placement, Workspace
-from gateway.domain.execution.messages import Event, Launched, LaunchFailed
+from gateway.domain import approval
+from gateway.domain.execution.messages import Done, Event, Fetching, Launched, LaunchFailed, Prepare, Prepared
 from gateway.domain.redaction import for_others
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import Failure, NodeId
@@ -36,8 +48,10 @@ class Grant:
 
 NOTHING = Grant()
 
-
 log = structlog.get_logger(__name__)
+
+_EVERY = 2.0
+"""seconds between two lines of progress in the job's record"""
 
 
 @dataclass(frozen=True)
@@ -147,6 +161,40 @@ class Launching:
 
         return self.engine_at(run.engine).ensure_image(run.image, report)
 
+    def prepare(self, local: LocalJob, action: Prepare, record: Callable[[str, Event], object]) -> Event:
+        """Have every image of a job here, one after the other; an engine that is away is asked again later."""
+        images = dict(local.preparation.images) if local.preparation else {}
+        for number, (image, engine) in enumerate(images.items(), 1):
+            report = self._reporting(local.id, f"{number} of {len(images)}, {image}: ", record)
+            try:
+                self.engine_at(engine).ensure_image(image, report)
+            except _NotWanted:
+                return Done(action, self._clock(), final=False, message="not wanted any more")
+            except EngineDown as error:
+                return Done(action, self._clock(), final=False, message=str(error))
+            except EngineError as error:
+                return Prepared(Failure(error.reason, for_others(str(error))), self._clock())
+        return Prepared(None, self._clock())
+
+    def _reporting(
+        self, job_id: str, prefix: str, record: Callable[[str, Event], object]
+    ) -> Callable[[str], None]:
+        """Return what writes down how far an image has come, now and then; it ends what nobody wants any more."""
+        reported_at, last = 0.0, ""
+
+        def report(progress: str) -> None:
+            nonlocal reported_at, last
+            if (now := time.monotonic()) - reported_at < _EVERY:
+                return
+            if approval.to_fetch(self._store.local_jobs.get(job_id)) is None:
+                raise _NotWanted
+            if progress != last:
+                log.info("an image is fetched", job=job_id, progress=prefix + progress)
+                record(job_id, Fetching(prefix + progress, self._clock()))
+            reported_at, last = now, progress
+
+        return report
+
     def _pinned(self, run: Run, signed: str) -> str:
         """Return the approved digest of an image that was not here when its provider was registered.
 
@@ -208,7 +256,7 @@ class ImageIsFetched(Exception):
 
 
 class _NotWanted(Exception):
-    """The run was stopped while its image was fetched."""
+    """The run, or the job, was stopped while its image was fetched."""
 
 
 def _limits(limits: Mapping[str, float | None]) -> Limits:

@@ -18,7 +18,7 @@ from gateway.domain import run as domain_run
 from gateway.domain.resources import Amounts, Claim, ClaimState, Ledger, Means, Never, Pool, Seat
 from gateway.domain.run import LocalJob
 from gateway.domain.spec import JobSpec
-from gateway.errors import Conflict, Refused, Unreadable
+from gateway.errors import Conflict, NotFound, Refused, Unreadable
 from gateway.ports import Clock
 from gateway.runtime.loop import Loop
 from gateway.store.ledger import Claims, again, ended
@@ -35,11 +35,12 @@ def engines_view(means: Means, ledger: Ledger) -> list[dict[str, Any]]:
     found = []
     for name in ("", *means.further, *sorted(still_held - means.further.keys())):
         total, held, room = totals.get(name), ledger.held_at(name), means.further.get(name)
+        cores = means.cores if not name else room.cores if room and room.total is not None else None
         found.append(
             {
                 "engine": name or means.engine,
                 "main": not name,
-                "cores": means.cores if not name else room.cores if room and room.total is not None else None,
+                "cores": cores,
                 "total": None if total is None else _of(name, total),
                 "held": _of(name, held),
                 "remaining": None if total is None else _of(name, total - held),
@@ -52,36 +53,28 @@ def engines_view(means: Means, ledger: Ledger) -> list[dict[str, Any]]:
 
 def held_by(claim: Claim) -> dict[str, Any]:
     """Return what a job holds or waits for: of the main engine, and under ``engines`` of each further one."""
-    return {**claim.amounts.as_dict(), "engines": _plain(claim.further)}
+    further = {name: _of(name, amounts) for name, amounts in claim.further.items() if amounts}
+    return {**claim.amounts.as_dict(), "engines": further}
 
 
 def pool_view(local: LocalJob) -> dict[str, Any]:
     """Return a job's own pool: what it has, what its runs have borrowed, and who of them waits."""
     pool, borrowed, left = local.pool, domain_run.borrowed(local), domain_run.remaining(local)
-    further = pool.further if pool else {}
-    return {
-        "total": (pool.amounts if pool else Amounts()).as_dict(),
-        "borrowed": borrowed[""].as_dict(),
-        "remaining": left[""].as_dict(),
-        "engines": {
-            name: {
-                "total": _of(name, most),
-                "borrowed": _of(name, borrowed[name]),
-                "remaining": _of(name, left[name]),
-            }
-            for name, most in further.items()
-        },
-        "tasks_at_once": pool.tasks_at_once if pool else None,
-        "waiting": [
-            {"task": run.task_name, "role": run.party.label, "reason": reason}
-            for run in local.runs
-            if (reason := domain_run.waits_for(local, run))
-        ],
+    totals = {"": pool.amounts, **pool.further} if pool else {"": Amounts()}
+    engines = {
+        name: {
+            kind: _of(name, of[name])
+            for kind, of in (("total", totals), ("borrowed", borrowed), ("remaining", left))
+        }
+        for name in totals
     }
-
-
-def _plain(further: Mapping[str, Amounts]) -> dict[str, dict[str, float]]:
-    return {name: _of(name, amounts) for name, amounts in further.items() if amounts}
+    waiting = [(run, reason) for run in local.runs if (reason := domain_run.waits_for(local, run))]
+    return {
+        **engines.pop(""),
+        "engines": engines,
+        "tasks_at_once": pool.tasks_at_once if pool else None,
+        "waiting": [{"task": run.task_name, "role": run.party.label, "reason": reason} for run, reason in waiting],
+    }
 
 
 def _of(engine: str, amounts: Amounts) -> dict[str, float]:
@@ -126,7 +119,7 @@ class Resources:
         self._freed = freed
         self._bounds = bounds
         self._seats = seats
-        self.loop = Loop("resources", self._reconcile, lambda _: ["all"], every=_EVERY, workers=1)
+        self.loop = Loop("resources", lambda _: self.reconcile(), lambda _: ["all"], every=_EVERY, workers=1)
 
     @property
     def means(self) -> Means:
@@ -182,35 +175,29 @@ class Resources:
 
     def give_back(self, job_id: str) -> None:
         """Take back what a job holds that has not begun. Without anything held: counted, nothing changes."""
-        now = self._clock()
-
-        def decide(ledger: Ledger, status: str | None) -> tuple[Ledger, tuple[bool, list[str]]]:
-            new = ledger.give_back(job_id)
-            return new, (new.held != ledger.held, self._next(new, now))
-
-        news, jobs = self._claims.decide(self.means, job_id, decide)
-        if news:
-            self._note(job_id, "resources returned")
-            self._freed(jobs)
+        self._return(job_id, lambda ledger, _: ledger.give_back(job_id), "resources returned")
 
     def release(self, job_id: str) -> None:
         """Forget a job that is over, with all that it holds. Repeated, it changes nothing."""
-        if self._claims.find(job_id) is None:
-            return
-        if self._forget(job_id):
-            self._note(job_id, "resources returned")
+        if self._claims.find(job_id) is not None:
+            self._return(job_id, lambda ledger, _: ledger.without(job_id), "resources returned")
 
-    def _forget(self, job_id: str, **counted: int) -> bool:
+    def _return(
+        self, job_id: str, change: Callable[[Ledger, str | None], Ledger], event: str, **counted: int
+    ) -> bool:
+        """Change a job's place in the ledger; say whether it held something, and tell whoever may go on now."""
         now = self._clock()
 
         def decide(ledger: Ledger, status: str | None) -> tuple[Ledger, tuple[bool, list[str]]]:
-            new = ledger.without(job_id)
+            new, claim = change(ledger, status), ledger.claims.get(job_id)
             if new is ledger:
                 return ledger, (False, [])
-            held = ledger.claims[job_id].state is ClaimState.HELD
+            held = claim is not None and claim.state is ClaimState.HELD
             return again(new, **counted) if held else new, (held, self._next(new, now))
 
         held, jobs = self._claims.decide(self.means, job_id, decide)
+        if held:
+            self._note(job_id, event)
         self._freed(jobs)
         return held
 
@@ -218,18 +205,12 @@ class Resources:
         return admission.admissible(ledger, now, self._bounds.rules)
 
     def _note(self, job_id: str, event: str, **detail: Any) -> None:
-        with suppress(Unreadable):  # nothing can be added to such a record
+        with suppress(Unreadable, NotFound):  # nothing can be added to such a record
             self._store.local_jobs.update(job_id, lambda local: local.noted(self._clock(), event, **detail))
 
     def look_again(self) -> None:
         """Tell the waiting jobs that may go on now that an engine has become another."""
         self.loop.wake("all")
-
-    # ------------------------------------------------------------ what went wrong
-
-    def _reconcile(self, _: str) -> datetime | None:
-        self.reconcile()
-        return None
 
     def reconcile(self) -> None:
         """Return what ended jobs still hold, and what was held for jobs that nobody ever started."""
@@ -239,7 +220,7 @@ class Resources:
             if ended(status):
                 local = self._store.local_jobs.find(claim.job_id)
                 if local is None or _is_over(local, now):
-                    self._repair(claim, local)
+                    self._repair(claim)
             elif status == "READY" and self._is_forgotten(claim, now):
                 self._expire(claim)
         self._freed(self._next(self.ledger(), now))  # once more, where a word of it was lost
@@ -247,29 +228,18 @@ class Resources:
     def _is_forgotten(self, claim: Claim, now: datetime) -> bool:
         return claim.state is ClaimState.HELD and now - claim.asked_at > timedelta(seconds=self._bounds.lease)
 
-    def _repair(self, claim: Claim, local: LocalJob | None) -> None:
-        if not self._forget(claim.job_id, repaired=1):
-            return
-        log.warning("an ended job still held resources", job=claim.job_id, amounts=claim.amounts.text())
-        if local is not None:
-            self._note(claim.job_id, "resources returned by the reconciler")
+    def _repair(self, claim: Claim) -> None:
+        event = "resources returned by the reconciler"
+        if self._return(claim.job_id, lambda ledger, _: ledger.without(claim.job_id), event, repaired=1):
+            log.warning("an ended job still held resources", job=claim.job_id, amounts=claim.amounts.text())
 
     def _expire(self, claim: Claim) -> None:
-        now = self._clock()
-
-        def decide(ledger: Ledger, status: str | None) -> tuple[Ledger, tuple[bool, list[str]]]:
+        def change(ledger: Ledger, status: str | None) -> Ledger:
             known = ledger.claims.get(claim.job_id)
-            if known is None or status != "READY" or not self._is_forgotten(known, now):
-                return ledger, (False, [])
-            new = again(ledger.give_back(claim.job_id), expired=1)
-            return new, (True, self._next(new, now))
+            forgotten = known is not None and status == "READY" and self._is_forgotten(known, self._clock())
+            return ledger.give_back(claim.job_id) if forgotten else ledger
 
-        news, jobs = self._claims.decide(self.means, claim.job_id, decide)
-        if news:
-            self._note(claim.job_id, "resources returned, the job was not started")
-            self._freed(jobs)
-
-    # ------------------------------------------------------------ views
+        self._return(claim.job_id, change, "resources returned, the job was not started", expired=1)
 
     def ledger(self) -> Ledger:
         """Return the pool as it is: totals, and what is held and waited for."""
@@ -323,15 +293,10 @@ class Resources:
 
 
 def _claim(spec: JobSpec, pool: Pool, now: datetime) -> Claim:
+    priority = resources.priority(spec)
+    further = pool.further
     return Claim(
-        spec.job_id,
-        pool.amounts,
-        ClaimState.WAITING,
-        now,
-        now,
-        resources.priority(spec),
-        spec.scheduler,
-        further=pool.further,
+        spec.job_id, pool.amounts, ClaimState.WAITING, now, now, priority, spec.scheduler, further=further
     )
 
 

@@ -41,7 +41,7 @@ from gateway.domain.scheduling.transitions import exclude, is_claimed
 from gateway.domain.spec import Failure, NodeId
 from gateway.domain.timeouts import Timing
 from gateway.errors import Busy, GatewayError, Invalid, NotFound, PeerUnreachable
-from gateway.jobs.timeline import with_calls, with_news
+from gateway.jobs.timeline import with_calls
 from gateway.runtime.context import Exchange, NodeContext, Peers, listening, traced
 from gateway.runtime.executors import Lanes
 from gateway.runtime.loop import Change, Failed, Shell, while_away
@@ -160,7 +160,7 @@ class Scheduler(Shell[Job, tuple[list[Request], datetime]]):
     def _with_calls(self, job: Job, request: Request, change: Change[Job], calls: list[Exchange]) -> Change[Job]:
         now = self._clock()
         if isinstance(request, PollTaskAt):
-            return with_news(change, calls, now, lambda job: quiet_polls(job, request))
+            return with_calls(change, calls, now, quiet=lambda job: quiet_polls(job, request))
         return with_calls(change, calls, now, call_of(job, request).tries)
 
     def _refused(self, request: Request, error: GatewayError) -> Change[Job]:

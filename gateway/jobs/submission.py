@@ -5,19 +5,17 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
 from uuid import uuid4
 
 from gateway.domain import dag as flow
-from gateway.domain import inheritance, rerun, retries, validation
+from gateway.domain import inheritance, retries, validation
 from gateway.domain.dag import Dag, DagNode
 from gateway.domain.job import Job, Lineage, NodeJob, NodeTask, Task
 from gateway.domain.problems import Problem
-from gateway.domain.rerun import Order, Rerun
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.domain.states import JOB, JobStatus, TaskStatus, ended
-from gateway.errors import Conflict, Invalid, Refused
-from gateway.runtime.context import NodeContext, Peers, acting_user, by_user, current_trace, new_trace_id
+from gateway.errors import Invalid, Refused
+from gateway.runtime.context import NodeContext, Peers, acting_user, by_user
 from provider_registry.model import ANY
 from provider_registry.registry import Registry, Unknown
 from route_table.live import LiveRoutes
@@ -101,12 +99,13 @@ class NewJobs:
     def check(self, spec: JobSpec) -> list[str]:
         """Return warnings about a job as far as this node can tell. Raises `Invalid` with every problem."""
         problems, warnings = validation.check(spec, self._roles)
-        for role in dict.fromkeys(p.role for p in spec.parties):
-            for party in (p for p in spec.parties if p.role == role and p.node != self._peers.node):
-                try:
+        for party in spec.parties:
+            try:
+                if party.node != self._peers.node:
                     self._routes.table.resolve(party.node)
-                except UnknownNode as error:
-                    problems.append(Problem(f"config.role.{role}[{party.index}]", str(error), party.node))
+            except UnknownNode as error:
+                at = f"config.role.{party.role}[{party.index}]"
+                problems.append(Problem(at, str(error), party.node))
         if spec.scheduler == self._peers.node:
             problems += open_versions(spec, self._registry)
         if problems:
@@ -122,21 +121,20 @@ class NewJobs:
         except Unknown as error:  # it was retired since the check
             raise Refused(error.message, reason=error.reason) from error
         lineage, not_inherited = self._inherited(spec)
-        tell = self._peers.numbers_tasks(spec)
+        numbered = self._peers.numbers_tasks(spec)
         tasks = {}
         roles_of = flow.once_per_component(self._roles)
-        for node in spec.dag.nodes:
-            roles = roles_of(node)
+        for name, roles in ((node.name, roles_of(node)) for node in spec.dag.nodes):
             here: dict[NodeId, dict[str, TaskStatus]] = {}
             for party in spec.parties:
                 if roles is None or party.role in roles:
                     here.setdefault(party.node, {})[party.role] = TaskStatus.PENDING
-            tasks[node.name] = Task(
-                node.name,
-                retries.telling(spec.job_id, node.name, 0) if tell else f"task_{uuid4().hex}",
+            tasks[name] = Task(
+                name,
+                retries.telling(spec.job_id, name, 0) if numbered else f"task_{uuid4().hex}",
                 TaskStatus.PENDING,
-                {name: NodeTask(name, states) for name, states in here.items()},
-                lineage=lineage.get(node.name),
+                {node: NodeTask(node, states) for node, states in here.items()},
+                lineage=lineage.get(name),
             )
         idle = [name for name, task in tasks.items() if not task.nodes]
         if idle:
@@ -188,20 +186,3 @@ def digest(spec: JobSpec) -> str:
     if not spec.old_job_id:
         body.pop("old_job_id")  # as it was before there was such a field
     return hashlib.sha256(json.dumps(body, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
-
-
-def planned(old: Job, wanted: Order, by: NodeId) -> Rerun:
-    """Return the job that a request makes. Raises `Conflict` for a job that has not ended, `Invalid`."""
-    if not ended(JOB, old.status):
-        raise Conflict(f"job {old.id} is still {old.status}: stop it, or wait for its end", reason="JOB_NOT_ENDED")
-    found, problems = rerun.plan(old, wanted, by, current_trace() or new_trace_id())
-    if found is None:
-        raise Invalid(problems)
-    return found
-
-
-def noted(old: Job, made: Rerun, at: datetime) -> Job:
-    """Write into the old job's timeline which job runs it again, from where, with which changes."""
-    origin = made.origin
-    detail = {"new_job": made.spec.job_id, "from": origin.start, "parameters": dict(origin.parameters)}
-    return old.noted(at, "run again as another job", origin.by, **detail)

@@ -1,8 +1,4 @@
-"""Writes the requests that a step has made into the job's timeline, in the same write as what came of them.
-
-A question about a task is written where it brought news or went wrong for the first time; how many brought none is
-told with the next that does. A request that is repeated for long is written ever more seldom.
-"""
+"""Writes the requests that a step has made into the job's timeline, in the same write as what came of them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,48 +18,35 @@ R = TypeVar("R", Job, LocalJob)
 
 
 def with_calls(
-    change: Callable[[R], R], calls: Sequence[Exchange], at: datetime, tries: int = 1
+    change: Callable[[R], R],
+    calls: Sequence[Exchange],
+    at: datetime,
+    tries: int = 1,
+    quiet: Callable[[R], int] | None = None,
 ) -> Callable[[R], R]:
-    """Return the change that also notes these calls, before the notes of what followed from them."""
+    """Return the change that also notes these calls, before the notes of what followed from them.
+
+    With ``quiet``, for questions, only where the answer has changed something worth a note; it returns how many
+    questions before brought no news.
+    """
 
     def changed(record: R) -> R:
         new = change(record)
-        if not calls or not worth_noting(tries):
+        repeated = tries > _ALWAYS and tries & (tries - 1)
+        if not calls or (len(new.notes) == len(record.notes) if quiet else repeated):
             return new
-        return _before(record, new, calls, at, tries)
+        more: dict[str, int] = {"tries": tries} if tries > 1 else {}
+        if quiet and (before := quiet(record)):
+            more["quiet_before"] = before
+        return _before(record, new, notes_of(calls, at, **more))
 
     return changed
 
 
-def with_news(
-    change: Callable[[Job], Job], calls: Sequence[Exchange], at: datetime, quiet: Callable[[Job], int]
-) -> Callable[[Job], Job]:
-    """As `with_calls`, for questions: noted only where the answer has changed something worth a note.
-
-    ``quiet`` tells of the job how many questions before brought no news.
-    """
-
-    def changed(job: Job) -> Job:
-        new = change(job)
-        if not calls or len(new.notes) == len(job.notes):
-            return new
-        return _before(job, new, calls, at, 1, quiet(job))
-
-    return changed
-
-
-def worth_noting(tries: int) -> bool:
-    """Say whether this try of a request is written down."""
-    return tries <= _ALWAYS or tries & (tries - 1) == 0
+def _before(old: R, new: R, notes: Sequence[Note]) -> R:
+    return replace(new, notes=(*old.notes, *notes, *new.notes[len(old.notes) :]))
 
 
 def notes_of(calls: Sequence[Exchange], at: datetime, **more: int | str) -> list[Note]:
     """Return one line for each call."""
     return [Note(at, EVENT, call.node, {**call.as_dict(), **more}) for call in calls]
-
-
-def _before(old: R, new: R, calls: Sequence[Exchange], at: datetime, tries: int, quiet: int = 0) -> R:
-    more: dict[str, int] = {"tries": tries} if tries > 1 else {}
-    if quiet:
-        more["quiet_before"] = quiet
-    return replace(new, notes=(*old.notes, *notes_of(calls, at, **more), *new.notes[len(old.notes) :]))
