@@ -26,7 +26,7 @@ from gateway.admin import datasets, events, job_actions, jobs, models, outputs, 
 from gateway.admin import logs as admin_logs
 from gateway.admin import node as admin_node
 from gateway.admin.deps import AdminParts, only_known
-from gateway.auth import Access, Identity, OriginNoted
+from gateway.auth import Access, OriginNoted
 from gateway.bootstrap.assembly import Node
 from gateway.bootstrap.parts import approval_policy
 from gateway.data.outputs import OutputCatalog
@@ -43,20 +43,6 @@ from gateway.ports import Limiters
 from gateway.runtime.context import current_trace, new_trace_id
 from gateway.version import VERSION
 from route_table import certificates
-
-
-def dry_run_parts(node: Node, limiters: Limiters) -> job_actions.DryRunParts:
-    """Return what the path of the dry run uses."""
-    scheduler = node.settings.node.coordinator or node.settings.node.id
-    return job_actions.DryRunParts(
-        lambda body: node.protocol.specified(
-            {**body, "job_id": f"job-{uuid4().hex}"}, scheduler, current_trace() or new_trace_id()
-        ),
-        node.dry_run.plan,
-        A_JOB,
-        limiters,
-    )
-
 
 PROTOCOLS = {"bfia": "bfia", "fate": "fate"}
 """kind of a description of FATE's -> the protocol that runs its jobs"""
@@ -95,13 +81,6 @@ def mounted(node: Node, uploads: data.Uploads, facts: OutputCatalog, limiters: L
     ]
 
 
-def signed_by(node: Node) -> Callable[[Mapping[str, str], str], Identity | None]:
-    """Return what tells by a request's headers, and the question of a look, which application signed it."""
-    fate = node.settings.fate
-    apps = {name: ClientApp(app.app_token, app.role) for name, app in fate.clients.items()}
-    return ClientSignatures(apps if fate.enabled else {}, node.clock, node.fate.used).identify
-
-
 class _Uploads:
     """The uploads that this node has anyhow, for FATE's paths."""
 
@@ -116,19 +95,6 @@ class _Uploads:
 
 
 _NOBODY = headers.Incoming("", "", "")
-
-
-def facts_of(node: Node) -> OutputCatalog:
-    """Return what tells this node's people, and its partners, what outputs are like."""
-    return OutputCatalog(
-        node.settings.node.id,
-        node.store,
-        node.storage,
-        node.sharing,
-        lambda at, wanted: interconn.asked(node.protocol.peer(at), wanted),
-        node.audit.add,
-        node.clock,
-    )
 
 
 _CONTAINER_PATHS = frozenset(
@@ -149,9 +115,10 @@ def applications(node: Node) -> dict[str, ASGIApp]:
     )
     peers = Peers(node.peer_table.knows, node.peer_table.profile_of, limiters)
     coordinator_node = settings.node.coordinator or settings.node.id
+    institution = settings.node.institution or settings.node.id
     chan = router.ChannelParts(
         node=settings.node.id,
-        institution=settings.node.institution or settings.node.id,
+        institution=institution,
         broker=node.broker,
         run_of=node.sessions.run_of,
         route_of=node.peer_table.route_of,
@@ -164,10 +131,17 @@ def applications(node: Node) -> dict[str, ASGIApp]:
         may_bring=lambda sender, session: node.fate.may_bring(sender, node.sessions.has_party(session, sender)),
     )
     audits = JobAudits(node.context, node.admission, node.coordinator, node.executor, approval_policy(settings))
-    institution = settings.node.institution or settings.node.id
     between = interconn.router(settings.node.id, node.coordinator, node.participant, peers)
     hello = interconn.hello_router(settings.node.id, institution, node.protocol.peer, peers)
-    facts = facts_of(node)
+    facts = OutputCatalog(
+        settings.node.id,
+        node.store,
+        node.storage,
+        node.sharing,
+        lambda at, wanted: interconn.asked(node.protocol.peer(at), wanted),
+        node.audit.add,
+        node.clock,
+    )
     for_peers_here = [  # what is asked for most comes first: each path before it is tried in vain
         Mounted(router.peer_router(chan), None, bfia.ChannelRefusal),
         Mounted(between, body, bfia.Refusal),
@@ -179,6 +153,14 @@ def applications(node: Node) -> dict[str, ASGIApp]:
         Mounted(router.container_router(chan), None, bfia.ChannelRefusal),
         Mounted(platform.container_router(callbacks), body, bfia.Refusal),
     ]
+    dry_run_parts = job_actions.DryRunParts(
+        lambda body: node.protocol.specified(
+            {**body, "job_id": f"job-{uuid4().hex}"}, coordinator_node, current_trace() or new_trace_id()
+        ),
+        node.dry_run.plan,
+        A_JOB,
+        limiters,
+    )
     model_parts = models.ModelParts(node.models, node.storage, settings.data.max_upload_bytes)
     admin_parts = AdminParts(
         node=settings.node.id,
@@ -224,7 +206,7 @@ def applications(node: Node) -> dict[str, ASGIApp]:
         Mounted(provider.router(node.providers, limiters), body, bfia.OwnRefusal),
         Mounted(data.router(uploads), None, bfia.OwnRefusal),
         Mounted(providers.router(node.providers), body),
-        Mounted(job_actions.dry_run_router(dry_run_parts(node, limiters), JsonRoute), body),
+        Mounted(job_actions.dry_run_router(dry_run_parts, JsonRoute), body),
         Mounted(models.import_router(model_parts), None),
     ]
     small = (
@@ -277,7 +259,7 @@ def applications(node: Node) -> dict[str, ASGIApp]:
         RelayAudit(refusals).refused,
     )
     apps["peer"] = relay.Relay(apps["peer"], passing)
-    peer_table = node.peer_table
+    peer_table, denials = node.peer_table, RelayAudit(refusals)
 
     def counted(scope: Scope) -> str | None:
         """Return whose quota a request counts against: without a certificate anybody can send a partner's id."""
@@ -290,7 +272,6 @@ def applications(node: Node) -> dict[str, ASGIApp]:
         return name if name and shown(scope) else f"{name} at {address}"
 
     apps["peer"] = PartnerQuota(apps["peer"], settings.limits.partner_requests_per_minute, counted)
-    denials = RelayAudit(refusals)
     apps["peer"] = PeersChecked(
         apps["peer"],
         _identity(node),
@@ -307,7 +288,9 @@ def applications(node: Node) -> dict[str, ASGIApp]:
     apps["peer"] = OriginNoted(apps["peer"])
     guarded = settings.auth.mode == "on"
     access = Access(node.tokens.find, node.clock, settings.auth.token) if guarded else None
-    signer = signed_by(node)
+    fate = settings.fate
+    clients = {name: ClientApp(app.app_token, app.role) for name, app in fate.clients.items() if fate.enabled}
+    signer = ClientSignatures(clients, node.clock, node.fate.used).identify
     apps["operator"] = Guard(
         apps["operator"], access, node.audit.add, node.clock, CapacityLimiter(4), signer, node.fate.elsewhere
     )

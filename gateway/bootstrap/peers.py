@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from itertools import count as counter
-from typing import Any, Protocol
 
 from fastapi import Request
 from fastapi.responses import JSONResponse
@@ -11,6 +10,7 @@ from fastapi.responses import JSONResponse
 from adapter.bfia import headers
 from adapter.bfia.channel.courier import PeerRoute
 from adapter.bfia.channel.router import Claim, Member
+from adapter.bfia.client import BfiaProtocol
 from adapter.bfia.environment import session_id, session_of
 from adapter.bfia.profiles import Profile, profile_named
 from adapter.fate import envelope, partner, scheduler
@@ -18,7 +18,6 @@ from adapter.fate.client import FateProtocol
 from adapter.fate.dag.description import PROTOCOL, Descriptions
 from adapter.fate.dag.read import Catalogue
 from adapter.fate.envelope import in_fates_words
-from adapter.fate.ports import Standard
 from adapter.fate.requests import FateParts, signed
 from adapter.fate.signing import App, Site, UsedSignatures
 from adapter.fate.signing import Signatures as FateSignatures
@@ -26,16 +25,13 @@ from gateway.auth import RunTokens
 from gateway.config import schema
 from gateway.config.schema import FateApp, Settings
 from gateway.domain import run as domain_run
-from gateway.domain.job import Job
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import CallState, JobSpec, NodeId
 from gateway.errors import GatewayError, NotAllowed, Refused
 from gateway.http.app import Mounted
 from gateway.http.peer_lookup import UnknownPeer, unknown_peer
 from gateway.ports import Limiters, ParticipantApi, SchedulerApi
-from gateway.store.repositories import (
-    SqlUsedSignatures,
-)
+from gateway.store.repositories import SqlUsedSignatures
 from gateway.store.store import Store
 from provider_registry.registry import Registry
 from route_table.live import LiveRoutes
@@ -43,19 +39,8 @@ from route_table.model import DEFAULT_PROFILE, NO_IDENTITY, Identity, Route, Unk
 
 PROFILE = "fate-partner"
 """the profile of routes to nodes that speak FATE's protocol"""
-
-
 _MOST_NUMBERS = 100_000
 """FATE stores 25 characters of a job's id"""
-
-
-class Transport(Standard, Protocol):
-    """The standard's protocol, whose connections FATE's requests take too."""
-
-    def send(
-        self, node: NodeId, path: str, body: Mapping[str, Any], headers: Mapping[str, str], timeout_factor: float
-    ) -> tuple[int, Any]:
-        """Post to a path of FATE's; return HTTP status and JSON."""
 
 
 class FateSide:
@@ -66,7 +51,7 @@ class FateSide:
         settings: Settings,
         store: Store,
         registry: Registry,
-        standard: Transport,
+        standard: BfiaProtocol,
         profile_of: Callable[[NodeId], str],
         clock: Callable[[], datetime],
     ) -> None:
@@ -83,7 +68,7 @@ class FateSide:
         self._signatures = FateSignatures(applications, self.used)
         self._descriptions = Descriptions(node, standard, Catalogue(registry), devices)
         self.protocol = FateProtocol(
-            node, self._descriptions, standard, standard.send, self._signatures, self._job, self._protocol_of
+            node, self._descriptions, standard, standard.send, self._signatures, store.jobs.find, self._protocol_of
         )
 
     def speaks(self, node: NodeId) -> bool:
@@ -137,6 +122,9 @@ class FateSide:
         agree: Callable[[str, str, str], object],
     ) -> list[Mounted]:
         """Return what other nodes ask. ``agree`` takes a consent to a job: its id, who gave it, in which words."""
+        if not self._settings.fate.enabled:
+            return []
+        local_jobs = self._store.local_jobs
         parts = FateParts(
             self._settings.node.id,
             coordinator,
@@ -146,33 +134,17 @@ class FateSide:
             limiters,
             knows,
             self.speaks,
-            self._job,
-            self._local,
+            self._store.jobs.find,
+            local_jobs.find,
             self._new_id,
             agree,
-            self._is_at,
+            lambda job_id, percent: local_jobs.update(job_id, lambda local: domain_run.told(local, percent)),
         )
         routers = (partner.router(parts), scheduler.router(parts), envelope.router(envelope.FOR_WORKERS))
-        return self._if_on(*(Mounted(router, self._body, envelope.Envelope) for router in routers))
-
-    def _is_at(self, job_id: str, percent: float) -> None:
-        self._store.local_jobs.update(job_id, lambda local: domain_run.told(local, percent))
-
-    @property
-    def _body(self) -> int:
-        return self._settings.limits.body_bytes
-
-    def _if_on(self, *routers: Mounted) -> list[Mounted]:
-        return list(routers) if self._settings.fate.enabled else []
-
-    def _job(self, job_id: str) -> Job | None:
-        return self._store.jobs.find(job_id)
-
-    def _local(self, job_id: str) -> LocalJob | None:
-        return self._store.local_jobs.find(job_id)
+        return [Mounted(router, self._settings.limits.body_bytes, envelope.Envelope) for router in routers]
 
     def _protocol_of(self, job_id: str) -> str:
-        local = self._local(job_id)
+        local = self._store.local_jobs.find(job_id)
         return local.spec.protocol if local is not None else "bfia"
 
     def _new_id(self) -> str:
@@ -319,9 +291,9 @@ class Sessions:
         known = self._tokens.id_of(token)
         found = self._store.run_of_token(known) if known is not None else None
         local = self._store.local_jobs.find(found[0]) if found is not None else None
-        if found is None or local is None:
-            return None
-        return next(((local, run) for run in local.runs if run.run_id == found[1]), None)
+        return (
+            next(((local, run) for run in local.runs if found and run.run_id == found[1]), None) if local else None
+        )
 
     def _by_address(self, claim: Claim) -> tuple[LocalJob, Run] | None:
         """Return the run of the session whose container, which is still there, has the address."""
@@ -353,13 +325,12 @@ class Sessions:
         return None if local is None else node in local.spec.nodes
 
     def _job_of(self, session: str) -> LocalJob | None:
-        prefix = session_id("")
-        if not session.startswith(prefix):
-            return None
+        prefix, jobs = session_id(""), self._store.local_jobs
         name = session.removeprefix(prefix)
-        jobs = self._store.local_jobs
-        found = jobs.find(name)
-        if found is None and (job_id := self._store.local_job_of_task(name)) is not None:
-            found = jobs.find(job_id)
-            return found if found is not None and self._per_task(found.spec) else None
-        return found
+        if name == session:
+            return None
+        if (found := jobs.find(name)) is not None:
+            return found
+        job_id = self._store.local_job_of_task(name)
+        found = jobs.find(job_id) if job_id is not None else None
+        return found if found is not None and self._per_task(found.spec) else None
