@@ -91,7 +91,8 @@ class Exchange:
     def as_dict(self) -> dict[str, Any]:
         """Return it for a timeline, where the message is called ``said``."""
         found = asdict(self)
-        return {**found, "said": found.pop("message")}
+        message = found.pop("message")
+        return {**found, "said": message}
 
 
 _exchanges: ContextVar[list[Exchange] | None] = ContextVar("exchanges", default=None)

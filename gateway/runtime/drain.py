@@ -105,8 +105,7 @@ class Drain:
                     return
                 order = self._order
             try:
-                left = queries.under_way(self._store)
-                now = self._clock()
+                left, now = queries.under_way(self._store), self._clock()
                 if order and order.stop and (not stopped_at or (now - stopped_at).total_seconds() >= STOP_AGAIN):
                     stopped_at = now
                     for job_id, _ in left:

@@ -1,7 +1,8 @@
 """Figures for monitoring, in the form that Prometheus reads: counted as things happen, or looked up when asked."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
@@ -59,8 +60,7 @@ class Metrics:
             ["side"],
             registry=self._registry,
         )
-        self._registry.register(_Looked(counts, channel, clock))
-        self._registry.register(_Pool(ledger))
+        self._registry.register(_Looked(counts, channel, clock, ledger))
 
     def requested(self, exchange: Exchange) -> None:
         """Count one request to another node."""
@@ -85,89 +85,68 @@ class _Looked(Collector):
     """What is looked up at the moment somebody asks."""
 
     def __init__(
-        self, counts: Callable[[], Counts], channel: Callable[[], Usage], clock: Callable[[], datetime]
+        self,
+        counts: Callable[[], Counts],
+        channel: Callable[[], Usage],
+        clock: Callable[[], datetime],
+        ledger: Callable[[], Ledger],
     ) -> None:
         self._counts = counts
         self._channel = channel
         self._clock = clock
-
-    def describe(self) -> Iterable[GaugeMetricFamily]:
-        return ()
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        counts = self._counts()
-        jobs = GaugeMetricFamily("bfia_jobs", "Jobs by side and state.", labels=["side", "status", "outcome"])
-        for (side, status, outcome), number in sorted(counts.jobs.items()):
-            jobs.add_metric([side, status, outcome], number)
-        yield jobs
-        runs = GaugeMetricFamily("bfia_runs", "Container runs of this node by state.", labels=["status"])
-        for status, number in sorted(counts.runs.items()):
-            runs.add_metric([status], number)
-        yield runs
-        tasks = GaugeMetricFamily("bfia_tasks", "Tasks that this node schedules by state.", labels=["status"])
-        for status, number in sorted(counts.tasks.items()):
-            tasks.add_metric([status], number)
-        yield tasks
-        oldest = counts.oldest_waiting
-        age = max(0.0, self._clock().timestamp() - oldest) if oldest is not None else 0.0
-        text = "Age of the oldest job that has not begun to run, in seconds; 0: none waits."
-        yield GaugeMetricFamily("bfia_queue_age_seconds", text, value=age)
-        used = self._channel()
-        yield GaugeMetricFamily("bfia_channel_sessions", "Sessions of the channel.", value=used.sessions)
-        yield GaugeMetricFamily("bfia_channel_messages", "Messages not yet delivered.", value=used.messages)
-        yield GaugeMetricFamily("bfia_channel_bytes", "Bytes of messages not yet delivered.", value=used.bytes)
-
-
-class _Pool(Collector):
-    """What the node has for jobs, and what they hold of it: cores, bytes, bytes."""
-
-    def __init__(self, ledger: Callable[[], Ledger]) -> None:
         self._ledger = ledger
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
         return ()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        ledger = self._ledger()
+        counts, used, ledger = self._counts(), self._channel(), self._ledger()
+        oldest = counts.oldest_waiting
+        age = max(0.0, self._clock().timestamp() - oldest) if oldest is not None else 0.0
+        text = "Age of the oldest job that has not begun to run, in seconds; 0: none waits."
+        yield _gauge("bfia_jobs", "Jobs by side and state.", ["side", "status", "outcome"], counts.jobs)
+        yield _gauge("bfia_runs", "Container runs of this node by state.", ["status"], counts.runs)
+        yield _gauge("bfia_tasks", "Tasks that this node schedules by state.", ["status"], counts.tasks)
+        yield GaugeMetricFamily("bfia_queue_age_seconds", text, value=age)
+        yield GaugeMetricFamily("bfia_channel_sessions", "Sessions of the channel.", value=used.sessions)
+        yield GaugeMetricFamily("bfia_channel_messages", "Messages not yet delivered.", value=used.messages)
+        yield GaugeMetricFamily("bfia_channel_bytes", "Bytes of messages not yet delivered.", value=used.bytes)
         for name, text, amounts in (
             ("total", "What the node has for jobs: cpu in cores, memory and disk in bytes.", ledger.total),
             ("held", "What jobs hold of it.", ledger.held),
             ("free", "What others may hold.", ledger.free),
         ):
-            gauge = GaugeMetricFamily(f"bfia_resources_{name}", text, labels=["kind"])
-            for kind, amount in amounts:
-                gauge.add_metric([kind], amount / CORE if kind == "cpu" else amount)
-            yield gauge
+            numbers = {kind: amount / CORE if kind == "cpu" else amount for kind, amount in amounts}
+            yield _gauge(f"bfia_resources_{name}", text, ["kind"], numbers)
         yield from _of_engines(ledger)
-        jobs = GaugeMetricFamily(
-            "bfia_resources_jobs", "Jobs that hold something, or wait for it.", labels=["state"]
-        )
         waiting = sum(claim.state is ClaimState.WAITING for claim in ledger.claims.values())
-        jobs.add_metric(["held"], len(ledger.holders))
-        jobs.add_metric(["waiting"], waiting)
-        yield jobs
+        text = "Jobs that hold something, or wait for it."
+        yield _gauge("bfia_resources_jobs", text, ["state"], {"held": len(ledger.holders), "waiting": waiting})
 
 
 def _of_engines(ledger: Ledger) -> Iterator[GaugeMetricFamily]:
     """Yield the same for each further engine whose totals are known, and whether it answers."""
     if not ledger.further and not ledger.away:
         return
-    room = ledger.room
+    held = {engine: ledger.held_at(engine) for engine in ledger.further}
     for name, text, of in (
-        ("total", "What an engine beside the main one has for jobs: cores, bytes.", lambda e: ledger.further[e]),
-        ("held", "What jobs hold of it.", ledger.held_at),
-        ("free", "What others may hold; of one that does not answer, nothing.", lambda e: room[e]),
+        ("total", "What an engine beside the main one has for jobs: cores, bytes.", ledger.further),
+        ("held", "What jobs hold of it.", held),
+        ("free", "What others may hold; of one that does not answer, nothing.", ledger.room),
     ):
-        gauge = GaugeMetricFamily(f"bfia_engine_resources_{name}", text, labels=["engine", "kind"])
-        for engine in ledger.further:
-            amounts = of(engine)
-            gauge.add_metric([engine, "cpu"], amounts.cpu / CORE)
-            gauge.add_metric([engine, "memory"], amounts.memory)
-        yield gauge
-    answers = GaugeMetricFamily("bfia_engine_answers", "1: the engine answers, 0: it is away.", labels=["engine"])
-    for engine in sorted(ledger.further.keys() | ledger.away.keys()):
-        answers.add_metric([engine], engine not in ledger.away)
-    yield answers
+        numbers = {(engine, "cpu"): of[engine].cpu / CORE for engine in ledger.further}
+        numbers |= {(engine, "memory"): of[engine].memory for engine in ledger.further}
+        yield _gauge(f"bfia_engine_resources_{name}", text, ["engine", "kind"], numbers)
+    answers = {engine: engine not in ledger.away for engine in ledger.further.keys() | ledger.away.keys()}
+    yield _gauge("bfia_engine_answers", "1: the engine answers, 0: it is away.", ["engine"], answers)
+
+
+def _gauge(name: str, text: str, labels: Sequence[str], numbers: Mapping[Any, float]) -> GaugeMetricFamily:
+    """Return a gauge with a number for each value, or values, of its labels."""
+    gauge = GaugeMetricFamily(name, text, labels=labels)
+    for values, number in sorted(numbers.items()):
+        gauge.add_metric([values] if isinstance(values, str) else values, number)
+    return gauge
 
 
 EVENT = "cannot go on"

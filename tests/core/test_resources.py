@@ -171,7 +171,13 @@ def test_six_tasks_borrow_one_after_the_other_and_everything_is_returned(nodes: 
         assert (view["returns_ignored"], view["returned_by_reconciler"], view["expired"]) == (0, 0, 0)
 
 
-def test_of_three_parties_one_has_too_little_so_none_holds_anything(nodes: Nodes):
+def test_of_three_parties_one_has_too_little_so_none_holds_anything(tmp_path: Path):
+    patient = {"limits": {"schedule_pause_seconds": 600, "schedule_longest_pause_seconds": 600}}
+    with three_nodes(tmp_path, **{A: patient}) as nodes:  # it hears that something is free, or never asks again
+        none_holds_anything(nodes)
+
+
+def none_holds_anything(nodes: Nodes) -> None:
     first = nodes.submit(arbiter={"cpu": 1, "memory": 60}, at_=C, guest=-1)
     nodes.wait_status(first, JobStatus.RUNNING, C)
     second = nodes.submit(guest=4, host=4, arbiter={"cpu": 1, "memory": 8})
