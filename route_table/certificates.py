@@ -15,8 +15,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
-from route_table.document import short
-from route_table.model import Bearer, Identity, Problem
+from route_table.model import Bearer, Identity, Problem, Unusable, read_file, short
 
 log = logging.getLogger(__name__)
 
@@ -33,27 +32,15 @@ class Expiry(NamedTuple):
     ends: datetime
 
 
-class Unusable(Exception):
-    """A file cannot be used; the text is the rule that it breaks."""
-
-
 def problems(identity: Identity, at: str, now: datetime) -> Iterator[Problem]:
     """Yield what is wrong with the files of an identity; ``at`` is the path of what names them."""
     for key in ("ca", "certificate"):
         file = getattr(identity, key)
-        if file is None:
-            continue
         try:
-            found = certificates(file)
-            if key == "certificate":
-                _usable(found[0])
-            for one in found if key == "certificate" else ():
-                if one.not_valid_after_utc <= now:
-                    raise Unusable(f"has expired on {one.not_valid_after_utc.date()}; renew it")
-                if one.not_valid_before_utc > now:
-                    raise Unusable(f"is valid only from {one.not_valid_before_utc:%Y-%m-%d %H:%M} UTC on")
-            if key == "ca" and all(one.not_valid_after_utc <= now for one in found):
-                raise Unusable("holds expired authorities only; get the current ones")
+            if file is not None and key == "ca":
+                _check_authorities(certificates(file), now)
+            elif file is not None:
+                _check_chain(certificates(file), now)
         except Unusable as error:
             yield Problem(f"{at}.{key}", str(error), short(file))
     if identity.key is not None:
@@ -65,6 +52,20 @@ def problems(identity: Identity, at: str, now: datetime) -> Iterator[Problem]:
         if identity.certificate is not None and not _fits(private, identity.certificate):
             rule = f"is not the key of the certificate in {short(identity.certificate)}"
             yield Problem(f"{at}.key", rule, short(identity.key))
+
+
+def _check_authorities(found: list[x509.Certificate], now: datetime) -> None:
+    if all(one.not_valid_after_utc <= now for one in found):
+        raise Unusable("holds expired authorities only; get the current ones")
+
+
+def _check_chain(found: list[x509.Certificate], now: datetime) -> None:
+    _usable(found[0])
+    for one in found:
+        if one.not_valid_after_utc <= now:
+            raise Unusable(f"has expired on {one.not_valid_after_utc.date()}; renew it")
+        if one.not_valid_before_utc > now:
+            raise Unusable(f"is valid only from {one.not_valid_before_utc:%Y-%m-%d %H:%M} UTC on")
 
 
 @lru_cache(maxsize=1024)
@@ -127,7 +128,7 @@ class RevocationList:
 
 def revocation_lists(file: str, ca: str) -> list[x509.CertificateRevocationList]:
     """Return the lists in a file, each signed by an authority in ``ca``. Raises Unusable."""
-    content = _content(file)
+    content = read_file(file, MAX_FILE)
     parts = _LIST.findall(content)
     try:
         lists = [x509.load_pem_x509_crl(part) for part in parts] or [x509.load_der_x509_crl(content)]
@@ -164,18 +165,15 @@ def expiries(identity: Identity, at: str) -> Iterator[Expiry]:
 
 def certificates(file: str) -> list[x509.Certificate]:
     """Return the certificates in a PEM file, at least one. Raises Unusable."""
-    content = _content(file)
+    content = read_file(file, MAX_FILE)
     try:
-        found = x509.load_pem_x509_certificates(content)
+        return x509.load_pem_x509_certificates(content)
     except (ValueError, x509.InvalidVersion) as error:
         raise Unusable("holds no certificate in PEM form (-----BEGIN CERTIFICATE-----)") from error
-    if not found:
-        raise Unusable("holds no certificate in PEM form (-----BEGIN CERTIFICATE-----)")
-    return found
 
 
 def _key(file: str) -> PrivateKeyTypes:
-    content = _content(file)
+    content = read_file(file, MAX_FILE)
     try:
         return load_pem_private_key(content, None)
     except TypeError as error:
@@ -203,19 +201,3 @@ def _fits(private: PrivateKeyTypes, file: str) -> bool:
         return True
     form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return public.public_bytes(*form) == private.public_key().public_bytes(*form)
-
-
-def _content(file: str) -> bytes:
-    path = Path(file)
-    try:
-        if not path.is_file():
-            raise Unusable("is not a file" if path.exists() else "does not exist")
-        with path.open("rb") as stream:
-            content = stream.read(MAX_FILE + 1)
-    except OSError as error:
-        raise Unusable(f"cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise Unusable("is not a path") from error
-    if len(content) > MAX_FILE:
-        raise Unusable(f"must not be larger than {MAX_FILE} bytes")
-    return content

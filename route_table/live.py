@@ -16,7 +16,16 @@ from threading import RLock
 from route_table import certificates, edit
 from route_table.document import MAX_TEXT, ROOT, entry_of, parse, step
 from route_table.edit import Change
-from route_table.model import Identity, InvalidRoutes, Problem, Route, RouteTable, UnknownNode
+from route_table.model import (
+    Identity,
+    InvalidRoutes,
+    Problem,
+    Route,
+    RouteTable,
+    UnknownNode,
+    Unusable,
+    read_file,
+)
 from route_table.versions import Export, MemoryVersions, Repository, Version
 
 log = logging.getLogger(__name__)
@@ -69,8 +78,6 @@ class LiveRoutes:
         self._clock = clock
         self._files = files
         self._lock = RLock()
-        self._refused: str | None = None
-        """digest of the file content that was last found invalid by itself, whatever else there is"""
         self._table = RouteTable()
         self._problems: tuple[Problem, ...] = ()
         self._formers: dict[str, tuple[int, Route | None]] = {}
@@ -113,28 +120,24 @@ class LiveRoutes:
 
         Raises UnknownNode. New jobs are checked against `table` alone.
         """
-        return self._looked(node)[1]
-
-    def admits(self, node: str) -> bool:
-        """Tell whether a node's requests are accepted: it has a route of its own, or a job under way."""
-        if self._table.knows(node):
-            return True
-        return self.look(node)[0]
+        return self._resolve(node, not self._table.knows(node) and self._in_use(node))
 
     def look(self, node: str) -> tuple[bool, Route | None]:
-        """Return what `admits` and `resolve` do; None where there is no route."""
-        try:
-            return self._looked(node)
-        except UnknownNode:
-            return False, None
+        """Return whether a node's requests are accepted, as it has a route of its own or a job under way.
 
-    def _looked(self, node: str) -> tuple[bool, Route]:
-        """Raises UnknownNode."""
-        if self._table.knows(node):
-            return True, self._table.resolve(node)
-        used = self._in_use(node)
-        former = self._former(node) if used else None  # before the default route: jobs go on as they began
-        return used, former or self._table.resolve(node)
+        Beside it the route to the node, None where there is none.
+        """
+        used = self._table.knows(node) or self._in_use(node)
+        try:
+            return used, self._resolve(node, used)
+        except UnknownNode:
+            return self._table.knows(node), None
+
+    def _resolve(self, node: str, used: bool) -> Route:
+        former = None  # before the default route: jobs go on as they began
+        if used and not self._table.knows(node):
+            former = self._former(node)
+        return former or self._table.resolve(node)
 
     def reload(self) -> bool:
         """Read the file and the versions again; True if the table changed.
@@ -220,10 +223,7 @@ class LiveRoutes:
     def _adopt_newest(self) -> None:
         """Adopt what another gateway on the database, or an earlier run of this one, has accepted."""
         number = self._versions.newest_number()
-        if number <= self._table.version:
-            return
-        newest = self._versions.get(number)
-        if newest is not None:
+        if number > self._table.version and (newest := self._versions.get(number)) is not None:
             self._adopt(parse(newest.text, number))
 
     def _adopt(self, table: RouteTable) -> None:
@@ -236,36 +236,15 @@ class LiveRoutes:
         """Accept an edit of the file, or write the newest version to it."""
         try:
             content = _content(path)
-        except InvalidRoutes as error:
-            self._refused = None
-            self._report(error.problems)
-            return
-        digest = _digest(content)
-        exported = self._versions.exported()
-        if exported is not None and digest == exported.digest:
-            self._refused = None
-            self._problems = ()
-            if exported.number != self._table.version:
-                self._write(path)
-            return
-        if digest == self._refused:
-            return
-        try:
-            text = _decoded(content)
-            parse(text)
-        except InvalidRoutes as error:
-            self._refused = digest
-            self._report(error.problems)
-            return
-        self._refused = None
-        try:
-            self._accept(text, digest, exported)
+            exported = self._versions.exported()
+            if exported is None or _digest(content) != exported.digest:
+                self._accept(_decoded(content), _digest(content), exported)
+                exported = self._versions.exported()
         except InvalidRoutes as error:  # tried again: a file that a route names may still come
             self._report(error.problems)
             return
         self._problems = ()
-        latest = self._versions.exported()
-        if latest is None or latest.digest != digest:
+        if exported is None or (exported.number, exported.digest) != (self._table.version, _digest(content)):
             self._write(path)
 
     def _accept(self, text: str, digest: str, exported: Export | None) -> None:
@@ -273,6 +252,7 @@ class LiveRoutes:
 
         Where both changed a node, the file wins.
         """
+        parse(text)
         base = self._versions.get(exported.number) if exported is not None else None
 
         def joined(newest: str) -> str:
@@ -311,14 +291,12 @@ class LiveRoutes:
 
     def _former(self, node: str) -> Route | None:
         """Return the last enabled route that a node had."""
-        known = self._formers.get(node)
-        if known is not None and known[0] == self._table.version:
-            return known[1]
-        found = None
+        number, found = self._formers.get(node, (-1, None))
+        if number == self._table.version:
+            return found
         for version in self._versions.list(None, _LOOK_BACK):
-            table = parse(version.text)
-            if table.knows(node):
-                with suppress(UnknownNode):  # where its next hop is disabled
+            with suppress(UnknownNode):  # where its next hop is disabled
+                if (table := parse(version.text)).knows(node):
                     found = table.resolve(node)
                     break
         self._formers[node] = (self._table.version, found)
@@ -326,14 +304,8 @@ class LiveRoutes:
 
     def _report(self, problems: tuple[Problem, ...]) -> None:
         if problems != self._problems:
-            log.warning(
-                "route table file not accepted",
-                extra={
-                    "file": str(self._path),
-                    "version": self._table.version,
-                    "problems": list(map(str, problems)),
-                },
-            )
+            about = {"file": str(self._path), "version": self._table.version, "problems": list(map(str, problems))}
+            log.warning("route table file not accepted", extra=about)
         self._problems = problems
 
 
@@ -342,20 +314,10 @@ def _digest(content: bytes) -> str:
 
 
 def _content(path: Path) -> bytes:
-    """Read a regular file up to the bound; raises InvalidRoutes. A pipe is not opened, as that would wait."""
     try:
-        if not path.is_file():
-            rule = "is not a file" if path.exists() else "does not exist"
-            raise InvalidRoutes((Problem("route_table.file", rule, str(path)),))
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        rule = f"cannot be read: {error.strerror or error}"
-        raise InvalidRoutes((Problem("route_table.file", rule, str(path)),)) from error
-    if len(content) > MAX_BYTES:
-        rule = f"must not be larger than {MAX_BYTES} bytes"
-        raise InvalidRoutes((Problem("route_table.file", rule, str(path)),))
-    return content
+        return read_file(path, MAX_BYTES)
+    except Unusable as error:
+        raise InvalidRoutes((Problem("route_table.file", str(error), str(path)),)) from error
 
 
 def _decoded(content: bytes) -> str:

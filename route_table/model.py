@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, NamedTuple
 
 PROFILES = ("spec", "fate", "kuscia", "audited", "fate-partner")
@@ -10,6 +11,12 @@ DEFAULT_PROFILE = "spec"
 DEFAULT_DEADLINE = 10.0
 DEFAULT_ENTRY = "default"
 """the entry that serves nodes without one of their own; no node may be called so"""
+
+
+def short(text: str, most: int = 128) -> str:
+    """Return text as a problem repeats it: cut, and encodable."""
+    shown = text.encode("utf-8", "replace").decode()
+    return shown if len(shown) <= most else shown[:most] + "…"
 
 
 class Problem(NamedTuple):
@@ -22,8 +29,7 @@ class Problem(NamedTuple):
     def __str__(self) -> str:
         if self.got is None:
             return f"{self.path}: {self.rule}"
-        got = repr(self.got)
-        return f"{self.path}: {self.rule} (got {got if len(got) <= 200 else got[:200] + '…'})"
+        return f"{self.path}: {self.rule} (got {short(repr(self.got), 200)})"
 
 
 class InvalidRoutes(Exception):
@@ -42,23 +48,35 @@ class UnknownNode(Exception):
         self.node = node
         self.version = version
         self.disabled = disabled
-        shown = node if len(node) <= 128 else node[:128] + "…"
+        table, shown = f"in version {version} of the route table", short(node)
         if via:
-            text = (
-                f"the route to node {shown!r} goes via {via!r}, whose entry is disabled in version {version} of "
-                f"the route table; set enabled: true there, or reach {shown!r} another way"
-            )
+            text = f"the route to node {shown!r} goes via {via!r}, whose entry is disabled {table}; enable it"
         elif disabled:
-            text = (
-                f"the route to node {shown!r} is disabled in version {version} of the route table; "
-                f"set enabled: true in its entry"
-            )
+            text = f"the route to node {shown!r} is disabled {table}; set enabled: true in its entry"
         else:
-            text = (
-                f"node {shown!r} has no route in version {version} of the route table; "
-                f"add an entry under {shown!r} with its host and port, or its url"
-            )
+            text = f"node {shown!r} has no route {table}; add an entry under {shown!r} with its host and port"
         super().__init__(text)
+
+
+class Unusable(Exception):
+    """A file cannot be used; the text is the rule that it breaks."""
+
+
+def read_file(file: str | Path, most: int) -> bytes:
+    """Return the content of a regular file. Raises Unusable; a pipe is not opened, as that would wait."""
+    path = Path(file)
+    try:
+        if not path.is_file():
+            raise Unusable("is not a file" if path.exists() else "does not exist")
+        with path.open("rb") as stream:
+            content = stream.read(most + 1)
+    except OSError as error:
+        raise Unusable(f"cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise Unusable("is not a path") from error
+    if len(content) > most:
+        raise Unusable(f"must not be larger than {most} bytes")
+    return content
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 from gateway.http.server import Tls
 from route_table import certificates
-from route_table.model import Identity
+from route_table.model import Identity, Unusable
 
 PATH = "listen.peer.tls"
 _NAMES = {f"{PATH}.ca": f"{PATH}.client_ca"}
@@ -51,7 +51,7 @@ def problems(tls: PeerTls, now: datetime) -> Iterator[Problem]:
     elif tls.revoked is not None:
         try:
             certificates.revocation_lists(str(tls.revoked), str(tls.client_ca))
-        except certificates.Unusable as error:
+        except Unusable as error:
             yield Problem(f"{PATH}.revoked", str(error), str(tls.revoked))
 
 

@@ -111,19 +111,6 @@ def test_a_certificate_that_has_expired_since_is_in_nobodys_way(authority: Autho
         live.edit(Change("JG1", {"deadline": 3}, whole=False), "ann")
 
 
-def test_a_way_through_another_node_takes_address_and_files_away(files: dict[str, str]):
-    live = LiveRoutes(None)
-    live.edit(Change("X", {"url": "https://x", "ca": files["ca"]}), "ann")
-    live.edit(Change("B", {"url": "https://b", "ca": files["ca"], "deadline": 3}), "ann")
-    live.edit(Change("B", {"via": "X"}, whole=False), "ann")
-    route = live.table.routes["B"]
-    assert (route.url, route.via, route.ca, route.deadline) == ("", "X", None, 3.0)
-    live.edit(Change("B", {"host": "b", "port": 1}, whole=False), "ann")
-    assert live.table.resolve("B").url == "http://b:1" and live.table.resolve("B").via is None
-    with pytest.raises(InvalidRoutes, match="without an entry"):
-        live.edit(Change("B", {"via": "Z"}, whole=False), "ann")
-
-
 def test_the_first_end_of_a_chain_and_the_last_of_the_authorities_count(authority: Authority, tmp_path: Path):
     long, short = authority.sign("long", days=90), authority.sign("short", days=3)
     chain = tmp_path / "chain.pem"

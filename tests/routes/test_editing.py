@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from route_table.document import parse
 from route_table.edit import apply
-from route_table.live import Change, LiveRoutes, StaleVersion, UnknownVersion
+from route_table.live import Change, LiveRoutes, UnknownVersion
 from route_table.model import InvalidRoutes, Route, RouteTable, UnknownNode
-from route_table.versions import MemoryVersions, changes, text_diff
+from route_table.versions import MemoryVersions
 from tests.routes.builders import dump
 
 FILE = """\
@@ -109,14 +109,6 @@ def test_another_kind_of_address_replaces_the_one_that_was_there():
     assert parse(apply(back, Change("X", {"url": "http://u"}, whole=False))).routes["X"] == Route("X", "http://u")
 
 
-def test_the_last_route_removed_leaves_an_empty_table():
-    text = "# none yet\nA: {host: h, port: 1}\n"
-    left = apply(text, Change("A", None))
-    assert parse(left).routes == {}
-    assert "# none yet" in left
-    assert urls(apply(left, Change("B", {"host": "b", "port": 2}))) == {"B": "http://b:2"}
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -202,16 +194,6 @@ def test_an_edit_is_in_force_at_once_and_in_the_file_at_the_next_look(file: Path
     assert live.problems == () and not live.reload() and len(live.history()) == 2
 
 
-def test_an_edit_of_what_changed_meanwhile_is_refused(file: Path):
-    live = LiveRoutes(file)
-    live.edit(Change("JG01", None), "ann", expected=1)
-    with pytest.raises(StaleVersion) as stale:
-        live.edit(Change("JG02", None), "bob", expected=1)
-    assert stale.value.newest == 2
-    with pytest.raises(UnknownNode):
-        live.edit(Change("JG01", None), "bob")
-
-
 def test_a_rollback_is_a_version_of_its_own(file: Path):
     live = LiveRoutes(file)
     live.edit(Change("JG01", None), "ann")
@@ -222,16 +204,6 @@ def test_a_rollback_is_a_version_of_its_own(file: Path):
     assert file.read_text() == FILE
     with pytest.raises(UnknownVersion, match="the newest is 4"):
         live.rollback(9, "bob")
-
-
-def test_a_difference_is_told_by_node_and_as_text(file: Path):
-    live = LiveRoutes(file)
-    live.edit(Change("JG01", {"port": 9}, whole=False), "ann")
-    newest, first = live.history()
-    assert list(changes(parse(first.text), parse(newest.text))) == [
-        ("JG01", "url", "http://10.0.0.1:7380", "http://10.0.0.1:9")
-    ]
-    assert "-  port: 7380\n+  port: 9" in text_diff(first, newest)
 
 
 def test_a_file_edit_keeps_what_others_changed_meanwhile(file: Path):
